@@ -1,0 +1,239 @@
+"""How a parameter is declared: `name: type = param(default, ...)` in the body of a `Group`, then its meaning.
+
+Declaring must be cheap, because every start of `deepy` declares them all: annotations stay text until
+somebody asks for a type, docstrings stay in the source file until somebody asks for a description.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # in typing only since Python 3.11, and importing typing_extensions would cost every start 10 ms
+
+    def dataclass_transform(**_: Any) -> Any:
+        return lambda cls: cls
+
+
+Origin = Literal["DSL", "DSC", "Meg", "NeoX"]
+Destination = Literal["runner", "deepspeed", "train"]
+
+#: Where a parameter goes when its declaration does not say: train.py receives every one.
+DESTINATIONS: dict[Origin, tuple[Destination, ...]] = {
+    "DSL": ("runner",),
+    "DSC": ("deepspeed", "train"),
+    "Meg": ("train",),
+    "NeoX": ("train",),
+}
+
+
+class _Absent:
+    """The default of a parameter that has none (it is required, or a rule derives it)."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ABSENT: Any = _Absent()
+
+
+class Parameter:
+    """One row of the registry. `name` is dotted inside a section and spelt with `_`."""
+
+    __slots__ = (
+        "annotation", "attribute", "becomes", "default", "derived", "group", "inherits_to", "megatron",
+        "name", "only_for", "origins", "receiver_default", "renamed_from", "to",
+    )  # fmt: skip
+
+    name: str
+    attribute: str
+    annotation: str
+    group: type[Group]
+    origins: tuple[Origin, ...]
+    default: Any
+    derived: bool
+    receiver_default: Any
+    megatron: str | None
+    renamed_from: tuple[str, ...]
+    becomes: Mapping[Any, Mapping[str, Any]] | None
+    only_for: tuple[str, ...]
+    to: tuple[Destination, ...]
+    inherits_to: bool
+
+    @property
+    def type(self) -> Any:
+        """The declared type as an object (`int | None`, `Literal[...]`, `Annotated[int, Bound]`)."""
+        return _evaluate(self.annotation, self.group.__module__)
+
+    @property
+    def required(self) -> bool:
+        return self.default is ABSENT and not self.derived
+
+    @property
+    def description(self) -> str:
+        return descriptions(self.group)[self.attribute]
+
+    def __repr__(self) -> str:
+        return f"Parameter({self.name}: {self.annotation})"
+
+
+def param(  # noqa: PLR0913 - the columns of the registry
+    default: Any = ABSENT,
+    *,
+    derived: bool = False,
+    origin: Origin | tuple[Origin, ...] | None = None,
+    receiver_default: Any = ABSENT,
+    megatron: str | None = None,
+    renamed_from: str | tuple[str, ...] = (),
+    becomes: Mapping[Any, Mapping[str, Any]] | None = None,
+    only_for: tuple[str, ...] = (),
+    to: tuple[Destination, ...] | None = None,
+) -> Any:
+    """Declare one parameter; its name, type and meaning are the line it stands on and the string below.
+
+    default: what holds when nobody writes it; left out, the parameter is required (or `derived`).
+    derived: a rule in `resolve/rules` supplies the value when it is not written.
+    origin: where it comes from, if not the group's; two origins make one key feed two systems.
+    receiver_default: what DeepSpeed, its runner or Megatron assumes when not told, if not `default`.
+    megatron: its flag in NVIDIA Megatron-LM without the dashes; `!flag` is sent when the value is false.
+    renamed_from: retired spellings that still mean exactly this.
+    becomes: for a retired parameter, value -> {parameter: value} that says the same today.
+    only_for: the `type`s (of optimizer or scheduler) that read this parameter; empty means all.
+    to: where it is sent, if not where its origin says; `()` keeps it inside deepy.
+    """
+    parameter = Parameter()
+    parameter.default = default
+    parameter.derived = derived
+    parameter.origins = (origin,) if isinstance(origin, str) else origin or ()
+    parameter.receiver_default = default if receiver_default is ABSENT else receiver_default
+    parameter.megatron = megatron
+    parameter.renamed_from = (renamed_from,) if isinstance(renamed_from, str) else renamed_from
+    parameter.becomes = becomes
+    parameter.only_for = only_for
+    parameter.to = to or ()
+    parameter.inherits_to = to is None
+    return parameter
+
+
+#: Every group declared so far, in order; importing `neoxargs.registry` fills it, plugins add to it.
+GROUPS: list[type[Group]] = []
+
+
+@dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(param,))
+class Group:
+    """A subject's parameters. Instances hold values; anything not set reads as its default.
+
+    section: the dotted prefix of a nested section (`zero_optimization.offload_param`); "" is top level.
+    """
+
+    parameters: ClassVar[dict[str, Parameter]]
+    origin: ClassVar[Origin]
+    section: ClassVar[str]
+
+    def __init_subclass__(cls, *, origin: Origin, section: str = "") -> None:
+        cls.origin, cls.section, cls.parameters = origin, section, {}
+        prefix = section + "." if section else ""
+        for attribute, annotation in cls.__annotations__.items():
+            parameter = cls.__dict__[attribute]
+            parameter.name, parameter.attribute = prefix + attribute, attribute
+            parameter.annotation, parameter.group = annotation, cls
+            parameter.origins = parameter.origins or (origin,)
+            if parameter.inherits_to:
+                parameter.to = tuple(dict.fromkeys(d for o in parameter.origins for d in DESTINATIONS[o]))
+            cls.parameters[attribute] = parameter
+            if parameter.default is ABSENT:
+                delattr(cls, attribute)
+            else:
+                setattr(cls, attribute, parameter.default)
+        GROUPS.append(cls)
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+    @classmethod
+    def key(cls) -> str:
+        """The attribute of `Config` that holds this group: `OffloadParam` -> `offload_param`."""
+        return _snake(cls.__name__)
+
+
+class Registry:
+    """Every parameter by its name, every section by its prefix, every retired spelling."""
+
+    def __init__(self, groups: Iterable[type[Group]]) -> None:
+        self.groups = tuple(groups)
+        self.parameters: dict[str, Parameter] = {}
+        self.sections: dict[str, type[Group] | None] = {}
+        self.renamed: dict[str, Parameter] = {}
+        for group in self.groups:
+            self._add(group)
+
+    def _add(self, group: type[Group]) -> None:
+        path = group.section
+        if path:
+            self.sections[path] = group
+        while "." in path:  # a section declared only through its children
+            path = path.rpartition(".")[0]
+            self.sections.setdefault(path, None)
+        prefix = group.section + "." if group.section else ""
+        for parameter in group.parameters.values():
+            assert parameter.name not in self.parameters, f"{parameter.name} is declared twice"
+            self.parameters[parameter.name] = parameter
+            for old in parameter.renamed_from:
+                self.renamed[prefix + old] = parameter
+
+    def find(self, name: str) -> Parameter | None:
+        """The parameter a name means, whatever its `-`/`_` and however old its spelling."""
+        name = normal(name)
+        return self.parameters.get(name) or self.renamed.get(name)
+
+
+def normal(name: str) -> str:
+    """The registry's spelling of a key: `-` and `_` are the same letter."""
+    return name.replace("-", "_")
+
+
+@cache
+def descriptions(group: type[Group]) -> dict[str, str]:
+    """Attribute -> the string below its declaration, read from the group's source file."""
+    path = sys.modules[group.__module__].__file__
+    assert path is not None
+    body = _class_bodies(path)[group.__name__]
+    found = {}
+    for line, below in pairwise(body):
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            found[line.target.id] = _text(below)
+    return found
+
+
+@cache
+def _class_bodies(path: str) -> dict[str, list[ast.stmt]]:
+    with open(path, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    end: ast.stmt = ast.Pass()
+    return {node.name: [*node.body, end] for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _text(node: ast.stmt) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return re.sub(r"\s+", " ", node.value.value).strip()
+    return ""
+
+
+@cache
+def _evaluate(annotation: str, module: str) -> Any:
+    return eval(annotation, vars(sys.modules[module]))
+
+
+@cache
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

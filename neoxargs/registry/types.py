@@ -1,0 +1,33 @@
+"""Bounded types for declarations. A bound words its own expectation, so checks and docs say the same."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+
+class Bound(NamedTuple):
+    """An interval a number must lie in; `None` leaves that side open."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (
+            (self.ge is None or value >= self.ge)
+            and (self.gt is None or value > self.gt)
+            and (self.le is None or value <= self.le)
+        )
+
+    def __str__(self) -> str:
+        if self.le is not None:
+            return f"from {self.ge} to {self.le}"
+        return f"at least {self.ge}" if self.ge is not None else f"greater than {self.gt}"
+
+
+Count = Annotated[int, Bound(ge=1)]
+Natural = Annotated[int, Bound(ge=0)]
+Positive = Annotated[float, Bound(gt=0)]
+NonNegative = Annotated[float, Bound(ge=0)]
+Fraction = Annotated[float, Bound(ge=0, le=1)]
+Port = Annotated[int, Bound(ge=1, le=65535)]
