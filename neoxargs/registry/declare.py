@@ -202,14 +202,17 @@ def normal(name: str) -> str:
     return name.replace("-", "_")
 
 
-@cache
 def descriptions(group: type[Group]) -> dict[str, str]:
     """Attribute -> the string below its declaration, read from the group's source file."""
     path = sys.modules[group.__module__].__file__
     assert path is not None
-    body = _class_bodies(path)[group.__name__]
+    return _descriptions(path, group.__name__)
+
+
+@cache
+def _descriptions(path: str, class_name: str) -> dict[str, str]:
     found = {}
-    for line, below in pairwise(body):
+    for line, below in pairwise(_class_bodies(path)[class_name]):
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             found[line.target.id] = _text(below)
     return found
