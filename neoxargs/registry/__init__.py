@@ -5,7 +5,25 @@ One module per subject; importing this package declares them all. `declare.py` h
 
 from __future__ import annotations
 
-from neoxargs.registry import model
+from neoxargs.registry import (
+    activations,
+    batch,
+    checkpoint,
+    data,
+    generation,
+    logging,
+    model,
+    optimizer,
+    parallel,
+    post_training,
+    precision,
+    regularization,
+    retrieval,
+    schedule,
+    training,
+    variants,
+    zero,
+)
 from neoxargs.registry.declare import (
     ABSENT,
     GROUPS,
@@ -18,7 +36,25 @@ from neoxargs.registry.declare import (
     normal,
 )
 
-SUBJECTS = (model,)
+SUBJECTS = (
+    parallel,
+    batch,
+    model,
+    variants,
+    regularization,
+    precision,
+    zero,
+    optimizer,
+    schedule,
+    activations,
+    data,
+    training,
+    checkpoint,
+    logging,
+    generation,
+    post_training,
+    retrieval,
+)
 
 #: The registry as shipped; `--plugin` adds groups to it before anything is resolved.
 REGISTRY = Registry(GROUPS)

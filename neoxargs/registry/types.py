@@ -31,3 +31,6 @@ Positive = Annotated[float, Bound(gt=0)]
 NonNegative = Annotated[float, Bound(ge=0)]
 Fraction = Annotated[float, Bound(ge=0, le=1)]
 Port = Annotated[int, Bound(ge=1, le=65535)]
+
+#: Several files: a YAML list, or one string with commas between them.
+Paths = list[str] | str
