@@ -10,15 +10,36 @@ class Recompute(Group, origin="Meg"):
     """Activation checkpointing: keep few activations, compute the others again in the backward pass."""
 
     checkpoint_activations: bool = param(False)
+    """Keeps only the inputs of every `checkpoint_num_layers` layers and recomputes the rest in the backward pass: about
+    a third more computation for far less memory."""
+
     checkpoint_num_layers: Count = param(1, megatron="recompute-num-layers")
+    """Layers between two kept activations when `checkpoint_activations` is on. More layers keep less and recompute in
+    larger pieces."""
+
     deepspeed_activation_checkpointing: bool = param(False)
+    """Recomputes through DeepSpeed's checkpointing, which the five options below belong to, instead of PyTorch's.
+    GPT-NeoX's default became true in April 2021."""
+
     partition_activations: bool = param(False, megatron="distribute-saved-activations")
+    """Divides kept activations among the tensor parallel ranks and gathers them when needed."""
+
     distribute_checkpointed_activations: bool = param(
         False,
         megatron="distribute-saved-activations",
         becomes={True: {"partition_activations": True}, False: {}},
     )
+    """Retired in April 2021: write `partition_activations`."""
+
     contiguous_checkpointing: bool = param(False, renamed_from="contigious_checkpointing")
+    """Copies kept activations into one buffer allocated in advance, against memory fragmentation. Needs
+    `partition_activations`."""
+
     checkpoint_in_cpu: bool = param(False)
+    """Moves kept activations to main memory until the backward pass. Needs `partition_activations`."""
+
     synchronize_each_layer: bool = param(False)
+    """Waits for the device before and after each recomputed part; slower, and only useful for timing."""
+
     profile_backward: bool = param(False)
+    """Reports how long forward and backward of each recomputed part take."""

@@ -10,7 +10,22 @@ class Batch(Group, origin="DSC"):
     """Batch sizes; any two of the three sizes determine the third."""
 
     train_batch_size: Count = param(derived=True, megatron="global-batch-size")
+    """Samples that one optimizer step averages over, on all ranks together. It equals `train_micro_batch_size_per_gpu`
+    x `gradient_accumulation_steps` x data parallel size; left out, it is computed from those."""
+
     train_micro_batch_size_per_gpu: Count = param(derived=True, megatron="micro-batch-size")
+    """Samples that one data parallel rank takes through the model at once; memory for activations grows with it. Left
+    out, it is `train_batch_size` divided by the accumulation steps and the data parallel size."""
+
     gradient_accumulation_steps: Count = param(derived=True)
+    """Micro batches whose gradients are summed before the optimizer moves. With pipeline parallelism this is also the
+    number of micro batches in flight, so a value of several times `pipe_parallel_size` keeps the stages busy. Left
+    out, it follows from the two other sizes, or is 1."""
+
     batch_size: Count = param(derived=True, origin="Meg")
+    """Megatron's word for `train_micro_batch_size_per_gpu`: samples per data parallel rank and forward pass. Write only
+    one of the two."""
+
     gas: Count = param(derived=True, origin="NeoX")
+    """Old abbreviation of `gradient_accumulation_steps`, which new files should write; both always hold the same
+    number."""

@@ -12,16 +12,44 @@ class Checkpoint(Group, origin="Meg"):
     """Where, when and what is saved and loaded."""
 
     save: str | None = param(None, megatron="save")
+    """Folder that checkpoints are written to. Left out, nothing is saved."""
+
     load: str | None = param(None, megatron="load")
+    """Folder whose newest checkpoint the run continues from. Without a checkpoint in it, the run starts fresh."""
+
     checkpoint_factor: Count | Positive | None = param(None, megatron="save-interval", renamed_from="save_interval")
+    """Iterations between two checkpoints. With `checkpoint_scale: log`, the factor between the iterations at which one
+    is saved. Called `save_interval` until December 2022."""
+
     checkpoint_scale: Literal["linear", "log"] = param("linear", origin="NeoX")
+    """Spacing of checkpoints: `linear` at multiples of `checkpoint_factor`, `log` at its powers."""
+
     extra_save_iters: list[Natural] | None = param(None, origin="NeoX", renamed_from="save_iters")
+    """Further iterations at which a checkpoint is saved."""
+
     keep_last_n_checkpoints: Count | None = param(None, origin="NeoX")
+    """Deletes all but this many of the newest checkpoints after saving. Left out, all are kept."""
+
     no_save_optim: bool = param(False, megatron="no-save-optim")
+    """Leaves optimizer states out of checkpoints: several times smaller, but a run cannot be resumed exactly."""
+
     no_save_rng: bool = param(False, megatron="no-save-rng")
+    """Leaves the states of random number generators out of checkpoints."""
+
     no_load_optim: bool = param(False, megatron="no-load-optim")
+    """Starts with fresh optimizer states although the checkpoint has some."""
+
     no_load_rng: bool = param(False, megatron="no-load-rng")
+    """Starts with the random numbers of `seed` although the checkpoint has states."""
+
     finetune: bool = param(False, megatron="finetune")
+    """Takes only the weights from `load`: iteration 0, fresh optimizer, schedule and random numbers."""
+
     checkpoint_validation_with_forward_pass: bool = param(False, origin="NeoX")
+    """After saving, loads the checkpoint again and compares its outputs with the model's on one batch."""
+
     s3_path: str | None = param(None, origin="NeoX")
+    """S3 address to which checkpoints are uploaded after saving, such as `s3://bucket/run`."""
+
     s3_chunk_size: Count = param(104_857_600, origin="NeoX")
+    """Bytes per part of an upload to S3; at least 5 MiB by S3's own rule."""

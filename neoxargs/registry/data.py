@@ -12,29 +12,89 @@ class Data(Group, origin="NeoX"):
     """Datasets and the data loader."""
 
     text_path: Paths | None = param(None)
+    """Raw text to train on: files, folders or glob patterns (`.txt`, `.md`, `.jsonl`, ...), tokenised on first use and
+    cached. The word `python-stdlib` names the source of the running Python's own library, so a trial needs no
+    download."""
+
     data_path: str | list[str | float] | None = param(None, origin="Meg", megatron="data-path")
+    """Tokenised dataset, as the common prefix of its `.bin` and `.idx` files; `split` divides it into training,
+    validation and test. A list that alternates weights and prefixes blends several."""
+
     split: str | list[NonNegative] = param("969, 30, 1", origin="Meg", megatron="split")
+    """Proportions of training, validation and test documents in `data_path` or `text_path`; they need not add up to 1
+    or 100. `949,50,1` gives 94.9 % to training."""
+
     train_data_paths: Paths | None = param(None, megatron="train-data-path", renamed_from="train_data_path")
+    """Prefixes of the tokenised training datasets, in place of `data_path` and `split`. Give all three of training,
+    validation and test."""
+
     valid_data_paths: Paths | None = param(None, megatron="valid-data-path", renamed_from="valid_data_path")
+    """Prefixes of the tokenised validation datasets."""
+
     test_data_paths: Paths | None = param(None, megatron="test-data-path", renamed_from="test_data_path")
+    """Prefixes of the tokenised test datasets."""
+
     train_data_weights: list[NonNegative] | None = param(None)
+    """How often each of `train_data_paths` is drawn from, in proportion. Left out, all equally often."""
+
     valid_data_weights: list[NonNegative] | None = param(None)
+    """How often each of `valid_data_paths` is drawn from, in proportion. Left out, all equally often."""
+
     test_data_weights: list[NonNegative] | None = param(None)
+    """How often each of `test_data_paths` is drawn from, in proportion. Left out, all equally often."""
+
     weight_by_num_documents: bool = param(False)
+    """Computes the weights from the number of documents n in each dataset, as n to the power `weighted_sampler_alpha`.
+    Replaces the written weights."""
+
     weighted_sampler_alpha: NonNegative = param(1.0)
+    """Exponent on each dataset's document count when `weight_by_num_documents` is on: 1 draws in proportion, smaller
+    values favour small datasets, 0 makes all equal."""
+
     train_label_data_paths: Paths | None = param(None, renamed_from="label_data_paths")
+    """Prefixes of the labels that belong to `train_data_paths`, token by token; -100 takes a token out of the loss. For
+    supervised fine-tuning."""
+
     valid_label_data_paths: Paths | None = param(None)
+    """Prefixes of the labels that belong to `valid_data_paths`."""
+
     test_label_data_paths: Paths | None = param(None)
+    """Prefixes of the labels that belong to `test_data_paths`."""
+
     use_shared_fs: bool = param(True)
+    """Whether all machines see the same files. If false, one rank on every machine builds the index caches, otherwise
+    only rank 0."""
+
     data_impl: Literal["infer", "mmap", "cached", "lazy"] = param("infer", origin="Meg")
+    """How token files are read: `mmap` maps them into memory, `cached` loads what is needed, `lazy` reads each sample;
+    `infer` looks at the file."""
+
     dataset_impl: Literal["gpt2", "pairwise", "online"] = param("gpt2")
+    """Kind of samples: `gpt2` plain token sequences, `pairwise` preferred and rejected answers, `online` generated
+    during training."""
+
     pack_impl: Literal["packed", "pack_until_overflow", "unpacked"] = param("packed")
+    """How documents fill a sample: `packed` joins and cuts them to exactly `seq_length`, `pack_until_overflow` joins
+    only whole documents, `unpacked` has one document per sample."""
+
     allow_chopped: bool = param(True)
+    """Whether `pack_until_overflow` and `unpacked` cut documents longer than `seq_length`; otherwise those documents
+    are left out."""
+
     mmap_warmup: bool = param(False, origin="Meg")
+    """Reads memory-mapped token files once from end to end before training, so that they are in the page cache."""
+
     num_workers: Natural = param(2, origin="Meg", megatron="num-workers")
+    """Processes that load data for each data parallel rank. 0 loads in the training process."""
+
     eod_mask_loss: bool = param(False, origin="Meg", megatron="eod-mask-loss")
+    """Leaves end-of-document tokens out of the loss."""
+
     reset_position_ids: bool = param(False, origin="Meg", megatron="reset-position-ids")
+    """Starts counting positions again after every end-of-document token."""
+
     reset_attention_mask: bool = param(False, origin="Meg", megatron="reset-attention-mask")
+    """Hides earlier documents in the same sample from the tokens after an end-of-document token."""
 
 
 class Tokenizer(Group, origin="Meg"):
@@ -44,5 +104,13 @@ class Tokenizer(Group, origin="Meg"):
         "GPT2BPETokenizer", "HFTokenizer", "HFGPT2Tokenizer", "SPMTokenizer", "CharLevelTokenizer",
         "TiktokenTokenizer", "ByteLevelTokenizer",
     ] = param("GPT2BPETokenizer", megatron="tokenizer-type")  # fmt: skip
+    """Which tokenizer: `GPT2BPETokenizer` (`vocab_file` and `merge_file`), `HFTokenizer` (a tokenizer.json as
+    `vocab_file`), `HFGPT2Tokenizer`, `SPMTokenizer` (a SentencePiece model), `TiktokenTokenizer`,
+    `CharLevelTokenizer`, or `ByteLevelTokenizer`, which has one token per byte, an end-of-document token, and needs
+    no file."""
+
     vocab_file: str | None = param(None, megatron="vocab-file")
+    """The tokenizer's file: a vocabulary, a tokenizer.json or a SentencePiece model, depending on `tokenizer_type`."""
+
     merge_file: str | None = param(None, megatron="merge-file")
+    """The merges.txt of a byte pair encoding, read by `GPT2BPETokenizer`."""

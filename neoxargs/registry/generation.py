@@ -12,17 +12,48 @@ class Generation(Group, origin="NeoX"):
     """What `generate.py` reads, and where it writes."""
 
     text_gen_type: Literal["unconditional", "input-file", "interactive", "precompute"] | None = param(None)
+    """What generation starts from: nothing (`unconditional`), the lines of `sample_input_file` (`input-file`), or a
+    prompt typed in (`interactive`). `precompute` writes log-probabilities of the training data. Left out:
+    `input-file` if such a file is given, otherwise `unconditional`."""
+
     temperature: NonNegative = param(0.0)
+    """Divides logits before sampling: below 1 sharpens, above 1 flattens. 0 always takes the likeliest token."""
+
     top_p: Fraction = param(0.0)
+    """Samples only from the likeliest tokens whose probabilities add up to this share. 0 turns it off."""
+
     top_k: Natural = param(0)
+    """Samples only from this many of the likeliest tokens. 0 turns it off."""
+
     maximum_tokens: Count = param(64)
+    """Most tokens generated per sample; generation stops earlier at an end-of-document token."""
+
     prompt_end: str = param("\n")
+    """Text that ends an interactive prompt, a line break by default."""
+
     num_samples: Natural = param(1)
+    """Samples to generate without a prompt."""
+
     sample_input_file: str | None = param(None)
+    """File of prompts, one per line."""
+
     sample_output_file: str | None = param("samples.txt", renamed_from="genfile")
+    """File that samples are written to, one JSON object per line."""
+
     return_logits: bool = param(False)
+    """Adds the logits of the generated tokens to every sample."""
+
     recompute: bool = param(False)
+    """Runs the whole sequence again for every new token instead of keeping keys and values. Slow; needs no cache."""
+
     precompute_model_name: str | None = param(None)
+    """Name that precomputed log-probabilities are filed under."""
+
     eval_tasks: list[str] | None = param(None)
+    """Tasks of EleutherAI's evaluation harness to run."""
+
     eval_results_prefix: str = param("")
+    """Prefix of the file that evaluation results are written to."""
+
     greedy: bool = param(False, becomes={True: {"temperature": 0.0, "top_k": 0, "top_p": 0.0}, False: {}})
+    """Retired in May 2021: write `temperature: 0`, which always takes the likeliest token."""

@@ -12,49 +12,110 @@ class Logging(Group, origin="NeoX"):
     """Log lines, files and TensorBoard."""
 
     log_interval: Count = param(100, origin="Meg", megatron="log-interval")
+    """Iterations between two log lines; each reports means over the iterations since the last."""
+
     run_dir: str = param(derived=True)
+    """Folder for what a run leaves apart from checkpoints: metrics.jsonl, the loss curve, rank logs and the resolved
+    configuration. Left out: `save` if given, otherwise `runs`."""
+
     log_dir: str | None = param(None)
+    """Folder that standard output and error of every rank are also written to."""
+
     tensorboard_dir: str | None = param(None, origin="Meg", megatron="tensorboard-dir")
+    """Folder that TensorBoard event files are written to. Left out, none are."""
+
     log_grad_norm: bool = param(False)
+    """Also reports the norm of the gradient of every parameter; costs a reduction each time."""
+
     log_grad_pct_zeros: bool = param(False)
+    """Also reports the share of gradient elements that are exactly zero, in percent."""
+
     log_param_norm: bool = param(False, megatron="log-params-norm")
+    """Also reports the norm of every parameter."""
+
     log_optimizer_states: bool = param(False)
+    """Also reports the norms of the optimizer's states of every parameter."""
+
     log_gradient_noise_scale: bool = param(False)
+    """Also estimates the gradient noise scale (McCandlish et al. 2018), a guide to the largest useful batch size."""
+
     gradient_noise_scale_n_batches: Count = param(5)
+    """Batches whose gradients the noise scale estimate averages."""
+
     gradient_noise_scale_cpu_offload: bool = param(False)
+    """Keeps the gradients for the noise scale in main memory instead of on the device."""
+
     peak_theoretical_tflops: Positive | None = param(None)
+    """Peak TFLOP/s of one device in the format used, from its data sheet; needed to report utilisation (MFU)."""
+
     git_hash: str | None = param(None, derived=True)
+    """Commit of the source tree the run was started from. Looked up when a run is launched."""
 
 
 class Wandb(Group, origin="NeoX"):
     """Weights & Biases."""
 
     use_wandb: bool | None = param(None)
+    """Reports to Weights & Biases. Left out, it does so if an API key is found in the environment."""
+
     wandb_project: str = param("neox", megatron="wandb-project")
+    """Project on Weights & Biases."""
+
     wandb_group: str | None = param(None)
+    """Name under which the ranks and restarts of one run are grouped on Weights & Biases."""
+
     wandb_run_name: str | None = param(None, megatron="wandb-exp-name")
+    """Name of the run on Weights & Biases. Left out, Weights & Biases makes one up."""
+
     wandb_team: str | None = param(None, megatron="wandb-entity")
+    """Team or user that owns the project on Weights & Biases."""
+
     wandb_host: str = param("https://api.wandb.ai")
+    """Address of the Weights & Biases server, for private installations."""
+
     wandb_init_all_ranks: bool = param(False)
+    """Every rank reports to Weights & Biases, not only rank 0."""
 
 
 class Comet(Group, origin="NeoX"):
     """Comet."""
 
     use_comet: bool | None = param(None)
+    """Reports to Comet. Left out, it does so if an API key is found in the environment."""
+
     comet_workspace: str | None = param(None)
+    """Workspace on Comet. Left out, the account's own."""
+
     comet_project: str | None = param(None)
+    """Project on Comet. Left out, Comet's "general"."""
+
     comet_experiment_name: str | None = param(None)
+    """Name of the experiment on Comet. Left out, Comet makes one up."""
+
     comet_tags: list[str] | None = param(None)
+    """Labels attached to the experiment on Comet."""
+
     comet_others: dict[str, Any] | None = param(None)
+    """Further keys and values attached to the experiment on Comet."""
+
     comet_experiment: Any = param(None, to=())
+    """Handle of the running Comet experiment. Kept by the program; not for configuration files."""
 
 
 class Profiling(Group, origin="NeoX"):
     """Where time and memory go."""
 
     profile: bool = param(False, origin="Meg", megatron="profile")
+    """Records a PyTorch profiler trace from `profile_step_start` to `profile_step_stop`."""
+
     profile_step_start: Natural = param(10, origin="Meg", megatron="profile-step-start")
+    """First iteration that `profile` records."""
+
     profile_step_stop: Natural = param(12, megatron="profile-step-end")
+    """Iteration at which `profile` stops recording; this one is no longer recorded."""
+
     memory_profiling: bool = param(False, megatron="record-memory-history")
+    """Records every allocation on the device, for PyTorch's memory viewer."""
+
     memory_profiling_path: str | None = param(None, megatron="memory-snapshot-path")
+    """File or folder that the memory snapshot is written to."""

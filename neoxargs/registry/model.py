@@ -20,16 +20,45 @@ class Shape(Group, origin="Meg"):
     """How wide and deep the transformer is."""
 
     num_layers: Count = param(megatron="num-layers")
+    """How many transformer layers are stacked. Must be at least `pipe_parallel_size`."""
+
     hidden_size: Count = param(megatron="hidden-size")
+    """Width of the residual stream, in numbers per token. Must be a multiple of `num_attention_heads`."""
+
     num_attention_heads: Count = param(megatron="num-attention-heads")
+    """Query heads per layer; each is `hidden_size` / `num_attention_heads` wide. Must be a multiple of
+    `model_parallel_size`."""
+
     num_kv_heads: Count = param(derived=True, origin="NeoX", megatron="num-query-groups")
+    """Key and value heads per layer. Fewer than `num_attention_heads` is grouped-query attention, 1 is multi-query
+    attention; must divide `num_attention_heads`. Left out, every query head has its own."""
+
     intermediate_size: Count = param(derived=True, origin="NeoX", megatron="ffn-hidden-size")
+    """Size of the feed-forward layer. With a gated activation (`swiglu`, `geglu`, ...) it counts gate, value and output
+    matrices together, as in GPT-NeoX: the actual width is a third of it, rounded up to `mlp_multiple_of`. Left out:
+    `expansion_factor` x `hidden_size`, or 4 x `hidden_size`."""
+
     expansion_factor: Positive | None = param(None, origin="NeoX")
+    """Size of the feed-forward layer as a multiple of `hidden_size`; Mamba layers read it as their inner width. Cannot
+    be combined with `intermediate_size`."""
+
     mlp_multiple_of: Count = param(1, origin="NeoX")
+    """The feed-forward width is rounded up to a multiple of this number, so that matrix kernels stay aligned."""
+
     seq_length: Count = param(megatron="seq-length")
+    """Tokens per training sample. Memory for attention scores grows with its square unless a flash kernel is used."""
+
     max_position_embeddings: Count = param(megatron="max-position-embeddings")
+    """Longest sequence the model can take, and the number of rows of a learned position table. At least `seq_length`.
+    """
+
     num_unique_layers: Count | None = param(None)
+    """Layers with weights of their own; the others reuse them. Must divide `num_layers`. Left out, every layer is
+    unique."""
+
     param_sharing_style: Literal["grouped", "spaced"] = param("grouped")
+    """Which layers share weights when `num_unique_layers` is below `num_layers`. With 2 unique layers among 4,
+    `grouped` runs them as 1, 2, 1, 2 and `spaced` as 1, 1, 2, 2."""
 
 
 class Embedding(Group, origin="NeoX"):
@@ -38,19 +67,54 @@ class Embedding(Group, origin="NeoX"):
     pos_emb: Literal["learned", "rotary", "sinusoidal", "rpe", "alibi", "none"] = param(
         "learned", megatron="position-embedding-type"
     )
+    """How the model knows a token's position: `learned` table, `rotary` rotation of queries and keys, fixed
+    `sinusoidal` waves, T5's `rpe` bias, `alibi` slopes, or `none`."""
+
     rotary_pct: Fraction = param(1.0, megatron="rotary-percent")
+    """Share of each head's dimensions that `pos_emb: rotary` rotates; 1.0 rotates all, Pythia uses 0.25."""
+
     rotary_emb_base: Count = param(10000, megatron="rotary-base")
+    """Base of the geometric series of rotary wavelengths; larger bases reach further, as long-context models want."""
+
     rotary_save_freqs_buffer: bool = param(False)
+    """Stores the rotary frequencies in checkpoints. They can be recomputed, so this is only for programs that expect
+    the buffer."""
+
     rpe_num_buckets: Count = param(32, megatron="relative-attention-num-buckets")
+    """How many distance classes `pos_emb: rpe` tells apart; each has one learned bias per head."""
+
     rpe_max_distance: Count = param(128, megatron="relative-attention-max-distance")
+    """Distance in tokens from which `pos_emb: rpe` puts all tokens into the last bucket; below it, buckets widen
+    logarithmically."""
+
     opt_pos_emb_offset: Natural = param(0)
+    """Rows skipped at the start of the learned position table, so that position 0 reads row `opt_pos_emb_offset`. OPT's
+    weights need 2."""
+
     no_weight_tying: bool = param(False, megatron="untie-embeddings-and-output-weights")
+    """Gives the output layer a matrix of its own instead of the token embedding's. Adds `hidden_size` x vocabulary
+    parameters."""
+
     make_vocab_size_divisible_by: Count = param(128, origin="Meg", megatron="make-vocab-size-divisible-by")
+    """The vocabulary is padded to a multiple of this number times `model_parallel_size`, so that every tensor parallel
+    rank holds equally many aligned rows."""
+
     padded_vocab_size: Count = param(derived=True, origin="Meg", megatron="padded-vocab-size")
+    """Rows of the embedding after padding. Computed from the tokenizer, `make_vocab_size_divisible_by` and
+    `model_parallel_size`; write it to fix the size independently of them."""
+
     output_layer_parallelism: Literal["column", "row"] = param("column")
+    """How tensor parallel ranks divide the output layer: `column` gives each a part of the vocabulary. `row`, from
+    files before May 2023, means the same result."""
+
     sinusoidal_pos_emb: bool = param(False, becomes={True: {"pos_emb": "sinusoidal"}, False: {}})
+    """Retired in March 2021: write `pos_emb: sinusoidal`."""
+
     rpe: bool = param(False, becomes={True: {"pos_emb": "rpe"}, False: {}})
+    """Retired in March 2021: write `pos_emb: rpe`."""
+
     rpe_causal: bool = param(False, becomes={True: {}, False: {}})
+    """Retired in March 2021: leave it out. A GPT never looks ahead, so all buckets of `pos_emb: rpe` serve the past."""
 
 
 class Norm(Group, origin="NeoX"):
@@ -59,46 +123,104 @@ class Norm(Group, origin="NeoX"):
     norm: Literal["layernorm", "rmsnorm", "non_parametric_layernorm", "scalenorm", "te_rmsnorm", "te_layernorm"] = (
         param("layernorm", megatron="normalization")
     )
+    """What normalises activations: `layernorm`, `rmsnorm` (no mean, no bias), `non_parametric_layernorm` (nothing
+    learned), `scalenorm` (one learned scale), or Transformer Engine's `te_layernorm` and `te_rmsnorm`."""
+
     layernorm_epsilon: Positive = param(1e-5, origin="Meg", megatron="norm-epsilon")
+    """Added to the variance by `norm: layernorm` and `non_parametric_layernorm` before the square root, against
+    division by zero."""
+
     rms_norm_epsilon: Positive = param(1e-8, megatron="norm-epsilon")
+    """Added to the mean square by `norm: rmsnorm`. Llama's weights expect 1e-5 or 1e-6."""
+
     scalenorm_epsilon: Positive = param(1e-8)
+    """Lower bound of the vector length that `norm: scalenorm` divides by."""
+
     use_qk_layernorm: bool = param(False, megatron="qk-layernorm")
+    """Normalises each head's queries and keys before their product, which keeps attention scores bounded at high
+    learning rates."""
+
     use_bias_in_norms: bool = param(True)
+    """Whether `norm: layernorm` learns an offset next to its scale."""
+
     layernorm_fusion: bool = param(False)
+    """Runs LayerNorm as one fused kernel. The result is the same."""
+
     rmsnorm_fusion: bool = param(False)
+    """Runs RMSNorm as one fused kernel. The result is the same."""
+
     apply_residual_connection_post_layernorm: bool = param(
         False, origin="Meg", megatron="apply-residual-connection-post-layernorm"
     )
+    """Takes the residual from the output of a layer's norm instead of its input, the order of the original BERT."""
+
     rms_norm: bool = param(False, becomes={True: {"norm": "rmsnorm"}, False: {}})
+    """Retired in March 2021: write `norm: rmsnorm`."""
 
 
 class Attention(Group, origin="NeoX"):
     """What each layer attends with."""
 
     attention_config: list[Any] = param(derived=True)
+    """Kind of each layer, as a pattern and how often it repeats: `[[[global], 12]]`, `[[[local, global], all]]`. Kinds:
+    `global`, `flash`, `local`, the block-sparse `sparse_variable`, `sparse_fixed`, `bigbird`, `bslongformer`, and
+    `gmlp`, `amlp`, `mamba`, `rwkv`. Left out, every layer is `global`."""
+
     sparsity_config: dict[str, Any] | None = param(None)
+    """Settings of the block-sparse kinds in `attention_config`, such as `block` (tokens per block) and
+    `num_local_blocks`."""
+
     sparsity: Literal["none", "all", "interspersed"] = param("none")
+    """Retired in May 2021: write `attention_config`. `all` made every layer block-sparse, `interspersed` every second
+    one, `none` no layer."""
+
     sliding_window_width: Count | None = param(None)
+    """Each token sees at most this many tokens back, itself included. Left out, it sees the whole sequence before it.
+    """
+
     apply_query_key_layer_scaling: bool = param(False, origin="Meg", megatron="apply-query-key-layer-scaling")
+    """Divides attention scores by the layer's number and multiplies again inside the softmax, which avoids fp16
+    overflow in deep models. Implies `attention_softmax_in_fp32`."""
+
     attention_softmax_in_fp32: bool = param(False, origin="Meg", megatron="attention-softmax-in-fp32")
+    """Computes mask and softmax of the attention scores in fp32 even where the model runs in fp16 or bf16."""
+
     use_bias_in_attn_linear: bool = param(True)
+    """Whether the query, key, value and output projections of attention have biases; Llama's have none."""
+
     gpt_j_residual: bool = param(False)
+    """Runs attention and feed-forward side by side on the same residual and adds both, as GPT-J does. Saves one tensor
+    parallel all-reduce per layer."""
+
     gpt_j_tied: bool = param(False)
+    """With `gpt_j_residual`, lets attention and feed-forward read one common norm instead of one each."""
 
 
 class Mlp(Group, origin="NeoX"):
     """The feed-forward half of a layer."""
 
     activation: Activation = param("gelu")
+    """Nonlinearity of the feed-forward layer. `geglu`, `reglu`, `swiglu`, `bilinear` and `glu` are gated: half of the
+    first projection multiplies the other half. `swish` and `silu` are the same function."""
+
     use_bias_in_mlp: bool = param(True)
+    """Whether the two projections of the feed-forward layer have biases; Llama's have none."""
+
     use_flashattn_swiglu: bool = param(False)
+    """Runs `activation: swiglu` through the fused kernel of the flash-attn package. The result is the same."""
+
     geglu: bool = param(False, becomes={True: {"activation": "geglu"}, False: {}})
+    """Retired in May 2021: write `activation: geglu`."""
+
     openai_gelu: bool = param(
         False,
         origin="Meg",
         megatron="openai-gelu",
         becomes={True: {"activation": "gelu", "bias_gelu_fusion": True}, False: {}},
     )
+    """Retired in May 2021: write `activation: gelu` with `bias_gelu_fusion: true`, which computes the same tanh
+    approximation."""
+
     mlp_type: Literal["regular", "llama"] = param(
         "regular",
         becomes={
@@ -106,24 +228,50 @@ class Mlp(Group, origin="NeoX"):
             "llama": {"activation": "swiglu", "use_bias_in_mlp": False, "mlp_multiple_of": 256},
         },
     )
+    """Retired in September 2024. `llama` meant SwiGLU without biases, its width a multiple of 256: write `activation:
+    swiglu`, `use_bias_in_mlp: false` and `mlp_multiple_of: 256`."""
 
 
 class Init(Group, origin="NeoX"):
     """Initial weights."""
 
     init_method: InitMethod = param("normal")
+    """Distribution of fresh weights, except those that `output_layer_init_method` draws. `normal` and `orthogonal` use
+    `init_method_std`; `small_init` has the deviation sqrt(2 / (5 x `hidden_size`))."""
+
     output_layer_init_method: InitMethod = param("scaled_normal")
+    """Distribution of the weights that write to the residual (attention output, second feed-forward matrix).
+    `scaled_normal` shrinks the deviation by sqrt(2 x `num_layers`), `wang_init` uses 2 / (`num_layers` x
+    sqrt(`hidden_size`))."""
+
     init_method_std: Positive = param(0.02, origin="Meg", megatron="init-method-std")
+    """Standard deviation of `normal` and `scaled_normal` initial weights; their mean is 0."""
+
     use_cpu_initialization: bool = param(False, origin="Meg", megatron="use-cpu-initialization")
+    """Draws initial weights on the CPU and then moves them, which costs time and spares GPU memory."""
 
 
 class Fusion(Group, origin="Meg"):
     """Kernels that compute several operations at once, with the same result."""
 
     scaled_upper_triang_masked_softmax_fusion: bool = param(False, megatron="!no-masked-softmax-fusion")
+    """Scales, causally masks and normalises attention scores in one kernel. Only for causal models; the result is the
+    same."""
+
     scaled_masked_softmax_fusion: bool = param(False, megatron="!no-masked-softmax-fusion")
+    """Scales, masks with an arbitrary mask and normalises attention scores in one kernel; the result is the same."""
+
     bias_gelu_fusion: bool = param(False, megatron="!no-bias-gelu-fusion")
+    """Adds the bias and applies GELU in one kernel, in GELU's tanh approximation."""
+
     bias_dropout_fusion: bool = param(False, megatron="!no-bias-dropout-fusion")
+    """Adds the bias, drops out and adds the residual in one kernel; the result is the same."""
+
     rope_fusion: bool = param(False, origin="NeoX", megatron="!no-rope-fusion")
+    """Applies rotary embeddings to queries and keys in one kernel; the result is the same."""
+
     fused_kernels_build_path: str | None = param(None, origin="NeoX")
+    """Folder in which NeoX compiles its CUDA kernels. Left out, the folder of the sources."""
+
     onnx_safe: bool = param(False, megatron="onnx-safe")
+    """Avoids operations that ONNX export cannot express, such as the fused GELU."""

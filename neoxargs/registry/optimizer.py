@@ -14,19 +14,45 @@ class OptimizerOptions(Group, origin="Meg"):
     optimizer_type: Literal["adam", "onebitadam", "cpu_adam", "cpu_torch_adam", "sm3", "madgrad_wd", "sgd", "lion"] = (
         param(derived=True, origin="NeoX", megatron="optimizer")
     )
+    """Which optimizer runs. Derived from `optimizer.type`, whose spelling it shares; without either it is Adam."""
+
     lr: NonNegative = param(derived=True, megatron="lr")
+    """Peak learning rate, reached after warm-up. Derived from `optimizer.params.lr` where that is written; write it in
+    one place."""
+
     adam_beta1: Fraction = param(0.9, megatron="adam-beta1")
+    """Adam's decay of the running mean of gradients. The same as the first of `optimizer.params.betas`, which newer
+    files write."""
+
     adam_beta2: Fraction = param(0.999, megatron="adam-beta2")
+    """Adam's decay of the running mean of squared gradients. The same as the second of `optimizer.params.betas`, which
+    newer files write."""
+
     adam_eps: Positive = param(1e-8, megatron="adam-eps")
+    """Small number in the denominator of Adam's step. The same as `optimizer.params.eps`, which newer files write."""
+
     clip_grad: NonNegative | None = param(None, megatron="clip-grad")
+    """Largest norm of the whole gradient; longer ones are scaled down to it. The same as `gradient_clipping`, which
+    reaches DeepSpeed; if both are written they must agree."""
+
     use_bnb_optimizer: bool = param(False, origin="NeoX")
+    """Uses the 8-bit optimizer states of the bitsandbytes package with `optimizer_type: adam`, a quarter of the memory.
+    """
+
     onebitadam: bool = param(False, origin="NeoX", becomes={True: {"optimizer.type": "OneBitAdam"}, False: {}})
+    """Retired in April 2021: write `optimizer: {type: OneBitAdam}`."""
+
     cpu_optimizer: bool = param(
         False, megatron="optimizer-cpu-offload", becomes={True: {"optimizer.type": "cpu_adam"}, False: {}}
     )
+    """Retired in April 2021: write `optimizer: {type: cpu_adam}`, which keeps Adam's states in main memory."""
+
     cpu_torch_adam: bool = param(
         False,
         megatron="use-torch-optimizer-for-cpu-offload",
         becomes={True: {"optimizer.type": "cpu_torch_adam"}, False: {}},
     )
+    """Retired in April 2021: write `optimizer: {type: cpu_torch_adam}`, PyTorch's own Adam on the CPU."""
+
     sm3: bool = param(False, origin="NeoX", becomes={True: {"optimizer.type": "sm3"}, False: {}})
+    """Retired in April 2021: write `optimizer: {type: sm3}`."""

@@ -10,9 +10,27 @@ class Parallel(Group, origin="Meg"):
     """Tensor, pipeline and sequence parallelism; the remaining ranks are data parallel."""
 
     pipe_parallel_size: Natural = param(0, megatron="pipeline-model-parallel-size")
+    """Pipeline stages, each holding a contiguous run of layers. 1 uses the pipeline engine with a single stage, 0 the
+    plain engine without a pipeline (needed for ZeRO 2 and 3)."""
+
     model_parallel_size: Count = param(1, megatron="tensor-model-parallel-size")
+    """Tensor parallel ranks: each weight matrix is cut into this many pieces. Must divide `num_attention_heads`, and is
+    best kept within one machine, because every layer communicates."""
+
     pipe_partition_method: str = param("type:transformer|mlp", origin="NeoX")
+    """How layers are dealt to pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,
+    `type:REGEX` the number of layers whose class name matches the expression."""
+
     sequence_parallel: bool = param(False, megatron="sequence-parallel")
+    """Also splits the activations between tensor parallel regions (norms, dropout, residual) along the sequence. Saves
+    activation memory at equal results; needs `model_parallel_size` above 1 to have an effect."""
+
     world_size: Count = param(derived=True, origin="NeoX")
+    """Processes in the run. Computed when the run is launched, so a file has no reason to set it."""
+
     is_pipe_parallel: bool = param(derived=True, origin="NeoX")
+    """True when `pipe_parallel_size` is 1 or more. Computed; writing it changes nothing."""
+
     global_num_gpus: Count = param(derived=True, origin="NeoX")
+    """Devices of all machines together. Counted from the hostfile, `include`, `exclude`, `num_nodes` and `num_gpus`;
+    write it only to compute batch sizes for a cluster that this machine cannot see."""

@@ -12,34 +12,98 @@ class PostTraining(Group, origin="NeoX"):
     """Objectives after pretraining, and the data only they read."""
 
     train_impl: Literal["normal", "dpo", "rm", "kto", "reinforce"] = param("normal")
+    """Objective: `normal` next-token prediction, `dpo`, `kto`, a reward model (`rm`), or `reinforce`."""
+
     dpo_beta: NonNegative = param(0.1)
+    """How strongly DPO (Rafailov et al. 2023) holds the policy to the reference model; larger stays closer."""
+
     dpo_fp32: bool = param(True)
+    """Computes DPO's log-probabilities in fp32."""
+
     dpo_reference_free: bool = param(False)
+    """Leaves the reference model out of DPO, as if it preferred nothing. Saves its memory."""
+
     kto_beta: NonNegative = param(0.1)
+    """How strongly KTO (Ethayarajh et al. 2024) holds the policy to the reference model; larger stays closer."""
+
     kto_fp32: bool = param(True)
+    """Computes KTO's log-probabilities in fp32."""
+
     kto_desirable_weight: NonNegative = param(1.0)
+    """Weight of desirable samples in KTO's loss."""
+
     kto_undesirable_weight: NonNegative = param(1.0)
+    """Weight of undesirable samples in KTO's loss."""
+
     z_loss: NonNegative = param(0.0)
+    """Weight of a penalty on large rewards when `train_impl` is `rm`. 0 turns it off."""
+
     kl_impl: Literal["abs", "mse", "kl", "full"] = param("mse")
+    """Estimate of the divergence from the reference model in REINFORCE: mean absolute (`abs`) or squared (`mse`)
+    difference of log-probabilities, their plain difference (`kl`), or the `full` sum over the vocabulary."""
+
     kl_div_beta: NonNegative = param(0.1)
+    """Weight of that divergence in REINFORCE's loss."""
+
     fp32_reinforce: bool = param(True)
+    """Computes REINFORCE's log-probabilities in fp32."""
+
     reinforce_leave_one_out: bool = param(False)
+    """Uses the mean reward of a prompt's other samples as the baseline (RLOO)."""
+
     train_reward_data_paths: Paths | None = param(None)
+    """Prefixes of the rewards that belong to `train_data_paths`, for KTO."""
+
     valid_reward_data_paths: Paths | None = param(None)
+    """Prefixes of the rewards that belong to `valid_data_paths`, for KTO."""
+
     test_reward_data_paths: Paths | None = param(None)
+    """Prefixes of the rewards that belong to `test_data_paths`, for KTO."""
+
     pos_train_data_paths: Paths | None = param(None)
+    """Prefixes of the preferred answers for training, with `dataset_impl: pairwise`."""
+
     neg_train_data_paths: Paths | None = param(None)
+    """Prefixes of the rejected answers for training, in the same order."""
+
     pos_train_label_data_paths: Paths | None = param(None)
+    """Prefixes of the labels of the preferred training answers; -100 takes a token out of the loss."""
+
     neg_train_label_data_paths: Paths | None = param(None)
+    """Prefixes of the labels of the rejected training answers; -100 takes a token out of the loss."""
+
     pos_valid_data_paths: Paths | None = param(None)
+    """Prefixes of the preferred answers for validation, with `dataset_impl: pairwise`."""
+
     neg_valid_data_paths: Paths | None = param(None)
+    """Prefixes of the rejected answers for validation, in the same order."""
+
     pos_valid_label_data_paths: Paths | None = param(None)
+    """Prefixes of the labels of the preferred validation answers."""
+
     neg_valid_label_data_paths: Paths | None = param(None)
+    """Prefixes of the labels of the rejected validation answers."""
+
     pos_test_data_paths: Paths | None = param(None)
+    """Prefixes of the preferred answers for testing, with `dataset_impl: pairwise`."""
+
     neg_test_data_paths: Paths | None = param(None)
+    """Prefixes of the rejected answers for testing, in the same order."""
+
     pos_test_label_data_paths: Paths | None = param(None)
+    """Prefixes of the labels of the preferred test answers."""
+
     neg_test_label_data_paths: Paths | None = param(None)
+    """Prefixes of the labels of the rejected test answers."""
+
     online_dataserver_ips: list[str] | str = param("localhost")
+    """Host or hosts that serve generated samples with `dataset_impl: online`."""
+
     online_dataserver_ports: list[Count] | Count = param(10000)
+    """Port or ports of those hosts, in the same order; one per data parallel rank."""
+
     serve_model_weights: bool = param(False)
+    """Serves the current weights to inference processes while training, for online REINFORCE."""
+
     weight_server_port: list[Count] | Count = param(6000)
+    """Port or ports on which `serve_model_weights` listens."""

@@ -12,10 +12,29 @@ class Precision(Group, origin="Meg"):
     """Number format and loss scaling."""
 
     precision: Literal["fp32", "fp16", "bf16", "bfloat16"] = param(derived=True, origin="NeoX")
+    """Numbers the model computes in: `fp32`, `fp16` (needs loss scaling) or `bf16`, also spelt `bfloat16`. Left out, it
+    follows the `fp16` and `bf16` sections; without them it is fp32."""
+
     fp32_allreduce: bool = param(False, origin=("Meg", "DSC"), megatron="accumulate-allreduce-grads-in-fp32")
+    """Sums gradients of data parallel ranks in fp32 although the model computes in 16 bits. Doubles that traffic and
+    avoids rounding."""
+
     loss_scale: NonNegative | None = param(None, megatron="loss-scale")
+    """Constant factor on the loss, so that small fp16 gradients do not vanish; a power of 2. Left out or 0, the factor
+    adapts itself. Only for fp16."""
+
     dynamic_loss_scale: bool = param(derived=True, origin="NeoX")
+    """True when the loss scale adapts itself, that is when `loss_scale` is not given. Computed."""
+
     loss_scale_window: Count = param(1000, megatron="loss-scale-window")
+    """Steps without overflow after which the adaptive loss scale doubles."""
+
     min_scale: Positive = param(1, megatron="min-loss-scale")
+    """The adaptive loss scale never falls below this number."""
+
     hysteresis: Count = param(2, megatron="hysteresis")
+    """Overflows that are tolerated before the adaptive loss scale halves."""
+
     fp16_lm_cross_entropy: bool = param(False, megatron="fp16-lm-cross-entropy")
+    """Computes the language model's cross entropy in fp16 rather than fp32. Saves memory for large vocabularies; only
+    with `precision: fp16`."""

@@ -10,5 +10,13 @@ class Regularization(Group, origin="Meg"):
     """Dropout and weight decay."""
 
     attention_dropout: Fraction = param(0.1, megatron="attention-dropout")
+    """Probability that an attention weight is set to zero while training. GPT-NeoX's default became 0 in December 2023.
+    """
+
     hidden_dropout: Fraction = param(0.1, megatron="hidden-dropout")
+    """Probability that an element of the embedding, attention or feed-forward output is set to zero while training.
+    GPT-NeoX's default became 0 in December 2023."""
+
     weight_decay: NonNegative = param(0.01, megatron="weight-decay")
+    """How strongly each step pulls weights towards zero; biases and norm scales are left alone. Adam decouples it from
+    the gradient. GPT-NeoX's default became 0.1 in December 2023."""

@@ -12,9 +12,26 @@ class Schedule(Group, origin="Meg"):
     """Warm-up and decay of the learning rate."""
 
     lr_decay_style: Literal["constant", "linear", "cosine", "exponential"] = param("linear", megatron="lr-decay-style")
+    """Shape of the learning rate between its peak and `min_lr`: `constant`, `linear`, `cosine` or `exponential`."""
+
     lr_decay_iters: Count = param(derived=True, megatron="lr-decay-iters")
+    """Iteration at which the learning rate reaches its end; afterwards it stays there. Left out: `train_iters`."""
+
     lr_decay_fraction: Fraction | None = param(None, origin="NeoX")
+    """`lr_decay_iters` as a share of `train_iters`, for runs whose length is given by `train_epochs`. Takes precedence
+    over `lr_decay_iters`."""
+
     min_lr: NonNegative = param(0.0, megatron="min-lr")
+    """The learning rate never decays below this number. At most `lr`."""
+
     warmup: Fraction = param(0.01, megatron="lr-warmup-fraction")
+    """Share of `lr_decay_iters` during which the learning rate rises linearly from 0: 0.01 of 320000 iterations is 3200
+    iterations."""
+
     override_lr_scheduler: bool = param(False, megatron="override-opt-param-scheduler")
+    """On resuming, keeps the schedule of this file and ignores the one in the checkpoint. Excludes
+    `use_checkpoint_lr_scheduler`."""
+
     use_checkpoint_lr_scheduler: bool = param(False, megatron="use-checkpoint-opt-param-scheduler")
+    """On resuming, keeps the schedule of the checkpoint and ignores the one in this file. Without either of the two, a
+    difference is an error."""

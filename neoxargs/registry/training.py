@@ -12,27 +12,81 @@ class Training(Group, origin="NeoX"):
     """Length of the run, evaluation, seeds and process setup."""
 
     train_iters: Count = param(derived=True, origin="Meg", megatron="train-iters")
+    """Optimizer steps of the whole run, those before a resume included. Required unless `train_epochs` is given."""
+
     train_epochs: Count | None = param(None)
+    """Passes over the training data, from which `train_iters` is computed. Give one of the two."""
+
     eval_interval: Natural = param(1000, origin="Meg", megatron="eval-interval")
+    """Iterations between two evaluations on the validation data. 0 never evaluates while training."""
+
     eval_iters: Natural = param(100, origin="Meg", megatron="eval-iters")
+    """Batches per evaluation; the reported loss is their mean. 0 skips evaluation."""
+
     exit_interval: Count | None = param(None, origin="Meg", megatron="exit-interval")
+    """Saves and stops at the first iteration that is a multiple of this number, for jobs with a time limit."""
+
     char_level_ppl: bool = param(False)
+    """Reports perplexity per character of text instead of per token, so that tokenizers can be compared."""
+
     seed: Natural = param(1234, origin="Meg", megatron="seed")
+    """Start of all random numbers: initial weights, order of samples, dropout."""
+
     dialect: str | None = param(None, to=())
+    """The date whose GPT-NeoX defaults and meanings hold: `neox-2021` (28 February 2021), `neox-2026` (the newest), or
+    a date such as `2023-03-09`. Left out, a file that uses a name which only later versions have is read as the
+    newest, any other as of 2021."""
+
     user_script: str | None = param(None)
+    """The script that every rank runs. Taken from the command line."""
+
     config_files: dict[str, str] | None = param(None)
+    """The text of the configuration files, by name, so that checkpoints and logs can carry it. Filled in when a run is
+    launched."""
+
     iteration: Natural | None = param(None)
+    """Optimizer steps done so far. Kept by the training loop and restored from a checkpoint."""
+
     do_train: bool | None = param(None)
+    """Whether there is anything to train on. Set by the training loop from `train_iters` and the data."""
+
     do_valid: bool | None = param(None)
+    """Whether there is validation data and `eval_iters` is above 0. Set by the training loop."""
+
     do_test: bool | None = param(None)
+    """Whether there is test data and `eval_iters` is above 0. Set by the training loop."""
+
     distributed_backend: Literal["nccl", "gloo", "mpi"] = param("nccl", origin="Meg", megatron="distributed-backend")
+    """Library that ranks talk through: `nccl` for GPUs, `gloo` for CPUs, `mpi`. Without a GPU, `gloo` is used instead
+    of `nccl`."""
+
     DDP_impl: Literal["local", "torch"] = param("local", origin="Meg")
+    """Retired in March 2021: leave it out. DeepSpeed averages the gradients, so neither `local` nor `torch` data
+    parallelism of Megatron runs."""
+
     lazy_mpu_init: bool = param(False, origin="Meg", megatron="lazy-mpu-init")
+    """Leaves the set-up of process groups to an outside program; Megatron's hook for other data parallel managers."""
+
     local_rank: int | None = param(None, origin="Meg", megatron="local-rank")
+    """Number of this process on its machine. The launcher sets it for every rank."""
+
     rank: Natural | None = param(None)
+    """Number of this process in the whole run. The launcher sets it for every rank."""
+
     deepspeed_mpi: bool = param(False, origin="Meg")
+    """Reads rank, world size and address from the MPI environment, for runs started by `mpirun`."""
+
     deepspeed_slurm: bool = param(False)
+    """Reads rank and world size from Slurm's environment, for runs started by `srun`."""
+
     deepscale: bool = param(False)
+    """Former name of DeepSpeed's own switch; has no effect."""
+
     deepscale_config: str | None = param(None)
+    """Former name of the option for DeepSpeed's JSON file; has no effect."""
+
     adlr_autoresume: bool = param(False, origin="Meg", megatron="adlr-autoresume")
+    """Asks NVIDIA's internal cluster software whether to stop and requeue; works nowhere else."""
+
     adlr_autoresume_interval: Count = param(1000, origin="Meg", megatron="adlr-autoresume-interval")
+    """Iterations between two such questions when `adlr_autoresume` is on."""

@@ -12,7 +12,17 @@ class ZeroShortcuts(Group, origin="NeoX"):
     """Top-level spellings of five keys of `zero_optimization`."""
 
     zero_stage: Literal[0, 1, 2, 3] = param(derived=True)
+    """What data parallel ranks divide among them: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters.
+    The same as `zero_optimization.stage`, which new files should write."""
+
     zero_reduce_scatter: bool = param(derived=True)
+    """The same as `zero_optimization.reduce_scatter`, which new files should write."""
+
     zero_contiguous_gradients: bool = param(derived=True, renamed_from="zero_contigious_gradients")
+    """The same as `zero_optimization.contiguous_gradients`, which new files should write."""
+
     zero_reduce_bucket_size: Count = param(derived=True)
+    """The same as `zero_optimization.reduce_bucket_size`, which new files should write; in elements."""
+
     zero_allgather_bucket_size: Count = param(derived=True)
+    """The same as `zero_optimization.allgather_bucket_size`, which new files should write; in elements."""
