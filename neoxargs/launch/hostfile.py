@@ -1,0 +1,97 @@
+"""The two texts that name machines and their slots: a hostfile, and `include`/`exclude`.
+
+Both are read exactly as DeepSpeed's runner reads them, except that a mistake is told with its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from neoxargs.problems import Place, Problem, Problems, did_you_mean
+
+Hosts = dict[str, list[int]]
+#: The place at which a parameter was written, for a problem to point at.
+Where = Callable[[str], Place | None]
+
+_ENTRY = re.compile(r"(\S+)\s+slots=(\d+)")
+
+
+def nowhere(key: str) -> None:
+    """The `Where` of a configuration that was not read from files."""
+
+
+def read_hostfile(path: str) -> dict[str, int] | None:
+    """Host -> slots, in the file's order; None if there is no such file. Raises Problems."""
+    if not Path(path).is_file():
+        return None
+    return parse_hostfile(Path(path).read_text(encoding="utf-8", errors="replace"), path)
+
+
+def parse_hostfile(text: str, name: str) -> dict[str, int]:
+    """`worker-0 slots=4`, one host a line; `#` begins a comment line. Raises Problems with every bad line."""
+    slots: dict[str, int] = {}
+    seen: dict[str, Place] = {}
+    problems = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        entry = line.strip()
+        if not entry or entry.startswith("#"):
+            continue
+        place = Place(name, number, line.index(entry[0]) + 1, line, len(entry))
+        match = _ENTRY.match(entry)
+        if not match:
+            problems.append(Problem("this line names no host with its slots", place, "write: worker-0 slots=4"))
+        elif match[1] in seen:
+            problems.append(Problem(f"{match[1]} is listed twice", place, also=(seen[match[1]],)))
+        else:
+            slots[match[1]], seen[match[1]] = int(match[2]), place
+    if not slots and not problems:
+        problems.append(Problem(f"the hostfile {name} names no host", Place(name, 1, 1), "write: worker-0 slots=4"))
+    if problems:
+        raise Problems(problems)
+    return slots
+
+
+def parse_nodes(text: str, key: str, where: Place | None = None) -> dict[str, list[int]]:
+    """`NAME[:SLOT[,SLOT]]@…` as host -> sorted slots; no slots means the whole host. Raises Problems."""
+    nodes: dict[str, list[int]] = {}
+    for node in text.split("@"):
+        host, colon, slots = node.partition(":")
+        numbers = slots.split(",") if colon else []
+        if not host or not all(re.fullmatch(r"\s*\d+\s*", number) for number in numbers):
+            what = f"{key}: {node!r} is not a host with slots"
+            raise Problems([Problem(what, where, f"write: {key}: worker-0@worker-1:0,2")])
+        nodes.setdefault(host, []).extend(map(int, numbers))
+    return {host: sorted(set(slots)) for host, slots in nodes.items()}
+
+
+def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = nowhere) -> Hosts:
+    """Host -> device numbers, in the pool's order; raises Problems (an unknown host or slot, or nothing left)."""
+    everything = {host: list(range(slots)) for host, slots in pool.items()}
+    key, text = ("include", include) if include else ("exclude", exclude)
+    if not text:
+        return everything
+    nodes = parse_nodes(text, key, where(key))
+    _check_nodes(nodes, everything, key, where(key))
+    if include:
+        # like DeepSpeed, slots are device numbers: a host that lends 4 slots may have a device 7
+        hosts = {host: nodes[host] or everything[host] for host in everything if host in nodes}
+    else:
+        dropped = {host: slots or everything[host] for host, slots in nodes.items()}
+        hosts = {host: [s for s in slots if s not in dropped.get(host, ())] for host, slots in everything.items()}
+    hosts = {host: slots for host, slots in hosts.items() if slots}
+    if not hosts:
+        raise Problems([Problem(f"{key} ({text}) leaves no device to run on", where(key))])
+    return hosts
+
+
+def _check_nodes(nodes: Hosts, everything: Hosts, key: str, where: Place | None) -> None:
+    for host, slots in nodes.items():
+        if host not in everything:
+            hint = did_you_mean(host, everything) or f"hosts: {', '.join(everything)}"
+            raise Problems([Problem(f"{key}: there is no host {host}", where, hint)])
+        unknown = [slot for slot in slots if slot not in everything[host]] if key == "exclude" else []
+        if unknown:
+            hint = f"it has slots 0 to {len(everything[host]) - 1}"
+            raise Problems([Problem(f"exclude: {host} has no slot {unknown[0]}", where, hint)])

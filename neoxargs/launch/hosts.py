@@ -1,0 +1,207 @@
+"""On which machines and devices a run lands: the hostfile, what `include`, `num_gpus` … leave of it, or this machine.
+
+The arithmetic and the launch read the same answer: `Resources.selection` is what DeepSpeed's runner is told, so it
+cannot start other ranks than the batch size was computed for. Where DeepSpeed 0.19.6 means something else than its
+documentation (`include: worker-0` without slots selects nothing), the documented meaning is written out for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from neoxargs.launch.devices import Device, device, installed_devices, local_devices, visible_devices
+from neoxargs.launch.hostfile import Hosts, Where, nowhere, read_hostfile, select
+from neoxargs.problems import Place, Problem, Problems
+
+if TYPE_CHECKING:
+    from neoxargs.registry.runner import Runner
+
+#: Where DeepSpeed's runner looks for a hostfile when nobody names one.
+DEFAULT_HOSTFILE = "/job/hostfile"
+#: Launchers that start one rank on every slot of the hostfile, whatever else they are told.
+EVERY_SLOT = ("openmpi", "mpich", "impi", "mvapich", "slurm")
+#: The runner's flags that `Resources.selection` replaces.
+SELECTING = ("hostfile", "include", "exclude", "num_nodes", "num_gpus")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """The devices of a run, in rank order."""
+
+    hosts: Hosts
+    device: Device
+    selection: dict[str, str] = field(default_factory=dict)
+    """The runner's flags that select exactly these hosts and devices."""
+    remote: bool = False
+    """Do the ranks run on machines that the runner reaches over the network?"""
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """How many ranks run."""
+        return sum(map(len, self.hosts.values()))
+
+
+def pretended(gpus: int) -> Resources:
+    """What a run on a machine with this many GPUs would get (`--gpus N`)."""
+    return Resources({"localhost": list(range(gpus))}, "cuda", {"num_gpus": str(gpus)})
+
+
+def resources(
+    runner: Runner,
+    layout: int,
+    environ: Mapping[str, str],
+    where: Where = nowhere,
+    dev: Path = Path("/dev"),
+) -> Resources:
+    """Where a run with these launcher parameters lands; raises Problems.
+
+    layout: how many ranks one copy of the model takes (tensor x pipeline parallel); a machine without GPUs runs that
+    many processes unless told otherwise. where: the place a parameter was written at, for the problems.
+    """
+    filters = _Filters.of(runner, where)
+    path = environ.get("DLTS_HOSTFILE") or runner.hostfile or DEFAULT_HOSTFILE
+    pool = read_hostfile(path)
+    if pool is None:
+        found = _on_this_machine(filters, layout, environ, dev)
+        return found if path in (DEFAULT_HOSTFILE, "None") else _without_hostfile(found, path, where("hostfile"))
+    if device(environ, dev) == "cpu" and len(pool) == 1 and next(iter(pool)) in _own_names():
+        # the runner would first try `ssh localhost`, which a machine without GPUs rarely answers
+        return _processes_here(filters, next(iter(pool.values())), {"hostfile": os.devnull})
+    return _on_hosts(pool, filters, path, runner, environ)
+
+
+@dataclass(frozen=True)
+class _Filters:
+    """What narrows the hosts down, once what contradicts itself is told."""
+
+    include: str
+    exclude: str
+    num_nodes: int
+    num_gpus: int
+    where: Where
+    warnings: tuple[Problem, ...] = ()
+
+    @classmethod
+    def of(cls, runner: Runner, where: Where) -> _Filters:
+        include, exclude, num_nodes, num_gpus = runner.include, runner.exclude, runner.num_nodes, runner.num_gpus
+        if include and exclude:
+            raise _refusal("include and exclude cannot both be given", where("exclude"), "keep one of them")
+        key = "include" if include else "exclude"
+        if (include or exclude) and num_nodes >= 0:
+            what = f"num_nodes ({num_nodes}) and {key} both choose hosts"
+            raise _refusal(what, where("num_nodes"), f"keep one of them; {key} names hosts and slots")
+        warnings = []
+        if (include or exclude) and num_gpus >= 0:
+            warnings.append(_warning(f"num_gpus ({num_gpus}) has no effect beside {key}", where("num_gpus")))
+            num_gpus = -1
+        return cls(include, exclude, num_nodes, num_gpus, where, tuple(warnings))
+
+    @property
+    def any(self) -> bool:
+        """Does the runner then pay no attention to CUDA_VISIBLE_DEVICES?"""
+        return bool(self.include or self.exclude or self.num_gpus > 0)
+
+
+def _on_hosts(
+    pool: Mapping[str, int], filters: _Filters, path: str, runner: Runner, environ: Mapping[str, str]
+) -> Resources:
+    hosts = select(pool, filters.include, filters.exclude, filters.where)
+    warnings = list(filters.warnings)
+    selection = {"hostfile": path}
+    if filters.include or filters.exclude:
+        selection["include"] = _spelled(hosts)
+    if filters.num_nodes > 0:
+        selection["num_nodes"] = str(filters.num_nodes)
+        if filters.num_nodes > len(hosts):
+            what = f"num_nodes is {filters.num_nodes}, but {path} lists {len(hosts)} hosts; all are used"
+            warnings.append(_warning(what, filters.where("num_nodes")))
+        hosts = dict(islice(hosts.items(), filters.num_nodes))
+    if filters.num_gpus > 0:
+        selection["num_gpus"] = str(filters.num_gpus)
+        hosts = {host: list(range(filters.num_gpus)) for host in hosts}
+    remote = (len(hosts) > 1 or runner.force_multi) and not runner.no_ssh
+    if remote and runner.launcher in EVERY_SLOT:
+        hosts = _every_slot(pool, runner.launcher, selection, filters)
+    if environ.get("MASTER_ADDR"):
+        selection["master_addr"] = environ["MASTER_ADDR"]
+    return Resources(hosts, _hosts_device(environ), selection, len(hosts) > 1 or remote, tuple(warnings))
+
+
+def _every_slot(pool: Mapping[str, int], launcher: str, selection: dict[str, str], filters: _Filters) -> Hosts:
+    if len(selection) > 1:
+        key = "exclude" if filters.exclude else list(selection)[1]
+        what = f"launcher {launcher} starts a rank on every slot of the hostfile; {key} cannot limit it"
+        raise _refusal(what, filters.where(key), "list only the wanted hosts and slots in the hostfile")
+    return {host: list(range(slots)) for host, slots in pool.items()}
+
+
+def _on_this_machine(filters: _Filters, layout: int, environ: Mapping[str, str], dev: Path) -> Resources:
+    if filters.num_nodes > 1:
+        what = f"num_nodes is {filters.num_nodes}, but no hostfile lists other machines than this one"
+        raise _refusal(what, filters.where("num_nodes"), "name one: hostfile: /path/to/hostfile")
+    if device(environ, dev) == "cpu":
+        return _processes_here(filters, layout)
+    present = installed_devices(dev)
+    visible = None if filters.any else visible_devices(environ)
+    if visible is not None and present:
+        return _visible_devices(local_devices(environ, dev))
+    warnings = list(filters.warnings)
+    count = filters.num_gpus
+    if count <= 0:
+        hosts = select({"localhost": present or layout}, filters.include, filters.exclude, filters.where)
+        return Resources(hosts, "cuda", {"include": _spelled(hosts)}, warnings=filters.warnings)
+    if 0 < present < count:
+        what = f"num_gpus is {count}, but this machine has {present}"
+        warnings.append(_warning(what, filters.where("num_gpus")))
+    return Resources({"localhost": list(range(count))}, "cuda", {"num_gpus": str(count)}, warnings=tuple(warnings))
+
+
+def _processes_here(filters: _Filters, slots: int, selection: Mapping[str, str] = MappingProxyType({})) -> Resources:
+    """Without GPUs a rank is a process on this machine, and its number is all the runner needs to know."""
+    count = filters.num_gpus
+    if count <= 0:
+        hosts = select({"localhost": slots}, filters.include, filters.exclude, filters.where)
+        count = sum(map(len, hosts.values()))
+    hosts = {"localhost": list(range(count))}
+    return Resources(hosts, "cpu", {**selection, "num_gpus": str(count)}, warnings=filters.warnings)
+
+
+def _visible_devices(devices: list[int] | list[str]) -> Resources:
+    numbers = [number for number in devices if isinstance(number, int)]
+    if len(numbers) < len(devices):
+        what = "CUDA_VISIBLE_DEVICES names devices that are no numbers, which DeepSpeed's launcher cannot read"
+        raise _refusal(what, hint="write their numbers (nvidia-smi -L), or use include")
+    hosts = {"localhost": numbers}
+    return Resources(hosts, "cuda", {"include": _spelled(hosts)})
+
+
+def _without_hostfile(found: Resources, path: str, where: Place | None) -> Resources:
+    missing = _warning(f"there is no hostfile {path}; only this machine is used", where)
+    return replace(found, warnings=(missing, *found.warnings))
+
+
+def _hosts_device(environ: Mapping[str, str]) -> Device:
+    return "cpu" if environ.get("DS_ACCELERATOR") == "cpu" else "cuda"
+
+
+def _own_names() -> tuple[str, ...]:
+    return ("localhost", "127.0.0.1", os.uname().nodename)
+
+
+def _spelled(hosts: Hosts) -> str:
+    return "@".join(f"{host}:{','.join(map(str, slots))}" for host, slots in hosts.items())
+
+
+def _refusal(what: str, where: Place | None = None, hint: str = "") -> Problems:
+    return Problems([Problem(what, where, hint)])
+
+
+def _warning(what: str, where: Place | None) -> Problem:
+    return Problem(what, where, severity="warning")

@@ -1,0 +1,257 @@
+"""Resources mean what DeepSpeed's own launcher means by the same hostfile and flags."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from neoxargs.launch.hostfile import parse_hostfile, read_hostfile, select
+from neoxargs.launch.hosts import Resources, resources
+from neoxargs.problems import Place, Problems
+from neoxargs.registry.runner import Runner
+
+HOSTFILES = [
+    "worker-0 slots=4\nworker-1 slots=8\n",
+    "# our machines\n\n  worker-0   slots=4  \n#worker-1 slots=4\n",
+    "worker-0\tslots=2 max-slots=16\n",
+    "worker-0 slots=4x\n",
+    "b slots=1\na slots=1\n",
+    "10.0.0.1 slots=0\n10.0.0.2 slots=2\n",
+]
+BAD_HOSTFILES = [
+    ("worker-0\n", (1, 1)),
+    ("worker-0 slots = 4\n", (1, 1)),
+    ("# fine\nslots=4\n", (2, 1)),
+    ("a slots=1\nb slots=2\n  a slots=3\n", (3, 3)),
+    ("a max-slots=1 slots=4\n", (1, 1)),
+    ("", (1, 1)),
+    ("# nothing else\n", (1, 1)),
+]
+POOL = {"w0": 4, "w1": 2, "w2": 8}
+FILTERS = [
+    ("", ""),
+    ("w0:0,2@w1:0,1", ""),
+    ("w1:1@w0:3", ""),
+    ("w0:1,1,0", ""),
+    ("w0:7", ""),
+    ("w0:0@w0:2", ""),
+    ("w0: 1, 2", ""),
+    ("", "w1"),
+    ("", "w0@w2:0,1,2,3"),
+    ("", "w1:0@w1:1"),
+    ("", "w0:3@w1"),
+]
+BAD_FILTERS = [
+    ("w9:0", ""),
+    ("w9", ""),
+    ("w0:", ""),
+    ("w0:a", ""),
+    ("w0:0-2", ""),
+    ("w0:0:1", ""),
+    ("@", ""),
+    ("w0 ", ""),
+    ("", "w9"),
+    ("", "w0:4"),
+]
+
+
+@pytest.fixture(scope="module")
+def runner():
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    return pytest.importorskip("deepspeed.launcher.runner")
+
+
+@pytest.fixture
+def gpus(tmp_path: Path):
+    """A /dev with four GPUs and what else the driver puts there."""
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def hostfile(tmp_path: Path, text: str = "w0 slots=4\nw1 slots=2\nw2 slots=8\n") -> str:
+    path = tmp_path / "hostfile"
+    path.write_text(text)
+    return str(path)
+
+
+def messages(found: Resources) -> list[str]:
+    return [warning.what for warning in found.warnings]
+
+
+@pytest.mark.parametrize("text", HOSTFILES)
+def test_a_hostfile_reads_as_deepspeed_reads_it(runner, tmp_path, text):
+    path = hostfile(tmp_path, text)
+    ours = read_hostfile(path)
+    assert ours == runner.fetch_hostfile(path)
+    assert list(ours) == list(runner.fetch_hostfile(path))
+
+
+@pytest.mark.parametrize(("text", "place"), BAD_HOSTFILES)
+def test_a_bad_hostfile_is_refused_with_its_place_where_deepspeed_refuses_it(runner, tmp_path, text, place):
+    path = hostfile(tmp_path, text)
+    with pytest.raises(ValueError, match="Hostfile"):
+        runner.fetch_hostfile(path)
+    with pytest.raises(Problems) as caught:
+        read_hostfile(path)
+    where = caught.value.problems[0].where
+    assert (where.file, where.line, where.column) == (path, *place)
+
+
+def test_every_bad_line_is_told_at_once():
+    with pytest.raises(Problems) as caught:
+        parse_hostfile("a\nb slots=2\nb slots=3\nc slots\n", "hosts")
+    assert str(caught.value) == (
+        "hosts:1:1: error: this line names no host with its slots\n  1 | a\n    | ^\n  = write: worker-0 slots=4\n\n"
+        "hosts:3:1: error: b is listed twice\n  3 | b slots=3\n    | ^^^^^^^^^\n"
+        "  also at hosts:2:1\n  2 | b slots=2\n    | ^^^^^^^^^\n\n"
+        "hosts:4:1: error: this line names no host with its slots\n  4 | c slots\n    | ^^^^^^^\n"
+        "  = write: worker-0 slots=4"
+    )
+
+
+@pytest.mark.parametrize(("include", "exclude"), FILTERS)
+def test_filters_choose_what_deepspeed_chooses(runner, include, exclude):
+    theirs = runner.parse_inclusion_exclusion(POOL, include, exclude)
+    assert list(select(POOL, include, exclude).items()) == list(theirs.items())
+
+
+@pytest.mark.parametrize(("include", "exclude"), BAD_FILTERS)
+def test_filters_are_refused_where_deepspeed_refuses_them(runner, include, exclude):
+    with pytest.raises(ValueError):
+        runner.parse_inclusion_exclusion(POOL, include, exclude)
+    with pytest.raises(Problems):
+        select(POOL, include, exclude)
+
+
+def test_an_included_host_without_slots_is_the_whole_host(runner, tmp_path):
+    """As documented; DeepSpeed 0.19.6 would select nothing, so it is told every slot."""
+    assert not runner.parse_inclusion_exclusion(POOL, "w1", "")
+    found = resources(Runner(hostfile=hostfile(tmp_path), include="w1@w0:0,2"), 1, {})
+    assert found.hosts == {"w0": [0, 2], "w1": [0, 1]}
+    assert runner.parse_inclusion_exclusion(POOL, found.selection["include"], "") == found.hosts
+
+
+def test_a_filter_that_leaves_nothing_is_a_problem_at_its_place():
+    place = Place("my.yml", 7, 10)
+    with pytest.raises(Problems) as caught:
+        select(POOL, "", "w0@w1@w2", lambda key: place if key == "exclude" else None)
+    assert caught.value.problems[0].where == place
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"w0": [0, 1, 2, 3], "w1": [0, 1], "w2": [0, 1, 2, 3, 4, 5, 6, 7]}),
+        ({"num_nodes": 2}, {"w0": [0, 1, 2, 3], "w1": [0, 1]}),
+        ({"num_gpus": 2}, {"w0": [0, 1], "w1": [0, 1], "w2": [0, 1]}),
+        ({"num_nodes": 1, "num_gpus": 6}, {"w0": [0, 1, 2, 3, 4, 5]}),
+        ({"num_nodes": 0, "num_gpus": 0}, {"w0": [0, 1, 2, 3], "w1": [0, 1], "w2": [0, 1, 2, 3, 4, 5, 6, 7]}),
+    ],
+)
+def test_numbers_of_nodes_and_gpus(tmp_path, given, expected):
+    found = resources(Runner(hostfile=hostfile(tmp_path), **given), 1, {})
+    assert found.hosts == expected
+    assert found.device == "cuda"
+    assert found.gpus == sum(map(len, expected.values()))
+    assert {key: int(value) for key, value in found.selection.items() if key != "hostfile"} == {
+        key: value for key, value in given.items() if value
+    }
+
+
+def test_more_nodes_than_the_hostfile_lists_uses_them_all_and_says_so(tmp_path):
+    found = resources(Runner(hostfile=hostfile(tmp_path), num_nodes=5), 1, {})
+    assert len(found.hosts) == 3
+    assert messages(found) == [f"num_nodes is 5, but {tmp_path}/hostfile lists 3 hosts; all are used"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"include": "w0", "exclude": "w1"},
+        {"include": "w0", "num_nodes": 1},
+        {"exclude": "w0", "num_nodes": 1},
+        {"launcher": "openmpi", "num_nodes": 2},
+        {"launcher": "slurm", "exclude": "w0"},
+    ],
+)
+def test_contradictions_are_problems(tmp_path, given):
+    with pytest.raises(Problems):
+        resources(Runner(hostfile=hostfile(tmp_path), **given), 1, {})
+
+
+def test_num_gpus_beside_include_has_no_effect_on_arithmetic_or_launch(tmp_path):
+    found = resources(Runner(hostfile=hostfile(tmp_path), include="w0:0,1", num_gpus=4), 1, {})
+    assert found.gpus == 2
+    assert "num_gpus" not in found.selection
+    assert messages(found) == ["num_gpus (4) has no effect beside include"]
+
+
+def test_the_environment_names_hostfile_and_master(tmp_path):
+    environ = {"DLTS_HOSTFILE": hostfile(tmp_path, "w5 slots=3\n"), "MASTER_ADDR": "10.1.2.3"}
+    found = resources(Runner(hostfile="/nowhere"), 1, environ)
+    assert found.hosts == {"w5": [0, 1, 2]}
+    assert found.selection == {"hostfile": environ["DLTS_HOSTFILE"], "master_addr": "10.1.2.3"}
+
+
+def test_a_missing_hostfile_means_this_machine_with_a_warning_if_it_was_written(gpus):
+    assert messages(resources(Runner(hostfile="/mock_path"), 1, {}, dev=gpus)) == [
+        "there is no hostfile /mock_path; only this machine is used"
+    ]
+    assert messages(resources(Runner(), 1, {}, dev=gpus)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "devices"),
+    [
+        ({}, {}, [0, 1, 2, 3]),
+        ({"num_gpus": 2}, {}, [0, 1]),
+        ({"include": "localhost:1,3"}, {}, [1, 3]),
+        ({"exclude": "localhost:0"}, {}, [1, 2, 3]),
+        ({}, {"CUDA_VISIBLE_DEVICES": "2,3"}, [2, 3]),
+        ({}, {"CUDA_VISIBLE_DEVICES": "1,-1,2"}, [1]),
+        ({"num_gpus": 3}, {"CUDA_VISIBLE_DEVICES": "2,3"}, [0, 1, 2]),
+        ({"num_gpus": 8}, {}, list(range(8))),
+    ],
+)
+def test_the_gpus_of_this_machine(gpus, given, environ, devices):
+    found = resources(Runner(**given), 1, environ, dev=gpus)
+    assert (found.hosts, found.device, found.remote) == ({"localhost": devices}, "cuda", False)
+    assert bool(found.warnings) == (len(devices) > 4)
+
+
+def test_visible_devices_that_are_no_numbers_are_a_problem(gpus):
+    with pytest.raises(Problems, match="CUDA_VISIBLE_DEVICES"):
+        resources(Runner(), 1, {"CUDA_VISIBLE_DEVICES": "GPU-8f2a"}, dev=gpus)
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "ranks"),
+    [
+        ({}, {}, 6),
+        ({"num_gpus": 2}, {}, 2),
+        ({"include": "localhost:1"}, {}, 1),
+        ({"exclude": "localhost:5"}, {}, 5),
+        ({}, {"CUDA_VISIBLE_DEVICES": "0"}, 6),
+    ],
+)
+def test_without_gpus_ranks_are_processes_as_many_as_the_layout_takes(tmp_path, given, environ, ranks):
+    found = resources(Runner(**given), 6, environ, dev=tmp_path)
+    assert found == Resources({"localhost": list(range(ranks))}, "cpu", {"num_gpus": str(ranks)})
+
+
+def test_a_machine_with_gpus_can_be_told_to_compute_on_its_cpu(gpus):
+    assert resources(Runner(), 2, {"DS_ACCELERATOR": "cpu"}, dev=gpus).device == "cpu"
+    assert resources(Runner(), 2, {"CUDA_VISIBLE_DEVICES": ""}, dev=gpus).device == "cpu"
+
+
+def test_a_hostfile_of_this_machine_alone_needs_no_ssh_on_a_cpu(tmp_path):
+    path = hostfile(tmp_path, "localhost slots=3\n")
+    found = resources(Runner(hostfile=path), 1, {}, dev=tmp_path)
+    assert (found.gpus, found.device, found.remote) == (3, "cpu", False)
+    assert found.selection == {"hostfile": os.devnull, "num_gpus": "3"}
+
+
+def test_several_nodes_need_a_hostfile(tmp_path):
+    with pytest.raises(Problems, match="no hostfile lists other machines"):
+        resources(Runner(num_nodes=2), 1, {}, dev=tmp_path)
