@@ -134,14 +134,16 @@ class Group:
     """A subject's parameters. Instances hold values; anything not set reads as its default.
 
     section: the dotted prefix of a nested section (`zero_optimization.offload_param`); "" is top level.
+    renamed_from: a retired spelling of that section.
     """
 
     parameters: ClassVar[dict[str, Parameter]]
     origin: ClassVar[Origin]
     section: ClassVar[str]
+    renamed_from: ClassVar[str]
 
-    def __init_subclass__(cls, *, origin: Origin, section: str = "") -> None:
-        cls.origin, cls.section, cls.parameters = origin, section, {}
+    def __init_subclass__(cls, *, origin: Origin, section: str = "", renamed_from: str = "") -> None:
+        cls.origin, cls.section, cls.renamed_from, cls.parameters = origin, section, renamed_from, {}
         prefix = section + "." if section else ""
         for attribute, annotation in cls.__annotations__.items():
             parameter = cls.__dict__[attribute]
@@ -190,6 +192,15 @@ class Registry:
             self.parameters[parameter.name] = parameter
             for old in parameter.renamed_from:
                 self.renamed[prefix + old] = parameter
+        if group.renamed_from:
+            self._rename(group)
+
+    def _rename(self, group: type[Group]) -> None:
+        """Let the section's retired spelling lead to the same parameters."""
+        self.sections[group.renamed_from] = group
+        for parameter in group.parameters.values():
+            for spelling in (parameter.attribute, *parameter.renamed_from):
+                self.renamed[f"{group.renamed_from}.{spelling}"] = parameter
 
     def find(self, name: str) -> Parameter | None:
         """The parameter a name means, whatever its `-`/`_` and however old its spelling."""

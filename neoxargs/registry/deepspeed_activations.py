@@ -1,0 +1,29 @@
+"""Activation checkpointing as DeepSpeed's section `activation_checkpointing` words it."""
+
+from __future__ import annotations
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Count
+
+
+class ActivationCheckpointing(Group, origin="DSC", section="activation_checkpointing"):
+    """How DeepSpeed's recomputing `checkpoint` function stores what it keeps. `checkpoint_activations` turns
+    recomputation on."""
+
+    partition_activations: bool = param(False)
+    """Divide each stored activation among the tensor parallel ranks, at the price of collecting it in backward."""
+
+    number_checkpoints: Count | None = param(None)
+    """How many checkpoints one forward pass makes; required by `contiguous_memory_optimization`."""
+
+    contiguous_memory_optimization: bool = param(False)
+    """Copy stored activations into one buffer, against fragmentation. Needs `partition_activations`."""
+
+    cpu_checkpointing: bool = param(False)
+    """Keep the divided activations in host memory. Needs `partition_activations`."""
+
+    synchronize_checkpoint_boundary: bool = param(False)
+    """Wait for the GPU at every checkpoint; only useful for timing."""
+
+    profile: bool = param(False)
+    """Log the time of forward and backward of each checkpointed function."""

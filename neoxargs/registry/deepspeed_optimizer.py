@@ -1,0 +1,303 @@
+"""DeepSpeed's sections `optimizer` and `scheduler` with the parameters of every type.
+
+`only_for` holds types in lower case; an optimizer's type is compared without regard to case. In the parameters' text,
+None means that the type's own default holds, where types differ in it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Count, Fraction, Natural, NonNegative, Positive
+
+# Types DeepSpeed builds itself, types GPT-NeoX adds, and the optimizers of torch that DeepSpeed finds by name.
+ADAM = ("adam", "adamw")
+ONEBIT = ("onebitadam", "zerooneadam", "onebitlamb")
+MUP = ("muadam", "muadamw", "musgd")
+NEOX = ("cpu_adam", "cpu_torch_adam", "sm3", "madgrad_wd")
+TORCH = ("sgd", "rmsprop", "radam", "nadam", "adamax", "adadelta", "asgd", "rprop", "adafactor", "sparseadam")
+TYPES = (*ADAM, "lamb", *ONEBIT, "lion", "adagrad", "muon", *MUP, *NEOX, *TORCH)
+
+_LAMBS = ("lamb", "onebitlamb")
+_BETAS = (
+    *ADAM, *_LAMBS, "onebitadam", "zerooneadam", "lion", "muon", "muadam", "muadamw", "cpu_adam", "cpu_torch_adam",
+    "radam", "nadam", "adamax", "sparseadam",
+)  # fmt: skip
+_TORCH_KERNELS = (*ADAM, "cpu_torch_adam", "adagrad", *(t for t in TORCH if t != "sparseadam"))
+_NO_WEIGHT_DECAY = ("sm3", "rprop", "sparseadam")
+_NO_EPS = ("lion", "sgd", "musgd", "asgd", "rprop", "adafactor")
+
+
+class Optimizer(Group, origin="DSC", section="optimizer"):
+    """Which optimizer updates the weights."""
+
+    type: str | None = param(None)
+    """Its name: Adam, AdamW, Lamb, OneBitAdam, ZeroOneAdam, OneBitLamb, Lion, Adagrad, Muon, MuAdam, MuAdamW, MuSGD,
+    cpu_adam, cpu_torch_adam, sm3, madgrad_wd, or an optimizer of torch such as SGD. `optimizer_type` says the same."""
+
+    legacy_fusion: bool = param(False)
+    """In fp16 without ZeRO, use the older fused Adam wrapper, whose checkpoints have another layout."""
+
+    scheduler: dict[str, object] | None = param(None, to=())
+    """No effect: some published files put the section here, where DeepSpeed has never looked; it belongs at the top
+    level."""
+
+
+class OptimizerParams(Group, origin="DSC", section="optimizer.params"):
+    """The optimizer's own settings. Each type reads those that name it, or name no type."""
+
+    lr: NonNegative | None = param(None)
+    """Learning rate, the highest where a schedule changes it. `lr` at the top level says the same."""
+
+    betas: list[float] | None = param(None, only_for=_BETAS)
+    """Decay of the running means of the gradient and of its square, each below 1. Most types take [0.9, 0.999]; GPTs
+    are usually trained with [0.9, 0.95]."""
+
+    eps: NonNegative | None = param(None, only_for=tuple(t for t in TYPES if t not in _NO_EPS))
+    """Added to the denominator against division by zero; 1e-8 for Adam."""
+
+    weight_decay: NonNegative | None = param(None, only_for=tuple(t for t in TYPES if t not in _NO_WEIGHT_DECAY))
+    """Pull of the weights towards zero per step. `weight_decay` at the top level says the same; biases and norms are
+    exempt."""
+
+    max_grad_norm: NonNegative | None = param(None, to=())
+    """Retired: write `gradient_clipping`, which takes this value where it is not written. DeepSpeed refuses it here."""
+
+    bias_correction: bool = param(True, only_for=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam"))
+    """Correct the running means for starting at zero."""
+
+    amsgrad: bool = param(False, only_for=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam", "cpu_torch_adam"))
+    """Keep the largest mean square ever seen. Only torch's Adam can: elsewhere true is an error."""
+
+    adam_w_mode: bool = param(True, only_for=("adam", "adamw", "muon"))
+    """Decay weights directly (AdamW) instead of through the gradient. The type AdamW always does."""
+
+    torch_adam: bool = param(False, only_for=("adam", "adamw", "muon"))
+    """Use torch's implementation instead of DeepSpeed's compiled one; slower, builds nothing."""
+
+    set_grad_none: bool = param(True, only_for=("adam", "adamw", "lion"))
+    """Free gradients after a step instead of filling them with zeros."""
+
+    fp32_optimizer_states: bool = param(True, only_for=("adam", "adamw", "cpu_adam", "lion", "adagrad", "muon"))
+    """On the CPU, keep the moments in fp32 whatever the format of the weights."""
+
+    fused: bool | None = param(None, only_for=("adam", "adamw", "cpu_torch_adam", "adagrad", "sgd"))
+    """torch's implementation: one kernel for all tensors. Excludes `foreach`. Adam and AdamW need `torch_adam`."""
+
+    foreach: bool | None = param(None, only_for=_TORCH_KERNELS)
+    """torch's implementation: treat tensors in lists; None lets torch decide. Adam and AdamW need `torch_adam`."""
+
+    maximize: bool = param(False, only_for=(*_TORCH_KERNELS, "sparseadam"))
+    """torch's implementation: climb instead of descend."""
+
+    capturable: bool = param(
+        False, only_for=(*ADAM, "cpu_torch_adam", *(t for t in TORCH if t not in ("sgd", "adafactor", "sparseadam")))
+    )
+    """torch's implementation: allow the step inside a CUDA graph."""
+
+    differentiable: bool = param(False, only_for=tuple(t for t in _TORCH_KERNELS if t != "adafactor"))
+    """torch's implementation: let gradients flow through the step."""
+
+    decoupled_weight_decay: bool = param(False, only_for=("adam", "radam", "nadam"))
+    """torch's implementation: decay weights directly instead of through the gradient."""
+
+    # Lamb
+    max_coeff: Positive = param(10.0, only_for=_LAMBS)
+    """Upper bound of the factor that scales a layer's update to its weights."""
+
+    min_coeff: NonNegative = param(0.01, only_for=_LAMBS)
+    """Lower bound of that factor."""
+
+    eps_inside_sqrt: bool = param(False, only_for=(*_LAMBS, "onebitadam", "zerooneadam"))
+    """Add `eps` before taking the root instead of after."""
+
+    # 1-bit and 0/1 optimizers
+    freeze_step: Natural = param(100_000, only_for=("onebitadam", "onebitlamb"))
+    """Steps of ordinary, uncompressed training before communication is cut to one bit per value. A tenth to a quarter
+    of the run is usual."""
+
+    cuda_aware: bool = param(False, only_for=ONEBIT)
+    """The MPI library can send GPU memory directly. Only read with `comm_backend_name: mpi`."""
+
+    comm_backend_name: Literal["nccl", "mpi", "hccl", "compressed", "gloo"] = param("nccl", only_for=ONEBIT)
+    """What carries the compressed messages; `gloo` is for runs on the CPU."""
+
+    var_freeze_step: Natural = param(100_000, only_for=("zerooneadam",))
+    """Steps after which the mean of squares is no longer updated."""
+
+    var_update_scaler: Count = param(16, only_for=("zerooneadam",))
+    """How many updates of the mean of squares are made before the time between two of them doubles."""
+
+    local_step_scaler: Count = param(32678, only_for=("zerooneadam",))
+    """After `var_freeze_step`, how many steps pass before the number of steps without communication doubles."""
+
+    local_step_clipper: Count = param(16, only_for=("zerooneadam",))
+    """Most steps without communication in a row."""
+
+    coeff_beta: Fraction = param(0.9, only_for=("onebitlamb",))
+    """Decay of the running mean of each layer's factor."""
+
+    factor_max: Positive = param(4.0, only_for=("onebitlamb",))
+    """Upper bound of the change that the compressed stage makes to a layer's factor."""
+
+    factor_min: NonNegative = param(0.5, only_for=("onebitlamb",))
+    """Lower bound of that change."""
+
+    factor_threshold: NonNegative = param(0.1, only_for=("onebitlamb",))
+    """Most that this change may itself change between two steps."""
+
+    # Muon
+    muon_lr: NonNegative | None = param(None, only_for=("muon",))
+    """Learning rate of the matrices that Muon updates; none given takes `lr`."""
+
+    adam_lr: NonNegative | None = param(None, only_for=("muon",))
+    """Learning rate of the other weights, which Adam updates; none given takes `lr`."""
+
+    ns_method: Literal["gram", "standard"] = param("gram", only_for=("muon",))
+    """How the update is made orthogonal: `gram` works on the smaller product matrix and is faster."""
+
+    # momentum and its relatives
+    momentum: NonNegative | None = param(None, only_for=("sgd", "musgd", "sm3", "madgrad_wd", "muon", "rmsprop"))
+    """Share of the previous update in this one, below 1. 0 for sgd, sm3 and rmsprop, 0.9 for madgrad_wd, 0.95 for
+    Muon."""
+
+    dampening: float = param(0.0, only_for=("sgd", "musgd"))
+    """Shrinks the gradient's share in the momentum."""
+
+    nesterov: bool = param(False, only_for=("sgd", "musgd"))
+    """Look ahead along the momentum (Nesterov)."""
+
+    beta: Fraction = param(0.0, only_for=("sm3",))
+    """Decay of the accumulated squares; 0 accumulates without decay."""
+
+    decoupled_wd: bool = param(False, only_for=MUP)
+    """Do not scale weight decay with a layer's width."""
+
+    # optimizers of torch
+    lr_decay: NonNegative = param(0.0, only_for=("adagrad",))
+    """Decrease of the learning rate per step."""
+
+    initial_accumulator_value: NonNegative = param(0.0, only_for=("adagrad",))
+    """Start of the sum of squares."""
+
+    alpha: Fraction | None = param(None, only_for=("rmsprop", "asgd"))
+    """rmsprop: decay of the mean of squares, 0.99. asgd: exponent of the learning rate's decay, 0.75."""
+
+    centered: bool = param(False, only_for=("rmsprop",))
+    """Divide by an estimate of the variance instead of the mean square."""
+
+    momentum_decay: NonNegative = param(0.004, only_for=("nadam",))
+    """Decay of the momentum."""
+
+    rho: Fraction = param(0.9, only_for=("adadelta",))
+    """Decay of the mean of squares."""
+
+    lambd: NonNegative = param(1e-4, only_for=("asgd",))
+    """Decay of each step's share."""
+
+    t0: NonNegative = param(1e6, only_for=("asgd",))
+    """Step at which averaging begins."""
+
+    etas: list[float] = param([0.5, 1.2], only_for=("rprop",))
+    """Factors by which a step size shrinks and grows."""
+
+    step_sizes: list[float] = param([1e-6, 50.0], only_for=("rprop",))
+    """Smallest and largest step size."""
+
+    beta2_decay: float = param(-0.8, only_for=("adafactor",))
+    """Exponent with which the decay of the mean of squares approaches 1."""
+
+    d: Positive = param(1.0, only_for=("adafactor",))
+    """Clips the root mean square of an update."""
+
+
+class Scheduler(Group, origin="DSC", section="scheduler"):
+    """DeepSpeed's own learning rate schedule, instead of `lr_decay_style`, `warmup` and `min_lr`."""
+
+    type: Literal["LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"] | None = param(None)
+    """Its name. WarmupLR rises and stays, WarmupDecayLR rises and falls to 0 on a line, WarmupCosineLR rises and falls
+    on a cosine; OneCycle rises, falls and decays; LRRangeTest rises for ever, to find the highest rate that works."""
+
+
+_WARM = ("warmuplr", "warmupdecaylr", "warmupcosinelr")
+_RISE = ("warmuplr", "warmupdecaylr")
+_FALL = ("warmupdecaylr", "warmupcosinelr")
+_CYCLE = ("onecycle",)
+_RANGE = ("lrrangetest",)
+
+
+class SchedulerParams(Group, origin="DSC", section="scheduler.params"):
+    """The schedule's own settings. Each type reads those that name it."""
+
+    last_batch_iteration: int = param(-1)
+    """Step at which the schedule starts, -1 for the beginning; resuming sets it from the checkpoint."""
+
+    warmup_min_lr: NonNegative = param(0.0, only_for=_RISE)
+    """Learning rate before the first step."""
+
+    warmup_max_lr: NonNegative | None = param(None, only_for=_RISE)
+    """Learning rate after warming up; None is the optimizer's `lr` for WarmupLR and 0.001 for WarmupDecayLR."""
+
+    warmup_num_steps: Count = param(1000, only_for=_WARM)
+    """Steps of warming up."""
+
+    warmup_type: Literal["log", "linear"] = param("log", only_for=_WARM)
+    """Shape of the rise: `log` is steep first."""
+
+    total_num_steps: Count | None = param(None, only_for=_FALL)
+    """Steps of the whole schedule, warming up included; required by these types."""
+
+    warmup_min_ratio: NonNegative = param(0.0, only_for=("warmupcosinelr",))
+    """Learning rate before the first step, as a share of `lr`."""
+
+    cos_min_ratio: NonNegative = param(0.0001, only_for=("warmupcosinelr",))
+    """Learning rate at the end, as a share of `lr`."""
+
+    cycle_min_lr: NonNegative | None = param(None, only_for=_CYCLE)
+    """Learning rate at both ends of the cycle; required."""
+
+    cycle_max_lr: NonNegative | None = param(None, only_for=_CYCLE)
+    """Learning rate in the middle of the cycle; required."""
+
+    decay_lr_rate: NonNegative = param(0.0, only_for=_CYCLE)
+    """After the cycle, how fast the learning rate falls."""
+
+    cycle_first_step_size: Count = param(2000, only_for=_CYCLE)
+    """Steps of the rise."""
+
+    cycle_second_step_size: Count | None = param(None, only_for=_CYCLE)
+    """Steps of the fall; none given takes as many as the rise."""
+
+    cycle_first_stair_count: Natural = param(0, only_for=_CYCLE)
+    """Into how many stairs the rise is cut; 0 is smooth."""
+
+    cycle_second_stair_count: Natural | None = param(None, only_for=_CYCLE)
+    """Into how many stairs the fall is cut; none given takes as many as the rise."""
+
+    decay_step_size: Natural = param(0, only_for=_CYCLE)
+    """After the cycle, the steps per decay; 0 does not decay."""
+
+    cycle_momentum: bool = param(True, only_for=_CYCLE)
+    """Move the momentum (Adam: the first beta) against the learning rate."""
+
+    cycle_min_mom: NonNegative = param(0.8, only_for=_CYCLE)
+    """Momentum in the middle of the cycle."""
+
+    cycle_max_mom: NonNegative = param(0.9, only_for=_CYCLE)
+    """Momentum at both ends of the cycle."""
+
+    decay_mom_rate: NonNegative = param(0.0, only_for=_CYCLE)
+    """After the cycle, how fast the momentum grows."""
+
+    lr_range_test_min_lr: NonNegative | list[float] = param(1e-3, only_for=_RANGE)
+    """Learning rate at the start, one for all or one per group of weights."""
+
+    lr_range_test_step_size: Count = param(2000, only_for=_RANGE)
+    """Steps per increase."""
+
+    lr_range_test_step_rate: NonNegative = param(1.0, only_for=_RANGE)
+    """Size of an increase, as a share of the starting rate."""
+
+    lr_range_test_staircase: bool = param(False, only_for=_RANGE)
+    """Increase once per `lr_range_test_step_size` steps instead of a little on each."""

@@ -1,0 +1,175 @@
+"""Number formats: DeepSpeed's sections `fp16`, `bf16`, `amp`, `torch_autocast` and `data_types`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Count, Natural, NonNegative
+
+#: Every spelling of a floating point format that DeepSpeed understands.
+Dtype = Literal[
+    "fp16", "float16", "half", "torch.float16",
+    "bf16", "bfloat16", "torch.bfloat16",
+    "fp32", "float32", "float", "torch.float32",
+]  # fmt: skip
+
+
+class Fp16(Group, origin="DSC", section="fp16"):
+    """Training in 16-bit floats with an fp32 copy of the weights; the loss is scaled to save small gradients."""
+
+    enabled: bool = param(False)
+    """Compute in fp16. `precision: fp16` says the same; excludes `bf16.enabled`."""
+
+    auto_cast: bool = param(False)
+    """Cast floating point inputs of the model to fp16."""
+
+    loss_scale: NonNegative = param(0.0)
+    """Fixed factor on the loss. 0 adapts the factor during training, and only then are the settings below read."""
+
+    initial_scale_power: Natural = param(16)
+    """The adaptive factor starts at 2 to this power. Too high costs a few skipped steps at the start."""
+
+    loss_scale_window: Count = param(1000)
+    """Double the adaptive factor after this many steps without an overflow."""
+
+    hysteresis: Natural = param(2)
+    """Overflows to put up with before the adaptive factor is halved."""
+
+    consecutive_hysteresis: bool = param(False)
+    """Start counting overflows for `hysteresis` afresh after every step without one."""
+
+    min_loss_scale: Natural = param(1)
+    """The adaptive factor never falls below this. An overflow at this value stops the run."""
+
+    fp16_master_weights_and_grads: bool = param(False)
+    """Keep the optimizer's copy of weights and gradients in fp16 too, at half the memory. Needs ZeRO 1 to 3 and the
+    optimizer on the CPU."""
+
+    fp16: bool | None = param(None, to=())
+    """No effect: old GPT-NeoX files carry it next to `enabled`, which is the one that counts. Not sent, because
+    DeepSpeed no longer accepts it."""
+
+    type: Literal["fp16", "float16", "bf16", "bfloat16", "fp32"] | None = param(
+        None,
+        becomes={
+            "bfloat16": {"precision": "bfloat16"},
+            "bf16": {"precision": "bfloat16"},
+            "fp16": {"precision": "fp16"},
+            "float16": {"precision": "fp16"},
+            "fp32": {"precision": "fp32"},
+        },
+        to=(),
+    )
+    """Retired: how old GPT-NeoX files chose the number format from inside this section; write `precision`. Not sent,
+    because DeepSpeed no longer accepts it."""
+
+
+class Bf16(Group, origin="DSC", section="bf16", renamed_from="bfloat16"):
+    """Training in bfloat16, which has the range of fp32 and needs no loss scaling."""
+
+    enabled: bool = param(False)
+    """Compute in bfloat16. `precision: bfloat16` says the same; excludes `fp16.enabled`."""
+
+    immediate_grad_update: bool = param(False)
+    """Add each gradient to its fp32 sum as soon as backward has made it, instead of after the whole backward pass.
+    Saves memory; read by the optimizer wrapper that pipeline parallelism and ZeRO 0 and 1 use."""
+
+    check_grad_overflow: bool = param(True, renamed_from="check_overflow")
+    """Look for infinities and NaNs in the gradients and skip the step that has one."""
+
+    bf16_master_weights_and_grads: bool = param(False)
+    """Keep the optimizer's copy of weights and gradients in bfloat16 instead of fp32, at half the memory. Needs ZeRO
+    1 to 3."""
+
+    bf16_optimizer_states: bool = param(False)
+    """Keep the optimizer's moments in bfloat16 too. Needs `bf16_master_weights_and_grads`."""
+
+    bf16: bool | None = param(None, to=())
+    """No effect: some GPT-NeoX files carry it next to `enabled`. Not sent, because DeepSpeed does not accept it."""
+
+    loss_scale: NonNegative | None = param(None, to=())
+    """No effect: bfloat16 needs no loss scaling. Not sent, because DeepSpeed does not accept it."""
+
+    initial_scale_power: Natural | None = param(None, to=())
+    """No effect, like `bf16.loss_scale`."""
+
+    loss_scale_window: Natural | None = param(None, to=())
+    """No effect, like `bf16.loss_scale`."""
+
+    hysteresis: Natural | None = param(None, to=())
+    """No effect, like `bf16.loss_scale`."""
+
+    min_loss_scale: NonNegative | None = param(None, to=())
+    """No effect, like `bf16.loss_scale`."""
+
+
+class Amp(Group, origin="DSC", section="amp"):
+    """NVIDIA apex's automatic mixed precision. Needs apex; excludes ZeRO, `fp16` and `bf16`. The keys besides
+    `enabled` are arguments of `apex.amp.initialize`, and None leaves the choice to `opt_level`."""
+
+    enabled: bool = param(False)
+    """Wrap model and optimizer with apex amp."""
+
+    opt_level: Literal["O0", "O1", "O2", "O3"] = param("O1")
+    """From O0 (all fp32) over O1 (fp16 where it is known to be safe) and O2 (nearly all fp16) to O3 (all fp16)."""
+
+    cast_model_type: str | None = param(None)
+    """Cast the model's weights to this type, such as `torch.float16`."""
+
+    patch_torch_functions: bool | None = param(None)
+    """Make torch's functions choose the type of their inputs; the way O1 works."""
+
+    keep_batchnorm_fp32: bool | None = param(None)
+    """Leave batch normalisation in fp32 although the model is cast."""
+
+    master_weights: bool | None = param(None)
+    """Keep fp32 copies of the weights for the optimizer."""
+
+    loss_scale: float | Literal["dynamic"] | None = param(None)
+    """Fixed factor on the loss, or `dynamic` to adapt it."""
+
+    cast_model_outputs: str | None = param(None)
+    """Cast what the model returns to this type."""
+
+    num_losses: Count = param(1)
+    """How many losses are scaled separately."""
+
+    verbosity: Literal[0, 1] = param(1)
+    """0 silences apex's messages."""
+
+    min_loss_scale: float | None = param(None)
+    """Lower bound of the adaptive loss scale."""
+
+    max_loss_scale: float = param(2.0**24)
+    """Upper bound of the adaptive loss scale."""
+
+
+class TorchAutocast(Group, origin="DSC", section="torch_autocast"):
+    """torch's own automatic mixed precision: weights stay fp32 and operations choose their type. Excludes `fp16`,
+    `bf16` and `amp`."""
+
+    enabled: bool = param(False)
+    """Run forward and loss under `torch.autocast`."""
+
+    dtype: Dtype | None = param(None)
+    """The 16-bit type that suitable operations use; none given takes torch's choice for the device."""
+
+    lower_precision_safe_modules: list[str] | None = param(None)
+    """Full class names of modules whose gradients may be communicated in `dtype`; none given means torch's linear and
+    convolution layers."""
+
+
+class DataTypes(Group, origin="DSC", section="data_types"):
+    """Formats of particular tensors, where they should differ from the format of the computation."""
+
+    grad_accum_dtype: Dtype | None = param(None)
+    """In which format gradients of micro batches are summed; none given is the format of the computation. fp32 costs 4
+    bytes per parameter and loses nothing."""
+
+    param_dtype: Dtype | None = param(None)
+    """Cast weights to this format; none given is the format of the computation."""
+
+    buffer_dtype: Dtype | None = param(None)
+    """Cast buffers (such as rotary frequencies) to this format; none given leaves them as the model made them, which
+    is almost always right."""

@@ -1,0 +1,292 @@
+"""ZeRO: DeepSpeed's section `zero_optimization` and the sections inside it.
+
+Sizes are counted in elements (numbers), not bytes, unless a description says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Bound, Count, Fraction, Natural
+
+if TYPE_CHECKING:
+    Stage = int
+else:  # a list is a search space: the autotuner runs each experiment with one of them, so code that runs sees an int
+    Stage = Literal[0, 1, 2, 3] | list[int]
+
+Device = Literal["none", "cpu", "nvme"]
+
+
+class ZeroOptimization(Group, origin="DSC", section="zero_optimization"):
+    """Which parts of the training state the data parallel ranks share out among themselves, and how."""
+
+    stage: Stage = param(0)
+    """What is divided among the data parallel ranks: 0 nothing, 1 the optimizer's state, 2 gradients as well, 3 weights
+    as well. Pipeline parallelism allows 0 and 1. With `autotuning` a list of stages to try."""
+
+    contiguous_gradients: bool = param(True)
+    """Copy gradients into one buffer as backward makes them, against memory fragmentation."""
+
+    reduce_scatter: bool = param(True)
+    """Send each rank only the averaged gradients of its own share instead of all of them. Stages 1 and 2."""
+
+    reduce_bucket_size: Count = param(500_000_000)
+    """Gradients averaged in one communication. Larger is faster; the buffer takes 2 bytes per element in fp16 and
+    twice that with `overlap_comm`. Stage 3 does best near hidden size squared."""
+
+    use_multi_rank_bucket_allreduce: bool = param(True)
+    """Average the buckets of all ranks in one all-reduce instead of one reduce per rank; helps small models on many
+    GPUs. Stages 1 and 2."""
+
+    allgather_partitions: bool = param(True)
+    """Collect the updated weights by all-gather instead of one broadcast per rank. Stages 1 and 2."""
+
+    allgather_bucket_size: Natural = param(500_000_000)
+    """Weights collected in one communication after a step. Stages 1 and 2."""
+
+    overlap_comm: bool | None = param(None)
+    """Average gradients while backward still runs. None means on for stage 3 and off for the others."""
+
+    load_from_fp32_weights: bool = param(True)
+    """On resuming, take the optimizer's fp32 weights from its checkpoint; false rebuilds them from the 16-bit weights
+    of the model and loses their lower bits."""
+
+    elastic_checkpoint: bool = param(False)
+    """Stages 1 and 2: save the optimizer's state so that it loads on another number of data parallel ranks. For
+    changing anything else convert to a universal checkpoint."""
+
+    sub_group_size: Natural = param(1_000_000_000)
+    """Stage 3: elements that the optimizer updates at a time. Smaller needs less memory in the step, most of all with
+    the state on NVMe."""
+
+    stage3_prefetch_bucket_size: Natural = param(50_000_000, renamed_from="prefetch_bucket_size")
+    """Stage 3: how many weights to fetch ahead of their use."""
+
+    stage3_param_persistence_threshold: Natural = param(100_000, renamed_from="param_persistence_threshold")
+    """Stage 3: tensors smaller than this stay whole on every rank, which costs memory and saves messages."""
+
+    stage3_model_persistence_threshold: Natural = param(2**63 - 1, renamed_from="model_persistence_threshold")
+    """Stage 3: upper bound on how many weights `stage3_param_persistence_threshold` may keep whole altogether."""
+
+    stage3_max_live_parameters: Natural = param(1_000_000_000, renamed_from="max_live_parameters")
+    """Stage 3: most fetched weights on a GPU at a time."""
+
+    stage3_max_reuse_distance: Natural = param(1_000_000_000, renamed_from="max_reuse_distance")
+    """Stage 3: keep a fetched weight if it is used again within this many weights."""
+
+    stage3_gather_16bit_weights_on_model_save: bool = param(
+        False,
+        renamed_from=("gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"),
+    )
+    """Stage 3: collect the whole model on one rank when it is saved in 16 bits. That rank needs the memory for it."""
+
+    stage3_module_granularity_threshold: int = param(0, renamed_from="module_granularity_threshold")
+    """Stage 3: fetch a module with all its submodules at once where it has fewer weights per submodule than this.
+    0 fetches each on its own."""
+
+    stage3_use_all_reduce_for_fetch_params: bool = param(False, renamed_from="use_all_reduce_for_fetch_params")
+    """Stage 3: fetch weights by summing zero-padded shares; more traffic, less copying on the host."""
+
+    stage3_allgather_sequential: bool = param(False, renamed_from="allgather_sequential")
+    """Stage 3: fetch tensors one at a time without a common buffer; slower, with a lower memory peak."""
+
+    ignore_unused_parameters: bool = param(True)
+    """Go on when a weight got no gradient; false stops the run there. Stages 1 and 2."""
+
+    legacy_stage1: bool = param(False)
+    """Asks for the first implementation of stage 1, which DeepSpeed has since removed: it stops with an error."""
+
+    round_robin_gradients: bool = param(False)
+    """Stages 1 and 2 with the optimizer on the CPU: deal gradients out finely so that all ranks copy at once. Gains
+    most with many micro batches per step."""
+
+    zero_hpz_partition_size: Natural = param(1)
+    """Stage 3 (ZeRO++): keep a second copy of the weights divided among only this many ranks, usually the GPUs of a
+    machine, so that backward need not fetch from other machines. 1 is off."""
+
+    zero_quantized_weights: bool = param(False)
+    """Stage 3 (ZeRO++): fetch weights in 8 bits."""
+
+    zero_quantized_nontrainable_weights: bool = param(False)
+    """Stage 3: hold frozen weights in 8 bits, for training small adapters."""
+
+    zero_quantized_gradients: bool = param(False)
+    """Stage 3 (ZeRO++): average gradients in 4 bits."""
+
+    mics_shard_size: int = param(-1)
+    """Stage 3 (MiCS): divide the state among groups of this many ranks, each group holding it all. -1 is off."""
+
+    mics_hierarchical_params_gather: bool = param(False)
+    """MiCS: fetch weights within a machine first, then between machines."""
+
+    memory_efficient_linear: bool = param(True)
+    """Stage 3: a linear layer that does not keep the fetched weight for backward."""
+
+    pipeline_loading_checkpoint: bool = param(False)
+    """Stage 3: ranks load their checkpoint files one after another, for hosts that cannot hold all at once."""
+
+    override_module_apply: bool = param(True)
+    """Stage 3: let `Module.apply` see whole weights, as initialisation functions expect."""
+
+    log_trace_cache_warnings: bool = param(False)
+    """Stage 3: warn whenever the order in which modules run changes and prefetching has to learn it again."""
+
+    enable_sanity_checks: bool = param(False)
+    """Run DeepSpeed's internal consistency checks; slow, for finding bugs."""
+
+    save_muon_momentum_buffer_in_memory: bool = param(False)
+    """Stage 3 with Muon and the optimizer's state on NVMe: keep Muon's momentum in memory."""
+
+    cpu_offload: bool | None = param(
+        None,
+        becomes={
+            True: {"zero_optimization.offload_optimizer.device": "cpu"},
+            False: {},
+        },
+        to=(),
+    )
+    """Retired: true is `offload_optimizer.device: cpu`."""
+
+    cpu_offload_param: bool | None = param(
+        None,
+        renamed_from="cpu_offload_params",
+        becomes={
+            True: {"zero_optimization.offload_param.device": "cpu"},
+            False: {},
+        },
+        to=(),
+    )
+    """Retired: true is `offload_param.device: cpu`."""
+
+    cpu_offload_use_pin_memory: bool | None = param(
+        None,
+        becomes={
+            flag: {
+                "zero_optimization.offload_param.pin_memory": flag,
+                "zero_optimization.offload_optimizer.pin_memory": flag,
+            }
+            for flag in (True, False)
+        },
+        to=(),
+    )
+    """Retired: it is `pin_memory` in `offload_param` and in `offload_optimizer`."""
+
+
+class OffloadParam(Group, origin="DSC", section="zero_optimization.offload_param"):
+    """Where ZeRO 3 keeps weights that are not in use."""
+
+    device: Device = param("none")
+    """`none` keeps weights on the GPU, `cpu` moves them to host memory, `nvme` to disk. Stage 3 only."""
+
+    nvme_path: str | None = param(None)
+    """Folder on the disk for `device: nvme`; give each machine a local one."""
+
+    buffer_count: Natural = param(5)
+    """How many host buffers pass weights between disk and GPU."""
+
+    buffer_size: Natural = param(100_000_000)
+    """Elements per such buffer; the largest weight must fit."""
+
+    max_in_cpu: Natural = param(1_000_000_000)
+    """With `device: nvme`, how many weights may stay in host memory."""
+
+    pin_memory: bool = param(True)
+    """Page-locked host memory: faster copies that overlap computation, but it cannot be swapped out."""
+
+
+class OffloadOptimizer(Group, origin="DSC", section="zero_optimization.offload_optimizer"):
+    """Where the optimizer's state lives, and with it where the step is computed."""
+
+    device: Device = param("none")
+    """`none` keeps the state on the GPU; `cpu` moves it to host memory and `nvme` to disk, and both compute the step
+    on the CPU. Stages 1 to 3; `nvme` needs 3."""
+
+    nvme_path: str | None = param(None)
+    """Folder on the disk for `device: nvme`; give each machine a local one."""
+
+    buffer_count: Natural = param(4)
+    """How many host buffers pass state between disk and CPU; at least the tensors per weight, which for Adam are 4."""
+
+    pin_memory: bool = param(True)
+    """Page-locked host memory: faster copies that overlap computation, but it cannot be swapped out."""
+
+    pipeline_read: bool = param(False)
+    """With `device: nvme`, read the next piece while this one is updated."""
+
+    pipeline_write: bool = param(False)
+    """With `device: nvme`, write the previous piece while this one is updated."""
+
+    fast_init: bool = param(False)
+    """With `device: nvme`, create the state quickly at the start of a run."""
+
+    ratio: Fraction = param(1.0)
+    """Stage 3: the share of weights whose step is computed on the CPU; the GPU does the rest."""
+
+    super_offload: bool = param(False)
+    """Stage 3: the variant for machines whose CPU and GPU share a fast link, such as GH200."""
+
+    cpuadam_cores_perc: Fraction = param(0.8)
+    """The share of CPU cores that computes the step with `super_offload`."""
+
+
+class Zenflow(Group, origin="DSC", section="zero_optimization.zenflow"):
+    """ZenFlow: the GPU updates the few important gradient columns at once and the CPU the others later. Writing the
+    section turns it on; made for `offload_optimizer.device: cpu`."""
+
+    topk_ratio: Annotated[float, Bound(gt=0, le=1)] = param(0.1)
+    """Share of gradient columns that counts as important; below 1."""
+
+    select_strategy: Literal["auto", "step", "epoch"] = param("auto")
+    """Unit of `select_interval`; `auto` decides from the gradients."""
+
+    select_interval: Count | Literal["auto"] = param("auto")
+    """How often to choose the important columns afresh, in steps or epochs."""
+
+    update_interval: Count | Literal["auto"] = param("auto")
+    """How many steps the other columns' gradients add up before the CPU applies them."""
+
+    overlap_step: bool = param(False)
+    """Let the CPU's update run beside forward and backward."""
+
+    offload: bool = param(False)
+    """Keep the important columns' state in host memory too, between steps."""
+
+    auto_ratio: Fraction = param(0.99)
+    """Where `update_interval` is `auto`: the share of gradient mass the important columns must cover."""
+
+    full_warm_up_rounds: Natural = param(0)
+    """Update everything on every step for this many rounds before choosing columns."""
+
+    pt_reserved_cores_perc: Fraction = param(0.5)
+    """Share of CPU cores left to torch; the others compute updates."""
+
+
+class LocoParam(Group, origin="DSC", section="zero_optimization.zeropp_loco_param"):
+    """LoCo: error feedback for `zero_quantized_gradients`. Writing the section turns it on."""
+
+    err_beta: Fraction = param(0.8)
+    """Weight of the previous error in its moving average."""
+
+    reset_T: Count = param(1024)
+    """Steps after which the accumulated error is forgotten."""
+
+
+class LeafModule(Group, origin="DSC", section="zero_optimization.leaf_module"):
+    """Stage 3: modules fetched with all their submodules at once, such as mixtures of experts whose submodules run in
+    changing order."""
+
+    classes: list[str] = param(
+        [
+            "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
+            "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
+            "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
+        ]
+    )
+    """Their full class names."""
+
+    names: list[str] = param([])
+    """Their names inside the model."""
+
+    name_suffixes: list[str] = param([])
+    """Endings of their names inside the model."""

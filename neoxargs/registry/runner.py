@@ -1,0 +1,121 @@
+"""What DeepSpeed's launcher is told: which hosts and GPUs take part and how their processes are started."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Bound, Port
+
+#: How many of something to use; -1 takes all there are.
+OrAll = Annotated[int, Bound(ge=-1)]
+
+
+class Runner(Group, origin="DSL"):
+    """Hosts, GPUs and the way of starting processes on them. Every name is a flag of DeepSpeed's launcher."""
+
+    hostfile: str = param("/job/hostfile")
+    """File with one `name slots=N` line per machine, N being its number of GPUs. Where it does not exist the run
+    stays on this machine."""
+
+    include: str = param("")
+    """The machines and GPUs to use, as `name[:gpu,gpu...]` joined by `@`: `worker-0@worker-1:0,2` is all of worker-0
+    and two GPUs of worker-1. Excludes `exclude`, `num_nodes` and `num_gpus`."""
+
+    exclude: str = param("")
+    """The machines and GPUs to leave out, written like `include`. Excludes `include`, `num_nodes` and `num_gpus`."""
+
+    num_nodes: OrAll = param(-1)
+    """Use the first N machines of `hostfile`; -1 uses them all."""
+
+    num_gpus: OrAll = param(-1, renamed_from="num_accelerators")
+    """Use GPUs 0 to N-1 of each machine; -1 uses them all. Together with the parallel sizes it fixes how many copies
+    of the model train side by side, hence the batch size."""
+
+    master_port: Port = param(29500)
+    """TCP port on the first machine at which all processes meet. Give each run on the same machine its own."""
+
+    master_addr: str = param("")
+    """Address of the machine on which the processes meet; empty asks the first machine for its own."""
+
+    launcher: Literal["pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"] = param("pdsh")
+    """What starts processes on other machines. A run on one machine needs none of them unless `force_multi`."""
+
+    launcher_args: str = param("")
+    """Further arguments for the program that `launcher` names, as one string."""
+
+    force_multi: bool = param(False)
+    """Go through `launcher` even if only one machine takes part; needed when that machine is not this one."""
+
+    no_ssh: bool = param(False)
+    """Start only this machine's processes, without ssh; somebody starts the same command on each of the others with
+    its own `node_rank`, and `master_addr` is required."""
+
+    no_ssh_check: bool = param(False)
+    """Do not try whether the first machine of `hostfile` answers to ssh before starting."""
+
+    node_rank: OrAll = param(-1)
+    """Which machine this is, counting from 0. Only read, and then required, with `no_ssh`."""
+
+    ssh_port: Port | None = param(None)
+    """Port for ssh to the other machines; none given uses ssh's own configuration."""
+
+    module: bool = param(False)
+    """Take the user script for the name of a Python module and run it like `python -m`."""
+
+    no_python: bool = param(False)
+    """Execute the user script itself instead of handing it to Python. Excludes `module`."""
+
+    no_local_rank: bool = param(False)
+    """Do not add `--local_rank=N` to the script's arguments; it is in the environment as LOCAL_RANK anyway."""
+
+    venv_script: str | None = param(None)
+    """Shell script, sourced on every machine, that activates the Python environment of the run."""
+
+    save_pid: bool = param(False)
+    """Write the launcher's process id to `/tmp/<pid>.ds`, for programs that start runs and want to stop them."""
+
+    enable_each_rank_log: str = param("None")
+    """Folder that receives one output file per rank instead of everything on the terminal; the word None keeps the
+    terminal."""
+
+    bind_cores_to_rank: bool = param(False)
+    """Give each rank CPU cores of its own, those near its GPU first. Worth it where the optimizer runs on the CPU."""
+
+    bind_core_list: str | None = param(None)
+    """The cores that `bind_cores_to_rank` deals out, such as `0-15,32-47`; none given takes all cores."""
+
+    elastic_training: bool = param(False)
+    """Let machines come and go during the run between `min_elastic_nodes` and `max_elastic_nodes`. Needs the section
+    `elasticity` and `master_addr`, and excludes `no_local_rank`."""
+
+    min_elastic_nodes: OrAll = param(-1)
+    """Fewest machines an elastic run continues with; -1 means 1."""
+
+    max_elastic_nodes: OrAll = param(-1)
+    """Most machines an elastic run grows to; -1 means as many as it started with."""
+
+    log_level: Literal["debug", "info", "warning", "error", "critical"] = param("info", origin=("DSL", "DSC"))
+    """How much DeepSpeed itself logs, both its launcher and its engine."""
+
+    quiet: bool = param(False)
+    """The launcher logs errors only, whatever `log_level` says."""
+
+
+class RunnerExtras(Group, origin="NeoX"):
+    """What GPT-NeoX adds to the launcher's flags. None of these is a flag of the same name in stock DeepSpeed."""
+
+    autotuning_run: Literal["tune", "run"] | None = param(None, to=("runner",))
+    """Start DeepSpeed's autotuner, which tries the settings that the section `autotuning` spans: `tune` stops with
+    the result, `run` then trains with the best. It is the launcher's flag `--autotuning`."""
+
+    comment: str | None = param(None, renamed_from="slurm_comment", to=("runner",))
+    """Comment for the Slurm job, for clusters that bill or sort by it. Reaches `srun` through `launcher_args`, so it
+    needs `launcher: slurm`."""
+
+    account: str | None = param(None, to=("runner",))
+    """Slurm account that pays. Reaches `srun` through `launcher_args`, so it needs `launcher: slurm`."""
+
+    detect_nvlink_pairs: bool = param(False, to=())
+    """No effect: it reordered GPUs in a fork of DeepSpeed so that NVLink neighbours became tensor parallel pairs, and
+    stock DeepSpeed has no such flag. Set CUDA_VISIBLE_DEVICES instead."""
