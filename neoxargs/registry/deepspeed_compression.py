@@ -1,0 +1,203 @@
+"""DeepSpeed's section `compression_training`: quantising, pruning and shortening a model while it trains.
+
+Each technique has `shared_parameters`, declared here, and `different_groups`: name -> {params, modules,
+related_modules}, where `params` are the technique's own and `modules` are patterns of module names.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Count, Fraction, Natural
+
+
+class LayerReduction(Group, origin="DSC", section="compression_training.layer_reduction"):
+    """Start a shallower model from some layers of a deeper one."""
+
+    enabled: bool = param(False)
+    """Use it."""
+
+    keep_number_layer: Count | None = param(None)
+    """Layers of the shallower model."""
+
+    module_name_prefix: str | None = param(None)
+    """Name of the list of layers in the model, such as `bert.encoder.layer`."""
+
+    teacher_layer: list[Natural] | None = param(None)
+    """Which of the deeper model's layers to take, counting from 0."""
+
+    other_module_name: list[str] | None = param(None)
+    """Names of modules to take besides the layers."""
+
+
+class QuantizedWeights(Group, origin="DSC", section="compression_training.weight_quantization"):
+    """Weights of few bits."""
+
+    different_groups: dict[str, Any] = param({})
+    """Modules and their start_bits, target_bits and quantization_period."""
+
+
+class QuantizedWeightsShared(
+    Group, origin="DSC", section="compression_training.weight_quantization.shared_parameters"
+):  # fmt: skip
+    """Settings common to all quantised weights."""
+
+    enabled: bool = param(False)
+    """Quantise weights."""
+
+    quantizer_kernel: bool = param(False)
+    """Use the compiled kernel; only where the whole step is DeepSpeed's."""
+
+    schedule_offset: Natural = param(0)
+    """Step at which it starts."""
+
+    quantize_groups: Count = param(1)
+    """Groups of weights with a range of their own, per matrix."""
+
+    quantize_verbose: bool = param(False)
+    """Print progress."""
+
+    quantization_type: Literal["symmetric", "asymmetric"] = param("symmetric")
+    """Whether 0 is the middle of the range."""
+
+    quantize_weight_in_forward: bool = param(False)
+    """Quantise in every forward pass instead of in the step; what fp32 needs."""
+
+    rounding: Literal["nearest", "stochastic"] = param("nearest")
+    """Round to the nearest value, or up or down by chance in proportion."""
+
+
+class MixedQuantize(
+    Group, origin="DSC", section="compression_training.weight_quantization.shared_parameters.fp16_mixed_quantize"
+):  # fmt: skip
+    """Blend fp16 and quantised weights at first."""
+
+    enabled: bool = param(False)
+    """Use it."""
+
+    quantize_change_ratio: Fraction = param(0.001)
+    """By how much the quantised part grows per step."""
+
+
+class QuantizedActivations(Group, origin="DSC", section="compression_training.activation_quantization"):
+    """Activations of few bits."""
+
+    different_groups: dict[str, Any] = param({})
+    """Modules and their bits."""
+
+
+class QuantizedActivationsShared(
+    Group, origin="DSC", section="compression_training.activation_quantization.shared_parameters"
+):  # fmt: skip
+    """Settings common to all quantised activations."""
+
+    enabled: bool = param(False)
+    """Quantise activations."""
+
+    quantization_type: Literal["symmetric", "asymmetric"] = param("symmetric")
+    """Whether 0 is the middle of the range."""
+
+    range_calibration: Literal["dynamic", "static"] = param("dynamic")
+    """Find the range anew for each batch, or keep a running one."""
+
+    schedule_offset: Natural = param(1000)
+    """Step at which it starts."""
+
+
+class SparsePruning(Group, origin="DSC", section="compression_training.sparse_pruning"):
+    """Set single weights to zero."""
+
+    different_groups: dict[str, Any] = param({})
+    """Modules and their dense_ratio, the share of weights to keep."""
+
+
+class SparsePruningShared(Group, origin="DSC", section="compression_training.sparse_pruning.shared_parameters"):
+    """Settings common to all weights set to zero."""
+
+    enabled: bool = param(False)
+    """Prune single weights."""
+
+    method: Literal["l1", "topk", "snip_momentum"] = param("l1")
+    """Keep the largest weights, learn which to keep, or judge by weight times gradient."""
+
+    schedule_offset: Natural = param(1000)
+    """Step at which it starts."""
+
+    schedule_offset_end: Natural = param(1000)
+    """snip_momentum: step at which the target is reached; where it is not given, `schedule_offset`."""
+
+    schedule_offset_stride: Count = param(1)
+    """snip_momentum: steps between two prunings."""
+
+    block_pattern: str = param("4x1")
+    """snip_momentum: shape of what is set to zero together, or `N:M` for N of every M."""
+
+    dense_ratio: Fraction = param(0.1)
+    """snip_momentum: share of weights to keep, above 0 and below 1."""
+
+    excluded_modules: list[str] = param([])
+    """snip_momentum: patterns of modules to leave alone."""
+
+
+class RowPruning(Group, origin="DSC", section="compression_training.row_pruning"):
+    """Remove rows of matrices, that is, neurons of a layer."""
+
+    different_groups: dict[str, Any] = param({})
+    """Modules, their dense_ratio (the share of rows to keep) and the modules that read their output."""
+
+
+class RowPruningShared(Group, origin="DSC", section="compression_training.row_pruning.shared_parameters"):
+    """Settings common to all removed rows."""
+
+    enabled: bool = param(False)
+    """Prune rows."""
+
+    method: Literal["l1", "topk"] = param("l1")
+    """Keep the largest, or learn which to keep."""
+
+    schedule_offset: Natural = param(1000)
+    """Step at which it starts."""
+
+
+class HeadPruning(Group, origin="DSC", section="compression_training.head_pruning"):
+    """Remove attention heads."""
+
+    different_groups: dict[str, Any] = param({})
+    """Output matrices of attention, their dense_ratio (the share of heads to keep) and the matrices before them."""
+
+
+class HeadPruningShared(Group, origin="DSC", section="compression_training.head_pruning.shared_parameters"):
+    """Settings common to all removed heads."""
+
+    enabled: bool = param(False)
+    """Prune heads."""
+
+    method: Literal["l1", "topk"] = param("topk")
+    """Keep the largest, or learn which to keep; DeepSpeed implements `topk` only."""
+
+    schedule_offset: Natural = param(1000)
+    """Step at which it starts."""
+
+    num_heads: Count | None = param(None)
+    """Heads per layer. Required."""
+
+
+class ChannelPruning(Group, origin="DSC", section="compression_training.channel_pruning"):
+    """Remove channels of convolutions."""
+
+    different_groups: dict[str, Any] = param({})
+    """Modules and their dense_ratio, the share of channels to keep."""
+
+
+class ChannelPruningShared(Group, origin="DSC", section="compression_training.channel_pruning.shared_parameters"):
+    """Settings common to all removed channels."""
+
+    enabled: bool = param(False)
+    """Prune channels."""
+
+    method: Literal["l1", "topk"] = param("l1")
+    """Keep the largest, or learn which to keep."""
+
+    schedule_offset: Natural = param(1000)
+    """Step at which it starts."""

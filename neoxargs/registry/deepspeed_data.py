@@ -1,0 +1,167 @@
+"""DeepSpeed's sections `curriculum_learning` and `data_efficiency`: choosing, shortening and skipping data.
+
+They act on data loaders and layers that DeepSpeed itself builds or wraps.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Count, Natural
+
+
+class CurriculumLearning(Group, origin="DSC", section="curriculum_learning"):
+    """Begin with short sequences and lengthen them during training."""
+
+    enabled: bool = param(False)
+    """Use it."""
+
+    curriculum_type: Literal["seqlen"] = param("seqlen")
+    """What grows; the sequence length is the only kind."""
+
+    min_difficulty: Count | None = param(None)
+    """Sequence length at the start, in tokens; a multiple of 8 runs fast. Required."""
+
+    max_difficulty: Count | None = param(None)
+    """Sequence length at the end, at most `seq_length`. Required."""
+
+    schedule_type: Literal["fixed_linear", "fixed_root", "fixed_discrete", "custom"] | None = param(None)
+    """How it grows: on a line, on a root curve, by a list of stairs, or by a function that training installs.
+    Required."""
+
+    schedule_config: dict[str, Any] = param({})
+    """fixed_linear and fixed_root: total_curriculum_step, difficulty_step and, for the latter, root_degree.
+    fixed_discrete: difficulty, a list, and max_step, a list one shorter."""
+
+
+class DataEfficiency(Group, origin="DSC", section="data_efficiency"):
+    """DeepSpeed's data efficiency library."""
+
+    enabled: bool = param(False)
+    """Use it."""
+
+    seed: int = param(1234)
+    """Seed of its choices."""
+
+
+class DataSampling(Group, origin="DSC", section="data_efficiency.data_sampling"):
+    """Which samples are drawn."""
+
+    enabled: bool = param(False)
+    """Let DeepSpeed draw them."""
+
+    num_epochs: Count = param(1000)
+    """Most passes over the data."""
+
+    num_workers: Natural = param(0)
+    """Processes that load data."""
+
+    pin_memory: bool = param(False)
+    """Load into page-locked memory."""
+
+
+class SamplingCurriculum(Group, origin="DSC", section="data_efficiency.data_sampling.curriculum_learning"):
+    """Draw easy samples first, by measures taken beforehand."""
+
+    enabled: bool = param(False)
+    """Use it."""
+
+    data_cluster_path: str | None = param(None)
+    """Folder for the lists of samples of equal difficulty. Required."""
+
+    curriculum_metrics: dict[str, Any] = param({})
+    """Measure -> its settings: index_to_sample_path, index_to_metric_path, difficulty_type, clustering_type,
+    min_difficulty, max_difficulty, schedule_type, schedule_config. Required."""
+
+
+class DynamicBatching(Group, origin="DSC", section="data_efficiency.data_sampling.dynamic_batching"):
+    """Batches of about equally many tokens, whatever the sequences' lengths."""
+
+    enabled: bool = param(False)
+    """Use it."""
+
+    max_tokens: Count | None = param(None)
+    """Most tokens per batch. Required."""
+
+    metrics_path: str | None = param(None)
+    """Folder with the sequences' lengths, as the data analyzer writes it; none given measures them."""
+
+    lr_scaling_method: Literal["linear", "sqrt", "none"] = param("linear")
+    """How the learning rate follows the number of sequences in a batch."""
+
+    min_batch_size: Count = param(1)
+    """Fewest sequences per batch."""
+
+    max_batch_size: Count | None = param(None)
+    """Most sequences per batch; None does not limit them."""
+
+    sequence_picking_order: Literal["dataloader", "random", "seqlen"] = param("dataloader")
+    """Fill batches in the order of the data, at random or by length."""
+
+    verbose: bool = param(False)
+    """Print the batches."""
+
+
+class DataRouting(Group, origin="DSC", section="data_efficiency.data_routing"):
+    """Which tokens go through which layers."""
+
+    enabled: bool = param(False)
+    """Use it."""
+
+
+class RandomLtd(Group, origin="DSC", section="data_efficiency.data_routing.random_ltd"):
+    """Random layerwise token dropping: middle layers see a random part of each sequence, a growing one."""
+
+    enabled: bool = param(False)
+    """Use it."""
+
+    total_layer_num: Count | None = param(None)
+    """Layers of the model. Required."""
+
+    random_ltd_layer_num: Count | None = param(None)
+    """How many of them drop tokens. Required."""
+
+    random_ltd_layer_id: list[Natural] | None = param(None)
+    """Which of them, counting from 0. Required."""
+
+    model_mask_name: str | None = param(None)
+    """Name of the attention mask among the layers' arguments."""
+
+    model_type: Literal["decoder", "encoder"] = param("decoder")
+    """Whether the attention mask is causal."""
+
+    hidden_state_order: Literal["batch_seq_dim", "seq_batch_dim"] = param("seq_batch_dim")
+    """Order of the dimensions of the hidden states."""
+
+
+class RandomLtdSchedule(Group, origin="DSC", section="data_efficiency.data_routing.random_ltd.random_ltd_schedule"):
+    """How the part that middle layers see grows."""
+
+    min_value: Count | None = param(None)
+    """Tokens at the start. Required."""
+
+    max_value: Count | None = param(None)
+    """Tokens at the end, the sequence length as a rule. Required."""
+
+    schedule_type: Literal["fixed_linear"] = param("fixed_linear")
+    """Growth on a line is the only kind."""
+
+    schedule_config: dict[str, Any] = param({})
+    """require_steps, the steps until the end is reached, and seq_per_step, the size of a stair in tokens. Required."""
+
+
+class LayerTokenLr(Group, origin="DSC", section="data_efficiency.data_routing.random_ltd.layer_token_lr_schedule"):
+    """A learning rate that follows the tokens the layers have seen; DeepSpeed has not finished it."""
+
+    enabled: bool = param(False)
+    """Use it; true is an error in current DeepSpeed."""
+
+    total_layer_tokens: Count | None = param(None)
+    """Tokens times layers of the whole run."""
+
+    warmup_type: str | None = param(None)
+    """Shape of the rise."""
+
+    warmup_layer_tokens: Natural | None = param(None)
+    """Tokens times layers of the rise."""

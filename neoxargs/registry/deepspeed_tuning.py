@@ -1,0 +1,125 @@
+"""Runs that change their own shape: DeepSpeed's sections `autotuning` and `elasticity`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Count, Natural, NonNegative
+
+
+class Autotuning(Group, origin="DSC", section="autotuning", renamed_from="autotuning_config"):
+    """What DeepSpeed's autotuner tries, each in a short run of its own; `autotuning_run` starts it."""
+
+    enabled: bool = param(False)
+    """Tune. Without it, `autotuning_run` has nothing to do."""
+
+    fast: bool = param(True)
+    """Tune the ZeRO stage and the micro batch only; false tries further ZeRO settings too."""
+
+    metric: Literal["throughput", "latency", "flops"] = param("throughput")
+    """What the best run is best in."""
+
+    metric_path: str | None = param(None)
+    """File in which a training script leaves the metric itself; none given lets DeepSpeed measure it."""
+
+    start_profile_step: Count = param(3)
+    """First step of each run to measure."""
+
+    end_profile_step: Count = param(5)
+    """Last step of each run to measure; the run ends there."""
+
+    tuner_type: Literal["gridsearch", "random", "model_based"] = param("gridsearch")
+    """Order of the tries: all in turn, at random, or led by a model of the results so far."""
+
+    tuner_early_stopping: Natural = param(5)
+    """Stop after this many tries without improvement."""
+
+    tuner_num_trials: Count = param(50)
+    """Most tries per ZeRO stage."""
+
+    results_dir: str = param("autotuning_results")
+    """Folder for the results."""
+
+    exps_dir: str = param("autotuning_exps")
+    """Folder for the settings of each try."""
+
+    overwrite: bool = param(True)
+    """Run tries again whose results are there already."""
+
+    arg_mappings: dict[str, str] | None = param(None)
+    """Key of the JSON -> the script's flag with the same meaning, for scripts that are told the batch size twice."""
+
+    max_train_batch_size: Count | None = param(None)
+    """Largest global batch size to try."""
+
+    min_train_batch_size: Count = param(1)
+    """Smallest global batch size to try."""
+
+    max_train_micro_batch_size_per_gpu: Count = param(1024)
+    """Largest micro batch size to try."""
+
+    min_train_micro_batch_size_per_gpu: Count = param(1)
+    """Smallest micro batch size to try."""
+
+    num_tuning_micro_batch_sizes: Count = param(3)
+    """How many micro batch sizes to try."""
+
+    mp_size: Count = param(1)
+    """Ranks that hold one copy of the model: tensor parallel times pipeline size."""
+
+    model_info_path: str | None = param(None)
+    """File with the model's size from an earlier run; none given measures it."""
+
+
+class ModelInfo(Group, origin="DSC", section="autotuning.model_info"):
+    """The model's size, where the autotuner should not measure it."""
+
+    profile: bool = param(False)
+    """Measure it in this run; the autotuner sets it in its first one."""
+
+    num_params: Count | None = param(None)
+    """Weights of the whole model."""
+
+    hidden_size: Count | None = param(None)
+    """Width of the model."""
+
+    num_layers: Count | None = param(None)
+    """Layers of the model."""
+
+
+class Elasticity(Group, origin="DSC", section="elasticity"):
+    """A global batch size that many numbers of GPUs can share out; replaces the batch keys."""
+
+    enabled: bool = param(False)
+    """Let DeepSpeed choose the batch size."""
+
+    max_train_batch_size: Count = param(2000)
+    """Largest global batch size that is acceptable."""
+
+    micro_batch_sizes: list[Count] = param([2, 4, 6])
+    """Micro batch sizes that are acceptable."""
+
+    min_gpus: Count = param(1)
+    """Fewest GPUs to provide for."""
+
+    max_gpus: Count = param(10_000)
+    """Most GPUs to provide for."""
+
+    min_time: Natural = param(0)
+    """Minutes to run before a scheduler may change the number of GPUs; 0 says nothing."""
+
+    version: NonNegative = param(0.2)
+    """Version of the calculation; 0.2 takes model parallelism into account."""
+
+    prefer_larger_batch: bool = param(True)
+    """Among equally good batch sizes, take the larger."""
+
+    ignore_non_elastic_batch_info: bool = param(False)
+    """Ignore batch sizes written elsewhere instead of calling them an error."""
+
+    model_parallel_size: Count = param(1)
+    """Ranks that hold one copy of the model."""
+
+    num_gpus_per_node: Count = param(1)
+    """GPUs of each machine."""
