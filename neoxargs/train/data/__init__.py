@@ -1,0 +1,1 @@
+"""Text to token files (`build`), token files to batches (`datasets`)."""

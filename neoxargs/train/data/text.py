@@ -1,0 +1,250 @@
+"""Raw text on disk to documents: which files are meant, where each document lies, and its text.
+
+One document is one line of a JSON-lines file, or one whole file of any other kind. A long plain file is
+read in pieces cut at line ends: Megatron shuffles and splits sequences, never the inside of one, so without
+the cuts a single large file could be neither tokenised in parallel nor divided into train, valid and test.
+
+Finding documents is the parent's work and touches few bytes; decoding them is the workers'.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+import os
+import sysconfig
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from neoxargs.problems import Place, Problem, Problems
+
+#: Names the running Python's own library source, about 10 MB that every machine has.
+STDLIB = "python-stdlib"
+#: Folders of the library that hold tests, generated tables or other people's packages.
+SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "pydoc_data", "__pycache__"}
+
+JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+#: What is taken from a folder; a file that is named, or matched by a pattern, may have any other ending.
+FOLDER = (*JSON_LINES, ".txt", ".text", ".md", ".rst", ".py")
+#: Named by mistake more often than meant; anything else that is not UTF-8 is found when it is read.
+BINARY = (".bin", ".idx", ".gz", ".zst", ".xz", ".zip", ".tar", ".parquet", ".arrow", ".npy", ".pt", ".pdf")
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Raw(NamedTuple):
+    """A document, or a piece of one, that has been found but not decoded."""
+
+    path: str
+    start: int
+    """Line number in a JSON-lines file, byte offset otherwise."""
+    size: int
+    """Bytes it takes on disk (its share of the compressed stream where there is one)."""
+    line: bytes | None = None
+    """One JSON line; None for a stretch of a plain file, which whoever decodes it reads."""
+    last: bool = True
+    """Does the document end with this piece?"""
+
+
+def find(texts: Sequence[str]) -> list[Path]:
+    """The files that paths, folders and patterns name: in the order given, sorted within each, none twice.
+
+    Raises Problems for everything that names no text.
+    """
+    problems: list[Problem] = []
+    found: dict[Path, None] = {}
+    for text in texts:
+        files = _files(text)
+        problems += [_nothing(text)] if not files else [_binary(f) for f in files if _is_binary(f)]
+        found |= dict.fromkeys(files)
+    if not texts:
+        problems.append(Problem("no text is given", hint=f"name files, folders, patterns or {STDLIB}"))
+    if problems:
+        raise Problems(problems)
+    return list(found)
+
+
+def _files(text: str) -> list[Path]:
+    if text == STDLIB:
+        return _library()
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return sorted(f for f in path.rglob("*") if f.name.endswith(FOLDER) and f.is_file() and not _hidden(f, path))
+    if path.is_file():
+        return [path]
+    return [Path(f) for f in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(f)]
+
+
+def _library() -> list[Path]:
+    root = sysconfig.get_paths()["stdlib"]
+    found = []
+    for folder, below, files in os.walk(root):
+        below[:] = sorted(name for name in below if name not in SKIPPED)
+        found += [Path(folder, name) for name in files if name.endswith(".py")]
+    return sorted(found)
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
+
+
+def _nothing(text: str) -> Problem:
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return Problem(f"the folder {text} holds no text", hint=f"looked for files ending in {' '.join(FOLDER)}")
+    if glob.has_magic(text):
+        return Problem(f"the pattern {text} matches no file")
+    return Problem(f"{text} does not exist", hint=f"name a file, a folder, a pattern or {STDLIB}")
+
+
+def _is_binary(file: Path) -> bool:
+    return file.name.endswith(BINARY) and not file.name.endswith(JSON_LINES)
+
+
+def _binary(file: Path) -> Problem:
+    return Problem(f"{file} is not text", hint=f"plain text in UTF-8, or {' '.join(JSON_LINES)}")
+
+
+def documents(files: Sequence[Path]) -> Iterator[Raw]:
+    """Every document of the files, long plain ones in pieces."""
+    piece = piece_size(sum(file.stat().st_size for file in files))
+    for file in files:
+        yield from _lines(file) if file.name.endswith(JSON_LINES) else _pieces(file, piece)
+
+
+def piece_size(total: int) -> int:
+    """Where a plain file is cut: a 256th of the text, so that a split of 1 % finds something, within reason."""
+    return max(4 * KIB, min(MIB, total // 256))
+
+
+def _lines(file: Path) -> Iterator[Raw]:
+    with open(file, "rb") as disk:
+        done = 0
+        for number, line in enumerate(_unpacked(file, disk), start=1):
+            now = done + len(line) if file.suffix == ".jsonl" else disk.tell()
+            if line.strip():
+                yield Raw(str(file), number, now - done, line)
+            done = now
+
+
+def _unpacked(file: Path, disk: BinaryIO) -> Iterator[bytes]:
+    """The file's lines; a damaged archive is a problem, not a traceback."""
+    if file.suffix == ".jsonl":
+        yield from disk
+        return
+    import zstandard
+
+    try:
+        yield from gzip.GzipFile(fileobj=disk) if file.suffix == ".gz" else _zst_lines(disk)
+    except (zstandard.ZstdError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise Problems([Problem(f"{file} cannot be decompressed: {error}")]) from error
+
+
+def _zst_lines(disk: BinaryIO) -> Iterator[bytes]:
+    rest = b""
+    for data in _zst_frames(disk):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+    yield rest
+
+
+def _zst_frames(disk: BinaryIO) -> Iterator[bytes]:
+    """The library's own stream ends without a word where a file was cut off; frame by frame it can be told."""
+    import zstandard
+
+    frame = None
+    while data := disk.read(KIB * 128):
+        while data:
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            yield frame.decompress(data)
+            data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+    if frame:
+        raise EOFError("the file ends within a compressed frame")
+
+
+def _pieces(file: Path, piece: int) -> Iterator[Raw]:
+    size = file.stat().st_size
+    starts = [0, *(_cuts(file, size, piece) if size > piece else ()), size]
+    for start, end in pairwise(starts):
+        yield Raw(str(file), start, end - start, last=end == size)
+
+
+def _cuts(file: Path, size: int, piece: int) -> Iterator[int]:
+    """About every `piece` bytes, after a line end that nothing blank follows (no token spans such a place)."""
+    with open(file, "rb") as stream:
+        wanted = piece
+        while wanted < size:
+            stream.seek(wanted)
+            window = stream.read(piece)
+            cut = next((i for i in _line_ends(window) if window[i : i + 1] not in _BLANK), 0)
+            if cut:
+                yield wanted + cut
+            wanted += max(cut, 1) + piece
+
+
+_BLANK = (b"", b" ", b"\t", b"\n", b"\r")
+
+
+def _line_ends(window: bytes) -> Iterator[int]:
+    """Positions just after each line feed."""
+    end = window.find(b"\n") + 1
+    while end:
+        yield end
+        end = window.find(b"\n", end) + 1
+
+
+def decode(raw: Raw, key: str) -> str | Problem:
+    """The text of a document, or what is wrong with it."""
+    return _plain(raw) if raw.line is None else _json(raw, raw.line, key)
+
+
+def _plain(raw: Raw) -> str | Problem:
+    with open(raw.path, "rb") as stream:
+        stream.seek(raw.start)
+        data = stream.read(raw.size)
+    try:
+        return data.decode("utf-8-sig" if raw.start == 0 else "utf-8")
+    except UnicodeDecodeError as error:
+        return _not_utf8(raw.path, raw.start + error.start, data[error.start])
+
+
+def _not_utf8(path: str, offset: int, byte: int) -> Problem:
+    what = f"{path} is not UTF-8: byte 0x{byte:02x} at offset {offset}"
+    return Problem(what, hint="convert it, for example: iconv -f latin1 -t utf-8")
+
+
+def _json(raw: Raw, line: bytes, key: str) -> str | Problem:
+    try:
+        tree = json.loads(line)
+    except UnicodeDecodeError as error:
+        return _not_utf8(f"{raw.path}:{raw.start}", error.start, line[error.start])
+    except ValueError as error:
+        column = getattr(error, "colno", 1)
+        return Problem(f"not JSON: {getattr(error, 'msg', error)}", where=_place(raw, line, column))
+    return _text(tree, key) or _no_text(raw, line, tree, key)
+
+
+def _text(tree: Any, key: str) -> str | None:
+    """The string under the key; of a list of paragraphs, as the Pile's files have it, all of them."""
+    value = tree.get(key) if isinstance(tree, dict) else None
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return "\n\n".join(value)
+    return value if isinstance(value, str) else None
+
+
+def _no_text(raw: Raw, line: bytes, tree: Any, key: str) -> str | Problem:
+    if isinstance(tree, dict) and tree.get(key) in ("", []):
+        return ""
+    if not isinstance(tree, dict):
+        return Problem("this line is no JSON object", where=_place(raw, line), hint=f'write {{"{key}": "..."}}')
+    names = [name for name, value in tree.items() if isinstance(value, str)]
+    hint = f"texts here: {', '.join(names)}; choose one with --json-key" if names else ""
+    return Problem(f'this line has no text under "{key}"', where=_place(raw, line), hint=hint)
+
+
+def _place(raw: Raw, line: bytes, column: int = 1) -> Place:
+    return Place(raw.path, raw.start, column, line.decode("utf-8", errors="replace").rstrip("\n"))
