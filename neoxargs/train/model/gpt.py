@@ -1,0 +1,101 @@
+"""The GPT, twice from the same parts: a module for DeepSpeed's plain engine, a list of layers for its pipeline.
+
+Both give the same initial weights and the same losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from neoxargs.registry.model import Init, Shape
+from neoxargs.resolve.config import Config
+from neoxargs.train.model.block import TransformerBlock
+from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
+from neoxargs.train.model.init import draw
+from neoxargs.train.model.layers import Make
+from neoxargs.train.model.loss import Loss, Readout, Vocabulary
+from neoxargs.train.model.norm import norm
+
+
+class OutputLayer(nn.Module):
+    """The vocabulary's directions: a matrix of its own, or the token embedding's if `tied` is given."""
+
+    def __init__(self, rows: int, shape: Shape, init: Init, make: Make, tied: nn.Parameter | None = None) -> None:
+        super().__init__()
+        own = draw(init.init_method, init, shape)
+        self.weight = make.parameter("weight", (rows, shape.hidden_size), own, split=0) if tied is None else tied
+
+    def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
+        """`finish` turns the readout into a loss or logits here, inside, where ZeRO-3 has gathered the weight."""
+        return finish(Readout(hidden, self.weight))
+
+
+class GPT(nn.Module):
+    """Tokens (batch, seq) and labels (batch, seq) -> loss; without labels, logits (batch, seq, vocabulary)."""
+
+    def __init__(self, config: Config, vocabulary: Vocabulary, make: Make) -> None:
+        super().__init__()
+        shape, init = config.shape, config.init
+        self.embedding = TokenEmbedding(vocabulary.padded, shape, init, make.at("embedding"))
+        self.positions = PositionEmbedding(shape, config.embedding, init, config.regularization, make.at("positions"))
+        self.layers = nn.ModuleList(
+            TransformerBlock(config, make.at(f"layers.{index}")) for index in range(shape.num_layers)
+        )
+        self.final_norm = norm(shape.hidden_size, config.norm)
+        tied = None if config.embedding.no_weight_tying else self.embedding.weight
+        self.output = OutputLayer(vocabulary.padded, shape, init, make.at("output"), tied)
+        self.loss = Loss(vocabulary, make.tensor)
+        #: Recompute activations in runs of this many layers in the backward pass; 0 keeps them all.
+        self.checkpoint_layers = 0
+        self.checkpoint: Callable[..., Tensor] = _checkpoint
+
+    def forward(self, tokens: Tensor, labels: Tensor | None = None) -> Tensor:
+        hidden = self.positions(self.embedding(tokens))
+        step = self.checkpoint_layers if self.training and self.checkpoint_layers else 0
+        for start in range(0, len(self.layers), step or len(self.layers)):
+            run = nn.Sequential(*self.layers[start : start + (step or len(self.layers))])
+            hidden = self.checkpoint(run, hidden) if step else run(hidden)
+        finish = self.loss.logits if labels is None else lambda readout: self.loss(readout, labels)
+        return self.output(self.final_norm(hidden), finish)  # type: ignore[no-any-return]
+
+
+def _checkpoint(run: nn.Module, hidden: Tensor) -> Tensor:
+    # Reentrant: ZeRO-3 takes weights away between the passes, which the other kind takes for a mistake.
+    return checkpoint(run, hidden, use_reentrant=True)  # type: ignore[no-any-return]
+
+
+def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
+    """The same GPT for `deepspeed.pipe.PipelineModule`, whose `loss_fn` is `Loss(vocabulary, make.tensor)`."""
+    from deepspeed.pipe import LayerSpec, TiedLayerSpec
+
+    shape, embedding, init = config.shape, config.embedding, config.init
+    token_embedding = (TokenEmbedding, vocabulary.padded, shape, init, make.at("embedding"))
+    positions = LayerSpec(PositionEmbedding, shape, embedding, init, config.regularization, make.at("positions"))
+    blocks = [LayerSpec(TransformerBlock, config, make.at(f"layers.{index}")) for index in range(shape.num_layers)]
+    final_norm = LayerSpec(FinalNorm, config)
+    if embedding.no_weight_tying:
+        output = LayerSpec(OutputLayer, vocabulary.padded, shape, init, make.at("output"))
+        return [LayerSpec(*token_embedding), positions, *blocks, final_norm, output]
+    tie = {"tied_weight_attr": "word_embeddings.weight"}
+    first = TiedLayerSpec("embedding", *token_embedding, **tie)
+    last = TiedLayerSpec("embedding", *token_embedding, **tie, forward_fn=_read_out)
+    return [first, positions, *blocks, final_norm, last]
+
+
+class FinalNorm(nn.Module):
+    """The norm after the last layer, as a class of its own because a layer specification needs one."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.norm = norm(config.shape.hidden_size, config.norm)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.norm(hidden)  # type: ignore[no-any-return]
+
+
+def _read_out(embedding: TokenEmbedding, hidden: Tensor) -> Readout:
+    return Readout(hidden, embedding.weight)

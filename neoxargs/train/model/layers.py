@@ -1,0 +1,101 @@
+"""Tensor parallelism, put into the model from outside: a module asks its `Make` for layers and gets parallel ones.
+
+Column layers hold a slice of the outputs, row layers a slice of the inputs; a column layer, anything element-wise
+and a row layer after it cost one all-reduce forward and one backward (Shoeybi et al. 2019, arXiv:1909.08053).
+These are our own and not megatron-core's, because megatron-core's add the bias in a second pass, draw initial
+values by rank, return tuples, and keep an empty extra state in every checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from neoxargs.train.mesh import ALONE, Axis
+from neoxargs.train.model.communicate import copy_to_ranks, sum_over_ranks
+from neoxargs.train.model.init import Draw, values, zeros
+
+
+@dataclass(frozen=True)
+class Make:
+    """Makes parameters and the layers around them for one tensor parallel rank.
+
+    `make.at("mlp")` makes what is called `mlp.…`; the name decides the initial values.
+    """
+
+    seed: int = 1234
+    tensor: Axis = ALONE
+    path: str = ""
+
+    def at(self, name: str) -> Make:
+        return replace(self, path=self._name(name))
+
+    def parameter(self, name: str, shape: tuple[int, ...], method: Draw, split: int | None = None) -> nn.Parameter:
+        """This rank's slice along dimension `split` of a parameter that is `shape` over all ranks together."""
+        # As the surroundings want new tensors: deepspeed.zero.Init and torch.device() set device and dtype.
+        like = torch.empty(0)
+        whole = values(shape, method, self.seed, self._name(name))
+        mine = whole if split is None else whole.chunk(self.tensor.size, split)[self.tensor.rank]
+        parameter = nn.Parameter(mine.to(like.device, like.dtype, memory_format=torch.contiguous_format))
+        # DeepSpeed and Megatron count a gradient that every tensor parallel rank repeats once in the norm.
+        parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
+        return parameter
+
+    def column(self, name: str, inputs: int, outputs: int, method: Draw, bias: bool = True) -> ColumnLinear:
+        return ColumnLinear(inputs, outputs, method, bias, self.at(name))
+
+    def row(self, name: str, inputs: int, outputs: int, method: Draw, bias: bool = True) -> RowLinear:
+        return RowLinear(inputs, outputs, method, bias, self.at(name))
+
+    def _name(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+
+class ColumnLinear(nn.Module):
+    """(…, inputs), the same on every rank -> (…, outputs / ranks)."""
+
+    def __init__(self, inputs: int, outputs: int, method: Draw, bias: bool, make: Make) -> None:
+        super().__init__()
+        self.tensor = make.tensor
+        self.weight = make.parameter("weight", (outputs, inputs), method, split=0)
+        self.bias = make.parameter("bias", (outputs,), zeros, split=0) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(copy_to_ranks(x, self.tensor), self.weight, self.bias)
+
+
+class RowLinear(nn.Module):
+    """(…, inputs / ranks) -> (…, outputs), the same on every rank."""
+
+    def __init__(self, inputs: int, outputs: int, method: Draw, bias: bool, make: Make) -> None:
+        super().__init__()
+        self.tensor = make.tensor
+        self.weight = make.parameter("weight", (outputs, inputs), method, split=1)
+        self.bias = make.parameter("bias", (outputs,), zeros) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.tensor.size == 1:
+            return F.linear(x, self.weight, self.bias)
+        y = sum_over_ranks(F.linear(x, self.weight), self.tensor)
+        return y if self.bias is None else y + self.bias  # once, not once per rank
+
+
+class VocabEmbedding(nn.Module):
+    """Tokens (…) -> (…, hidden): each rank looks up the tokens whose rows it holds."""
+
+    def __init__(self, rows: int, hidden: int, method: Draw, make: Make) -> None:
+        super().__init__()
+        self.tensor = make.tensor
+        self.weight = make.parameter("weight", (rows, hidden), method, split=0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self.tensor.size == 1:
+            return F.embedding(tokens, self.weight)
+        rows = self.weight.shape[0]
+        local = tokens - self.tensor.rank * rows
+        elsewhere = (local < 0) | (local >= rows)
+        found = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
+        return sum_over_ranks(found.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor)
