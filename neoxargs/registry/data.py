@@ -20,7 +20,7 @@ class Data(Group, origin="NeoX"):
     """Tokenised dataset, as the common prefix of its `.bin` and `.idx` files; `split` divides it into training,
     validation and test. A list that alternates weights and prefixes blends several."""
 
-    split: str | list[NonNegative] = param("969, 30, 1", origin="Meg", megatron="split")
+    split: str | list[NonNegative] = param("969, 30, 1", origin="Meg", megatron="split", receiver_default=None)
     """Proportions of training, validation and test documents in `data_path` or `text_path`; they need not add up to 1
     or 100. `949,50,1` gives 94.9 % to training."""
 
@@ -103,7 +103,7 @@ class Tokenizer(Group, origin="Meg"):
     tokenizer_type: Literal[
         "GPT2BPETokenizer", "HFTokenizer", "HFGPT2Tokenizer", "SPMTokenizer", "CharLevelTokenizer",
         "TiktokenTokenizer", "ByteLevelTokenizer",
-    ] = param("GPT2BPETokenizer", megatron="tokenizer-type")  # fmt: skip
+    ] = param("GPT2BPETokenizer", megatron="tokenizer-type", receiver_default=None)  # fmt: skip
     """Which tokenizer: `GPT2BPETokenizer` (`vocab_file` and `merge_file`), `HFTokenizer` (a tokenizer.json as
     `vocab_file`), `HFGPT2Tokenizer`, `SPMTokenizer` (a SentencePiece model), `TiktokenTokenizer`,
     `CharLevelTokenizer`, or `ByteLevelTokenizer`, which has one token per byte, an end-of-document token, and needs

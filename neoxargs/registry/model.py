@@ -254,24 +254,26 @@ class Init(Group, origin="NeoX"):
 class Fusion(Group, origin="Meg"):
     """Kernels that compute several operations at once, with the same result."""
 
-    scaled_upper_triang_masked_softmax_fusion: bool = param(False, megatron="!no-masked-softmax-fusion")
+    scaled_upper_triang_masked_softmax_fusion: bool = param(
+        False, megatron="!no-masked-softmax-fusion", receiver_default=True
+    )
     """Scales, causally masks and normalises attention scores in one kernel. Only for causal models; the result is the
     same."""
 
-    scaled_masked_softmax_fusion: bool = param(False, megatron="!no-masked-softmax-fusion")
+    scaled_masked_softmax_fusion: bool = param(False, megatron="!no-masked-softmax-fusion", receiver_default=True)
     """Scales, masks with an arbitrary mask and normalises attention scores in one kernel; the result is the same."""
 
-    bias_gelu_fusion: bool = param(False, megatron="!no-bias-gelu-fusion")
+    bias_gelu_fusion: bool = param(False, megatron="!no-bias-gelu-fusion", receiver_default=True)
     """Adds the bias and applies GELU in one kernel, in GELU's tanh approximation."""
 
-    bias_dropout_fusion: bool = param(False, megatron="!no-bias-dropout-fusion")
+    bias_dropout_fusion: bool = param(False, megatron="!no-bias-dropout-fusion", receiver_default=True)
     """Adds the bias, drops out and adds the residual in one kernel; the result is the same."""
 
-    rope_fusion: bool = param(False, origin="NeoX", megatron="!no-rope-fusion")
+    rope_fusion: bool = param(False, origin="NeoX", megatron="!no-rope-fusion", receiver_default=True)
     """Applies rotary embeddings to queries and keys in one kernel; the result is the same."""
 
     fused_kernels_build_path: str | None = param(None, origin="NeoX")
     """Folder in which NeoX compiles its CUDA kernels. Left out, the folder of the sources."""
 
-    onnx_safe: bool = param(False, megatron="onnx-safe")
+    onnx_safe: bool = param(False)
     """Avoids operations that ONNX export cannot express, such as the fused GELU."""

@@ -24,7 +24,7 @@ class Schedule(Group, origin="Meg"):
     min_lr: NonNegative = param(0.0, megatron="min-lr")
     """The learning rate never decays below this number. At most `lr`."""
 
-    warmup: Fraction = param(0.01, megatron="lr-warmup-fraction")
+    warmup: Fraction = param(0.01, megatron="lr-warmup-fraction", receiver_default=None)
     """Share of `lr_decay_iters` during which the learning rate rises linearly from 0: 0.01 of 320000 iterations is 3200
     iterations."""
 

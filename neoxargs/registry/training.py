@@ -17,7 +17,7 @@ class Training(Group, origin="NeoX"):
     train_epochs: Count | None = param(None)
     """Passes over the training data, from which `train_iters` is computed. Give one of the two."""
 
-    eval_interval: Natural = param(1000, origin="Meg", megatron="eval-interval")
+    eval_interval: Natural = param(1000, origin="Meg", megatron="eval-interval", receiver_default=None)
     """Iterations between two evaluations on the validation data. 0 never evaluates while training."""
 
     eval_iters: Natural = param(100, origin="Meg", megatron="eval-iters")
