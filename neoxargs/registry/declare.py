@@ -135,15 +135,21 @@ class Group:
 
     section: the dotted prefix of a nested section (`zero_optimization.offload_param`); "" is top level.
     renamed_from: a retired spelling of that section.
+    always: attributes that the receiver cannot do without once it sees the section, so they are sent with it even
+        where nobody wrote them.
     """
 
     parameters: ClassVar[dict[str, Parameter]]
     origin: ClassVar[Origin]
     section: ClassVar[str]
     renamed_from: ClassVar[str]
+    always: ClassVar[tuple[str, ...]]
 
-    def __init_subclass__(cls, *, origin: Origin, section: str = "", renamed_from: str = "") -> None:
-        cls.origin, cls.section, cls.renamed_from, cls.parameters = origin, section, renamed_from, {}
+    def __init_subclass__(
+        cls, *, origin: Origin, section: str = "", renamed_from: str = "", always: tuple[str, ...] = ()
+    ) -> None:
+        cls.origin, cls.section, cls.renamed_from, cls.always = origin, section, renamed_from, always
+        cls.parameters = {}
         prefix = section + "." if section else ""
         for attribute, annotation in cls.__annotations__.items():
             parameter = cls.__dict__[attribute]

@@ -12,7 +12,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Fraction, Natural
 
 
-class LayerReduction(Group, origin="DSC", section="compression_training.layer_reduction"):
+class LayerReduction(Group, origin="DSC", section="compression_training.layer_reduction", always=("enabled",)):
     """Start a shallower model from some layers of a deeper one."""
 
     enabled: bool = param(False)
@@ -31,16 +31,16 @@ class LayerReduction(Group, origin="DSC", section="compression_training.layer_re
     """Names of modules to take besides the layers."""
 
 
-class QuantizedWeights(Group, origin="DSC", section="compression_training.weight_quantization"):
+class QuantizedWeights(
+    Group, origin="DSC", section="compression_training.weight_quantization", always=("different_groups",)
+):
     """Weights of few bits."""
 
     different_groups: dict[str, Any] = param({})
     """Modules and their start_bits, target_bits and quantization_period."""
 
 
-class QuantizedWeightsShared(
-    Group, origin="DSC", section="compression_training.weight_quantization.shared_parameters"
-):  # fmt: skip
+class QuantizedWeightsShared(Group, origin="DSC", section="compression_training.weight_quantization.shared_parameters"):
     """Settings common to all quantised weights."""
 
     enabled: bool = param(False)
@@ -70,7 +70,7 @@ class QuantizedWeightsShared(
 
 class MixedQuantize(
     Group, origin="DSC", section="compression_training.weight_quantization.shared_parameters.fp16_mixed_quantize"
-):  # fmt: skip
+):
     """Blend fp16 and quantised weights at first."""
 
     enabled: bool = param(False)
@@ -80,7 +80,9 @@ class MixedQuantize(
     """By how much the quantised part grows per step."""
 
 
-class QuantizedActivations(Group, origin="DSC", section="compression_training.activation_quantization"):
+class QuantizedActivations(
+    Group, origin="DSC", section="compression_training.activation_quantization", always=("different_groups",)
+):
     """Activations of few bits."""
 
     different_groups: dict[str, Any] = param({})
@@ -89,7 +91,7 @@ class QuantizedActivations(Group, origin="DSC", section="compression_training.ac
 
 class QuantizedActivationsShared(
     Group, origin="DSC", section="compression_training.activation_quantization.shared_parameters"
-):  # fmt: skip
+):
     """Settings common to all quantised activations."""
 
     enabled: bool = param(False)
@@ -105,7 +107,7 @@ class QuantizedActivationsShared(
     """Step at which it starts."""
 
 
-class SparsePruning(Group, origin="DSC", section="compression_training.sparse_pruning"):
+class SparsePruning(Group, origin="DSC", section="compression_training.sparse_pruning", always=("different_groups",)):
     """Set single weights to zero."""
 
     different_groups: dict[str, Any] = param({})
@@ -140,7 +142,7 @@ class SparsePruningShared(Group, origin="DSC", section="compression_training.spa
     """snip_momentum: patterns of modules to leave alone."""
 
 
-class RowPruning(Group, origin="DSC", section="compression_training.row_pruning"):
+class RowPruning(Group, origin="DSC", section="compression_training.row_pruning", always=("different_groups",)):
     """Remove rows of matrices, that is, neurons of a layer."""
 
     different_groups: dict[str, Any] = param({})
@@ -160,7 +162,7 @@ class RowPruningShared(Group, origin="DSC", section="compression_training.row_pr
     """Step at which it starts."""
 
 
-class HeadPruning(Group, origin="DSC", section="compression_training.head_pruning"):
+class HeadPruning(Group, origin="DSC", section="compression_training.head_pruning", always=("different_groups",)):
     """Remove attention heads."""
 
     different_groups: dict[str, Any] = param({})
@@ -183,7 +185,7 @@ class HeadPruningShared(Group, origin="DSC", section="compression_training.head_
     """Heads per layer. Required."""
 
 
-class ChannelPruning(Group, origin="DSC", section="compression_training.channel_pruning"):
+class ChannelPruning(Group, origin="DSC", section="compression_training.channel_pruning", always=("different_groups",)):
     """Remove channels of convolutions."""
 
     different_groups: dict[str, Any] = param({})

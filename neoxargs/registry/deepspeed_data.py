@@ -11,7 +11,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural
 
 
-class CurriculumLearning(Group, origin="DSC", section="curriculum_learning"):
+class CurriculumLearning(Group, origin="DSC", section="curriculum_learning", always=("enabled", "curriculum_type")):
     """Begin with short sequences and lengthen them during training."""
 
     enabled: bool = param(False)
@@ -61,7 +61,9 @@ class DataSampling(Group, origin="DSC", section="data_efficiency.data_sampling")
     """Load into page-locked memory."""
 
 
-class SamplingCurriculum(Group, origin="DSC", section="data_efficiency.data_sampling.curriculum_learning"):
+class SamplingCurriculum(
+    Group, origin="DSC", section="data_efficiency.data_sampling.curriculum_learning", always=("enabled",)
+):
     """Draw easy samples first, by measures taken beforehand."""
 
     enabled: bool = param(False)
@@ -85,7 +87,7 @@ class DynamicBatching(Group, origin="DSC", section="data_efficiency.data_samplin
     """Most tokens per batch. Required."""
 
     metrics_path: str | None = param(None)
-    """Folder with the sequences' lengths, as the data analyzer writes it; none given measures them."""
+    """Folder with the sequences' lengths, which the data analyzer writes. Required unless the script brings them."""
 
     lr_scaling_method: Literal["linear", "sqrt", "none"] = param("linear")
     """How the learning rate follows the number of sequences in a batch."""
@@ -110,7 +112,12 @@ class DataRouting(Group, origin="DSC", section="data_efficiency.data_routing"):
     """Use it."""
 
 
-class RandomLtd(Group, origin="DSC", section="data_efficiency.data_routing.random_ltd"):
+class RandomLtd(
+    Group,
+    origin="DSC",
+    section="data_efficiency.data_routing.random_ltd",
+    always=("enabled", "model_type", "hidden_state_order"),
+):
     """Random layerwise token dropping: middle layers see a random part of each sequence, a growing one."""
 
     enabled: bool = param(False)
@@ -135,7 +142,12 @@ class RandomLtd(Group, origin="DSC", section="data_efficiency.data_routing.rando
     """Order of the dimensions of the hidden states."""
 
 
-class RandomLtdSchedule(Group, origin="DSC", section="data_efficiency.data_routing.random_ltd.random_ltd_schedule"):
+class RandomLtdSchedule(
+    Group,
+    origin="DSC",
+    section="data_efficiency.data_routing.random_ltd.random_ltd_schedule",
+    always=("schedule_type",),
+):
     """How the part that middle layers see grows."""
 
     min_value: Count | None = param(None)
@@ -151,7 +163,9 @@ class RandomLtdSchedule(Group, origin="DSC", section="data_efficiency.data_routi
     """require_steps, the steps until the end is reached, and seq_per_step, the size of a stair in tokens. Required."""
 
 
-class LayerTokenLr(Group, origin="DSC", section="data_efficiency.data_routing.random_ltd.layer_token_lr_schedule"):
+class LayerTokenLr(
+    Group, origin="DSC", section="data_efficiency.data_routing.random_ltd.layer_token_lr_schedule", always=("enabled",)
+):
     """A learning rate that follows the tokens the layers have seen; DeepSpeed has not finished it."""
 
     enabled: bool = param(False)

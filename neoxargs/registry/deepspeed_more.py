@@ -246,7 +246,7 @@ class HybridEngine(Group, origin="DSC", section="hybrid_engine"):
     """Generate with CUDA graphs."""
 
 
-class ProgressiveLayerDrop(Group, origin="DSC", section="progressive_layer_drop"):
+class ProgressiveLayerDrop(Group, origin="DSC", section="progressive_layer_drop", always=("enabled",)):
     """Skip layers at random, more and more of them as training goes on. The model must implement it; the GPT here does
     not."""
 

@@ -40,7 +40,7 @@ class TensorParallel(Group, origin="DSC", section="tensor_parallel"):
 
 class TensorParallelGroup(
     Group, origin="DSC", section="tensor_parallel.tp", renamed_from="tensor_parallel.tensor_parallel"
-):  # fmt: skip
+):
     """How matrices are cut."""
 
     tp_size: Count = param(1)

@@ -104,7 +104,7 @@ class Bf16(Group, origin="DSC", section="bf16", renamed_from="bfloat16"):
     """No effect, like `bf16.loss_scale`."""
 
 
-class Amp(Group, origin="DSC", section="amp"):
+class Amp(Group, origin="DSC", section="amp", always=("enabled",)):
     """NVIDIA apex's automatic mixed precision. Needs apex; excludes ZeRO, `fp16` and `bf16`. The keys besides
     `enabled` are arguments of `apex.amp.initialize`, and None leaves the choice to `opt_level`."""
 

@@ -262,7 +262,7 @@ class Zenflow(Group, origin="DSC", section="zero_optimization.zenflow"):
     """Share of CPU cores left to torch; the others compute updates."""
 
 
-class LocoParam(Group, origin="DSC", section="zero_optimization.zeropp_loco_param"):
+class LocoParam(Group, origin="DSC", section="zero_optimization.zeropp_loco_param", always=("err_beta", "reset_T")):
     """LoCo: error feedback for `zero_quantized_gradients`. Writing the section turns it on."""
 
     err_beta: Fraction = param(0.8)
