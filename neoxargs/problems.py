@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Literal, NamedTuple
+
+#: The file name of a `--set` argument's place; its text is the argument itself.
+SET = "--set"
 
 
 class Place(NamedTuple):
-    """A stretch of one line in a file (or in a `--set`); line and column count from 1."""
+    """A stretch of one line in a file (or in a `--set`); line and column count from 1.
+
+    Line 0 is a file as a whole (one that is missing, too large, empty).
+    """
 
     file: str
     line: int
@@ -20,7 +25,9 @@ class Place(NamedTuple):
     """How many characters the caret underlines."""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        if self.file == SET:
+            return f"{SET} {self.text}"
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
 @dataclass(frozen=True)
@@ -55,31 +62,57 @@ def _order(problem: Problem) -> tuple[bool, str, int, int]:
 
 
 def _draw(problem: Problem) -> str:
-    head = f"{problem.where}: " if problem.where else ""
+    where = problem.where
+    head = f"{SET if where.file == SET else where}: " if where else ""
     lines = [f"{head}{problem.severity}: {problem.what}"]
-    if problem.where:
-        lines += _excerpt(problem.where)
+    if where:
+        lines += _excerpt(where)
     for place in problem.also:
-        lines.append(f"  also at {place}")
-        lines += _excerpt(place)
+        if place != where:
+            lines.append(f"  also {'in' if place.file == SET else 'at'} {place}")
+            lines += _excerpt(place)
     if problem.hint:
         lines.append(f"  = {problem.hint}")
     return "\n".join(lines)
 
 
-def _excerpt(place: Place, limit: int = 120) -> list[str]:
+def _excerpt(place: Place, limit: int = 110) -> list[str]:
     """The line with a caret below the stretch; a long line is cut around it."""
     if not place.text.strip():
         return []
-    cut = max(0, place.column - 1 - limit // 2) if len(place.text) > limit else 0
-    text = place.text[cut : cut + limit].replace("\t", " ")
-    start = place.column - 1 - cut
-    caret = "^" * max(1, min(place.width, len(text) - start))
-    gutter = " " * len(str(place.line))
-    return [f"  {place.line} | {text}", f"  {gutter} | {' ' * start}{caret}"]
+    start = place.column - 1
+    cut = max(0, start - limit // 2) if len(place.text) > limit else 0
+    text = printable(place.text[cut : cut + limit])
+    before, after = "… " if cut else "", " …" if cut + limit < len(place.text) else ""
+    caret = "^" * max(1, min(place.width, len(text) - (start - cut)))
+    label = f"{SET} " if place.file == SET else f"{place.line} | "
+    blank = " " * len(label) if place.file == SET else f"{' ' * len(str(place.line))} | "
+    return [f"  {label}{before}{text}{after}", f"  {blank}{' ' * (len(before) + start - cut)}{caret}"]
+
+
+def printable(text: str) -> str:
+    """The text as it may be sent to a terminal: one cell for every tab and control character."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def near(word: str, choices: Iterable[str], most: int = 2, alike: float = 0.75) -> list[str]:
+    """The choices that look like the word, best first."""
+    from difflib import get_close_matches  # only a mistake needs it
+
+    return get_close_matches(word, list(choices), n=most, cutoff=alike)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """`did you mean a or b?`, or nothing when no choice is near."""
-    near = get_close_matches(word, list(choices), n=2, cutoff=0.75)
-    return f"did you mean {' or '.join(near)}?" if near else ""
+    found = near(word, choices)
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+def listed(words: Iterable[str], last: str = "or", most: int = 12) -> str:
+    """`a, b or c`; a long list ends in the number of those left out."""
+    all_words = list(words)
+    if len(all_words) > most:
+        return f"{', '.join(all_words[:most])} and {len(all_words) - most} more"
+    return f" {last} ".join([w for w in (", ".join(all_words[:-1]), *all_words[-1:]) if w])

@@ -20,9 +20,10 @@ class Bound(NamedTuple):
         )
 
     def __str__(self) -> str:
-        if self.le is not None:
+        if self.ge is not None and self.le is not None:
             return f"from {self.ge} to {self.le}"
-        return f"at least {self.ge}" if self.ge is not None else f"greater than {self.gt}"
+        sides = {"at least": self.ge, "greater than": self.gt, "at most": self.le}
+        return " and ".join(f"{words} {limit}" for words, limit in sides.items() if limit is not None)
 
 
 Count = Annotated[int, Bound(ge=1)]

@@ -1,0 +1,39 @@
+"""YAML in, one complete `Config` out, or `Problems` with everything that is wrong. Pure: starts nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+from neoxargs.problems import Problems
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.derive import complete
+from neoxargs.resolve.load import Text, read_files
+from neoxargs.resolve.merge import Draft, draft
+
+__all__ = ["Config", "Draft", "Text", "complete", "draft", "read_files", "resolve"]
+
+
+def resolve(
+    paths: Iterable[str | os.PathLike[str]],
+    overrides: Sequence[str] = (),
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    gpus: int | Callable[[Draft], int],
+) -> Config:
+    """The configuration that these files and `--set`s describe.
+
+    gpus: how many processes will run, or how to find out from what was written (the hosts are named there too).
+    """
+    drafted = draft(read_files(paths, directory), overrides)
+    return complete(drafted, _count(gpus, drafted))
+
+
+def _count(gpus: int | Callable[[Draft], int], drafted: Draft) -> int | None:
+    if not callable(gpus) or not drafted.readable:
+        return gpus if isinstance(gpus, int) else None
+    try:
+        return gpus(drafted)
+    except Problems as stop:
+        drafted.problems += stop.problems
+        return None

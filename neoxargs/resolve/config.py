@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from neoxargs.problems import Place
+from neoxargs.problems import Place, Problem
 from neoxargs.registry import REGISTRY, Parameter, normal
+from neoxargs.resolve.groups import Groups
+
+if TYPE_CHECKING:
+    from neoxargs.resolve.dialect import Dialect
 
 Kind = Literal["file", "set", "environment", "derived", "default"]
 
@@ -19,7 +23,8 @@ class Source:
     kind: Kind
     where: Place | None = None
     text: str = ""
-    """For `derived` the rule's own sentence, for `environment` the variable, for `default` whose."""
+    """For `derived` the rule's own sentence, for `environment` the variable, for `default` whose; a written
+    value that a rule put into its full form carries that rule's sentence."""
     inputs: tuple[str, ...] = ()
     """For `derived`, the parameters the rule read."""
 
@@ -45,17 +50,27 @@ class Value:
     source: Source
 
 
-class Config:
+class Config(Groups):
     """What a run is. `config.shape.num_layers` for code that reads a parameter, `config.get(name)` for
     code that walks the registry, `config.source(name)` for code that explains.
 
     values: every parameter that does not simply have its registry default.
     sections: nested sections the user wrote, even empty ones (`fp16: {}`).
+    warnings: what is worth telling although the run can start.
+    dialect: which year's GPT-NeoX the files speak (None on a rank, which receives resolved values).
     """
 
-    def __init__(self, values: Mapping[str, Value], sections: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Value],
+        sections: frozenset[str] = frozenset(),
+        warnings: Sequence[Problem] = (),
+        dialect: Dialect | None = None,
+    ) -> None:
         self.values = dict(values)
         self.sections = sections
+        self.warnings = list(warnings)
+        self.dialect = dialect
         for group in REGISTRY.groups:
             members = {p.attribute: self.values[p.name].value for p in group.parameters.values() if p.name in values}
             setattr(self, group.key(), group(**members))

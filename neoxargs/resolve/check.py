@@ -1,0 +1,239 @@
+"""Does a written value fit its parameter's type? What fits is converted, what does not is worded.
+
+Conversions keep the meaning: `5e8` where a whole number is wanted, `1` where a real one is, `"10"` in quotes,
+`LayerNorm` for the choice `layernorm`, `0` where text is wanted (as it was written). Nothing else is guessed.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from neoxargs.problems import did_you_mean
+from neoxargs.resolve.nodes import Mapping, Node, Scalar, Sequence, node_of, read_plain, shown
+
+_NOTHING = type(None)
+_UNIONS = (Union, types.UnionType)
+
+
+class Mismatch(Exception):
+    """A value that does not fit: which part of it (`[1]`, `.name`), what was wanted there, how to mend it."""
+
+    def __init__(self, node: Node, wanted: Any, part: str = "", hint: str = "") -> None:
+        self.node, self.wanted, self.part, self.hint = node, wanted, part, hint
+        super().__init__(self.sentence("the value"))
+
+    def sentence(self, name: str) -> str:
+        """`hidden_size ("big") must be a whole number, at least 1`."""
+        name, wanted = name + self.part, expectation(self.wanted)
+        if isinstance(self.node, Mapping):
+            return f"{name} is one value, not a section with keys: it must be {wanted}"
+        if isinstance(self.node, Scalar) and self.node.value is None:
+            return f"{name} has no value; it must be {wanted}"
+        return f"{name} ({shown(self.node)}) must be {wanted}"
+
+
+def conform(given: Any, wanted: Any) -> Any:
+    """The value as the type wants it; `given` is a node or a Python value. Raises Mismatch."""
+    return _fit(node_of(given), wanted)
+
+
+def _fit(node: Node, wanted: Any) -> Any:
+    if wanted in (Any, object):
+        return node.plain()
+    origin = get_origin(wanted) or wanted
+    if origin in _UNIONS:
+        return _union(node, wanted)
+    return _FITS[origin](node, wanted)
+
+
+def _union(node: Node, wanted: Any) -> Any:
+    """The member that the value already is, or else the first it can become."""
+    members = sorted(get_args(wanted), key=lambda member: not _is_already(node, member))
+    deepest = Mismatch(node, wanted)
+    for member in members:
+        try:
+            return _fit(node, member)
+        except Mismatch as mismatch:
+            if mismatch.part:  # the right kind of value with one bad part says more than "not any of these"
+                deepest = mismatch
+            deepest.hint = deepest.hint or mismatch.hint
+    raise deepest
+
+
+def _is_already(node: Node, member: Any) -> bool:
+    if get_origin(member) is Annotated:
+        member = get_args(member)[0]
+    if isinstance(node, Scalar):
+        choices = get_args(member) if get_origin(member) is Literal else ()
+        return type(node.value) is member or any(type(node.value) is type(c) and node.value == c for c in choices)
+    return (get_origin(member) or member) is (list if isinstance(node, Sequence) else dict)
+
+
+def _annotated(node: Node, wanted: Any) -> Any:
+    base, *bounds = get_args(wanted)
+    try:
+        value = _fit(node, base)
+    except Mismatch as mismatch:
+        raise Mismatch(node, wanted, hint=mismatch.hint) from None
+    if not all(bound.holds(value) for bound in bounds):
+        raise Mismatch(node, wanted)
+    return value
+
+
+def _literal(node: Node, wanted: Any) -> Any:
+    choices = get_args(wanted)
+    if not isinstance(node, Scalar):
+        raise Mismatch(node, wanted, hint=_without_brackets(node))
+    number = _number(node)
+    words = {choice.lower(): choice for choice in reversed(choices) if isinstance(choice, str)}
+    if isinstance(node.value, str) and node.value in choices:
+        return node.value
+    if node.text.lower() in words:
+        return words[node.text.lower()]
+    for choice in choices:
+        if not isinstance(choice, str) and number == choice:
+            return choice
+    raise Mismatch(node, wanted, hint=did_you_mean(node.text.lower(), words))
+
+
+def _list(node: Node, wanted: Any) -> Any:
+    element = (get_args(wanted) or (Any,))[0]
+    if not isinstance(node, Sequence):
+        raise Mismatch(node, wanted, hint=_in_brackets(node, element))
+    return [_part(item, element, f"[{index}]") for index, item in enumerate(node.items)]
+
+
+def _dict(node: Node, wanted: Any) -> Any:
+    element = (get_args(wanted) or (Any, Any))[1]
+    if not isinstance(node, Mapping):
+        raise Mismatch(node, wanted)
+    return {entry.key: _part(entry.value, element, f".{entry.key}") for entry in node.entries}
+
+
+def _part(node: Node, wanted: Any, part: str) -> Any:
+    try:
+        return _fit(node, wanted)
+    except Mismatch as inner:
+        raise Mismatch(inner.node, inner.wanted, part + inner.part, inner.hint) from None
+
+
+def _bool(node: Node, wanted: Any) -> bool:
+    value = read_plain(node.text.strip()) if isinstance(node, Scalar) else None
+    if isinstance(value, bool):
+        return value
+    is_digit = isinstance(value, int | float) and value in (0, 1)
+    raise Mismatch(node, wanted, hint=f"write {str(bool(value)).lower()}" if is_digit else _without_brackets(node))
+
+
+def _int(node: Node, wanted: Any) -> int:
+    value = _number(node)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, int):
+        return value
+    raise Mismatch(node, wanted, hint=_number_hint(node))
+
+
+def _float(node: Node, wanted: Any) -> float:
+    value = _number(node)
+    try:
+        if value is not None and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number beyond 1e308
+        pass
+    raise Mismatch(node, wanted, hint=_number_hint(node))
+
+
+def _number(node: Node) -> int | float | None:
+    """The number a scalar is, also one in quotes."""
+    if not isinstance(node, Scalar):
+        return None
+    value = read_plain(node.value.strip()) if isinstance(node.value, str) else node.value
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _number_hint(node: Node) -> str:
+    text = node.text.strip() if isinstance(node, Scalar) else ""
+    if text.isdecimal() and text[0] == "0" and text.isascii():
+        return f"write {int(text)}, or 0o{text.lstrip('0')} if it is octal"
+    return _without_brackets(node)
+
+
+def _text(node: Node, wanted: Any) -> str:
+    if not isinstance(node, Scalar) or node.value is None:
+        raise Mismatch(node, wanted, hint=_without_brackets(node))
+    if isinstance(node.value, bool):
+        raise Mismatch(node, wanted, hint=f'write "{node.text}" in quotes if it is meant as text')
+    return node.text
+
+
+def _nothing(node: Node, wanted: Any) -> None:
+    if not isinstance(node, Scalar) or node.value is not None:
+        raise Mismatch(node, wanted)
+
+
+def _in_brackets(node: Node, element: Any) -> str:
+    try:
+        return f"write [{shown(node)}]" if isinstance(node, Scalar) and _fit(node, element) is not None else ""
+    except Mismatch:
+        return ""
+
+
+def _without_brackets(node: Node) -> str:
+    single = isinstance(node, Sequence) and len(node.items) == 1
+    return f"write {shown(node.items[0])}, without the brackets" if single and isinstance(node, Sequence) else ""
+
+
+_FITS: dict[Any, Callable[[Node, Any], Any]] = {
+    Annotated: _annotated,
+    Literal: _literal,
+    list: _list,
+    dict: _dict,
+    bool: _bool,
+    int: _int,
+    float: _float,
+    str: _text,
+    _NOTHING: _nothing,
+}
+
+
+@cache
+def expectation(wanted: Any, many: bool = False) -> str:
+    """A type in words: `a whole number, at least 1`; with `many` as the elements of a list."""
+    origin, arguments = get_origin(wanted) or wanted, get_args(wanted)
+    if origin is Annotated:
+        bounds = " and ".join(map(str, arguments[1:]))
+        base = expectation(arguments[0], many)
+        return f"{base} {'(each ' + bounds + ')'}" if many else f"{base}, {bounds}"
+    if origin is Literal:
+        words = dict.fromkeys(str(choice) for choice in arguments)
+        words = {word: None for word in words if word == word.lower() or word.lower() not in words}
+        return f"{'any of ' if many else 'one of ' if len(words) > 1 else ''}{', '.join(words)}"
+    if origin in _UNIONS:
+        single_first = sorted(arguments, key=_is_list)
+        members = [expectation(member, many) for member in single_first if member is not _NOTHING]
+        return ", or ".join(members) if any("," in member for member in members) else " or ".join(members)
+    if origin is list:
+        element = expectation(arguments[0], True) if arguments and arguments[0] is not Any else ""
+        return ("lists" if many else "a list") + (f" of {element}" if element else "")
+    return _WORDS[origin][many]
+
+
+def _is_list(wanted: Any) -> bool:
+    return (get_origin(wanted) or wanted) is list
+
+
+_WORDS: dict[Any, tuple[str, str]] = {
+    bool: ("true or false", "true or false"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("text", "texts"),
+    dict: ("a mapping of keys to values", "mappings"),
+    _NOTHING: ("null", "null"),
+    Any: ("any value", "any values"),
+    object: ("any value", "any values"),
+}

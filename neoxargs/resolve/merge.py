@@ -1,0 +1,223 @@
+"""All files and `--set`s in one table: registry name -> checked value and where it was written.
+
+Files may not say the same thing twice; a `--set` overrides files and nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args
+
+from neoxargs.problems import SET, Place, Problem, Problems
+from neoxargs.registry import REGISTRY, Group, Parameter, normal
+from neoxargs.resolve.check import Mismatch, conform
+from neoxargs.resolve.compose import Text, compose, compose_set, twice
+from neoxargs.resolve.config import Source, Value
+from neoxargs.resolve.dialect import Dialect, inferred, named
+from neoxargs.resolve.load import mapping
+from neoxargs.resolve.nodes import Entry, Mapping, Node, Scalar, shown
+from neoxargs.resolve.unknown import unknown
+
+G = TypeVar("G", bound=Group)
+
+
+@dataclass
+class Draft:
+    """What was written, checked one by one but not yet completed.
+
+    values: only what was written, by registry name.
+    sections: the sections written, even empty ones.
+    auto: parameters written as `auto`, which counts as not written.
+    broken: parameters (or sections) whose value is unknown because of a problem with it.
+    readable: False when a file is not even YAML, so that what is missing cannot be told.
+    """
+
+    values: dict[str, Value]
+    sections: frozenset[str]
+    problems: list[Problem]
+    dialect: Dialect
+    auto: frozenset[str] = frozenset()
+    broken: frozenset[str] = frozenset()
+    readable: bool = True
+
+    def group(self, cls: type[G]) -> G:
+        """A group's written values over its defaults, before any rule has run."""
+        known = {**self.dialect.defaults(), **self.values}
+        return cls(**{p.attribute: known[p.name].value for p in cls.parameters.values() if p.name in known})
+
+
+def draft(texts: Sequence[Text], overrides: Sequence[str] = ()) -> Draft:
+    """Every file and every `--set` flattened, merged and checked; what is wrong is in `.problems`."""
+    files, sets = _Layer("file"), _Layer("set")
+    for text in texts:
+        files.text(text)
+    for argument in overrides:
+        sets.argument(argument)
+    values = {name: value for name, value in files.values.items() if name not in sets.auto} | sets.values
+    problems = files.problems + sets.problems
+    dialect = named(values["dialect"]) if "dialect" in values else inferred({**files.spelled, **sets.spelled})
+    if isinstance(dialect, Problem):
+        problems.append(dialect)
+        dialect = inferred(files.spelled)
+    return Draft(
+        values,
+        frozenset(files.sections | sets.sections),
+        problems,
+        dialect,
+        frozenset((files.auto - set(sets.values)) | sets.auto),
+        frozenset((files.broken | sets.broken) - set(values)),
+        files.readable,
+    )
+
+
+@dataclass
+class _Layer:
+    """The files, or the `--set`s: within one layer a parameter is written once."""
+
+    kind: Literal["file", "set"]
+    values: dict[str, Value] = field(default_factory=dict)
+    sections: set[str] = field(default_factory=set)
+    auto: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+    first: dict[str, Place] = field(default_factory=dict)
+    spelled: dict[str, Place] = field(default_factory=dict)
+    readable: bool = True
+
+    def text(self, text: Text) -> None:
+        node, problems = compose(text)
+        self.problems += problems
+        if node is None and problems:
+            self.readable = False
+            return
+        try:
+            self.mapping(mapping(node, Place(text.name, 0, 0)))
+        except Problems as stop:
+            self.problems += stop.problems
+            self.readable = self.readable and node is None
+
+    def argument(self, argument: str) -> None:
+        key, equals, _ = argument.partition("=")
+        where = Place(SET, 1, 1, argument, max(1, len(key.rstrip())))
+        if not equals or not key.strip():
+            self.problems.append(_malformed(argument, where))
+            return
+        node, problems = compose_set(argument, len(key) + 1)
+        self.problems += problems
+        name = normal(key.strip())
+        if node is None and problems:
+            self.broken.add(name)
+            return
+        self.sections |= {part for part in _above(name) if part in REGISTRY.sections}
+        self.entry(name, Entry(key.strip(), node or Scalar(None, ""), where), {})
+
+    def mapping(self, node: Mapping, path: str = "") -> None:
+        seen: dict[str, Place] = {}
+        for entry in node.entries:
+            name = path + normal(entry.key)
+            if "." in entry.key:
+                self.unknown(_dotted(name, entry), name)
+            else:
+                self.entry(name, entry, seen)
+
+    def entry(self, name: str, entry: Entry, seen: dict[str, Place]) -> None:
+        self.spelled.setdefault(name, entry.place)
+        if parameter := REGISTRY.find(name):
+            self.leaf(parameter, entry)
+        elif name in REGISTRY.sections:
+            self.section(name, entry, seen)
+        else:
+            problem, meant = unknown(name, entry.place, isinstance(entry.value, Mapping))
+            self.unknown(problem, *meant)
+
+    def unknown(self, problem: Problem, *meant: str) -> None:
+        self.problems.append(problem)
+        self.broken.update(meant)
+
+    def section(self, name: str, entry: Entry, seen: dict[str, Place]) -> None:
+        first = seen.setdefault(name, entry.place)
+        if first is not entry.place:
+            self.problems.append(twice(name, entry.place, first))
+        self.sections.add(name)
+        if isinstance(entry.value, Mapping):
+            self.mapping(entry.value, name + ".")
+        elif not (isinstance(entry.value, Scalar) and entry.value.value is None):
+            self.unknown(_not_a_section(name, entry), name)
+
+    def leaf(self, parameter: Parameter, entry: Entry) -> None:
+        name, node = parameter.name, entry.value
+        first = self.first.setdefault(name, entry.place)
+        if first is not entry.place:
+            self.problems.append(twice(name, entry.place, first, _respelled(first, entry)))
+            return
+        if _is_auto(parameter, node):
+            self.auto.add(name)
+            return
+        try:
+            value = conform(node, parameter.type)
+        except Mismatch as bad:
+            where = bad.node.place if bad.node.place.text.strip() else entry.place
+            self.unknown(Problem(bad.sentence(name), where, bad.hint), name)
+            return
+        self.values[name] = Value(value, Source(self.kind, _span(entry)))
+
+
+def _malformed(argument: str, where: Place) -> Problem:
+    key, colon, value = argument.partition(":")
+    name = argument.strip(" =") or "num_layers"
+    example = f"{key.strip()}={value.strip()}" if colon and key.strip() else f"{name}=VALUE"
+    return Problem("a --set is key=value", where._replace(width=len(argument) or 1), f"write --set {example}")
+
+
+def _above(name: str) -> list[str]:
+    """The sections a dotted name lies in, outermost first."""
+    parts = name.split(".")[:-1]
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _dotted(name: str, entry: Entry) -> Problem:
+    if REGISTRY.find(name) or name in REGISTRY.sections:
+        *sections, last = entry.key.split(".")
+        nested = "".join(f"{section}: {{" for section in sections) + f"{last}: …" + "}" * len(sections)
+        return Problem("a dot names a nested key only in --set", entry.place, f"in a file write `{nested}`")
+    return unknown(name, entry.place)[0]
+
+
+def _not_a_section(name: str, entry: Entry) -> Problem:
+    group = REGISTRY.sections[name]
+    keys = list(group.parameters) if group else []
+    keys += [full.rpartition(".")[2] for full in REGISTRY.sections if full.rpartition(".")[0] == name]
+    what = f"{name} is a section with keys of its own, not one value ({shown(entry.value)})"
+    if "enabled" in keys and isinstance(entry.value, Scalar) and isinstance(entry.value.value, bool):
+        return Problem(what, entry.value.place, f"write `{entry.key}: {{enabled: {entry.value.text}}}`")
+    return Problem(what, entry.value.place, f"its keys: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}")
+
+
+def _respelled(first: Place, entry: Entry) -> str:
+    """Tell the two spellings of one parameter apart where they differ by more than `-` and `_`."""
+    before = normal(first.text[first.column - 1 :][: first.width].strip("\"'"))
+    now = normal(entry.key)
+    return "" if before == now or first.file == SET else f", as {before} and as {now}"
+
+
+def _is_auto(parameter: Parameter, node: Node) -> bool:
+    """`auto` in DeepSpeed's part leaves the value to us; where a parameter has it as a choice, it is one."""
+    if "DSC" not in parameter.origins or not isinstance(node, Scalar) or node.value != "auto":
+        return False
+    return "auto" not in _choices(parameter.type)
+
+
+def _choices(wanted: Any) -> set[Any]:
+    arguments = get_args(wanted)
+    return {a for a in arguments if isinstance(a, str)}.union(*(_choices(a) for a in arguments))
+
+
+def _span(entry: Entry) -> Place:
+    """From the key to the end of a value on the same line."""
+    key, value = entry.place, entry.value.place
+    if key.file == SET:
+        return key._replace(width=len(key.text))
+    if isinstance(entry.value, Scalar) and value.line == key.line and value.text and value.column > key.column:
+        return key._replace(width=value.column + value.width - key.column)
+    return key

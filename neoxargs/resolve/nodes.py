@@ -1,0 +1,101 @@
+"""A YAML document as a tree whose every part remembers its place, and the reading of scalars.
+
+Plain scalars follow YAML 1.2 where a number is concerned (`1e-4`, `5e8`, `0o17`), because that is what people
+mean; `yes`, `no`, `on`, `off` stay booleans as PyYAML has them, and `1_000_000` stays a number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping as AnyMapping
+from typing import Any, NamedTuple
+
+from neoxargs.problems import Place, printable
+
+NOWHERE = Place("", 0, 0)
+
+
+class Scalar(NamedTuple):
+    """One value: as Python has it, as it was written, and whether quotes (or `|`, `>`) made it text."""
+
+    value: Any
+    text: str
+    quoted: bool = False
+    place: Place = NOWHERE
+
+    def plain(self) -> Any:
+        return self.value
+
+
+class Sequence(NamedTuple):
+    items: list[Node]
+    place: Place = NOWHERE
+
+    def plain(self) -> Any:
+        return [item.plain() for item in self.items]
+
+
+class Entry(NamedTuple):
+    """A key as it was written and its value; `place` is the key's."""
+
+    key: str
+    value: Node
+    place: Place
+
+
+class Mapping(NamedTuple):
+    entries: list[Entry]
+    place: Place = NOWHERE
+
+    def plain(self) -> Any:
+        return {entry.key: entry.value.plain() for entry in self.entries}
+
+
+Node = Scalar | Sequence | Mapping
+
+_WORDS: dict[str, bool | float | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL", "None")),  # None: settings copied out of Python
+    **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
+    **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+    **{sign + word: float(sign + "inf") for sign in ("", "+", "-") for word in (".inf", ".Inf", ".INF")},
+}
+_INT = re.compile(r"[-+]?(0x[0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|0|[1-9][0-9_]*)")
+_FLOAT = re.compile(r"[-+]?((\.[0-9][0-9_]*|[0-9][0-9_]*\.[0-9_]*)([eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+)")
+
+
+def read_plain(text: str) -> Any:
+    """What an unquoted scalar means. `0123` stays text: 83 to YAML 1.1, 123 to YAML 1.2."""
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        if _INT.fullmatch(text):
+            return int(text, 0)
+        if _FLOAT.fullmatch(text):
+            return float(text)
+    except ValueError:  # `1__0`, or more digits than Python converts
+        pass
+    return text
+
+
+def node_of(value: Any) -> Node:
+    """A Python value as a node, for values that did not come from a file."""
+    if isinstance(value, Scalar | Sequence | Mapping):
+        return value
+    if isinstance(value, AnyMapping):
+        return Mapping([Entry(str(key), node_of(item), NOWHERE) for key, item in value.items()])
+    if isinstance(value, list | tuple):
+        return Sequence([node_of(item) for item in value])
+    text = value if isinstance(value, str) else json.dumps(value)
+    return Scalar(value, text, isinstance(value, str))
+
+
+def shown(node: Node, limit: int = 40) -> str:
+    """The value as a sentence quotes it: text in quotes, anything else as it was written, long ones cut."""
+    if isinstance(node, Scalar):
+        text = json.dumps(node.value, ensure_ascii=False) if isinstance(node.value, str) else node.text or "nothing"
+    else:
+        text = json.dumps(node.plain(), ensure_ascii=False)
+    text = printable(text)
+    return text if len(text) <= limit else text[: limit - 2] + " …"

@@ -1,0 +1,70 @@
+"""A key that is no parameter: which one was probably meant, and where it is written.
+
+In this order: the same word somewhere else (`stage` at the top level), a similar word among the names that are
+legal here (retired spellings included), a similar word anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from neoxargs.problems import SET, Place, Problem, listed, near
+from neoxargs.registry import REGISTRY
+
+
+def unknown(name: str, where: Place, is_section: bool = False) -> tuple[Problem, list[str]]:
+    """The problem, and the parameters or sections that it suggests; `name` is dotted and spelt with `_`."""
+    section, _, word = name.rpartition(".")
+    what = f"{section} has no key {word}" if section in REGISTRY.sections else f"{name} is not a parameter"
+    if is_section and section == "":
+        what = f"{name} is not a section"
+    found = _elsewhere(section, word)
+    if found:
+        return Problem(what, where, _moved(found, where)), found
+    here = _level(section)
+    found = _alike(word, here)
+    if found:
+        return Problem(what, where, f"did you mean {listed(_told(key, here[key]) for key in found)}?"), [
+            here[key] for key in found
+        ]
+    everywhere = {full.rpartition(".")[2]: full for full in [*REGISTRY.sections, *REGISTRY.parameters]}
+    found = [everywhere[key] for key in _alike(word, everywhere, 0.85)]
+    return Problem(what, where, _moved(found, where) if found else _legal(section)), found
+
+
+def _elsewhere(section: str, word: str) -> list[str]:
+    """The same word in other sections; the nearer the section, the earlier."""
+    names = [*REGISTRY.parameters, *REGISTRY.sections]
+    same = [full for full in names if full.rpartition(".")[2] == word and full.rpartition(".")[0] != section]
+    inside = f"{section}." if section else ""
+    return sorted(same, key=lambda full: (not full.startswith(inside), full.count("."), full))[:3]
+
+
+def _level(section: str) -> dict[str, str]:
+    """Key -> parameter for every key that may be written in a section."""
+    names = {full: full for full in [*REGISTRY.parameters, *REGISTRY.sections]}
+    names |= {old: parameter.name for old, parameter in REGISTRY.renamed.items()}
+    return {key.rpartition(".")[2]: full for key, full in names.items() if key.rpartition(".")[0] == section}
+
+
+def _alike(word: str, choices: Mapping[str, str], alike: float = 0.75) -> list[str]:
+    lower = {choice.lower(): choice for choice in choices}
+    return [lower[choice] for choice in near(word.lower(), lower, alike=alike)]
+
+
+def _told(key: str, full: str) -> str:
+    present = full.rpartition(".")[2]
+    return key if key == present else f"{present} (an older spelling is {key})"
+
+
+def _moved(found: list[str], where: Place) -> str:
+    hint = f"did you mean {listed(found)}?"
+    sections = list(dict.fromkeys(full.rpartition(".")[0] for full in found))
+    if where.file == SET or len(sections) != 1:
+        return hint
+    return hint + (f" it is written inside `{sections[0]}:`" if sections[0] else " it stands at the top level")
+
+
+def _legal(section: str) -> str:
+    keys = list(_level(section)) if section else []
+    return f"its keys: {listed(keys, 'and')}" if keys else "docs/parameters.md lists every parameter"

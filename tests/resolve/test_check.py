@@ -1,0 +1,136 @@
+"""Which written values fit a type, and what is said about those that do not."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from neoxargs.registry import REGISTRY
+from neoxargs.registry.types import Bound, Count, Fraction, Natural, NonNegative, Paths, Positive
+from neoxargs.resolve.check import Mismatch, conform, expectation
+from neoxargs.resolve.nodes import Scalar, read_plain
+
+Norm = Literal["layernorm", "rmsnorm"]
+
+
+def plain(text: str) -> Scalar:
+    return Scalar(read_plain(text), text)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "value"),
+    [
+        (plain("12"), Count, 12),
+        (plain("5e8"), Count, 500_000_000),
+        (plain("1.0"), int, 1),
+        ("10", Count, 10),
+        (" 5e8 ", Count, 500_000_000),
+        (plain("1"), float, 1.0),
+        (plain("1e-4"), NonNegative, 1e-4),
+        ("1e-4", Positive, 1e-4),
+        (plain("0"), Fraction, 0.0),
+        (plain("yes"), bool, True),
+        ("False", bool, False),
+        (plain("0"), str, "0"),
+        (plain("1e-4"), str, "1e-4"),
+        (plain("2021_02"), str, "2021_02"),
+        ("", str, ""),
+        (plain("RMSNorm"), Norm, "rmsnorm"),
+        (plain("off"), Literal["on", "off"], "off"),
+        ("warn", Literal["WARN", "warn"], "warn"),
+        (plain("2"), Literal[0, 1, 2], 2),
+        ("2", Literal[0, 1, 2], 2),
+        ([1, 2.0], list[int], [1, 2]),
+        ([0.9, 0.999], list[float] | None, [0.9, 0.999]),
+        ([], list[str], []),
+        (None, Count | None, None),
+        (3, Count | None, 3),
+        ({"a": 1}, dict[str, Any], {"a": 1}),
+        ({"a": 1}, dict[str, str], {"a": "1"}),
+        ([["flash"], 2], list[Any], [["flash"], 2]),
+        ({"a": [1]}, Any, {"a": [1]}),
+        ("a,b", Paths, "a,b"),
+        (["a"], Paths, ["a"]),
+        (plain("0.5"), Count | Positive, 0.5),
+        (plain("1000"), Count | Positive, 1000),
+        (plain("1e3"), Count | Positive, 1000.0),
+        ("all", int | list[int] | Literal["all"], "all"),
+        (plain("5"), str | int, 5),
+        ("5", int | str, "5"),
+        (plain("true"), bool | dict[str, Any], True),
+    ],
+)
+def test_what_fits_is_converted(given: Any, wanted: Any, value: Any) -> None:
+    found = conform(given, wanted)
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "sentence", "hint"),
+    [
+        ("big", Count, 'x ("big") must be a whole number, at least 1', ""),
+        (plain("0"), Count, "x (0) must be a whole number, at least 1", ""),
+        (plain("5.5"), int, "x (5.5) must be a whole number", ""),
+        (plain("yes"), int, "x (yes) must be a whole number", ""),
+        (plain("true"), float, "x (true) must be a number", ""),
+        (plain("0123"), Natural, 'x ("0123") must be a whole number, at least 0', "write 123, or 0o123 if it is octal"),
+        (plain(".nan"), float, "x (.nan) must be a number", ""),
+        (plain(".inf"), Positive, "x (.inf) must be a number, greater than 0", ""),
+        (10**400, float, f"x (1{'0' * 37} …) must be a number", ""),
+        (plain("1.5"), Fraction, "x (1.5) must be a number, from 0 to 1", ""),
+        (plain("0"), Annotated[float, Bound(gt=0, le=1)], "x (0) must be a number, greater than 0 and at most 1", ""),
+        (plain("1"), bool, "x (1) must be true or false", "write true"),
+        (plain("2"), bool, "x (2) must be true or false", ""),
+        (plain("no"), str, "x (no) must be text", 'write "no" in quotes if it is meant as text'),
+        (None, Count, "x has no value; it must be a whole number, at least 1", ""),
+        ({"a": 1}, Count, "x is one value, not a section with keys: it must be a whole number, at least 1", ""),
+        ("rmsnrm", Norm, 'x ("rmsnrm") must be one of layernorm, rmsnorm', "did you mean rmsnorm?"),
+        (plain("true"), Literal[0, 1], "x (true) must be one of 0, 1", ""),
+        (
+            ["rmsnorm"],
+            Norm,
+            'x (["rmsnorm"]) must be one of layernorm, rmsnorm',
+            'write "rmsnorm", without the brackets',
+        ),
+        ([12], Count, "x ([12]) must be a whole number, at least 1", "write 12, without the brackets"),
+        (0.9, list[float], "x (0.9) must be a list of numbers", "write [0.9]"),
+        (True, list[float], "x (true) must be a list of numbers", ""),
+        ([0.9, "b"], list[float] | None, 'x[1] ("b") must be a number', ""),
+        ([1, [2]], list[int], "x[1] ([2]) must be a whole number", "write 2, without the brackets"),
+        ([-1.0], list[NonNegative], "x[0] (-1.0) must be a number, at least 0", ""),
+        ({"a": None}, dict[str, str], "x.a has no value; it must be text", ""),
+        ("a", dict[str, Any], 'x ("a") must be a mapping of keys to values', ""),
+        (
+            "some",
+            int | list[int] | Literal["all"],
+            'x ("some") must be a whole number or all or a list of whole numbers',
+            "",
+        ),
+        (plain("-1"), Count | Positive, "x (-1) must be a whole number, at least 1, or a number, greater than 0", ""),
+    ],
+)
+def test_what_does_not_fit_is_worded(given: Any, wanted: Any, sentence: str, hint: str) -> None:
+    with pytest.raises(Mismatch) as bad:
+        conform(given, wanted)
+    assert bad.value.sentence("x") == sentence
+    assert bad.value.hint == hint
+
+
+@pytest.mark.parametrize("name", REGISTRY.parameters)
+def test_every_declared_type_is_understood(name: str) -> None:
+    wanted = REGISTRY.parameters[name].type
+    assert expectation(wanted)
+    for attack in ("§", 1.5, -1, True, None, [None], {"k": [1]}, [[1], "a"]):
+        try:
+            conform(attack, wanted)
+        except Mismatch as bad:
+            assert name in bad.sentence(name)
+
+
+@pytest.mark.parametrize("name", [name for name, parameter in REGISTRY.parameters.items() if not parameter.required])
+def test_every_default_fits_its_own_type(name: str) -> None:
+    parameter = REGISTRY.parameters[name]
+    if not parameter.derived:
+        default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        assert conform(default, parameter.type) == default

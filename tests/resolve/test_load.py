@@ -1,0 +1,137 @@
+"""Files are found, read and turned into trees with places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from neoxargs.problems import Problems
+from neoxargs.resolve import compose as composing
+from neoxargs.resolve.load import Text, parse, read_files
+from neoxargs.resolve.nodes import Mapping, Scalar
+
+
+def load(text: str) -> Any:
+    return parse(Text("my.yml", text)).plain()
+
+
+def what(text: str) -> str:
+    with pytest.raises(Problems) as bad:
+        parse(Text("my.yml", text))
+    return "\n".join(problem.what for problem in bad.value.problems)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    for name in ("125M.yml", "local.yaml", "tune.json", "both.yml", "both.json"):
+        (tmp_path / "configs" / name).write_text(f"# configs/{name}\nseed: 1\n")
+    (tmp_path / "my.yml").write_text("# my.yml\nseed: 1\n")
+    (tmp_path / "configs" / "125M").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "directory", "found"),
+    [
+        ("my.yml", None, "my.yml"),
+        ("my", None, "my.yml"),
+        ("configs/125M.yml", None, "configs/125M.yml"),
+        ("125M", "configs", "configs/125M.yml"),  # and not the folder of that name
+        ("125M.yml", "configs", "configs/125M.yml"),
+        ("local", "configs", "configs/local.yaml"),
+        ("tune", "configs", "configs/tune.json"),
+        ("both", "configs", "configs/both.yml"),
+        ("my", "configs", "my.yml"),
+        ("configs/125M", "configs", "configs/125M.yml"),
+    ],
+)
+def test_names_are_looked_up(here: Path, path: str, directory: str | None, found: str) -> None:
+    (text,) = read_files([path], directory)
+    assert text.name == found
+    assert text.text.startswith(f"# {found}\n")
+
+
+def test_every_missing_file_is_told_at_once(here: Path) -> None:
+    with pytest.raises(Problems) as bad:
+        read_files(["one", "my.yml", "two"])
+    assert [str(problem.where) for problem in bad.value.problems] == ["one", "two"]
+
+
+@pytest.mark.parametrize("text", ["\ufeffseed: 1\n", "seed: 1\r\nlr: 2\r\n", "---\nseed: 1\n...\n", "{seed: 1,}"])
+def test_forms_that_are_fine(here: Path, text: str) -> None:
+    (here / "form.yml").write_bytes(text.encode())
+    (found,) = read_files(["form"])
+    assert parse(found).plain()["seed"] == 1
+
+
+@pytest.mark.parametrize("tabs", ['{\n\t"a":\t1,\n\t"b": [1,\t2]\n}\n', '{"a": 1,\t"b": [1, 2]\t}'])
+def test_json_with_tabs(tabs: str) -> None:
+    assert load(tabs) == {"a": 1, "b": [1, 2]}
+
+
+def test_python_spellings_in_braces() -> None:
+    assert load('{"a": True, "b": {"c": None, "d": False,},}') == {"a": True, "b": {"c": None, "d": False}}
+
+
+def test_places_are_those_of_the_file() -> None:
+    tree = parse(Text("my.yml", "# first\nzero-optimization:\n  stage: 1  # one\n"))
+    section = tree.entries[0]
+    assert (str(section.place), section.key) == ("my.yml:2:1", "zero-optimization")
+    assert isinstance(section.value, Mapping)
+    stage = section.value.entries[0].value
+    assert isinstance(stage, Scalar)
+    assert stage.place == ("my.yml", 3, 10, "  stage: 1  # one", 1)
+
+
+def test_quotes_make_text() -> None:
+    assert load('{a: "1", b: \'1e3\', c: 1e3, d: "null"}') == {"a": "1", "b": "1e3", "c": 1000.0, "d": "null"}
+
+
+def test_blocks_of_text() -> None:
+    assert load("a: |\n  1\nb: >\n  x\n  y\nc: 1\n  2\n") == {"a": "1\n", "b": "x y\n", "c": "1 2"}
+
+
+def test_aliases_repeat_values() -> None:
+    assert load("a: &x [1, 2]\nb: *x\n") == {"a": [1, 2], "b": [1, 2]}
+
+
+def test_merge_keys_give_way_to_what_is_written() -> None:
+    text = "a: &a {x: 1, y: 1, z_z: 1}\nb: &b {x: 2, w: 2}\nc: {<<: [*a, *b], y: 3, z-z: 3}\nd: {<<: *a}\n"
+    loaded = load(text)
+    assert loaded["c"] == {"y": 3, "z-z": 3, "x": 1, "w": 2}
+    assert loaded["d"] == loaded["a"]
+
+
+def test_a_quoted_merge_sign_is_a_key() -> None:
+    assert load('{"<<": 1}') == {"<<": 1}
+
+
+def test_an_alias_bomb_is_not_unfolded() -> None:
+    lines = ["a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)]
+    assert "more than 200000 values" in what("\n".join(lines))
+
+
+def test_depth_is_limited_before_python_or_c_runs_out_of_stack() -> None:
+    assert "nested more than 32 deep" in what("a: " + "[" * 100_000)
+    assert load("a: " + "[" * 31 + "]" * 31)["a"] != 1
+
+
+def test_several_problems_of_form_are_told_at_once() -> None:
+    sentences = what("a: !!str 1\n1: x\na: 2\n")
+    assert sentences.count("\n") == 2
+
+
+def test_pyyaml_without_its_c_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(composing, "_LOADER", yaml.SafeLoader)
+    assert load('{\n\t"a":\t1e-4}') == {"a": 1e-4}
+    assert load("a: [1, {b: x}]\n") == {"a": [1, {"b": "x"}]}
+    assert what("a:\n\tb: 1") == "a tab indents this line; YAML is indented by spaces"
+    assert what("a: [1, 2\nb: 2\n").startswith("a `,` or the closing `]` is missing")
+    assert what('a: "x\n') == "this quote is never closed"
+    assert what("a: {b: 1") == "this `{` is never closed"

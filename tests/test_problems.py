@@ -1,0 +1,71 @@
+"""How problems are drawn."""
+
+from __future__ import annotations
+
+from neoxargs.problems import SET, Place, Problem, Problems, did_you_mean, listed, near, printable, render
+
+
+def test_a_problem_points_below_its_line() -> None:
+    place = Place("my.yml", 12, 1, "hiden_size: 768", 10)
+    assert render([Problem("hiden_size is not a parameter", place, "did you mean hidden_size?")]) == (
+        "my.yml:12:1: error: hiden_size is not a parameter\n"
+        "  12 | hiden_size: 768\n"
+        "     | ^^^^^^^^^^\n"
+        "  = did you mean hidden_size?"
+    )
+
+
+def test_a_set_shows_the_argument() -> None:
+    place = Place(SET, 1, 6, "seed=x", 1)
+    assert render([Problem("seed must be a number", place)]) == (
+        "--set: error: seed must be a number\n  --set seed=x\n             ^"
+    )
+
+
+def test_both_places_of_a_conflict_are_drawn() -> None:
+    first, second = Place("a.yml", 1, 1, "seed: 1", 7), Place("b.yml", 2, 3, "  seed: 2", 7)
+    text = render([Problem("seed is given twice", second, also=(first,))])
+    assert "  also at a.yml:1:1\n  1 | seed: 1\n    | ^^^^^^^" in text
+
+
+def test_a_place_is_not_its_own_other_place() -> None:
+    place = Place("a.yml", 1, 1, "seed: 1", 7)
+    assert "also" not in render([Problem("no", place, also=(place,))])
+
+
+def test_a_file_as_a_whole_has_no_line() -> None:
+    assert render([Problem("there is no such file", Place("no.yml", 0, 0))]) == "no.yml: error: there is no such file"
+
+
+def test_a_problem_of_nowhere_comes_last() -> None:
+    problems = [Problem("c"), Problem("b", Place("f", 9, 1)), Problem("a", Place("f", 2, 1), severity="warning")]
+    assert render(problems) == "f:2:1: warning: a\n\nf:9:1: error: b\n\nerror: c"
+
+
+def test_long_lines_are_cut_around_the_caret() -> None:
+    line = "a" * 300 + "X" + "b" * 300
+    _, excerpt, carets = render([Problem("x", Place("f", 1, 301, line))]).split("\n")
+    assert len(excerpt) < 130
+    assert excerpt[carets.index("^")] == "X"
+
+
+def test_a_line_cannot_command_the_terminal() -> None:
+    excerpt = render([Problem("x", Place("f", 1, 3, "a\tX\x1b[31m"))])
+    assert "a X\N{REPLACEMENT CHARACTER}[31m" in excerpt
+    assert printable("tab\there") == "tab here"
+
+
+def test_problems_carry_their_drawing() -> None:
+    assert str(Problems([Problem("a"), Problem("b")])) == "error: a\n\nerror: b"
+
+
+def test_near_names() -> None:
+    assert near("hiden_size", ["seed", "hidden_size"]) == ["hidden_size"]
+    assert did_you_mean("hiden_size", ["seed", "hidden_size"]) == "did you mean hidden_size?"
+    assert did_you_mean("xyz", ["seed"]) == ""
+
+
+def test_words_in_a_row() -> None:
+    assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b or c"]
+    assert listed(["a", "b"], "and") == "a and b"
+    assert listed(map(str, range(20)), most=2) == "0, 1 and 18 more"
