@@ -1,0 +1,86 @@
+"""Initial weights depend on the seed and the parameter's name, not on who holds which part."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from ranks import run_ranks
+from small_gpt import VOCABULARY, build, join, named, small
+from torch import Tensor
+
+from neoxargs.registry.model import Init, Shape
+from neoxargs.train.mesh import Axis
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.init import METHODS, draw, values
+from neoxargs.train.model.layers import Make
+
+
+def one_process(seed: int = 1234) -> dict[str, Tensor]:
+    return {name: p.detach() for name, p in GPT(small(), VOCABULARY, Make(seed)).named_parameters()}
+
+
+def part(sizes: dict[str, int]) -> dict[str, Tensor]:
+    torch.manual_seed(torch.distributed.get_rank())  # whatever the ranks drew before
+    return {name: p.detach().clone() for name, p in named(build(small(**sizes))).items()}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipe"), [(2, 0), (1, 2), (2, 2)], ids=["two tensor ranks", "two stages", "two of both"]
+)
+def test_the_same_on_every_layout(tensor: int, pipe: int) -> None:
+    whole = one_process()
+    ranks = run_ranks(part, tensor * max(1, pipe), {"model_parallel_size": tensor, "pipe_parallel_size": pipe})
+    found = join(ranks, whole)
+    for name, value in whole.items():
+        assert torch.equal(found[name], value), name
+
+
+def test_another_seed_gives_other_weights() -> None:
+    first, second = one_process(1), one_process(2)
+    drawn = [name for name, value in first.items() if value.std() > 0]
+    assert drawn
+    assert not any(torch.equal(first[name], second[name]) for name in drawn)
+
+
+def test_no_two_parameters_are_drawn_alike() -> None:
+    drawn = [value.flatten()[:32] for value in one_process().values() if value.std() > 0]
+    for index, value in enumerate(drawn):
+        assert not any(torch.allclose(value / value.std(), other / other.std()) for other in drawn[:index])
+
+
+def test_padding_the_vocabulary_further_leaves_the_other_rows() -> None:
+    narrow, wide = (Make().at("x").parameter("w", (rows, 32), METHODS["normal"](0.02, 2, 32)) for rows in (64, 128))
+    assert torch.equal(narrow, wide[:64])
+
+
+def test_a_slice_is_a_part_of_the_whole() -> None:
+    method = METHODS["orthogonal"](0.02, 2, 32)
+    whole = Make().parameter("w", (8, 6), method)
+    right = Make(tensor=Axis(2, 1)).parameter("w", (8, 6), method, split=1)
+    assert torch.equal(right, whole[:, 3:])
+    assert right.tensor_model_parallel
+    assert not whole.tensor_model_parallel
+
+
+#: What the standard deviation of a 256 x 256 matrix must be, for std 0.02, 8 layers and hidden size 64.
+DEVIATIONS = {
+    "normal": 0.02,
+    "scaled_normal": 0.02 / 4,
+    "single_residual_scaled_normal": 0.02 / math.sqrt(8),
+    "orthogonal": math.sqrt(2 / 256),
+    "scaled_orthogonal": math.sqrt(2 / 8 / 256),
+    "xavier_uniform": math.sqrt(2 / 512),
+    "xavier_normal": math.sqrt(2 / 512),
+    "small_init": math.sqrt(2 / (5 * 64)),
+    "wang_init": 2 / 8 / 8,
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_deviation(method: str) -> None:
+    shape = Shape(num_layers=8, hidden_size=64)
+    value = values((256, 256), draw(method, Init(init_method_std=0.02), shape), seed=1, name="w")
+    assert value.mean().item() == pytest.approx(0, abs=0.02 * value.std().item())
+    assert value.std().item() == pytest.approx(DEVIATIONS[method], rel=0.02)
