@@ -8,7 +8,8 @@
 `.` in a parameter's name is `__` in a rule (`zero_optimization__stage`). A rule runs when its result was
 not written. A rule that lists its own result among its inputs always runs and receives what was written,
 or None (that is how `train_batch_size` = a x b x c is solved for whichever is missing). `None` as a result
-leaves the default. `gpus` (how many processes run) and `written` (the names the user gave) are inputs too.
+leaves the default. Inputs too are `gpus` (how many processes run), `written` (the names the user gave), `sections`
+(the sections the user gave), `auto` (the names given as `auto`) and `default` (name -> its default in the dialect).
 """
 
 from __future__ import annotations

@@ -1,0 +1,42 @@
+"""Activation checkpointing: Megatron's flags and DeepSpeed's section `activation_checkpointing` are one setting.
+
+`checkpoint_activations` itself has no counterpart there: the model decides what is computed again, the section says
+where what is kept lies meanwhile.
+"""
+
+from __future__ import annotations
+
+from neoxargs.resolve.rules.declare import check, derive
+from neoxargs.resolve.rules.spellings import same
+
+partition = same("partition_activations", "activation_checkpointing.partition_activations")
+contiguous = same("contiguous_checkpointing", "activation_checkpointing.contiguous_memory_optimization")
+in_cpu = same("checkpoint_in_cpu", "activation_checkpointing.cpu_checkpointing")
+synchronize = same("synchronize_each_layer", "activation_checkpointing.synchronize_checkpoint_boundary")
+profile = same("profile_backward", "activation_checkpointing.profile")
+
+
+@derive
+def activation_checkpointing__number_checkpoints(
+    checkpoint_activations: bool, contiguous_checkpointing: bool, num_layers: int, checkpoint_num_layers: int
+) -> int | None:
+    """num_layers / checkpoint_num_layers, which a contiguous buffer must know beforehand"""
+    if not (checkpoint_activations and contiguous_checkpointing):
+        return None
+    return -(-num_layers // checkpoint_num_layers)
+
+
+@check
+def contiguous_needs_partitions(contiguous_checkpointing: bool, partition_activations: bool) -> tuple[str, str] | None:
+    """DeepSpeed lays out one contiguous buffer only for activations that tensor parallel ranks share."""
+    if not contiguous_checkpointing or partition_activations:
+        return None
+    return "contiguous_checkpointing needs partition_activations", "write partition_activations: true as well"
+
+
+@check
+def chunks_fit_the_model(checkpoint_activations: bool, checkpoint_num_layers: int, num_layers: int) -> str | None:
+    """Recomputing more layers at a time than there are recomputes all of them."""
+    if not checkpoint_activations or checkpoint_num_layers <= num_layers:
+        return None
+    return f"checkpoint_num_layers ({checkpoint_num_layers}) must be at most num_layers ({num_layers})"

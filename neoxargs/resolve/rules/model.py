@@ -1,0 +1,163 @@
+"""The model's shape: what follows from the sizes that were written, and which sizes do not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from neoxargs.problems import did_you_mean
+from neoxargs.resolve.rules.arithmetic import multiple, nearest
+from neoxargs.resolve.rules.declare import Contradiction, check, derive
+
+#: What a layer can be.
+KINDS = (
+    "global", "local", "flash", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer", "gmlp", "amlp", "mamba",
+    "rwkv",
+)  # fmt: skip
+#: Layers that have attention heads which GPT-NeoX can share between queries.
+GROUPED = ("global", "flash")
+#: Layers without attention heads.
+HEADLESS = ("mamba", "rwkv", "gmlp")
+Refusal = tuple[str, str] | None
+
+
+@derive
+def attention_config(attention_config: Sequence[Any] | None, num_layers: int, sparsity: str) -> list[str]:
+    """one kind of attention for each layer; a pattern is repeated, and without one every layer is `global`"""
+    if attention_config is None:
+        return [SPARSITY[sparsity][layer % 2] for layer in range(num_layers)]
+    if sparsity != "none":
+        raise Contradiction(
+            f"attention_config and sparsity ({sparsity}) both say which layers are sparse",
+            "remove sparsity; attention_config is today's way of saying it",
+        )
+    if all(isinstance(item, str) for item in attention_config):
+        layers = list(attention_config)
+    else:
+        layers = [kind for item in attention_config for kind in _repeated(item, num_layers)]
+    if len(layers) != num_layers:
+        raise Contradiction(
+            f"attention_config describes {len(layers)} layers, but num_layers is {num_layers}",
+            'write "all" instead of a number to repeat a pattern over all layers: [[["global"], "all"]]',
+        )
+    return layers
+
+
+#: The retired `sparsity`, as what layers 0 and 1, 2 and 3, … are. GPT-NeoX began `interspersed` with a sparse layer
+#: without pipeline and with a dense one in a pipeline, where all published files ran; here it is the same in both.
+SPARSITY = {
+    "none": ("global", "global"),
+    "all": ("sparse_variable", "sparse_variable"),
+    "interspersed": ("global", "sparse_variable"),
+}
+
+
+def _repeated(item: Any, num_layers: int) -> Iterator[str]:
+    """The layers of one `[[kinds], times]`."""
+    match item:
+        case [[*kinds], "all" | int() as times] if kinds and all(isinstance(kind, str) for kind in kinds):
+            pass
+        case _:
+            raise Contradiction(
+                f"attention_config has {item} where [[kinds of layers], times] belongs",
+                'write for example [[["global"], 10], [["flash"], 2]], or [[["local", "global"], "all"]]',
+            )
+    if times == "all" and num_layers % len(kinds):
+        raise Contradiction(
+            f'attention_config repeats {len(kinds)} kinds of layers over "all" layers, '
+            f"but num_layers ({num_layers}) is no multiple of {len(kinds)}",
+            f"nearest num_layers: {nearest(num_layers, len(kinds))}",
+        )
+    yield from kinds * (num_layers // len(kinds) if times == "all" else times)
+
+
+@derive
+def num_kv_heads(num_attention_heads: int) -> int:
+    """every attention head has keys and values of its own"""
+    return num_attention_heads
+
+
+@derive
+def intermediate_size(intermediate_size: int | None, hidden_size: int, expansion_factor: float | None) -> int:
+    """4 x hidden_size, or expansion_factor x hidden_size"""
+    if intermediate_size is not None and expansion_factor is not None:
+        raise Contradiction(
+            f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor}) "
+            "both say how wide the MLP is",
+            "keep one of them",
+        )
+    return intermediate_size or int((expansion_factor or 4) * hidden_size)
+
+
+@derive
+def attention_softmax_in_fp32(apply_query_key_layer_scaling: bool) -> bool | None:
+    """apply_query_key_layer_scaling undoes its scaling inside a softmax that must be fp32"""
+    return True if apply_query_key_layer_scaling else None
+
+
+@check
+def known_kinds_of_layers(attention_config: Sequence[str]) -> Refusal:
+    """Every layer is of a kind that exists."""
+    unknown = next((kind for kind in attention_config if kind not in KINDS), None)
+    if unknown is None:
+        return None
+    hint = did_you_mean(unknown, KINDS) or f"layers can be {', '.join(KINDS)}"
+    return f"attention_config has no kind of layer called {unknown}", hint
+
+
+@check
+def heads_divide_hidden(hidden_size: int, num_attention_heads: int, attention_config: Sequence[str]) -> Refusal:
+    """Every attention head is equally wide."""
+    if all(kind in HEADLESS for kind in attention_config):
+        return None
+    return multiple("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
+
+
+@check
+def kv_heads_divide_heads(num_attention_heads: int, num_kv_heads: int, attention_config: Sequence[str]) -> Refusal:
+    """Every key and value head serves equally many queries, in kinds of attention that can do so."""
+    if num_kv_heads == num_attention_heads:
+        return None
+    other = next((kind for kind in attention_config if kind not in GROUPED), None)
+    if other:
+        sentence = f"num_kv_heads ({num_kv_heads}) below num_attention_heads ({num_attention_heads}) does not work"
+        return f"{sentence} with {other} layers", f"only {' and '.join(GROUPED)} attention shares keys and values"
+    return multiple("num_attention_heads", num_attention_heads, "num_kv_heads", num_kv_heads)
+
+
+@check
+def positions_reach(seq_length: int, max_position_embeddings: int, pos_emb: str) -> Refusal:
+    """A learned position embedding has a vector for every position of a sequence."""
+    if pos_emb != "learned" or seq_length <= max_position_embeddings:
+        return None
+    return (
+        f"seq_length ({seq_length}) is more than max_position_embeddings ({max_position_embeddings})",
+        f"write max_position_embeddings: {seq_length}",
+    )
+
+
+@check
+def layers_divide_into_unique_ones(num_layers: int, num_unique_layers: int | None) -> Refusal:
+    """Every unique layer is used equally often."""
+    if num_unique_layers is None:
+        return None
+    if num_unique_layers > num_layers:
+        sentence = f"num_unique_layers ({num_unique_layers}) must be at most num_layers ({num_layers})"
+        return sentence, "leave num_unique_layers out to give every layer weights of its own"
+    return multiple("num_layers", num_layers, "num_unique_layers", num_unique_layers)
+
+
+@check
+def fused_gelu_is_not_onnx_safe(onnx_safe: bool, bias_gelu_fusion: bool) -> Refusal:
+    """The fused kernel cannot be exported."""
+    if not (onnx_safe and bias_gelu_fusion):
+        return None
+    return "onnx_safe and bias_gelu_fusion exclude each other", "remove one of the two"
+
+
+@check
+def gmlp_keeps_whole_activations(attention_config: Sequence[str], partition_activations: bool) -> Refusal:
+    """A gMLP block mixes along the sequence, which is what partitioned activations are cut along."""
+    if not partition_activations or not {"gmlp", "amlp"} & set(attention_config):
+        return None
+    return "gmlp and amlp layers exclude partition_activations", "write partition_activations: false"

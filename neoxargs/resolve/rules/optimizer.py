@@ -1,0 +1,142 @@
+"""The optimizer: Megatron's and GPT-NeoX's top-level names and DeepSpeed's section `optimizer` are one setting."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve.rules.declare import Contradiction, check, derives
+from neoxargs.resolve.rules.spellings import Default, agreed
+
+Refusal = tuple[str, str] | None
+#: GPT-NeoX's learning rate and betas where nobody writes any.
+LR = 0.001
+
+
+def is_adam(kind: str) -> bool:
+    """Adam in one of its forms, for which Megatron's names are meant."""
+    return "adam" in kind.lower() and kind.lower() not in ("radam", "nadam", "adamax", "sparseadam")
+
+
+def is_onebit(kind: str) -> bool:
+    """Optimizers of DeepSpeed that compress their communication."""
+    return kind.lower() in ("onebitadam", "zerooneadam", "onebitlamb")
+
+
+def takes(kind: str, parameter: str) -> bool:
+    """Does this type of optimizer have such a parameter?"""
+    only_for = REGISTRY.parameters[f"optimizer.params.{parameter}"].only_for
+    return not only_for or kind.lower() in only_for
+
+
+@derives("optimizer_type", "optimizer.type")
+def optimizer_type(optimizer_type: str | None, optimizer__type: str | None) -> dict[str, str]:
+    """optimizer_type and optimizer.type are one setting; without either it is Adam"""
+
+    def alike(one: str, other: str) -> bool:
+        return one.lower() == other.lower()
+
+    agreed({"optimizer_type": optimizer_type, "optimizer.type": optimizer__type}, alike)
+    kind = optimizer__type or optimizer_type or "Adam"
+    return {"optimizer_type": kind, "optimizer.type": kind}
+
+
+@derives("lr", "optimizer.params.lr")
+def lr(lr: float | None, optimizer__params__lr: float | None) -> dict[str, float]:
+    """lr and optimizer.params.lr are one setting; without either it is 0.001"""
+    rate = agreed({"lr": lr, "optimizer.params.lr": optimizer__params__lr})
+    rate = LR if rate is None else rate
+    return {"lr": rate, "optimizer.params.lr": rate}
+
+
+@derives("adam_beta1", "adam_beta2", "optimizer.params.betas")
+def betas(
+    adam_beta1: float | None,
+    adam_beta2: float | None,
+    optimizer__params__betas: Sequence[float] | None,
+    optimizer__type: str,
+    default: Default,
+) -> dict[str, object]:
+    """adam_beta1 and adam_beta2 are the two optimizer.params.betas"""
+    given = optimizer__params__betas
+    if given is not None and (len(given) != 2 or not all(0 <= beta < 1 for beta in given)):
+        raise Contradiction(
+            f"optimizer.params.betas ({list(given)}) must be two numbers from 0 to below 1",
+            "write for example betas: [0.9, 0.95]",
+        )
+    written = (adam_beta1, adam_beta2)
+    first, second = [
+        agreed({f"adam_beta{i + 1}": written[i], "optimizer.params.betas": given[i] if given else None})
+        for i in range(2)
+    ]
+    meant = first is not None or second is not None or is_adam(optimizer__type)
+    first = default("adam_beta1") if first is None else first
+    second = default("adam_beta2") if second is None else second
+    both = [first, second] if meant and takes(optimizer__type, "betas") else None
+    return {"adam_beta1": first, "adam_beta2": second, "optimizer.params.betas": both}
+
+
+@derives("adam_eps", "optimizer.params.eps")
+def eps(
+    adam_eps: float | None, optimizer__params__eps: float | None, optimizer__type: str, default: Default
+) -> dict[str, float | None]:
+    """adam_eps and optimizer.params.eps are one setting"""
+    small = agreed({"adam_eps": adam_eps, "optimizer.params.eps": optimizer__params__eps})
+    meant = (small is not None or is_adam(optimizer__type)) and takes(optimizer__type, "eps")
+    small = default("adam_eps") if small is None else small
+    return {"adam_eps": small, "optimizer.params.eps": small if meant else None}
+
+
+@derives("weight_decay", "optimizer.params.weight_decay")
+def weight_decay(
+    weight_decay: float | None, optimizer__params__weight_decay: float | None, optimizer__type: str, default: Default
+) -> dict[str, float | None]:
+    """weight_decay and optimizer.params.weight_decay are one setting"""
+    nested = "optimizer.params.weight_decay"
+    pull = agreed({"weight_decay": weight_decay, nested: optimizer__params__weight_decay})
+    pull = default("weight_decay") if pull is None else pull
+    return {"weight_decay": pull, nested: pull if takes(optimizer__type, "weight_decay") else None}
+
+
+@derives("gradient_clipping", "clip_grad")
+def clipping(
+    gradient_clipping: float | None,
+    clip_grad: float | None,
+    optimizer__params__max_grad_norm: float | None,
+    default: Default,
+) -> dict[str, float]:
+    """gradient_clipping, clip_grad and the retired optimizer.params.max_grad_norm are one setting"""
+    norm = agreed(
+        {
+            "gradient_clipping": gradient_clipping,
+            "clip_grad": clip_grad,
+            "optimizer.params.max_grad_norm": optimizer__params__max_grad_norm,
+        }
+    )
+    norm = default("gradient_clipping") if norm is None else norm
+    return {"gradient_clipping": norm, "clip_grad": norm}
+
+
+@check
+def settings_belong_to_the_optimizer(optimizer__type: str, written: Collection[str]) -> Refusal:
+    """Every written setting is one that this optimizer has."""
+    return _strangers("optimizer", optimizer__type, written)
+
+
+@check
+def settings_belong_to_the_scheduler(scheduler__type: str | None, written: Collection[str]) -> Refusal:
+    """Every written setting is one that this schedule has."""
+    return _strangers("scheduler", scheduler__type, written)
+
+
+def _strangers(section: str, kind: str | None, written: Collection[str]) -> Refusal:
+    """The first written `section.params` key that another type reads, not this one."""
+    types = {t for p in REGISTRY.parameters.values() if p.name.startswith(f"{section}.params.") for t in p.only_for}
+    if kind is None or kind.lower() not in types:
+        return None
+    for name in sorted(written):
+        parameter = REGISTRY.parameters[name]
+        if name.startswith(f"{section}.params.") and parameter.only_for and kind.lower() not in parameter.only_for:
+            own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.only_for or (kind,))]
+            return f"{name} is not a setting of {section}.type {kind}", f"{kind} has {', '.join(own)}"
+    return None

@@ -1,0 +1,125 @@
+"""Number format and loss scaling: `precision`, the sections `fp16` and `bf16`, and Megatron's names for their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from neoxargs.resolve.rules.declare import Contradiction, check, derive, derives
+from neoxargs.resolve.rules.spellings import Default, agreed, same
+
+#: GPT-NeoX's word for each format -> the section of DeepSpeed's JSON that turns it on.
+SECTIONS = {"fp16": "fp16", "bfloat16": "bf16"}
+Refusal = tuple[str, str] | None
+
+
+@derives("precision", "fp16.enabled", "bf16.enabled")
+def precision(
+    precision: str | None, fp16__enabled: bool | None, bf16__enabled: bool | None, fp16__type: str | None
+) -> dict[str, object]:
+    """precision, fp16.enabled and bf16.enabled agree; without any of them the model computes in fp32"""
+    if precision == "bf16":
+        precision = "bfloat16"
+    if fp16__type is not None:
+        fp16__enabled = None  # `fp16: {type: bfloat16, enabled: true}` once turned on the type that it names
+    enabled = {"fp16": fp16__enabled, "bfloat16": bf16__enabled}
+    chosen = [name for name, on in enabled.items() if on]
+    if len(chosen) > 1:
+        raise Contradiction("fp16.enabled and bf16.enabled are both true", "a model computes in one of them")
+    for name, on in enabled.items():
+        if precision is not None and on is not None and on != (precision == name):
+            raise Contradiction(
+                f"precision ({precision}) and {SECTIONS[name]}.enabled ({str(on).lower()}) contradict each other",
+                f"leave one of them out: `precision: {name}` turns the section {SECTIONS[name]} on by itself",
+            )
+    precision = precision or (chosen[0] if chosen else "fp32")
+    return {"precision": precision, **{f"{SECTIONS[name]}.enabled": name == precision for name in SECTIONS}}
+
+
+@check
+def sections_say_whether(
+    precision: str, sections: Collection[str], written: Collection[str], auto: Collection[str]
+) -> Refusal:
+    """A section `fp16` or `bf16` that does not say whether it is on leaves it off, which nobody means."""
+    for name, section in SECTIONS.items():
+        key = f"{section}.enabled"
+        if section in sections and name != precision and "precision" not in written and key not in (*written, *auto):
+            return (
+                f"section {section} does not say {key}, so the model would compute in {precision}",
+                f"write {section}: {{enabled: true}}, or remove the section",
+            )
+    return None
+
+
+window = same("loss_scale_window", "fp16.loss_scale_window")
+hysteresis = same("hysteresis", "fp16.hysteresis")
+
+
+@derives("min_scale", "fp16.min_loss_scale")
+def min_scale(min_scale: float | None, fp16__min_loss_scale: int | None, default: Default) -> dict[str, float]:
+    """min_scale and fp16.min_loss_scale are one setting"""
+    lowest = agreed({"min_scale": min_scale, "fp16.min_loss_scale": fp16__min_loss_scale})
+    if lowest is None:
+        lowest = default("min_scale")
+    if lowest != int(lowest):
+        raise Contradiction(f"min_scale ({lowest}) must be a whole number", "DeepSpeed counts it in whole steps")
+    return {"min_scale": int(lowest), "fp16.min_loss_scale": int(lowest)}
+
+
+@derives("loss_scale", "fp16.loss_scale")
+def loss_scale(loss_scale: float | None, fp16__loss_scale: float | None) -> dict[str, float | None]:
+    """loss_scale and fp16.loss_scale are one setting; 0, or none at all, adapts the scale"""
+    scale = agreed({"loss_scale": loss_scale, "fp16.loss_scale": fp16__loss_scale}) or 0.0
+    return {"loss_scale": scale or None, "fp16.loss_scale": scale}
+
+
+@derive
+def dynamic_loss_scale(fp16__loss_scale: float) -> bool:
+    """a fixed loss_scale is not adapted"""
+    return fp16__loss_scale == 0
+
+
+@derive
+def communication_data_type(fp32_allreduce: bool) -> str | None:
+    """fp32_allreduce sums gradients in fp32, which DeepSpeed calls communication_data_type"""
+    return "fp32" if fp32_allreduce else None
+
+
+@check
+def cross_entropy_in_fp16(fp16_lm_cross_entropy: bool, precision: str) -> Refusal:
+    """The loss can only be computed in fp16 where the model is."""
+    if not fp16_lm_cross_entropy or precision == "fp16":
+        return None
+    return f"fp16_lm_cross_entropy needs precision fp16, but precision is {precision}", "remove fp16_lm_cross_entropy"
+
+
+@check
+def amp_is_alone(amp__enabled: bool, precision: str, zero_optimization__stage: object) -> Refusal:
+    """apex's mixed precision wraps model and optimizer itself."""
+    if not amp__enabled:
+        return None
+    if precision != "fp32":
+        return f"amp.enabled and precision ({precision}) exclude each other", "keep one of them"
+    if zero_optimization__stage != 0:
+        sentence = f"amp.enabled and zero_optimization.stage ({zero_optimization__stage}) exclude each other"
+        return sentence, "write precision: fp16 instead of amp"
+    return None
+
+
+@check
+def sixteen_bit_masters_need_zero(
+    fp16__fp16_master_weights_and_grads: bool,
+    bf16__bf16_master_weights_and_grads: bool,
+    bf16__bf16_optimizer_states: bool,
+    zero_optimization__stage: object,
+) -> Refusal:
+    """Only the optimizers of ZeRO 1 to 3 can keep their own copies in 16 bits."""
+    asked = {
+        "fp16.fp16_master_weights_and_grads": fp16__fp16_master_weights_and_grads,
+        "bf16.bf16_master_weights_and_grads": bf16__bf16_master_weights_and_grads,
+    }
+    for name, on in asked.items():
+        if on and zero_optimization__stage == 0:
+            return f"{name} needs zero_optimization.stage 1, 2 or 3", "write zero_optimization: {stage: 1}"
+    if bf16__bf16_optimizer_states and not bf16__bf16_master_weights_and_grads:
+        return "bf16.bf16_optimizer_states needs bf16.bf16_master_weights_and_grads", "write both as true"
+    return None
