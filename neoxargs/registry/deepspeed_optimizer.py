@@ -67,8 +67,10 @@ class OptimizerParams(Group, origin="DSC", section="optimizer.params"):
     bias_correction: bool = param(True, only_for=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam"))
     """Correct the running means for starting at zero."""
 
-    amsgrad: bool = param(False, only_for=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam", "cpu_torch_adam"))
-    """Keep the largest mean square ever seen. Only torch's Adam can: elsewhere true is an error."""
+    amsgrad: bool = param(
+        False, only_for=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam", "cpu_torch_adam", "adagrad")
+    )
+    """Keep the largest mean square ever seen. Only torch's Adam does; DeepSpeed's own types refuse or ignore it."""
 
     adam_w_mode: bool = param(True, only_for=("adam", "adamw", "muon"))
     """Decay weights directly (AdamW) instead of through the gradient. The type AdamW always does."""
@@ -99,7 +101,7 @@ class OptimizerParams(Group, origin="DSC", section="optimizer.params"):
     differentiable: bool = param(False, only_for=tuple(t for t in _TORCH_KERNELS if t != "adafactor"))
     """torch's implementation: let gradients flow through the step."""
 
-    decoupled_weight_decay: bool = param(False, only_for=("adam", "radam", "nadam"))
+    decoupled_weight_decay: bool = param(False, only_for=("adam", "cpu_torch_adam", "radam", "nadam"))
     """torch's implementation: decay weights directly instead of through the gradient."""
 
     # Lamb

@@ -1,0 +1,29 @@
+"""What every test relies on: CPU only, one thread, third parties' own warnings let through, the reference data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+#: Warnings that torch raises about its own code while DeepSpeed is imported.
+THIRD_PARTY = (r"ignore:`torch\.jit\.script_method` is deprecated:DeprecationWarning",)
+
+REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in THIRD_PARTY:
+        config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.fixture(scope="session")
+def reference() -> Path:
+    """The folder of reference data, which lies beside the repository."""
+    if not REFERENCE.is_dir():
+        pytest.skip(f"no reference data at {REFERENCE}")
+    return REFERENCE

@@ -1,0 +1,251 @@
+"""Every key of DeepSpeed's JSON is declared, with the default that the installed DeepSpeed assumes."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, get_args
+
+import deepspeed
+import pytest
+from deepspeed.comm.config import CommsLoggerConfig
+from deepspeed.compile.config import CompileConfig
+from deepspeed.elasticity.config import ElasticityConfig
+from deepspeed.inference.config import WeightQuantConfig
+from deepspeed.monitor.config import CometConfig, CSVConfig, DeepSpeedMonitorConfig, TensorBoardConfig, WandbConfig
+from deepspeed.runtime.config import HybridEngineConfig
+from deepspeed.runtime.config_utils import DeepSpeedConfigModel
+from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+from deepspeed.runtime.tensor_parallel.config import TPConfig, TPTrainingConfig
+from deepspeed.runtime.zenflow.zenflow_config import ZenFlowConfig
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from deepspeed.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleConfig
+from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadOptimizerConfig, DeepSpeedZeroOffloadParamConfig
+from deepspeed.utils.config import DeepSpeedThroughputTimerConfig
+from deepspeed_spy import LEAST, TESTED, Spy, installed, nested, read
+
+from neoxargs.registry import ABSENT, REGISTRY, Parameter
+
+MODELS: dict[str, type[DeepSpeedConfigModel]] = {
+    "fp16": DeepSpeedFP16Config,
+    "bf16": DeepSpeedBF16Config,
+    "zero_optimization": DeepSpeedZeroConfig,
+    "zero_optimization.offload_param": DeepSpeedZeroOffloadParamConfig,
+    "zero_optimization.offload_optimizer": DeepSpeedZeroOffloadOptimizerConfig,
+    "zero_optimization.zenflow": ZenFlowConfig,
+    "zero_optimization.leaf_module": DeepSpeedZeroLeafModuleConfig,
+    "tensorboard": TensorBoardConfig,
+    "wandb": WandbConfig,
+    "csv_monitor": CSVConfig,
+    "comet": CometConfig,
+    "comms_logger": CommsLoggerConfig,
+    "hybrid_engine": HybridEngineConfig,
+    "compile": CompileConfig,
+    "timers.throughput": DeepSpeedThroughputTimerConfig,
+    "weight_quantization": WeightQuantConfig,
+    "tensor_parallel": TPTrainingConfig,
+    "tensor_parallel.tp": TPConfig,
+}
+
+#: Fields of models that nobody can write in a JSON.
+NOT_FOR_USERS = {
+    "zero_optimization.zenflow.steps_per_epoch": "DeepSpeed counts it",
+    "tensor_parallel.dtype": "a torch.dtype",
+    "tensor_parallel.tp.mpu": "an object",
+    "tensor_parallel.tp.tp_group": "an object",
+}
+
+#: Keys that DeepSpeed asks for and that are no parameters.
+NOT_PARAMETERS = {
+    "compression_training.shared_parameters": "DeepSpeed looks for weight_quantization's one level too high",
+}
+
+#: Keys that DeepSpeed refuses or ignores and that real files contain; none is ever sent.
+REFUSED = {
+    "fp16.fp16", "fp16.type", "bf16.bf16", "bf16.loss_scale", "bf16.initial_scale_power", "bf16.loss_scale_window",
+    "bf16.hysteresis", "bf16.min_loss_scale", "optimizer.scheduler", "optimizer.params.max_grad_norm",
+}  # fmt: skip
+
+#: Always sent, so what DeepSpeed assumes does not matter.
+BATCH = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
+
+TECHNIQUES = ("weight_quantization", "activation_quantization", "sparse_pruning", "row_pruning", "channel_pruning")
+
+
+def sent(section: str = "") -> list[Parameter]:
+    """The parameters that go into DeepSpeed's JSON, of one section or all."""
+    prefix = section + "." if section else ""
+    found = [p for p in REGISTRY.parameters.values() if "deepspeed" in p.to and p.name.startswith(prefix)]
+    return [p for p in found if "." not in p.name[len(prefix) :]] if section else found
+
+
+def spied() -> Spy:
+    """What DeepSpeed asks a JSON with every section that is read key by key."""
+    notes = Spy(LEAST)
+    empty = ("activation_checkpointing", "aio", "autotuning", "checkpoint", "data_types", "flops_profiler", "nebula")
+    shared = {name: {"shared_parameters": {"enabled": True}, "different_groups": {}} for name in TECHNIQUES}
+    shared["weight_quantization"]["shared_parameters"]["fp16_mixed_quantize"] = {}
+    head = {"shared_parameters": {"enabled": True, "num_heads": 2}, "different_groups": {}}
+    snip = {"shared_parameters": {"enabled": True, "method": "snip_momentum"}, "different_groups": {}}
+    data = {"data_sampling": {"curriculum_learning": {}, "dynamic_batching": {}}, "data_routing": {"random_ltd": {}}}
+    trees: list[dict[str, Any]] = [
+        {name: {} for name in empty},
+        {"checkpoint": {"writer": {}, "parallel_write": {}}, "autotuning": {"model_info": {}}},
+        {"expert_parallel": {"enabled": False}, "torch_autocast": {"enabled": False}, "amp": {"enabled": False}},
+        {"optimizer": {"type": "Adam", "params": {}}, "scheduler": {"type": "WarmupLR", "params": {}}},
+        {"curriculum_learning": {"enabled": False}, "progressive_layer_drop": {"enabled": False}},
+        {"data_efficiency": data, "compression_training": {**shared, "head_pruning": head, "layer_reduction": {}}},
+        {"compression_training": {"sparse_pruning": snip}},
+        *({"sparse_attention": {"mode": mode}} for mode in get_args(REGISTRY.parameters["sparse_attention.mode"].type)),
+    ]
+    for tree in trees:
+        read(Spy({**LEAST, **tree}, notes=notes))
+    ElasticityConfig(Spy({}, "elasticity.", notes))
+    return notes
+
+
+@pytest.fixture(scope="module")
+def notes() -> Spy:
+    return spied()
+
+
+def plain(value: Any) -> Any:
+    """A default as a YAML file could have it."""
+    if isinstance(value, Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def test_the_pins_are_of_the_installed_version() -> None:
+    assert deepspeed.__version__ == TESTED, f"run the tests of this folder and update their TESTED{installed()}"
+
+
+@pytest.mark.parametrize("section", MODELS)
+def test_every_field_and_alias_of_a_model_is_declared(section: str) -> None:
+    fields = MODELS[section].model_fields
+    names = {f"{section}.{name}" for name, field in fields.items()}
+    names |= {f"{section}.{field.alias}" for field in fields.values() if field.alias}
+    known = {n for n in names if REGISTRY.find(n) or n in REGISTRY.sections}
+    assert names - known - set(NOT_FOR_USERS) == set(), installed()
+
+
+@pytest.mark.parametrize("section", MODELS)
+def test_a_model_has_every_key_that_is_sent_to_it(section: str) -> None:
+    fields = MODELS[section].model_fields
+    accepted = set(fields) | {field.alias for field in fields.values() if field.alias}
+    assert {p.attribute for p in sent(section)} - accepted == set(), installed()
+
+
+@pytest.mark.parametrize("section", MODELS)
+def test_receiver_defaults_are_those_of_the_model(section: str) -> None:
+    model = MODELS[section]
+    fields = {field.alias or name: field for name, field in model.model_fields.items()} | dict(model.model_fields)
+    expected = {p.name: plain(fields[p.attribute].get_default(call_default_factory=True)) for p in sent(section)}
+    assert {p.name: p.receiver_default for p in sent(section)} == expected, installed()
+
+
+def test_every_model_of_deepspeeds_configuration_is_compared() -> None:
+    seen = {type(value) for value in vars(read({})).values() if isinstance(value, DeepSpeedConfigModel)}
+    seen |= {CommsLoggerConfig, WeightQuantConfig, ZenFlowConfig}  # only there when their section is
+    assert seen - {DeepSpeedMonitorConfig} <= set(MODELS.values()), installed()
+
+
+def test_every_key_that_deepspeed_asks_for_is_declared(notes: Spy) -> None:
+    unknown = {n for n in notes.asked if not REGISTRY.find(n) and n not in REGISTRY.sections}
+    assert unknown == set(NOT_PARAMETERS), installed()
+
+
+def test_receiver_defaults_are_those_that_deepspeed_falls_back_on(notes: Spy) -> None:
+    asked = {name: default for name, default in notes.defaults.items() if REGISTRY.find(name)}
+    pins = {name: REGISTRY.parameters[name].receiver_default for name in asked}
+    assert {name for name in pins if pins[name] is ABSENT} == BATCH
+    differ = {name: (pins[name], asked[name]) for name in asked.keys() - BATCH if pins[name] != asked[name]}
+    log_level = REGISTRY.parameters["log_level"]
+    assert log_level.origins == ("DSL", "DSC")
+    assert differ.pop("log_level") == ("info", None), "the launcher's default; the engine leaves its own alone"
+    assert differ == {}, installed()
+
+
+def test_deepspeed_reads_every_top_level_key_that_is_sent_to_it(notes: Spy) -> None:
+    names = {p.name for p in sent() if "." not in p.name}
+    elsewhere = {
+        "deepspeed_extra_args",  # taken apart before it is sent
+        "fp32_allreduce",  # older versions read it; newer ones read communication_data_type
+        "sequence_parallel_size",  # read only where processes have been started
+    }
+    assert names - notes.asked == elsewhere, installed()
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "activation_checkpointing", "aio", "autotuning", "autotuning.model_info", "checkpoint", "checkpoint.writer",
+        "checkpoint.parallel_write", "data_types", "flops_profiler", "nebula", "elasticity", "expert_parallel",
+        "torch_autocast", "sparse_attention", "data_efficiency",
+        "compression_training.sparse_pruning.shared_parameters",
+        "compression_training.weight_quantization.shared_parameters",
+        "compression_training.weight_quantization.shared_parameters.fp16_mixed_quantize",
+        "compression_training.activation_quantization.shared_parameters",
+        "compression_training.row_pruning.shared_parameters", "compression_training.head_pruning.shared_parameters",
+        "compression_training.channel_pruning.shared_parameters",
+    ],
+)  # fmt: skip
+def test_deepspeed_reads_every_key_of_a_section_that_it_takes_apart(section: str, notes: Spy) -> None:
+    names = {p.name for p in sent(section)}
+    assert names, section
+    assert names - notes.asked == set(), installed()
+
+
+def with_default() -> list[Parameter]:
+    return [p for p in sent() if p.default is not None and p.default is not ABSENT]
+
+
+def test_all_defaults_together_are_accepted() -> None:
+    values = [(p.name, p.default) for p in with_default()]
+    assert len(values) > 300
+    read(nested(values))
+
+
+@pytest.mark.parametrize("parameter", with_default(), ids=lambda p: p.name)
+def test_each_default_is_accepted_alone(parameter: Parameter) -> None:
+    """With what its section always sends, and without anything else."""
+    name = parameter.name
+    above = [".".join(name.split(".")[:end]) for end in range(1, name.count(".") + 1)]
+    groups = [group for section in above if (group := REGISTRY.sections[section])]
+    always = [group.parameters[attribute] for group in groups for attribute in group.always]
+    read(nested([*((p.name, p.default) for p in always), (name, parameter.default)]))
+
+
+def test_what_deepspeed_refuses_is_never_sent() -> None:
+    assert {name for name in REFUSED if REGISTRY.parameters[name].to} == set()
+    retired = {p.name for p in REGISTRY.parameters.values() if p.origins == ("DSC",) and not p.to}
+    assert retired - REFUSED == {
+        f"zero_optimization.{name}" for name in ("cpu_offload", "cpu_offload_param", "cpu_offload_use_pin_memory")
+    }
+
+
+@pytest.mark.parametrize("name", ["cpu_offload", "cpu_offload_param"])
+def test_what_a_retired_key_becomes_is_what_deepspeed_makes_of_it(name: str) -> None:
+    parameter = REGISTRY.parameters[f"zero_optimization.{name}"]
+    assert parameter.becomes is not None
+    old = read({"zero_optimization": {name: True}}).zero_config
+    new = read(nested(parameter.becomes[True].items())).zero_config
+    assert old.offload_param == new.offload_param
+    assert old.offload_optimizer == new.offload_optimizer
+    assert parameter.becomes[False] == {}
+
+
+@pytest.mark.parametrize("old", ["bfloat16", "tensor_parallel.tensor_parallel"])
+def test_deepspeed_too_knows_the_retired_spelling_of_a_section(old: str) -> None:
+    group = REGISTRY.sections[old]
+    assert group is not None
+    parameter = next(p for p in group.parameters.values() if isinstance(p.default, bool | int))
+    value = not parameter.default if isinstance(parameter.default, bool) else parameter.default + 1
+    found = [read(nested([(f"{section}.{parameter.attribute}", value)])) for section in (old, group.section)]
+    assert found[0].bfloat16_config == found[1].bfloat16_config
+    assert found[0].tensor_parallel_config == found[1].tensor_parallel_config
+    assert REGISTRY.find(f"{old}.{parameter.attribute}") is parameter
+
+
+def test_gradient_clipping_is_pinned_to_what_deepspeed_assumes_and_not_to_the_seeds_default() -> None:
+    clipping = REGISTRY.parameters["gradient_clipping"]
+    assert (clipping.default, clipping.receiver_default) == (0.0, read({}).gradient_clipping) == (0.0, 1.0)
