@@ -30,7 +30,7 @@ class Draft:
     sections: the sections written, even empty ones.
     auto: parameters written as `auto`, which counts as not written.
     broken: parameters (or sections) whose value is unknown because of a problem with it.
-    readable: False when a file is not even YAML, so that what is missing cannot be told.
+    readable: False when a file is no YAML or has no keys, so that what is missing cannot be told.
     """
 
     values: dict[str, Value]
@@ -88,14 +88,13 @@ class _Layer:
     def text(self, text: Text) -> None:
         node, problems = compose(text)
         self.problems += problems
-        if node is None and problems:
-            self.readable = False
-            return
         try:
-            self.mapping(mapping(node, Place(text.name, 0, 0)))
+            if node is not None or not problems:
+                self.mapping(mapping(node, Place(text.name, 0, 0)))
+                return
         except Problems as stop:
             self.problems += stop.problems
-            self.readable = self.readable and node is None
+        self.readable = False
 
     def argument(self, argument: str) -> None:
         key, equals, _ = argument.partition("=")
@@ -109,7 +108,7 @@ class _Layer:
         if node is None and problems:
             self.broken.add(name)
             return
-        self.sections |= {part for part in _above(name) if part in REGISTRY.sections}
+        self.sections |= {_present(part) for part in _above(name) if part in REGISTRY.sections}
         self.entry(name, Entry(key.strip(), node or Scalar(None, ""), where), {})
 
     def mapping(self, node: Mapping, path: str = "") -> None:
@@ -139,7 +138,7 @@ class _Layer:
         first = seen.setdefault(name, entry.place)
         if first is not entry.place:
             self.problems.append(twice(name, entry.place, first))
-        self.sections.add(name)
+        self.sections.add(_present(name))
         if isinstance(entry.value, Mapping):
             self.mapping(entry.value, name + ".")
         elif not (isinstance(entry.value, Scalar) and entry.value.value is None):
@@ -174,6 +173,12 @@ def _above(name: str) -> list[str]:
     """The sections a dotted name lies in, outermost first."""
     parts = name.split(".")[:-1]
     return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _present(section: str) -> str:
+    """Today's name of a section."""
+    group = REGISTRY.sections[section]
+    return group.section if group else section
 
 
 def _dotted(name: str, entry: Entry) -> Problem:

@@ -1,0 +1,303 @@
+"""Rules in order, rewrites, defaults of the dialect, cross-checks, and everything that is wrong at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from neoxargs.problems import Place, Problem, Problems
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import resolve
+from neoxargs.resolve.check import conform
+from neoxargs.resolve.compose import Text
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.derive import EXAMPLES, complete, ordered
+from neoxargs.resolve.merge import draft
+from neoxargs.resolve.rules import CHECKS, DERIVATIONS
+from neoxargs.resolve.rules.declare import Contradiction, Rule
+
+SIZES = "num_layers: 2\nhidden_size: 8\nnum_attention_heads: 2\nseq_length: 16\nmax_position_embeddings: 16\n"
+
+
+def rule(function: Callable[..., Any], *results: str) -> Rule:
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    return Rule(function, tuple(results), tuple(name.replace("__", ".") for name in names))
+
+
+def run(text: str = SIZES, rules: tuple[Rule, ...] = (), checks: tuple[Any, ...] = (), gpus: int | None = 8) -> Config:
+    return complete(draft([Text("my.yml", text)]), gpus, rules, [rule(check) for check in checks])
+
+
+def wrong(*arguments: Any, **more: Any) -> list[Problem]:
+    with pytest.raises(Problems) as bad:
+        run(*arguments, **more)
+    return bad.value.problems
+
+
+# -- derivations -------------------------------------------------------------------------------------------------------
+
+
+def test_rules_run_after_the_rules_they_read() -> None:
+    def seed(train_iters: int) -> int:
+        """ten more"""
+        return train_iters + 10
+
+    def train_iters(gpus: int) -> int:
+        return gpus
+
+    config = run(rules=(rule(seed, "seed"), rule(train_iters, "train_iters")))
+    assert (config.training.train_iters, config.training.seed) == (8, 18)
+    assert str(config.source("seed")) == "derived: ten more"
+    assert config.source("seed").inputs == ("train_iters",)
+
+
+def test_what_is_written_is_not_derived() -> None:
+    config = run(SIZES + "seed: 3", (rule(lambda gpus: gpus, "seed"),))
+    assert config.training.seed == 3
+    assert config.written("seed")
+
+
+def test_defaults_are_inputs() -> None:
+    config = run(rules=(rule(lambda seed: seed + 1, "train_iters"),))
+    assert config.training.train_iters == REGISTRY.parameters["seed"].default + 1
+
+
+def test_none_leaves_the_default() -> None:
+    config = run(rules=(rule(lambda gpus: None, "seed"),))
+    assert config.source("seed").kind == "default"
+
+
+def solve(train_iters: int | None, lr_decay_iters: int | None) -> dict[str, Any]:
+    """the same"""
+    if train_iters and lr_decay_iters and train_iters != lr_decay_iters:
+        raise Contradiction(f"train_iters ({train_iters}) is not lr_decay_iters ({lr_decay_iters})", "leave one out")
+    either = train_iters or lr_decay_iters or 7
+    return {"train_iters": either, "lr_decay_iters": either}
+
+
+SOLVE = rule(solve, "train_iters", "lr_decay_iters")
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "written"),
+    [
+        ("", (7, 7), (False, False)),
+        ("train_iters: 3", (3, 3), (True, False)),
+        ("lr_decay_iters: 4", (4, 4), (False, True)),
+        ("lr_decay_iters: 4\ntrain_iters: 4", (4, 4), (True, True)),
+    ],
+)
+def test_a_rule_solves_for_what_is_missing(text: str, values: tuple[int, int], written: tuple[bool, bool]) -> None:
+    config = run(SIZES + text, (SOLVE,))
+    assert (config.get("train_iters"), config.get("lr_decay_iters")) == values
+    assert (config.written("train_iters"), config.written("lr_decay_iters")) == written
+
+
+def test_a_written_value_put_into_its_full_form_is_still_the_users() -> None:
+    def save(save: str) -> str:
+        """made absolute"""
+        return "/" + save
+
+    config = run(SIZES + "save: here", (rule(save, "save"),))
+    assert config.get("save") == "/here"
+    assert config.written("save")
+    assert config.source("save").text == "made absolute"
+
+
+def test_special_inputs() -> None:
+    seen: dict[str, Any] = {}
+
+    def seed(gpus: int, written: Any, sections: Any, auto: Any, default: Any) -> None:
+        seen.update(gpus=gpus, written=written, sections=sections, auto=auto, attention=default("attention_dropout"))
+
+    run(SIZES + "pos_emb: none\nfp16: {}\ntrain_batch_size: auto\n", (rule(seed, "seed"),))
+    assert seen["gpus"] == 8
+    assert {"pos_emb", "num_layers"} <= set(seen["written"])
+    assert seen["sections"] == {"fp16"}
+    assert seen["auto"] == {"train_batch_size"}
+    assert seen["attention"] == 0.0  # neox-2026's, whose pos_emb is
+
+
+def test_dotted_inputs() -> None:
+    config = run(SIZES + "fp16: {loss_scale: 4}", (rule(lambda fp16__loss_scale: int(fp16__loss_scale), "seed"),))
+    assert config.training.seed == 4
+
+
+def test_rules_that_wait_for_each_other_are_our_mistake() -> None:
+    with pytest.raises(AssertionError, match="wait for each other"):
+        ordered([rule(lambda seed: seed, "train_iters"), rule(lambda train_iters: 1, "seed")])
+
+
+def test_two_rules_for_one_result_are_our_mistake() -> None:
+    with pytest.raises(AssertionError, match="two rules derive seed"):
+        ordered([rule(lambda gpus: 1, "seed"), rule(lambda gpus: 1, "seed")])
+
+
+# -- dialects and retired names ----------------------------------------------------------------------------------------
+
+
+def test_defaults_of_the_dialect() -> None:
+    config = run("dialect: neox-2026\n" + SIZES)
+    assert config.regularization.attention_dropout == 0.0
+    assert str(config.source("attention_dropout")) == "default: neox-2026"
+    assert run().regularization.attention_dropout == 0.1
+    assert config.dialect
+    assert config.dialect.name == "neox-2026"
+
+
+def test_a_retired_name_is_rewritten() -> None:
+    config = run(SIZES + "geglu: true")
+    assert config.mlp.activation == "geglu"
+    assert str(config.source("activation")) == "derived: `geglu: true` (my.yml:6:1)"
+
+
+def test_a_rewritten_value_is_not_derived_again() -> None:
+    assert run(SIZES + "geglu: true", (rule(lambda gpus: "relu", "activation"),)).mlp.activation == "geglu"
+
+
+def test_saying_the_same_twice_is_fine() -> None:
+    assert run(SIZES + "geglu: true\nactivation: geglu").mlp.activation == "geglu"
+    assert run(SIZES + "geglu: false\nactivation: relu").mlp.activation == "relu"
+
+
+def test_a_retired_name_against_todays() -> None:
+    (problem,) = wrong(SIZES + "geglu: true\nactivation: relu")
+    assert problem.what == 'geglu: true means activation: "geglu" today, which contradicts activation: "relu"'
+    assert [str(place) for place in (problem.where, *problem.also)] == ["my.yml:6:1", "my.yml:7:1"]
+
+
+@pytest.mark.parametrize("name", [name for name, parameter in REGISTRY.parameters.items() if parameter.becomes])
+def test_every_rewrite_leads_to_legal_values(name: str) -> None:
+    becomes = REGISTRY.parameters[name].becomes
+    assert becomes
+    for value, targets in becomes.items():
+        assert conform(value, REGISTRY.parameters[name].type) == value
+        for target, today in targets.items():
+            assert conform(today, REGISTRY.parameters[target].type) == today
+
+
+# -- problems ----------------------------------------------------------------------------------------------------------
+
+
+def test_required_parameters_that_are_missing() -> None:
+    problems = wrong("seed: 1")
+    assert {problem.what.split()[0] for problem in problems} == {
+        name for name, parameter in REGISTRY.parameters.items() if parameter.required
+    }
+    assert all("write for example" in problem.hint for problem in problems)
+
+
+def test_every_required_parameter_has_an_example() -> None:
+    for name, parameter in REGISTRY.parameters.items():
+        if parameter.required:
+            assert conform(EXAMPLES[name], parameter.type)
+
+
+def test_a_misspelt_required_parameter_is_one_problem() -> None:
+    (problem,) = wrong(SIZES.replace("hidden_size", "hiden_size"))
+    assert problem.hint == "did you mean hidden_size?"
+
+
+def test_a_wrong_value_is_one_problem() -> None:
+    config_rule = rule(lambda hidden_size: hidden_size * 4, "intermediate_size")
+    (problem,) = wrong(
+        SIZES.replace("hidden_size: 8", "hidden_size: x"), (config_rule,), (lambda intermediate_size: "x",)
+    )
+    assert "hidden_size" in problem.what
+
+
+def test_a_contradiction_stands_at_the_values_it_names() -> None:
+    (problem,) = wrong(SIZES + "train_iters: 3\nlr_decay_iters: 4", (SOLVE,))
+    assert problem.what == "train_iters (3) is not lr_decay_iters (4)"
+    assert problem.hint == "leave one out"
+    assert [str(place) for place in (problem.where, *problem.also)] == ["my.yml:6:1", "my.yml:7:1"]
+
+
+def test_what_a_contradiction_leaves_unknown_is_not_judged() -> None:
+    assert len(wrong(SIZES + "train_iters: 3\nlr_decay_iters: 4", (SOLVE,), (lambda train_iters: "no",))) == 1
+
+
+def test_checks_say_a_sentence_or_a_hint_or_a_problem() -> None:
+    place = Place("else.yml", 1, 1)
+    problems = wrong(
+        SIZES,
+        (),
+        (
+            lambda seed: None,
+            lambda hidden_size: "hidden_size is odd",
+            lambda hidden_size, num_layers: ("too wide", "write less"),
+            lambda seed: Problem("elsewhere", place),
+        ),
+    )
+    assert [(problem.what, problem.hint, str(problem.where)) for problem in problems] == [
+        ("hidden_size is odd", "", "my.yml:2:1"),
+        ("too wide", "write less", "my.yml:2:1"),
+        ("elsewhere", "", "else.yml:1:1"),
+    ]
+    assert problems[1].also == (draft([Text("my.yml", SIZES)]).values["num_layers"].source.where,)
+
+
+def test_a_problem_with_a_derived_value_stands_where_it_comes_from() -> None:
+    (problem,) = wrong(SIZES, (rule(lambda num_layers: num_layers, "train_iters"),), (lambda train_iters, seed: "few",))
+    assert str(problem.where) == "my.yml:1:1"
+
+
+def test_a_problem_with_defaults_has_no_place() -> None:
+    (problem,) = wrong(SIZES, (), (lambda seed: "bad luck",))
+    assert problem.where is None
+
+
+def test_warnings_do_not_stop_a_run() -> None:
+    config = run(checks=(lambda hidden_size: Problem("narrow", severity="warning"),))
+    (warning,) = config.warnings
+    assert (warning.what, str(warning.where)) == ("narrow", "my.yml:2:1")
+
+
+def test_without_a_number_of_gpus_the_rest_is_still_judged() -> None:
+    problems = wrong(SIZES, (), (lambda gpus: "gpus", lambda seed: "seed"), gpus=None)
+    assert [problem.what for problem in problems] == ["seed"]
+
+
+def test_nothing_is_judged_by_half_a_file() -> None:
+    (problem,) = wrong("num_layers: [", (), (lambda gpus: "gpus",))
+    assert problem.where
+
+
+#: Derived where the run lands: by the launcher from the repository, by the ranks from the tokenizer.
+KNOWN_LATER = {"git_hash", "padded_vocab_size"}
+
+# -- the real rules ----------------------------------------------------------------------------------------------------
+
+
+def test_rules_know_their_parameters() -> None:
+    special = {"gpus", "written", "sections", "auto", "default"}
+    for each in [*DERIVATIONS, *CHECKS]:
+        assert set(each.results) <= set(REGISTRY.parameters), each.function.__name__
+        assert set(each.inputs) <= special | set(REGISTRY.parameters), each.function.__name__
+        assert each.sentence, each.function.__name__
+
+
+def test_the_rules_have_an_order() -> None:
+    assert len(ordered(DERIVATIONS)) == len(DERIVATIONS)
+
+
+def test_everything_that_is_derived_has_a_rule() -> None:
+    results = {name for each in DERIVATIONS for name in each.results}
+    derived = {name for name, parameter in REGISTRY.parameters.items() if parameter.derived}
+    assert derived - results == KNOWN_LATER
+
+
+def test_a_number_of_gpus_can_depend_on_the_draft(tmp_path: Any) -> None:
+    path = tmp_path / "my.yml"
+    path.write_text(SIZES + "train_micro_batch_size_per_gpu: 1\nnum_gpus: 4\nlr: 1e-4\ntrain_iters: 1\n")
+    config = resolve([path], gpus=lambda drafted: drafted.values["num_gpus"].value)
+    assert config.parallel.world_size == 4
+    with pytest.raises(Problems, match=r"hidden_size(.|\n)*no hosts"):
+        resolve([path], ["hidden_size=x"], gpus=no_hosts)
+
+
+def no_hosts(_: Any) -> int:
+    raise Problems([Problem("no hosts")])

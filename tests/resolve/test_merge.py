@@ -1,0 +1,170 @@
+"""Several files and `--set`s become one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from neoxargs.problems import render
+from neoxargs.registry.deepspeed_optimizer import OptimizerParams
+from neoxargs.registry.model import Shape
+from neoxargs.registry.regularization import Regularization
+from neoxargs.registry.runner import Runner
+from neoxargs.resolve.compose import Text
+from neoxargs.resolve.merge import Draft, draft
+
+
+def drafted(*texts: str, sets: tuple[str, ...] = ()) -> Draft:
+    return draft([Text(f"{name}.yml", text) for name, text in zip("abc", texts, strict=False)], sets)
+
+
+def values(*texts: str, sets: tuple[str, ...] = ()) -> dict[str, Any]:
+    found = drafted(*texts, sets=sets)
+    assert not found.problems, render(found.problems)
+    return {name: value.value for name, value in found.values.items()}
+
+
+def problem(*texts: str, sets: tuple[str, ...] = ()) -> str:
+    (only,) = drafted(*texts, sets=sets).problems
+    return render([only])
+
+
+def test_files_and_sections_join() -> None:
+    assert values("num-layers: 2\nfp16: {enabled: true}", "seed: 1\nfp16: {loss_scale: 0}") == {
+        "num_layers": 2,
+        "fp16.enabled": True,
+        "seed": 1,
+        "fp16.loss_scale": 0.0,
+    }
+
+
+def test_dashes_are_underscores_at_every_depth() -> None:
+    assert values("zero-optimization: {offload-param: {pin-memory: true}}") == {
+        "zero_optimization.offload_param.pin_memory": True
+    }
+
+
+def test_keys_inside_a_value_stay_as_they_are() -> None:
+    text = "autotuning: {arg_mappings: {train-batch: --train_batch_size, 'steps ': -s}}"
+    assert values(text) == {"autotuning.arg_mappings": {"train-batch": "--train_batch_size", "steps ": "-s"}}
+
+
+def test_retired_spellings_mean_the_present_name() -> None:
+    found = drafted("save-interval: 500\nbfloat16: {enabled: true}")
+    assert not found.problems
+    assert found.values["checkpoint_factor"].value == 500
+    assert str(found.values["checkpoint_factor"].source) == "a.yml:1:1"
+    assert found.values["bf16.enabled"].value is True
+    assert found.sections == {"bf16"}
+
+
+def test_a_source_spans_key_and_value() -> None:
+    place = drafted('{"seed" : 12, "fp16": {\n  "enabled": true}}').values["seed"].source.where
+    assert place is not None
+    assert place.text[place.column - 1 :][: place.width] == '"seed" : 12'
+
+
+@pytest.mark.parametrize("text", ["fp16:", "fp16: {}", "fp16: null", "fp16: ~"])
+def test_an_empty_section_counts_as_written(text: str) -> None:
+    found = drafted(text)
+    assert (found.sections, found.values, found.problems) == ({"fp16"}, {}, [])
+
+
+def test_sections_around_a_section_are_written_too() -> None:
+    assert drafted("zero_optimization: {offload_param: {}}").sections == {
+        "zero_optimization",
+        "zero_optimization.offload_param",
+    }
+    assert drafted("", sets=("optimizer.params.lr=1",)).sections >= {"optimizer", "optimizer.params"}
+
+
+def test_auto_in_deepspeeds_part_is_not_written() -> None:
+    found = drafted("train_batch_size: auto\nzero_optimization: {reduce_bucket_size: auto}\nseed: 1")
+    assert set(found.values) == {"seed"}
+    assert found.auto == {"train_batch_size", "zero_optimization.reduce_bucket_size"}
+
+
+def test_auto_elsewhere_is_a_value_like_any_other() -> None:
+    assert 'num_layers ("auto") must be a whole number' in problem("num_layers: auto")
+    assert values("pipeline: {stages: auto}") == {"pipeline.stages": "auto"}
+
+
+def test_set_overrides_files() -> None:
+    found = drafted("seed: 1\nfp16: {enabled: true}", sets=("seed=2", "fp16.enabled=no", "data-path=a b"))
+    assert not found.problems
+    assert {name: value.value for name, value in found.values.items()} == {
+        "seed": 2,
+        "fp16.enabled": False,
+        "data_path": "a b",
+    }
+    assert str(found.values["seed"].source) == "--set seed=2"
+    assert found.values["seed"].source.kind == "set"
+
+
+@pytest.mark.parametrize(
+    ("argument", "name", "value"),
+    [
+        ("lr=1e-4", "lr", 1e-4),
+        ("optimizer.params.betas=[0.9, 0.95]", "optimizer.params.betas", [0.9, 0.95]),
+        ("optimizer={type: Adam}", "optimizer.type", "Adam"),
+        ("zero-optimization.stage=1", "zero_optimization.stage", 1),
+        ("data_path = a=b", "data_path", "a=b"),
+        ("split=949,50,1", "split", "949,50,1"),
+        ("include=worker-0@worker-1:0,2", "include", "worker-0@worker-1:0,2"),
+        ("save=", "save", None),
+        ("save=#1", "save", None),
+        ('save="#1"', "save", "#1"),
+        ("save_interval=7", "checkpoint_factor", 7),
+    ],
+)
+def test_what_a_set_can_say(argument: str, name: str, value: Any) -> None:
+    assert values("seed: 1", sets=(argument,)) == {"seed": 1, name: value}
+
+
+def test_auto_by_set_takes_a_value_back() -> None:
+    found = drafted("train_batch_size: 8", sets=("train_batch_size=auto",))
+    assert (found.values, found.auto) == ({}, {"train_batch_size"})
+    found = drafted("train_batch_size: auto", sets=("train_batch_size=8",))
+    assert (found.values["train_batch_size"].value, found.auto) == (8, frozenset())
+
+
+def test_a_group_before_any_rule() -> None:
+    found = drafted("hostfile: hosts\nnum_layers: 2\ndialect: neox-2026")
+    assert found.group(Runner).hostfile == "hosts"
+    assert found.group(Runner).master_port == Runner.parameters["master_port"].default
+    assert found.group(Shape).num_layers == 2
+    assert found.group(Regularization).weight_decay == 0.1  # neox-2026's
+    assert found.group(OptimizerParams).lr == OptimizerParams.parameters["lr"].default
+
+
+def test_same_key_in_two_files() -> None:
+    text = problem("seed: 1", "lr: 1\nseed: 1")
+    assert text.startswith("b.yml:2:1: error: seed is given twice")
+    assert "also at a.yml:1:1" in text
+
+
+def test_dash_and_underscore_are_one_key() -> None:
+    assert "num_layers is given twice" in problem("num-layers: 1\nnum_layers: 1")
+    assert "zero_optimization is given twice" in problem("zero-optimization: {}\nzero_optimization: {}")
+
+
+def test_two_spellings_of_one_parameter() -> None:
+    assert "checkpoint_factor is given twice, as save_interval and as checkpoint_factor" in problem(
+        "save-interval: 1\ncheckpoint_factor: 1"
+    )
+
+
+def test_all_problems_of_all_files_at_once() -> None:
+    assert len(drafted("hiden: 1\nnum_layers: x", "a: [", sets=("b",)).problems) == 4
+
+
+def test_what_a_mistake_leaves_unknown() -> None:
+    found = drafted("hiden_size: 1\nnum_layers: x\nzero_optimisation: {stage: 1}")
+    assert found.broken >= {"hidden_size", "num_layers", "zero_optimization"}
+
+
+def test_an_unreadable_file_is_remembered() -> None:
+    assert not drafted("a: [").readable
+    assert not drafted("").readable
+    assert drafted("num_layers: x").readable
