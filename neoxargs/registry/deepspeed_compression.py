@@ -16,7 +16,7 @@ class LayerReduction(Group, origin="DSC", section="compression_training.layer_re
     """Start a shallower model from some layers of a deeper one."""
 
     enabled: bool = param(False)
-    """Use it."""
+    """Turn this section on."""
 
     keep_number_layer: Count | None = param(None)
     """Layers of the shallower model."""
@@ -74,7 +74,7 @@ class MixedQuantize(
     """Blend fp16 and quantised weights at first."""
 
     enabled: bool = param(False)
-    """Use it."""
+    """Turn this section on."""
 
     quantize_change_ratio: Fraction = param(0.001)
     """By how much the quantised part grows per step."""
@@ -153,7 +153,7 @@ class RowPruningShared(Group, origin="DSC", section="compression_training.row_pr
     """Settings common to all removed rows."""
 
     enabled: bool = param(False)
-    """Prune rows."""
+    """Turn row pruning on."""
 
     method: Literal["l1", "topk"] = param("l1")
     """Keep the largest, or learn which to keep."""
@@ -173,7 +173,7 @@ class HeadPruningShared(Group, origin="DSC", section="compression_training.head_
     """Settings common to all removed heads."""
 
     enabled: bool = param(False)
-    """Prune heads."""
+    """Turn head pruning on."""
 
     method: Literal["l1", "topk"] = param("topk")
     """Keep the largest, or learn which to keep; DeepSpeed implements `topk` only."""

@@ -15,7 +15,7 @@ class CurriculumLearning(Group, origin="DSC", section="curriculum_learning", alw
     """Begin with short sequences and lengthen them during training."""
 
     enabled: bool = param(False)
-    """Use it."""
+    """Turn this section on."""
 
     curriculum_type: Literal["seqlen"] = param("seqlen")
     """What grows; the sequence length is the only kind."""
@@ -39,7 +39,7 @@ class DataEfficiency(Group, origin="DSC", section="data_efficiency"):
     """DeepSpeed's data efficiency library."""
 
     enabled: bool = param(False)
-    """Use it."""
+    """Turn this section on."""
 
     seed: int = param(1234)
     """Seed of its choices."""
@@ -67,7 +67,7 @@ class SamplingCurriculum(
     """Draw easy samples first, by measures taken beforehand."""
 
     enabled: bool = param(False)
-    """Use it."""
+    """Turn this section on."""
 
     data_cluster_path: str | None = param(None)
     """Folder for the lists of samples of equal difficulty. Required."""
@@ -81,7 +81,7 @@ class DynamicBatching(Group, origin="DSC", section="data_efficiency.data_samplin
     """Batches of about equally many tokens, whatever the sequences' lengths."""
 
     enabled: bool = param(False)
-    """Use it."""
+    """Turn this section on."""
 
     max_tokens: Count | None = param(None)
     """Most tokens per batch. Required."""
@@ -109,7 +109,7 @@ class DataRouting(Group, origin="DSC", section="data_efficiency.data_routing"):
     """Which tokens go through which layers."""
 
     enabled: bool = param(False)
-    """Use it."""
+    """Turn this section on."""
 
 
 class RandomLtd(
@@ -121,7 +121,7 @@ class RandomLtd(
     """Random layerwise token dropping: middle layers see a random part of each sequence, a growing one."""
 
     enabled: bool = param(False)
-    """Use it."""
+    """Turn this section on."""
 
     total_layer_num: Count | None = param(None)
     """Layers of the model. Required."""

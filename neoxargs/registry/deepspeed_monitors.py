@@ -45,7 +45,7 @@ class CsvMonitor(Group, origin="DSC", section="csv_monitor"):
     """DeepSpeed's own CSV files, one per curve."""
 
     enabled: bool = param(False)
-    """Write them."""
+    """Turn the CSV files on."""
 
     output_path: str = param("")
     """Folder to write to; empty takes one below the working directory."""

@@ -225,7 +225,7 @@ class HybridEngine(Group, origin="DSC", section="hybrid_engine"):
     """One engine that trains and generates in turn, as reinforcement learning needs."""
 
     enabled: bool = param(False)
-    """Use it."""
+    """Turn this section on."""
 
     max_out_tokens: Count = param(512)
     """Longest sequence to generate, prompt included."""
@@ -251,7 +251,7 @@ class ProgressiveLayerDrop(Group, origin="DSC", section="progressive_layer_drop"
     not."""
 
     enabled: bool = param(False)
-    """Use it."""
+    """Turn this section on."""
 
     theta: Fraction = param(0.5)
     """Probability of keeping a layer that is approached in the end."""
@@ -293,7 +293,7 @@ class ThroughputTimer(Group, origin="DSC", section="timers.throughput"):
     """The clock behind the speed that DeepSpeed prints."""
 
     enabled: bool = param(True)
-    """Measure it."""
+    """Whether throughput is measured."""
 
     synchronized: bool = param(True)
     """Wait for the GPU when taking the time: exact, and a little slower."""

@@ -55,7 +55,7 @@ class ExpertParallel(Group, origin="DSC", section="expert_parallel"):
     the model."""
 
     enabled: bool = param(False)
-    """Use it."""
+    """Turn this section on."""
 
     autoep_size: Count = param(1)
     """Ranks that share the experts of a layer; a divisor of their number."""

@@ -1,0 +1,127 @@
+"""What holds for every parameter there is: it is documented, typed, unique, and its default fits."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+from reference_tables import read
+
+from neoxargs.registry import ABSENT, GROUPS, REGISTRY, SUBJECTS, Group, Parameter, descriptions
+from neoxargs.resolve.check import conform
+
+PARAMETERS = list(REGISTRY.parameters.values())
+
+
+def named(parameter: Parameter) -> str:
+    return parameter.name
+
+
+@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+def test_description_is_a_sentence(parameter: Parameter) -> None:
+    text = parameter.description
+    assert len(text) >= 15
+    assert text.endswith(".")
+    assert text.count("`") % 2 == 0
+
+
+#: Words that descriptions may quote besides names of parameters and their choices: kinds of layers and of messages.
+OTHER_WORDS = {"sparse_variable", "sparse_fixed", "all_reduce"}
+
+
+@cache
+def quotable() -> set[str]:
+    """Every key of every section, and every choice."""
+    choices = {word for p in PARAMETERS for word in re.findall(r"'([^']+)'", str(p.type))}
+    names = [*REGISTRY.parameters, *REGISTRY.renamed, *REGISTRY.sections]
+    return choices | OTHER_WORDS | {name.rpartition(".")[2] for name in names}
+
+
+@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+def test_names_in_descriptions_exist(parameter: Parameter) -> None:
+    """A word in backquotes that is spelt like one of our names is one."""
+    quoted = set(re.findall(r"`([a-z]+(?:_[a-z0-9]+)+)`", parameter.description))
+    assert quoted - quotable() == set()
+
+
+@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+def test_default_conforms_to_type(parameter: Parameter) -> None:
+    assert parameter.type is not None
+    if parameter.default is not ABSENT:
+        assert conform(parameter.default, parameter.type) == parameter.default
+
+
+@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+def test_rewrites_lead_somewhere(parameter: Parameter) -> None:
+    """What a retired parameter becomes are present parameters with legal values, and every legal value is covered."""
+    for value, written in (parameter.becomes or {}).items():
+        conform(value, parameter.type)
+        for name, successor in written.items():
+            assert not REGISTRY.parameters[name].becomes
+            conform(successor, REGISTRY.parameters[name].type)
+    if parameter.becomes:
+        assert parameter.description.startswith("Retired")
+        assert parameter.default is None or parameter.default in parameter.becomes
+
+
+def test_no_spelling_means_two_things() -> None:
+    spellings = Counter([*REGISTRY.parameters, *REGISTRY.renamed])
+    assert [name for name, count in spellings.items() if count > 1] == []
+    assert set(REGISTRY.parameters) & set(REGISTRY.sections) == set()
+
+
+def test_group_attributes_are_distinct() -> None:
+    keys = Counter(group.key() for group in GROUPS)
+    assert [key for key, count in keys.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("group", REGISTRY.groups, ids=lambda group: group.__name__)
+def test_groups_are_documented(group: type[Group]) -> None:
+    assert (inspect.getdoc(group) or "").endswith(".")
+    assert set(descriptions(group)) == set(group.parameters)
+
+
+@pytest.mark.parametrize("module", SUBJECTS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_modules_are_documented(module: Any) -> None:
+    assert (module.__doc__ or "").strip().endswith(".")
+
+
+def test_every_subject_is_listed() -> None:
+    assert {group.__module__ for group in GROUPS} == {module.__name__ for module in SUBJECTS}
+
+
+def test_descriptions_are_our_own() -> None:
+    """No sentence is shared with the table the names come from."""
+    theirs = {sentence for row in read("seed_parameters.tsv") for sentence in sentences(row["description"])}
+    ours = {sentence: p.name for p in PARAMETERS for sentence in sentences(p.description)}
+    assert {ours[sentence]: sentence for sentence in ours.keys() & theirs} == {}
+
+
+def sentences(text: str) -> list[str]:
+    """Lower case, without punctuation, so that a changed comma does not hide a copy."""
+    found = re.split(r"(?<=[.!?])\s+", text)
+    return [words for words in (" ".join(re.findall(r"\w+", s.lower())) for s in found) if len(words.split()) > 2]
+
+
+@pytest.mark.parametrize("parameter", [p for p in PARAMETERS if p.megatron], ids=named)
+def test_megatron_flags_exist(parameter: Parameter) -> None:
+    assert parameter.megatron
+    option = read("megatron_lm_options.json")[f"--{parameter.megatron.removeprefix('!')}"]
+    if parameter.megatron.startswith("!"):
+        assert option["action"] == "_StoreFalseAction"
+        assert parameter.annotation == "bool"
+    else:
+        assert (option["action"] == "_StoreTrueAction") is (parameter.annotation == "bool")
+
+
+@pytest.mark.parametrize("parameter", [p for p in PARAMETERS if p.megatron and "train" in p.to], ids=named)
+def test_megatron_defaults_are_pinned(parameter: Parameter) -> None:
+    """A receiver's default that differs from ours is Megatron's, as its parser has it."""
+    assert parameter.megatron
+    if parameter.receiver_default is not parameter.default and "DSC" not in parameter.origins:
+        option = read("megatron_lm_options.json")[f"--{parameter.megatron.removeprefix('!')}"]
+        assert repr(parameter.receiver_default) == option["default"]

@@ -1,0 +1,96 @@
+"""The history says what GPT-NeoX's own repository says."""
+
+from __future__ import annotations
+
+import ast
+from datetime import date
+
+import pytest
+from reference_tables import read
+
+from neoxargs.registry import ABSENT, REGISTRY, normal
+from neoxargs.registry import history as module
+from neoxargs.registry.history import NEWEST, SEED, changes, default_at, introduced, removed
+
+#: Names that the first table lacks although they were legal: flags outside of it.
+OLDER_THAN_IT_LOOKS = {"deepspeed"}
+#: Default changes that are left out: GPT-NeoX's parser had 100 before, and the other name is not ours.
+LEFT_OUT = {"log_interval", "moe_token_dropping"}
+
+
+@pytest.fixture(scope="module")
+def life() -> dict[str, tuple[str | None, str | None]]:
+    """Spelling -> the day it came (None: it was there) and the day it went (None: it did not)."""
+    present = {normal(row["name"]): (None, None) for row in read("seed_parameters.tsv")}
+    found: dict[str, tuple[str | None, str | None]] = dict(present)
+    for event in read("neox_key_history.json"):
+        day = event["date"]
+        for name in event["added"]:
+            came = found[name][0] if name in found else None if day <= SEED.isoformat() else day
+            found[name] = (came, None)
+        for name in event["removed"]:
+            found[name] = (found.get(name, (None, None))[0], day)
+    for row in read("neox_head_parameters.tsv"):
+        assert found[row["name"]][1] is None
+    return found
+
+
+def test_every_name_came_and_went_when_it_did(life: dict[str, tuple[str | None, str | None]]) -> None:
+    for name, (came, went) in life.items():
+        assert introduced(name) == (None if came is None or name in OLDER_THAN_IT_LOOKS else date.fromisoformat(came))
+        assert removed(name) == (None if went is None else date.fromisoformat(went))
+    assert set(module._days(True)) | set(module._days(False)) <= set(life)
+
+
+def test_every_change_of_a_default_is_there() -> None:
+    for event in read("neox_key_history.json"):
+        for name, _, after in event["default_changed"]:
+            if name not in LEFT_OUT:
+                assert default_at(name, date.fromisoformat(event["date"])) == ast.literal_eval(after)
+
+
+def test_only_changes_of_defaults_are_there() -> None:
+    recorded = {
+        (name, date.fromisoformat(event["date"]))
+        for event in read("neox_key_history.json")
+        for name, *_ in event["default_changed"]
+    }
+    for name in module._DEFAULTS:
+        for day, _ in changes(name):
+            assert (name, day) in recorded or day in (introduced(name), date(2021, 4, 30))
+
+
+def test_changed_names_are_parameters_and_days_are_in_order() -> None:
+    for name in module._DEFAULTS:
+        assert name in REGISTRY.parameters
+        days = [day for day, _ in changes(name)]
+        assert days == sorted(set(days))
+        assert SEED < days[0] <= days[-1] <= NEWEST
+
+
+def test_a_default_holds_from_its_day() -> None:
+    assert default_at("attention-dropout", SEED) == 0.1
+    assert default_at("attention_dropout", date(2023, 12, 25)) == 0.1
+    assert default_at("attention_dropout", date(2023, 12, 26)) == 0.0
+    assert default_at("pipe_partition_method", SEED) == "type:transformer|mlp"
+    assert default_at("pipe_partition_method", date(2021, 4, 1)) == "type:transformer"
+
+
+def test_at_the_seed_the_registry_holds() -> None:
+    for name, parameter in REGISTRY.parameters.items():
+        assert default_at(name, SEED) is parameter.default
+
+
+def test_required_parameters_have_no_default() -> None:
+    assert default_at("num_layers", NEWEST) is ABSENT
+
+
+def test_a_retired_spelling_is_asked_for_itself() -> None:
+    assert introduced("save-interval") is None
+    assert removed("save_interval") == introduced("checkpoint_factor") == date(2022, 12, 14)
+
+
+def test_an_unknown_name_has_no_default() -> None:
+    with pytest.raises(KeyError, match="no_such_name"):
+        default_at("no_such_name", NEWEST)
+    assert introduced("no_such_name") is None
