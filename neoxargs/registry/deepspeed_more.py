@@ -21,10 +21,12 @@ class Gradients(Group, origin="DSC"):
     """Average the gradients of the data parallel ranks, or add them up. `sum` excludes ZeRO 3."""
 
     prescale_gradients: bool = param(False)
-    """Divide by the number of ranks before gradients are added up instead of after; against overflow in fp16."""
+    """Divide gradients by the number of ranks before they are added up instead of after; against overflow in fp16, at
+    the risk that small ones vanish."""
 
     gradient_predivide_factor: Positive = param(1.0)
-    """With `prescale_gradients`, divide by this before the sum and make up for it afterwards."""
+    """Without `prescale_gradients`: divide by this before gradients are added up, and by the rest of the number of ranks
+    afterwards; against overflow in fp16 on many GPUs."""
 
     communication_data_type: CommunicationType | None = param(None)
     """Format in which gradients are communicated; None is the format of the computation. `fp32_allreduce` asks for

@@ -12,7 +12,7 @@ class Autotuning(Group, origin="DSC", section="autotuning", renamed_from="autotu
     """What DeepSpeed's autotuner tries, each in a short run of its own; `autotuning_run` starts it."""
 
     enabled: bool = param(False)
-    """Tune. Without it, `autotuning_run` has nothing to do."""
+    """Let the engine measure steps for the tuner and end the run after them. Write true with `autotuning_run`."""
 
     fast: bool = param(True)
     """Tune the ZeRO stage and the micro batch only; false tries further ZeRO settings too."""

@@ -19,8 +19,8 @@ class Runner(Group, origin="DSL"):
     stays on this machine."""
 
     include: str = param("")
-    """The machines and GPUs to use, as `name[:gpu,gpu...]` joined by `@`: `worker-0@worker-1:0,2` is all of worker-0
-    and two GPUs of worker-1. Excludes `exclude`, `num_nodes` and `num_gpus`."""
+    """The machines and GPUs to use, as `name[:gpu,gpu...]` joined by `@`: `node1@node2:0,2` is all of node1 and
+    two GPUs of node2. Excludes `exclude`, `num_nodes` and `num_gpus`."""
 
     exclude: str = param("")
     """The machines and GPUs to leave out, written like `include`. Excludes `include`, `num_nodes` and `num_gpus`."""
