@@ -225,11 +225,11 @@ class Mlp(Group, origin="NeoX"):
         "regular",
         becomes={
             "regular": {},
-            "llama": {"activation": "swiglu", "use_bias_in_mlp": False, "mlp_multiple_of": 256},
+            "llama": {"expansion_factor": 8.0, "use_bias_in_mlp": False, "mlp_multiple_of": 256},
         },
     )
-    """Retired in September 2024. `llama` meant SwiGLU without biases, its width a multiple of 256: write `activation:
-    swiglu`, `use_bias_in_mlp: false` and `mlp_multiple_of: 256`."""
+    """Retired in September 2024. `llama` gated its `activation`, had no biases and a width of 8/3 `hidden_size`: write
+    `activation: swiglu` for its `silu`, `use_bias_in_mlp: false`, `expansion_factor: 8` and `mlp_multiple_of: 256`."""
 
 
 class Init(Group, origin="NeoX"):

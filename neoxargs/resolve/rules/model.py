@@ -77,6 +77,16 @@ def num_kv_heads(num_attention_heads: int) -> int:
     return num_attention_heads
 
 
+#: What `mlp_type: llama` made of an activation: it multiplied with a second projection, under the same name.
+GATED = {"gelu": "geglu", "relu": "reglu", "silu": "swiglu", "swish": "swiglu"}
+
+
+@derive
+def activation(activation: str | None, mlp_type: str) -> str | None:
+    """`mlp_type: llama` gates it"""
+    return GATED.get(activation or "gelu", activation) if mlp_type == "llama" else activation
+
+
 @derive
 def intermediate_size(intermediate_size: int | None, hidden_size: int, expansion_factor: float | None) -> int:
     """4 x hidden_size, or expansion_factor x hidden_size"""
