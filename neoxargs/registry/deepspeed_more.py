@@ -25,7 +25,7 @@ class Gradients(Group, origin="DSC"):
     the risk that small ones vanish."""
 
     gradient_predivide_factor: Positive = param(1.0)
-    """Without `prescale_gradients`: divide by this before gradients are added up, and by the rest of the number of ranks
+    """Without `prescale_gradients`: divide by this before gradients are added up and by the rest of the number of ranks
     afterwards; against overflow in fp16 on many GPUs."""
 
     communication_data_type: CommunicationType | None = param(None)
