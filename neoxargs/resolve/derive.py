@@ -192,7 +192,10 @@ class _Completion:
 
     def places(self, sentence: str, names: list[str]) -> list[Place]:
         """Where the parameters that the sentence names were written; if none was, where any of them comes from."""
-        named = [name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", sentence)]
+        # a rule that reads `written` speaks of parameters that are not among its inputs
+        others = [name for name in self.draft.values if "_" in name or "." in name] if "written" in names else []
+        mentioned = dict.fromkeys([*names, *others])
+        named = [name for name in mentioned if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", sentence)]
         for choice in (named, names):
             written = [self.values[n].source.where for n in choice if n in self.values and n in self.draft.values]
             found = written or [place for name in choice for place in self.roots(name, set())]

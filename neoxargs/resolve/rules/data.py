@@ -49,8 +49,8 @@ def one_each(part: str, paths: Paths, chosen: Paths, weights: Weights) -> Refusa
     if weights is None or not names:
         return None
     if len(weights) != len(names):
-        sentence = f"{part}_data_weights has {len(weights)} numbers and {part}_data_paths {len(names)} paths"
-        return sentence, "write one weight for each path, in the same order"
+        sentence = f"{part}_data_weights must hold one number for each of {part}_data_paths ({len(names)})"
+        return sentence, f"it holds {len(weights)}; they belong together in order"
     if not any(weights):
         return f"{part}_data_weights are all 0, so no dataset is left", "write a weight above 0 for at least one"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from neoxargs.problems import listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.declare import Contradiction, check, derives
 from neoxargs.resolve.rules.spellings import Default, agreed
@@ -137,6 +138,6 @@ def _strangers(section: str, kind: str | None, written: Collection[str]) -> Refu
     for name in sorted(written):
         parameter = REGISTRY.parameters[name]
         if name.startswith(f"{section}.params.") and parameter.only_for and kind.lower() not in parameter.only_for:
-            own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.only_for or (kind,))]
-            return f"{name} is not a setting of {section}.type {kind}", f"{kind} has {', '.join(own)}"
+            own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.only_for or types)]
+            return f"{name} is not a setting of {section}.type {kind}", f"{kind} has {listed(own, 'and')}"
     return None

@@ -52,8 +52,12 @@ def heads_divide_between_tensor_ranks(num_attention_heads: int, model_parallel_s
 
 
 @check
-def kv_heads_divide_between_tensor_ranks(num_kv_heads: int, model_parallel_size: int) -> Refusal:
+def kv_heads_divide_between_tensor_ranks(
+    num_kv_heads: int, num_attention_heads: int, model_parallel_size: int
+) -> Refusal:
     """Every tensor parallel rank holds whole key and value heads."""
+    if num_kv_heads == num_attention_heads:
+        return None
     return multiple("num_kv_heads", num_kv_heads, "model_parallel_size", model_parallel_size)
 
 

@@ -29,7 +29,9 @@ def precision(
         if precision is not None and on is not None and on != (precision == name):
             raise Contradiction(
                 f"precision ({precision}) and {SECTIONS[name]}.enabled ({str(on).lower()}) contradict each other",
-                f"leave one of them out: `precision: {name}` turns the section {SECTIONS[name]} on by itself",
+                f"write `precision: {name}` to compute in {name}"
+                if on
+                else f"leave {SECTIONS[name]}.enabled out; precision turns the section on",
             )
     precision = precision or (chosen[0] if chosen else "fp32")
     return {"precision": precision, **{f"{SECTIONS[name]}.enabled": name == precision for name in SECTIONS}}
@@ -44,7 +46,7 @@ def sections_say_whether(
         key = f"{section}.enabled"
         if section in sections and name != precision and "precision" not in written and key not in (*written, *auto):
             return (
-                f"section {section} does not say {key}, so the model would compute in {precision}",
+                f"section {section} does not say {key}, and precision is {precision}",
                 f"write {section}: {{enabled: true}}, or remove the section",
             )
     return None
@@ -61,7 +63,7 @@ def min_scale(min_scale: float | None, fp16__min_loss_scale: int | None, default
     if lowest is None:
         lowest = default("min_scale")
     if lowest != int(lowest):
-        raise Contradiction(f"min_scale ({lowest}) must be a whole number", "DeepSpeed counts it in whole steps")
+        raise Contradiction(f"min_scale ({lowest}) must be a whole number", "DeepSpeed takes whole numbers only")
     return {"min_scale": int(lowest), "fp16.min_loss_scale": int(lowest)}
 
 

@@ -35,7 +35,7 @@ def slurm_words_need_slurm(comment: str | None, account: str | None, launcher: s
     given = [name for name, value in {"comment": comment, "account": account}.items() if value]
     if not given or launcher == "slurm":
         return None
-    sentence = f"{' and '.join(given)} reach Slurm only with launcher: slurm, and launcher is {launcher}"
+    sentence = f"launcher ({launcher}) does not read {' and '.join(given)}; only slurm does"
     return Problem(sentence, hint="write launcher: slurm", severity="warning")
 
 

@@ -88,7 +88,7 @@ def one_schedule(scheduler__type: str | None, written: Collection[str]) -> Refus
     if scheduler__type is None or "scheduler.type" not in written or not also:
         return None
     return (
-        f"scheduler.type ({scheduler__type}) and {' and '.join(also)} both say how the learning rate changes",
+        f"scheduler.type ({scheduler__type}) and {' and '.join(also)} describe two schedules of the learning rate",
         f"remove the section scheduler to train with {' and '.join(also)}",
     )
 

@@ -1,0 +1,82 @@
+"""Kinds of layers, and sizes that follow from others."""
+
+from __future__ import annotations
+
+import pytest
+from configure import configure
+
+from neoxargs.problems import Problems
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("", "global global global global"),
+        ('attention_config: [[["global"], "all"]]', "global global global global"),
+        ('attention_config: [[["local", "global"], "all"]]', "local global local global"),
+        ('attention_config: [[["local", "global"], 2]]', "local global local global"),
+        ('attention_config: [[["flash"], 3], [["global"], 1]]', "flash flash flash global"),
+        ("attention_config: [global, flash, local, global]", "global flash local global"),
+        ("sparsity: none", "global global global global"),
+        ("sparsity: all", "sparse_variable sparse_variable sparse_variable sparse_variable"),
+        ("sparsity: interspersed", "global sparse_variable global sparse_variable"),
+        ("{sparsity: interspersed, pipe_parallel_size: 2}", "global sparse_variable global sparse_variable"),
+        ("{sparsity: interspersed, num_layers: 3}", "global sparse_variable global"),
+    ],
+)
+def test_every_layer_has_its_kind(text: str, layers: str) -> None:
+    assert configure(text).attention.attention_config == layers.split()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'attention_config: [[["flash"], 3]]',
+        'attention_config: [[["local", "global", "flash"], "all"]]',
+        'attention_config: [["flash", 4]]',
+        'attention_config: [[[], "all"]]',
+        "attention_config: [global, global, global, globl]",
+        '{sparsity: all, attention_config: [[["global"], "all"]]}',
+    ],
+)
+def test_kinds_that_do_not_fit(text: str) -> None:
+    with pytest.raises(Problems) as caught:
+        configure(text)
+    assert [problem.what for problem in caught.value.problems if "attention_config" in problem.what]
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("", 256),
+        ("intermediate_size: 100", 100),
+        ("expansion_factor: 1.5", 96),
+        ("activation: geglu", 256),
+    ],
+)
+def test_the_width_of_the_mlp(text: str, size: int) -> None:
+    assert configure(text).shape.intermediate_size == size
+
+
+def test_every_head_has_its_own_keys_unless_told() -> None:
+    assert configure().shape.num_kv_heads == 4
+    assert configure("num_kv_heads: 2").shape.num_kv_heads == 2
+
+
+def test_scaled_scores_need_a_softmax_in_fp32() -> None:
+    assert not configure().attention.attention_softmax_in_fp32
+    assert configure("apply_query_key_layer_scaling: true").attention.attention_softmax_in_fp32
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{pos_emb: rotary, seq_length: 64}",
+        '{attention_config: [[["mamba"], "all"]], num_attention_heads: 3}',
+        "{num_unique_layers: 2, param_sharing_style: spaced}",
+        '{num_kv_heads: 1, attention_config: [[["flash"], "all"]]}',
+    ],
+)
+def test_what_goes_together(text: str) -> None:
+    configure(text)

@@ -1,0 +1,97 @@
+"""Ranks, data, activations and what the programs do."""
+
+from __future__ import annotations
+
+import pytest
+from configure import configure
+
+from neoxargs.problems import Problems
+from neoxargs.resolve.rules.data import listed, proportions
+
+
+def test_ranks() -> None:
+    config = configure("{pipe_parallel_size: 2, model_parallel_size: 2}", gpus=8)
+    parallel = config.parallel
+    assert (parallel.world_size, parallel.global_num_gpus, parallel.is_pipe_parallel) == (8, 8, True)
+    assert configure("pipe_parallel_size: 1").parallel.is_pipe_parallel
+    assert not configure("pipe_parallel_size: 0").parallel.is_pipe_parallel
+    assert configure("global_num_gpus: 8", gpus=8).parallel.world_size == 8
+
+
+def test_one_mistake_in_the_layout_is_one_problem() -> None:
+    with pytest.raises(Problems) as caught:
+        configure("model_parallel_size: 3", gpus=3)
+    assert len(caught.value.problems) == 3  # heads, their keys and values, and the hidden size do not divide by 3
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ("969, 30, 1", [969, 30, 1]),
+        ("90/10", [90, 10]),
+        ("100", [100]),
+        ([0.9, 0.1], [0.9, 0.1]),
+        ("1,2,3,4", None),
+        ("most", None),
+        ("5,-1", None),
+        ("", None),
+    ],
+)
+def test_proportions(split: str | list[float], expected: list[float] | None) -> None:
+    assert proportions(split) == expected
+
+
+def test_paths_are_a_list_or_one_string() -> None:
+    assert listed("a, b") == listed(["a", "b"]) == ["a", "b"]
+    assert listed(None) == []
+
+
+def test_datasets_weigh_the_same_unless_told() -> None:
+    data = configure("{train_data_paths: [a, b], valid_data_paths: c, test_data_paths: [d]}").data
+    assert (data.train_data_weights, data.valid_data_weights, data.test_data_weights) == ([1, 1], [1], [1])
+    assert configure("{pos_train_data_paths: [a, b]}").data.train_data_weights == [1, 1]
+    assert configure("data_path: a").data.train_data_weights is None
+
+
+def test_a_contiguous_buffer_knows_how_many() -> None:
+    lines = "checkpoint_activations: true, contiguous_checkpointing: true, partition_activations: true"
+    assert configure(f"{{{lines}}}").activation_checkpointing.number_checkpoints == 4
+    assert configure(f"{{{lines}, checkpoint_num_layers: 3}}").activation_checkpointing.number_checkpoints == 2
+    assert configure("checkpoint_activations: true").activation_checkpointing.number_checkpoints is None
+
+
+def test_programs() -> None:
+    assert configure().generation.text_gen_type == "unconditional"
+    assert configure("sample_input_file: prompts.txt").generation.text_gen_type == "input-file"
+    assert configure().logging.run_dir == "runs"
+    assert configure("{save: out, checkpoint_factor: 10}").logging.run_dir == "out"
+    assert configure("{deepspeed_slurm: true, launcher: slurm}").runner.force_multi
+    assert not configure("launcher: slurm").runner.force_multi
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{sequence_parallel: true}",
+        "{comment: night}",
+        "{weight_by_num_documents: true, train_data_weights: [2, 1]}",
+    ],
+)
+def test_what_has_no_effect_is_a_warning(text: str) -> None:
+    assert len(configure(text).warnings) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{zero_optimization: {stage: 1}, pipe_parallel_size: 2}",
+        "{zero_optimization: {stage: 3}, pipe_parallel_size: 0}",
+        "{zero_optimization: {stage: 3, offload_param: {device: cpu}}}",
+        "{autotuning: {enabled: true}, zero_optimization: {stage: [0, 1]}}",
+        "deepspeed_extra_args: {zero_allow_untested_optimizer: true, comms_logger: {enabled: true}}",
+        "{save: out, extra_save_iters: [5]}",
+        "{save: out, checkpoint_factor: 1.5, checkpoint_scale: log}",
+    ],
+)
+def test_what_goes_together_in_a_run(text: str) -> None:
+    assert configure(text).warnings == []

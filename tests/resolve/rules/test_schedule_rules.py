@@ -1,0 +1,76 @@
+"""How long the learning rate falls, DeepSpeed's own schedules, and what `auto` becomes."""
+
+from __future__ import annotations
+
+import pytest
+from configure import configure
+
+from neoxargs.problems import Problems
+
+
+@pytest.mark.parametrize(
+    ("text", "iterations"),
+    [
+        ("", 100),
+        ("lr_decay_iters: 70", 70),
+        ("lr_decay_fraction: 0.5", 50),
+        ("{lr_decay_iters: 50, lr_decay_fraction: 0.5}", 50),
+    ],
+)
+def test_the_rate_falls_for(text: str, iterations: int) -> None:
+    assert configure(text).schedule.lr_decay_iters == iterations
+
+
+def test_a_one_bit_optimizer_brings_its_schedule() -> None:
+    config = configure("{onebitadam: true, lr: 0.01, warmup: 0.05, lr_decay_iters: 90}")
+    params = config.scheduler_params
+    assert config.scheduler.type == "WarmupDecayLR"
+    assert (params.warmup_min_lr, params.warmup_max_lr) == (0, 0.01)
+    assert (params.warmup_num_steps, params.total_num_steps) == (5, 90)
+
+
+def test_unless_another_schedule_is_asked_for() -> None:
+    assert configure("{onebitadam: true, lr_decay_style: cosine}").scheduler.type is None
+
+
+def test_other_optimizers_bring_none() -> None:
+    assert configure("lr_decay_style: cosine").scheduler.type is None
+
+
+def test_auto_in_a_scheduler_follows_the_run() -> None:
+    params = "{warmup_min_lr: auto, warmup_max_lr: auto, warmup_num_steps: auto, total_num_steps: auto}"
+    config = configure(f"{{lr: 0.01, warmup: 0.1, scheduler: {{type: WarmupDecayLR, params: {params}}}}}")
+    params = config.scheduler_params
+    assert (params.warmup_min_lr, params.warmup_max_lr) == (0, 0.01)
+    assert (params.warmup_num_steps, params.total_num_steps) == (10, 100)
+
+
+def test_a_written_scheduler_keeps_deepspeeds_warm_up() -> None:
+    config = configure("scheduler: {type: WarmupLR}")
+    assert (config.scheduler_params.warmup_num_steps, config.scheduler_params.warmup_max_lr) == (1000, 0.001)
+    assert config.scheduler_params.total_num_steps is None
+
+
+def test_auto_sizes_of_zero_follow_the_hidden_size() -> None:
+    sizes = "reduce_bucket_size: auto, stage3_prefetch_bucket_size: auto, stage3_param_persistence_threshold: auto"
+    config = configure(f"zero_optimization: {{stage: 3, {sizes}}}")
+    zero = config.zero_optimization
+    assert (zero.reduce_bucket_size, config.zero_shortcuts.zero_reduce_bucket_size) == (64 * 64, 64 * 64)
+    assert (zero.stage3_prefetch_bucket_size, zero.stage3_param_persistence_threshold) == (3686, 640)
+    assert configure("zero_optimization: {stage: 3}").zero_optimization.stage3_prefetch_bucket_size == 50_000_000
+
+
+def test_auto_in_the_optimizer_follows_the_top_level() -> None:
+    params = "{lr: auto, betas: auto, eps: auto, weight_decay: auto}"
+    config = configure(
+        f"{{lr: 0.01, adam_beta1: 0.8, weight_decay: 0.3, optimizer: {{type: AdamW, params: {params}}}}}"
+    )
+    found = config.optimizer_params
+    assert (found.lr, found.betas, found.eps, found.weight_decay) == (0.01, [0.8, 0.999], 1e-8, 0.3)
+
+
+def test_a_run_of_epochs_has_no_iterations_yet() -> None:
+    config = configure("train_epochs: 2", without="train_iters")
+    assert "train_iters" not in config.values
+    with pytest.raises(Problems):
+        configure("train_epochs: 2")

@@ -1,0 +1,136 @@
+"""What people read when values exclude each other, pinned: `UPDATE=1 pytest tests/resolve/rules/test_wording.py`.
+
+Every check is made to fail by at least one of the cases, so none is there that cannot.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from configure import configure
+
+from neoxargs.problems import Problems, render
+from neoxargs.resolve import derive
+from neoxargs.resolve.rules import CHECKS
+from neoxargs.resolve.rules.declare import Rule
+
+SNAPSHOT = Path(__file__).with_name("wording.txt")
+NO_BATCH = "train_micro_batch_size_per_gpu"
+
+CASES = [
+    "{train_batch_size: 48, train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2}",
+    "{train_batch_size: 20, train_micro_batch_size_per_gpu: 2}",
+    "gradient_accumulation_steps: 2",
+    "{train_micro_batch_size_per_gpu: 4, batch_size: 2}",
+    "model_parallel_size: 3",
+    "{model_parallel_size: 4, pipe_parallel_size: 4}",
+    "{model_parallel_size: 4, num_kv_heads: 2}",
+    "{num_attention_heads: 8, model_parallel_size: 8, hidden_size: 60, num_kv_heads: 8}",
+    "pipe_parallel_size: 8",
+    "{zero_optimization: {stage: 2}, pipe_parallel_size: 1}",
+    "sequence_parallel: true",
+    "{sequence_parallel: true, model_parallel_size: 4, seq_length: 30}",
+    "global_num_gpus: 4",
+    "{fp16: {enabled: true}, bf16: {enabled: true}}",
+    "{precision: bf16, fp16: {enabled: true}}",
+    "fp16: {loss_scale_window: 500}",
+    "{precision: fp16, min_scale: 0.5}",
+    "fp16_lm_cross_entropy: true",
+    "{amp: {enabled: true}, precision: fp16}",
+    "{amp: {enabled: true}, zero_stage: 1}",
+    "bf16: {enabled: true, bf16_master_weights_and_grads: true}",
+    "{zero_stage: 1, bf16: {enabled: true, bf16_optimizer_states: true}}",
+    "{lr: 0.0006, optimizer: {type: Adam, params: {lr: 0.00015}}}",
+    "optimizer: {params: {betas: [0.9, 1.0]}}",
+    "{clip_grad: 0.5, gradient_clipping: 1.0}",
+    "{optimizer_type: sgd, optimizer: {type: Adam}}",
+    "optimizer: {type: SGD, params: {betas: [0.9, 0.95]}}",
+    "scheduler: {type: WarmupLR, params: {total_num_steps: 10}}",
+    "zero_optimization: {stage: [0, 1]}",
+    "zero_optimization: {stage: 2, offload_param: {device: cpu}}",
+    "zero_optimization: {stage: 0, offload_optimizer: {device: cpu}}",
+    "zero_optimization: {stage: 2, offload_optimizer: {device: nvme, nvme_path: /tmp}}",
+    "zero_optimization: {stage: 3, offload_param: {device: nvme}}",
+    "{moe_num_experts: 4, zero_stage: 2}",
+    "train_epochs: 2",
+    "{lr_decay_iters: 60, lr_decay_fraction: 0.5}",
+    "lr_decay_fraction: 0.001",
+    "{min_lr: 0.01, lr: 0.001}",
+    "{scheduler: {type: WarmupLR}, lr_decay_style: cosine, min_lr: 0}",
+    "{override_lr_scheduler: true, use_checkpoint_lr_scheduler: true}",
+    "contiguous_checkpointing: true",
+    "{checkpoint_activations: true, checkpoint_num_layers: 5}",
+    'attention_config: [[["flash"], 3]]',
+    'attention_config: [[["local", "global", "flash"], "all"]]',
+    'attention_config: [["flash", 4]]',
+    "attention_config: [global, global, global, globl]",
+    '{sparsity: all, attention_config: [[["global"], "all"]]}',
+    "{intermediate_size: 128, expansion_factor: 2}",
+    "hidden_size: 66",
+    '{num_kv_heads: 2, attention_config: [[["local"], "all"]]}',
+    "num_kv_heads: 3",
+    "seq_length: 64",
+    "num_unique_layers: 8",
+    "num_unique_layers: 3",
+    "{onnx_safe: true, bias_gelu_fusion: true}",
+    '{partition_activations: true, attention_config: [[["gmlp"], "all"]]}',
+    "{train_data_paths: [a, b], valid_data_paths: c, test_data_paths: d, train_data_weights: [1]}",
+    "{train_data_paths: a, valid_data_paths: [c], test_data_paths: d, valid_data_weights: [1, 2]}",
+    "{train_data_paths: a, valid_data_paths: c, test_data_paths: d, test_data_weights: [0]}",
+    "{weight_by_num_documents: true, train_data_weights: [2, 1]}",
+    "{text_path: python-stdlib, data_path: my_text_document}",
+    "{train_data_paths: a, valid_data_paths: b}",
+    "train_label_data_paths: a",
+    "split: most of it",
+    "split: 0, 1, 1",
+    "save: out",
+    "{save: out, checkpoint_factor: 2.5}",
+    "{save: out, checkpoint_factor: 1, checkpoint_scale: log}",
+    "comment: night",
+    "deepspeed_extra_args: {zero_optimization: {stage: 1}}",
+    "{profile_step_start: 12, profile_step_stop: 10}",
+]
+
+
+def told(text: str) -> str:
+    """The problems and warnings of a case."""
+    try:
+        return render(configure(text, without=NO_BATCH if text == CASES[2] else "").warnings)
+    except Problems as problems:
+        return str(problems)
+
+
+def test_the_wording_is_what_it_was() -> None:
+    parts = [f"# {text}\n\n{told(text)}\n" for text in CASES]
+    found = "\n".join(parts)
+    if os.environ.get("UPDATE"):
+        SNAPSHOT.write_text(found, encoding="utf-8")
+    assert SNAPSHOT.read_text(encoding="utf-8") == found
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_every_case_is_told_something(text: str) -> None:
+    assert "error: " in told(text) or "warning: " in told(text)
+
+
+def test_every_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: set[str] = set()
+
+    def watched(rule: Rule) -> Rule:
+        def function(*values: Any) -> Any:
+            answer = rule.function(*values)
+            failed.update([rule.function.__name__] if answer else [])
+            return answer
+
+        return replace(rule, function=function)
+
+    watching = [watched(rule) for rule in CHECKS]
+    complete = derive.complete
+    monkeypatch.setattr("configure.complete", lambda draft, gpus: complete(draft, gpus, checks=watching))
+    for text in CASES:
+        told(text)
+    assert {rule.function.__name__ for rule in CHECKS} == failed
