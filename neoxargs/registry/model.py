@@ -236,8 +236,8 @@ class Init(Group, origin="NeoX"):
     """Initial weights."""
 
     init_method: InitMethod = param("normal")
-    """Distribution of fresh weights, except those that `output_layer_init_method` draws. `normal` and `orthogonal` use
-    `init_method_std`; `small_init` has the deviation sqrt(2 / (5 x `hidden_size`))."""
+    """Distribution of fresh weights, except those that `output_layer_init_method` draws. `normal` has the deviation
+    `init_method_std`, `small_init` sqrt(2 / (5 x `hidden_size`)); `orthogonal` and the Xavier methods ignore both."""
 
     output_layer_init_method: InitMethod = param("scaled_normal")
     """Distribution of the weights that write to the residual (attention output, second feed-forward matrix).
@@ -248,7 +248,7 @@ class Init(Group, origin="NeoX"):
     """Standard deviation of `normal` and `scaled_normal` initial weights; their mean is 0."""
 
     use_cpu_initialization: bool = param(False, origin="Meg", megatron="use-cpu-initialization")
-    """Draws initial weights on the CPU and then moves them, which costs time and spares GPU memory."""
+    """Draws initial weights on the CPU. Here they always are, so that every layout starts from the same weights."""
 
 
 class Fusion(Group, origin="Meg"):
