@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAGIC, VERSION = b"MMIDIDX\x00\x00", 1
+_HEADER = struct.Struct("<9sQBQQ")
+"""Magic, version, type of the ids, number of sequences, number of document ends."""
 CODES: dict[type[np.generic], int] = {np.uint16: 8, np.int32: 4}
 
 
@@ -54,9 +56,9 @@ class Writer:
         self._bin.close()
         lengths = np.array(self.lengths, dtype=np.int32)
         sizes = lengths.astype(np.int64) * np.dtype(self.stored).itemsize
-        header = struct.pack("<QBQQ", VERSION, CODES[self.stored], len(lengths), len(self.ends))
+        header = _HEADER.pack(MAGIC, VERSION, CODES[self.stored], len(lengths), len(self.ends))
         with open(self._parts[1], "wb") as idx:
-            idx.write(MAGIC + header)
+            idx.write(header)
             for values in (lengths, np.cumsum(sizes) - sizes, np.array(self.ends, dtype=np.int64)):
                 idx.write(values.tobytes())
         bin_path, idx_path = paths(self.prefix)
@@ -77,6 +79,30 @@ def paths(prefix: Path) -> tuple[Path, Path]:
 
 def exists(prefix: Path) -> bool:
     return all(path.is_file() for path in paths(prefix))
+
+
+def damage(prefix: Path) -> str:
+    """What is wrong with a token file, in words; "" if both files fit together."""
+    bin_path, idx_path = paths(prefix)
+    missing = [str(path) for path in (bin_path, idx_path) if not path.is_file()]
+    if missing:
+        return f"{' and '.join(missing)} missing"
+    with open(idx_path, "rb") as idx:
+        header = idx.read(_HEADER.size)
+        if header[: len(MAGIC)] != MAGIC or len(header) < _HEADER.size:
+            return f"{idx_path} is not the index of a token file"
+        _, version, code, sequences, documents = _HEADER.unpack(header)
+        width = {code: np.dtype(stored).itemsize for stored, code in CODES.items()}.get(code, 0)
+        lengths = np.frombuffer(idx.read(4 * sequences), dtype=np.int32)
+    if version != VERSION or not width:
+        return f"{idx_path} has version {version} and type {code}, which are not known"
+    wanted = _HEADER.size + 12 * sequences + 8 * documents
+    if idx_path.stat().st_size < wanted:
+        return f"{idx_path} ends early: {idx_path.stat().st_size} of {wanted} bytes"
+    wanted = int(lengths.sum(dtype=np.int64)) * width
+    if bin_path.stat().st_size != wanted:
+        return f"{bin_path} has {bin_path.stat().st_size} bytes, its index says {wanted}"
+    return ""
 
 
 def _part(prefix: Path, pid: int, ending: str) -> Path:

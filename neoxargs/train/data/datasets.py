@@ -1,0 +1,230 @@
+"""Token files to data sets of samples: splitting, blending and shuffling are megatron-core's.
+
+Rank 0 (or the first rank of every machine, without a shared file system) writes the index files that say which
+tokens make which sample, all others then read them. Importing megatron-core is left to the functions, because
+it warns about packages that we do not use.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import numpy as np
+import torch.distributed
+from numpy.typing import NDArray
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.registry.data import Data
+from neoxargs.resolve.config import Config
+from neoxargs.train.data import indexed
+from neoxargs.train.data.build import summary_of
+from neoxargs.train.data.loader import Loader, Part, Samples
+from neoxargs.train.data.sources import PARTS, Source, sources
+from neoxargs.train.mesh import Mesh
+from neoxargs.train.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """All that decides how a source is cut into samples."""
+
+    data: Data
+    seq_length: int
+    seed: int
+    eod: int
+    vocab_size: int
+    cache: Path
+    """Where the index files go."""
+    files: dict[str, Any] = field(default_factory=dict)
+    """Open token files by prefix."""
+
+
+def build_datasets(config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Loader:
+    """The three parts of the run's data; every rank calls this at the same time.
+
+    Raises Problems: a token file that is missing, not one, or made with another vocabulary; nothing to train on.
+    """
+    run_dir, training = config.logging.run_dir, config.training
+    cache = Path(run_dir, "data", "index")
+    sampling = Sampling(config.data, config.shape.seq_length, training.seed, tokenizer.eod, tokenizer.vocab_size, cache)
+    iterations: dict[Part, int] = {
+        "train": training.train_iters, "validation": training.eval_iters, "test": training.eval_iters
+    }  # fmt: skip
+    wanted = {part: count * config.batch.train_batch_size for part, count in iterations.items()}
+    chosen = sources(config.data, run_dir)
+    _require(chosen, tokenizer.vocab_size)
+    parts = first_rank_first(
+        config.data.use_shared_fs,
+        lambda: {part: dataset(chosen[part], part, wanted[part], sampling) for part in PARTS},
+    )
+    _tell_empty(parts, chosen, wanted)
+    return Loader(parts, mesh, config.batch.train_micro_batch_size_per_gpu, config.data.num_workers)
+
+
+def _tell_empty(
+    parts: Mapping[Part, Samples | None], chosen: Mapping[Part, list[Source]], wanted: Mapping[Part, int]
+) -> None:
+    """Nothing to train on is an error. An empty evaluation part is not, but its losses would be missed."""
+    for part in PARTS:
+        if parts[part] is not None or not wanted[part] or not chosen[part]:
+            continue
+        names = ", ".join(source.prefix for source in chosen[part])
+        told = f"{names}: too few documents to leave any for {part}"
+        if part == "train":
+            raise Problems([Problem(told, hint="`split` says how they are divided")])
+        if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+            print(f"warning: {told}", flush=True)
+
+
+def _require(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
+    """Every token file is there, and was made with this vocabulary as far as is known."""
+    problems = []
+    for prefix in dict.fromkeys(source.prefix for part in chosen.values() for source in part):
+        if damage := indexed.damage(Path(prefix)):
+            hint = f"deepy data TEXT --output-prefix {prefix} makes one"
+            problems.append(Problem(f"data_path ({prefix}): {damage}", hint=hint))
+            continue
+        summary = summary_of(prefix)
+        if summary and summary.vocab_size != vocab_size:
+            made = f"was made by {summary.tokenizer_type} with {summary.vocab_size} tokens"
+            hint = "write the tokenizer it was made with, or tokenise the text again"
+            problems.append(Problem(f"data_path ({prefix}) {made}; this run's tokenizer has {vocab_size}", hint=hint))
+    if problems:
+        raise Problems(problems)
+
+
+def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampling) -> Samples | None:
+    """At least `samples` samples (None if none are wanted or nothing is there), blended where sources are several."""
+    present = [source for source in chosen if source.weight != 0 and tokens_in(source, sampling)]
+    if not samples or not present:
+        return None
+    if len(present) == 1:
+        single: Samples = _gpt_dataset(present[0], part, samples, sampling)
+        return single
+    weights = _normal([_weight(source, sampling) for source in present])
+    surplus = _settings(sampling, present).mid_level_dataset_surplus
+    # The blend may take a sample more than a source's share of them.
+    sizes = [int(np.ceil(np.ceil(samples * weight) * (1 + surplus))) + 1 for weight in weights]
+    built = [_gpt_dataset(s, part, size, sampling) for s, size in zip(present, sizes, strict=True)]
+    from megatron.core.datasets.blended_dataset import BlendedDataset
+
+    blended: Samples = BlendedDataset(built, weights, samples, _settings(sampling, present))
+    return blended
+
+
+def _weight(source: Source, sampling: Sampling) -> float:
+    if sampling.data.weight_by_num_documents:
+        return float(_documents_in(source, sampling) ** sampling.data.weighted_sampler_alpha)
+    return float(tokens_in(source, sampling)) if source.weight is None else float(source.weight)
+
+
+def _normal(weights: list[float]) -> list[float]:
+    return [weight / sum(weights) for weight in weights]
+
+
+def tokens_in(source: Source, sampling: Sampling) -> int:
+    """Tokens of a source."""
+    lengths = _file(source.prefix, sampling).sequence_lengths
+    return int(lengths[_sequences(source, sampling)].sum(dtype=np.int64))
+
+
+def _documents_in(source: Source, sampling: Sampling) -> int:
+    ends = _file(source.prefix, sampling).document_indices[1:]
+    wanted = _sequences(source, sampling)
+    return int(((ends > wanted.start) & (ends <= wanted.stop)).sum())
+
+
+def _sequences(source: Source, sampling: Sampling) -> slice:
+    count = len(_file(source.prefix, sampling).sequence_lengths)
+    return slice(*(round(end * count) for end in source.share))
+
+
+def _gpt_dataset(source: Source, part: Part, samples: int, sampling: Sampling) -> Any:
+    from megatron.core.datasets.gpt_dataset import GPTDataset
+    from megatron.core.datasets.utils import Split
+
+    wanted = _sequences(source, sampling)
+    indices: NDArray[np.int32] = np.arange(wanted.start, wanted.stop, dtype=np.int32)
+    split = {"train": Split.train, "validation": Split.valid, "test": Split.test}[part]
+    settings = _settings(sampling, [source])
+    return GPTDataset(_file(source.prefix, sampling), source.prefix, indices, samples, split, settings)
+
+
+def _settings(sampling: Sampling, chosen: Sequence[Source]) -> Any:
+    """megatron-core's configuration. `tokenizer` is part of the index files' names, so it says what they depend on."""
+    from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
+
+    identity = {source.prefix: (*source.share, *_stamp(source.prefix)) for source in chosen}
+    data = sampling.data
+    return GPTDatasetConfig(
+        random_seed=sampling.seed,
+        sequence_length=sampling.seq_length,
+        blend_per_split=[([source.prefix for source in chosen], None)] * 3,
+        path_to_cache=str(sampling.cache),
+        mmap_bin_files=data.data_impl in ("infer", "mmap"),
+        tokenizer=SimpleNamespace(eod=sampling.eod, vocab_size=sampling.vocab_size, unique_identifiers=identity),
+        reset_position_ids=data.reset_position_ids,
+        reset_attention_mask=data.reset_attention_mask,
+        eod_mask_loss=data.eod_mask_loss,
+        create_attention_mask=False,
+    )
+
+
+def _stamp(prefix: str) -> tuple[int, int]:
+    """Changes when a token file is made anew under the same name."""
+    status = indexed.paths(Path(prefix))[1].stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _file(prefix: str, sampling: Sampling) -> Any:
+    """The token file, opened once."""
+    if prefix not in sampling.files:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from megatron.core.datasets.indexed_dataset import IndexedDataset
+        sampling.files[prefix] = IndexedDataset(prefix, mmap=sampling.data.data_impl in ("infer", "mmap"))
+        if sampling.data.mmap_warmup:
+            _read_through(indexed.paths(Path(prefix))[0])
+    return sampling.files[prefix]
+
+
+def _read_through(path: Path) -> None:
+    """Bring a file into the page cache."""
+    with open(path, "rb", buffering=0) as stream:
+        while stream.read(1 << 24):
+            pass
+
+
+def first_rank_first(shared_fs: bool, build: Callable[[], T]) -> T:
+    """`build()` on every rank: where it writes files, one rank does it before the others read them."""
+    if not torch.distributed.is_initialized():
+        with _as_only_rank():
+            return build()
+    rank = torch.distributed.get_rank() if shared_fs else int(os.environ["LOCAL_RANK"])
+    try:
+        if rank == 0:
+            with _as_only_rank():
+                return build()
+    finally:  # a failure too: the others will meet it themselves and say the same, instead of waiting
+        torch.distributed.barrier()
+    return build()
+
+
+@contextmanager
+def _as_only_rank() -> Iterator[None]:
+    """megatron-core writes index files on global rank 0 only, and asks which rank that is where none is."""
+    with (
+        patch.object(torch.distributed, "is_initialized", return_value=False),
+        patch.object(torch.distributed, "get_rank", return_value=0),
+    ):
+        yield
