@@ -63,13 +63,13 @@ def _order(problem: Problem) -> tuple[bool, str, int, int]:
 
 def _draw(problem: Problem) -> str:
     where = problem.where
-    head = f"{SET if where.file == SET else where}: " if where else ""
+    head = f"{SET if where.file == SET else printable(str(where))}: " if where else ""
     lines = [f"{head}{problem.severity}: {problem.what}"]
     if where:
         lines += _excerpt(where)
     for place in problem.also:
         if place != where:
-            lines.append(f"  also {'in' if place.file == SET else 'at'} {place}")
+            lines.append("  also" if place.file == SET else f"  also at {place}")
             lines += _excerpt(place)
     if problem.hint:
         lines.append(f"  = {problem.hint}")
@@ -98,10 +98,12 @@ def printable(text: str) -> str:
 
 
 def near(word: str, choices: Iterable[str], most: int = 2, alike: float = 0.75) -> list[str]:
-    """The choices that look like the word, best first."""
-    from difflib import get_close_matches  # only a mistake needs it
+    """The choices that look like the word, best first; a second one only if it is about as near."""
+    from difflib import SequenceMatcher, get_close_matches  # only a mistake needs it
 
-    return get_close_matches(word, list(choices), n=most, cutoff=alike)
+    found = get_close_matches(word, list(choices), n=most, cutoff=alike)
+    likeness = [SequenceMatcher(None, choice, word).ratio() for choice in found]
+    return [choice for choice, ratio in zip(found, likeness, strict=True) if ratio > likeness[0] - 0.08]
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

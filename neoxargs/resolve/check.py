@@ -60,7 +60,8 @@ def _union(node: Node, wanted: Any) -> Any:
         except Mismatch as mismatch:
             if mismatch.part:  # the right kind of value with one bad part says more than "not any of these"
                 deepest = mismatch
-            deepest.hint = deepest.hint or mismatch.hint
+            if not (_is_list(member) and isinstance(node, Scalar)) or len(members) == 1 + (_NOTHING in members):
+                deepest.hint = deepest.hint or mismatch.hint
     raise deepest
 
 
@@ -145,7 +146,7 @@ def _float(node: Node, wanted: Any) -> float:
             return float(value)
     except OverflowError:  # a whole number beyond 1e308
         pass
-    raise Mismatch(node, wanted, hint=_number_hint(node))
+    raise Mismatch(node, wanted, hint=_number_hint(node) if value is None else "write a finite number")
 
 
 def _number(node: Node) -> int | float | None:

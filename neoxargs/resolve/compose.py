@@ -70,11 +70,11 @@ class _Composer:
         root = self.node(self.next(), 0)
         self.next()  # the document ends
         more = self.next()
-        if not isinstance(more, yaml.StreamEndEvent):
-            what = "a second document begins here; a configuration is one document"
-            hint = "take out the `---`, or move what follows to a file of its own"
-            self.problems.append(Problem(what, self.at(more), hint))
-        return root
+        if isinstance(more, yaml.StreamEndEvent):
+            return root
+        what = "a second document begins here; a configuration is one document"
+        hint = "take out the `---`, or move what follows to a file of its own"
+        raise Problems([Problem(what, self.at(more), hint)])
 
     def next(self) -> Any:
         return self.loader.get_event()
@@ -115,7 +115,7 @@ class _Composer:
         items = []
         while not isinstance(event := self.next(), yaml.SequenceEndEvent):
             items.append(self.node(event, depth))
-        return Sequence(items, self.at(start))
+        return Sequence(items, self.at(start, event))
 
     def mapping(self, start: Any, depth: int) -> Node:
         entries: dict[str, Entry] = {}
@@ -130,7 +130,7 @@ class _Composer:
             else:
                 self.problems.append(_not_a_name(key))
         self.merge(entries, merged)
-        return Mapping(list(entries.values()), self.at(start))
+        return Mapping(list(entries.values()), self.at(start, event))
 
     def entry(self, entries: dict[str, Entry], entry: Entry) -> None:
         first = entries.setdefault(entry.key, entry)
@@ -167,8 +167,8 @@ class _Composer:
             what = f"with its `*aliases` written out, this file has more than {NODES} values"
             raise Problems([Problem(what, self.at(event), "a configuration has some hundred")])
 
-    def at(self, event: Any) -> Place:
-        start, end = event.start_mark, event.end_mark
+    def at(self, event: Any, last: Any = None) -> Place:
+        start, end = event.start_mark, (last or event).end_mark
         width = end.column - start.column if end.line == start.line else 0
         return self.place(start.line, start.column, width)
 

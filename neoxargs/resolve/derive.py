@@ -191,17 +191,17 @@ class _Completion:
         self.problems.append(problem)
 
     def places(self, sentence: str, names: list[str]) -> list[Place]:
-        """Where the parameters that the sentence names were written; if none was, where any of them comes from."""
-        # a rule that reads `written` speaks of parameters that are not among its inputs
-        others = [name for name in self.draft.values if "_" in name or "." in name] if "written" in names else []
-        mentioned = dict.fromkeys([*names, *others])
-        named = [name for name in mentioned if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", sentence)]
+        """Where the parameters and sections that the sentence names were written, those that others follow from last;
+        if it names none, where any of the rule's inputs comes from."""
+        sections = self.draft.section_places
+        written = {n: self.draft.values[n].source.where for n in names if n in self.draft.values} | sections
+        named = [name for name in dict.fromkeys([*names, *sections]) if _names(sentence, name)]
         for choice in (named, names):
-            written = [self.values[n].source.where for n in choice if n in self.values and n in self.draft.values]
-            found = written or [place for name in choice for place in self.roots(name, set())]
-            places = list(dict.fromkeys(place for place in found if place))
-            if places:
-                return places
+            found = [place for name in choice if (place := written.get(name))]
+            if choice is named or not found:
+                found += [place for name in choice if name not in written for place in self.roots(name, set())]
+            if found:
+                return list(dict.fromkeys(found))[:4]
         return []
 
     def roots(self, name: str, seen: set[str]) -> list[Place]:
@@ -213,6 +213,11 @@ class _Completion:
         if source.where:
             return [source.where]
         return [place for read in source.inputs for place in self.roots(read, seen)]
+
+
+def _names(sentence: str, name: str) -> bool:
+    """Does the sentence name exactly this parameter, not one whose name contains it?"""
+    return bool(re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", sentence))
 
 
 def _prefixes(name: str) -> list[str]:

@@ -30,6 +30,7 @@ class Draft:
     sections: the sections written, even empty ones.
     auto: parameters written as `auto`, which counts as not written.
     broken: parameters (or sections) whose value is unknown because of a problem with it.
+    section_places: where each section was begun.
     readable: False when a file is no YAML or has no keys, so that what is missing cannot be told.
     """
 
@@ -40,6 +41,7 @@ class Draft:
     auto: frozenset[str] = frozenset()
     broken: frozenset[str] = frozenset()
     readable: bool = True
+    section_places: dict[str, Place] = field(default_factory=dict)
 
     def group(self, cls: type[G]) -> G:
         """A group's written values over its defaults, before any rule has run."""
@@ -62,12 +64,13 @@ def draft(texts: Sequence[Text], overrides: Sequence[str] = ()) -> Draft:
         dialect = inferred(files.spelled)
     return Draft(
         values,
-        frozenset(files.sections | sets.sections),
+        frozenset({**files.sections, **sets.sections}),
         problems,
         dialect,
         frozenset((files.auto - set(sets.values)) | sets.auto),
         frozenset((files.broken | sets.broken) - set(values)),
         files.readable,
+        {**files.sections, **sets.sections},
     )
 
 
@@ -77,7 +80,7 @@ class _Layer:
 
     kind: Literal["file", "set"]
     values: dict[str, Value] = field(default_factory=dict)
-    sections: set[str] = field(default_factory=set)
+    sections: dict[str, Place] = field(default_factory=dict)
     auto: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
@@ -108,7 +111,9 @@ class _Layer:
         if node is None and problems:
             self.broken.add(name)
             return
-        self.sections |= {_present(part) for part in _above(name) if part in REGISTRY.sections}
+        for section in _above(name):
+            if section in REGISTRY.sections:
+                self.sections.setdefault(_present(section), where)
         self.entry(name, Entry(key.strip(), node or Scalar(None, ""), where), {})
 
     def mapping(self, node: Mapping, path: str = "") -> None:
@@ -127,7 +132,7 @@ class _Layer:
         elif name in REGISTRY.sections:
             self.section(name, entry, seen)
         else:
-            problem, meant = unknown(name, entry.place, isinstance(entry.value, Mapping))
+            problem, meant = unknown(name, entry.place, entry.key, isinstance(entry.value, Mapping))
             self.unknown(problem, *meant)
 
     def unknown(self, problem: Problem, *meant: str) -> None:
@@ -138,7 +143,7 @@ class _Layer:
         first = seen.setdefault(name, entry.place)
         if first is not entry.place:
             self.problems.append(twice(name, entry.place, first))
-        self.sections.add(_present(name))
+        self.sections.setdefault(_present(name), entry.place)
         if isinstance(entry.value, Mapping):
             self.mapping(entry.value, name + ".")
         elif not (isinstance(entry.value, Scalar) and entry.value.value is None):
@@ -186,7 +191,7 @@ def _dotted(name: str, entry: Entry) -> Problem:
         *sections, last = entry.key.split(".")
         nested = "".join(f"{section}: {{" for section in sections) + f"{last}: …" + "}" * len(sections)
         return Problem("a dot names a nested key only in --set", entry.place, f"in a file write `{nested}`")
-    return unknown(name, entry.place)[0]
+    return unknown(name, entry.place, entry.key)[0]
 
 
 def _not_a_section(name: str, entry: Entry) -> Problem:

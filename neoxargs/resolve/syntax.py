@@ -62,11 +62,13 @@ def _tab(trouble: Trouble) -> Problem:
 
 def _colon(trouble: Trouble) -> Problem:
     if ":" in trouble.before:
-        return Problem(
-            "a second `: ` on one line", trouble.where, "if it belongs to the value, put the value in quotes"
-        )
-    hint = "begin the line in the column of the keys around it"
-    return Problem("this key is indented unlike the line above it", trouble.where, hint)
+        hint = "if it belongs to the value, put the value in quotes"
+        return Problem("a second `: ` on one line", trouble.where, hint)
+    if trouble.before.startswith(" "):
+        hint = "begin the line in the column of the keys around it"
+        return Problem("this key is indented unlike the line above it", trouble.where, hint)
+    hint = "look at the lines above it: each must be `key: value`"
+    return Problem("YAML expects no `: ` here", trouble.where, hint)
 
 
 def _no_colon(trouble: Trouble) -> Problem:
@@ -117,7 +119,7 @@ def _not_a_key(trouble: Trouble) -> Problem:
 def _not_an_item(trouble: Trouble) -> Problem:
     where = trouble.where
     return Problem(
-        "a list of `- ` items stands above; a key cannot follow it here", where, "indent the list, or end it"
+        "a list of `- ` items stands above; a key cannot follow it here", where, "write the list below a key of its own"
     )
 
 
@@ -127,7 +129,7 @@ def _item(trouble: Trouble) -> Problem:
 
 def _no_value(trouble: Trouble) -> Problem:
     if not trouble.character:
-        return Problem("the file ends inside `{ }` or `[ ]`", trouble.where, "close every bracket that is opened")
+        return Problem("this ends inside `{ }` or `[ ]`", trouble.where, "close every bracket that is opened")
     if trouble.character in "]}":
         return Problem(f"this `{trouble.character}` closes nothing", trouble.where, "take it out, or open it before")
     return Problem(f"a value is missing before this `{trouble.character}`", trouble.where)

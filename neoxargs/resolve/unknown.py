@@ -6,19 +6,27 @@ legal here (retired spellings included), a similar word anywhere.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 
 from neoxargs.problems import SET, Place, Problem, listed, near
 from neoxargs.registry import REGISTRY
 
 
-def unknown(name: str, where: Place, is_section: bool = False) -> tuple[Problem, list[str]]:
-    """The problem, and the parameters or sections that it suggests; `name` is dotted and spelt with `_`."""
+def unknown(name: str, where: Place, written: str, is_section: bool = False) -> tuple[Problem, list[str]]:
+    """The problem, and the parameters or sections that it suggests.
+
+    name: dotted and spelt with `_`; written: the key as the user has it.
+    """
     section, _, word = name.rpartition(".")
-    what = f"{section} has no key {word}" if section in REGISTRY.sections else f"{name} is not a parameter"
-    if is_section and section == "":
-        what = f"{name} is not a section"
+    key = written if re.fullmatch(r"[\w.-]+", written) else json.dumps(written, ensure_ascii=False)
+    what = f"{key} is not a {'section' if is_section else 'parameter'}"
+    if section in REGISTRY.sections:
+        what = f"{section} has no key {key.rpartition('.')[2]}"
     found = _elsewhere(section, word)
+    if len(found) > 3:
+        return Problem(what, where, f"it is written inside a section: {listed(_sections(found), most=8)}"), []
     if found:
         return Problem(what, where, _moved(found, where)), found
     here = _level(section)
@@ -37,7 +45,8 @@ def _elsewhere(section: str, word: str) -> list[str]:
     names = [*REGISTRY.parameters, *REGISTRY.sections]
     same = [full for full in names if full.rpartition(".")[2] == word and full.rpartition(".")[0] != section]
     inside = f"{section}." if section else ""
-    return sorted(same, key=lambda full: (not full.startswith(inside), full.count("."), full))[:3]
+    below = [full for full in same if full.startswith(inside)] if section else []
+    return below or sorted(same, key=lambda full: full.count("."))
 
 
 def _level(section: str) -> dict[str, str]:
@@ -59,10 +68,14 @@ def _told(key: str, full: str) -> str:
 
 def _moved(found: list[str], where: Place) -> str:
     hint = f"did you mean {listed(found)}?"
-    sections = list(dict.fromkeys(full.rpartition(".")[0] for full in found))
+    sections = _sections(found)
     if where.file == SET or len(sections) != 1:
         return hint
     return hint + (f" it is written inside `{sections[0]}:`" if sections[0] else " it stands at the top level")
+
+
+def _sections(found: list[str]) -> list[str]:
+    return list(dict.fromkeys(full.rpartition(".")[0] for full in found))
 
 
 def _legal(section: str) -> str:
