@@ -1,0 +1,70 @@
+"""The norm of the whole gradient, however the ranks have divided it, and clipping by it.
+
+With ZeRO, DeepSpeed's optimizers do this. Without, DeepSpeed 0.19 takes "not split by tensor parallelism" for
+"repeated on every other rank": biases and norms of all pipeline stages but the first are left out of the norm,
+and tied embeddings count twice. So a run with pipeline stages would be clipped otherwise than one without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+
+from neoxargs.train.mesh import Mesh
+
+
+def gradient_norm(gradients: Iterable[tuple[nn.Parameter, Tensor | None]], mesh: Mesh) -> Tensor:
+    """2-norm over all tensor and pipeline ranks, () in fp32; each weight counts once."""
+    mine = [gradient for weight, gradient in gradients if gradient is not None and _counts_here(weight, mesh)]
+    total = torch.stack(torch._foreach_norm(mine, 2, torch.float32)).square().sum() if mine else torch.zeros(())
+    total = total.to(torch.cuda.current_device()) if torch.cuda.is_available() else total
+    for axis in (mesh.tensor, mesh.pipe):
+        if axis.size > 1:
+            torch.distributed.all_reduce(total, group=axis.group)
+    return total.sqrt()
+
+
+def install(engine: Any, mesh: Mesh) -> None:
+    """Let a DeepSpeed engine without ZeRO clip by `gradient_norm`, and remember it for the log."""
+    from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+
+    engine.clip_fp32_gradients = lambda: _clip(engine, mesh)
+    if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
+        _replace_norm(engine.optimizer, mesh)
+
+
+def _counts_here(weight: nn.Parameter, mesh: Mesh) -> bool:
+    """Is this the one rank on which this weight, or this slice of it, is counted?"""
+    if getattr(weight, "ds_pipe_replicated", False):  # tied to a weight of an earlier stage
+        return False
+    return mesh.tensor.rank == 0 or getattr(weight, "tensor_model_parallel", False)
+
+
+def _clip(engine: Any, mesh: Mesh) -> None:
+    weights = list(engine.module.parameters())
+    norm = gradient_norm([(weight, weight.grad) for weight in weights], mesh)
+    engine._global_grad_norm = norm
+    factor = (engine.gradient_clipping() / (norm + 1e-6)).clamp(max=1.0)
+    if norm.is_cuda or factor < 1:  # asking a GPU would make it wait
+        torch._foreach_mul_([weight.grad for weight in weights if weight.grad is not None], factor)
+
+
+def _replace_norm(optimizer: Any, mesh: Mesh) -> None:
+    """fp16 and bf16 without ZeRO: the gradients are those of the fp32 copies, still multiplied by the loss scale."""
+    unscale_and_clip = optimizer.unscale_and_clip_grads
+    pairs = [
+        (weight, copy)
+        for weights, copies in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
+        for weight, copy in zip(weights, copies, strict=True)
+    ]
+
+    def with_our_norm(_: Tensor, apply_scale: bool = True) -> Any:
+        norm = gradient_norm([(weight, copy.grad) for weight, copy in pairs], mesh)
+        optimizer._global_grad_norm = norm / optimizer.loss_scale_config.cur_scale
+        return unscale_and_clip(norm, apply_scale)
+
+    optimizer.unscale_and_clip_grads = with_our_norm

@@ -1,0 +1,93 @@
+"""The optimizer: torch's fused kernels for Adam and SGD, DeepSpeed's own for everything else.
+
+`Adam` decays weights directly (AdamW), as DeepSpeed's and therefore GPT-NeoX's does, unless `adam_w_mode: false`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from neoxargs.registry.deepspeed_optimizer import OptimizerParams
+from neoxargs.resolve.config import Config
+
+ParameterGroups = list[dict[str, Any]]
+
+
+def parameter_groups(module: nn.Module, weight_decay: float) -> ParameterGroups:
+    """Megatron's two groups: matrices are pulled towards zero, biases and norms are not."""
+    trained = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    decayed = [parameter for name, parameter in trained if _decays(name, parameter)]
+    exempt = [parameter for name, parameter in trained if not _decays(name, parameter)]
+    return [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": exempt, "weight_decay": 0.0},
+    ]
+
+
+def build(config: Config, groups: ParameterGroups) -> torch.optim.Optimizer | None:
+    """The optimizer for these groups, or None where DeepSpeed builds it from its section `optimizer`."""
+    kind = (config.optimizer.type or "adam").lower()
+    if kind in ("adam", "adamw") and _in_host_memory(config):
+        kind = "cpu_adam"
+    make = _BUILDERS.get(kind)
+    return make(groups, config.optimizer_params) if make else None
+
+
+def _decays(name: str, parameter: nn.Parameter) -> bool:
+    shape = getattr(parameter, "ds_shape", parameter.shape)  # ZeRO-3 leaves an empty tensor and keeps the shape here
+    return len(shape) > 1 and not name.endswith(".bias")
+
+
+def _in_host_memory(config: Config) -> bool:
+    return config.offload_optimizer.device == "cpu" and not config.optimizer_params.torch_adam
+
+
+def _adam(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    kind = torch.optim.AdamW if params.adam_w_mode else torch.optim.Adam
+    return kind(groups, fused=True, amsgrad=params.amsgrad, **_moments(params))
+
+
+def _adamw(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, fused=True, amsgrad=params.amsgrad, **_moments(params))
+
+
+def _cpu_adam(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    adam: torch.optim.Optimizer = DeepSpeedCPUAdam(
+        groups,
+        bias_correction=params.bias_correction,
+        adamw_mode=params.adam_w_mode,
+        fp32_optimizer_states=params.fp32_optimizer_states,
+        **_moments(params),
+    )
+    return adam
+
+
+def _sgd(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        groups,
+        lr=params.lr or 0.0,
+        momentum=params.momentum or 0.0,
+        dampening=params.dampening,
+        nesterov=params.nesterov,
+        fused=True,
+    )
+
+
+def _moments(params: OptimizerParams) -> dict[str, Any]:
+    beta1, beta2 = params.betas or (0.9, 0.999)
+    return {"lr": params.lr or 0.0, "betas": (beta1, beta2), "eps": 1e-8 if params.eps is None else params.eps}
+
+
+_BUILDERS: dict[str, Callable[[ParameterGroups, OptimizerParams], torch.optim.Optimizer]] = {
+    "adam": _adam,
+    "adamw": _adamw,
+    "cpu_adam": _cpu_adam,
+    "cpu_torch_adam": _adam,
+    "sgd": _sgd,
+}

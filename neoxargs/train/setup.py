@@ -1,0 +1,111 @@
+"""From a bare process to a rank: device, process group, threads, seeds, and how it reports what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import random
+import socket
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed
+
+#: A collective that waits longer than this fails instead of hanging for ever when another rank has died.
+TIMEOUT = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "30")))
+
+
+@dataclass(frozen=True)
+class Process:
+    """Which rank this is, out of how many, on which device."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def main(self) -> bool:
+        """Is this the rank that prints and writes? Every rank knows the loss, so rank 0 is as good as any."""
+        return self.rank == 0
+
+
+def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
+    """Join the run. `backend` is `distributed_backend`: nccl means gloo where there is no GPU."""
+    _only_process_by_default()
+    rank = int(os.environ["RANK"])
+    local = int(os.environ["LOCAL_RANK"]) if local_rank is None else local_rank
+    device = _device(local)
+    if device.type == "cpu":
+        _use_cpu()
+    connect("gloo" if device.type == "cpu" else backend)
+    set_seeds(seed)
+    return Process(rank, local, int(os.environ["WORLD_SIZE"]), device)
+
+
+def set_seeds(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Swallow what DeepSpeed prints while it builds; its warnings go through its logger and stay."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        yield
+
+
+def stop() -> None:
+    """Leave the process group; a rank that exits without this makes torch warn about it."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def _only_process_by_default() -> None:
+    """`python train.py ...` without a launcher is a run of one process."""
+    if "RANK" in os.environ:
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in alone.items():
+        os.environ.setdefault(name, value)
+
+
+def _device(local_rank: int) -> torch.device:
+    if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def _use_cpu() -> None:
+    """Share the cores among this host's ranks (LOCAL_SIZE is the DeepSpeed launcher's, LOCAL_WORLD_SIZE torchrun's)."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    ranks_here = os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(ranks_here)))
+    # Adam's moments of rarely seen words decay into denormal numbers, which a CPU handles a hundred times slower.
+    torch.set_flush_denormal(True)
+
+
+def connect(backend: str) -> None:
+    """Bring up torch.distributed and DeepSpeed's layer over it, or the latter alone where the former is up."""
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    with quiet():
+        import deepspeed
+
+        # On a CPU init_distributed compiles a shared-memory all-reduce that only inference uses: a minute, and a
+        # run killed meanwhile leaves a lock that stops every later one.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        deepspeed.init_distributed(backend, timeout=TIMEOUT, verbose=False)

@@ -1,0 +1,85 @@
+"""Log lines: every `log_interval` iterations, at each evaluation and checkpoint, and at the end where things are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
+
+
+class Console(Tracker):
+    """Writes lines through `write` (the terminal, or above a progress bar) and to a log file if there is one."""
+
+    def __init__(self, interval: int, write: Callable[[str], None], log: Path | None = None) -> None:
+        self.interval, self.write, self.log = interval, write, log
+        self.window: list[Step] = []
+
+    def on_start(self, run: Run) -> None:
+        self.run = run
+        if run.start:
+            self._say(f"continuing after iteration {run.start}")
+
+    def on_step(self, step: Step) -> None:
+        self.window.append(step)
+        if step.iteration % self.interval == 0 or step.iteration == self.run.iterations:
+            self._say(line(self.run, self.window))
+            self.window.clear()
+
+    def on_eval(self, evaluation: Evaluation) -> None:
+        perplexity = f" | perplexity {math.exp(min(evaluation.loss, 50)):.4g}"
+        self._say(f"{evaluation.split} after iteration {evaluation.iteration} | loss {evaluation.loss:.4f}{perplexity}")
+
+    def on_save(self, iteration: int, folder: Path) -> None:
+        self._say(f"saved iteration {iteration} to {folder}")
+
+    def on_end(self, outcome: Outcome) -> None:
+        ended = f"stopped after iteration {outcome.iteration}: {outcome.reason}" if outcome.reason else "done"
+        self._say(ended)
+        if outcome.checkpoint:
+            self._say(f"  checkpoint  {outcome.checkpoint}")
+        for name, file in (("loss curve", "loss.png"), ("metrics", "metrics.jsonl")):
+            if (self.run.folder / file).exists():
+                self._say(f"  {name:<11} {self.run.folder / file}")
+
+    def _say(self, text: str) -> None:
+        self.write(text)
+        if self.log:
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+
+
+def line(run: Run, window: list[Step]) -> str:
+    """One log line; loss and speed are means over the window."""
+    last = window[-1]
+    loss = sum(step.loss for step in window) / len(window)
+    seconds = sum(step.seconds for step in window) / len(window)
+    parts = [f"iteration {last.iteration}/{run.iterations}", f"loss {loss:.4f}", f"lr {last.lr:.3g}"]
+    if last.grad_norm is not None:
+        parts.append(f"grad norm {last.grad_norm:.3g}")
+    parts += [
+        f"{run.tokens_per_step / seconds:,.0f} tokens/s",
+        f"{tflops(run, seconds):.3g} TFLOP/s per rank",
+        f"{duration((run.iterations - last.iteration) * seconds)} left",
+        f"{last.iteration * run.samples_per_step:,} samples",
+    ]
+    skipped = sum(step.skipped for step in window)
+    return " | ".join(parts + [f"{skipped} skipped"] * bool(skipped))
+
+
+def tflops(run: Run, seconds: float) -> float:
+    """Arithmetic done by one rank, in 10^12 operations a second, for steps of this length."""
+    return run.flops_per_token * run.tokens_per_step / seconds / run.ranks / 1e12
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 90:
+        return f"{minutes:.0f} min"
+    if hours < 48:
+        return f"{int(hours)} h {int(minutes % 60)} min"
+    return f"{int(days)} d {int(hours % 24)} h"

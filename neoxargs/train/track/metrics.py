@@ -1,0 +1,84 @@
+"""metrics.jsonl in `run_dir`: the record of a run, one JSON object a line, which every figure is drawn from.
+
+Every row has `event` (start, step, evaluation or save) and `step`. A resumed run first drops the rows of
+iterations that it is about to repeat, so the file reads as if the run had never been interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from neoxargs.train.track.console import tflops
+from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
+
+
+class Metrics(Tracker):
+    """Appends rows; each is on disk before the next step begins."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file: IO[str]
+
+    def on_start(self, run: Run) -> None:
+        self.run = run
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        truncate(self.path, run.start)
+        self.file = self.path.open("a", encoding="utf-8", buffering=1)
+        facts: dict[str, Any] = {"iterations": run.iterations, "ranks": run.ranks, "parameters": run.parameters}
+        if run.unigram_entropy is not None:
+            facts["unigram_entropy"] = run.unigram_entropy
+        self._write("start", run.start, facts)
+
+    def on_step(self, step: Step) -> None:
+        row = {
+            "loss": step.loss,
+            "lr": step.lr,
+            "tokens_per_second": round(self.run.tokens_per_step / step.seconds, 2),
+            "tflops": float(f"{tflops(self.run, step.seconds):.6g}"),
+            "elapsed": round(step.elapsed, 4),
+            "samples": step.iteration * self.run.samples_per_step,
+        }
+        if step.grad_norm is not None:
+            row["grad_norm"] = step.grad_norm
+        if step.skipped:
+            row["skipped"] = True
+        self._write("step", step.iteration, row)
+
+    def on_eval(self, evaluation: Evaluation) -> None:
+        self._write("evaluation", evaluation.iteration, {"split": evaluation.split, "loss": evaluation.loss})
+
+    def on_save(self, iteration: int, folder: Path) -> None:
+        self._write("save", iteration, {"checkpoint": str(folder)})
+
+    def on_end(self, outcome: Outcome) -> None:
+        self.file.close()
+
+    def _write(self, event: str, step: int, row: Mapping[str, Any]) -> None:
+        self.file.write(json.dumps({"event": event, "step": step, **row}) + "\n")
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a metrics file; a line cut short by a kill is left out."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for text in file:
+            if text.endswith("\n"):
+                yield json.loads(text)
+
+
+def truncate(path: Path, iteration: int) -> None:
+    """Keep what happened up to this iteration; 0 starts afresh."""
+    kept = [row for row in read(path) if 0 < iteration >= row["step"]]
+    part = path.with_suffix(".part")
+    part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    os.replace(part, path)
+
+
+def elapsed(path: Path, iteration: int) -> float:
+    """Seconds that a run had spent in steps when it finished this iteration."""
+    return max((row["elapsed"] for row in read(path) if row["event"] == "step" and row["step"] <= iteration), default=0)

@@ -1,0 +1,43 @@
+"""A live bar at the bottom of a terminal; log lines scroll above it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from neoxargs.train.track.tracker import Outcome, Run, Step, Tracker
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Progress(Tracker):
+    """rich's progress bar: iterations, loss, speed, time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("{task.fields[speed]} tokens/s"),
+            TimeRemainingColumn(),
+        )
+        self.bar = Bar(*columns, console=console, transient=True)
+
+    def write(self, text: str) -> None:
+        """A line above the bar."""
+        self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def on_start(self, run: Run) -> None:
+        self.run = run
+        self.task = self.bar.add_task("", total=run.iterations, completed=run.start, loss="-", speed="-")
+        self.bar.start()
+
+    def on_step(self, step: Step) -> None:
+        speed = f"{self.run.tokens_per_step / step.seconds:,.0f}"
+        self.bar.update(self.task, completed=step.iteration, loss=f"{step.loss:.4f}", speed=speed)
+
+    def on_end(self, outcome: Outcome) -> None:
+        self.bar.stop()

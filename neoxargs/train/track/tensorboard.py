@@ -1,0 +1,44 @@
+"""TensorBoard, in `tensorboard_dir`, under GPT-NeoX's names so that old and new runs share a chart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neoxargs.train.track.console import tflops
+from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
+
+
+class TensorBoard(Tracker):
+    """Scalars of every step and evaluation."""
+
+    writer: Any
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def on_start(self, run: Run) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.run = run
+        # purge_step hides what an earlier process logged for iterations that this one repeats
+        self.writer = SummaryWriter(self.folder, purge_step=run.start + 1 if run.start else None)
+
+    def on_step(self, step: Step) -> None:
+        scalars = {
+            "train/lm_loss": step.loss,
+            "train/learning_rate": step.lr,
+            "runtime/iteration_time": step.seconds,
+            "runtime/samples_per_sec": self.run.samples_per_step / step.seconds,
+            "runtime/tokens_per_sec": self.run.tokens_per_step / step.seconds,
+            "runtime/tflops_per_rank": tflops(self.run, step.seconds),
+        }
+        if step.grad_norm is not None:
+            scalars["train/grad_norm"] = step.grad_norm
+        for name, value in scalars.items():
+            self.writer.add_scalar(name, value, step.iteration)
+
+    def on_eval(self, evaluation: Evaluation) -> None:
+        self.writer.add_scalar(f"{evaluation.split}/lm_loss", evaluation.loss, evaluation.iteration)
+
+    def on_end(self, outcome: Outcome) -> None:
+        self.writer.close()

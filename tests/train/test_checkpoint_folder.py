@@ -1,0 +1,112 @@
+"""A kill or a full disk at any moment of writing must leave something that can be continued from."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from neoxargs.train import checkpoint_folder as folder
+
+
+def write(root: Path, iteration: int, content: str = "weights") -> Path:
+    part = folder.begin(root, iteration)
+    (part / "sub").mkdir()
+    (part / "model.pt").write_text(content)
+    (part / "sub" / "optimizer.pt").write_text("moments")
+    return folder.commit(root, iteration)
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
+
+
+def test_a_committed_checkpoint_is_the_newest(tmp_path: Path) -> None:
+    write(tmp_path, 90)
+    whole = write(tmp_path, 100)
+    assert folder.newest(tmp_path) == whole
+    assert (tmp_path / "latest").read_text() == "global_step100"
+    assert json.loads((whole / "files.json").read_text()) == {"model.pt": 7, "sub/optimizer.pt": 7}
+    assert names(tmp_path) == ["global_step100", "global_step90", "latest"]
+
+
+def test_an_empty_or_missing_folder_has_none(tmp_path: Path) -> None:
+    assert folder.newest(tmp_path) is None
+    assert folder.newest(tmp_path / "missing") is None
+
+
+def test_half_written_is_never_chosen_and_is_cleared_by_the_next_save(tmp_path: Path) -> None:
+    whole = write(tmp_path, 100)
+    (folder.begin(tmp_path, 200) / "model.pt").write_text("wei")  # killed here
+    assert folder.newest(tmp_path) == whole
+    write(tmp_path, 200)
+    assert names(tmp_path) == ["global_step100", "global_step200", "latest"]
+
+
+def test_killed_between_the_rename_and_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write(tmp_path, 100)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(folder, "_point_latest_at", _killed)
+        write(tmp_path, 200)
+    assert folder.newest(tmp_path) == first
+    assert write(tmp_path, 200) == folder.newest(tmp_path)
+
+
+def test_killed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write(tmp_path, 100)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", _killed)
+        write(tmp_path, 200)
+    assert folder.newest(tmp_path) == first
+    assert folder.checkpoints(tmp_path) == [first]
+
+
+@pytest.mark.parametrize("harm", ["shorten", "delete", "list"])
+def test_damage_is_seen_and_the_one_before_is_chosen(tmp_path: Path, harm: str) -> None:
+    first, second = write(tmp_path, 100), write(tmp_path, 200)
+    if harm == "shorten":
+        os.truncate(second / "model.pt", 3)
+    elif harm == "delete":
+        (second / "sub" / "optimizer.pt").unlink()
+    else:
+        (second / "files.json").write_text("{")
+    assert folder.damage(second)
+    assert folder.newest(tmp_path) == first
+
+
+def test_latest_may_name_an_older_one(tmp_path: Path) -> None:
+    first, _ = write(tmp_path, 100), write(tmp_path, 200)
+    (tmp_path / "latest").write_text("global_step100\n")
+    assert folder.newest(tmp_path) == first
+
+
+def test_latest_that_names_nothing_is_passed_over(tmp_path: Path) -> None:
+    whole = write(tmp_path, 100)
+    (tmp_path / "latest").write_text("global_step999")
+    assert folder.newest(tmp_path) == whole
+
+
+def test_another_programs_checkpoint_is_taken_on_trust(tmp_path: Path) -> None:
+    (tmp_path / "global_step7").mkdir()
+    (tmp_path / "latest").write_text("global_step7")
+    assert folder.newest(tmp_path) == tmp_path / "global_step7"
+
+
+def test_the_same_iteration_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path, 100, "old")
+    whole = write(tmp_path, 100, "newer")
+    assert (whole / "model.pt").read_text() == "newer"
+    assert names(tmp_path) == ["global_step100", "latest"]
+
+
+def test_prune_keeps_what_was_written_last(tmp_path: Path) -> None:
+    for age, iteration in enumerate((500, 10, 20, 30)):  # 500 is an earlier run's
+        os.utime(write(tmp_path, iteration), (age, age))
+    folder.prune(tmp_path, 2)
+    assert [path.name for path in folder.checkpoints(tmp_path)] == ["global_step20", "global_step30"]
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
