@@ -32,11 +32,12 @@ def build(config: Config, seed: int = 1234) -> nn.Module:
     make = Make(seed, here.tensor)
     if config.parallel.pipe_parallel_size == 0:
         return GPT(config, VOCABULARY, make)
-    import deepspeed
     from deepspeed.pipe import PipelineModule
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 
-    deepspeed.init_distributed("gloo", verbose=False)
+    from neoxargs.train.setup import connect
+
+    connect("gloo")
     topology = PipeModelDataParallelTopology(here.pipe.size, here.tensor.size, here.data.size)
     return PipelineModule(
         layers(config, VOCABULARY, make),

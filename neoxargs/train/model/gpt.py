@@ -31,7 +31,7 @@ class OutputLayer(nn.Module):
 
     def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
         """`finish` turns the readout into a loss or logits here, inside, where ZeRO-3 has gathered the weight."""
-        return finish(Readout(hidden, self.weight))
+        return finish(_readout(hidden, self.weight))
 
 
 class GPT(nn.Module):
@@ -98,4 +98,10 @@ class FinalNorm(nn.Module):
 
 
 def _read_out(embedding: TokenEmbedding, hidden: Tensor) -> Readout:
-    return Readout(hidden, embedding.weight)
+    return _readout(hidden, embedding.weight)
+
+
+def _readout(hidden: Tensor, weight: nn.Parameter) -> Readout:
+    # A view, not the parameter: DeepSpeed's bf16 optimizer clears gradients when the backward pass reaches the last
+    # stage's output, and the parameter's own would have arrived by then.
+    return Readout(hidden, weight.view_as(weight))

@@ -39,7 +39,8 @@ class Make:
         like = torch.empty(0)
         whole = values(shape, method, self.seed, self._name(name))
         mine = whole if split is None else whole.chunk(self.tensor.size, split)[self.tensor.rank]
-        parameter = nn.Parameter(mine.to(like.device, like.dtype, memory_format=torch.contiguous_format))
+        # A copy: a slice would keep the whole alive, and torch's fused AdamW misreads weights that are not contiguous.
+        parameter = nn.Parameter(mine.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format))
         # DeepSpeed and Megatron count a gradient that every tensor parallel rank repeats once in the norm.
         parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
         return parameter
