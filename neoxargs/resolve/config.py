@@ -84,6 +84,17 @@ class Config(Groups):
         found = self.values.get(normal(name))
         return found.source if found else DEFAULT
 
+    def place(self, name: str) -> Place | None:
+        """Where the value was written, or else one that it was derived from."""
+        waiting, seen = [name], set[str]()
+        while waiting:
+            source = self.source(waiting.pop())
+            if source.where:
+                return source.where
+            waiting += [read for read in source.inputs if read not in seen]
+            seen.update(source.inputs)
+        return None
+
     def written(self, name: str) -> bool:
         """Did the user give this value?"""
         return self.source(name).written

@@ -133,10 +133,10 @@ class _Completion:
         if value is None:
             if name not in self.values and REGISTRY.parameters[name].default is ABSENT:
                 self.absent(name, rule)
-        elif name in self.draft.values:  # put into its full form, or left as it is; still the user's
-            written = self.draft.values[name]
-            if written.value != value:
-                self.values[name] = Value(value, replace(written.source, text=rule.sentence))
+        elif name in self.given and self.values[name].value == value:
+            pass  # as it was written, or as a retired name says it
+        elif name in self.draft.values:  # put into its full form; still the user's
+            self.values[name] = Value(value, replace(self.draft.values[name].source, text=rule.sentence))
         else:
             self.values[name] = Value(value, Source("derived", text=rule.sentence, inputs=rule.inputs))
 

@@ -1,0 +1,265 @@
+"""The same run as plain flags for NVIDIA Megatron-LM (`--emit megatron`).
+
+Most parameters are one flag each, declared with them in the registry. The rest is here: values that are spelt
+differently, settings that are several flags, and what Megatron-LM cannot express, which is refused, not dropped.
+Sources: Megatron-LM's argument parser (megatron/training/arguments.py, 2026).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from neoxargs.problems import Problem, Problems, listed
+from neoxargs.registry import ABSENT, Parameter
+from neoxargs.resolve.config import Config, Value
+
+Words = Iterator[str]
+
+
+def megatron_flags(config: Config) -> list[str]:
+    """The flags; raises Problems naming every setting that Megatron-LM has no flag for."""
+    problems = inexpressible(config)
+    if problems:
+        raise Problems(problems)
+    words = [word for p, value in config.items() for word in _plain(p, value)]
+    words += [word for translate in TRANSLATIONS for word in translate(config)]
+    return words
+
+
+# -- one parameter, one flag -----------------------------------------------------------------------------------------
+
+
+def _plain(parameter: Parameter, value: Value) -> Words:
+    if not parameter.megatron or parameter.name in TRANSLATED or parameter.becomes or value.value in (None, ABSENT):
+        return
+    if parameter.megatron.startswith("!"):
+        if not value.value:
+            yield f"--{parameter.megatron[1:]}"
+    elif value.source.written or value.value != parameter.receiver_default:
+        yield from _flag(parameter.megatron, value.value)
+
+
+def _flag(name: str, value: Any) -> Words:
+    if isinstance(value, bool):
+        if value:
+            yield f"--{name}"
+        return
+    yield f"--{name}"
+    yield from (str(item) for item in (value if isinstance(value, list) else [value]))
+
+
+# -- settings that are spelt differently -----------------------------------------------------------------------------
+
+
+def _layout(config: Config) -> Words:
+    yield from _flag("tensor-model-parallel-size", config.parallel.model_parallel_size)
+    yield from _flag("pipeline-model-parallel-size", max(config.parallel.pipe_parallel_size, 1))
+    stage = config.zero_optimization.stage
+    if stage == 1:
+        yield "--use-distributed-optimizer"
+    elif stage > 1:
+        yield "--use-megatron-fsdp"
+        yield from _flag("data-parallel-sharding-strategy", "optim_grads" if stage == 2 else "optim_grads_params")
+
+
+def _shape(config: Config) -> Words:
+    shape = config.shape
+    yield from _flag("ffn-hidden-size", mlp_width(config))
+    if shape.num_kv_heads != shape.num_attention_heads:
+        yield "--group-query-attention"
+        yield from _flag("num-query-groups", shape.num_kv_heads)
+    yield from _flag("position-embedding-type", POSITIONS[config.embedding.pos_emb])
+    yield from _flag("normalization", NORMS[config.norm.norm])
+    rms = NORMS[config.norm.norm] == "RMSNorm"
+    yield from _flag("norm-epsilon", config.norm.rms_norm_epsilon if rms else config.norm.layernorm_epsilon)
+    yield from _flag("swiglu", config.mlp.activation == "swiglu")
+    yield from _flag("disable-bias-linear", not config.mlp.use_bias_in_mlp)
+    fusion = config.fusion
+    if not (fusion.scaled_upper_triang_masked_softmax_fusion or fusion.scaled_masked_softmax_fusion):
+        yield "--no-masked-softmax-fusion"
+    if not fusion.bias_gelu_fusion:
+        yield "--no-bias-swiglu-fusion" if config.mlp.activation == "swiglu" else "--no-bias-gelu-fusion"
+
+
+def _experts(config: Config) -> Words:
+    if config.moe.moe_num_experts > 1:
+        yield from _flag("num-experts", config.moe.moe_num_experts)
+        yield from _flag("moe-layer-freq", config.moe.moe_expert_interval)
+        yield from _flag("moe-router-topk", config.moe.moe_top_k)
+
+
+def _precision(config: Config) -> Words:
+    section = config.fp16
+    if config.precision.precision == "bfloat16":
+        yield "--bf16"
+    if config.precision.precision != "fp16":
+        return
+    yield "--fp16"
+    if section.loss_scale:
+        yield from _flag("loss-scale", section.loss_scale)
+    else:
+        yield from _flag("initial-loss-scale", 2**section.initial_scale_power)
+        yield from _flag("min-loss-scale", section.min_loss_scale)
+        yield from _flag("loss-scale-window", section.loss_scale_window)
+        yield from _flag("hysteresis", section.hysteresis)
+
+
+def _optimizer(config: Config) -> Words:
+    kind = (config.optimizer.type or "adam").lower()
+    yield from _flag("optimizer", OPTIMIZERS[kind])
+    yield from _flag("optimizer-cpu-offload", kind.startswith("cpu") or config.offload_optimizer.device == "cpu")
+    yield from _flag("use-torch-optimizer-for-cpu-offload", kind == "cpu_torch_adam")
+    if kind == "sgd":
+        yield from _flag("sgd-momentum", config.optimizer_params.momentum or 0.0)
+    yield from _flag("clip-grad", config.gradients.gradient_clipping)
+
+
+def _recompute(config: Config) -> Words:
+    recompute = config.recompute
+    if recompute.checkpoint_activations:
+        yield from ("--recompute-granularity", "full", "--recompute-method", "uniform")
+        yield from _flag("recompute-num-layers", recompute.checkpoint_num_layers)
+        shared = recompute.partition_activations and config.parallel.model_parallel_size > 1
+        yield from _flag("distribute-saved-activations", shared)
+
+
+def _data(config: Config) -> Words:
+    data = config.data
+    sources = {
+        "train-data-path": (data.train_data_paths, data.train_data_weights),
+        "valid-data-path": (data.valid_data_paths, data.valid_data_weights),
+        "test-data-path": (data.test_data_paths, data.test_data_weights),
+    }
+    for name, (paths, weights) in sources.items():
+        if paths:
+            paths = paths.split(",") if isinstance(paths, str) else paths
+            pairs = zip(weights or [1.0] * len(paths), paths, strict=True)
+            yield from _flag(name, [word for pair in pairs for word in pair])
+    if not data.train_data_paths:  # Megatron-LM splits only what it was not given in parts
+        split = data.split if isinstance(data.split, str) else ",".join(map(str, data.split))
+        yield from _flag("split", split.replace(" ", "").replace("/", ","))
+
+
+def _tokenizer(config: Config) -> Words:
+    tokenizer = config.tokenizer
+    name = TOKENIZERS[tokenizer.tokenizer_type]
+    yield from _flag("tokenizer-type", name)
+    if name == "GPT2BPETokenizer":
+        yield from _flag("vocab-file", tokenizer.vocab_file) if tokenizer.vocab_file else ()
+        yield from _flag("merge-file", tokenizer.merge_file) if tokenizer.merge_file else ()
+    elif tokenizer.vocab_file:
+        yield from _flag("tokenizer-model", tokenizer.vocab_file)
+
+
+def _reports(config: Config) -> Words:
+    yield from _flag("log-num-zeros-in-grad", config.logging.log_grad_pct_zeros)
+    if config.wandb.use_wandb:
+        names = {"project": config.wandb.wandb_project, "exp-name": config.wandb.wandb_run_name}
+        names["entity"] = config.wandb.wandb_team
+        yield from (word for key, value in names.items() if value for word in _flag(f"wandb-{key}", value))
+
+
+TRANSLATIONS: tuple[Callable[[Config], Words], ...] = (
+    _layout, _shape, _experts, _precision, _optimizer, _recompute, _data, _tokenizer, _reports,
+)  # fmt: skip
+
+#: Parameters whose flags the functions above write.
+TRANSLATED = {
+    "model_parallel_size", "pipe_parallel_size", "intermediate_size", "num_kv_heads", "pos_emb", "norm",
+    "layernorm_epsilon", "rms_norm_epsilon", "scaled_upper_triang_masked_softmax_fusion",
+    "scaled_masked_softmax_fusion", "bias_gelu_fusion", "moe_num_experts", "moe_expert_interval", "moe_top_k",
+    "loss_scale", "loss_scale_window", "min_scale", "hysteresis", "optimizer_type", "clip_grad",
+    "checkpoint_num_layers", "partition_activations", "train_data_paths", "valid_data_paths", "test_data_paths",
+    "split", "tokenizer_type", "vocab_file", "merge_file", "wandb_project", "wandb_run_name", "wandb_team",
+    "local_rank", "te_fp8_format",
+}  # fmt: skip
+
+
+def mlp_width(config: Config) -> int:
+    """How many numbers lie between the MLP's two matrices. GPT-NeoX counts a gated MLP's intermediate_size over all
+    three matrices, so two thirds of it are shared by gate and value."""
+    size, unit = config.shape.intermediate_size, config.shape.mlp_multiple_of
+    gated = config.mlp.activation in GATED
+    width = int(size * 2 / 3) // 2 if gated else size
+    return -(-width // unit) * unit
+
+
+GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
+POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "rpe": "relative", "none": "none"}
+NORMS = {"layernorm": "LayerNorm", "te_layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_rmsnorm": "RMSNorm"}
+TOKENIZERS = {
+    "GPT2BPETokenizer": "GPT2BPETokenizer",
+    "HFTokenizer": "HuggingFaceTokenizer",
+    "HFGPT2Tokenizer": "HuggingFaceTokenizer",
+    "SPMTokenizer": "SentencePieceTokenizer",
+    "TiktokenTokenizer": "TikTokenizer",
+}
+OPTIMIZERS = {
+    "adam": "adam", "adamw": "adam", "cpu_adam": "adam", "cpu_torch_adam": "adam", "sgd": "sgd", "lion": "lion",
+    "muon": "muon",
+}  # fmt: skip
+
+
+# -- what Megatron-LM cannot express ---------------------------------------------------------------------------------
+
+
+def inexpressible(config: Config) -> list[Problem]:
+    """One problem for every setting that no flag says."""
+    problems = []
+    for name, values in EXPRESSIBLE.items():
+        value = config.get(name)
+        if value not in values and not (isinstance(value, str) and value.lower() in values):
+            what = f"Megatron-LM has no flag for {name} ({value})"
+            problems.append(Problem(what, config.place(name), f"it knows {listed(map(str, values))}"))
+    return [*problems, *_other_layers(config), *_half_a_bias(config), *_rhythm(config)]
+
+
+def _other_layers(config: Config) -> Iterator[Problem]:
+    other = sorted(set(config.attention.attention_config) - {"global", "flash"})
+    if other:
+        where = config.place("attention_config")
+        yield Problem(f"Megatron-LM has no flag for attention_config ({listed(other, 'and')})", where)
+
+
+def _half_a_bias(config: Config) -> Iterator[Problem]:
+    if config.mlp.use_bias_in_mlp != config.attention.use_bias_in_attn_linear:
+        where = config.place("use_bias_in_mlp") or config.place("use_bias_in_attn_linear")
+        yield Problem("Megatron-LM has biases in all linear layers or in none", where)
+
+
+def _rhythm(config: Config) -> Iterator[Problem]:
+    checkpoint = config.checkpoint
+    if checkpoint.save and (checkpoint.checkpoint_scale != "linear" or checkpoint.extra_save_iters):
+        where = config.place("checkpoint_scale") or config.place("extra_save_iters")
+        yield Problem("Megatron-LM saves checkpoints only at equal intervals", where, "write checkpoint_factor alone")
+
+
+#: Parameter -> the values that flags exist for.
+EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
+    "activation": ("gelu", "swiglu"),
+    "pos_emb": tuple(POSITIONS),
+    "norm": tuple(NORMS),
+    "tokenizer_type": tuple(TOKENIZERS),
+    "optimizer.type": tuple(OPTIMIZERS),
+    "zero_optimization.stage": (0, 1, 2, 3),
+    "zero_optimization.offload_param.device": ("none",),
+    "zero_optimization.offload_optimizer.device": ("none", "cpu"),
+    "scheduler.type": (None,),
+    "lr_decay_style": ("constant", "linear", "cosine"),
+    "init_method": ("normal",),
+    "output_layer_init_method": ("scaled_normal",),
+    "gpt_j_residual": (False,),
+    "gpt_j_tied": (False,),
+    "num_unique_layers": (None,),
+    "opt_pos_emb_offset": (0,),
+    "sliding_window_width": (None,),
+    "soft_prompt_tuning.enabled": (False,),
+    "train_impl": ("normal",),
+    "dataset_impl": ("gpt2",),
+    "text_path": (None,),
+    "distributed_backend": ("nccl", "gloo"),
+    "weight_by_num_documents": (False,),
+    "use_bnb_optimizer": (False,),
+    "amp.enabled": (False,),
+}
