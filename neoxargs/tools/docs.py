@@ -95,7 +95,8 @@ def _rows(group: type[Group]) -> Iterator[Row]:
     for parameter in group.parameters.values():
         origin = ", ".join(parameter.origins)
         kind = expectation(parameter.type)
-        yield origin, f"`{parameter.name}`", _default(parameter), parameter.description, kind, _destination(parameter)
+        default, destination = default_words(parameter), destination_words(parameter)
+        yield origin, f"`{parameter.name}`", default, parameter.description, kind, destination
         prefix = parameter.name.removesuffix(parameter.attribute)
         for old in parameter.renamed_from:
             yield origin, f"`{prefix}{old}`", "", _now(old, parameter.name), kind, ""
@@ -107,7 +108,7 @@ def _now(old: str, new: str) -> str:
     return f"Retired in {day:%B %Y}: write `{new}`." if day else f"Another spelling of `{new}`."
 
 
-def _default(parameter: Parameter) -> str:
+def default_words(parameter: Parameter) -> str:
     """Ours, then since when GPT-NeoX's differs, then what the receiver assumes."""
     own = "**required**" if parameter.required else "*derived*" if parameter.derived else _shown(parameter.default)
     later = [f"{_shown(value)} from {day}" for day, value in changes(parameter.name)]
@@ -130,7 +131,7 @@ def _shown(value: Any) -> str:
     return f"`{value if plain else json.dumps(value)}`"
 
 
-def _destination(parameter: Parameter) -> str:
+def destination_words(parameter: Parameter) -> str:
     if parameter.becomes:
         return ""
     flag = f" `--{parameter.name}`" if "DSL" in parameter.origins else ""

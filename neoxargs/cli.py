@@ -1,0 +1,194 @@
+"""`deepy`: a first argument that is a .py file is a script to launch, anything else is a verb.
+
+Nothing is imported before it is asked for: `check` must answer before a person notices that it was started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from neoxargs.problems import Problems, did_you_mean
+
+USAGE = """\
+python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]   start a run
+python deepy.py check FILE ...                                             every problem, or ok
+python deepy.py explain KEY [FILE ...]                                     what a parameter means
+python deepy.py data TEXT ... --output-prefix PREFIX                       text to token files
+python deepy.py docs [--check]                                             regenerate docs/
+
+examples:
+  python deepy.py train.py configs/quickstart.yml
+  python deepy.py train.py -d configs 125M local_setup      (the .yml may be left out)
+  python deepy.py check my.yml --gpus 64                    (as if there were 64 GPUs)
+  python deepy.py explain zero_optimization.stage my.yml
+
+`python deepy.py VERB --help` tells more. Exit codes: 0, 1 for problems, 2 for a wrong command line.
+"""
+
+#: GPT-NeoX's own options, and `--prompt`: each is a `--set` for the parameter it is named after.
+NEOX_OPTIONS: dict[str, dict[str, Any]] = {
+    "wandb_group": {"metavar": "NAME"},
+    "wandb_team": {"metavar": "NAME"},
+    "eval_tasks": {"metavar": "TASK", "nargs": "+"},
+    "iteration": {"metavar": "N"},
+    "eval_results_prefix": {"metavar": "PREFIX"},
+    "hostfile": {"metavar": "FILE", "short": "-H"},
+    "sample_input_file": {"metavar": "FILE", "short": "-i"},
+    "sample_output_file": {"metavar": "FILE", "short": "-o"},
+    "autotuning": {"metavar": "tune|run", "key": "autotuning_run"},
+    "prompt": {"metavar": "TEXT"},
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(f"usage:\n{USAGE}", end="")
+        return 0 if words else 2
+    try:
+        return _command(words[0])(words)
+    except Problems as problems:
+        print(problems, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `deepy ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _command(word: str) -> Callable[[list[str]], int]:
+    if word.endswith(".py"):
+        return launch
+    if word not in VERBS:
+        _usage_error(f"there is no verb {word}; {did_you_mean(word, VERBS) or 'verbs: ' + ', '.join(VERBS)}")
+    return VERBS[word]
+
+
+def launch(words: list[str]) -> int:
+    """`deepy train.py FILE ...`: start a run, or show what would be started."""
+    parser = _launch_parser(words[0])
+    options = parser.parse_intermixed_args(words[1:])
+    from neoxargs.launch.session import run, show
+
+    overrides = [*_neox_overrides(options), *options.set]
+    if options.dry_run or options.emit:
+        return show(words[0], options.files, overrides, options.conf_dir, options.gpus, options.emit, options.json)
+    if options.gpus or options.json:
+        parser.error("--gpus and --json go with --dry-run or --emit")
+    return run(words[0], options.files, overrides, options.conf_dir)
+
+
+def check(words: list[str]) -> int:
+    """`deepy check FILE ...`: every problem, or ok."""
+    parser = _parser("check", "Tell every problem of a configuration, or ok. Starts nothing.")
+    _add_files(parser)
+    _add_json(parser)
+    options = parser.parse_intermixed_args(words[1:])
+    from neoxargs.tools.check import report
+
+    return report(options.files, options.set, options.conf_dir, options.gpus, options.json)
+
+
+def explain(words: list[str]) -> int:
+    """`deepy explain KEY [FILE ...]`: what a parameter means, where it goes, and its value here."""
+    parser = _parser("explain", "What a parameter means, where it goes and, with files, its value there and why.")
+    parser.add_argument("key", metavar="KEY", help="such as train_batch_size or zero_optimization.stage")
+    _add_files(parser, "*")
+    _add_json(parser)
+    options = parser.parse_intermixed_args(words[1:])
+    from neoxargs.tools.explain import explain as answer
+
+    print(answer(options.key, options.files, options.set, options.conf_dir, options.gpus, options.json))
+    return 0
+
+
+def data(words: list[str]) -> int:
+    """`deepy data TEXT ...`: the arguments are those of the builder, which needs torch's neighbours."""
+    os.execve(sys.executable, [sys.executable, "-m", "neoxargs.train.data.build", *words[1:]], _importable())
+
+
+def docs(words: list[str]) -> int:
+    """`deepy docs [--check]`: regenerate docs/ and the JSON Schema from the registry."""
+    parser = _parser("docs", "Regenerate the parameter tables and the JSON Schema from the registry.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
+    options = parser.parse_intermixed_args(words[1:])
+    from neoxargs.tools.docs import write_docs
+
+    stale = write_docs(options.check)
+    for name in stale:
+        print(f"docs/{name} is not up to date; run deepy docs" if options.check else f"docs/{name} written")
+    return 1 if options.check and stale else 0
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {"check": check, "explain": explain, "data": data, "docs": docs}
+
+
+def _parser(verb: str, description: str, **settings: Any) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=f"deepy {verb}", description=description, allow_abbrev=False, **settings)
+
+
+def _launch_parser(script: str) -> argparse.ArgumentParser:
+    from neoxargs.launch.show import FORMS
+
+    parser = _parser(script, f"Launch {script} on every rank, configured by one or more YAML files.")
+    _add_files(parser)
+    _add_json(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the command and all values; start nothing")
+    parser.add_argument("--emit", choices=FORMS, help="print just one form and start nothing")
+    group = parser.add_argument_group("options of GPT-NeoX, each a --set")
+    for name, settings in NEOX_OPTIONS.items():
+        names = [word for word in (settings.get("short"), f"--{name}") if word]
+        group.add_argument(*names, dest=f"neox_{name}", metavar=settings["metavar"], nargs=settings.get("nargs"))
+    return parser
+
+
+def _neox_overrides(options: argparse.Namespace) -> list[str]:
+    given = {name: getattr(options, f"neox_{name}") for name in NEOX_OPTIONS}
+    # a JSON string is a YAML string, whatever stands in it
+    texts = {
+        name: value if name == "iteration" else json.dumps(value, ensure_ascii=False) for name, value in given.items()
+    }
+    return [
+        f"{NEOX_OPTIONS[name].get('key', name)}={texts[name]}" for name, value in given.items() if value is not None
+    ]
+
+
+def _add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
+    add = parser.add_argument
+    add("files", metavar="FILE", nargs=nargs, help="YAML files, merged; .yml may be left out")
+    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which FILEs are looked for first")
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value (repeatable)")
+    add("--gpus", metavar="N", type=_count, help="as if there were N GPUs, whatever this machine has")
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON for a program to read")
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
+    return int(text)
+
+
+def _importable() -> dict[str, str]:
+    """The environment in which `python -m neoxargs...` works from any folder."""
+    from neoxargs.launch.command import with_package
+
+    return with_package(os.environ)
+
+
+def _usage_error(what: str) -> NoReturn:
+    print(f"deepy: {what}\n\nusage:\n{USAGE}", end="", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

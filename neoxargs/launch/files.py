@@ -1,0 +1,115 @@
+"""Are the files there that every rank will open? Asked before the ranks start, because then all of them would fail."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from neoxargs.problems import Problem
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.data import listed
+
+#: What NeoX's and Megatron's tools append to the name that a user gives a token file.
+TAIL = "_text_document"
+STDLIB = "python-stdlib"
+
+TOKEN_FILES = (
+    "train_data_paths", "valid_data_paths", "test_data_paths", "train_label_data_paths", "valid_label_data_paths",
+    "test_label_data_paths", "pos_train_data_paths", "pos_valid_data_paths", "pos_test_data_paths",
+    "neg_train_data_paths", "neg_valid_data_paths", "neg_test_data_paths",
+)  # fmt: skip
+
+#: What names data to train on.
+SOURCES = ("data_path", "text_path", "train_data_paths", "pos_train_data_paths")
+#: Tokenizers whose vocabulary is one file here, and not perhaps a name on a model hub.
+ONE_FILE = ("SPMTokenizer", "HFTokenizer")
+
+
+def missing_files(config: Config) -> list[Problem]:
+    """Every data and tokenizer file that a parameter names and that is not there."""
+    return [*_token_files(config), *_texts(config), *_absent_vocabulary(config)]
+
+
+def unnamed_files(config: Config) -> list[Problem]:
+    """What training needs and no parameter names: any data, the tokenizer's files."""
+    return [*_nothing_to_train_on(config), *_unnamed_vocabulary(config)]
+
+
+def _nothing_to_train_on(config: Config) -> Iterator[Problem]:
+    if not any(config.get(name) for name in SOURCES) and config.data.dataset_impl != "online":
+        hint = "write data_path: PREFIX for a token file, or text_path: FILE for text that is tokenised on first use"
+        yield Problem("there is nothing to train on: no data_path, text_path or train_data_paths", hint=hint)
+
+
+def _token_files(config: Config) -> Iterator[Problem]:
+    if not config.data.text_path:
+        for prefix in _prefixes(config.get("data_path")):
+            yield from _token_file(config, "data_path", prefix)
+    for name in TOKEN_FILES:
+        for prefix in listed(config.get(name)):
+            yield from _token_file(config, name, prefix)
+
+
+def _prefixes(data_path: str | list[str | float] | None) -> list[str]:
+    """A `data_path` may be a list in which weights stand before the prefixes."""
+    if isinstance(data_path, list):
+        return [part for part in data_path if isinstance(part, str) and not _is_number(part)]
+    return listed(data_path)
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
+
+
+def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
+    absent = [suffix for suffix in (".bin", ".idx") if not Path(prefix + suffix).exists()]
+    if not absent:
+        return
+    what = f"{name}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
+    yield Problem(what, config.source(name).where, _token_file_hint(prefix, absent))
+
+
+def _token_file_hint(prefix: str, absent: list[str]) -> str:
+    stem = prefix.removesuffix(".bin").removesuffix(".idx")
+    candidates = [stem, prefix + TAIL, prefix.removesuffix(TAIL), *_near(prefix)]
+    for candidate in dict.fromkeys(candidates):
+        if candidate != prefix and all(Path(candidate + suffix).exists() for suffix in (".bin", ".idx")):
+            return f"write {candidate}"
+    if len(absent) == 1:
+        return "the two files belong together; copy the other one too"
+    return f"make it: python deepy.py data TEXT --output-prefix {prefix}"
+
+
+def _near(prefix: str) -> Iterable[str]:
+    """Token files that begin like the missing one."""
+    return sorted(path.removesuffix(".idx") for path in glob.glob(glob.escape(prefix) + "*.idx"))
+
+
+def _texts(config: Config) -> Iterator[Problem]:
+    texts = config.data.text_path or []
+    for text in [texts] if isinstance(texts, str) else texts:
+        path = str(Path(text).expanduser())
+        if text != STDLIB and not Path(path).exists() and not glob.glob(path, recursive=True):
+            hint = f"files, folders, patterns, or {STDLIB} for the running Python's own library"
+            yield Problem(f"text_path: there is no {text}", config.source("text_path").where, hint)
+
+
+def _vocabulary_parameters(config: Config) -> tuple[str, ...]:
+    kind = config.tokenizer.tokenizer_type
+    return ("vocab_file", "merge_file") if kind == "GPT2BPETokenizer" else ("vocab_file",) if kind in ONE_FILE else ()
+
+
+def _unnamed_vocabulary(config: Config) -> Iterator[Problem]:
+    for name in _vocabulary_parameters(config):
+        if not config.get(name):
+            what = f"tokenizer_type {config.tokenizer.tokenizer_type} needs {name}"
+            hint = "or write tokenizer_type: ByteLevelTokenizer, which needs no file"
+            yield Problem(what, config.source("tokenizer_type").where, hint)
+
+
+def _absent_vocabulary(config: Config) -> Iterator[Problem]:
+    for name in _vocabulary_parameters(config):
+        path = config.get(name)
+        if path and not Path(path).exists():
+            yield Problem(f"{name}: there is no {path}", config.source(name).where)

@@ -1,0 +1,139 @@
+"""C++ that DeepSpeed compiles at first use, compiled once and in sight before the ranks start.
+
+Left to the ranks, a compilation shows nothing for a minute or more, takes 4.5 GB, and if it is killed its `lock`
+file makes every later run wait for ever without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from neoxargs.launch.devices import Device
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+
+#: Compiling takes 30 to 90 s on the slowest machine measured; who waits longer than this waits for nothing.
+TIME_LIMIT = 15 * 60
+#: A lock that no process on this machine holds may be held by another one that shares the home directory; a
+#: compilation there changes files in its folder at least this often.
+QUIET = 120
+
+#: optimizer.type -> the op it runs on when its states stay on the device, and when they are offloaded to the CPU.
+#: (Adam on the device is PyTorch's own.)
+_OPS = {"adam": ("", "cpu_adam"), "adamw": ("", "cpu_adam"), "adagrad": ("", "cpu_adagrad"),
+        "lion": ("fused_lion", "cpu_lion"), "lamb": ("fused_lamb", "fused_lamb")}  # fmt: skip
+
+Say = Callable[[str], None]
+
+
+def needed(config: Config, device: Device) -> list[str]:
+    """The ops that training with this configuration loads."""
+    offload = config.offload_optimizer.device
+    on_device, on_cpu = _OPS.get((config.optimizer.type or "adam").lower(), ("", ""))
+    optimizer = on_cpu if offload in ("cpu", "nvme") and not config.optimizer_params.torch_adam else on_device
+    nvme = "async_io" if "nvme" in (offload, config.offload_param.device) else ""
+    exists = ("cpu_adam", "async_io") if device == "cpu" else (optimizer, nvme)
+    return [op for op in (optimizer, nvme) if op and op in exists]
+
+
+def prepare(ops: list[str], environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
+    """Remove stale locks, wait for live ones, build what is missing; raises Problems."""
+    for folder in _builds(environ):
+        lock = folder / "lock"
+        if lock.exists() and (folder.name in ops or _stale(lock)):
+            _release(lock, say, limit)
+    for op in ops:
+        if not _is_built(op, environ):
+            build(op, environ, say, limit)
+
+
+def build(op: str, environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
+    """Compile one op in a process of its own, which is stopped with all its compilers at the limit."""
+    say(f"compiling DeepSpeed's {op} for this machine, once (usually 30 to 90 s) ...")
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "neoxargs.train.ops", op], env=dict(environ), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=limit)
+    except BaseException as stop:
+        _stop(process, environ, op)
+        if isinstance(stop, subprocess.TimeoutExpired):
+            raise _failure(f"compiling DeepSpeed's {op} took more than {limit:.0f} s and was stopped") from None
+        raise
+    if process.returncode:
+        tail = "\n".join(output.strip().splitlines()[-15:])
+        raise _failure(f"DeepSpeed's {op} does not compile here:\n{tail}")
+    say(f"compiled {op} in {time.monotonic() - begin:.0f} s")
+
+
+def holders(lock: Path) -> list[int] | None:
+    """Processes that have the file open, as torch keeps it while it compiles; None where the system cannot tell."""
+    if not Path("/proc/self/fd").exists():
+        return None
+    found = []
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(descriptor) == str(lock.resolve()):
+                found.append(int(descriptor.parts[2]))
+        except OSError:
+            continue  # gone meanwhile, or another user's
+    return found
+
+
+def _release(lock: Path, say: Say, limit: float) -> None:
+    """Wait until whoever compiles has finished, or nobody is left who could."""
+    begin = time.monotonic()
+    if not _stale(lock):
+        say(f"{lock} says that another process is compiling {lock.parent.name}; waiting until it has finished ...")
+    while lock.exists() and not _stale(lock):
+        if time.monotonic() - begin > limit:
+            raise Problems([Problem(f"{lock} has been held for more than {limit:.0f} s",
+                                    hint="stop the process that holds it, or delete the file")])  # fmt: skip
+        time.sleep(0.5)
+    if lock.exists():
+        lock.unlink(missing_ok=True)
+        say(f"removed {lock}: a compilation was killed and its lock would have blocked every run")
+
+
+def _stale(lock: Path) -> bool:
+    if holders(lock):
+        return False
+    try:
+        return time.time() - max(entry.stat().st_mtime for entry in (lock, *lock.parent.iterdir())) > QUIET
+    except OSError:
+        return False  # files come and go: somebody compiles
+
+
+def _builds(environ: Mapping[str, str]) -> list[Path]:
+    """The folders of torch's extension cache, one per op."""
+    told = environ.get("TORCH_EXTENSIONS_DIR")
+    if told:
+        return [folder for folder in Path(told).glob("*") if folder.is_dir()]
+    cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    return [folder for folder in cache.glob(f"torch_extensions/{python}_*/*") if folder.is_dir()]
+
+
+def _is_built(op: str, environ: Mapping[str, str]) -> bool:
+    """Is there a library? Should it be one for another torch, the first rank to need it compiles it anew."""
+    return any(folder.name == op and (folder / f"{op}.so").exists() for folder in _builds(environ))
+
+
+def _stop(process: subprocess.Popen[str], environ: Mapping[str, str], op: str) -> None:
+    os.killpg(process.pid, 9)
+    process.wait()
+    for folder in _builds(environ):
+        if folder.name == op and not holders(folder / "lock"):
+            (folder / "lock").unlink(missing_ok=True)
+
+
+def _failure(what: str) -> Problems:
+    hint = "optimizer: {params: {torch_adam: true}} uses PyTorch's Adam, which needs no compiler"
+    return Problems([Problem(what, hint=hint)])

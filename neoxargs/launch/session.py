@@ -1,0 +1,97 @@
+"""One use of `deepy train.py ...`: read, check, say what will happen, prepare, start; or only show it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port
+from neoxargs.launch.files import missing_files, unnamed_files
+from neoxargs.launch.prepare import prepare, with_script, with_text
+from neoxargs.launch.run import start
+from neoxargs.launch.settle import Settled, settle
+from neoxargs.launch.show import Form, dry_run, emitted, facts
+from neoxargs.problems import Problem, Problems, render
+
+#: The script whose needs are known; another one may read other files.
+TRAINER = "train.py"
+
+
+def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: str | None) -> int:
+    """Start a run and wait for its end; returns the exit code, raises Problems before anything has started."""
+    path = found_script(script)
+    settled = _settled(path, settle(files, overrides, directory, os.environ))
+    config, resources = settled.config, settled.resources
+    _refuse_missing_files(path, settled)
+    port = free_port(config, resources)
+    launched = command(config, resources, path, os.environ, port)
+    from neoxargs.launch.summary import draw
+
+    draw(settled)
+    _warn(settled.warnings)
+    if port:
+        say(f"port {config.get('master_port')} is in use on this machine; the ranks meet at port {port}")
+    failed = prepare(config, resources, launched.environ(os.environ), say)
+    return failed or start(launched, os.environ, say, resources.remote)
+
+
+def show(
+    script: str, files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None,
+    form: Form | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Print what would be started (`--dry-run`), or one of its forms (`--emit`)."""
+    path = found_script(script)
+    settled = _settled(path, settle(files, overrides, directory, os.environ, gpus))
+    _warn([*settled.warnings, *map(_as_warning, missing_files(settled.config))])
+    launched = command(settled.config, settled.resources, path, os.environ)
+    print(_shown(settled, launched, form, as_json))
+    return 0
+
+
+def found_script(script: str) -> str:
+    """The script's path; train.py and generate.py are also found from another folder than deepy's."""
+    for path in (Path(script), PACKAGE_ROOT / script):
+        if path.is_file():
+            return str(path)
+    here = ", ".join(sorted(path.name for path in Path().glob("*.py"))) or "no .py file"
+    raise Problems([Problem(f"there is no script {script}", hint=f"here: {here}")])
+
+
+def say(text: str) -> None:
+    """A line about the run that is not the run's own output."""
+    print(f"deepy: {text}", file=sys.stderr, flush=True)
+
+
+def _settled(path: str, settled: Settled) -> Settled:
+    return replace(settled, config=with_text(with_script(settled.config, path)))
+
+
+def _refuse_missing_files(script: str, settled: Settled) -> None:
+    missing = missing_files(settled.config)
+    if Path(script).name == TRAINER:
+        missing += unnamed_files(settled.config)
+        if missing:
+            raise Problems([*missing, *settled.warnings])
+    _warn(map(_as_warning, missing))
+
+
+def _as_warning(problem: Problem) -> Problem:
+    return replace(problem, severity="warning")
+
+
+def _warn(warnings: Sequence[Problem] | map[Problem]) -> None:
+    text = render(list(warnings))
+    if text:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _shown(settled: Settled, launched: Command, form: Form | None, as_json: bool) -> str:
+    if form:
+        return emitted(form, settled.config, settled.resources)
+    if as_json:
+        return json.dumps(facts(settled.config, launched), indent=2)
+    return dry_run(settled.config, launched)

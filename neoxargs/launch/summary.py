@@ -1,0 +1,287 @@
+"""What a person sees before a run starts, to notice at a glance what is not as it was meant.
+
+It is text that fits the terminal's width; a terminal gets the same text with colours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neoxargs.launch.hosts import Resources
+from neoxargs.launch.layout import Layout, layers_of_stages
+from neoxargs.launch.settle import Settled
+from neoxargs.launch.vocabulary import vocabulary_size
+from neoxargs.problems import SET
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve.config import Config, Source
+
+LABEL = 11
+WIDTH = 100
+#: How many pipeline stages are drawn; the rest is counted.
+STAGES = 8
+
+
+@dataclass(frozen=True)
+class Row:
+    """A subject and its lines. Sentences are wrapped; the lines of a drawing or a list are cut."""
+
+    label: str
+    lines: tuple[str, ...]
+    cut: bool = False
+
+
+def rows(settled: Settled, width: int) -> list[Row]:
+    """All that is shown, in order. width: for the drawing of the ranks."""
+    config, resources = settled.config, settled.resources
+    found = [
+        Row("model", tuple(_model(config))),
+        Row("ranks", (ranks(config, resources),)),
+        Row("", tuple(_grid(config, width)), cut=True),
+        Row("batch", tuple(_batch(config))),
+        Row("precision", (_precision(config),)),
+        Row("optimizer", tuple(_optimizer(config))),
+        Row("data", tuple(_data(config))),
+        Row("run", tuple(_run(config))),
+        Row("dialect", (dialect(config),)),
+        Row("overridden", tuple(_overridden(config)), cut=True),
+        Row("derived", tuple(_derived(config)), cut=True),
+    ]
+    return [row for row in found if row.lines]
+
+
+def ranks(config: Config, resources: Resources) -> str:
+    """How many ranks run where, and what they are."""
+    layout = Layout.of(config)
+    factors = f"tensor {layout.tensor} x pipeline {layout.pipe} x data {layout.data}"
+    engine = "" if config.parallel.pipe_parallel_size else " (no pipeline engine)"
+    return f"{layout.ranks} = {factors}{engine}, {_machines(resources)}"
+
+
+def batch(config: Config) -> str:
+    """The batch equation in numbers, with where each of them was written."""
+    sizes, config_source = config.batch, config.source
+    terms = {
+        "train_batch_size": ("{}{} samples", sizes.train_batch_size),
+        "train_micro_batch_size_per_gpu": (" = micro batch {}{}", sizes.train_micro_batch_size_per_gpu),
+        "gradient_accumulation_steps": (" x accumulation {}{}", sizes.gradient_accumulation_steps),
+    }
+    written = {name: f" ({_origin(config_source(name))})" if config.written(name) else "" for name in terms}
+    shown = "".join(template.format(number, written[name]) for name, (template, number) in terms.items())
+    return f"{shown} x data {Layout.of(config).data}"
+
+
+def dialect(config: Config) -> str:
+    """Which year's GPT-NeoX the files speak, and how that is known."""
+    return f"{config.dialect.name}: {config.dialect.reason}" if config.dialect else ""
+
+
+def brief(settled: Settled) -> list[str]:
+    """The facts of the run, one line each."""
+    config = settled.config
+    lines = {
+        "model": next(_model(config)),
+        "ranks": ranks(config, settled.resources),
+        "batch": batch(config),
+        "dialect": dialect(config),
+    }
+    return [f"{label.ljust(LABEL)}{line}" for label, line in lines.items()]
+
+
+def facts(settled: Settled) -> dict[str, Any]:
+    """The same for a program."""
+    config, layout = settled.config, Layout.of(settled.config)
+    return {
+        "device": settled.resources.device,
+        "hosts": settled.resources.hosts,
+        "ranks": layout.ranks,
+        "layout": {"tensor": layout.tensor, "pipeline": layout.pipe, "data": layout.data},
+        "train_batch_size": config.batch.train_batch_size,
+        "train_micro_batch_size_per_gpu": config.batch.train_micro_batch_size_per_gpu,
+        "gradient_accumulation_steps": config.batch.gradient_accumulation_steps,
+        "dialect": config.dialect.name if config.dialect else None,
+    }
+
+
+def text(settled: Settled, width: int = WIDTH) -> str:
+    """The summary as plain text."""
+    return "\n".join(label.ljust(LABEL) + line for label, line in _lines(settled, width))
+
+
+def draw(settled: Settled) -> None:
+    """Print the summary; on a terminal with colours."""
+    if not sys.stdout.isatty():
+        print(text(settled), flush=True)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for label, line in _lines(settled, min(console.width, WIDTH)):
+        shown = Text(label.ljust(LABEL), style="bold cyan")
+        shown.append(line, style="dim" if line.startswith("  ") else "")
+        console.print(shown, soft_wrap=True)
+
+
+def _lines(settled: Settled, width: int) -> Iterator[tuple[str, str]]:
+    for row in rows(settled, width - LABEL):
+        label = row.label
+        for line in row.lines:
+            fitting = [_short(line, width - LABEL)] if row.cut else _wrapped(line, width - LABEL)
+            for part in fitting:
+                yield label, part
+                label = ""
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=True)
+
+
+def _model(config: Config) -> Iterator[str]:
+    shape, tokenizer = config.shape, config.tokenizer
+    yield (
+        f"{shape.num_layers} layers, hidden {shape.hidden_size}, {shape.num_attention_heads} heads, "
+        f"sequence {shape.seq_length}, {config.embedding.pos_emb} positions"
+    )
+    size = vocabulary_size(tokenizer.tokenizer_type, tokenizer.vocab_file)
+    words = f"vocabulary {size:,}" if size else "vocabulary known only to the tokenizer"
+    yield f"{words} ({tokenizer.tokenizer_type})"
+
+
+def _machines(resources: Resources) -> str:
+    hosts = resources.hosts
+    gpu = resources.device == "cuda"
+    if len(hosts) > 1:
+        counts = sorted({len(slots) for slots in hosts.values()})
+        each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        return f"on {len(hosts)} machines, {each} {'GPUs' if gpu else 'processes'} each"
+    host, slots = next(iter(hosts.items()))
+    where = "this machine" if host == "localhost" else host
+    return f"on {where}'s {f'GPU {_numbers(slots)}' if gpu else 'CPU'}"
+
+
+def _grid(config: Config, width: int) -> Iterator[str]:
+    """A line for each stage: the ranks of every replica, and the layers they hold."""
+    layout, layers = Layout.of(config), layers_of_stages(config)
+    if layout.ranks == 1:
+        return
+    held = [_holds(stage, layout, layers) for stage in range(layout.pipe)]
+    cell = max(len("replica 0"), len(_numbers(layout.group(layout.pipe - 1, layout.data - 1)))) + 2
+    rest = f"{layout.data} in all  "
+    fits = (width - len("stage 0   ") - max(map(len, held))) // cell
+    shown = layout.data if layout.data <= fits else max(1, (width - 10 - max(map(len, held)) - len(rest)) // cell)
+    rest = rest if shown < layout.data else ""
+    yield (" " * 10 + "".join(f"replica {replica}".ljust(cell) for replica in range(shown)) + rest).rstrip()
+    for stage in range(min(layout.pipe, STAGES)):
+        cells = "".join(_numbers(layout.group(stage, replica)).ljust(cell) for replica in range(shown))
+        yield f"{f'stage {stage}'.ljust(10)}{cells}{'...'.ljust(len(rest)) if rest else ''}{held[stage]}"
+    if layout.pipe > STAGES:
+        yield f"... {layout.pipe} stages in all"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """`0 1`, `0-7`, or every number where some are left out."""
+    gapless = len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
+    return f"{numbers[0]}-{numbers[-1]}" if gapless else " ".join(map(str, numbers))
+
+
+def _holds(stage: int, layout: Layout, layers: list[range] | None) -> str:
+    held = ["embedding"] if stage == 0 else []
+    if layers:
+        held += [f"layers {layers[stage][0]}-{layers[stage][-1]}"] if layers[stage] else []
+    elif layout.pipe > 1:
+        held += ["its share of the layers"]
+    return ", ".join([*held, *(["output"] if stage == layout.pipe - 1 else [])])
+
+
+def _batch(config: Config) -> Iterator[str]:
+    yield batch(config)
+    yield f"{config.batch.train_batch_size * config.shape.seq_length:,} tokens a step"
+
+
+def _precision(config: Config) -> str:
+    words: list[str] = [config.precision.precision]
+    if config.precision.precision == "fp16":
+        scale = config.fp16.loss_scale
+        words.append(f"loss scale {scale:g}" if scale else "loss scale adapts itself")
+    return ", ".join(words)
+
+
+def _optimizer(config: Config) -> Iterator[str]:
+    options, schedule = config.optimizer_options, config.schedule
+    stage = config.zero_optimization.stage
+    clipping = config.get("gradient_clipping")
+    words = [config.optimizer.type or "Adam", f"weight decay {config.regularization.weight_decay:g}"]
+    words += [f"clipping at {clipping:g}"] if clipping else ["no clipping"]
+    yield ", ".join([*words, f"ZeRO stage {stage}" if stage else "no ZeRO"])
+    if config.scheduler.type:
+        yield f"learning rate by DeepSpeed's {config.scheduler.type}"
+        return
+    warmup = round(schedule.warmup * schedule.lr_decay_iters)
+    fall = "" if schedule.lr_decay_style == "constant" else f" to {schedule.min_lr:g}"
+    yield f"learning rate {options.lr:g}{fall}, {schedule.lr_decay_style}, {_count(warmup, 'warm-up step')}"
+
+
+def _data(config: Config) -> Iterator[str]:
+    data = config.data
+    named = data.text_path or data.data_path or data.train_data_paths
+    if not named:
+        yield "none"
+        return
+    tokens = f", tokenised to {data.data_path}" if data.text_path else ""
+    yield f"{_short(named, 3 * 66)}{tokens}"
+    if data.data_path:
+        yield f"split {data.split} into training, validation, test"
+
+
+def _run(config: Config) -> Iterator[str]:
+    training, checkpoint = config.training, config.checkpoint
+    tokens = training.train_iters * config.batch.train_batch_size * config.shape.seq_length
+    yield f"{_count(training.train_iters, 'step')}, {tokens:,} tokens; results in {config.logging.run_dir}"
+    yield f"evaluation every {_count(training.eval_interval, 'step')}" if training.eval_iters else "no evaluation"
+    every = f"every {checkpoint.checkpoint_factor} steps and " if checkpoint.checkpoint_factor else ""
+    yield f"checkpoints {every}at the end in {checkpoint.save}" if checkpoint.save else "no checkpoints: save is empty"
+    if checkpoint.load:
+        yield f"continues from {checkpoint.load} if there is a checkpoint"
+
+
+def _overridden(config: Config) -> Iterator[str]:
+    for name, value in config.values.items():
+        if value.source.kind in ("set", "environment") and name != "user_script":
+            yield f"{name} {_short(value.value, 40)}  ({_origin(value.source)})"
+
+
+def _derived(config: Config) -> Iterator[str]:
+    """What follows from written values; not what merely repeats one under another name."""
+    for parameter, value in config.items():
+        source = value.source
+        if source.kind != "derived" or value.value == parameter.default:
+            continue
+        others = [name for name in source.inputs if name != parameter.name and name in REGISTRY.parameters]
+        repeats = parameter.name in source.inputs and value.value in [config.get(name) for name in others]
+        if not repeats and any(config.written(name) for name in others):
+            yield f"{parameter.name} {_short(value.value, 24)}: {source.text}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def _origin(source: Source) -> str:
+    """The file and line, or what else said so."""
+    if source.where and source.where.line and source.where.file != SET:
+        return f"{os.path.basename(source.where.file)}:{source.where.line}"
+    return str(source.where) if source.where else source.text or source.kind
+
+
+def _short(value: object, limit: int) -> str:
+    if isinstance(value, list) and len(value) > 2 and all(item == value[0] for item in value):
+        return f"{len(value)} x {json.dumps(value[0])}"
+    shown = value if isinstance(value, str) else json.dumps(value)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

@@ -1,0 +1,63 @@
+"""`deepy check`: every problem of a configuration at once, or ok and what the run would be."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from neoxargs.launch import summary
+from neoxargs.launch.files import missing_files, unnamed_files
+from neoxargs.launch.settle import Settled, settle
+from neoxargs.problems import Place, Problem, Problems, render
+
+
+def report(
+    files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None, as_json: bool
+) -> int:
+    """Print what is wrong (on stderr) or ok with the facts; returns the exit code."""
+    settled, problems = examined(files, overrides, directory, gpus)
+    failed = any(problem.severity == "error" for problem in problems)
+    if as_json:
+        print(json.dumps(_facts(settled, problems, not failed), indent=2))
+        return int(failed)
+    if problems:
+        print(render(problems), file=sys.stderr)
+    if settled and not failed:
+        print("\n".join(["ok", *summary.brief(settled)]))
+    return int(failed)
+
+
+def examined(
+    files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None
+) -> tuple[Settled | None, list[Problem]]:
+    """The configuration, if it has come to one, and everything there is to say about it.
+
+    What a run needs and no file names yet is a warning: a configuration is often checked one part at a time. With
+    `gpus` another machine is meant, which may have the files.
+    """
+    try:
+        settled = settle(files, overrides, directory, os.environ, gpus)
+    except Problems as stop:
+        return None, stop.problems
+    missing = missing_files(settled.config)
+    softened = [*unnamed_files(settled.config), *(missing if gpus else [])]
+    problems = [*settled.warnings, *(replace(problem, severity="warning") for problem in softened)]
+    return settled, problems if gpus else [*problems, *missing]
+
+
+def _facts(settled: Settled | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {"ok": ok, "problems": [_as_json(problem) for problem in problems]}
+    return facts | (summary.facts(settled) if settled else {})
+
+
+def _as_json(problem: Problem) -> dict[str, Any]:
+    told = {"severity": problem.severity, "what": problem.what, "hint": problem.hint, **_place(problem.where)}
+    return {**told, "also": [_place(place) for place in problem.also]}
+
+
+def _place(place: Place | None) -> dict[str, Any]:
+    return {"file": place.file, "line": place.line, "column": place.column} if place else {"file": None}
