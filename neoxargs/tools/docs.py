@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,9 +34,9 @@ every name.
 - **Destination** is who gets the value. `train.py` receives it on every rank; a Megatron-LM flag is what `--emit
   megatron` writes. Without a destination, the value is used by deepy alone.
 
+| Origin | Parameter name | Default value | Description | Type | Destination |
+|---|---|---|---|---|---|
 """
-
-TABLE = "| Origin | Parameter name | Default value | Description | Type | Destination |\n|---|---|---|---|---|---|\n"
 
 Row = tuple[str, str, str, str, str, str]
 
@@ -61,25 +60,14 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def parameters() -> str:
-    """The page of all parameters: a heading for each subject, a table for each group."""
-    contents = "".join(f"- [{_title(m)}](#{_title(m).lower().replace(' ', '-')})\n" for m in SUBJECTS)
-    return HEAD.format(count=len(REGISTRY.parameters)) + contents + "".join(map(_subject, SUBJECTS))
+    """The page: one table, subject by subject, each section before its keys."""
+    rows = (row for group in _by_subject() for row in _rows(group))
+    return HEAD.format(count=len(REGISTRY.parameters)) + "".join(f"| {' | '.join(map(_cell, row))} |\n" for row in rows)
 
 
-def _subject(module: Any) -> str:
-    groups = [group for group in REGISTRY.groups if group.__module__ == module.__name__]
-    return f"\n## {_title(module)}\n\n{inspect.getdoc(module)}\n" + "".join(map(_group, groups))
-
-
-def _title(module: Any) -> str:
-    return str(module.__name__).rpartition(".")[2].replace("_", " ").capitalize().replace("Deepspeed", "DeepSpeed")
-
-
-def _group(group: type[Group]) -> str:
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", group.__name__).capitalize()
-    heading = f"`{group.section}`" if group.section else words
-    rows = "".join(f"| {' | '.join(map(_cell, row))} |\n" for row in _rows(group))
-    return f"\n### {heading}\n\n{inspect.getdoc(group)}\n\n{TABLE}{rows}"
+def _by_subject() -> Iterator[type[Group]]:
+    for module in SUBJECTS:
+        yield from (group for group in REGISTRY.groups if group.__module__ == module.__name__)
 
 
 def _cell(text: str) -> str:
@@ -89,7 +77,7 @@ def _cell(text: str) -> str:
 def _rows(group: type[Group]) -> Iterator[Row]:
     if group.section:
         where = f"DeepSpeed JSON `{group.section}`" if group.origin == "DSC" else "train.py"
-        yield group.origin, f"`{group.section}`", "", "Section; its keys are the rows below.", "section", where
+        yield group.origin, f"`{group.section}`", "", f"{_summary(group)} A section; its keys follow.", "section", where
     if group.renamed_from:
         yield group.origin, f"`{group.renamed_from}`", "", _now(group.renamed_from, group.section), "section", ""
     for parameter in group.parameters.values():
@@ -100,6 +88,10 @@ def _rows(group: type[Group]) -> Iterator[Row]:
         prefix = parameter.name.removesuffix(parameter.attribute)
         for old in parameter.renamed_from:
             yield origin, f"`{prefix}{old}`", "", _now(old, parameter.name), kind, ""
+
+
+def _summary(group: type[Group]) -> str:
+    return (inspect.getdoc(group) or "").partition("\n\n")[0]
 
 
 def _now(old: str, new: str) -> str:
