@@ -31,8 +31,11 @@ class Generation(Group, origin="NeoX"):
     prompt_end: str = param("\n")
     """Text that ends an interactive prompt, a line break by default."""
 
+    prompt: str | None = param(None)
+    """Text to continue, instead of starting from nothing; on the command line `--prompt "..."`."""
+
     num_samples: Natural = param(1)
-    """Samples to generate without a prompt."""
+    """Samples to generate of `prompt`, or from nothing without one."""
 
     sample_input_file: str | None = param(None)
     """File of prompts, one per line."""

@@ -1,0 +1,179 @@
+"""`python deepy.py generate.py my.yml`: text from a checkpoint, on the layout it was trained on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch.distributed as dist
+
+from neoxargs.launch.encode import RankArguments, parse_rank_arguments
+from neoxargs.problems import Problem, Problems
+from neoxargs.registry.generation import Generation
+from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.train import checkpoint_folder, engine, mesh, report, setup
+from neoxargs.train.checkpoint import Checkpoints
+from neoxargs.train.generator import Generator, Sample, Stages, Whole
+from neoxargs.train.mesh import Mesh
+from neoxargs.train.model.loss import Loss
+from neoxargs.train.tokenizer import build_tokenizer
+
+#: Prompts that go through the model together.
+ROWS = 16
+
+
+def main(argv: Sequence[str]) -> int:
+    """Generate as one rank; 0 when all was written, 1 when it could not be."""
+    try:
+        run(parse_rank_arguments(argv))
+    except Exception as error:
+        report.failure(error)
+        return 1
+    return 0
+
+
+def run(arguments: RankArguments) -> None:
+    """What a rank's command line asks for; raises Problems."""
+    config = for_generation(arguments.config)
+    process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
+    here = mesh.mesh(config.parallel)
+    generator = _generator(config, without_training(arguments.deepspeed), here, process)
+    options = config.generation
+    with ExitStack() as files:
+        output = None
+        if process.main and options.sample_output_file:
+            output = files.enter_context(open(options.sample_output_file, "w", encoding="utf-8"))
+        generate(generator, prompts(options, process.main), output, process.main)
+    mesh.destroy()
+    setup.stop()
+
+
+def _generator(config: Config, json: dict[str, Any], here: Mesh, process: setup.Process) -> Generator:
+    tokenizer = build_tokenizer(config.tokenizer)
+    vocabulary = engine.vocabulary(config, tokenizer.vocab_size)
+    built = engine.build(config, json, vocabulary, here)
+    Checkpoints(config, built.deepspeed, process).load()
+    built.deepspeed.eval()
+    model: Whole | Stages
+    if isinstance(built, engine.Pipelined):
+        loss = Loss(vocabulary, here.tensor)
+        model = Stages(built.deepspeed.module, loss, here, process.device, config.shape.hidden_size)
+    else:
+        model = Whole(built.deepspeed.module, built.deepspeed, process.device)
+    return Generator(model, tokenizer, config.generation, config.shape.seq_length, here, config.training.seed)
+
+
+def for_generation(config: Config) -> Config:
+    """The same model without what only training needs, loaded from `load`, or else from where it was saved.
+
+    Raises Problems where there is no checkpoint.
+    """
+    folder = config.checkpoint.load or config.checkpoint.save
+    if not folder:
+        raise Problems([Problem("there is no checkpoint to generate from", hint="write load: FOLDER")])
+    if checkpoint_folder.newest(Path(folder)) is None:
+        hint = "load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
+        raise Problems([Problem(f"load ({folder}): there is no checkpoint in it", hint=hint)])
+    changes: dict[str, Any] = {"load": folder, "no_load_optim": True, "no_load_rng": True, "finetune": False}
+    if config.zero_optimization.stage < 3:
+        changes |= {"zero_optimization.stage": 0, "zero_optimization.offload_optimizer.device": None}
+        changes |= {"optimizer.type": "Adam", "scheduler.type": None}
+    source = Source("derived", text="generation does not train")
+    values = config.values | {name: Value(value, source) for name, value in changes.items()}
+    return Config(values, config.sections, config.warnings, config.dialect)
+
+
+def without_training(json: dict[str, Any]) -> dict[str, Any]:
+    """DeepSpeed's configuration without optimizer; ZeRO-3 stays, because its checkpoints need it."""
+    if json.get("zero_optimization", {}).get("stage", 0) == 3:
+        return json
+    dropped = ("zero_optimization", "optimizer", "scheduler")
+    return {key: value for key, value in json.items() if key not in dropped}
+
+
+def prompts(options: Generation, main: bool) -> Iterator[str]:
+    """What to continue, on every rank alike."""
+    if options.text_gen_type == "interactive":
+        yield from _typed(options.prompt_end, main)
+    elif options.text_gen_type == "input-file":
+        yield from _listed(options.sample_input_file)
+    elif options.text_gen_type in ("unconditional", None):
+        yield from [options.prompt or ""] * (options.num_samples or 1)
+    else:
+        what = f"text_gen_type ({options.text_gen_type}) is not supported by generate.py"
+        raise Problems([Problem(what, hint="unconditional, input-file and interactive are")])
+
+
+def _listed(path: str | None) -> list[str]:
+    if not path:
+        raise Problems([Problem("text_gen_type (input-file) needs sample_input_file, a file with a prompt per line")])
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problems([Problem(f"sample_input_file ({path}) cannot be read: {error}")]) from error
+    found = [line.strip() for line in lines if line.strip()]
+    if not found:
+        raise Problems([Problem(f"sample_input_file ({path}) holds no prompt", hint="write one per line")])
+    return found
+
+
+def _typed(end: str, main: bool) -> Iterator[str]:
+    """Prompts from rank 0's standard input until it ends."""
+    while True:
+        typed = [_read_prompt(end) if main else None]
+        if dist.is_initialized():
+            dist.broadcast_object_list(typed, 0)
+        if typed[0] is None:
+            return
+        yield typed[0]
+
+
+def _read_prompt(end: str) -> str | None:
+    print("prompt> ", end="", flush=True)
+    text = ""
+    while line := sys.stdin.readline():
+        text += line
+        if text.endswith(end):
+            return text[: -len(end)]
+    return text or None
+
+
+def generate(generator: Generator, wanted: Iterator[str], output: TextIO | None, main: bool) -> None:
+    """Continue every prompt, `ROWS` at a time (one at a time where somebody waits for the answer)."""
+    rows = 1 if generator.options.text_gen_type == "interactive" else ROWS
+    for contexts in _grouped(wanted, rows):
+        began = time.perf_counter()
+        samples = [generator.sample(context) for context in contexts]
+        generator.finish(samples)
+        seconds = time.perf_counter() - began
+        for sample in samples if main else ():
+            text = generator.tokenizer.detokenize(sample.ids)
+            print(f"{sample.context}{text}", flush=True)
+            if output:
+                output.write(json.dumps(record(sample, text, seconds, generator.options), ensure_ascii=False) + "\n")
+                output.flush()
+
+
+def record(sample: Sample, text: str, seconds: float, options: Generation) -> dict[str, Any]:
+    """A line of `sample_output_file`, with GPT-NeoX's keys."""
+    found = {
+        "context": sample.context, "text": text, "length": len(sample.ids), "finished": sample.finished,
+        "message": None, "duration_seconds": round(seconds, 3),
+    }  # fmt: skip
+    return {**found, "logits": sample.logits} if options.return_logits else found
+
+
+def _grouped(items: Iterator[str], size: int) -> Iterator[list[str]]:
+    group: list[str] = []
+    for item in items:
+        group.append(item)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group

@@ -1,0 +1,40 @@
+"""From logits to the next token."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from neoxargs.registry.generation import Generation
+
+
+def choose(logits: Tensor, options: Generation, random: torch.Generator) -> Tensor:
+    """One token for each row of logits (batch, vocabulary) -> (batch).
+
+    Temperature 0 takes the likeliest, the first of equals. On the CPU and in fp32, so that a seed means the same
+    on every device.
+    """
+    logits = logits.float().cpu()
+    if options.temperature == 0:
+        return logits.argmax(-1)
+    logits = keep_top_p(keep_top_k(logits / options.temperature, options.top_k), options.top_p)
+    return torch.multinomial(logits.softmax(-1), 1, generator=random).squeeze(-1)
+
+
+def keep_top_k(logits: Tensor, count: int) -> Tensor:
+    """All but the `count` largest of a row become -inf; 0 keeps every one."""
+    if not 0 < count < logits.shape[-1]:
+        return logits
+    keep = logits.topk(count, dim=-1).indices
+    return torch.full_like(logits, -torch.inf).scatter(-1, keep, logits.gather(-1, keep))
+
+
+def keep_top_p(logits: Tensor, share: float) -> Tensor:
+    """Keep the likeliest tokens of a row until their probabilities reach `share` (Holtzman et al. 2019,
+    arXiv:1904.09751); at least one; 0 and 1 keep every one."""
+    if not 0 < share < 1:
+        return logits
+    ordered, order = logits.sort(dim=-1, descending=True)
+    probabilities = ordered.softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities  # what the likelier ones add up to
+    return torch.empty_like(logits).scatter(-1, order, ordered.masked_fill(before >= share, -torch.inf))

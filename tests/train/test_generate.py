@@ -1,0 +1,217 @@
+"""Text from a model: the same on every layout as one token after the other by hand."""
+
+import io
+import json
+
+import pytest
+import torch
+from ranks import run_ranks
+from small_gpt import VOCABULARY, build, small
+
+from neoxargs.problems import Problems
+from neoxargs.registry.generation import Generation
+from neoxargs.train import mesh
+from neoxargs.train.generate import generate, prompts
+from neoxargs.train.generator import Generator, Stages, Whole, padded
+from neoxargs.train.mesh import Mesh
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.layers import Make
+from neoxargs.train.model.loss import Loss
+
+SEQ = 16
+CPU = torch.device("cpu")
+EOD = 60
+#: Untrained tied weights only repeat the last token.
+LIVELY = {"no_weight_tying": True, "init_method_std": 0.3}
+
+
+class Letters:
+    """Two characters' worth of tokenizer: `a` is 0, `b` is 1, ..."""
+
+    vocab_size, eod = VOCABULARY.size, EOD
+
+    def tokenize(self, text):
+        return [ord(letter) - ord("a") for letter in text]
+
+    def tokenize_batch(self, texts):
+        raise NotImplementedError
+
+    def detokenize(self, ids):
+        return "".join(chr(ord("a") + i) for i in ids)
+
+
+def one_process(tokenizer=None, **options) -> Generator:
+    gpt = GPT(small(**LIVELY), VOCABULARY, Make(1234)).eval()
+    return Generator(Whole(gpt, gpt, CPU), tokenizer or Letters(), Generation(**options), SEQ, Mesh(), seed=3)
+
+
+def ids(generator: Generator, *contexts: str) -> list[list[int]]:
+    samples = [generator.sample(context) for context in contexts]
+    generator.finish(samples)
+    return [sample.ids for sample in samples]
+
+
+@torch.no_grad()
+def by_hand(prompt: list[int], count: int) -> tuple[list[int], list[float]]:
+    """The likeliest token and its logit, `count` times, from full logits of the last `SEQ` tokens."""
+    gpt, row, found = GPT(small(**LIVELY), VOCABULARY, Make(1234)).eval(), list(prompt), []
+    for _ in range(count):
+        best = gpt(torch.tensor([row[-SEQ:]]))[0, -1].max(-1)
+        row.append(int(best.indices))
+        found.append(float(best.values))
+    return row[len(prompt) :], found
+
+
+def test_greedy_is_the_likeliest_token_again_and_again() -> None:
+    generator = one_process(maximum_tokens=8)
+    sample = generator.sample("abc")
+    generator.finish([sample])
+    expected, logits = by_hand([0, 1, 2], 8)
+    assert EOD not in expected
+    assert sample.ids == expected
+    assert sample.logits == pytest.approx(logits, abs=1e-5)
+
+
+def test_prompts_of_different_lengths_do_not_disturb_each_other() -> None:
+    contexts = ("abc", "x", "hello world".replace(" ", ""), "")
+    together = ids(one_process(maximum_tokens=6), *contexts)
+    assert together == [ids(one_process(maximum_tokens=6), context)[0] for context in contexts]
+    assert together[3] == by_hand([EOD], 6)[0]
+
+
+def test_beyond_the_models_length_the_window_slides() -> None:
+    assert ids(one_process(maximum_tokens=30), "abcdefghijklmnopqrst") == [by_hand(list(range(20)), 30)[0]]
+
+
+def test_a_document_that_ends_is_finished_and_the_others_go_on() -> None:
+    ended = by_hand([0, 1, 2], 3)[0]
+
+    class EndsThere(Letters):
+        eod = ended[2]
+
+    expected = by_hand([23], 6)[0]
+    assert EndsThere.eod not in [*ended[:2], *expected]
+    generator = one_process(EndsThere(), maximum_tokens=6)
+    samples = [generator.sample(context) for context in ("abc", "x")]
+    generator.finish(samples)
+    assert [sample.ids for sample in samples] == [ended[:2], expected]
+    assert [sample.finished for sample in samples] == [True, False]
+
+
+def test_the_same_seed_gives_the_same_text_and_two_samples_differ() -> None:
+    first, second = (ids(one_process(temperature=1.0, maximum_tokens=12), "ab", "ab") for _ in range(2))
+    assert first == second
+    assert first[0] != first[1]
+
+
+def on_a_rank(
+    sizes: dict[str, int], contexts: list[str], every_options: list[dict[str, float]]
+) -> list[list[list[int]]]:
+    """What this rank has generated with each of the options."""
+    config = small(**LIVELY, **sizes)
+    module = build(config).eval()
+    state = mesh._parallel_state()
+    groups = (
+        state.get_tensor_model_parallel_group(),
+        state.get_data_parallel_group(),
+        state.get_pipeline_model_parallel_group(),
+    )
+    here = Mesh(*map(mesh._axis, groups))
+    torch.manual_seed(torch.distributed.get_rank())
+    if config.parallel.pipe_parallel_size:
+        model = Stages(module, Loss(VOCABULARY, here.tensor), here, CPU, config.shape.hidden_size)
+    else:
+        model = Whole(module, module, CPU)
+    return [
+        ids(Generator(model, Letters(), Generation(**options), SEQ, here, seed=3), *contexts)
+        for options in every_options
+    ]
+
+
+@pytest.mark.parametrize(("tensor", "pipe"), [(2, 0), (2, 2)], ids=["tp2 dp2", "tp2 pp2"])
+def test_every_layout_gives_the_same_text(tensor, pipe) -> None:
+    contexts = ["abc", "", "hello"]
+    options = [{"maximum_tokens": 5, "temperature": temperature} for temperature in (0.0, 1.0)]
+    expected = [ids(one_process(**each), *contexts) for each in options]
+    sizes = {"model_parallel_size": tensor, "pipe_parallel_size": pipe}
+    for found in run_ranks(on_a_rank, 4, sizes, contexts, options, timeout=120):
+        assert found == expected
+
+
+def test_padding() -> None:
+    tokens, last = padded([[5, 6, 7], [8]])
+    assert tokens.tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert last.tolist() == [2, 0]
+
+
+class TestPrompts:
+    def test_without_any(self) -> None:
+        assert list(prompts(Generation(num_samples=3), True)) == ["", "", ""]
+
+    def test_one_given(self) -> None:
+        options = Generation(prompt="def f", num_samples=2, text_gen_type="unconditional")
+        assert list(prompts(options, True)) == ["def f", "def f"]
+
+    def test_a_file(self, tmp_path) -> None:
+        (tmp_path / "in.txt").write_text("one\n\n  two  \n")
+        options = Generation(text_gen_type="input-file", sample_input_file=str(tmp_path / "in.txt"))
+        assert list(prompts(options, True)) == ["one", "two"]
+
+    def test_typed(self, monkeypatch, capsys) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\nlines END\nlast"))
+        assert list(prompts(Generation(text_gen_type="interactive"), True)) == ["one", "two", "lines END", "last"]
+        monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\nlines END\nlast"))
+        options = Generation(text_gen_type="interactive", prompt_end=" END\n")
+        assert list(prompts(options, True)) == ["one\ntwo\nlines", "last"]
+        assert capsys.readouterr().out.startswith("prompt> ")
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            ({"text_gen_type": "precompute"}, "text_gen_type (precompute) is not supported by generate.py"),
+            ({"text_gen_type": "input-file"}, "text_gen_type (input-file) needs sample_input_file"),
+            (
+                {"text_gen_type": "input-file", "sample_input_file": "absent"},
+                "sample_input_file (absent) cannot be read: [Errno 2]",
+            ),
+        ],
+    )
+    def test_problems(self, options, told) -> None:
+        with pytest.raises(Problems) as caught:
+            list(prompts(Generation(**options), True))
+        assert told in str(caught.value)
+
+    def test_an_empty_file(self, tmp_path) -> None:
+        (tmp_path / "in.txt").write_text("\n \n")
+        options = Generation(text_gen_type="input-file", sample_input_file=str(tmp_path / "in.txt"))
+        with pytest.raises(Problems, match="holds no prompt"):
+            list(prompts(options, True))
+
+
+class TestOutput:
+    def test_a_line_of_json_for_each_sample_and_the_text_for_the_reader(self, capsys) -> None:
+        output = io.StringIO()
+        generate(one_process(maximum_tokens=4), iter(["abc", "x"]), output, main=True)
+        records = [json.loads(line) for line in output.getvalue().splitlines()]
+        assert [record["context"] for record in records] == ["abc", "x"]
+        expected = Letters().detokenize(by_hand([0, 1, 2], 4)[0])
+        assert records[0]["text"] == expected
+        assert {key: records[0][key] for key in ("length", "finished", "message")} == {
+            "length": 4, "finished": False, "message": None,
+        }  # fmt: skip
+        assert "logits" not in records[0]
+        assert capsys.readouterr().out.splitlines()[0] == f"abc{expected}"
+
+    def test_logits_when_asked_for(self) -> None:
+        output = io.StringIO()
+        generate(one_process(maximum_tokens=4, return_logits=True), iter(["abc"]), output, main=True)
+        assert json.loads(output.getvalue())["logits"] == pytest.approx(by_hand([0, 1, 2], 4)[1], abs=1e-5)
+
+    def test_more_prompts_than_fit_together(self) -> None:
+        output = io.StringIO()
+        generate(one_process(maximum_tokens=1), iter(["a"] * 19), output, main=True)
+        assert len(output.getvalue().splitlines()) == 19
+
+    def test_other_ranks_write_nothing(self, capsys) -> None:
+        generate(one_process(maximum_tokens=1), iter(["a"]), None, main=False)
+        assert capsys.readouterr().out == ""
