@@ -17,8 +17,10 @@ __all__ = ["deepspeed_json", "megatron_flags", "runner_flags", "train_values"]
 
 #: DeepSpeed's default of these changed from one release to the next, so it is never relied on.
 MOVING = ("gradient_clipping",)
-#: Keys of the JSON that no parameter declares.
-EXTRA = "deepspeed_extra_args"
+#: Parameters that reach the JSON in another shape: keys that no parameter declares, and `communication_data_type`.
+NOT_KEYS = ("deepspeed_extra_args", "fp32_allreduce")
+#: What DeepSpeed insists on computing itself once it may change the number of ranks.
+ELASTIC = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 #: Sections of DeepSpeed that do something by being there.
 TELLING = ("zero_optimization.zenflow",)
 
@@ -29,12 +31,10 @@ def deepspeed_json(config: Config) -> dict[str, Any]:
         p.name: value.value
         for p, value in config.items()
         if "deepspeed" in p.to
-        and p.name != EXTRA
+        and not _is_left_out(p.name, config)
         and value.value not in (None, ABSENT)
         and _differs_for_deepspeed(p, value)
     }
-    if not config.fp16.enabled:  # DeepSpeed casts inputs for `auto_cast` even where the section is off
-        told = {name: value for name, value in told.items() if not name.startswith("fp16.")}
     for companion in [key for name in told for key in _companions(name)]:
         told.setdefault(companion, config.get(companion))
     sections = [name for name in TELLING if name in config.sections]
@@ -76,6 +76,14 @@ def train_values(config: Config) -> dict[str, Any]:
     """What every rank's script receives, nested like GPT-NeoX's own `--megatron_config`."""
     told = {p.name: value.value for p, value in config.items() if p.to and _differs_for_ranks(p, value)}
     return nested(told, sorted(config.sections))
+
+
+def _is_left_out(name: str, config: Config) -> bool:
+    if name in ELASTIC:
+        return config.elasticity.enabled and not config.elasticity.ignore_non_elastic_batch_info
+    if name.startswith("fp16."):  # DeepSpeed casts inputs for `auto_cast` even where the section is off
+        return not config.fp16.enabled
+    return name in NOT_KEYS
 
 
 def _differs_for_deepspeed(parameter: Parameter, value: Value) -> bool:

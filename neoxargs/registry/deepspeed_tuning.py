@@ -88,7 +88,7 @@ class ModelInfo(Group, origin="DSC", section="autotuning.model_info"):
     """Layers of the model."""
 
 
-class Elasticity(Group, origin="DSC", section="elasticity"):
+class Elasticity(Group, origin="DSC", section="elasticity", always=("max_train_batch_size", "micro_batch_sizes")):
     """A global batch size that many numbers of GPUs can share out; replaces the batch keys."""
 
     enabled: bool = param(False)

@@ -117,7 +117,7 @@ class _Completion:
         if not wanted:
             return
         if not self.is_known(rule, own):
-            self.broken.update(name for name in wanted if name not in self.given)
+            self.broken.update(wanted)
             return
         try:
             result = rule.function(*(self.input(name, name in own) for name in rule.inputs))
@@ -194,8 +194,10 @@ class _Completion:
         """Where the parameters and sections that the sentence names were written, those that others follow from last;
         if it names none, where any of the rule's inputs comes from."""
         sections = self.draft.section_places
-        written = {n: self.draft.values[n].source.where for n in names if n in self.draft.values} | sections
-        named = [name for name in dict.fromkeys([*names, *sections]) if _names(sentence, name)]
+        written = {name: value.source.where for name, value in self.draft.values.items()} | sections
+        # a rule that reads `written` speaks of parameters that are not among its inputs
+        others = [name for name in self.draft.values if "_" in name or "." in name] if "written" in names else []
+        named = [name for name in dict.fromkeys([*names, *others, *sections]) if _names(sentence, name)]
         for choice in (named, names):
             found = [place for name in choice if (place := written.get(name))]
             if choice is named or not found:

@@ -26,9 +26,10 @@ data_path: my_text_document
 """
 
 
-def configured(text: str = "", gpus: int = 8) -> Config:
-    texts = [Text("shape.yml", SHAPE), Text("my.yml", text)]
-    return complete(draft([given for given in texts if given.text]), gpus)
+def configured(*texts: str, gpus: int = 8) -> Config:
+    """The shape above with some more YAML, completed."""
+    given = [Text("shape.yml", SHAPE), *(Text(f"my{i}.yml", text) for i, text in enumerate(texts) if text)]
+    return complete(draft(given), gpus)
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,9 @@ def parser(reference: Path) -> argparse.ArgumentParser:
     return made
 
 
-def told(parser: argparse.ArgumentParser, text: str, gpus: int = 8) -> dict[str, object]:
+def told(parser: argparse.ArgumentParser, text: str) -> dict[str, object]:
     """What Megatron-LM would read: lists of one word as that word."""
-    flags = megatron_flags(configured(text, gpus))
+    flags = megatron_flags(configured(text))
     read = vars(parser.parse_args(flags))
     return {name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in read.items()}
 

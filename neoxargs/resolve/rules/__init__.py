@@ -11,6 +11,7 @@ from neoxargs.resolve.rules import (
     batch,
     checkpoint,
     data,
+    deepspeed,
     model,
     optimizer,
     parallel,
@@ -23,6 +24,7 @@ from neoxargs.resolve.rules.declare import CHECKS, DERIVATIONS
 
 SUBJECTS = (
     parallel, batch, model, precision, zero, optimizer, schedule, activations, data, checkpoint, runtime,
+    deepspeed,
 )  # fmt: skip
 
 __all__ = ["CHECKS", "DERIVATIONS", "SUBJECTS"]

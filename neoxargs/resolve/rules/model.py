@@ -68,6 +68,11 @@ def _repeated(item: Any, num_layers: int) -> Iterator[str]:
             f"but num_layers ({num_layers}) is no multiple of {len(kinds)}",
             f"nearest num_layers: {nearest(num_layers, len(kinds))}",
         )
+    if times != "all" and len(kinds) * times > num_layers:
+        raise Contradiction(
+            f"attention_config describes {len(kinds) * times} layers and more, but num_layers is {num_layers}",
+            'write "all" instead of a number to repeat a pattern over all layers: [[["global"], "all"]]',
+        )
     yield from kinds * (num_layers // len(kinds) if times == "all" else times)
 
 

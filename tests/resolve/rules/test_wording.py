@@ -93,6 +93,11 @@ CASES = [
     "comment: night",
     "deepspeed_extra_args: {zero_optimization: {stage: 1}}",
     "{profile_step_start: 12, profile_step_stop: 10}",
+    "compression_training: {head_pruning: {shared_parameters: {enabled: true}}}",
+    "data_efficiency: {data_sampling: {curriculum_learning: {enabled: true}}}",
+    "data_efficiency: {data_sampling: {dynamic_batching: {enabled: true}}}",
+    "curriculum_learning: {enabled: true}",
+    "zero_optimization: {stage: 2, offload_optimizer: {device: cpu, ratio: 0.5}}",
 ]
 
 
