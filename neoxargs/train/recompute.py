@@ -1,10 +1,14 @@
-"""Activation checkpointing: torch's own, unless something is asked for that only DeepSpeed's can do."""
+"""Activation checkpointing: torch's own, unless something is asked for that only DeepSpeed's can do.
+
+DeepSpeed's moves activations with CUDA streams, so on a CPU it is torch's for all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils.checkpoint import checkpoint
 
 from neoxargs.registry.activations import Recompute
@@ -18,7 +22,7 @@ def interval(options: Recompute) -> int:
 
 
 def by_deepspeed(options: Recompute) -> bool:
-    return (
+    return torch.cuda.is_available() and (
         options.deepspeed_activation_checkpointing
         or options.partition_activations
         or options.contiguous_checkpointing

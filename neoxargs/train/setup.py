@@ -49,7 +49,9 @@ def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
     return Process(rank, local, int(os.environ["WORLD_SIZE"]), device)
 
 
-def set_seeds(seed: int) -> None:
+def set_seeds(seed: int, stream: int = 0) -> None:
+    """Seed every generator; ranks with another `stream` draw other numbers."""
+    seed = seed + 1_000_003 * stream
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from neoxargs.train.track.metrics import read
+from neoxargs.train.track.metrics import FILE, read
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
 
@@ -17,7 +17,7 @@ class Curve(Tracker):
         self.run = run
 
     def on_end(self, outcome: Outcome) -> None:
-        draw(list(read(self.run.folder / "metrics.jsonl")), self.run.folder / "loss.png")
+        draw(list(read(self.run.folder / FILE)), self.run.folder / "loss.png")
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:

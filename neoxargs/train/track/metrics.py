@@ -15,6 +15,8 @@ from typing import IO, Any
 from neoxargs.train.track.console import tflops
 from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
 
+FILE = "metrics.jsonl"
+
 
 class Metrics(Tracker):
     """Appends rows; each is on disk before the next step begins."""

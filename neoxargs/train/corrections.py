@@ -1,8 +1,11 @@
-"""The norm of the whole gradient, however the ranks have divided it, and clipping by it.
+"""What DeepSpeed 0.19 gets wrong without ZeRO, put right from outside.
 
-With ZeRO, DeepSpeed's optimizers do this. Without, DeepSpeed 0.19 takes "not split by tensor parallelism" for
-"repeated on every other rank": biases and norms of all pipeline stages but the first are left out of the norm,
-and tied embeddings count twice. So a run with pipeline stages would be clipped otherwise than one without.
+The norm that gradients are clipped by: DeepSpeed takes "not split by tensor parallelism" for "repeated on every
+other rank", so biases and norms of all pipeline stages but the first are left out of it, and tied embeddings count
+twice. A run with pipeline stages would be clipped otherwise than one without.
+
+The first step in fp16 and bf16: to allocate the optimizer's state, DeepSpeed lets it step on zero gradients. That
+decays the weights once at the full learning rate, and Adam's bias corrections are one step ahead ever after.
 """
 
 from __future__ import annotations
@@ -29,12 +32,13 @@ def gradient_norm(gradients: Iterable[tuple[nn.Parameter, Tensor | None]], mesh:
 
 
 def install(engine: Any, mesh: Mesh) -> None:
-    """Let a DeepSpeed engine without ZeRO clip by `gradient_norm`, and remember it for the log."""
+    """Correct a DeepSpeed engine without ZeRO that has taken no step yet."""
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 
     engine.clip_fp32_gradients = lambda: _clip(engine, mesh)
     if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
         _replace_norm(engine.optimizer, mesh)
+        _forget_first_step(engine.optimizer)
 
 
 def _counts_here(weight: nn.Parameter, mesh: Mesh) -> bool:
@@ -68,3 +72,10 @@ def _replace_norm(optimizer: Any, mesh: Mesh) -> None:
         return unscale_and_clip(norm, apply_scale)
 
     optimizer.unscale_and_clip_grads = with_our_norm
+
+
+def _forget_first_step(optimizer: Any) -> None:
+    optimizer.optimizer.state.clear()
+    for weights, copies in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True):
+        for weight, copy in zip(weights, copies, strict=True):
+            copy.data.copy_(weight.data)

@@ -1,0 +1,226 @@
+"""The model inside DeepSpeed: its pipeline engine when `pipe_parallel_size` >= 1, its plain one (ZeRO 0-3) when 0.
+
+Both train on the same micro batches `(tokens, labels)`, each (batch, seq), and mean the same by a loss: the mean
+over micro batches and data parallel ranks, known to every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed
+from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from torch import Tensor, nn
+
+from neoxargs.launch.vocabulary import padded_vocab_size
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+from neoxargs.train import corrections, optimizer, recompute
+from neoxargs.train.mesh import Mesh, Mpu
+from neoxargs.train.model.gpt import GPT, layers
+from neoxargs.train.model.layers import Make
+from neoxargs.train.model.loss import Loss, Vocabulary
+from neoxargs.train.schedule import Curve, Schedule
+from neoxargs.train.setup import quiet
+
+#: GPT-NeoX's default; with any other number DeepSpeed prints as well.
+STEPS_PER_PRINT = ("steps_per_print", 10)
+#: (tokens, labels), each (batch, seq).
+MicroBatch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one step gives; equal on every rank."""
+
+    loss: float
+    grad_norm: float | None
+    skipped: bool
+    """fp16 found an overflow; the weights did not change."""
+
+
+def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh) -> Pipelined | Plain:
+    """The model of `config` on this rank, with its optimizer and schedule. json: DeepSpeed's configuration."""
+    make = Make(config.training.seed, mesh.tensor)
+    pipelined = config.parallel.pipe_parallel_size >= 1
+    with quiet():
+        module = (
+            _pipeline(config, vocabulary, make, mesh) if pipelined else _plain(config, json, vocabulary, make, mesh)
+        )
+        recompute.configure(config, json, mesh)
+        engine = _initialize(config, json, module, mesh)
+    if not engine.zero_optimization():
+        corrections.install(engine, mesh)
+        if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back to send it nowhere
+            engine.pipeline_enable_backward_allreduce = engine.enable_backward_allreduce = False
+    return Pipelined(engine) if pipelined else Plain(engine, mesh)
+
+
+def vocabulary(config: Config, tokens: int) -> Vocabulary:
+    """The tokenizer's tokens, and the rows that hold them."""
+    padded: int | None = config.embedding.__dict__.get("padded_vocab_size")
+    if padded is None:
+        padded = padded_vocab_size(
+            tokens, config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
+        )
+    if padded < tokens:
+        what = f"padded_vocab_size ({padded}) is smaller than the tokenizer's vocabulary ({tokens})"
+        raise Problems([Problem(what, hint="leave padded_vocab_size out; it is computed")])
+    return Vocabulary(tokens, padded)
+
+
+class Pipelined:
+    """The model cut into stages, one micro batch behind the other through all of them (1F1B)."""
+
+    def __init__(self, engine: Any) -> None:
+        self.deepspeed = engine
+
+    @property
+    def reads_data(self) -> bool:
+        return bool(self.deepspeed.is_first_stage() or self.deepspeed.is_last_stage())
+
+    def learning_rate(self) -> float:
+        return _learning_rate(self.deepspeed)
+
+    def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
+        return _result(self.deepspeed, self.deepspeed.train_batch(batches))
+
+    def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
+        """Mean loss over `count` batches of `train_batch_size` samples."""
+        micro_batches = count * self.deepspeed.gradient_accumulation_steps()
+        loss = self.deepspeed.eval_batch(batches, num_micro_batches=micro_batches)
+        return float(loss)
+
+
+class Plain:
+    """The whole model on every tensor parallel group."""
+
+    reads_data = True
+
+    def __init__(self, engine: Any, mesh: Mesh) -> None:
+        self.deepspeed, self.mesh = engine, mesh
+
+    def learning_rate(self) -> float:
+        return _learning_rate(self.deepspeed)
+
+    def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
+        assert batches is not None
+        self.deepspeed.train()
+        losses = []
+        for _ in range(self.deepspeed.gradient_accumulation_steps()):
+            loss = self._loss(next(batches))
+            self.deepspeed.backward(loss)
+            self.deepspeed.step()
+            losses.append(loss.detach())
+        return _result(self.deepspeed, self._mean(losses))
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
+        """Mean loss over `count` batches of `train_batch_size` samples."""
+        assert batches is not None
+        self.deepspeed.eval()
+        micro_batches = count * self.deepspeed.gradient_accumulation_steps()
+        return float(self._mean([self._loss(next(batches)) for _ in range(micro_batches)]))
+
+    def _loss(self, batch: MicroBatch) -> Tensor:
+        tokens, labels = (tensor.to(self.deepspeed.device, non_blocking=True) for tensor in batch)
+        return self.deepspeed(tokens, labels)  # type: ignore[no-any-return]
+
+    def _mean(self, losses: list[Tensor]) -> Tensor:
+        mean = torch.stack(losses).mean()
+        if self.mesh.data.size > 1:
+            torch.distributed.all_reduce(mean, group=self.mesh.data.group)
+            mean /= self.mesh.data.size
+        return mean
+
+
+def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) -> PipelineModule:
+    topology = PipeModelDataParallelTopology(num_pp=mesh.pipe.size, num_mp=mesh.tensor.size, num_dp=mesh.data.size)
+    return PipelineModule(
+        layers=layers(config, vocabulary, make),
+        topology=topology,
+        loss_fn=Loss(vocabulary, make.tensor),
+        partition_method=config.parallel.pipe_partition_method,
+        activation_checkpoint_interval=recompute.interval(config.recompute),
+        activation_checkpoint_func=recompute.function(config.recompute),
+        # Not the embedding: no gradient reaches its integers, and DeepSpeed's own function then has none for weights.
+        checkpointable_layers=["PositionEmbedding", "TransformerBlock", "FinalNorm"],
+    )
+
+
+def _plain(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Make, mesh: Mesh) -> GPT:
+    with _partitioned_from_the_start(config, json, mesh):
+        model = GPT(config, vocabulary, make)
+    model.checkpoint_layers = recompute.interval(config.recompute)
+    if recompute.by_deepspeed(config.recompute):
+        model.checkpoint = recompute.function(config.recompute)
+    return model
+
+
+def _partitioned_from_the_start(config: Config, json: dict[str, Any], mesh: Mesh) -> AbstractContextManager[Any]:
+    """ZeRO-3: no rank ever holds more than one layer whole, not even while the model is built."""
+    if config.zero_optimization.stage < 3:
+        return nullcontext()
+    return deepspeed.zero.Init(  # type: ignore[no-any-return]
+        data_parallel_group=mesh.data.group, config_dict_or_path=json, mpu=Mpu(mesh)
+    )
+
+
+def _initialize(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh) -> Any:
+    groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
+    ours = optimizer.build(config, groups)
+    engine, *_ = deepspeed.initialize(
+        model=module,
+        optimizer=ours,
+        model_parameters=groups,
+        lr_scheduler=None if config.scheduler.type else lambda base: _schedule(config, base),
+        mpu=None if isinstance(module, PipelineModule) else Mpu(mesh),
+        config=_settings(json, isinstance(module, PipelineModule)),
+    )
+    return engine
+
+
+def _settings(json: dict[str, Any], pipelined: bool) -> dict[str, Any]:
+    """DeepSpeed's configuration: our optimizers may be used with ZeRO, and our log lines take the place of its own."""
+    settings = {key: value for key, value in json.items() if (key, value) != STEPS_PER_PRINT}
+    if _shares_out_anyway(json, pipelined):
+        settings["zero_optimization"] = {**json.get("zero_optimization", {}), "stage": 1}
+    return {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, **settings}
+
+
+def _shares_out_anyway(json: dict[str, Any], pipelined: bool) -> bool:
+    """bf16 without ZeRO, where DeepSpeed has nothing but an optimizer that divides its state as ZeRO-1 does.
+
+    Called by its name, stage 1, it can also be resumed and accept gradients summed in fp32.
+    """
+    if json.get("zero_optimization", {}).get("stage", 0) or not json.get("bf16", {}).get("enabled"):
+        return False
+    return pipelined or json.get("data_types", {}).get("grad_accum_dtype") == "fp32"
+
+
+def _schedule(config: Config, base: torch.optim.Optimizer) -> Schedule:
+    options = config.schedule
+    reload = "ours" if options.override_lr_scheduler else "theirs" if options.use_checkpoint_lr_scheduler else "neither"
+    curve = Curve(
+        style=options.lr_decay_style,
+        lr=config.optimizer_options.lr,
+        min_lr=options.min_lr,
+        warmup_iters=options.warmup * options.lr_decay_iters,
+        decay_iters=options.lr_decay_iters,
+    )
+    return Schedule(base, curve, reload)
+
+
+def _learning_rate(engine: Any) -> float:
+    return float(engine.get_lr()[0])
+
+
+def _result(engine: Any, loss: Tensor) -> Result:
+    norm = engine.get_global_grad_norm()
+    return Result(float(loss), None if norm is None else float(norm), not engine.was_step_applied())

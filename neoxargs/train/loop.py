@@ -1,0 +1,191 @@
+"""The training loop: steps, evaluations, checkpoints, and the reasons to stop. Nothing here knows about parallelism."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.distributed
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.registry.checkpoint import Checkpoint
+from neoxargs.registry.training import Training
+from neoxargs.train.checkpoint import Position
+from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Tracker
+
+if TYPE_CHECKING:
+    from neoxargs.train.engine import Result
+
+#: Micro batches in order, for ever; None where this pipeline stage reads no data.
+Batches = Iterator[Any] | None
+
+
+class Engine(Protocol):
+    """A model that can be trained and evaluated (engine.py has one with and one without a pipeline)."""
+
+    def train_step(self, batches: Batches) -> Result: ...
+
+    def evaluate(self, batches: Batches, count: int) -> float: ...
+
+    def learning_rate(self) -> float: ...
+
+
+class Data(Protocol):
+    """Endless micro batches; the order of training samples is a function of how many were consumed."""
+
+    def train(self, consumed: int) -> Batches: ...
+
+    def held_out(self, split: Split) -> Batches: ...
+
+    def has(self, split: Split) -> bool: ...
+
+
+class Saver(Protocol):
+    """Where checkpoints go."""
+
+    last: Path | None
+
+    def save(self, position: Position) -> Path: ...
+
+
+@dataclass
+class Loop:
+    """A run from `position` on, until all iterations are done or something stops it."""
+
+    training: Training
+    checkpoint: Checkpoint
+    batch_size: int
+    engine: Engine
+    data: Data
+    saver: Saver
+    position: Position
+    trackers: list[Tracker]
+    device: torch.device
+    elapsed: float = 0.0
+    saved: Position | None = None
+
+    def run(self) -> Outcome:
+        saves = save_iterations(self.checkpoint, self.training.train_iters)
+        batches = self.data.train(self.position.samples)
+        reason = ""
+        with StopRequest(self.device) as request:
+            while self.position.iteration < self.training.train_iters and not reason:
+                request.ask()
+                self._step(batches)
+                iteration = self.position.iteration
+                if self._due(self.training.eval_interval) and iteration < self.training.train_iters:
+                    self._evaluate("validation")
+                reason = request.answer() or self._exit_reason()
+                if iteration in saves and not reason:
+                    self._save()
+        if not reason:
+            self._evaluate("validation")
+            self._evaluate("test")
+        self._save()
+        return Outcome(self.position.iteration, reason, self.saver.last)
+
+    def _step(self, batches: Batches) -> None:
+        lr, began = self.engine.learning_rate(), time.perf_counter()
+        result = self.engine.train_step(batches)
+        seconds = time.perf_counter() - began
+        self.elapsed += seconds
+        self.position = Position(self.position.iteration + 1, self.position.samples + self.batch_size)
+        if not math.isfinite(result.loss) and not result.skipped:
+            raise Problems([_diverged(result, self.position.iteration, self.saver.last)])
+        step = Step(
+            iteration=self.position.iteration,
+            loss=result.loss,
+            lr=lr,
+            grad_norm=result.grad_norm,
+            seconds=seconds,
+            elapsed=self.elapsed,
+            skipped=result.skipped,
+        )
+        self._tell(lambda tracker: tracker.on_step(step))
+
+    def _evaluate(self, split: Split) -> None:
+        wanted = self.training.do_valid if split == "validation" else self.training.do_test
+        if wanted is False or not self.training.eval_iters or not self.data.has(split):
+            return
+        loss = self.engine.evaluate(self.data.held_out(split), self.training.eval_iters)
+        self._tell(lambda tracker: tracker.on_eval(Evaluation(self.position.iteration, split, loss)))
+
+    def _save(self) -> None:
+        if not self.checkpoint.save or self.position == self.saved:
+            return
+        folder = self.saver.save(self.position)
+        self.saved = self.position
+        self._tell(lambda tracker: tracker.on_save(self.position.iteration, folder))
+
+    def _due(self, interval: int | None) -> bool:
+        return bool(interval) and self.position.iteration % (interval or 1) == 0
+
+    def _exit_reason(self) -> str:
+        return "exit_interval" if self._due(self.training.exit_interval) else ""
+
+    def _tell(self, event: Callable[[Tracker], None]) -> None:
+        for tracker in self.trackers:
+            event(tracker)
+
+
+class StopRequest:
+    """SIGTERM or Ctrl-C: finish the step, save, leave with exit code 0, as Megatron does.
+
+    Signals reach the ranks at different steps, so every step asks all of them. The question travels while the step
+    computes and costs nothing that anybody waits for. A second signal ends the process at once.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.received = ""
+        self.flag = torch.zeros(1, dtype=torch.int32, device=device)
+
+    def __enter__(self) -> StopRequest:
+        self.before = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def ask(self) -> None:
+        self.flag.fill_(signal.Signals[self.received].value if self.received else 0)
+        self.work = torch.distributed.all_reduce(self.flag, torch.distributed.ReduceOp.MAX, async_op=True)
+
+    def answer(self) -> str:
+        """The signal that some rank had received before this step began, or ""."""
+        self.work.wait()
+        number = int(self.flag.item())
+        return signal.Signals(number).name if number else ""
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number).name
+        signal.signal(number, signal.SIG_DFL)
+
+
+def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
+    """The iterations after which a checkpoint is written, besides the last one.
+
+    Linear: every `checkpoint_factor` iterations. Log: 1, then each `checkpoint_factor` times the one before.
+    """
+    factor, chosen = options.checkpoint_factor, set(options.extra_save_iters or ())
+    if factor and options.checkpoint_scale == "linear":
+        chosen |= set(range(int(factor), train_iters, int(factor)))
+    elif factor and factor > 1:
+        iteration = 1
+        while iteration < train_iters:
+            chosen.add(iteration)
+            iteration = math.ceil(iteration * factor)
+    return frozenset(chosen)
+
+
+def _diverged(result: Result, iteration: int, last: Path | None) -> Problem:
+    kept = f"the last good checkpoint is {last}" if last else "no checkpoint has been written"
+    hint = "a lower lr, a longer warmup or gradient_clipping keeps a run from diverging"
+    return Problem(f"the loss is {result.loss} in iteration {iteration}; stopped without saving, {kept}", hint=hint)
