@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Count, Fraction, Natural, Positive
+from neoxargs.registry.types import Count, Fraction, Layers, Natural, Positive
 
 InitMethod = Literal[
     "normal", "scaled_normal", "orthogonal", "scaled_orthogonal", "xavier_uniform", "xavier_normal", "wang_init",
@@ -19,7 +19,7 @@ Activation = Literal[
 class Shape(Group, origin="Meg"):
     """How wide and deep the transformer is."""
 
-    num_layers: Count = param(megatron="num-layers")
+    num_layers: Layers = param(megatron="num-layers")
     """How many transformer layers are stacked. Must be at least `pipe_parallel_size`."""
 
     hidden_size: Count = param(megatron="hidden-size")

@@ -27,6 +27,7 @@ class Bound(NamedTuple):
 
 
 Count = Annotated[int, Bound(ge=1)]
+Layers = Annotated[int, Bound(ge=1, le=10_000)]
 Natural = Annotated[int, Bound(ge=0)]
 Positive = Annotated[float, Bound(gt=0)]
 NonNegative = Annotated[float, Bound(ge=0)]

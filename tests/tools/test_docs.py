@@ -84,7 +84,7 @@ def test_rows_say_where_a_value_goes_and_what_it_is() -> None:
     assert table["num_layers"][2:] == [
         "**required**",
         REGISTRY.parameters["num_layers"].description,
-        "a whole number, at least 1",
+        "a whole number, from 1 to 10000",
         "train.py, Megatron-LM `--num-layers`",
     ]
     assert table["hostfile"][5] == "launcher `--hostfile`"
