@@ -300,7 +300,8 @@ class TestProblems:
 
     def test_no_vocabulary(self) -> None:
         (self.folder / "x.txt").write_text("a")
-        assert "vocab_file is not given" in self.what(self.folder / "x.txt", recipe=Recipe("GPT2BPETokenizer"))
+        told = self.what(self.folder / "x.txt", "absent", recipe=Recipe("GPT2BPETokenizer"))
+        assert "vocab_file is not given" in told and "absent does not exist" in told
 
 
 class TestCommandLine:

@@ -134,7 +134,7 @@ def test_every_layout_gives_the_same_text(tensor, pipe) -> None:
     options = [{"maximum_tokens": 5, "temperature": temperature} for temperature in (0.0, 1.0)]
     expected = [ids(one_process(**each), *contexts) for each in options]
     sizes = {"model_parallel_size": tensor, "pipe_parallel_size": pipe}
-    for found in run_ranks(on_a_rank, 4, sizes, contexts, options, timeout=120):
+    for found in run_ranks(on_a_rank, 4, sizes, contexts, options, timeout=240):
         assert found == expected
 
 

@@ -26,7 +26,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.train.data import indexed, text
 from neoxargs.train.data.encode import Recipe, encode, stored_type, useful_workers
 from neoxargs.train.data.meter import Meter
-from neoxargs.train.tokenizer import BUILDERS, TokenizerOptions, build_tokenizer
+from neoxargs.train.tokenizer import BUILDERS, Tokenizer, TokenizerOptions, build_tokenizer
 
 if TYPE_CHECKING:
     from neoxargs.registry.data import Data
@@ -56,7 +56,7 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
 
     Raises Problems: text that is missing, empty or not readable, a tokenizer that cannot be built.
     """
-    tokenizer, files = build_tokenizer(recipe), text.find(texts)
+    tokenizer, files = _required(recipe, texts)
     total = sum(file.stat().st_size for file in files)
     writer = indexed.Writer(prefix, stored_type(tokenizer.vocab_size))
     counts, text_bytes = np.zeros(tokenizer.vocab_size, dtype=np.int64), 0
@@ -76,6 +76,23 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
         writer.discard()
     _write(_sidecar(prefix), asdict(summary))
     return summary
+
+
+def _required(recipe: Recipe, texts: Sequence[str]) -> tuple[Tokenizer, list[Path]]:
+    """The tokenizer and the files, or everything that is wrong with either."""
+    problems: list[Problem] = []
+    tokenizer, files = None, []
+    try:
+        tokenizer = build_tokenizer(recipe)
+    except Problems as found:
+        problems += found.problems
+    try:
+        files = text.find(texts)
+    except Problems as found:
+        problems += found.problems
+    if tokenizer is None or problems:
+        raise Problems(problems)
+    return tokenizer, files
 
 
 def _summary(
