@@ -61,6 +61,7 @@ def named(value: Value) -> Dialect | Problem:
 
 def _day(text: str) -> date | None:
     try:
-        return date.fromisoformat(text)
+        day = date.fromisoformat(text)
     except ValueError:
         return None
+    return day if day.isoformat() == text else None  # newer Pythons read other forms too

@@ -45,7 +45,9 @@ def test_the_reason_names_the_place() -> None:
     assert dialect("seed: 1").reason == "every name in it is as old as 2021-02-28"
 
 
-@pytest.mark.parametrize("bad", ["neox-2020", "2021-02-27", "2022-13-01", "yesterday", '"20220101x"'])
+@pytest.mark.parametrize(
+    "bad", ["neox-2020", "2021-02-27", "2022-13-01", "yesterday", "20220101", "2022-W01-1", '"20220101x"']
+)
 def test_what_is_no_dialect(bad: str) -> None:
     (problem,) = draft([Text("my.yml", f"dialect: {bad}")]).problems
     assert problem.what.startswith("dialect (")
