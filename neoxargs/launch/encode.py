@@ -1,6 +1,7 @@
-"""The only wire format between `deepy` and the ranks: two command line arguments, each JSON in URL-safe base64.
+"""The only wire format between `deepy` and the ranks: command line arguments that are JSON in URL-safe base64.
 
-GPT-NeoX's ranks read the same two, so a script written for its launcher starts under this one and the other way round.
+GPT-NeoX's ranks read the first two, so a script written for its launcher starts under this one and the other way
+round. The third carries what only our own scripts understand.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neoxargs.launch import split
+from neoxargs.launch import neox, split
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.config import Config, Source, Value
 
 DEEPSPEED = "--deepspeed_config"
 MEGATRON = "--megatron_config"
+MORE = "--deepy_config"
 LOCAL_RANK = "--local_rank"
 
 #: Where every value of a rank comes from; which file a value was written in stays with the launcher.
@@ -44,7 +46,12 @@ def decode(text: str) -> dict[str, Any]:
 
 def script_arguments(config: Config) -> list[str]:
     """What every rank's script is started with."""
-    return [DEEPSPEED, encode(split.deepspeed_json(config)), MEGATRON, encode(split.train_values(config))]
+    payloads = {
+        DEEPSPEED: split.deepspeed_json(config),
+        MEGATRON: neox.neox_values(config),
+        MORE: neox.more_values(config),
+    }
+    return [word for option, values in payloads.items() for word in (option, encode(values))]
 
 
 def config_from_values(values: Mapping[str, Any]) -> Config:
@@ -94,12 +101,13 @@ def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
     for word in words:
         option, equals, value = word.partition("=")
         option = option[:2] + normal(option[2:])
-        if option in (DEEPSPEED, MEGATRON, LOCAL_RANK):
+        if option in (DEEPSPEED, MEGATRON, MORE, LOCAL_RANK):
             found[option] = value if equals else next(words, "")
         else:
             rest.append(word)
-    payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON)}
-    config = config_from_values(payloads[MEGATRON])
+    found.setdefault(MORE, encode({}))  # GPT-NeoX's launcher has nothing to add
+    payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON, MORE)}
+    config = config_from_values({**payloads[MEGATRON], **payloads[MORE]})
     return RankArguments(config, payloads[DEEPSPEED], int(found.get(LOCAL_RANK, 0)), tuple(rest))
 
 

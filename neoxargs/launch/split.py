@@ -74,8 +74,12 @@ def launcher_arguments(config: Config) -> str:
 
 def train_values(config: Config) -> dict[str, Any]:
     """What every rank's script receives, nested like GPT-NeoX's own `--megatron_config`."""
-    told = {p.name: value.value for p, value in config.items() if p.to and _differs_for_ranks(p, value)}
-    return nested(told, sorted(config.sections))
+    return nested(rank_values(config), sorted(config.sections))
+
+
+def rank_values(config: Config) -> dict[str, Any]:
+    """The same by dotted name."""
+    return {p.name: value.value for p, value in config.items() if p.to and _differs_for_ranks(p, value)}
 
 
 def _is_left_out(name: str, config: Config) -> bool:
