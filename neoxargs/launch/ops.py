@@ -7,6 +7,7 @@ file makes every later run wait for ever without a word.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -127,8 +128,8 @@ def _is_built(op: str, environ: Mapping[str, str]) -> bool:
 
 
 def _stop(process: subprocess.Popen[str], environ: Mapping[str, str], op: str) -> None:
-    os.killpg(process.pid, 9)
-    process.wait()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
     for folder in _builds(environ):
         if folder.name == op and not holders(folder / "lock"):
             (folder / "lock").unlink(missing_ok=True)

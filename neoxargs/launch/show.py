@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from neoxargs.launch import split
+from neoxargs.launch import neox, split
 from neoxargs.launch.command import Command, runner_flags
 from neoxargs.launch.hosts import Resources
 from neoxargs.launch.prepare import data_command
@@ -44,7 +44,8 @@ def facts(config: Config, command: Command) -> dict[str, Any]:
         "without": list(command.without),
         "data_command": data_command(config),
         "deepspeed_config": split.deepspeed_json(config),
-        "megatron_config": split.train_values(config),
+        "megatron_config": neox.neox_values(config),
+        "deepy_config": neox.more_values(config),
     }
 
 

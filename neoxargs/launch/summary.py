@@ -258,15 +258,27 @@ def _overridden(config: Config) -> Iterator[str]:
 
 
 def _derived(config: Config) -> Iterator[str]:
-    """What follows from written values; not what merely repeats one under another name."""
+    """What follows from written values; not what merely repeats one of them under another name."""
+    listed: set[tuple[str, str]] = set()
     for parameter, value in config.items():
         source = value.source
         if source.kind != "derived" or value.value == parameter.default:
             continue
+        shown = _short(value.value, 24)
         others = [name for name in source.inputs if name != parameter.name and name in REGISTRY.parameters]
-        repeats = parameter.name in source.inputs and value.value in [config.get(name) for name in others]
+        known = [config.get(name) for name in others if config.written(name) or _has_default(config, name)]
+        repeats = parameter.name in source.inputs and value.value in known
+        repeats = repeats or (source.text, shown) in listed
         if not repeats and any(config.written(name) for name in others):
-            yield f"{parameter.name} {_short(value.value, 24)}: {source.text}"
+            listed.add((source.text, shown))
+            yield f"{parameter.name} {shown}: {source.text}"
+
+
+def _has_default(config: Config, name: str) -> bool:
+    """Is the value what it would have been anyway, in the year the files speak?"""
+    then = config.dialect.defaults().get(name) if config.dialect else None
+    default: object = then.value if then else REGISTRY.parameters[name].default
+    return bool(config.get(name) == default)
 
 
 def _count(number: int, noun: str) -> str:

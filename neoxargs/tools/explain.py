@@ -74,7 +74,7 @@ def _text(parameter: Parameter, facts: dict[str, Any]) -> str:
     lines = [parameter.name]
     for label, value in facts.items():
         shown = value if isinstance(value, str) else json.dumps(value)
-        wrapped = textwrap.wrap(shown, WIDTH - LABEL) or [""]
+        wrapped = textwrap.wrap(shown, WIDTH - LABEL, break_on_hyphens=False) or [""]
         lines += [f"  {label.ljust(LABEL)}{wrapped[0]}", *(" " * (LABEL + 2) + part for part in wrapped[1:])]
     return "\n".join(lines)
 
@@ -85,7 +85,10 @@ def _section(name: str, as_json: bool) -> str:
     sections = [full for full in REGISTRY.sections if full.rpartition(".")[0] == name]
     if as_json:
         return json.dumps({"name": name, "keys": list(keys), "sections": sections}, indent=2)
-    width = max(map(len, [*keys, *sections])) + 2
-    lines = [f"  {full.ljust(width)}{textwrap.shorten(p.description, WIDTH - width, placeholder=' …')}"
+    names = {full: full.rpartition(".")[2] for full in [*keys, *sections]}
+    width = max(map(len, names.values()), default=0) + 2
+    lines = [f"  {names[full].ljust(width)}{textwrap.shorten(p.description, WIDTH - width, placeholder=' …')}"
              for full, p in keys.items()]  # fmt: skip
-    return "\n".join([f"{name} is a section:", *lines, *(f"  {full.ljust(width)}a section" for full in sections)])
+    return "\n".join(
+        [f"{name} is a section:", *lines, *(f"  {names[full].ljust(width)}a section" for full in sections)]
+    )

@@ -41,11 +41,11 @@ def quietly(text: str) -> None:
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_is_deepspeeds_runner_with_the_script_and_both_payloads():
+def test_the_command_is_deepspeeds_runner_with_the_script_and_all_payloads():
     made = command(resolved("master_port: 29731\n"), CPUS, "any/script.py", {"OMP_NUM_THREADS": "5"})
     assert made.words[:3] == (sys.executable, "-m", "deepspeed.launcher.runner")
     script = made.words.index("any/script.py")
-    assert made.words[script + 1 :: 2] == ("--deepspeed_config", "--megatron_config")
+    assert made.words[script + 1 :: 2] == ("--deepspeed_config", "--megatron_config", "--deepy_config")
     parsed = pytest.importorskip("deepspeed.launcher.runner").parse_args(list(made.words[3:]))
     assert (parsed.num_gpus, parsed.master_port, parsed.user_script) == (2, 29731, "any/script.py")
     assert made.environment == {"DS_ACCELERATOR": "cpu", "PYTHONPATH": os.pathsep.join(_folders())}

@@ -1,0 +1,86 @@
+"""Missing files are told before anything starts, with the name that was probably meant."""
+
+from pathlib import Path
+
+import pytest
+
+from neoxargs.launch.files import missing_files, unnamed_files
+from neoxargs.problems import Place
+from neoxargs.resolve.config import Config, Source, Value
+
+HERE = Place("my.yml", 3, 1)
+
+
+def config(**values: object) -> Config:
+    values = {"tokenizer_type": "ByteLevelTokenizer", **values}
+    return Config({name: Value(value, Source("file", HERE)) for name, value in values.items()})
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    """A folder with the token files `a_text_document` and, half of them, `b`."""
+    for name in ("a_text_document.bin", "a_text_document.idx", "b.bin"):
+        (tmp_path / name).touch()
+    return f"{tmp_path}/"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "hint"),
+    [
+        ("a_text_document", "", ""),
+        ("a", "a.bin and no {}a.idx", "write {}a_text_document"),
+        ("a_text", "a_text.bin and no {}a_text.idx", "write {}a_text_document"),
+        ("a_text_document.bin", "a_text_document.bin.bin and no {}a_text_document.bin.idx", "write {}a_text_document"),
+        ("b", "b.idx", "the two files belong together; copy the other one too"),
+        ("c", "c.bin and no {}c.idx", "make it: python deepy.py data TEXT --output-prefix {}c"),
+    ],
+)
+def test_token_files(data, name, problem, hint):
+    found = missing_files(config(data_path=data + name))
+    expected = [(f"data_path: there is no {data}{problem.format(data)}", hint.format(data), HERE)] if problem else []
+    assert [(p.what, p.hint, p.where) for p in found] == expected
+
+
+def test_weights_among_the_prefixes_are_not_files(data):
+    assert not missing_files(config(data_path=[0.3, data + "a_text_document", "0.7", data + "a_text_document"]))
+    assert len(missing_files(config(data_path=[0.3, data + "x", 0.7, data + "y"]))) == 2
+
+
+def test_every_dataset_parameter_is_looked_at(data):
+    found = missing_files(config(train_data_paths=[data + "x", data + "a_text_document"], valid_data_paths=data + "y"))
+    assert [problem.what.partition(":")[0] for problem in found] == ["train_data_paths", "valid_data_paths"]
+
+
+def test_texts(tmp_path):
+    (tmp_path / "one.txt").touch()
+    texts = ["python-stdlib", f"{tmp_path}/*.txt", str(tmp_path), f"{tmp_path}/two.txt"]
+    assert [p.what for p in missing_files(config(text_path=texts))] == [f"text_path: there is no {tmp_path}/two.txt"]
+
+
+def test_the_token_file_of_a_text_need_not_exist_yet():
+    assert not missing_files(config(text_path="python-stdlib", data_path="runs/data/text"))
+
+
+@pytest.mark.parametrize(
+    ("values", "unnamed", "missing"),
+    [
+        ({"tokenizer_type": "GPT2BPETokenizer"}, ["vocab_file", "merge_file"], []),
+        ({"tokenizer_type": "GPT2BPETokenizer", "vocab_file": "/no/v", "merge_file": "/no/m"}, [], ["/no/v", "/no/m"]),
+        ({"tokenizer_type": "HFTokenizer", "vocab_file": "/no/v"}, [], ["/no/v"]),
+        ({"tokenizer_type": "SPMTokenizer"}, ["vocab_file"], []),
+        ({"tokenizer_type": "HFGPT2Tokenizer", "vocab_file": "gpt2"}, [], []),
+        ({"tokenizer_type": "TiktokenTokenizer", "vocab_file": "cl100k_base"}, [], []),
+        ({"tokenizer_type": "CharLevelTokenizer"}, [], []),
+    ],
+)
+def test_vocabularies(values, unnamed, missing):
+    made = config(text_path="python-stdlib", **values)
+    assert [problem.what.rpartition(" ")[2] for problem in unnamed_files(made)] == unnamed
+    assert [problem.what.rpartition(" ")[2] for problem in missing_files(made)] == missing
+
+
+def test_a_run_without_data_is_told():
+    assert [problem.what for problem in unnamed_files(config())] == [
+        "there is nothing to train on: no data_path, text_path or train_data_paths"
+    ]
+    assert not unnamed_files(config(data_path="x"))

@@ -1,0 +1,150 @@
+"""C++ ops are compiled once before the ranks start, and nothing about that can wait for ever."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from neoxargs.launch import ops
+from neoxargs.problems import Problems
+from neoxargs.resolve.config import Config, Source, Value
+
+OFFLOAD = {"zero_optimization.offload_optimizer.device": "cpu"}
+
+
+def config(**values: object) -> Config:
+    return Config({name.replace("__", "."): Value(value, Source("set")) for name, value in values.items()})
+
+
+@pytest.mark.parametrize(
+    ("values", "device", "expected"),
+    [
+        ({}, "cpu", []),
+        ({"optimizer.type": "Adam"}, "cuda", []),
+        (OFFLOAD, "cpu", ["cpu_adam"]),
+        ({**OFFLOAD, "optimizer.type": "AdamW"}, "cuda", ["cpu_adam"]),
+        ({**OFFLOAD, "optimizer.params.torch_adam": True}, "cpu", []),
+        ({**OFFLOAD, "optimizer.type": "Lion"}, "cuda", ["cpu_lion"]),
+        ({"optimizer.type": "Lion"}, "cuda", ["fused_lion"]),
+        ({"optimizer.type": "Lion"}, "cpu", []),
+        ({"optimizer.type": "OneBitAdam"}, "cpu", []),
+        ({"zero_optimization.offload_param.device": "nvme"}, "cuda", ["async_io"]),
+    ],
+)
+def test_what_a_configuration_needs(values, device, expected):
+    assert ops.needed(config(**values), device) == expected
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch):
+    """torch's extension cache with a library for one op, and no waiting for other machines."""
+    (tmp_path / "cpu_adam").mkdir()
+    (tmp_path / "cpu_adam" / "cpu_adam.so").touch()
+    monkeypatch.setattr(ops, "QUIET", 0)
+    return tmp_path
+
+
+def prepare(cache: Path, names: list[str], limit: float = 30.0) -> list[str]:
+    said: list[str] = []
+    ops.prepare(names, {**os.environ, "TORCH_EXTENSIONS_DIR": str(cache)}, said.append, limit)
+    return said
+
+
+def test_what_is_built_is_not_built_again(cache):
+    assert prepare(cache, ["cpu_adam"]) == []
+
+
+def test_a_stale_lock_is_removed_with_a_message_also_for_an_op_nobody_asked_for(cache):
+    (cache / "other").mkdir()
+    locks = [cache / "cpu_adam" / "lock", cache / "other" / "lock"]
+    for lock in locks:
+        lock.touch()
+    time.sleep(0.01)
+    said = prepare(cache, ["cpu_adam"])
+    assert not any(lock.exists() for lock in locks)
+    assert all(any(str(lock) in line and "removed" in line for line in said) for lock in locks)
+
+
+def test_a_lock_that_was_touched_lately_may_be_another_machines(cache, monkeypatch):
+    monkeypatch.setattr(ops, "QUIET", 1.0)
+    (cache / "cpu_adam" / "lock").touch()
+    begin = time.monotonic()
+    said = prepare(cache, ["cpu_adam"])
+    assert time.monotonic() - begin > 0.5
+    assert "waiting" in said[0] and "removed" in said[1]
+
+
+HOLD = """
+import os, sys, time
+descriptor = os.open(sys.argv[1], os.O_CREAT | os.O_EXCL)
+print("held", flush=True)
+time.sleep(float(sys.argv[2]))
+os.remove(sys.argv[1])
+"""
+
+
+def hold(lock: Path, seconds: float) -> subprocess.Popen[str]:
+    """A process that holds a lock as torch does."""
+    words = [sys.executable, "-c", HOLD, str(lock), str(seconds)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout and process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_lock_that_a_living_process_holds_is_waited_for(cache):
+    lock = cache / "cpu_adam" / "lock"
+    with hold(lock, 2.0) as process:
+        assert ops.holders(lock) == [process.pid]
+        assert len(prepare(cache, ["cpu_adam"])) == 1
+        assert process.wait() == 0
+
+
+def test_waiting_for_a_living_process_has_an_end(cache):
+    lock = cache / "cpu_adam" / "lock"
+    with hold(lock, 60.0) as process:
+        with pytest.raises(Problems, match="has been held for more than 1 s"):
+            prepare(cache, ["cpu_adam"], limit=1.0)
+        process.kill()
+
+
+@pytest.fixture
+def builder(monkeypatch, tmp_path):
+    """Run a program in place of `python -m neoxargs.train.ops`."""
+
+    def install(program: str) -> None:
+        start = subprocess.Popen
+        words = [sys.executable, "-c", program, str(tmp_path)]
+        monkeypatch.setattr(subprocess, "Popen", lambda _, **settings: start(words, **settings))
+
+    return install
+
+
+def test_building_is_announced_and_timed(cache, builder):
+    builder("import sys, pathlib")
+    said = prepare(cache, ["async_io"])
+    assert said[0].startswith("compiling DeepSpeed's async_io")
+    assert said[1].startswith("compiled async_io in")
+
+
+def test_a_failed_build_shows_the_compilers_last_words(cache, builder):
+    builder("import sys; print('fatal error: omp.h'); sys.exit(1)")
+    with pytest.raises(Problems, match=r"does not compile here:\nfatal error: omp\.h"):
+        prepare(cache, ["async_io"])
+
+
+def test_a_build_is_stopped_at_the_limit_and_leaves_no_lock(cache, builder):
+    (cache / "async_io").mkdir()
+    builder("import sys, pathlib, time; pathlib.Path(sys.argv[1], 'async_io', 'lock').touch(); time.sleep(60)")
+    with pytest.raises(Problems, match="took more than 3 s"):
+        prepare(cache, ["async_io"], limit=3.0)
+    assert not (cache / "async_io" / "lock").exists()
+
+
+def test_every_op_is_one_that_deepspeed_has():
+    builders = pytest.importorskip("deepspeed.ops.op_builder").__path__[0]
+    sources = "".join(path.read_text() for path in Path(builders).rglob("*.py"))
+    for op in {op for pair in ops._OPS.values() for op in pair if op} | {"async_io"}:
+        assert f'NAME = "{op}"' in sources, op

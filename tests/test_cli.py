@@ -1,0 +1,336 @@
+"""The command line as people type it: verbs, GPT-NeoX's own spellings, exit codes, and runs from start to end."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.launch.encode import decode
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MODEL = """\
+num_layers: 2
+hidden_size: 64
+num_attention_heads: 4
+seq_length: 32
+max_position_embeddings: 32
+train_micro_batch_size_per_gpu: 2
+train_iters: 10
+model_parallel_size: 2
+"""
+SETUP = "tokenizer_type: ByteLevelTokenizer\ndata_path: tokens\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a configuration in two files, the data they name, and a script."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "small.yml").write_text(MODEL)
+    (tmp_path / "configs" / "local_setup.yml").write_text(SETUP)
+    for name in ("tokens.bin", "tokens.idx", "my_script.py"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+BOTH = ["configs/small.yml", "configs/local_setup.yml"]
+
+
+def dry_run(capsys, *words: str) -> dict:
+    assert main([*words, "--dry-run", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert not facts["megatron_config"].keys() & facts["deepy_config"].keys()
+    return {**facts, "values": {**facts["megatron_config"], **facts["deepy_config"]}}
+
+
+# -- what a mistyped command says ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help(words, capsys):
+    assert main(words) == (0 if words else 2)
+    shown = capsys.readouterr().out
+    assert "python deepy.py train.py configs/quickstart.yml" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("verb", ["my_script.py", "check", "explain", "docs"])
+def test_every_verb_has_help(verb, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    assert f"usage: deepy {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["chek", "a.yml"], "did you mean check?"),
+        (["frobnicate"], "verbs: check, explain, data, docs"),
+        (["check"], "required"),
+        (["check", "a.yml", "--nonsense"], "--nonsense"),
+        (["check", "a.yml", "--gpus", "many"], "'many' is not a number of GPUs"),
+        (["my_script.py", *BOTH, "--emit", "everything"], "everything"),
+        (["my_script.py", *BOTH, "--gpus", "4"], "--dry-run"),
+    ],
+)
+def test_a_wrong_command_line_is_told_and_exits_with_2(words, said, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+# -- check -----------------------------------------------------------------------------------------------------------
+
+
+def test_check_says_ok_and_what_the_run_would_be(capsys):
+    assert main(["check", *BOTH]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0] == "ok"
+    assert "ranks      2 = tensor 2 x pipeline 1 x data 1 (no pipeline engine), on this machine's CPU" in shown.out
+    assert shown.err == ""
+
+
+def test_check_tells_every_problem_at_once(capsys):
+    Path("bad.yml").write_text("num_layer: 2\nhidden_size: wide\nnum_nodes: 3\n")
+    assert main(["check", "bad.yml"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert {"bad.yml:1:1", "bad.yml:2:14", "bad.yml:3:1"} <= {line.split(": ")[0] for line in shown.err.splitlines()}
+
+
+def test_check_for_a_program(capsys):
+    assert main(["check", *BOTH, "--gpus", "8", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["ok"], facts["ranks"], facts["device"], facts["train_batch_size"]) == (True, 8, "cuda", 8)
+    assert main(["check", *BOTH, "--set", "hidden_size=x", "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["ok"] is False
+    assert facts["problems"][0]["file"] == "--set"
+
+
+def test_missing_files_are_problems_here_and_warnings_for_another_machine(capsys):
+    Path("tokens.idx").unlink()
+    assert main(["check", *BOTH]) == 1
+    assert "error: data_path: there is no tokens.idx" in capsys.readouterr().err
+    assert main(["check", *BOTH, "--gpus", "2"]) == 0
+    assert "warning: data_path: there is no tokens.idx" in capsys.readouterr().err
+
+
+def test_a_part_of_a_configuration_can_be_checked(capsys):
+    assert main(["check", "configs/small.yml"]) == 0
+    assert "warning: there is nothing to train on" in capsys.readouterr().err
+
+
+def test_a_missing_configuration_is_a_problem(capsys):
+    assert main(["check", "configs/smal"]) == 1
+    assert "did you mean small.yml?" in capsys.readouterr().err
+
+
+# -- what would be started -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["my_script.py", *BOTH],
+        ["my_script.py", "-d", "configs", "small", "local_setup"],
+        ["my_script.py", "-d", "configs", "small.yml", "local_setup.yml"],
+        ["my_script.py", "--conf_dir", "configs", "local_setup", "small"],
+        ["my_script.py", "small", "-d", "configs", "local_setup"],
+    ],
+)
+def test_gpt_neox_ways_to_name_configurations(words, capsys):
+    facts = dry_run(capsys, *words)
+    assert facts["values"]["hidden_size"] == 64
+    assert facts["values"]["data_path"] == "tokens"
+    assert facts["values"]["user_script"] == "my_script.py"
+
+
+def test_a_dry_run_shows_the_exact_command_and_starts_and_writes_nothing(capsys, folder, monkeypatch):
+    before = sorted(folder.rglob("*"))
+    monkeypatch.setattr(subprocess, "Popen", None)
+    facts = dry_run(capsys, "my_script.py", *BOTH)
+    assert main(["my_script.py", *BOTH, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert sorted(folder.rglob("*")) == before
+    changes = [f"{name}={value}" for name, value in facts["environment"].items()]
+    assert shlex.split(shown.splitlines()[-1]) == ["env", *changes, *facts["command"]]
+    for name in ("deepspeed_config", "megatron_config", "deepy_config"):
+        assert decode(facts["command"][facts["command"].index(f"--{name}") + 1]) == facts[name]
+    assert '"train_batch_size": 2' in shown
+
+
+def test_each_form_alone(capsys):
+    assert main(["my_script.py", *BOTH, "--emit", "deepspeed"]) == 0
+    assert json.loads(capsys.readouterr().out)["train_batch_size"] == 2
+    known = ["--set", "tokenizer_type=HFGPT2Tokenizer", "--set", "vocab_file=gpt2"]
+    assert main(["my_script.py", *BOTH, "--emit", "megatron", *known]) == 0
+    assert "--tensor-model-parallel-size 2" in capsys.readouterr().out
+    assert main(["my_script.py", *BOTH, "--emit", "runner"]) == 0
+    assert capsys.readouterr().out == "--num_gpus=2 --log_level=critical\n"
+
+
+def test_a_dry_run_for_other_gpus(capsys):
+    facts = dry_run(capsys, "my_script.py", *BOTH, "--gpus", "16")
+    assert facts["deepspeed_config"]["train_batch_size"] == 16
+    assert "--num_gpus=16" in facts["command"]
+    assert "DS_ACCELERATOR" not in facts["environment"]
+
+
+def test_set_overrides_and_gpt_neox_options_are_sets(capsys):
+    words = ["--set", "hidden-size=128", "--set", "optimizer.params.lr=0.01", "--wandb_group", "a b: c", "-i", "in.txt"]
+    values = dry_run(capsys, "my_script.py", *BOTH, *words, "--iteration", "7", "--eval_tasks", "x", "y")["values"]
+    assert (values["hidden_size"], values["lr"], values["iteration"]) == (128, 0.01, 7)
+    assert (values["wandb_group"], values["sample_input_file"], values["eval_tasks"]) == (
+        "a b: c",
+        "in.txt",
+        ["x", "y"],
+    )
+
+
+def test_text_is_tokenised_before_the_ranks_start(capsys):
+    Path("text.yml").write_text("tokenizer_type: ByteLevelTokenizer\ntext_path: python-stdlib\nrun_dir: out\n")
+    facts = dry_run(capsys, "my_script.py", "configs/small.yml", "text.yml")
+    assert facts["values"]["data_path"] == "out/data/text"
+    options = ["--if-missing", "--tokenizer-type=ByteLevelTokenizer", "--output-prefix=out/data/text"]
+    assert facts["data_command"][1:] == ["-m", "neoxargs.train.data.build", *options, "--text-path", "python-stdlib"]
+
+
+# -- before a start --------------------------------------------------------------------------------------------------
+
+
+def test_no_script_no_start(capsys):
+    assert main(["my_scirpt.py", *BOTH]) == 1
+    assert "error: there is no script my_scirpt.py\n  = here: my_script.py\n" in capsys.readouterr().err
+
+
+def test_training_without_its_files_does_not_start(capsys, monkeypatch, folder):
+    monkeypatch.setattr(subprocess, "Popen", None)
+    Path("train.py").touch()
+    Path("tokens.bin").unlink()
+    assert main(["train.py", *BOTH]) == 1
+    assert "data_path: there is no tokens.bin" in capsys.readouterr().err
+    assert main(["train.py", "configs/small.yml"]) == 1
+    assert "there is nothing to train on" in capsys.readouterr().err
+    assert not (folder / "runs").exists()
+
+
+# -- explain ---------------------------------------------------------------------------------------------------------
+
+
+def test_explain_says_where_a_value_comes_from_and_goes(capsys):
+    assert main(["explain", "train-micro-batch-size-per-gpu", *BOTH]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("train_micro_batch_size_per_gpu meaning ")
+    assert "DeepSpeed JSON train_micro_batch_size_per_gpu, " in shown
+    assert "Megatron-LM --micro-batch-size" in shown
+    assert "because configs/small.yml:6:1" in shown
+
+
+def test_explain_a_derived_value(capsys):
+    assert main(["explain", "train_batch_size", *BOTH, "--gpus", "8", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["value here"] == 8
+    assert facts["because"].startswith("derived: ")
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("save_interval", "another spelling of checkpoint_factor"),
+        ("fp16", "enabled  "),
+        ("fp16.enabled", "true or false"),
+    ],
+)
+def test_explain_old_spellings_sections_and_nested_keys(key, said, capsys):
+    assert main(["explain", key]) == 0
+    assert said in capsys.readouterr().out
+
+
+def test_explain_an_unknown_key(capsys):
+    assert main(["explain", "hiden_size"]) == 1
+    assert "did you mean hidden_size?" in capsys.readouterr().err
+
+
+def test_every_parameter_can_be_explained():
+    from neoxargs.registry import REGISTRY
+    from neoxargs.tools.explain import explain
+
+    for name in [*REGISTRY.parameters, *REGISTRY.renamed, *REGISTRY.sections]:
+        assert explain(name, [], [], None, None, as_json=False)
+
+
+# -- whole runs, each in a process of its own ------------------------------------------------------------------------
+
+SCRIPT = """
+import os, sys, time
+from neoxargs.launch.encode import parse_rank_arguments
+config = parse_rank_arguments(sys.argv[1:]).config
+open(f"rank{os.environ['RANK']}", "w").write(f"{os.getpid()} {config.shape.hidden_size} {config.data.data_path}")
+time.sleep(float(os.environ.get("SLEEP", 0)))
+"""
+
+
+def deepy(*words: str, **environment: str) -> subprocess.Popen[str]:
+    """The program as a user starts it, from a folder that is not the repository."""
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "deepy.py"), *words], env={**os.environ, **environment}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def test_a_run_from_start_to_end(folder):
+    pytest.importorskip("deepspeed")
+    Path("my_script.py").write_text(SCRIPT)
+    Path("text.txt").write_text("some words to learn\n" * 50)
+    Path("text.yml").write_text("tokenizer_type: ByteLevelTokenizer\ntext_path: text.txt\nmaster_port: 29741\n")
+    with deepy("my_script.py", "configs/small", "text", "--set", "hidden_size=32") as process:
+        output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert [Path(f"rank{rank}").read_text().split()[1:] for rank in range(2)] == [["32", "runs/data/text"]] * 2
+    assert Path("runs/data/text.idx").exists()
+    record = json.loads(Path("runs/config.json").read_text())
+    assert record["hidden_size"] == {"value": 32, "source": "--set hidden_size=32"}
+    assert record["data_path"] == {"value": "runs/data/text", "source": "derived: tokenised from text_path"}
+    assert output.index("ranks      2 = tensor 2") < output.index("documents  ")
+
+
+def test_a_terminated_run_leaves_no_process(folder):
+    pytest.importorskip("deepspeed")
+    Path("my_script.py").write_text(SCRIPT)
+    with deepy("my_script.py", *BOTH, "--set", "master_port=29742", SLEEP="100") as process:
+        deadline = time.monotonic() + 120
+        while len(list(folder.glob("rank*"))) < 2:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=100)
+    assert process.returncode == 128 + signal.SIGTERM, output
+    pids = [path.read_text().split()[0] for path in folder.glob("rank*")]
+    assert not [pid for pid in pids if Path(f"/proc/{pid}/cwd").exists() and "Z" not in _state(pid)]
+
+
+def _state(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_the_data_verb_passes_its_arguments_on(folder):
+    Path("text.txt").write_text("some words\n")
+    words = ["data", "text.txt", "--output-prefix", "made", "--tokenizer-type", "ByteLevelTokenizer"]
+    with deepy(*words) as process:
+        output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    assert Path("made.bin").exists()
