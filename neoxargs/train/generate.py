@@ -42,7 +42,7 @@ def run(arguments: RankArguments) -> None:
     config = for_generation(arguments.config)
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     here = mesh.mesh(config.parallel)
-    generator = _generator(config, without_training(arguments.deepspeed), here, process)
+    generator = load_generator(config, without_training(arguments.deepspeed), here, process)
     options = config.generation
     with ExitStack() as files:
         output = None
@@ -53,7 +53,8 @@ def run(arguments: RankArguments) -> None:
     setup.stop()
 
 
-def _generator(config: Config, json: dict[str, Any], here: Mesh, process: setup.Process) -> Generator:
+def load_generator(config: Config, json: dict[str, Any], here: Mesh, process: setup.Process) -> Generator:
+    """The checkpoint's model on this rank, for what `for_generation` and `without_training` return."""
     tokenizer = build_tokenizer(config.tokenizer)
     vocabulary = engine.vocabulary(config, tokenizer.vocab_size)
     built = engine.build(config, json, vocabulary, here)

@@ -318,6 +318,14 @@ class TestCommandLine:
         assert told[2] == "entropy    1.055 nats per token, knowing only how often each occurs"
         assert told[-1] == f"data_path: {prefix}"
 
+    def test_if_missing(self, tmp_path, capsys) -> None:
+        (tmp_path / "x.txt").write_text("aabb")
+        prefix = str(tmp_path / "data")
+        arguments = ["--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", prefix, "--if-missing"]
+        for told in ("documents  1 in 1 sequences", f"{prefix}: 5 tokens, made before from the same text"):
+            assert build.main([*arguments, "--text-path", str(tmp_path / "x.txt")]) == 0
+            assert capsys.readouterr().out.splitlines()[0] == told
+
     def test_problems_are_printed_and_the_exit_code_is_1(self, tmp_path, capsys) -> None:
         arguments = ["--text-path", "absent", "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", "x"]
         assert build.main(arguments) == 1

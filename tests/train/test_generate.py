@@ -8,15 +8,19 @@ import torch
 from ranks import run_ranks
 from small_gpt import VOCABULARY, build, small
 
+from neoxargs.launch.encode import parse_rank_arguments, script_arguments
 from neoxargs.problems import Problems
 from neoxargs.registry.generation import Generation
-from neoxargs.train import mesh
-from neoxargs.train.generate import generate, prompts
+from neoxargs.resolve import resolve
+from neoxargs.train import checkpoint_folder, engine, mesh, setup
+from neoxargs.train.checkpoint import Checkpoints, Position
+from neoxargs.train.generate import for_generation, generate, load_generator, prompts, without_training
 from neoxargs.train.generator import Generator, Stages, Whole, padded
 from neoxargs.train.mesh import Mesh
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.layers import Make
 from neoxargs.train.model.loss import Loss
+from neoxargs.train.tokenizer import ByteTokenizer
 
 SEQ = 16
 CPU = torch.device("cpu")
@@ -136,6 +140,91 @@ def test_every_layout_gives_the_same_text(tensor, pipe) -> None:
     sizes = {"model_parallel_size": tensor, "pipe_parallel_size": pipe}
     for found in run_ranks(on_a_rank, 4, sizes, contexts, options, timeout=240):
         assert found == expected
+
+
+RUN = """
+dialect: neox-2026
+num_layers: 2
+hidden_size: 32
+num_attention_heads: 4
+seq_length: 16
+max_position_embeddings: 16
+train_micro_batch_size_per_gpu: 1
+train_iters: 1
+tokenizer_type: ByteLevelTokenizer
+optimizer: {type: Adam, params: {lr: 1.0e-3}}
+checkpoint_factor: 1
+maximum_tokens: 5
+no_weight_tying: true
+"""
+
+
+def saved_and_loaded(folder: str, overrides: list[str]) -> tuple[list[list[int]], list[list[int]]]:
+    """What a model generates when it is saved, with weights that no seed gives, and after it has been loaded."""
+    config = resolve([f"{folder}/my.yml"], overrides, gpus=torch.distributed.get_world_size())
+    arguments = parse_rank_arguments(script_arguments(config))
+    process = setup.start("gloo", seed=1)
+    here = mesh.mesh(config.parallel)
+    trained = engine.build(config, arguments.deepspeed, engine.vocabulary(config, 257), here)
+    module = trained.deepspeed.module
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(7)
+    Checkpoints(config, trained.deepspeed, process).save(Position(1, 2))
+    module.eval()
+    if isinstance(trained, engine.Pipelined):
+        model = Stages(module, Loss(engine.vocabulary(config, 257)), here, CPU, 32)
+    else:
+        model = Whole(module, module, CPU)
+    saved = Generator(model, ByteTokenizer(257, 256), config.generation, SEQ, here, seed=1)
+    before = ids(saved, "abc", "x")
+    mesh.destroy()
+    wanted = for_generation(arguments.config)
+    loaded = load_generator(wanted, without_training(arguments.deepspeed), mesh.mesh(wanted.parallel), process)
+    return before, ids(loaded, "abc", "x")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["pipe_parallel_size=2"], ["pipe_parallel_size=0", "zero_optimization.stage=2"]],
+    ids=["pp2", "dp2 zero 2"],
+)
+def test_a_checkpoint_generates_what_was_saved_without_anything_for_training(tmp_path, overrides) -> None:
+    (tmp_path / "my.yml").write_text(RUN + f"save: {tmp_path / 'run'}\n")
+    for before, after in run_ranks(saved_and_loaded, 2, str(tmp_path), overrides, timeout=240):
+        assert before == after
+        assert all(before)
+
+
+def test_what_only_training_needs_is_left_out(tmp_path) -> None:
+    checkpoint_folder.begin(tmp_path, 3)
+    checkpoint_folder.commit(tmp_path, 3)
+    training = {"optimizer.type": "OneBitAdam", "zero_optimization.stage": 2, "no_load_optim": False}
+    config = for_generation(small(save=str(tmp_path), **training))
+    assert config.checkpoint.load == str(tmp_path) and config.checkpoint.no_load_optim
+    assert config.optimizer.type == "Adam" and config.zero_optimization.stage == 0
+    json = {"zero_optimization": {"stage": 2}, "optimizer": {"type": "OneBitAdam"}, "bf16": {"enabled": True}}
+    assert without_training(json) == {"bf16": {"enabled": True}}
+    stage_3 = {"zero_optimization": {"stage": 3}, "optimizer": {"type": "Adam"}}
+    assert without_training(stage_3) == stage_3
+    kept = for_generation(small(save=str(tmp_path), **{"zero_optimization.stage": 3, "optimizer.type": "Lamb"}))
+    assert kept.zero_optimization.stage == 3 and kept.optimizer.type == "Lamb"
+
+
+class TestNoCheckpoint:
+    def what(self, **values) -> str:
+        with pytest.raises(Problems) as caught:
+            for_generation(small(**values))
+        return str(caught.value)
+
+    def test_no_folder(self) -> None:
+        assert self.what() == "error: there is no checkpoint to generate from\n  = write load: FOLDER"
+
+    def test_an_empty_folder(self, tmp_path) -> None:
+        assert self.what(save=str(tmp_path)) == (
+            f"error: load ({tmp_path}): there is no checkpoint in it\n"
+            "  = load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
+        )
 
 
 def test_padding() -> None:

@@ -119,11 +119,14 @@ def unigram_entropy(counts: NDArray[np.int64]) -> float:
 
 
 def if_missing(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | None = None) -> Summary:
-    """As `build`, unless the token file is there and was made from the same files in the same way."""
+    """As `build`, unless the token file is there already."""
+    return made_before(texts, recipe, prefix) or build(texts, recipe, prefix, workers)
+
+
+def made_before(texts: Sequence[str], recipe: Recipe, prefix: Path) -> Summary | None:
+    """What is in the token file if it is there and was made from the same files in the same way."""
     found = summary_of(prefix)
-    if found and found.fingerprint == fingerprint(text.find(texts), recipe):
-        return found
-    return build(texts, recipe, prefix, workers)
+    return found if found and found.fingerprint == fingerprint(text.find(texts), recipe) else None
 
 
 def ensure(data: Data, tokenizer: TokenizerOptions, run_dir: str) -> str | None:
@@ -202,16 +205,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a terminated build tidies up
     recipe = Recipe(args.tokenizer_type, args.vocab_file, args.merge_file, args.append_eod, args.json_key)
-    make = if_missing if args.if_missing else build
+    texts, prefix = [*args.texts, *args.text_path], Path(args.output_prefix)
     started = time.perf_counter()
     try:
-        summary = make([*args.texts, *args.text_path], recipe, Path(args.output_prefix), args.workers)
+        found = made_before(texts, recipe, prefix) if args.if_missing else None
+        summary = found or build(texts, recipe, prefix, args.workers)
     except Problems as problems:
         print(problems, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    print(report(summary, args.output_prefix, time.perf_counter() - started))
+    if found:
+        print(f"{prefix}: {found.tokens:,} tokens, made before from the same text")
+    else:
+        print(report(summary, args.output_prefix, time.perf_counter() - started))
     return 0
 
 
