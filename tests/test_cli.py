@@ -41,6 +41,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process but the one that asks git for the commit."""
+    start = subprocess.Popen
+
+    def only_git(words, **settings):
+        assert words[0] == "git", words
+        return start(words, **settings)
+
+    monkeypatch.setattr(subprocess, "Popen", only_git)
+
+
 BOTH = ["configs/small.yml", "configs/local_setup.yml"]
 
 
@@ -156,9 +168,8 @@ def test_gpt_neox_ways_to_name_configurations(words, capsys):
     assert facts["values"]["user_script"] == "my_script.py"
 
 
-def test_a_dry_run_shows_the_exact_command_and_starts_and_writes_nothing(capsys, folder, monkeypatch):
+def test_a_dry_run_shows_the_exact_command_and_starts_and_writes_nothing(capsys, folder, nothing_starts):
     before = sorted(folder.rglob("*"))
-    monkeypatch.setattr(subprocess, "Popen", None)
     facts = dry_run(capsys, "my_script.py", *BOTH)
     assert main(["my_script.py", *BOTH, "--dry-run"]) == 0
     shown = capsys.readouterr().out
@@ -198,6 +209,22 @@ def test_set_overrides_and_gpt_neox_options_are_sets(capsys):
     )
 
 
+def test_the_run_carries_its_files_and_its_commit(capsys, folder):
+    facts = dry_run(capsys, "my_script.py", *BOTH)
+    assert facts["values"]["config_files"] == {"small.yml": MODEL, "local_setup.yml": SETUP}
+    assert "git_hash" not in facts["values"]
+    for words in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "x", "--allow-empty"]):
+        subprocess.run(["git", *words], check=True)
+    commit = subprocess.run(["git", "describe", "--always"], capture_output=True, text=True, check=True).stdout.strip()
+    assert dry_run(capsys, "my_script.py", *BOTH)["values"]["git_hash"] == commit
+
+
+def test_long_files_stay_behind(capsys, folder):
+    (folder / "configs" / "small.yml").write_text(MODEL + "# long
+" * 9000)
+    assert "config_files" not in dry_run(capsys, "my_script.py", *BOTH)["values"]
+
+
 def test_text_is_tokenised_before_the_ranks_start(capsys):
     Path("text.yml").write_text("tokenizer_type: ByteLevelTokenizer\ntext_path: python-stdlib\nrun_dir: out\n")
     facts = dry_run(capsys, "my_script.py", "configs/small.yml", "text.yml")
@@ -214,8 +241,7 @@ def test_no_script_no_start(capsys):
     assert "error: there is no script my_scirpt.py\n  = here: my_script.py\n" in capsys.readouterr().err
 
 
-def test_training_without_its_files_does_not_start(capsys, monkeypatch, folder):
-    monkeypatch.setattr(subprocess, "Popen", None)
+def test_training_without_its_files_does_not_start(capsys, nothing_starts, folder):
     Path("train.py").touch()
     Path("tokens.bin").unlink()
     assert main(["train.py", *BOTH]) == 1

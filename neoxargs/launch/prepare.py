@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from neoxargs.launch import ops
 from neoxargs.launch.hosts import Resources
 from neoxargs.launch.ops import Say
 from neoxargs.registry import ABSENT
+from neoxargs.resolve import Text
 from neoxargs.resolve.config import Config, Source, Value
 
+#: The configuration files travel on the command line, where an argument may have 128 KiB in all.
+LONGEST = 32_000
+LAUNCHED = Source("derived", text="looked up when the run was launched")
 #: The file in `run_dir` that says what a run was, and where each value came from.
 RECORD = "config.json"
 
@@ -27,9 +32,25 @@ def prepare(config: Config, resources: Resources, environ: Mapping[str, str], sa
     return failed
 
 
-def with_script(config: Config, script: str) -> Config:
-    """`user_script` as GPT-NeoX's launcher sets it."""
-    return amended(config, "user_script", script, Source("environment", text="the command line"))
+def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:
+    """What GPT-NeoX's launcher adds: the script, the texts of the configuration files, the commit."""
+    found: dict[str, object] = {"user_script": script, "git_hash": git_hash()}
+    if sum(len(text.text) for text in texts) < LONGEST:
+        found["config_files"] = {os.path.basename(text.name): text.text for text in texts}
+    for name, value in found.items():
+        if value and not config.written(name):
+            config = amended(config, name, value, LAUNCHED)
+    return config
+
+
+def git_hash() -> str | None:
+    """The commit of the tree that the command runs in; None outside of one."""
+    try:
+        words = ["git", "describe", "--always"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
 
 
 def with_text(config: Config) -> Config:
@@ -48,7 +69,15 @@ def amended(config: Config, name: str, value: object, source: Source) -> Config:
 def tokenise(config: Config, environ: Mapping[str, str]) -> int:
     """Make the token file of `text_path` unless it is there; returns the exit code."""
     words = data_command(config)
-    return subprocess.run(words, env=dict(environ), check=False).returncode if words else 0
+    if not words:
+        return 0
+    process = subprocess.Popen(words, env=dict(environ))
+    try:
+        return process.wait()
+    except BaseException:  # Ctrl-C, SIGTERM: let it take its own processes and half-written files along
+        process.terminate()
+        process.wait()
+        raise
 
 
 def data_command(config: Config) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +12,12 @@ from pathlib import Path
 
 from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port
 from neoxargs.launch.files import missing_files, unnamed_files
-from neoxargs.launch.prepare import prepare, with_script, with_text
+from neoxargs.launch.prepare import prepare, with_launch, with_text
 from neoxargs.launch.run import start
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.launch.show import Form, dry_run, emitted, facts
 from neoxargs.problems import Problem, Problems, render
+from neoxargs.resolve import read_files
 
 #: The script whose needs are known; another one may read other files.
 TRAINER = "train.py"
@@ -24,7 +26,7 @@ TRAINER = "train.py"
 def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: str | None) -> int:
     """Start a run and wait for its end; returns the exit code, raises Problems before anything has started."""
     path = found_script(script)
-    settled = _settled(path, settle(files, overrides, directory, os.environ))
+    settled = _settled(path, files, overrides, directory)
     config, resources = settled.config, settled.resources
     _refuse_missing_files(path, settled)
     port = free_port(config, resources)
@@ -35,6 +37,7 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
     _warn(settled.warnings)
     if port:
         say(f"port {config.get('master_port')} is in use on this machine; the ranks meet at port {port}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     failed = prepare(config, resources, launched.environ(os.environ), say)
     return failed or start(launched, os.environ, say, resources.remote)
 
@@ -45,7 +48,7 @@ def show(
 ) -> int:  # fmt: skip
     """Print what would be started (`--dry-run`), or one of its forms (`--emit`)."""
     path = found_script(script)
-    settled = _settled(path, settle(files, overrides, directory, os.environ, gpus))
+    settled = _settled(path, files, overrides, directory, gpus)
     _warn([*settled.warnings, *map(_as_warning, missing_files(settled.config))])
     launched = command(settled.config, settled.resources, path, os.environ)
     print(_shown(settled, launched, form, as_json))
@@ -66,8 +69,12 @@ def say(text: str) -> None:
     print(f"deepy: {text}", file=sys.stderr, flush=True)
 
 
-def _settled(path: str, settled: Settled) -> Settled:
-    return replace(settled, config=with_text(with_script(settled.config, path)))
+def _settled(
+    path: str, files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None = None
+) -> Settled:
+    settled = settle(files, overrides, directory, os.environ, gpus)
+    config = with_launch(settled.config, path, read_files(files, directory))
+    return replace(settled, config=with_text(config))
 
 
 def _refuse_missing_files(script: str, settled: Settled) -> None:

@@ -253,7 +253,7 @@ def _run(config: Config) -> Iterator[str]:
 
 def _overridden(config: Config) -> Iterator[str]:
     for name, value in config.values.items():
-        if value.source.kind in ("set", "environment") and name != "user_script":
+        if value.source.kind in ("set", "environment"):
             yield f"{name} {_short(value.value, 40)}  ({_origin(value.source)})"
 
 
