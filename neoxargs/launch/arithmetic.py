@@ -1,0 +1,64 @@
+"""How large the GPT of a configuration is and how much it computes, known without building it.
+
+A test compares these counts with the modules that `train/model` builds.
+"""
+
+from __future__ import annotations
+
+from neoxargs.launch.vocabulary import padded_vocab_size, vocabulary_size
+from neoxargs.resolve.config import Config
+
+
+def vocabulary_rows(config: Config) -> int | None:
+    """Rows of the embedding, padding included; None where only the tokenizer itself knows."""
+    if config.embedding.padded_vocab_size:
+        return config.embedding.padded_vocab_size
+    size = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
+    if size is None:
+        return None
+    return padded_vocab_size(size, config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size)
+
+
+def parameters(config: Config, rows: int) -> int:
+    """Trainable parameters of the whole model, over all ranks; a tied output layer counts once."""
+    shape, embedding = config.shape, config.embedding
+    tables = rows * (2 if embedding.no_weight_tying else 1)
+    if embedding.pos_emb == "learned":
+        tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
+    norms = (2 * shape.num_layers + 1) * _norm(config)
+    return tables * shape.hidden_size + norms + shape.num_layers * (_matrices(config) + _biases(config))
+
+
+def flops_per_token(config: Config, rows: int) -> float:
+    """Floating point operations of forward and backward pass for one token, recomputation not counted.
+
+    6 x parameters of the matrix products + 12 x layers x hidden x sequence for attention's two (Chowdhery et al.
+    2022, "PaLM", appendix B); like Megatron's, the figure takes attention as if it were not causal.
+    """
+    shape = config.shape
+    matrices = shape.num_layers * _matrices(config) + rows * shape.hidden_size
+    return 6.0 * matrices + 12.0 * shape.num_layers * shape.hidden_size * shape.seq_length
+
+
+def _matrices(config: Config) -> int:
+    """Weights of one layer that multiply: query, key, value, output, and the two of the feed-forward part."""
+    shape = config.shape
+    return shape.hidden_size * (_qkv_rows(config) + shape.hidden_size + 2 * shape.intermediate_size)
+
+
+def _biases(config: Config) -> int:
+    shape = config.shape
+    attention = _qkv_rows(config) + shape.hidden_size if config.attention.use_bias_in_attn_linear else 0
+    mlp = shape.intermediate_size + shape.hidden_size if config.mlp.use_bias_in_mlp else 0
+    return attention + mlp
+
+
+def _qkv_rows(config: Config) -> int:
+    shape = config.shape
+    return shape.hidden_size // shape.num_attention_heads * (shape.num_attention_heads + 2 * shape.num_kv_heads)
+
+
+def _norm(config: Config) -> int:
+    if config.norm.norm == "non_parametric_layernorm":
+        return 0
+    return config.shape.hidden_size * (2 if config.norm.use_bias_in_norms else 1)
