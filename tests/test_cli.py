@@ -220,8 +220,7 @@ def test_the_run_carries_its_files_and_its_commit(capsys, folder):
 
 
 def test_long_files_stay_behind(capsys, folder):
-    (folder / "configs" / "small.yml").write_text(MODEL + "# long
-" * 9000)
+    (folder / "configs" / "small.yml").write_text(MODEL + "# long\n" * 9000)
     assert "config_files" not in dry_run(capsys, "my_script.py", *BOTH)["values"]
 
 
