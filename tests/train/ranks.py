@@ -19,6 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from neoxargs.train.mesh import Axis
+
 
 def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout: float = 60) -> list[Any]:
     """`function(*arguments)` on every rank; the results in rank order.
@@ -50,6 +52,13 @@ def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout
                 process.join(0 if sys.exc_info()[0] else 10)
                 process.kill()
                 process.join()
+
+
+def all_ranks() -> Axis:
+    """Every rank of the run as one axis, without the cost of importing what makes a mesh."""
+    import torch.distributed as dist
+
+    return Axis(dist.get_world_size(), dist.get_rank(), dist.group.WORLD)
 
 
 class Failure(Exception):

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import run_ranks
+from ranks import all_ranks, run_ranks
 from small_gpt import VOCABULARY, batch, build, join, load, named, small
 from torch import Tensor
 
@@ -105,8 +105,8 @@ def test_one_rank(tied: bool, checkpoint_layers: int) -> None:
 
 
 def tensor_parallel(weights: Weights) -> tuple[Tensor, Weights]:
-    model = build(small(model_parallel_size=2))
-    load(model, weights, model.loss.tensor)
+    model = GPT(small(), VOCABULARY, Make(tensor=all_ranks()))
+    load(model, weights, all_ranks())
     return plain(model)
 
 

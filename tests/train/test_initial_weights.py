@@ -11,7 +11,7 @@ from small_gpt import VOCABULARY, build, join, named, small
 from torch import Tensor
 
 from neoxargs.registry.model import Init, Shape
-from neoxargs.train.mesh import Axis
+from neoxargs.train.mesh import Axis, destroy
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.init import METHODS, draw, values
 from neoxargs.train.model.layers import Make
@@ -21,20 +21,27 @@ def one_process(seed: int = 1234) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in GPT(small(), VOCABULARY, Make(seed)).named_parameters()}
 
 
-def part(sizes: dict[str, int]) -> dict[str, Tensor]:
+#: (tensor, pipe); the other ranks of four are data parallel.
+LAYOUTS = {"tensor and data": (2, 0), "pipe and data": (1, 2), "tensor and pipe": (2, 2)}
+
+
+def parts() -> dict[str, dict[str, Tensor]]:
+    """What this rank holds in each layout."""
     torch.manual_seed(torch.distributed.get_rank())  # whatever the ranks drew before
-    return {name: p.detach().clone() for name, p in named(build(small(**sizes))).items()}
+    found = {}
+    for layout, (tensor, pipe) in LAYOUTS.items():
+        model = build(small(model_parallel_size=tensor, pipe_parallel_size=pipe))
+        found[layout] = {name: p.detach().clone() for name, p in named(model).items()}
+        destroy()
+    return found
 
 
-@pytest.mark.parametrize(
-    ("tensor", "pipe"), [(2, 0), (1, 2), (2, 2)], ids=["two tensor ranks", "two stages", "two of both"]
-)
-def test_the_same_on_every_layout(tensor: int, pipe: int) -> None:
-    whole = one_process()
-    ranks = run_ranks(part, tensor * max(1, pipe), {"model_parallel_size": tensor, "pipe_parallel_size": pipe})
-    found = join(ranks, whole)
-    for name, value in whole.items():
-        assert torch.equal(found[name], value), name
+def test_the_same_on_every_layout() -> None:
+    whole, ranks = one_process(), run_ranks(parts, 4)
+    for layout in LAYOUTS:
+        found = join([rank[layout] for rank in ranks], whole)
+        for name, value in whole.items():
+            assert torch.equal(found[name], value), (layout, name)
 
 
 def test_another_seed_gives_other_weights() -> None:

@@ -34,7 +34,12 @@ class Make:
         return replace(self, path=self._name(name))
 
     def parameter(self, name: str, shape: tuple[int, ...], method: Draw, split: int | None = None) -> nn.Parameter:
-        """This rank's slice along dimension `split` of a parameter that is `shape` over all ranks together."""
+        """This rank's slice along dimension `split` of a parameter that is `shape` over all ranks together.
+
+        It is born with its value. deepspeed.zero.Init (ZeRO-3) partitions a module's parameters when the module's
+        constructor returns: drawing values afterwards would write into tensors of size 0, without an error, and a
+        model left at zeros has no gradient and stays at a loss of ln(vocabulary) for ever.
+        """
         # As the surroundings want new tensors: deepspeed.zero.Init and torch.device() set device and dtype.
         like = torch.empty(0)
         whole = values(shape, method, self.seed, self._name(name))
