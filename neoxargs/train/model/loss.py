@@ -115,7 +115,7 @@ class _Slices:
         self.weight_gradient: Tensor | None = None
 
     def add(self, part: slice, train: bool) -> None:
-        logits = (self.hidden[part] @ self.weight.t()).float()  # (tokens, rows), reused in place from here on
+        logits = F.linear(self.hidden[part], self.weight).float()  # (tokens, rows), reused in place from here on
         logits[:, self.real_rows :] = -torch.inf
         peak = self._over_ranks(logits.amax(-1, keepdim=True), dist.ReduceOp.MAX)
         label_logit = logits.gather(1, self.label[part]).where(self.here[part], 0)

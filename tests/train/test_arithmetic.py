@@ -1,0 +1,39 @@
+"""What `launch/arithmetic.py` says of a model without building it is what the built model has and does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_gpt import SMALL, VOCABULARY, batch, small
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode, mm_flop
+
+from neoxargs.launch.arithmetic import flops_per_token, parameters
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.layers import Make
+
+CHANGES = {
+    "as it is": {},
+    "untied": {"no_weight_tying": True},
+    "no positions": {"pos_emb": "none"},
+    "position rows skipped": {"opt_pos_emb_offset": 2, "max_position_embeddings": 24},
+    "no biases": {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False, "use_bias_in_norms": False},
+    "norms without weights": {"norm": "non_parametric_layernorm"},
+    "shared keys": {"num_kv_heads": 2},
+    "wide": {"intermediate_size": 72, "num_layers": 3, "hidden_size": 48},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_as_built(change: str) -> None:
+    config = small(**CHANGES[change])
+    model = GPT(config, VOCABULARY, Make())
+    assert parameters(config, VOCABULARY.padded) == sum(p.numel() for p in model.parameters())
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _added_in_place})
+    with counter, sdpa_kernel(SDPBackend.MATH):  # flash kernels recompute the scores
+        model(*batch(2)).backward()
+    assert flops_per_token(config, VOCABULARY.padded) == counter.get_total_flops() / (2 * SMALL["seq_length"])
+
+
+def _added_in_place(_, a, b, **rest) -> int:
+    return mm_flop(a, b, out_val=None)
