@@ -11,8 +11,9 @@ from neoxargs.resolve.config import Config
 
 def vocabulary_rows(config: Config) -> int | None:
     """Rows of the embedding, padding included; None where only the tokenizer itself knows."""
-    if config.embedding.padded_vocab_size:
-        return config.embedding.padded_vocab_size
+    written: int | None = config.embedding.__dict__.get("padded_vocab_size")
+    if written:
+        return written
     size = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
     if size is None:
         return None

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from neoxargs.launch.arithmetic import parameters, vocabulary_rows
 from neoxargs.launch.hosts import Resources
 from neoxargs.launch.layout import Layout, layers_of_stages
 from neoxargs.launch.settle import Settled
@@ -84,7 +85,7 @@ def brief(settled: Settled) -> list[str]:
     """The facts of the run, one line each."""
     config = settled.config
     lines = {
-        "model": next(_model(config)),
+        "model": "; ".join(_model(config)),
         "ranks": ranks(config, settled.resources),
         "batch": batch(config),
         "dialect": dialect(config),
@@ -94,8 +95,9 @@ def brief(settled: Settled) -> list[str]:
 
 def facts(settled: Settled) -> dict[str, Any]:
     """The same for a program."""
-    config, layout = settled.config, Layout.of(settled.config)
+    config, layout, rows = settled.config, Layout.of(settled.config), vocabulary_rows(settled.config)
     return {
+        "parameters": None if rows is None else parameters(config, rows),
         "device": settled.resources.device,
         "hosts": settled.resources.hosts,
         "ranks": layout.ranks,
@@ -149,9 +151,20 @@ def _model(config: Config) -> Iterator[str]:
         f"{shape.num_layers} layers, hidden {shape.hidden_size}, {shape.num_attention_heads} heads, "
         f"sequence {shape.seq_length}, {config.embedding.pos_emb} positions"
     )
-    size = vocabulary_size(tokenizer.tokenizer_type, tokenizer.vocab_file)
-    words = f"vocabulary {size:,}" if size else "vocabulary known only to the tokenizer"
-    yield f"{words} ({tokenizer.tokenizer_type})"
+    size, rows = vocabulary_size(tokenizer.tokenizer_type, tokenizer.vocab_file), vocabulary_rows(config)
+    if rows is None:
+        yield f"vocabulary known only to {tokenizer.tokenizer_type}"
+        return
+    words = f"{size:,}, padded to {rows:,}" if size and size != rows else f"{rows:,}"
+    yield f"{_rounded(parameters(config, rows))} parameters; vocabulary {words}"
+
+
+def _rounded(number: int) -> str:
+    """`3.35 million`: three digits and the word."""
+    for unit, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if number >= unit:
+            return f"{number / unit:#.3g} {word}".replace(". ", " ")
+    return str(number)
 
 
 def _machines(resources: Resources) -> str:
@@ -234,7 +247,8 @@ def _data(config: Config) -> Iterator[str]:
     if not named:
         yield "none"
         return
-    tokens = f", tokenised to {data.data_path}" if data.text_path else ""
+    tokenizer = config.tokenizer.tokenizer_type
+    tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", made by {tokenizer}"
     yield f"{_short(named, 3 * 66)}{tokens}"
     if data.data_path:
         yield f"split {data.split} into training, validation, test"
