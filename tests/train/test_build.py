@@ -180,16 +180,6 @@ class TestOnFirstUse:
         build.if_missing([str(tmp_path / "x.txt")], BYTES, tmp_path / "data")
         assert indexed.exists(tmp_path / "data")
 
-    def test_a_configurations_text_path(self, tmp_path) -> None:
-        from neoxargs.registry.data import Data, Tokenizer
-
-        (tmp_path / "x.txt").write_text("one")
-        tokenizer = Tokenizer(tokenizer_type="ByteLevelTokenizer")
-        prefix = build.ensure(Data(text_path=str(tmp_path / "x.txt")), tokenizer, str(tmp_path / "run"))
-        assert prefix == str(tmp_path / "run" / "data" / "text")
-        assert indexed.exists(Path(prefix))
-        assert build.ensure(Data(), tokenizer, str(tmp_path)) is None
-
 
 class TestWholeOrNotAtAll:
     def test_a_failed_build_leaves_the_old_file_and_nothing_else(self, tmp_path) -> None:

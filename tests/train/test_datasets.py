@@ -106,11 +106,6 @@ class TestParts:
         assert seen(loader.parts["validation"]) == set(range(10, 19))
         assert seen(loader.parts["test"]) == set(range(20, 29))
 
-    def test_a_runs_own_text(self, tmp_path) -> None:
-        numbered_prefix = numbered(tmp_path / "data" / "text", 50)
-        chosen = sources.sources(Data(text_path="x.txt"), str(tmp_path))
-        assert [source.prefix for source in chosen["train"]] == [numbered_prefix]
-
     def test_no_evaluation_no_data_for_it(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 100)
         loader = build_datasets(config(tmp_path, data_path=prefix, eval_iters=0), TOKENIZER, one_process())
@@ -180,7 +175,7 @@ class TestBlending:
         assert sources.blend([0.3, "a", "0.7", "b"]) == [("a", 0.3), ("b", 0.7)]
 
     def test_lists_of_paths_without_weights_are_drawn_from_equally(self) -> None:
-        chosen = sources.sources(Data(train_data_paths=["a", "b"], train_data_weights=None), "run")
+        chosen = sources.sources(Data(train_data_paths=["a", "b"], train_data_weights=None))
         assert [source.weight for source in chosen["train"]] == [1.0, 1.0]
 
 
@@ -315,6 +310,7 @@ class TestProblems:
 
     def test_nothing_to_train_on(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 2)
+        assert self.what(tmp_path) == "error: there is no data for train\n  = write data_path"
         told = self.what(tmp_path, data_path=prefix, split="1,99")
         assert told == (
             f"error: {prefix}: too few documents to leave any for train\n  = `split` says how they are divided"

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.train.data import indexed, text
 from neoxargs.train.data.encode import Recipe, encode, stored_type, useful_workers
 from neoxargs.train.data.meter import Meter
-from neoxargs.train.tokenizer import BUILDERS, Tokenizer, TokenizerOptions, build_tokenizer
-
-if TYPE_CHECKING:
-    from neoxargs.registry.data import Data
+from neoxargs.train.tokenizer import BUILDERS, Tokenizer, build_tokenizer
 
 #: Changes when the same text and recipe would give other files.
 FORMAT = 1
@@ -127,21 +124,6 @@ def made_before(texts: Sequence[str], recipe: Recipe, prefix: Path) -> Summary |
     """What is in the token file if it is there and was made from the same files in the same way."""
     found = summary_of(prefix)
     return found if found and found.fingerprint == fingerprint(text.find(texts), recipe) else None
-
-
-def ensure(data: Data, tokenizer: TokenizerOptions, run_dir: str) -> str | None:
-    """The token file of `text_path`, made on first use; None where no text is given."""
-    if not data.text_path:
-        return None
-    texts = [data.text_path] if isinstance(data.text_path, str) else data.text_path
-    recipe = Recipe(tokenizer.tokenizer_type, tokenizer.vocab_file, tokenizer.merge_file)
-    if_missing(texts, recipe, text_prefix(run_dir))
-    return str(text_prefix(run_dir))
-
-
-def text_prefix(run_dir: str) -> Path:
-    """Where the token file of a run's own `text_path` lies."""
-    return Path(run_dir, "data", "text")
 
 
 def summary_of(prefix: str | Path) -> Summary | None:

@@ -54,14 +54,13 @@ def build_datasets(config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Loader:
 
     Raises Problems: a token file that is missing, not one, or made with another vocabulary; nothing to train on.
     """
-    run_dir, training = config.logging.run_dir, config.training
-    cache = Path(run_dir, "data", "index")
+    training, cache = config.training, Path(config.logging.run_dir, "data", "index")
     sampling = Sampling(config.data, config.shape.seq_length, training.seed, tokenizer.eod, tokenizer.vocab_size, cache)
     iterations: dict[Part, int] = {
         "train": training.train_iters, "validation": training.eval_iters, "test": training.eval_iters
     }  # fmt: skip
     wanted = {part: count * config.batch.train_batch_size for part, count in iterations.items()}
-    chosen = sources(config.data, run_dir)
+    chosen = sources(config.data)
     _require(chosen, tokenizer.vocab_size)
     parts = first_rank_first(
         config.data.use_shared_fs,
@@ -76,12 +75,14 @@ def _tell_empty(
 ) -> None:
     """Nothing to train on is an error. An empty evaluation part is not, but its losses would be missed."""
     for part in PARTS:
-        if parts[part] is not None or not wanted[part] or not chosen[part]:
+        if parts[part] is not None or not wanted[part]:
             continue
         names = ", ".join(source.prefix for source in chosen[part])
-        told = f"{names}: too few documents to leave any for {part}"
+        told = f"{names}: too few documents to leave any for {part}" if names else f"there is no data for {part}"
         if part == "train":
-            raise Problems([Problem(told, hint="`split` says how they are divided")])
+            raise Problems([Problem(told, hint="`split` says how they are divided" if names else "write data_path")])
+        if not names:
+            continue
         if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
             print(f"warning: {told}", flush=True)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from neoxargs.registry.data import Data
-from neoxargs.train.data.build import text_prefix
 from neoxargs.train.data.loader import Part
 
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
@@ -28,13 +27,15 @@ class Source:
     weight: float | None = None
 
 
-def sources(data: Data, run_dir: str) -> dict[Part, list[Source]]:
-    """What each part is made of, from `data_path` and `split` or from the three lists of paths."""
-    path = data.data_path or (str(text_prefix(run_dir)) if data.text_path else None)
-    if path:
+def sources(data: Data) -> dict[Part, list[Source]]:
+    """What each part is made of, from `data_path` and `split` or from the three lists of paths.
+
+    Text is no source: before the ranks start, the launcher has made a token file of it and named it as `data_path`.
+    """
+    if data.data_path:
         shares = split_shares(data.split)
         return {
-            part: [Source(prefix, share, weight) for prefix, weight in blend(path)] if share else []
+            part: [Source(prefix, share, weight) for prefix, weight in blend(data.data_path)] if share else []
             for part, share in zip(PARTS, shares, strict=True)
         }
     lists = (
