@@ -25,7 +25,17 @@ from neoxargs.problems import Place, Problem, Problems
 #: Names the running Python's own library source, about 10 MB that every machine has.
 STDLIB = "python-stdlib"
 #: Folders of the library that hold tests, generated tables or other people's packages.
-SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "pydoc_data", "__pycache__"}
+SKIPPED = {
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "encodings",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",
+    "__pycache__",
+}
 
 JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 #: What is taken from a folder; a file that is named, or matched by a pattern, may have any other ending.
