@@ -18,12 +18,13 @@ SHAPE = {
 }
 
 
-def configure(text: str = "", gpus: int = 8, without: str = "") -> Config:
-    """The shape above, unless the text says otherwise or it is taken away, completed; raises Problems."""
-    shape = {name: value for name, value in SHAPE.items() if name != without and not _has(text, name)}
-    texts = [Text("my.yml", text), Text("shape.yml", "\n".join(f"{name}: {value}" for name, value in shape.items()))]
-    return complete(draft([given for given in texts if given.text]), gpus)
+def configure(*texts: str, gpus: int = 8, without: str = "") -> Config:
+    """The shape above, unless a text says otherwise or it is taken away, completed; raises Problems."""
+    shape = {name: value for name, value in SHAPE.items() if name != without and not _has(" ".join(texts), name)}
+    lines = "\n".join(f"{name}: {value}" for name, value in shape.items())
+    given = [("my.yml", texts[0] if texts else ""), *(("more.yml", text) for text in texts[1:]), ("shape.yml", lines)]
+    return complete(draft([Text(name, text) for name, text in given if text]), gpus)
 
 
 def _has(text: str, name: str) -> bool:
-    return re.search(rf"(?<!\w){name}:", text) is not None
+    return re.search(rf"(?<![\w\"]){name}:", text) is not None

@@ -1,0 +1,135 @@
+"""What our own train.py and generate.py can run today, so that they say what they cannot instead of leaving it out.
+
+Apart from the rules: a script of somebody else's may be launched with a configuration that train.py cannot run.
+A feature that gets built loses its row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from neoxargs.problems import Problem, listed
+from neoxargs.registry import ABSENT, REGISTRY
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.spellings import shown
+
+#: Parameter -> the values that are implemented; text is compared without regard to case. First the model's.
+MODEL: dict[str, tuple[Any, ...]] = {
+    "pos_emb": ("learned", "none"),
+    "norm": ("layernorm",),
+    "activation": ("gelu",),
+    "apply_residual_connection_post_layernorm": (False,),
+    "use_qk_layernorm": (False,),
+    "sliding_window_width": (None,),
+    "gpt_j_residual": (False,),
+    "gpt_j_tied": (False,),
+    "num_unique_layers": (None,),
+    "fp16_lm_cross_entropy": (False,),
+    "moe_num_experts": (1,),
+    "use_mup": (False,),
+    "soft_prompt_tuning.enabled": (False,),
+    "te_columnparallel": (False,),
+    "te_rowparallel": (False,),
+    "te_layernorm_mlp": (False,),
+    "te_mha": (False,),
+    "te_fp8_mha": (False,),
+}
+#: What only training reads: the optimizer, the data, checkpoints.
+TRAINING: dict[str, tuple[Any, ...]] = {
+    "sequence_parallel": (False,),
+    "optimizer.type": ("Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD"),
+    "use_bnb_optimizer": (False,),
+    "scheduler.type": (None,),
+    "amp.enabled": (False,),
+    "torch_autocast.enabled": (False,),
+    "elasticity.enabled": (False,),
+    "curriculum_learning.enabled": (False,),
+    "data_efficiency.enabled": (False,),
+    "progressive_layer_drop.enabled": (False,),
+    "zero_optimization.zenflow.overlap_step": (False,),
+    "train_impl": ("normal",),
+    "train_epochs": (None,),
+    "z_loss": (0.0,),
+    "adlr_autoresume": (False,),
+    "dataset_impl": ("gpt2",),
+    "pack_impl": ("packed",),
+    "allow_chopped": (True,),
+    "train_label_data_paths": (None,),
+    "valid_label_data_paths": (None,),
+    "test_label_data_paths": (None,),
+    "char_level_ppl": (False,),
+    "checkpoint_validation_with_forward_pass": (False,),
+    "s3_path": (None,),
+    "eval_tasks": (None,),
+}
+#: Layers that train.py computes; both are the same attention, and torch chooses the kernel.
+LAYERS = ("global", "flash")
+
+#: What train.py leaves out without harm to the run: reports that it does not make yet.
+NOT_REPORTED: dict[str, tuple[Any, ...]] = {
+    "use_wandb": (None, False),
+    "use_comet": (None, False),
+    "log_grad_pct_zeros": (False,),
+    "log_param_norm": (False,),
+    "log_optimizer_states": (False,),
+    "log_gradient_noise_scale": (False,),
+    "profile": (False,),
+    "memory_profiling": (False,),
+    "peak_theoretical_tflops": (None,),
+}
+
+
+def unsupported(config: Config, training: bool = True) -> list[Problem]:
+    """What train.py cannot do yet (errors), and the reports it will not make (warnings).
+
+    training: False for generate.py, which only needs the model.
+    """
+    rows = MODEL | TRAINING if training else MODEL
+    problems = [
+        _not_built(config, name, values) for name, values in rows.items() if not _is_among(config, name, values)
+    ]
+    problems += _other_layers(config)
+    problems += _uneven_mlp(config)
+    return problems + (list(_not_reported(config)) if training else [])
+
+
+def _not_reported(config: Config) -> Iterator[Problem]:
+    for name, values in NOT_REPORTED.items():
+        if not _is_among(config, name, values):
+            what = f"{name} ({shown(config.get(name))}) has no effect in train.py yet"
+            yield Problem(what, config.place(name), "the run goes on without it", severity="warning")
+
+
+def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
+    value = config.get(name)
+    if isinstance(value, str):
+        return value.lower() in [choice.lower() for choice in values if isinstance(choice, str)]
+    return value is ABSENT or value in values
+
+
+def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
+    what = f"{name} ({shown(config.get(name))}) is not built into train.py yet"
+    return Problem(what, config.place(name), _instead(name, values))
+
+
+def _instead(name: str, values: tuple[Any, ...]) -> str:
+    """What to write: the default where it is built, with its like."""
+    choices = [shown(value) for value in values if value is not None]
+    if not choices or choices == [shown(REGISTRY.parameters[name].default)]:
+        return f"leave {name} out"
+    return f"train.py has {listed(choices, 'and')}"
+
+
+def _other_layers(config: Config) -> Iterator[Problem]:
+    other = sorted(set(config.attention.attention_config) - set(LAYERS))
+    if other:
+        what = f"attention_config has layers that are not built into train.py yet: {listed(other, 'and')}"
+        yield Problem(what, config.place("attention_config"), f"train.py has {listed(LAYERS, 'and')}")
+
+
+def _uneven_mlp(config: Config) -> Iterator[Problem]:
+    size, unit = config.shape.intermediate_size, config.shape.mlp_multiple_of
+    if size % unit:
+        what = f"intermediate_size ({size}) is no multiple of mlp_multiple_of ({unit}), and train.py does not round yet"
+        yield Problem(what, config.place("mlp_multiple_of"), f"write intermediate_size: {-(-size // unit) * unit}")

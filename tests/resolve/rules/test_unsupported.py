@@ -1,0 +1,124 @@
+"""train.py says what it cannot do, each with the line that asks for it; and its own default model it can."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from configure import configure
+
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import resolve
+from neoxargs.resolve.rules.unsupported import MODEL, NOT_REPORTED, TRAINING, unsupported
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_default_model_is_built() -> None:
+    assert unsupported(configure()) == []
+    assert unsupported(configure("dialect: neox-2026")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "num_kv_heads: 2",
+        'attention_config: [[["flash"], "all"]]',
+        "no_weight_tying: true",
+        "{precision: fp16, zero_stage: 1, pipe_parallel_size: 2, model_parallel_size: 2}",
+        "optimizer: {type: adamw}",
+        "optimizer: {type: SGD, params: {momentum: 0.9}}",
+        "{use_bias_in_mlp: false, use_bias_in_attn_linear: false, init_method: small_init}",
+        "{checkpoint_activations: true, lr_decay_style: cosine, gradient_clipping: 1.0}",
+    ],
+)
+def test_what_is_built(text: str) -> None:
+    assert unsupported(configure(text)) == []
+
+
+#: A value that is not built, for every row.
+OTHER: dict[str, Any] = {
+    "pos_emb": "rotary",
+    "norm": "rmsnorm",
+    "activation": "swiglu",
+    "sliding_window_width": 8,
+    "num_unique_layers": 2,
+    "fp16_lm_cross_entropy": True,
+    "moe_num_experts": 4,
+    "optimizer.type": "Lamb",
+    "scheduler.type": "WarmupLR",
+    "train_impl": "dpo",
+    "train_epochs": 2,
+    "z_loss": 0.1,
+    "dataset_impl": "pairwise",
+    "pack_impl": "unpacked",
+    "train_label_data_paths": ["a"],
+    "valid_label_data_paths": ["a"],
+    "test_label_data_paths": ["a"],
+    "s3_path": "s3://a/b",
+    "eval_tasks": ["a"],
+    "peak_theoretical_tflops": 10.0,
+    "curriculum_learning.enabled": True,
+}
+BESIDE = {
+    "fp16_lm_cross_entropy": "precision: fp16",
+    "sequence_parallel": "model_parallel_size: 2",
+    "train_label_data_paths": "{train_data_paths: a, valid_data_paths: b, test_data_paths: c}",
+    "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",
+}
+
+
+def nested(name: str, value: Any) -> str:
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize("name", [*MODEL, *TRAINING, *NOT_REPORTED])
+def test_what_is_not_built_is_told(name: str) -> None:
+    default = REGISTRY.parameters[name].default
+    value = OTHER.get(name, not default)
+    texts = (nested(name, value), BESIDE.get(name, ""))
+    config = configure(*texts, without="train_iters" if name == "train_epochs" else "")
+    (problem,) = unsupported(config)
+    assert problem.what.startswith(f"{name} (")
+    assert "train.py" in problem.what
+    assert problem.where
+    assert problem.hint
+    assert problem.severity == ("warning" if name in NOT_REPORTED else "error")
+
+
+def test_generating_needs_only_the_model() -> None:
+    config = configure("{optimizer: {type: Lamb}, use_wandb: true, norm: rmsnorm}")
+    assert [problem.what for problem in unsupported(config, training=False)] == [
+        "norm (rmsnorm) is not built into train.py yet"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (
+            'attention_config: [[["local", "global"], "all"]]',
+            "attention_config has layers that are not built into train.py yet: local",
+        ),
+        ("sparsity: all", "attention_config has layers that are not built into train.py yet: sparse_variable"),
+        ("rms-norm: true", "norm (rmsnorm) is not built into train.py yet"),
+        ("onebitadam: true", "optimizer.type (OneBitAdam) is not built into train.py yet"),
+        (
+            "{intermediate_size: 100, mlp_multiple_of: 64}",
+            "intermediate_size (100) is no multiple of mlp_multiple_of (64), and train.py does not round yet",
+        ),
+    ],
+)
+def test_the_words(text: str, what: str) -> None:
+    problems = unsupported(configure(text))
+    assert what in [problem.what for problem in problems]
+    assert all(problem.where for problem in problems)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("quickstart*.yml")), ids=lambda path: path.name)
+def test_the_quickstart_is_built(path: Path) -> None:
+    assert unsupported(resolve([path], gpus=4)) == []
