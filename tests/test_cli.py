@@ -143,6 +143,16 @@ def test_a_part_of_a_configuration_can_be_checked(capsys):
     assert "warning: there is nothing to train on" in capsys.readouterr().err
 
 
+def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothing_starts):
+    wanted = ["--set", "adlr_autoresume=true"]
+    assert main(["check", *BOTH, *wanted]) == 1
+    assert "adlr_autoresume (true) is not built into train.py yet" in capsys.readouterr().err
+    Path("train.py").touch()
+    assert main(["train.py", *BOTH, *wanted]) == 1
+    assert "not built into train.py yet" in capsys.readouterr().err
+    assert main(["my_script.py", *BOTH, *wanted, "--dry-run"]) == 0
+
+
 def test_a_missing_configuration_is_a_problem(capsys):
     assert main(["check", "configs/smal"]) == 1
     assert "did you mean small.yml?" in capsys.readouterr().err

@@ -18,8 +18,9 @@ from neoxargs.launch.settle import Settled, settle
 from neoxargs.launch.show import Form, dry_run, emitted, facts
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve import read_files
+from neoxargs.resolve.rules.unsupported import unsupported
 
-#: The script whose needs are known; another one may read other files.
+#: The script whose needs and abilities are known.
 TRAINER = "train.py"
 
 
@@ -28,7 +29,7 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
     path = found_script(script)
     settled = _settled(path, files, overrides, directory)
     config, resources = settled.config, settled.resources
-    _refuse_missing_files(path, settled)
+    _refuse_what_cannot_run(path, settled)
     port = free_port(config, resources)
     launched = command(config, resources, path, os.environ, port)
     from neoxargs.launch.summary import draw
@@ -77,13 +78,16 @@ def _settled(
     return replace(settled, config=with_text(config))
 
 
-def _refuse_missing_files(script: str, settled: Settled) -> None:
+def _refuse_what_cannot_run(script: str, settled: Settled) -> None:
+    """Of our own trainer all needs are known; another script may do without the files that are named."""
     missing = missing_files(settled.config)
-    if Path(script).name == TRAINER:
-        missing += unnamed_files(settled.config)
-        if missing:
-            raise Problems([*missing, *settled.warnings])
-    _warn(map(_as_warning, missing))
+    if Path(script).name != TRAINER:
+        _warn(map(_as_warning, missing))
+        return
+    problems = [*missing, *unnamed_files(settled.config), *unsupported(settled.config)]
+    if any(problem.severity == "error" for problem in problems):
+        raise Problems([*problems, *settled.warnings])
+    _warn(problems)
 
 
 def _as_warning(problem: Problem) -> Problem:

@@ -122,10 +122,10 @@ def draw(settled: Settled) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console, subject = Console(highlight=False), ""
     for label, line in _lines(settled, min(console.width, WIDTH)):
-        shown = Text(label.ljust(LABEL), style="bold cyan")
-        shown.append(line, style="dim" if line.startswith("  ") else "")
+        subject = label or subject
+        shown = Text.assemble((label.ljust(LABEL), "bold cyan"), (line, "dim" if subject == "derived" else ""))
         console.print(shown, soft_wrap=True)
 
 

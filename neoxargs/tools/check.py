@@ -13,6 +13,7 @@ from neoxargs.launch import summary
 from neoxargs.launch.files import missing_files, unnamed_files
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.problems import Place, Problem, Problems, render
+from neoxargs.resolve.rules.unsupported import unsupported
 
 
 def report(
@@ -45,7 +46,8 @@ def examined(
         return None, stop.problems
     missing = missing_files(settled.config)
     softened = [*unnamed_files(settled.config), *(missing if gpus else [])]
-    problems = [*settled.warnings, *(replace(problem, severity="warning") for problem in softened)]
+    softened = [replace(problem, severity="warning") for problem in softened]
+    problems = [*settled.warnings, *softened, *unsupported(settled.config)]
     return settled, problems if gpus else [*problems, *missing]
 
 
