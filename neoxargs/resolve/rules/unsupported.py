@@ -118,14 +118,14 @@ def _instead(name: str, values: tuple[Any, ...]) -> str:
     choices = [shown(value) for value in values if value is not None]
     if not choices or choices == [shown(REGISTRY.parameters[name].default)]:
         return f"leave {name} out"
-    return f"train.py has {listed(choices, 'and')}"
+    return f"train.py can do {listed(choices, 'and')}"
 
 
 def _other_layers(config: Config) -> Iterator[Problem]:
     other = sorted(set(config.attention.attention_config) - set(LAYERS))
     if other:
         what = f"attention_config has layers that are not built into train.py yet: {listed(other, 'and')}"
-        yield Problem(what, config.place("attention_config"), f"train.py has {listed(LAYERS, 'and')}")
+        yield Problem(what, config.place("attention_config"), f"train.py can do {listed(LAYERS, 'and')}")
 
 
 def _uneven_mlp(config: Config) -> Iterator[Problem]:
