@@ -129,7 +129,7 @@ class TestProblems:
 
     def test_unknown_type(self) -> None:
         assert self.what(options("HFTokeniser")) == (
-            "error: tokenizer_type (HFTokeniser) is not known\n  = did you mean HFTokenizer or HFGPT2Tokenizer?"
+            "error: tokenizer_type (HFTokeniser) is not known\n  = did you mean HFTokenizer?"
         )
 
     @pytest.mark.parametrize(
