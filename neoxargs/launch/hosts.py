@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 DEFAULT_HOSTFILE = "/job/hostfile"
 #: Launchers that start one rank on every slot of the hostfile, whatever else they are told.
 EVERY_SLOT = ("openmpi", "mpich", "impi", "mvapich", "slurm")
+#: Those that start equally many on each host.
+EVEN_SLOTS = ("mpich", "impi", "mvapich")
 #: The runner's flags that `Resources.selection` replaces.
 SELECTING = ("hostfile", "include", "exclude", "num_nodes", "num_gpus")
 
@@ -139,6 +141,9 @@ def _every_slot(pool: Mapping[str, int], launcher: str, selection: dict[str, str
         key = "exclude" if filters.exclude else list(selection)[1]
         what = f"launcher {launcher} starts a rank on every slot of the hostfile; {key} cannot limit it"
         raise _refusal(what, filters.where(key), "list only the wanted hosts and slots in the hostfile")
+    if launcher in EVEN_SLOTS and len(set(pool.values())) > 1:
+        what = f"launcher {launcher} needs the same number of slots on every host of the hostfile"
+        raise _refusal(what, filters.where("launcher"))
     return {host: list(range(slots)) for host, slots in pool.items()}
 
 

@@ -173,6 +173,7 @@ def test_more_nodes_than_the_hostfile_lists_uses_them_all_and_says_so(tmp_path):
         {"exclude": "w0", "num_nodes": 1},
         {"launcher": "openmpi", "num_nodes": 2},
         {"launcher": "slurm", "exclude": "w0"},
+        {"launcher": "mpich"},
     ],
 )
 def test_contradictions_are_problems(tmp_path, given):
