@@ -82,6 +82,7 @@ def batches(samples: Samples, consumed: int, data: Axis, micro_batch: int, worke
             num_workers=workers,
             collate_fn=collate,
             pin_memory=torch.cuda.is_available(),
+            generator=torch.Generator(),  # else it draws from the default one, and dropout differs after resuming
         )
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ class Curve(Tracker):
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw the rows of a metrics file; nothing is written when there is no step among them."""
-    steps = [(row["step"], row["loss"]) for row in rows if row["event"] == "step" and math.isfinite(row["loss"])]
+    steps = [(row["step"], row["loss"]) for row in rows if row["event"] == "step" and row["loss"] is not None]
     if not steps:
         return
     figure = _figure()

@@ -7,6 +7,7 @@ iterations that it is about to repeat, so the file reads as if the run had never
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,8 +37,8 @@ class Metrics(Tracker):
         self._write("start", run.start, facts)
 
     def on_step(self, step: Step) -> None:
-        row = {
-            "loss": step.loss,
+        row: dict[str, Any] = {
+            "loss": step.loss if math.isfinite(step.loss) else None,  # JSON has no word for infinity
             "lr": step.lr,
             "tokens_per_second": round(self.run.tokens_per_step / step.seconds, 2),
             "tflops": float(f"{tflops(self.run, step.seconds):.6g}"),

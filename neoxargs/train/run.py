@@ -1,0 +1,113 @@
+"""One rank of a training run, from its command line to its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from neoxargs.launch import arithmetic
+from neoxargs.launch.encode import RankArguments, parse_rank_arguments
+from neoxargs.resolve.config import Config
+from neoxargs.train import checkpoint, engine, mesh, report, setup
+from neoxargs.train.data.build import summary_of
+from neoxargs.train.data.datasets import build_datasets
+from neoxargs.train.data.loader import Loader
+from neoxargs.train.loop import Loop
+from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.train.track import Run, Tracker, metrics
+from neoxargs.train.track.console import Console
+from neoxargs.train.track.curve import Curve
+from neoxargs.train.track.progress import Progress
+from neoxargs.train.track.tensorboard import TensorBoard
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train; 0 when the run ended as it should, 1 when it could not go on."""
+    try:
+        train(parse_rank_arguments(argv))
+    except Exception as error:
+        report.failure(error)
+        return 1
+    return 0
+
+
+def train(arguments: RankArguments) -> None:
+    """The run that a rank's command line describes; raises Problems."""
+    config = arguments.config
+    process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
+    here = mesh.mesh(config.parallel)
+    tokenizer = build_tokenizer(config.tokenizer)
+    vocabulary = engine.vocabulary(config, tokenizer.vocab_size)
+    data = _data(config, tokenizer, here, process)
+    # Dropout: equal on the ranks of one tensor parallel group, different on all others.
+    setup.set_seeds(config.training.seed, stream=here.pipe.rank * here.data.size + here.data.rank)
+    trained = engine.build(config, arguments.deepspeed, vocabulary, here)
+    saver = checkpoint.Checkpoints(config, trained.deepspeed, process)
+    position = saver.load()
+    run = _facts(config, process.world_size, position.iteration, vocabulary.padded)
+    trackers = _trackers(config, run.folder) if process.main else []
+    for tracker in trackers:
+        tracker.on_start(run)
+    loop = Loop(
+        training=config.training,
+        checkpoint=config.checkpoint,
+        batch_size=config.batch.train_batch_size,
+        engine=trained,
+        data=data,
+        saver=saver,
+        position=position,
+        trackers=trackers,
+        device=process.device,
+        elapsed=metrics.elapsed(run.folder / metrics.FILE, position.iteration) if process.main else 0.0,
+        saved=position if position.iteration else None,
+    )
+    outcome = loop.run()
+    for tracker in reversed(trackers):  # the console is first and has the last word: it says where the others wrote
+        tracker.on_end(outcome)
+    mesh.destroy()
+    setup.stop()
+
+
+def _data(config: Config, tokenizer: Tokenizer, here: mesh.Mesh, process: setup.Process) -> Loader:
+    data = build_datasets(config, tokenizer, here)
+    if process.device.type == "cpu" and not config.written("num_workers"):
+        data = replace(data, workers=0)  # reading ahead would take the cores from the ranks
+    return data
+
+
+def _facts(config: Config, ranks: int, start: int, rows: int) -> Run:
+    batch = config.batch.train_batch_size
+    return Run(
+        folder=Path(config.logging.run_dir),
+        iterations=config.training.train_iters,
+        start=start,
+        tokens_per_step=batch * config.shape.seq_length,
+        samples_per_step=batch,
+        ranks=ranks,
+        parameters=arithmetic.parameters(config, rows),
+        flops_per_token=arithmetic.flops_per_token(config, rows),
+        unigram_entropy=_unigram_entropy(config.data.data_path),
+    )
+
+
+def _unigram_entropy(data_path: object) -> float | None:
+    """Known where all data comes from one token file of ours."""
+    summary = summary_of(data_path) if isinstance(data_path, str) else None
+    return summary.unigram_entropy if summary else None
+
+
+def _trackers(config: Config, folder: Path) -> list[Tracker]:
+    options = config.logging
+    bar = Progress() if sys.stdout.isatty() else None
+    log = Path(options.log_dir) / "train.log" if options.log_dir else None
+    console = Console(options.log_interval, bar.write if bar else _print, log)
+    found: list[Tracker] = [console, Curve(), metrics.Metrics(folder / metrics.FILE)]
+    if options.tensorboard_dir:
+        found.append(TensorBoard(options.tensorboard_dir))
+    return [*found, bar] if bar else found
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)

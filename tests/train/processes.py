@@ -1,0 +1,103 @@
+"""`train.py` on several ranks as a launcher would start it, in processes that can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neoxargs.launch.encode import script_arguments
+from neoxargs.resolve import resolve
+from neoxargs.train.data import indexed
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = {
+    "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32, "max_position_embeddings": 32,
+    "train_batch_size": 4, "train_micro_batch_size_per_gpu": 1, "train_iters": 12, "eval_interval": 0, "eval_iters": 1,
+    "checkpoint_factor": 4, "log_interval": 4, "hidden_dropout": 0.1, "attention_dropout": 0.1,
+    "optimizer": {"type": "Adam", "params": {"lr": 1e-3}}, "tokenizer_type": "ByteLevelTokenizer", "split": "8,1,1",
+}  # fmt: skip
+
+
+class Ranks:
+    """A started run: `wait` for its end, or `kill` it."""
+
+    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
+        self.processes = processes
+
+    def wait(self, timeout: float = 120) -> tuple[list[int], str, str]:
+        """Exit codes, and what rank 0 wrote and all ranks complained about; fails when the time is up."""
+        end = time.monotonic() + timeout
+        told = [process.communicate(timeout=max(0.1, end - time.monotonic())) for process in self.processes]
+        return [process.returncode for process in self.processes], told[0][0], "".join(errors for _, errors in told)
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        for process in self.processes:
+            process.send_signal(number)
+
+
+@contextmanager
+def started(folder: Path, world: int, **changes: Any) -> Iterator[Ranks]:
+    """`world` ranks with the tiny configuration and these changes; none of them outlives the block."""
+    file = folder / "run.yml"
+    run = {**TINY, "run_dir": str(folder / "out"), "data_path": str(_tokens(folder)), **changes}
+    file.write_text(json.dumps({name: value for name, value in run.items() if value is not None}))
+    arguments = script_arguments(resolve([file], gpus=world))
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world)}
+    everywhere = {**os.environ, **meeting, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(ROOT / "train.py"), *arguments],
+            env={**everywhere, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        yield Ranks(processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The steps in a run's metrics so far."""
+    path = folder / "out" / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [row for row in map(json.loads, lines) if row["event"] == "step"]
+
+
+def wait_for_step(folder: Path, step: int, timeout: float = 120) -> None:
+    end = time.monotonic() + timeout
+    while not any(row["step"] >= step for row in rows(folder)):
+        assert time.monotonic() < end, f"no step {step} within {timeout} s"
+        time.sleep(0.01)
+
+
+def _tokens(folder: Path) -> Path:
+    prefix = folder / "tokens"
+    if not indexed.exists(prefix):
+        writer = indexed.Writer(prefix, np.uint16)
+        ids = np.random.default_rng(0).integers(0, 256, 20_000).astype(np.uint16)
+        writer.add(ids, [200] * 100, [True] * 100)
+        writer.finish()
+    return prefix
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

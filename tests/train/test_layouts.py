@@ -1,0 +1,111 @@
+"""One configuration, every layout: the same losses from 1 process, tensor slices, pipeline stages and ZeRO's shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ranks import run_ranks
+from trials import Losses, Trial, resume, train
+
+STEPS = 30
+PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
+RECOMPUTE = {"checkpoint_activations": True}
+BF16 = {"bf16": {"enabled": True}}
+
+
+def zero(stage: int) -> dict[str, object]:
+    return {"zero_optimization": {"stage": stage}}
+
+
+def staged(stage: int, **more: object) -> Trial:
+    return Trial({"zero_optimization.stage": stage}, {**zero(stage), **more})
+
+
+ONE_PROCESS = {
+    "plain": Trial(),
+    "pipeline": Trial(PIPE),
+    "plain, recomputed": Trial(RECOMPUTE),
+    "pipeline, recomputed": Trial(PIPE | RECOMPUTE | {"checkpoint_num_layers": 2}),
+    "bf16": Trial({}, BF16),
+    "bf16, pipeline": Trial(PIPE, BF16),
+}
+TWO_PROCESSES = {
+    "tp2": Trial(TENSOR),
+    "tp2, pipeline": Trial(TENSOR | PIPE),
+    "pp2": Trial(TWO_STAGES),
+    "dp2": Trial(),
+    "dp2, pipeline": Trial(PIPE),
+    "dp2, pipeline, ZeRO-1": Trial(PIPE, zero(1)),
+    "dp2, ZeRO-1": staged(1),
+    "dp2, ZeRO-2": staged(2),
+    "dp2, ZeRO-3": staged(3),
+    "dp2, ZeRO-3, built whole": Trial({}, zero(3)),  # the stage that decides about zero.Init is the configuration's
+    "bf16, pp2": Trial(TWO_STAGES, BF16),
+    "bf16, dp2, ZeRO-2": staged(2, **BF16),
+}
+FOUR_PROCESSES = {"tp2 x pp2": Trial(TENSOR | TWO_STAGES), "dp2 x pp2, ZeRO-1": Trial(TWO_STAGES, zero(1))}
+
+
+@pytest.fixture(scope="module")
+def losses() -> dict[str, Losses]:
+    """What rank 0 reports of every layout; all ranks must report the same."""
+    found: dict[str, Losses] = {}
+    for world, trials in ((1, ONE_PROCESS), (2, TWO_PROCESSES), (4, FOUR_PROCESSES)):
+        ranks = run_ranks(train, world, trials, STEPS, timeout=200)
+        assert all(rank == ranks[0] for rank in ranks)
+        found |= ranks[0]
+    return found
+
+
+FP32 = [name for name in (ONE_PROCESS | TWO_PROCESSES | FOUR_PROCESSES) if not name.startswith("bf16")]
+HALF = [name for name in (ONE_PROCESS | TWO_PROCESSES) if name.startswith("bf16")]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", FP32)
+def test_fp32_gives_the_same_curve(losses: dict[str, Losses], name: str) -> None:
+    here, plain = losses[name], losses["plain"]
+    assert here.train[0] == pytest.approx(plain.train[0], abs=1e-5)
+    assert here.train == pytest.approx(plain.train, abs=1e-3)
+    assert here.norms == pytest.approx(plain.norms, rel=1e-3)
+    assert here.held_out == pytest.approx(plain.held_out, abs=1e-3)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", HALF)
+def test_bf16_follows_it_at_its_precision(losses: dict[str, Losses], name: str) -> None:
+    here, plain = losses[name], losses["plain"]
+    assert here.train[0] == pytest.approx(plain.train[0], abs=1e-3)
+    assert here.train == pytest.approx(plain.train, abs=3e-2)
+    assert here.norms[:5] == pytest.approx(plain.norms[:5], rel=3e-2)
+
+
+def test_it_learns(losses: dict[str, Losses]) -> None:
+    assert losses["plain"].held_out < losses["plain"].train[0] - 0.3
+
+
+DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1, "warmup": 0.1}
+RESUMED_ALONE = {
+    "plain": Trial(),
+    "recomputed": Trial(PIPE | RECOMPUTE),
+    "bf16": Trial({}, BF16),
+    "sgd": Trial({"optimizer.type": "SGD", "optimizer.params.momentum": 0.9}),
+}
+RESUMED_BY_TWO = {
+    "tp2": Trial(TENSOR),
+    "pp2": Trial(TWO_STAGES),
+    "bf16 pp2": Trial(TWO_STAGES, BF16),
+    "dp2 zero1 pipeline": Trial(PIPE, zero(1)),
+    "dp2 zero2 bf16": staged(2, **BF16),
+    "dp2 zero3": staged(3),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("world", "trials"), [(1, RESUMED_ALONE), (2, RESUMED_BY_TWO)])
+def test_a_loaded_run_continues_bit_for_bit(tmp_path: Path, world: int, trials: dict[str, Trial]) -> None:
+    with_dropout = {name: Trial(trial.config | DROPOUT, trial.deepspeed) for name, trial in trials.items()}
+    for rank in run_ranks(resume, world, with_dropout, str(tmp_path), timeout=200):
+        for name, (unbroken, resumed) in rank.items():
+            assert resumed == unbroken, name

@@ -1,0 +1,188 @@
+"""When the loop evaluates, saves and stops, with an engine that only counts."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed
+
+from neoxargs.problems import Problems
+from neoxargs.registry.checkpoint import Checkpoint
+from neoxargs.registry.training import Training
+from neoxargs.train.checkpoint import Position
+from neoxargs.train.loop import Loop, save_iterations
+from neoxargs.train.track import Evaluation, Outcome, Step, Tracker
+
+
+class Recorder(Tracker):
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def on_step(self, step: Step) -> None:
+        self.events.append(("step", step.iteration))
+
+    def on_eval(self, evaluation: Evaluation) -> None:
+        self.events.append((evaluation.split, evaluation.iteration))
+
+    def on_save(self, iteration: int, folder: Path) -> None:
+        self.events.append(("save", iteration))
+
+
+class Engine:
+    """Its loss is the number of the step, but for the losses it is told to give."""
+
+    def __init__(self, losses: dict[int, tuple[float, bool]]) -> None:
+        self.losses, self.steps = losses, 0
+
+    def learning_rate(self) -> float:
+        return 0.5
+
+    def train_step(self, batches: Any) -> Any:
+        from neoxargs.train.engine import Result
+
+        self.steps += 1
+        loss, skipped = self.losses.get(self.steps, (float(self.steps), False))
+        return Result(loss, None, skipped)
+
+    def evaluate(self, batches: Any, count: int) -> float:
+        assert count == 2
+        return 1.0
+
+
+class Data:
+    def __init__(self) -> None:
+        self.consumed: int | None = None
+
+    def train(self, consumed: int) -> None:
+        self.consumed = consumed
+
+    def held_out(self, split: str) -> None: ...
+
+    def has(self, split: str) -> bool:
+        return split != "test"
+
+
+class Saver:
+    last: Path | None = None
+
+    def save(self, position: Position) -> Path:
+        self.last = Path(f"at{position.iteration}")
+        return self.last
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def loop(losses: dict[int, tuple[float, bool]] | None = None, start: int = 0, **options: Any) -> Loop:
+    training = {"train_iters": 6, "eval_interval": 0, "eval_iters": 2}
+    saving = {name: options.pop(name) for name in list(options) if name in Checkpoint.parameters}
+    return Loop(
+        training=Training(**training | options),
+        checkpoint=Checkpoint(**saving),
+        batch_size=4,
+        engine=Engine(losses or {}),
+        data=Data(),
+        saver=Saver(),
+        position=Position(start, 4 * start),
+        trackers=[Recorder()],
+        device=torch.device("cpu"),
+        saved=Position(start, 4 * start) if start else None,
+    )
+
+
+def happened(run: Loop, *kinds: str) -> list[tuple[Any, ...]]:
+    recorder = run.trackers[0]
+    assert isinstance(recorder, Recorder)
+    return [event for event in recorder.events if not kinds or event[0] in kinds]
+
+
+def test_evaluations_at_the_interval_and_once_at_the_end() -> None:
+    run = loop(eval_interval=3)
+    assert run.run() == Outcome(6, "", None)
+    assert happened(run) == [
+        ("step", 1), ("step", 2), ("step", 3), ("validation", 3),
+        ("step", 4), ("step", 5), ("step", 6), ("validation", 6),
+    ]  # fmt: skip
+
+
+def test_checkpoints_at_the_interval_and_at_the_end() -> None:
+    run = loop(save="x", checkpoint_factor=4, extra_save_iters=[1])
+    assert run.run().checkpoint == Path("at6")
+    assert happened(run, "save") == [("save", 1), ("save", 4), ("save", 6)]
+
+
+def test_nothing_is_saved_without_a_place() -> None:
+    run = loop(checkpoint_factor=2)
+    assert run.run().checkpoint is None
+    assert not happened(run, "save")
+
+
+def test_a_resumed_run_goes_on_where_it_was_in_iterations_and_samples() -> None:
+    run = loop(start=4)
+    run.run()
+    assert happened(run, "step") == [("step", 5), ("step", 6)]
+    assert run.data.consumed == 16  # type: ignore[attr-defined]
+
+
+def test_a_finished_run_that_is_started_again_does_not_save_again() -> None:
+    run = loop(start=6, save="x")
+    run.run()
+    assert not happened(run, "step", "save")
+
+
+def test_exit_interval_saves_and_stops() -> None:
+    run = loop(exit_interval=4, save="x", eval_interval=6)
+    assert run.run() == Outcome(4, "exit_interval", Path("at4"))
+    assert happened(run, "save", "validation") == [("save", 4)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_after_the_next_step_with_a_checkpoint(number: signal.Signals) -> None:
+    class Interrupt(Tracker):
+        def on_step(self, step: Step) -> None:
+            if step.iteration == 2:
+                os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    run = loop(save="x")
+    run.trackers.append(Interrupt())
+    assert run.run() == Outcome(3, number.name, Path("at3"))
+    assert signal.getsignal(number) == before
+
+
+def test_a_loss_that_is_no_number_stops_without_saving() -> None:
+    run = loop({5: (math.nan, False)}, save="x", checkpoint_factor=4)
+    with pytest.raises(Problems, match=r"the loss is nan in iteration 5; .* the last good checkpoint is at4"):
+        run.run()
+    assert happened(run, "save") == [("save", 4)]
+
+
+def test_an_overflow_that_fp16_skips_is_survived() -> None:
+    assert loop({2: (math.inf, True)}).run().iteration == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, set()),
+        ({"checkpoint_factor": 30}, {30, 60, 90}),
+        ({"checkpoint_factor": 30.0}, {30, 60, 90}),
+        ({"checkpoint_factor": 30, "extra_save_iters": [0, 7]}, {0, 7, 30, 60, 90}),
+        ({"checkpoint_factor": 2, "checkpoint_scale": "log"}, {1, 2, 4, 8, 16, 32, 64}),
+        ({"checkpoint_factor": 2.5, "checkpoint_scale": "log"}, {1, 3, 8, 20, 50}),
+        ({"extra_save_iters": [5]}, {5}),
+    ],
+)
+def test_save_iterations(options: dict[str, Any], expected: set[int]) -> None:
+    assert save_iterations(Checkpoint(**options), 100) == expected

@@ -1,0 +1,163 @@
+"""What a run leaves on the terminal and on disk."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.train.track import Evaluation, Outcome, Run, Step, Tracker, metrics
+from neoxargs.train.track.console import Console, duration
+from neoxargs.train.track.curve import Curve, draw, smooth
+from neoxargs.train.track.metrics import Metrics
+from neoxargs.train.track.progress import Progress
+
+DONE = Outcome(4, "", Path("ckpt/global_step4"))
+
+
+def run(folder: Path, start: int = 0) -> Run:
+    return Run(folder, 4, start, tokens_per_step=2048, samples_per_step=8, ranks=2, parameters=10**6,
+               flops_per_token=6e6, unigram_entropy=3.5)  # fmt: skip
+
+
+def step(iteration: int, **changes: Any) -> Step:
+    values = {"loss": 4.0 - iteration, "lr": 1e-3, "grad_norm": 0.5, "seconds": 0.5, "elapsed": 0.5 * iteration}
+    return Step(iteration, **values | changes)
+
+
+def play(tracker: Tracker, folder: Path, start: int = 0) -> None:
+    """A run of four steps with an evaluation and a checkpoint in its middle."""
+    tracker.on_start(run(folder, start))
+    for iteration in range(start + 1, 5):
+        tracker.on_step(step(iteration))
+        if iteration == 2:
+            tracker.on_eval(Evaluation(2, "validation", 2.5))
+            tracker.on_save(2, folder / "global_step2")
+    tracker.on_end(DONE)
+
+
+def test_console(tmp_path: Path) -> None:
+    lines: list[str] = []
+    (tmp_path / "loss.png").touch()
+    play(Console(2, lines.append, log=tmp_path / "train.log"), tmp_path)
+    speed = "4,096 tokens/s | 0.0123 TFLOP/s per rank"
+    assert lines == [
+        f"iteration 2/4 | loss 2.5000 | lr 0.001 | grad norm 0.5 | {speed} | 1 s left | 16 samples",
+        "validation after iteration 2 | loss 2.5000 | perplexity 12.18",
+        f"saved iteration 2 to {tmp_path}/global_step2",
+        f"iteration 4/4 | loss 0.5000 | lr 0.001 | grad norm 0.5 | {speed} | 0 s left | 32 samples",
+        "done",
+        "  checkpoint  ckpt/global_step4",
+        f"  loss curve  {tmp_path}/loss.png",
+    ]
+    assert (tmp_path / "train.log").read_text().splitlines() == lines
+
+
+def test_console_says_what_is_unusual(tmp_path: Path) -> None:
+    lines: list[str] = []
+    console = Console(1, lines.append)
+    console.on_start(run(tmp_path, start=3))
+    console.on_step(step(4, grad_norm=None, skipped=True))
+    console.on_end(Outcome(4, "SIGTERM", None))
+    assert lines[0] == "continuing after iteration 3"
+    assert "grad norm" not in lines[1]
+    assert lines[1].endswith("| 1 skipped")
+    assert lines[2] == "stopped after iteration 4: SIGTERM"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(3, "3 s"), (89, "89 s"), (600, "10 min"), (12_000, "3 h 20 min"), (200_000, "2 d 7 h")],
+)
+def test_duration(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_metrics(tmp_path: Path) -> None:
+    play(Metrics(tmp_path / "new" / metrics.FILE), tmp_path)
+    rows = list(metrics.read(tmp_path / "new" / metrics.FILE))
+    assert [(row["event"], row["step"]) for row in rows] == [
+        ("start", 0), ("step", 1), ("step", 2), ("evaluation", 2), ("save", 2), ("step", 3), ("step", 4),
+    ]  # fmt: skip
+    assert rows[0]["unigram_entropy"] == 3.5
+    assert rows[1] == {
+        "event": "step", "step": 1, "loss": 3.0, "lr": 1e-3, "tokens_per_second": 4096.0, "tflops": 0.012288,
+        "elapsed": 0.5, "samples": 8, "grad_norm": 0.5,
+    }  # fmt: skip
+
+
+def test_a_loss_that_is_no_number_is_null(tmp_path: Path) -> None:
+    tracker = Metrics(tmp_path / metrics.FILE)
+    tracker.on_start(run(tmp_path))
+    tracker.on_step(step(1, loss=float("inf"), skipped=True))
+    tracker.on_end(DONE)
+    row = list(metrics.read(tmp_path / metrics.FILE))[-1]
+    assert row["loss"] is None
+    assert row["skipped"] is True
+
+
+def test_a_resumed_run_repeats_no_row(tmp_path: Path) -> None:
+    path = tmp_path / metrics.FILE
+    play(Metrics(path), tmp_path)
+    with path.open("a") as file:
+        file.write('{"event": "step", "st')  # killed here
+    assert metrics.elapsed(path, 3) == 1.5
+    play(Metrics(path), tmp_path, start=3)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["step"] for row in rows if row["event"] == "step"] == [1, 2, 3, 4]
+
+
+def test_a_fresh_run_starts_a_fresh_file(tmp_path: Path) -> None:
+    for _ in range(2):
+        play(Metrics(tmp_path / metrics.FILE), tmp_path)
+    assert sum(row["event"] == "start" for row in metrics.read(tmp_path / metrics.FILE)) == 1
+
+
+def test_curve(tmp_path: Path) -> None:
+    play(Metrics(tmp_path / metrics.FILE), tmp_path)
+    play(Curve(), tmp_path)
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_curve_of_nothing(tmp_path: Path) -> None:
+    draw([{"event": "start", "step": 0}, {"event": "step", "step": 1, "loss": None}], tmp_path / "x.png")
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_smooth_starts_at_the_first_loss_and_follows() -> None:
+    smoothed = smooth([(i, 5.0 if i < 200 else 1.0) for i in range(400)])
+    assert smoothed[0] == (0, pytest.approx(5.0))
+    assert smoothed[199][1] == pytest.approx(5.0)
+    assert 1.0 < smoothed[210][1] < 3.0
+    assert smoothed[-1][1] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_progress_keeps_lines_above_the_bar() -> None:
+    from rich.console import Console as Terminal
+
+    screen = io.StringIO()
+    bar = Progress(Terminal(file=screen, force_terminal=True, width=100))
+    bar.on_start(run(Path()))
+    bar.on_step(step(1))
+    bar.write("a line [not markup]")
+    bar.on_step(step(2))
+    bar.on_end(DONE)
+    text = screen.getvalue()
+    assert "a line [not markup]" in text
+    assert "loss 2.0000" in text
+    assert "4,096 tokens/s" in text
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from neoxargs.train.track.tensorboard import TensorBoard
+
+    play(TensorBoard(str(tmp_path / "tb")), tmp_path)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tb")).Reload()
+    assert [event.value for event in events.Scalars("train/lm_loss")] == [3.0, 2.0, 1.0, 0.0]
+    assert [event.step for event in events.Scalars("validation/lm_loss")] == [2]
