@@ -95,9 +95,9 @@ def _environment(resources: Resources, environ: Mapping[str, str]) -> Iterator[t
 
 
 def with_package(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which a script in another folder finds neoxargs, and what lies where the command runs."""
+    """An environment in which a script in any folder finds neoxargs; Python itself adds the script's own folder."""
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return {**environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*paths, os.getcwd(), str(PACKAGE_ROOT)]))}
+    return {**environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*paths, str(PACKAGE_ROOT)]))}
 
 
 def _without(flags: Sequence[str], names: set[str]) -> Iterator[str]:
