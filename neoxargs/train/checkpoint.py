@@ -23,7 +23,7 @@ from neoxargs.launch.split import train_values
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.train import checkpoint_folder as folder
-from neoxargs.train.setup import Process, quiet
+from neoxargs.train.setup import Process, on_gpu, quiet
 
 CONFIG = "config.json"
 
@@ -161,7 +161,7 @@ def random_state() -> dict[str, Any]:
         "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
         "torch": torch.get_rng_state(),
     }
-    if torch.cuda.is_available():
+    if on_gpu():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 
@@ -171,7 +171,7 @@ def restore_random_state(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
-    if "cuda" in state and torch.cuda.is_available():
+    if "cuda" in state and on_gpu():
         torch.cuda.set_rng_state(state["cuda"])
 
 

@@ -10,7 +10,7 @@ decays the weights once at the full learning rate, and Adam's bias corrections a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from neoxargs.train.mesh import Mesh
 
 
-def gradient_norm(gradients: Iterable[tuple[nn.Parameter, Tensor | None]], mesh: Mesh) -> Tensor:
+def gradient_norm(gradients: Sequence[tuple[nn.Parameter, Tensor | None]], mesh: Mesh) -> Tensor:
     """2-norm over all tensor and pipeline ranks, () in fp32; each weight counts once."""
     mine = [gradient for weight, gradient in gradients if gradient is not None and _counts_here(weight, mesh)]
-    total = torch.stack(torch._foreach_norm(mine, 2, torch.float32)).square().sum() if mine else torch.zeros(())
-    total = total.to(torch.cuda.current_device()) if torch.cuda.is_available() else total
+    total = torch.zeros((), device=gradients[0][0].device)
+    if mine:
+        total = torch.stack(torch._foreach_norm(mine, 2, torch.float32)).square().sum()
     for axis in (mesh.tensor, mesh.pipe):
         if axis.size > 1:
             torch.distributed.all_reduce(total, group=axis.group)

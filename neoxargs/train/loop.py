@@ -139,7 +139,8 @@ class StopRequest:
     """SIGTERM or Ctrl-C: finish the step, save, leave with exit code 0, as Megatron does.
 
     Signals reach the ranks at different steps, so every step asks all of them. The question travels while the step
-    computes and costs nothing that anybody waits for. A second signal ends the process at once.
+    computes and costs nothing that anybody waits for. SIGTERM may come more than once, because a launcher passes on
+    what its whole process group has received already. A second Ctrl-C ends the process at once.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -166,7 +167,8 @@ class StopRequest:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = signal.Signals(number).name
-        signal.signal(number, signal.SIG_DFL)
+        if number == signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:

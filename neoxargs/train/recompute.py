@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.utils.checkpoint import checkpoint
 
 from neoxargs.registry.activations import Recompute
 from neoxargs.resolve.config import Config
 from neoxargs.train.mesh import Mesh, Mpu
+from neoxargs.train.setup import on_gpu
 
 
 def interval(options: Recompute) -> int:
@@ -22,7 +22,7 @@ def interval(options: Recompute) -> int:
 
 
 def by_deepspeed(options: Recompute) -> bool:
-    return torch.cuda.is_available() and (
+    return on_gpu() and (
         options.deepspeed_activation_checkpointing
         or options.partition_activations
         or options.contiguous_checkpointing

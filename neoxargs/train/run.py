@@ -9,6 +9,7 @@ from pathlib import Path
 
 from neoxargs.launch import arithmetic
 from neoxargs.launch.encode import RankArguments, parse_rank_arguments
+from neoxargs.launch.split import train_values
 from neoxargs.resolve.config import Config
 from neoxargs.train import checkpoint, engine, mesh, report, setup
 from neoxargs.train.data.build import summary_of
@@ -19,6 +20,8 @@ from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.curve import Curve
+from neoxargs.train.track.online import CometTracker, WandbTracker
+from neoxargs.train.track.profile import Profile
 from neoxargs.train.track.progress import Progress
 from neoxargs.train.track.tensorboard import TensorBoard
 
@@ -99,13 +102,20 @@ def _unigram_entropy(data_path: object) -> float | None:
 
 
 def _trackers(config: Config, folder: Path) -> list[Tracker]:
-    options = config.logging
+    """The observers that the configuration asks for; the console comes first."""
+    options, profiling = config.logging, config.profiling
     bar = Progress() if sys.stdout.isatty() else None
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
-    console = Console(options.log_interval, bar.write if bar else _print, log)
-    found: list[Tracker] = [console, Curve(), metrics.Metrics(folder / metrics.FILE)]
+    found: list[Tracker] = [Console(options.log_interval, bar.write if bar else _print, log)]
+    found += [Curve(), metrics.Metrics(folder / metrics.FILE)]
     if options.tensorboard_dir:
         found.append(TensorBoard(options.tensorboard_dir))
+    if config.wandb.use_wandb:
+        found.append(WandbTracker(config.wandb, train_values(config)))
+    if config.comet.use_comet:
+        found.append(CometTracker(config.comet, train_values(config)))
+    if profiling.profile:
+        found.append(Profile(profiling.profile_step_start, profiling.profile_step_stop))
     return [*found, bar] if bar else found
 
 

@@ -84,8 +84,13 @@ def _only_process_by_default() -> None:
         os.environ.setdefault(name, value)
 
 
+def on_gpu() -> bool:
+    """Does this process compute on a GPU? DS_ACCELERATOR=cpu keeps it off one that is there."""
+    return os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available()
+
+
 def _device(local_rank: int) -> torch.device:
-    if os.environ.get("DS_ACCELERATOR") == "cpu" or not torch.cuda.is_available():
+    if not on_gpu():
         return torch.device("cpu")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

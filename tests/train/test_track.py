@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from neoxargs.problems import Problems
+from neoxargs.registry.logging import Comet, Wandb
 from neoxargs.train.track import Evaluation, Outcome, Run, Step, Tracker, metrics
 from neoxargs.train.track.console import Console, duration
 from neoxargs.train.track.curve import Curve, draw, smooth
 from neoxargs.train.track.metrics import Metrics
+from neoxargs.train.track.online import CometTracker, WandbTracker
 from neoxargs.train.track.progress import Progress
 
 DONE = Outcome(4, "", Path("ckpt/global_step4"))
@@ -42,7 +46,7 @@ def play(tracker: Tracker, folder: Path, start: int = 0) -> None:
 def test_console(tmp_path: Path) -> None:
     lines: list[str] = []
     (tmp_path / "loss.png").touch()
-    play(Console(2, lines.append, log=tmp_path / "train.log"), tmp_path)
+    play(Console(2, lines.append, log=tmp_path / "logs" / "train.log"), tmp_path)
     speed = "4,096 tokens/s | 0.0123 TFLOP/s per rank"
     assert lines == [
         f"iteration 2/4 | loss 2.5000 | lr 0.001 | grad norm 0.5 | {speed} | 1 s left | 16 samples",
@@ -53,7 +57,7 @@ def test_console(tmp_path: Path) -> None:
         "  checkpoint  ckpt/global_step4",
         f"  loss curve  {tmp_path}/loss.png",
     ]
-    assert (tmp_path / "train.log").read_text().splitlines() == lines
+    assert (tmp_path / "logs" / "train.log").read_text().splitlines() == lines
 
 
 def test_console_says_what_is_unusual(tmp_path: Path) -> None:
@@ -161,3 +165,68 @@ def test_tensorboard(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "tb")).Reload()
     assert [event.value for event in events.Scalars("train/lm_loss")] == [3.0, 2.0, 1.0, 0.0]
     assert [event.step for event in events.Scalars("validation/lm_loss")] == [2]
+
+
+def test_profile(tmp_path: Path) -> None:
+    import torch
+
+    from neoxargs.train.track.profile import Profile
+
+    class Work(Tracker):
+        def on_step(self, step: Step) -> None:
+            torch.ones(2, 2) @ torch.ones(2, 2)
+
+    first, profile = Work(), Profile(1, 3)
+    for tracker in (first, profile):
+        tracker.on_start(run(tmp_path))
+    for iteration in range(1, 5):
+        for tracker in (first, profile):
+            tracker.on_step(step(iteration))
+    profile.on_end(DONE)
+    products = next(line for line in (tmp_path / "profile.txt").read_text().splitlines() if "aten::mm" in line)
+    assert products.split()[-1] == "2"
+    assert json.loads((tmp_path / "profile.json").read_text())["traceEvents"]
+
+
+class Service:
+    """Stands in for wandb and comet_ml: remembers every call on itself and on what it returns."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **options: Any) -> Service:
+            self.calls.append((name, arguments, options))
+            return self
+
+        return call
+
+
+def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    monkeypatch.setitem(sys.modules, "wandb", service)
+    play(WandbTracker(Wandb(wandb_project="p", wandb_team="t"), {"num_layers": 2}), tmp_path)
+    start = next(options for name, _, options in service.calls if name == "init")
+    assert (start["project"], start["entity"], start["config"]) == ("p", "t", {"num_layers": 2})
+    logged = [(arguments[0], options["step"]) for name, arguments, options in service.calls if name == "log"]
+    assert [(row["train/lm_loss"], number) for row, number in logged if "train/lm_loss" in row] == [
+        (3.0, 1), (2.0, 2), (1.0, 3), (0.0, 4),
+    ]  # fmt: skip
+    assert ({"validation/lm_loss": 2.5}, 2) in logged
+    assert service.calls[-1][0] == "finish"
+
+
+def test_comet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    monkeypatch.setitem(sys.modules, "comet_ml", service)
+    play(CometTracker(Comet(comet_project="p", comet_tags=["x"]), {}), tmp_path)
+    assert [name for name, _, _ in service.calls] == [
+        "start", "add_tags", "log_others", "log_parameters", "log_metrics", "log_metrics", "log_metrics",
+        "log_metrics", "log_metrics", "end",
+    ]  # fmt: skip
+
+
+def test_a_service_that_is_not_installed_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(Problems, match="needs the package wandb"):
+        WandbTracker(Wandb(), {})

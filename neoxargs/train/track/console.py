@@ -18,6 +18,8 @@ class Console(Tracker):
 
     def on_start(self, run: Run) -> None:
         self.run = run
+        if self.log:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
         if run.start:
             self._say(f"continuing after iteration {run.start}")
 

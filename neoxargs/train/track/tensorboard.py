@@ -24,17 +24,7 @@ class TensorBoard(Tracker):
         self.writer = SummaryWriter(self.folder, purge_step=run.start + 1 if run.start else None)
 
     def on_step(self, step: Step) -> None:
-        scalars = {
-            "train/lm_loss": step.loss,
-            "train/learning_rate": step.lr,
-            "runtime/iteration_time": step.seconds,
-            "runtime/samples_per_sec": self.run.samples_per_step / step.seconds,
-            "runtime/tokens_per_sec": self.run.tokens_per_step / step.seconds,
-            "runtime/tflops_per_rank": tflops(self.run, step.seconds),
-        }
-        if step.grad_norm is not None:
-            scalars["train/grad_norm"] = step.grad_norm
-        for name, value in scalars.items():
+        for name, value in scalars(self.run, step).items():
             self.writer.add_scalar(name, value, step.iteration)
 
     def on_eval(self, evaluation: Evaluation) -> None:
@@ -42,3 +32,18 @@ class TensorBoard(Tracker):
 
     def on_end(self, outcome: Outcome) -> None:
         self.writer.close()
+
+
+def scalars(run: Run, step: Step) -> dict[str, float]:
+    """A step as numbers with names."""
+    found = {
+        "train/lm_loss": step.loss,
+        "train/learning_rate": step.lr,
+        "runtime/iteration_time": step.seconds,
+        "runtime/samples_per_sec": run.samples_per_step / step.seconds,
+        "runtime/tokens_per_sec": run.tokens_per_step / step.seconds,
+        "runtime/tflops_per_rank": tflops(run, step.seconds),
+    }
+    if step.grad_norm is not None:
+        found["train/grad_norm"] = step.grad_norm
+    return found

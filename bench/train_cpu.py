@@ -1,0 +1,143 @@
+"""Tokens per second on this machine's CPU, layout by layout, through `deepy.py train.py` and all that belongs to a run.
+
+    python bench/train_cpu.py [--vocabulary 512 50304] [--layouts "1 process" pp2] [--steps 30] [--profile]
+
+The model is 4 layers of hidden 256 with 8 heads, sequences of 256, 2048 tokens a step, fp32, Adam. Each figure stands
+beside that of a 100-line prototype on the same libraries, scaled by how fast this machine multiplies fp32 matrices
+now (the prototype's did 280 GFLOP/s). `--profile` says where the slowest layout's time goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from neoxargs.train.data import indexed  # noqa: E402
+
+REFERENCE_GFLOPS = 280
+#: layout -> what is written for it, and the prototype's tokens/s for each vocabulary
+LAYOUTS: dict[str, tuple[dict[str, Any], dict[int, int]]] = {
+    "1 process": ({"pipe_parallel_size": 1}, {512: 6086, 50304: 1425}),
+    "tp2": ({"pipe_parallel_size": 1, "model_parallel_size": 2}, {512: 5123, 50304: 1302}),
+    "pp2": (
+        {"pipe_parallel_size": 2, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4},
+        {512: 5002, 50304: 803},
+    ),
+    "tp2 x pp2": (
+        {
+            "pipe_parallel_size": 2,
+            "model_parallel_size": 2,
+            "train_micro_batch_size_per_gpu": 2,
+            "gradient_accumulation_steps": 4,
+        },
+        {512: 3688, 50304: 1130},
+    ),
+    "dp2": ({"pipe_parallel_size": 1, "num_gpus": 2}, {512: 5818}),
+    "1 process, plain engine": ({"pipe_parallel_size": 0}, {}),
+}
+MODEL = {
+    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 256, "max_position_embeddings": 256,
+    "train_batch_size": 8, "eval_interval": 0, "log_interval": 10, "gradient_clipping": 1.0,
+    "optimizer": {"type": "Adam", "params": {"lr": 1e-3}}, "tokenizer_type": "HFTokenizer",
+}  # fmt: skip
+
+
+def main() -> None:
+    options = _options()
+    print(f"{'layout':26}{'vocabulary':>11}{'tokens/s':>10}{'GFLOP/s':>9}{'prototype, scaled':>19}{'ratio':>7}")
+    for vocabulary in options.vocabulary:
+        with tempfile.TemporaryDirectory() as folder:
+            config = _prepare(Path(folder), vocabulary, options.steps)
+            speeds = {name: _measure(name, config, vocabulary) for name in options.layouts}
+            if options.profile:
+                _profile(min(speeds, key=speeds.__getitem__), config)
+
+
+def _measure(name: str, config: dict[str, Any], vocabulary: int) -> float:
+    changes, prototype = LAYOUTS[name]
+    gflops = matrix_product_gflops()
+    speed = run({**config, **changes})
+    row = f"{name:26}{vocabulary:11}{speed:10,.0f}{gflops:9.0f}"
+    if vocabulary in prototype:
+        scaled = prototype[vocabulary] * gflops / REFERENCE_GFLOPS
+        row += f"{scaled:19,.0f}{speed / scaled:7.2f}"
+    print(row, flush=True)
+    return speed
+
+
+def _profile(name: str, config: dict[str, Any]) -> None:
+    """Where rank 0's time goes; waiting for other ranks is in `gloo:` and `c10d::`."""
+    run({**config, **LAYOUTS[name][0], "profile": True})
+    table = (Path(config["run_dir"]) / "profile.txt").read_text().splitlines()
+    print(f"\n{name}, two steps of rank 0")
+    for line in table[:20]:
+        print(line[:60] + line[60:].replace("  ", " ")[:90])
+
+
+def run(config: dict[str, Any]) -> float:
+    """Median tokens/s of a run's second half."""
+    folder = Path(config["run_dir"])
+    file = folder / "run.yml"
+    file.write_text(json.dumps(config))  # YAML reads JSON
+    command = [sys.executable, str(ROOT / "deepy.py"), "train.py", str(file)]
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        sys.exit(done.stdout[-3000:] + done.stderr[-3000:])
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    speeds = [row["tokens_per_second"] for row in rows if row["event"] == "step"]
+    return statistics.median(speeds[len(speeds) // 2 :])
+
+
+def matrix_product_gflops(size: int = 1024, seconds: float = 1.0) -> float:
+    """The best of several fp32 products with all cores."""
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        began = time.perf_counter()
+        torch.mm(a, b)
+        best = min(best, time.perf_counter() - began)
+    return 2 * size**3 / best / 1e9
+
+
+def _prepare(folder: Path, vocabulary: int, steps: int) -> dict[str, Any]:
+    """A tokenizer with so many words and a file of random tokens, frequent ones first as in a language."""
+    words = {"<|endoftext|>": 0} | {f"w{i}": i for i in range(1, vocabulary)}
+    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "<|endoftext|>"}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    rng = np.random.default_rng(0)
+    tokens = (vocabulary ** rng.random(2_000_000)).astype(np.uint16)
+    writer = indexed.Writer(folder / "data", np.uint16)
+    lengths = [1000] * (len(tokens) // 1000)
+    writer.add(tokens, lengths, [True] * len(lengths))
+    writer.finish()
+    paths = {"run_dir": str(folder), "data_path": str(folder / "data"), "vocab_file": str(folder / "tokenizer.json")}
+    return {**MODEL, **paths, "train_iters": steps, "make_vocab_size_divisible_by": 64}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vocabulary", type=int, nargs="+", default=[512, 50304])
+    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS))
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--profile", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

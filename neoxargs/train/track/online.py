@@ -1,0 +1,77 @@
+"""Weights & Biases and Comet, for those who have them installed. Both receive what TensorBoard does."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.registry.logging import Comet, Wandb
+from neoxargs.train.track.tensorboard import scalars
+from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
+
+
+class WandbTracker(Tracker):
+    """`use_wandb`"""
+
+    def __init__(self, options: Wandb, values: Mapping[str, Any]) -> None:
+        self.options, self.values = options, values
+        self.wandb = _installed("wandb", "use_wandb")
+
+    def on_start(self, run: Run) -> None:
+        self.run = run
+        options = self.options
+        self.session = self.wandb.init(
+            project=options.wandb_project,
+            group=options.wandb_group,
+            name=options.wandb_run_name,
+            entity=options.wandb_team,
+            dir=str(run.folder),
+            config=dict(self.values),
+            settings=self.wandb.Settings(base_url=options.wandb_host),
+        )
+
+    def on_step(self, step: Step) -> None:
+        self.session.log(scalars(self.run, step), step=step.iteration)
+
+    def on_eval(self, evaluation: Evaluation) -> None:
+        self.session.log({f"{evaluation.split}/lm_loss": evaluation.loss}, step=evaluation.iteration)
+
+    def on_end(self, outcome: Outcome) -> None:
+        self.session.finish()
+
+
+class CometTracker(Tracker):
+    """`use_comet`"""
+
+    def __init__(self, options: Comet, values: Mapping[str, Any]) -> None:
+        self.options, self.values = options, values
+        self.comet = _installed("comet_ml", "use_comet")
+
+    def on_start(self, run: Run) -> None:
+        self.run = run
+        options = self.options
+        self.experiment = self.comet.start(workspace=options.comet_workspace, project=options.comet_project)
+        if options.comet_experiment_name:
+            self.experiment.set_name(options.comet_experiment_name)
+        self.experiment.add_tags(options.comet_tags or [])
+        self.experiment.log_others(options.comet_others or {})
+        self.experiment.log_parameters(dict(self.values))
+
+    def on_step(self, step: Step) -> None:
+        self.experiment.log_metrics(scalars(self.run, step), step=step.iteration)
+
+    def on_eval(self, evaluation: Evaluation) -> None:
+        self.experiment.log_metrics({f"{evaluation.split}/lm_loss": evaluation.loss}, step=evaluation.iteration)
+
+    def on_end(self, outcome: Outcome) -> None:
+        self.experiment.end()
+
+
+def _installed(package: str, parameter: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        what = f"{parameter} (true) needs the package {package}, which is not installed"
+        raise Problems([Problem(what, hint=f"pip install {package}, or leave {parameter} out")]) from None
