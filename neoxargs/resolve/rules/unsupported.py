@@ -54,6 +54,8 @@ TRAINING: dict[str, tuple[Any, ...]] = {
     "adlr_autoresume": (False,),
     "dataset_impl": ("gpt2",),
     "pack_impl": ("packed",),
+    "reset_position_ids": (False,),
+    "reset_attention_mask": (False,),
     "allow_chopped": (True,),
     "train_label_data_paths": (None,),
     "valid_label_data_paths": (None,),
