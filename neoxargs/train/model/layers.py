@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.train.mesh import ALONE, Axis
-from neoxargs.train.model.communicate import copy_to_ranks, sum_over_ranks
+from neoxargs.train.model.communicate import copy_and_multiply, sum_over_ranks
 from neoxargs.train.model.init import Draw, values, zeros
 
 
@@ -70,7 +70,7 @@ class ColumnLinear(nn.Module):
         self.bias = make.parameter("bias", (outputs,), zeros, split=0) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(copy_to_ranks(x, self.tensor), self.weight, self.bias)
+        return copy_and_multiply(x, self.weight, self.bias, self.tensor)
 
 
 class RowLinear(nn.Module):
