@@ -1,0 +1,55 @@
+"""What the README shows is what happens: every command runs, and the example's output is the real one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from readme import README, commands
+
+ROOT = README.parent
+#: Installing and testing are what CI does with these very lines before and around this test.
+NOT_HERE = ("-m venv", "-m pip", "/pip install", "-m pytest")
+
+
+def deepy_commands() -> list[str]:
+    return [line for line in commands() if not any(part in line for part in NOT_HERE)]
+
+
+def run(command: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """A command of the README with its results in `folder`; 10 steps are enough to see that training runs."""
+    words = [word.replace("runs/", f"{folder}/") for word in shlex.split(command)] + list(more)
+    assert words[0] == ".venv/bin/python"
+    return subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.timeout(900)
+def test_every_command_runs(tmp_path: Path) -> None:
+    here = ["--set", f"save={tmp_path}/quickstart", "--set", "train_iters=10", "--set", "tensorboard_dir=null"]
+    for command in deepy_commands():
+        launches = re.search(r"deepy\.py (train|generate)\.py", command)
+        done = run(command, tmp_path, *(here if launches and "train_iters" not in command else []))
+        assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert (tmp_path / "quickstart" / "loss.png").stat().st_size > 1000
+    assert (tmp_path / "quickstart" / "latest").exists()
+
+
+def test_the_example_of_mistakes(tmp_path: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    yaml = re.search(r"```yaml\n(.*?)```", text, re.S)
+    shown = re.search(r"```console\n\$ python (deepy\.py check bad\.yml)\n(.*?)\n```", text, re.S)
+    assert yaml and shown
+    (tmp_path / "bad.yml").write_text(yaml[1], encoding="utf-8")
+    words = [sys.executable, str(ROOT / "deepy.py"), *shown[1].split()[1:]]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert (done.stdout + done.stderr).strip() == shown[2].strip()
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", README.read_text(encoding="utf-8")):
+        assert (ROOT / target).exists(), target
