@@ -15,6 +15,7 @@ from neoxargs.train.mesh import Axis, destroy
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.init import METHODS, draw, values
 from neoxargs.train.model.layers import Make
+from neoxargs.train.model.loss import Vocabulary
 
 
 def one_process(seed: int = 1234) -> dict[str, Tensor]:
@@ -57,9 +58,15 @@ def test_no_two_parameters_are_drawn_alike() -> None:
         assert not any(torch.allclose(value / value.std(), other / other.std()) for other in drawn[:index])
 
 
-def test_padding_the_vocabulary_further_leaves_the_other_rows() -> None:
-    narrow, wide = (Make().at("x").parameter("w", (rows, 32), METHODS["normal"](0.02, 2, 32)) for rows in (64, 128))
-    assert torch.equal(narrow, wide[:64])
+def test_padding_the_vocabulary_further_changes_nothing_else() -> None:
+    narrow, wide = (
+        GPT(small(no_weight_tying=True), Vocabulary(61, padded), Make()).state_dict() for padded in (64, 128)
+    )
+    for name, value in narrow.items():
+        assert torch.equal(wide[name][: len(value)], value), name
+    for name in ("embedding.word_embeddings.weight", "output.weight"):
+        assert wide[name][:61].all()
+        assert not wide[name][61:].any()
 
 
 def test_a_slice_is_a_part_of_the_whole() -> None:

@@ -9,21 +9,22 @@ from torch import Tensor, nn
 
 from neoxargs.registry.model import Embedding, Init, Shape
 from neoxargs.registry.regularization import Regularization
-from neoxargs.train.model.init import draw
+from neoxargs.train.model.init import draw, first_rows
 from neoxargs.train.model.layers import Make, VocabEmbedding
+from neoxargs.train.model.loss import Vocabulary
 
 
 class TokenEmbedding(nn.Module):
     """Tokens (batch, seq) -> (batch, seq, hidden)."""
 
-    def __init__(self, rows: int, shape: Shape, init: Init, make: Make) -> None:
+    def __init__(self, vocabulary: Vocabulary, shape: Shape, init: Init, make: Make) -> None:
         super().__init__()
-        method = draw(init.init_method, init, shape)
-        self.word_embeddings = VocabEmbedding(rows, shape.hidden_size, method, make.at("word_embeddings"))
+        method = first_rows(vocabulary.size, draw(init.init_method, init, shape))
+        self.word_embeddings = VocabEmbedding(vocabulary.padded, shape.hidden_size, method, make.at("word_embeddings"))
 
     @property
     def weight(self) -> nn.Parameter:
-        """(rows / tensor ranks, hidden); the output layer's too, unless `no_weight_tying`."""
+        """(padded vocabulary / tensor ranks, hidden); the output layer's too, unless `no_weight_tying`."""
         return self.word_embeddings.weight
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from neoxargs.registry.model import Init, Shape
 from neoxargs.resolve.config import Config
 from neoxargs.train.model.block import TransformerBlock
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
-from neoxargs.train.model.init import draw
+from neoxargs.train.model.init import draw, first_rows
 from neoxargs.train.model.layers import Make
 from neoxargs.train.model.loss import Loss, Readout, Vocabulary
 from neoxargs.train.model.norm import norm
@@ -24,10 +24,13 @@ from neoxargs.train.model.norm import norm
 class OutputLayer(nn.Module):
     """The vocabulary's directions: a matrix of its own, or the token embedding's if `tied` is given."""
 
-    def __init__(self, rows: int, shape: Shape, init: Init, make: Make, tied: nn.Parameter | None = None) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, shape: Shape, init: Init, make: Make, tied: nn.Parameter | None = None
+    ) -> None:
         super().__init__()
-        own = draw(init.init_method, init, shape)
-        self.weight = make.parameter("weight", (rows, shape.hidden_size), own, split=0) if tied is None else tied
+        size = (vocabulary.padded, shape.hidden_size)
+        method = first_rows(vocabulary.size, draw(init.init_method, init, shape))
+        self.weight = make.parameter("weight", size, method, split=0) if tied is None else tied
 
     def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
         """`finish` turns the readout into a loss or logits here, inside, where ZeRO-3 has gathered the weight."""
@@ -40,14 +43,14 @@ class GPT(nn.Module):
     def __init__(self, config: Config, vocabulary: Vocabulary, make: Make) -> None:
         super().__init__()
         shape, init = config.shape, config.init
-        self.embedding = TokenEmbedding(vocabulary.padded, shape, init, make.at("embedding"))
+        self.embedding = TokenEmbedding(vocabulary, shape, init, make.at("embedding"))
         self.positions = PositionEmbedding(shape, config.embedding, init, config.regularization, make.at("positions"))
         self.layers = nn.ModuleList(
             TransformerBlock(config, make.at(f"layers.{index}")) for index in range(shape.num_layers)
         )
         self.final_norm = norm(shape.hidden_size, config.norm)
         tied = None if config.embedding.no_weight_tying else self.embedding.weight
-        self.output = OutputLayer(vocabulary.padded, shape, init, make.at("output"), tied)
+        self.output = OutputLayer(vocabulary, shape, init, make.at("output"), tied)
         self.loss = Loss(vocabulary, make.tensor)
         #: Recompute activations in runs of this many layers in the backward pass; 0 keeps them all.
         self.checkpoint_layers = 0
@@ -73,12 +76,12 @@ def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
     shape, embedding, init = config.shape, config.embedding, config.init
-    token_embedding = (TokenEmbedding, vocabulary.padded, shape, init, make.at("embedding"))
+    token_embedding = (TokenEmbedding, vocabulary, shape, init, make.at("embedding"))
     positions = LayerSpec(PositionEmbedding, shape, embedding, init, config.regularization, make.at("positions"))
     blocks = [LayerSpec(TransformerBlock, config, make.at(f"layers.{index}")) for index in range(shape.num_layers)]
     final_norm = LayerSpec(FinalNorm, config)
     if embedding.no_weight_tying:
-        output = LayerSpec(OutputLayer, vocabulary.padded, shape, init, make.at("output"))
+        output = LayerSpec(OutputLayer, vocabulary, shape, init, make.at("output"))
         return [LayerSpec(*token_embedding), positions, *blocks, final_norm, output]
     tie = {"tied_weight_attr": "word_embeddings.weight"}
     first = TiedLayerSpec("embedding", *token_embedding, **tie)

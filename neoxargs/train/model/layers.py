@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from neoxargs.train.mesh import ALONE, Axis
 from neoxargs.train.model.communicate import copy_and_multiply, sum_over_ranks
-from neoxargs.train.model.init import Draw, values, zeros
+from neoxargs.train.model.init import CPU, Draw, values, zeros
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Make:
 
     seed: int = 1234
     tensor: Axis = ALONE
+    device: torch.device = CPU
+    """Where initial values are drawn; the parameters themselves are born wherever new tensors are."""
     path: str = ""
 
     def at(self, name: str) -> Make:
@@ -42,7 +44,7 @@ class Make:
         """
         # As the surroundings want new tensors: deepspeed.zero.Init and torch.device() set device and dtype.
         like = torch.empty(0)
-        whole = values(shape, method, self.seed, self._name(name))
+        whole = values(shape, method, self.seed, self._name(name), self.device)
         mine = whole if split is None else whole.chunk(self.tensor.size, split)[self.tensor.rank]
         # A copy: a slice would keep the whole alive, and torch's fused AdamW misreads weights that are not contiguous.
         parameter = nn.Parameter(mine.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format))
