@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -92,7 +93,7 @@ def run(config: dict[str, Any]) -> float:
     """Median tokens/s of a run's second half."""
     folder = Path(config["run_dir"])
     file = folder / "run.yml"
-    file.write_text(json.dumps(config))  # YAML reads JSON
+    file.write_text(json.dumps({**config, "master_port": _free_port()}))  # YAML reads JSON
     command = [sys.executable, str(ROOT / "deepy.py"), "train.py", str(file)]
     environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
@@ -101,6 +102,12 @@ def run(config: dict[str, Any]) -> float:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     speeds = [row["tokens_per_second"] for row in rows if row["event"] == "step"]
     return statistics.median(speeds[len(speeds) // 2 :])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def matrix_product_gflops(size: int = 1024, seconds: float = 1.0) -> float:

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 import torch.distributed
 
+from neoxargs.problems import Problem, Problems
+
 #: A collective that waits longer than this fails instead of hanging for ever when another rank has died.
 TIMEOUT = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "30")))
 
@@ -115,4 +117,9 @@ def connect(backend: str) -> None:
         # On a CPU init_distributed compiles a shared-memory all-reduce that only inference uses: a minute, and a
         # run killed meanwhile leaves a lock that stops every later one.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        deepspeed.init_distributed(backend, timeout=TIMEOUT, verbose=False)
+        try:
+            deepspeed.init_distributed(backend, timeout=TIMEOUT, verbose=False)
+        except torch.distributed.DistNetworkError as error:
+            where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            hint = "another run may use the port: `master_port` chooses one"
+            raise Problems([Problem(f"the ranks cannot meet at {where}: {error}", hint=hint)]) from error
