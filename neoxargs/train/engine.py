@@ -14,6 +14,7 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed
+from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ class Result:
 
 def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh) -> Pipelined | Plain:
     """The model of `config` on this rank, with its optimizer and schedule. json: DeepSpeed's configuration."""
-    make = Make(config.training.seed, mesh.tensor)
+    make = Make(config.training.seed, mesh.tensor, _draws_weights(config))
     pipelined = config.parallel.pipe_parallel_size >= 1
     with quiet():
         module = (
@@ -138,6 +139,12 @@ class Plain:
             torch.distributed.all_reduce(mean, group=self.mesh.data.group)
             mean /= self.mesh.data.size
         return mean
+
+
+def _draws_weights(config: Config) -> torch.device:
+    """Which device draws the initial weights."""
+    name = "cpu" if config.init.use_cpu_initialization else get_accelerator().current_device_name()
+    return torch.device(name)
 
 
 def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) -> PipelineModule:
