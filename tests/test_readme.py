@@ -30,6 +30,7 @@ def run(command: str, folder: Path, *more: str) -> subprocess.CompletedProcess[s
 @pytest.mark.timeout(900)
 def test_every_command_runs(tmp_path: Path) -> None:
     here = ["--set", f"save={tmp_path}/quickstart", "--set", "train_iters=10", "--set", "tensorboard_dir=null"]
+    here += ["--set", f"sample_output_file={tmp_path}/samples.txt"]
     for command in deepy_commands():
         launches = re.search(r"deepy\.py (train|generate)\.py", command)
         done = run(command, tmp_path, *(here if launches and "train_iters" not in command else []))
