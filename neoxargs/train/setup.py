@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import logging
 import os
@@ -21,6 +22,9 @@ from neoxargs.problems import Problem, Problems
 
 #: A collective that waits longer than this fails instead of hanging for ever when another rank has died.
 TIMEOUT = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "30")))
+
+#: Settings of mallopt(3): how many blocks may be mapped on their own, how much unused memory is kept.
+_M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,20 @@ def _use_cpu() -> None:
     ranks_here = os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(ranks_here)))
+    _keep_freed_memory()
     # Adam's moments of rarely seen words decay into denormal numbers, which a CPU handles a hundred times slower.
     torch.set_flush_denormal(True)
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library reuse large blocks instead of handing each back to the system, which clears it page by page.
+
+    Logits, their gradients and the embedding's are such blocks: a tenth of a step at a vocabulary of 50,304.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+    if mallopt:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, -1)
 
 
 def connect(backend: str) -> None:
