@@ -4,13 +4,17 @@ The norm that gradients are clipped by: DeepSpeed takes "not split by tensor par
 other rank", so biases and norms of all pipeline stages but the first are left out of it, and tied embeddings count
 twice. A run with pipeline stages would be clipped otherwise than one without.
 
+The loss scale of fp16: gradients are divided by it, but the loss was never multiplied. So small gradients vanish,
+overflows pass unseen, and clipping never clips.
+
 The first step in fp16 and bf16: to allocate the optimizer's state, DeepSpeed lets it step on zero gradients. That
 decays the weights once at the full learning rate, and Adam's bias corrections are one step ahead ever after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,7 +42,7 @@ def install(engine: Any, mesh: Mesh) -> None:
 
     engine.clip_fp32_gradients = lambda: _clip(engine, mesh)
     if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
-        _replace_norm(engine.optimizer, mesh)
+        _replace_norm(engine.optimizer, _LossScale(engine), mesh)
         _forget_first_step(engine.optimizer)
 
 
@@ -58,8 +62,8 @@ def _clip(engine: Any, mesh: Mesh) -> None:
         torch._foreach_mul_([weight.grad for weight in weights if weight.grad is not None], factor)
 
 
-def _replace_norm(optimizer: Any, mesh: Mesh) -> None:
-    """fp16 and bf16 without ZeRO: the gradients are those of the fp32 copies, still multiplied by the loss scale."""
+def _replace_norm(optimizer: Any, scale: _LossScale, mesh: Mesh) -> None:
+    """The gradients are those of the fp32 copies, still multiplied by the loss scale."""
     unscale_and_clip = optimizer.unscale_and_clip_grads
     pairs = [
         (weight, copy)
@@ -69,10 +73,31 @@ def _replace_norm(optimizer: Any, mesh: Mesh) -> None:
 
     def with_our_norm(_: Tensor, apply_scale: bool = True) -> Any:
         norm = gradient_norm([(weight, copy.grad) for weight, copy in pairs], mesh)
-        optimizer._global_grad_norm = norm / optimizer.loss_scale_config.cur_scale
-        return unscale_and_clip(norm, apply_scale)
+        optimizer._global_grad_norm = norm / scale.used
+        with scale.as_used():
+            return unscale_and_clip(norm, apply_scale)
 
     optimizer.unscale_and_clip_grads = with_our_norm
+
+
+class _LossScale:
+    """Multiplies losses on their way to `engine.backward`; knows by what, for the scale moves before it is undone."""
+
+    def __init__(self, engine: Any) -> None:
+        self.state = engine.optimizer.loss_scale_config
+        self.used = 1.0
+        self.inner = engine.backward
+        engine.backward = self.backward
+
+    def backward(self, loss: Tensor) -> Any:
+        self.used = float(self.state.cur_scale) if self.state.use_grad_scaling else 1.0
+        return self.inner(loss * self.used)
+
+    @contextmanager
+    def as_used(self) -> Iterator[None]:
+        moved, self.state.cur_scale = self.state.cur_scale, self.used
+        yield
+        self.state.cur_scale = moved
 
 
 def _forget_first_step(optimizer: Any) -> None:

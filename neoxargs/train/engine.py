@@ -182,31 +182,41 @@ def _partitioned_from_the_start(config: Config, json: dict[str, Any], mesh: Mesh
 def _initialize(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh) -> Any:
     groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
     ours = optimizer.build(config, groups)
-    engine, *_ = deepspeed.initialize(
-        model=module,
-        optimizer=ours,
-        model_parameters=groups,
-        lr_scheduler=None if config.scheduler.type else lambda base: _schedule(config, base),
-        mpu=None if isinstance(module, PipelineModule) else Mpu(mesh),
-        config=_settings(json, isinstance(module, PipelineModule)),
-    )
+    pipelined = isinstance(module, PipelineModule)
+    try:
+        engine, *_ = deepspeed.initialize(
+            model=module,
+            optimizer=ours,
+            model_parameters=groups,
+            lr_scheduler=None if config.scheduler.type else lambda base: _schedule(config, base),
+            mpu=None if pipelined else Mpu(mesh),
+            config=_settings(json, pipelined, ours is not None),
+        )
+    except (ValueError, ImportError, IndexError, RuntimeError) as error:
+        if ours is None:  # DeepSpeed builds it from compiled code that is not there for every device
+            raise Problems(
+                [Problem(f"optimizer.type ({config.optimizer.type}) cannot be used here: {error}")]
+            ) from error
+        raise
     return engine
 
 
-def _settings(json: dict[str, Any], pipelined: bool) -> dict[str, Any]:
+def _settings(json: dict[str, Any], pipelined: bool, ours: bool) -> dict[str, Any]:
     """DeepSpeed's configuration: our optimizers may be used with ZeRO, and our log lines take the place of its own."""
     settings = {key: value for key, value in json.items() if (key, value) != STEPS_PER_PRINT}
-    if _shares_out_anyway(json, pipelined):
+    if ours and _shares_out_anyway(json, pipelined):
         settings["zero_optimization"] = {**json.get("zero_optimization", {}), "stage": 1}
     return {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, **settings}
 
 
 def _shares_out_anyway(json: dict[str, Any], pipelined: bool) -> bool:
-    """bf16 without ZeRO, where DeepSpeed has nothing but an optimizer that divides its state as ZeRO-1 does.
+    """Half precision without ZeRO, where DeepSpeed has nothing that works but what divides its state as ZeRO-1 does.
 
-    Called by its name, stage 1, it can also be resumed and accept gradients summed in fp32.
+    For bf16 in a pipeline it takes such an optimizer anyway; called stage 1, that one can also be resumed, and accept
+    gradients summed in fp32. In fp16 the pipeline engine forgets the loss scale without ZeRO.
     """
-    if json.get("zero_optimization", {}).get("stage", 0) or not json.get("bf16", {}).get("enabled"):
+    half = any(json.get(section, {}).get("enabled") for section in ("bf16", "fp16"))
+    if not half or json.get("zero_optimization", {}).get("stage", 0):
         return False
     return pipelined or json.get("data_types", {}).get("grad_accum_dtype") == "fp32"
 

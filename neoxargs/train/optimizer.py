@@ -1,4 +1,4 @@
-"""The optimizer: torch's fused kernels for Adam and SGD, DeepSpeed's own for everything else.
+"""The optimizer: torch's fused kernels for Adam and SGD, ours for what only GPT-NeoX has, DeepSpeed's for the rest.
 
 `Adam` decays weights directly (AdamW), as DeepSpeed's and therefore GPT-NeoX's does, unless `adam_w_mode: false`.
 """
@@ -13,6 +13,7 @@ from torch import nn
 
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.resolve.config import Config
+from neoxargs.train import optimizers
 
 ParameterGroups = list[dict[str, Any]]
 
@@ -79,6 +80,22 @@ def _sgd(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimi
     )
 
 
+def _lion(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    beta1, beta2 = params.betas or (0.9, 0.99)
+    return optimizers.Lion(groups, params.lr or 0.0, (beta1, beta2))
+
+
+def _sm3(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    eps = 1e-30 if params.eps is None else params.eps
+    return optimizers.SM3(groups, params.lr or 0.0, params.momentum or 0.0, params.beta, eps)
+
+
+def _madgrad(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    momentum = 0.9 if params.momentum is None else params.momentum
+    eps = 1e-6 if params.eps is None else params.eps
+    return optimizers.Madgrad(groups, params.lr or 0.0, momentum, eps=eps)
+
+
 def _moments(params: OptimizerParams) -> dict[str, Any]:
     beta1, beta2 = params.betas or (0.9, 0.999)
     return {"lr": params.lr or 0.0, "betas": (beta1, beta2), "eps": 1e-8 if params.eps is None else params.eps}
@@ -89,5 +106,8 @@ _BUILDERS: dict[str, Callable[[ParameterGroups, OptimizerParams], torch.optim.Op
     "adamw": _adamw,
     "cpu_adam": _cpu_adam,
     "cpu_torch_adam": _adam,
+    "lion": _lion,
+    "madgrad_wd": _madgrad,
     "sgd": _sgd,
+    "sm3": _sm3,
 }

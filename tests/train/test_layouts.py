@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from ranks import run_ranks
-from trials import Losses, Trial, resume, train
+from trials import Losses, Trial, overflow, resume, train
 
 STEPS = 30
 PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
 RECOMPUTE = {"checkpoint_activations": True}
 BF16 = {"bf16": {"enabled": True}}
+FP16 = {"fp16": {"enabled": True, "initial_scale_power": 8}}
 
 
 def zero(stage: int) -> dict[str, object]:
@@ -29,6 +30,8 @@ ONE_PROCESS = {
     "pipeline, recomputed": Trial(PIPE | RECOMPUTE | {"checkpoint_num_layers": 2}),
     "bf16": Trial({}, BF16),
     "bf16, pipeline": Trial(PIPE, BF16),
+    "fp16": Trial({}, FP16),
+    "fp16, pipeline": Trial(PIPE, FP16),
 }
 TWO_PROCESSES = {
     "tp2": Trial(TENSOR),
@@ -52,14 +55,14 @@ def losses() -> dict[str, Losses]:
     """What rank 0 reports of every layout; all ranks must report the same."""
     found: dict[str, Losses] = {}
     for world, trials in ((1, ONE_PROCESS), (2, TWO_PROCESSES), (4, FOUR_PROCESSES)):
-        ranks = run_ranks(train, world, trials, STEPS, timeout=200)
+        ranks = run_ranks(train, world, trials, STEPS, timeout=400)
         assert all(rank == ranks[0] for rank in ranks)
         found |= ranks[0]
     return found
 
 
-FP32 = [name for name in (ONE_PROCESS | TWO_PROCESSES | FOUR_PROCESSES) if not name.startswith("bf16")]
-HALF = [name for name in (ONE_PROCESS | TWO_PROCESSES) if name.startswith("bf16")]
+FP32 = [name for name in (ONE_PROCESS | TWO_PROCESSES | FOUR_PROCESSES) if not name.startswith(("bf16", "fp16"))]
+HALF = [name for name in (ONE_PROCESS | TWO_PROCESSES) if name not in FP32]
 
 
 @pytest.mark.timeout(600)
@@ -74,11 +77,20 @@ def test_fp32_gives_the_same_curve(losses: dict[str, Losses], name: str) -> None
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", HALF)
-def test_bf16_follows_it_at_its_precision(losses: dict[str, Losses], name: str) -> None:
+def test_half_precision_follows_it(losses: dict[str, Losses], name: str) -> None:
     here, plain = losses[name], losses["plain"]
     assert here.train[0] == pytest.approx(plain.train[0], abs=1e-3)
     assert here.train == pytest.approx(plain.train, abs=3e-2)
     assert here.norms[:5] == pytest.approx(plain.norms[:5], rel=3e-2)
+
+
+@pytest.mark.parametrize("layout", [{}, PIPE])
+def test_fp16_skips_steps_until_the_loss_scale_fits(layout: dict[str, object]) -> None:
+    too_large = {"fp16": {"enabled": True, "initial_scale_power": 30, "hysteresis": 1}}
+    losses, skipped, stood_still = run_ranks(overflow, 1, Trial(layout, too_large))[0]
+    assert skipped == [True] * 3
+    assert losses == [losses[0]] * 3
+    assert stood_still
 
 
 def test_it_learns(losses: dict[str, Losses]) -> None:
@@ -106,6 +118,6 @@ RESUMED_BY_TWO = {
 @pytest.mark.parametrize(("world", "trials"), [(1, RESUMED_ALONE), (2, RESUMED_BY_TWO)])
 def test_a_loaded_run_continues_bit_for_bit(tmp_path: Path, world: int, trials: dict[str, Trial]) -> None:
     with_dropout = {name: Trial(trial.config | DROPOUT, trial.deepspeed) for name, trial in trials.items()}
-    for rank in run_ranks(resume, world, with_dropout, str(tmp_path), timeout=200):
+    for rank in run_ranks(resume, world, with_dropout, str(tmp_path), timeout=400):
         for name, (unbroken, resumed) in rank.items():
             assert resumed == unbroken, name

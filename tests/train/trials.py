@@ -34,6 +34,7 @@ def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
 
     process = setup.start("gloo", seed=1)
     assert process.device.type == "cpu"
+    _allow_fp16()
     found = {}
     for name, trial in trials.items():
         built = Built(trial)
@@ -64,6 +65,27 @@ def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float]
         found[name] = losses[3:], [second.step() for _ in range(3)]
         mesh.destroy()
     return found
+
+
+def overflow(trial: Trial) -> tuple[list[float], list[bool], bool]:
+    """Losses of three steps on one batch, which of them were skipped, and whether the learning rate stood still."""
+    from neoxargs.train import mesh, setup
+
+    setup.start("gloo", seed=1)
+    _allow_fp16()
+    built = Built(trial)
+    rate = built.engine.learning_rate()
+    results = [built.engine.train_step(built.micro_batches(0)) for _ in range(3)]
+    same = built.engine.learning_rate() == rate
+    mesh.destroy()
+    return [result.loss for result in results], [result.skipped for result in results], same
+
+
+def _allow_fp16() -> None:
+    """DeepSpeed refuses fp16 on CPUs without instructions for it; torch computes it on any, slowly."""
+    from deepspeed.accelerator import get_accelerator
+
+    get_accelerator().is_fp16_supported = lambda: True
 
 
 class Built:

@@ -14,6 +14,11 @@ from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.spellings import shown
 
+#: Ours, torch's, and those of DeepSpeed that need no 1-bit messages.
+OPTIMIZERS = (
+    "Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD", "Lion", "sm3", "madgrad_wd", "Lamb", "Muon", "Adagrad",
+    "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop",
+)  # fmt: skip
 #: Parameter -> the values that are implemented; text is compared without regard to case. First the model's.
 MODEL: dict[str, tuple[Any, ...]] = {
     "pos_emb": ("learned", "none"),
@@ -38,9 +43,8 @@ MODEL: dict[str, tuple[Any, ...]] = {
 #: What only training reads: the optimizer, the data, checkpoints.
 TRAINING: dict[str, tuple[Any, ...]] = {
     "sequence_parallel": (False,),
-    "optimizer.type": ("Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD"),
+    "optimizer.type": OPTIMIZERS,
     "use_bnb_optimizer": (False,),
-    "scheduler.type": (None,),
     "amp.enabled": (False,),
     "torch_autocast.enabled": (False,),
     "elasticity.enabled": (False,),
@@ -70,13 +74,10 @@ LAYERS = ("global", "flash")
 
 #: What train.py leaves out without harm to the run: reports that it does not make yet.
 NOT_REPORTED: dict[str, tuple[Any, ...]] = {
-    "use_wandb": (None, False),
-    "use_comet": (None, False),
     "log_grad_pct_zeros": (False,),
     "log_param_norm": (False,),
     "log_optimizer_states": (False,),
     "log_gradient_noise_scale": (False,),
-    "profile": (False,),
     "memory_profiling": (False,),
     "peak_theoretical_tflops": (None,),
 }

@@ -47,8 +47,7 @@ OTHER: dict[str, Any] = {
     "num_unique_layers": 2,
     "fp16_lm_cross_entropy": True,
     "moe_num_experts": 4,
-    "optimizer.type": "Lamb",
-    "scheduler.type": "WarmupLR",
+    "optimizer.type": "OneBitLamb",
     "train_impl": "dpo",
     "train_epochs": 2,
     "z_loss": 0.1,
@@ -91,7 +90,7 @@ def test_what_is_not_built_is_told(name: str) -> None:
 
 
 def test_generating_needs_only_the_model() -> None:
-    config = configure("{optimizer: {type: Lamb}, use_wandb: true, norm: rmsnorm}")
+    config = configure("{optimizer: {type: OneBitLamb}, log_param_norm: true, norm: rmsnorm}")
     assert [problem.what for problem in unsupported(config, training=False)] == [
         "norm (rmsnorm) is not built into train.py yet"
     ]

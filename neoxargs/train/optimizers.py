@@ -1,0 +1,100 @@
+"""Optimizers that GPT-NeoX offers and torch does not have, in plain torch: for any device, with and without ZeRO.
+
+Each keeps torch's contract: state per parameter, saved and restored by `state_dict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class _PerTensor(Optimizer):
+    """An optimizer that is described by what it does to one tensor."""
+
+    def update(self, weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        for weight, group in self._weights():
+            assert weight.grad is not None
+            self.update(weight, weight.grad, self.state[weight], group)
+
+    def _weights(self) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
+        for group in self.param_groups:
+            yield from ((weight, group) for weight in group["params"] if weight.grad is not None)
+
+
+class Lion(_PerTensor):
+    """Moves every weight by the learning rate, in the direction of the momentum's sign.
+
+    Chen et al. 2023, arXiv:2302.06675, algorithm 2, with decoupled weight decay.
+    """
+
+    def __init__(self, groups: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0):
+        super().__init__(groups, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    def update(self, weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        momentum = state.setdefault("momentum", torch.zeros_like(weight))
+        (beta1, beta2), lr = group["betas"], group["lr"]
+        weight.mul_(1 - lr * group["weight_decay"])
+        weight.add_(torch.lerp(gradient, momentum, beta1).sign_(), alpha=-lr)
+        momentum.lerp_(gradient, 1 - beta2)
+
+
+class SM3(_PerTensor):
+    """Adagrad with one accumulator per row and per column instead of one per weight.
+
+    Anil et al. 2019, arXiv:1901.11150, algorithm SM3-II. beta: 0 sums squares, otherwise they decay by it.
+    """
+
+    def __init__(self, groups: Any, lr: float, momentum: float = 0.0, beta: float = 0.0, eps: float = 1e-30):
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "beta": beta, "eps": eps})
+
+    def update(self, weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        beta = group["beta"]
+        slices = state.setdefault("slices", [gradient.new_zeros(_only(weight, d)) for d in range(weight.dim())])
+        bound = slices[0]
+        for other in slices[1:]:
+            bound = torch.minimum(bound, other)
+        squares = (bound * beta if beta else bound) + gradient.square() * ((1 - beta) if beta else 1)
+        for dimension, largest in enumerate(slices):
+            others = [d for d in range(weight.dim()) if d != dimension]
+            now = squares.amax(others, keepdim=True) if others else squares
+            largest.copy_(now if beta else torch.maximum(largest, now))
+        step = gradient * (squares + group["eps"]).rsqrt_()
+        if group["momentum"]:
+            step = state.setdefault("momentum", torch.zeros_like(weight)).lerp_(step, 1 - group["momentum"])
+        weight.add_(step, alpha=-group["lr"])
+
+
+def _only(weight: Tensor, dimension: int) -> list[int]:
+    """The weight's shape with 1 everywhere but in one dimension."""
+    return [size if d == dimension else 1 for d, size in enumerate(weight.shape)]
+
+
+class Madgrad(_PerTensor):
+    """Dual averaging with cube roots instead of square roots, around the initial weights.
+
+    Defazio and Jelassi 2021, arXiv:2101.11075, algorithm 1, with decoupled weight decay as in GPT-NeoX.
+    """
+
+    def __init__(self, groups: Any, lr: float, momentum: float = 0.9, weight_decay: float = 0.0, eps: float = 1e-6):
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "eps": eps})
+
+    def update(self, weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        if not state:
+            state.update(step=0, start=weight.clone(), total=torch.zeros_like(weight), squares=torch.zeros_like(weight))
+        lr = group["lr"] + group["eps"]
+        size = lr * (state["step"] + 1) ** 0.5
+        state["step"] += 1
+        state["total"].add_(gradient, alpha=size)
+        state["squares"].addcmul_(gradient, gradient, value=size)
+        root = state["squares"].pow(1 / 3).add_(group["eps"])
+        weight.mul_(1 - group["lr"] * group["weight_decay"])
+        weight.lerp_(state["start"].addcdiv(state["total"], root, value=-1), 1 - group["momentum"])
