@@ -22,7 +22,7 @@ from typing import Any
 from neoxargs.train.mesh import Axis
 
 
-def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout: float = 60) -> list[Any]:
+def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout: float = 150) -> list[Any]:
     """`function(*arguments)` on every rank; the results in rank order.
 
     torch.distributed is up when it is called, one thread per rank. The first rank that fails or the end of the time
