@@ -1,0 +1,84 @@
+"""Threads, seeds and silence of a rank."""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+from neoxargs.train import setup
+
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"LOCAL_SIZE": "1"}, CORES),
+        ({"LOCAL_SIZE": str(CORES)}, 1),
+        ({"LOCAL_SIZE": "64"}, 1),
+        ({"LOCAL_WORLD_SIZE": str(CORES), "WORLD_SIZE": "1"}, 1),
+        ({"WORLD_SIZE": "1"}, CORES),
+        ({"LOCAL_SIZE": "1", "OMP_NUM_THREADS": "3"}, 5),
+    ],
+)
+def test_ranks_share_the_cores_unless_told(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: int
+) -> None:
+    for name in ("LOCAL_SIZE", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    torch.set_num_threads(5)
+    setup._use_cpu()
+    assert torch.get_num_threads() == expected
+
+
+def drawn() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def test_seeds() -> None:
+    setup.set_seeds(7)
+    first = drawn()
+    setup.set_seeds(7)
+    assert drawn() == first
+    setup.set_seeds(7, stream=1)
+    assert not set(drawn()) & set(first)
+
+
+def test_quiet_swallows_what_is_printed_and_restores(capsys: pytest.CaptureFixture[str]) -> None:
+    with setup.quiet():
+        print("chatter")
+        warnings.warn("old", FutureWarning, stacklevel=1)
+    print("kept")
+    assert capsys.readouterr().out == "kept\n"
+
+
+def alone() -> setup.Process:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR"):
+        del os.environ[name]
+    torch.distributed.destroy_process_group()
+    process = setup.start("nccl", seed=1)
+    assert torch.distributed.get_world_size() == 1
+    assert torch.distributed.get_backend() == "gloo"
+    return process
+
+
+def test_without_a_launcher_a_process_is_a_run_of_its_own() -> None:
+    assert run_ranks(alone, 1)[0] == setup.Process(0, 0, 1, torch.device("cpu"))
