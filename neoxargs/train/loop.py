@@ -76,7 +76,7 @@ class Loop:
         batches = self.data.train(self.position.samples)
         reason = ""
         with StopRequest(self.device) as request:
-            while self.position.iteration < self.training.train_iters and not reason:
+            while self._goes_on() and not reason:
                 request.ask()
                 self._step(batches)
                 iteration = self.position.iteration
@@ -90,6 +90,9 @@ class Loop:
             self._evaluate("test")
         self._save()
         return Outcome(self.position.iteration, reason, self.saver.last)
+
+    def _goes_on(self) -> bool:
+        return self.position.iteration < self.training.train_iters and self.training.do_train is not False
 
     def _step(self, batches: Batches) -> None:
         lr, began = self.engine.learning_rate(), time.perf_counter()

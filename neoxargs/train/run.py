@@ -91,6 +91,7 @@ def _facts(config: Config, ranks: int, start: int, rows: int) -> Run:
         ranks=ranks,
         parameters=arithmetic.parameters(config, rows),
         flops_per_token=arithmetic.flops_per_token(config, rows),
+        peak_tflops=config.logging.peak_theoretical_tflops,
         unigram_entropy=_unigram_entropy(config.data.data_path),
     )
 

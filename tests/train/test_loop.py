@@ -135,6 +135,12 @@ def test_a_resumed_run_goes_on_where_it_was_in_iterations_and_samples() -> None:
     assert run.data.consumed == 16  # type: ignore[attr-defined]
 
 
+def test_do_train_false_only_evaluates() -> None:
+    run = loop(do_train=False, start=4, save="x")
+    run.run()
+    assert happened(run) == [("validation", 4)]
+
+
 def test_a_finished_run_that_is_started_again_does_not_save_again() -> None:
     run = loop(start=6, save="x")
     run.run()

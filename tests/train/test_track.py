@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,12 @@ def test_console(tmp_path: Path) -> None:
 def test_console_says_what_is_unusual(tmp_path: Path) -> None:
     lines: list[str] = []
     console = Console(1, lines.append)
-    console.on_start(run(tmp_path, start=3))
+    console.on_start(replace(run(tmp_path, start=3), peak_tflops=0.1))
     console.on_step(step(4, grad_norm=None, skipped=True))
     console.on_end(Outcome(4, "SIGTERM", None))
     assert lines[0] == "continuing after iteration 3"
     assert "grad norm" not in lines[1]
+    assert "0.0123 TFLOP/s per rank (12.3% of its peak)" in lines[1]
     assert lines[1].endswith("| 1 skipped")
     assert lines[2] == "stopped after iteration 4: SIGTERM"
 

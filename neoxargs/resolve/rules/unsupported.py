@@ -79,7 +79,6 @@ NOT_REPORTED: dict[str, tuple[Any, ...]] = {
     "log_optimizer_states": (False,),
     "log_gradient_noise_scale": (False,),
     "memory_profiling": (False,),
-    "peak_theoretical_tflops": (None,),
 }
 
 

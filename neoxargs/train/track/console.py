@@ -62,7 +62,7 @@ def line(run: Run, window: list[Step]) -> str:
         parts.append(f"grad norm {last.grad_norm:.3g}")
     parts += [
         f"{run.tokens_per_step / seconds:,.0f} tokens/s",
-        f"{tflops(run, seconds):.3g} TFLOP/s per rank",
+        f"{tflops(run, seconds):.3g} TFLOP/s per rank{_share(run, seconds)}",
         f"{duration((run.iterations - last.iteration) * seconds)} left",
         f"{last.iteration * run.samples_per_step:,} samples",
     ]
@@ -73,6 +73,10 @@ def line(run: Run, window: list[Step]) -> str:
 def tflops(run: Run, seconds: float) -> float:
     """Arithmetic done by one rank, in 10^12 operations a second, for steps of this length."""
     return run.flops_per_token * run.tokens_per_step / seconds / run.ranks / 1e12
+
+
+def _share(run: Run, seconds: float) -> str:
+    return f" ({tflops(run, seconds) / run.peak_tflops:.1%} of its peak)" if run.peak_tflops else ""
 
 
 def duration(seconds: float) -> str:

@@ -28,10 +28,10 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axes = figure.add_subplot()
     axes.plot(*zip(*steps, strict=True), linewidth=0.8, alpha=0.35, color="tab:blue")
     axes.plot(*zip(*smooth(steps), strict=True), linewidth=1.6, color="tab:blue", label="training")
-    for split, marker in (("validation", "o"), ("test", "s")):
+    for split, color in (("validation", "tab:orange"), ("test", "tab:green")):
         points = [(row["step"], row["loss"]) for row in rows if row.get("split") == split]
         if points:
-            axes.plot(*zip(*points, strict=True), marker=marker, markersize=4, color="tab:orange", label=split)
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=color, label=split)
     entropy = next((row["unigram_entropy"] for row in reversed(rows) if "unigram_entropy" in row), None)
     if entropy is not None:
         axes.axhline(entropy, linestyle=":", color="gray", label="unigram entropy")

@@ -24,7 +24,7 @@ class Progress(Tracker):
             TextColumn("{task.fields[speed]} tokens/s"),
             TimeRemainingColumn(),
         )
-        self.bar = Bar(*columns, console=console, transient=True)
+        self.bar = Bar(*columns, console=console, transient=True, refresh_per_second=4)
 
     def write(self, text: str) -> None:
         """A line above the bar."""

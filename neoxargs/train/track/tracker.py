@@ -25,6 +25,8 @@ class Run:
     parameters: int
     flops_per_token: float
     """Forward and backward."""
+    peak_tflops: float | None = None
+    """What one rank's device can do at most, in 10^12 operations a second."""
     unigram_entropy: float | None = None
     """Loss, in nats per token, of a model that knows only how often each token occurs."""
 
