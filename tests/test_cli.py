@@ -153,6 +153,18 @@ def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothin
     assert main(["my_script.py", *BOTH, *wanted, "--dry-run"]) == 0
 
 
+@pytest.mark.parametrize("form", [["--dry-run"], ["--emit", "deepspeed"]])
+def test_showing_a_run_that_would_be_refused_fails(capsys, nothing_starts, form):
+    for script, wanted in (("train.py", "adlr_autoresume=true"), ("generate.py", "gpt_j_residual=true")):
+        Path(script).touch()
+        assert main([script, *BOTH, *form]) == 0
+        capsys.readouterr()
+        assert main([script, *BOTH, "--set", wanted, *form]) == 1
+        shown = capsys.readouterr()
+        assert f"warning: {wanted.partition('=')[0]} (true) is not built into train.py yet" in shown.err
+        assert '"train_batch_size": 2' in shown.out
+
+
 def test_a_missing_configuration_is_a_problem(capsys):
     assert main(["check", "configs/smal"]) == 1
     assert "did you mean small.yml?" in capsys.readouterr().err

@@ -18,10 +18,11 @@ from neoxargs.launch.settle import Settled, settle
 from neoxargs.launch.show import Form, dry_run, emitted, facts
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve import read_files
+from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.unsupported import unsupported
 
-#: The script whose needs and abilities are known.
-TRAINER = "train.py"
+#: The script whose needs and abilities are known; of the other one of ours, only the model's.
+TRAINER, GENERATOR = "train.py", "generate.py"
 
 
 def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: str | None) -> int:
@@ -50,10 +51,11 @@ def show(
     """Print what would be started (`--dry-run`), or one of its forms (`--emit`)."""
     path = found_script(script)
     settled = _settled(path, files, overrides, directory, gpus)
-    _warn([*settled.warnings, *map(_as_warning, missing_files(settled.config))])
+    refused = _unsupported(path, settled.config)
+    _warn([*settled.warnings, *map(_as_warning, [*missing_files(settled.config), *refused])])
     launched = command(settled.config, settled.resources, path, os.environ)
     print(_shown(settled, launched, form, as_json))
-    return 0
+    return int(any(problem.severity == "error" for problem in refused))
 
 
 def found_script(script: str) -> str:
@@ -80,14 +82,20 @@ def _settled(
 
 def _refuse_what_cannot_run(script: str, settled: Settled) -> None:
     """Of our own trainer all needs are known; another script may do without the files that are named."""
-    missing = missing_files(settled.config)
-    if Path(script).name != TRAINER:
-        _warn(map(_as_warning, missing))
-        return
-    problems = [*missing, *unnamed_files(settled.config), *unsupported(settled.config)]
+    missing, problems = missing_files(settled.config), _unsupported(script, settled.config)
+    if Path(script).name == TRAINER:
+        problems = [*missing, *unnamed_files(settled.config), *problems]
+    else:
+        problems += map(_as_warning, missing)
     if any(problem.severity == "error" for problem in problems):
         raise Problems([*problems, *settled.warnings])
     _warn(problems)
+
+
+def _unsupported(script: str, config: Config) -> list[Problem]:
+    """What a script of ours cannot do with this configuration; nothing is known of another one."""
+    name = Path(script).name
+    return unsupported(config, training=name == TRAINER) if name in (TRAINER, GENERATOR) else []
 
 
 def _as_warning(problem: Problem) -> Problem:
