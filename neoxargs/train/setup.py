@@ -42,8 +42,19 @@ class Process:
         return self.rank == 0
 
 
+#: What DeepSpeed makes torch warn of, on every rank, and nobody who runs it can change: names that torch gives up,
+#: and receive buffers that require a gradient (the pipeline takes what is written into them as new leaves).
+DEEPSPEEDS_OWN = (
+    r".*_into_tensor` is deprecated",
+    r".*_scatter_tensor` is deprecated",
+    "c10d::.*autograd kernel was not registered",
+)
+
+
 def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
     """Join the run. `backend` is `distributed_backend`: nccl means gloo where there is no GPU."""
+    for message in DEEPSPEEDS_OWN:
+        warnings.filterwarnings("ignore", message=message)
     _only_process_by_default()
     rank = int(os.environ["RANK"])
     local = int(os.environ["LOCAL_RANK"]) if local_rank is None else local_rank
