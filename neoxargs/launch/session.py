@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port
+from neoxargs.launch.earlier import overwritten
 from neoxargs.launch.files import missing_files, unnamed_files
 from neoxargs.launch.prepare import prepare, with_launch, with_text
 from neoxargs.launch.run import start
@@ -52,7 +53,10 @@ def show(
     path = found_script(script)
     settled = _settled(path, files, overrides, directory, gpus)
     refused = _unsupported(path, settled.config)
-    _warn([*settled.warnings, *map(_as_warning, [*missing_files(settled.config), *refused])])
+    missing = missing_files(settled.config)
+    if Path(path).name == TRAINER:
+        missing += overwritten(settled.config)
+    _warn([*settled.warnings, *map(_as_warning, [*missing, *refused])])
     launched = command(settled.config, settled.resources, path, os.environ)
     print(_shown(settled, launched, form, as_json))
     return int(any(problem.severity == "error" for problem in refused))
@@ -84,7 +88,7 @@ def _refuse_what_cannot_run(script: str, settled: Settled) -> None:
     """Of our own trainer all needs are known; another script may do without the files that are named."""
     missing, problems = missing_files(settled.config), _unsupported(script, settled.config)
     if Path(script).name == TRAINER:
-        problems = [*missing, *unnamed_files(settled.config), *problems]
+        problems = [*missing, *unnamed_files(settled.config), *overwritten(settled.config), *problems]
     else:
         problems += map(_as_warning, missing)
     if any(problem.severity == "error" for problem in problems):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from neoxargs.launch import summary
+from neoxargs.launch.earlier import overwritten
 from neoxargs.launch.files import missing_files, unnamed_files
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.problems import Place, Problem, Problems, render
@@ -45,7 +46,7 @@ def examined(
     except Problems as stop:
         return None, stop.problems
     missing = missing_files(settled.config)
-    softened = [*unnamed_files(settled.config), *(missing if gpus else [])]
+    softened = [*unnamed_files(settled.config), *(missing if gpus else overwritten(settled.config))]
     softened = [replace(problem, severity="warning") for problem in softened]
     problems = [*settled.warnings, *softened, *unsupported(settled.config)]
     return settled, problems if gpus else [*problems, *missing]

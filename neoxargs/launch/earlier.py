@@ -1,0 +1,30 @@
+"""Checkpoints that are there before a run starts: one that it would write over, one that it cannot begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from neoxargs.problems import Problem
+from neoxargs.resolve.config import Config
+
+#: What DeepSpeed calls the folder of a checkpoint, before the iteration.
+PREFIX = "global_step"
+
+
+def overwritten(config: Config) -> Iterator[Problem]:
+    """A run that begins anew where an earlier one saved would mix its files with the earlier run's."""
+    save = config.checkpoint.save
+    if not save or config.checkpoint.load:
+        return
+    iteration = newest(Path(save))
+    if iteration is not None:
+        hint = f"write load: {save} to continue, or another save"
+        what = f"save ({save}) holds a checkpoint of iteration {iteration}"
+        yield Problem(what, config.place("save"), hint)
+
+
+def newest(folder: Path) -> int | None:
+    """The last iteration of which there is a checkpoint, damaged or not; None without one."""
+    names = [path.name[len(PREFIX) :] for path in folder.glob(f"{PREFIX}*") if path.is_dir()]
+    return max((int(name) for name in names if name.isdigit()), default=None)

@@ -1,0 +1,60 @@
+"""An earlier run's checkpoints are noticed before a run starts."""
+
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+
+MODEL = """\
+num_layers: 2
+hidden_size: 64
+num_attention_heads: 4
+seq_length: 32
+max_position_embeddings: 32
+train_micro_batch_size_per_gpu: 2
+train_iters: 10
+tokenizer_type: ByteLevelTokenizer
+data_path: tokens
+save: out
+checkpoint_factor: 5
+"""
+
+
+@pytest.fixture(autouse=True)
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A folder with everything a run needs; what would be started is noted down."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("tokens.bin", "tokens.idx", "train.py", "other.py"):
+        Path(name).touch()
+    Path("a.yml").write_text(MODEL)
+    seen: list[str] = []
+    monkeypatch.setattr("neoxargs.launch.session.prepare", lambda *_: 0)
+    monkeypatch.setattr("neoxargs.launch.session.start", lambda launched, *_: seen.append(str(launched)) or 0)
+    return seen
+
+
+def test_an_earlier_run_is_not_written_over(capsys, started):
+    assert main(["train.py", "a.yml"]) == 0
+    for iteration in (20, 100):
+        Path(f"out/global_step{iteration}").mkdir(parents=True)
+    assert main(["train.py", "a.yml"]) == 1
+    shown = capsys.readouterr().err
+    assert "a.yml:10:1: error: save (out) holds a checkpoint of iteration 100\n" in shown
+    assert "  = write load: out to continue, or another save\n" in shown
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("words", [["train.py", "a.yml", "--set", "load=out"], ["train.py", "a.yml", "--set", "save=b"],
+                                   ["other.py", "a.yml"]])  # fmt: skip
+def test_who_continues_or_saves_elsewhere_may_start(started, words):
+    Path("out/global_step20").mkdir(parents=True)
+    assert main(words) == 0
+    assert len(started) == 1
+
+
+def test_showing_and_checking_warn_of_it(capsys):
+    Path("out/global_step20").mkdir(parents=True)
+    for words in (["train.py", "a.yml", "--dry-run"], ["check", "a.yml"]):
+        assert main(words) == 0
+        assert "warning: save (out) holds a checkpoint of iteration 20" in capsys.readouterr().err
