@@ -161,6 +161,10 @@ def _number_hint(node: Node) -> str:
     text = node.text.strip() if isinstance(node, Scalar) else ""
     if text.isdecimal() and text[0] == "0" and text.isascii():
         return f"write {int(text)}, or 0o{text.lstrip('0')} if it is octal"
+    likely = (text.replace("e_", "e-"), text.replace("_", ""))  # `1e_8`: the key beside the one that was meant
+    for number in likely if "_" in text else ():
+        if isinstance(read_plain(number), int | float):
+            return f"did you mean {number}?"
     return _without_brackets(node)
 
 

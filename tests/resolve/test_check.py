@@ -134,3 +134,10 @@ def test_every_default_fits_its_own_type(name: str) -> None:
     if not parameter.derived:
         default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
         assert conform(default, parameter.type) == default
+
+
+@pytest.mark.parametrize(("text", "hint"), [("1.0e_8", "did you mean 1.0e-8?"), ("5_e8", "did you mean 5e8?")])
+def test_a_number_with_an_underscore_too_many(text: str, hint: str) -> None:
+    with pytest.raises(Mismatch) as caught:
+        conform(plain(text), float)
+    assert caught.value.hint == hint

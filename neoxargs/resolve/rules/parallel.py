@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neoxargs.problems import Problem
-from neoxargs.resolve.rules.arithmetic import multiple
+from neoxargs.resolve.rules.arithmetic import divided, multiple
 from neoxargs.resolve.rules.declare import Contradiction, check, derive
 
 Refusal = tuple[str, str] | None
@@ -46,9 +46,10 @@ def gpus_hold_whole_copies(gpus: int, model_parallel_size: int, pipe_parallel_si
 
 
 @check
-def heads_divide_between_tensor_ranks(num_attention_heads: int, model_parallel_size: int) -> Refusal:
+def heads_divide_between_tensor_ranks(num_attention_heads: int, model_parallel_size: int, hidden_size: int) -> Refusal:
     """Every tensor parallel rank computes whole attention heads."""
-    return multiple("num_attention_heads", num_attention_heads, "model_parallel_size", model_parallel_size)
+    heads = num_attention_heads
+    return divided("num_attention_heads", heads, "model_parallel_size", model_parallel_size, hidden_size)
 
 
 @check
@@ -58,13 +59,15 @@ def kv_heads_divide_between_tensor_ranks(
     """Every tensor parallel rank holds whole key and value heads."""
     if num_kv_heads == num_attention_heads:
         return None
-    return multiple("num_kv_heads", num_kv_heads, "model_parallel_size", model_parallel_size)
+    return divided("num_kv_heads", num_kv_heads, "model_parallel_size", model_parallel_size, num_attention_heads)
 
 
 @check
-def hidden_divides_between_tensor_ranks(hidden_size: int, model_parallel_size: int) -> Refusal:
+def hidden_divides_between_tensor_ranks(
+    hidden_size: int, model_parallel_size: int, num_attention_heads: int
+) -> Refusal:
     """Every tensor parallel rank holds an equal slice of each layer."""
-    return multiple("hidden_size", hidden_size, "model_parallel_size", model_parallel_size)
+    return divided("hidden_size", hidden_size, "model_parallel_size", model_parallel_size, num_attention_heads)
 
 
 @check

@@ -95,3 +95,9 @@ def test_what_has_no_effect_is_a_warning(text: str) -> None:
 )
 def test_what_goes_together_in_a_run(text: str) -> None:
     assert configure(text).warnings == []
+
+
+def test_tensor_parallel_sizes_that_fit_are_named() -> None:
+    with pytest.raises(Problems) as caught:
+        configure("{model_parallel_size: 3, num_attention_heads: 8, hidden_size: 256}", gpus=3)
+    assert [p.hint.partition(";")[0] for p in caught.value.problems] == ["model_parallel_size can be 1, 2, 4 or 8"] * 2
