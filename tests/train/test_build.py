@@ -303,16 +303,16 @@ class TestCommandLine:
             == 0
         )
         told = capsys.readouterr().out.splitlines()
-        assert told[0] == "documents  1 in 1 sequences"
+        assert told[0] == "documents  1, long ones cut: 1 sequences"
         assert told[1] == "tokens     5 (0.80 bytes each), ByteLevelTokenizer of 257"
         assert told[2] == "entropy    1.055 nats per token, knowing only how often each occurs"
-        assert told[-1] == f"data_path: {prefix}"
+        assert told[-1] == f"for a run  data_path: {prefix}"
 
     def test_if_missing(self, tmp_path, capsys) -> None:
         (tmp_path / "x.txt").write_text("aabb")
         prefix = str(tmp_path / "data")
         arguments = ["--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", prefix, "--if-missing"]
-        for told in ("documents  1 in 1 sequences", f"{prefix}: 5 tokens, made before from the same text"):
+        for told in ("documents  1, long ones cut: 1 sequences", f"{prefix}: 5 tokens, made before from the same text"):
             assert build.main([*arguments, "--text-path", str(tmp_path / "x.txt")]) == 0
             assert capsys.readouterr().out.splitlines()[0] == told
 

@@ -208,12 +208,12 @@ def report(summary: Summary, prefix: str, seconds: float) -> str:
     """What was made, for a person."""
     return "\n".join(
         (
-            f"documents  {summary.documents:,} in {summary.sequences:,} sequences",
+            f"documents  {summary.documents:,}, long ones cut: {summary.sequences:,} sequences",
             f"tokens     {summary.tokens:,} ({summary.bytes_per_token:.2f} bytes each), "
             f"{summary.tokenizer_type} of {summary.vocab_size:,}",
             f"entropy    {summary.unigram_entropy:.3f} nats per token, knowing only how often each occurs",
             f"time       {seconds:.1f} s, {summary.text_bytes / 1e6 / seconds:.1f} MB/s",
-            f"data_path: {prefix}",
+            f"for a run  data_path: {prefix}",
         )
     )
 
