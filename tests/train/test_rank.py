@@ -52,7 +52,7 @@ def test_sigterm_saves_and_leaves_with_0(tmp_path: Path) -> None:
         codes, output, errors = run.wait(60)
     assert codes == [0, 0], errors
     last = rows(tmp_path)[-1]["step"]
-    assert f"stopped after iteration {last}: SIGTERM" in output
+    assert f"interrupted after iteration {last}\n" in output
     assert (tmp_path / "ckpt" / "latest").read_text() == f"global_step{last}"
 
 

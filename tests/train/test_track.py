@@ -71,7 +71,16 @@ def test_console_says_what_is_unusual(tmp_path: Path) -> None:
     assert "grad norm" not in lines[1]
     assert "0.0123 TFLOP/s per rank (12.3% of its peak)" in lines[1]
     assert lines[1].endswith("| 1 skipped")
-    assert lines[2] == "stopped after iteration 4: SIGTERM"
+    assert lines[2] == "interrupted after iteration 4"
+    console.on_end(Outcome(4, "exit_interval", None))
+    assert lines[-1] == "stopped after iteration 4: exit_interval"
+
+
+def test_console_says_that_all_iterations_are_done_already(tmp_path: Path) -> None:
+    lines: list[str] = []
+    play(Console(2, lines.append), tmp_path, start=4)
+    assert lines[0].startswith("iteration 4 of 4 is done already; to train on raise train_iters")
+    assert lines[1] == "done"
 
 
 @pytest.mark.parametrize(

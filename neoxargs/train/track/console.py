@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +21,10 @@ class Console(Tracker):
         self.run = run
         if self.log:
             self.log.parent.mkdir(parents=True, exist_ok=True)
-        if run.start:
+        if run.start and run.start >= run.iterations:
+            hint = "to train on raise train_iters, to begin anew leave out load and choose another save"
+            self._say(f"iteration {run.start} of {run.iterations} is done already; {hint}")
+        elif run.start:
             self._say(f"continuing after iteration {run.start}")
 
     def on_step(self, step: Step) -> None:
@@ -37,8 +41,7 @@ class Console(Tracker):
         self._say(f"saved iteration {iteration} to {folder}")
 
     def on_end(self, outcome: Outcome) -> None:
-        ended = f"stopped after iteration {outcome.iteration}: {outcome.reason}" if outcome.reason else "done"
-        self._say(ended)
+        self._say(_ending(outcome))
         if outcome.checkpoint:
             self._say(f"  checkpoint  {outcome.checkpoint}")
         for name, file in (("loss curve", "loss.png"), ("metrics", "metrics.jsonl")):
@@ -50,6 +53,13 @@ class Console(Tracker):
         if self.log:
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(text + "\n")
+
+
+def _ending(outcome: Outcome) -> str:
+    """Which signal it was is the launcher's choice: it passes a Ctrl-C on as SIGTERM."""
+    if outcome.reason in signal.Signals.__members__:
+        return f"interrupted after iteration {outcome.iteration}"
+    return f"stopped after iteration {outcome.iteration}: {outcome.reason}" if outcome.reason else "done"
 
 
 def line(run: Run, window: list[Step]) -> str:
