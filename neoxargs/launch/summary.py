@@ -6,7 +6,6 @@ It is text that fits the terminal's width; a terminal gets the same text with co
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,13 @@ from neoxargs.launch.hosts import Resources
 from neoxargs.launch.layout import Layout, layers_of_stages
 from neoxargs.launch.settle import Settled
 from neoxargs.launch.vocabulary import vocabulary_size
-from neoxargs.problems import SET
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.config import Config, Source
 
 LABEL = 11
 WIDTH = 100
+#: What rules say that only carry a value from one name to another.
+ONE_SETTING = ("are one setting", "are the two")
 #: How many pipeline stages are drawn; the rest is counted.
 STAGES = 8
 
@@ -36,8 +36,8 @@ class Row:
     cut: bool = False
 
 
-def rows(settled: Settled, width: int) -> list[Row]:
-    """All that is shown, in order. width: for the drawing of the ranks."""
+def rows(settled: Settled, width: int, cut: bool = True) -> list[Row]:
+    """All that is shown, in order. width: for the drawing of the ranks. cut: shorten what is long."""
     config, resources = settled.config, settled.resources
     found = [
         Row("model", tuple(_model(config))),
@@ -46,11 +46,11 @@ def rows(settled: Settled, width: int) -> list[Row]:
         Row("batch", tuple(_batch(config))),
         Row("precision", (_precision(config),)),
         Row("optimizer", tuple(_optimizer(config))),
-        Row("data", tuple(_data(config))),
+        Row("data", tuple(_data(config, cut))),
         Row("run", tuple(_run(config))),
         Row("dialect", (dialect(config),)),
-        Row("overridden", tuple(_overridden(config)), cut=True),
-        Row("derived", tuple(_derived(config)), cut=True),
+        Row("overridden", tuple(_overridden(config, cut)), cut=cut),
+        Row("derived", tuple(_derived(config, cut)), cut=cut),
     ]
     return [row for row in found if row.lines]
 
@@ -78,7 +78,11 @@ def batch(config: Config) -> str:
 
 def dialect(config: Config) -> str:
     """Which year's GPT-NeoX the files speak, and how that is known."""
-    return f"{config.dialect.name}: {config.dialect.reason}" if config.dialect else ""
+    if not config.dialect:
+        return ""
+    name, reason = config.dialect.name, config.dialect.reason
+    named = f"dialect: {name} "  # the file's own words
+    return f"{name} {reason.removeprefix(named)}" if reason.startswith(named) else f"{name}: {reason}"
 
 
 def brief(settled: Settled) -> list[str]:
@@ -109,15 +113,15 @@ def facts(settled: Settled) -> dict[str, Any]:
     }
 
 
-def text(settled: Settled, width: int = WIDTH) -> str:
-    """The summary as plain text."""
-    return "\n".join(label.ljust(LABEL) + line for label, line in _lines(settled, width))
+def text(settled: Settled, width: int = WIDTH, cut: bool = True) -> str:
+    """The summary as plain text. cut: shorten what is long, for a person to see it at a glance."""
+    return "\n".join(label.ljust(LABEL) + line for label, line in _lines(settled, width, cut))
 
 
 def draw(settled: Settled) -> None:
-    """Print the summary; on a terminal with colours."""
+    """Print the summary; on a terminal with colours, elsewhere (a log) in full."""
     if not sys.stdout.isatty():
-        print(text(settled), flush=True)
+        print(text(settled, cut=False), flush=True)
         return
     from rich.console import Console
     from rich.text import Text
@@ -129,8 +133,8 @@ def draw(settled: Settled) -> None:
         console.print(shown, soft_wrap=True)
 
 
-def _lines(settled: Settled, width: int) -> Iterator[tuple[str, str]]:
-    for row in rows(settled, width - LABEL):
+def _lines(settled: Settled, width: int, cut: bool = True) -> Iterator[tuple[str, str]]:
+    for row in rows(settled, width - LABEL, cut):
         label = row.label
         for line in row.lines:
             fitting = [_short(line, width - LABEL)] if row.cut else _wrapped(line, width - LABEL)
@@ -190,7 +194,7 @@ def _grid(config: Config, width: int) -> Iterator[str]:
     fits = (width - len("stage 0   ") - max(map(len, held))) // cell
     shown = layout.data if layout.data <= fits else max(1, (width - 10 - max(map(len, held)) - len(rest)) // cell)
     rest = rest if shown < layout.data else ""
-    yield (" " * 10 + "".join(f"replica {replica}".ljust(cell) for replica in range(shown)) + rest).rstrip()
+    yield ("ranks of".ljust(10) + "".join(f"replica {replica}".ljust(cell) for replica in range(shown)) + rest).rstrip()
     for stage in range(min(layout.pipe, STAGES)):
         cells = "".join(_numbers(layout.group(stage, replica)).ljust(cell) for replica in range(shown))
         yield f"{f'stage {stage}'.ljust(10)}{cells}{'...'.ljust(len(rest)) if rest else ''}{held[stage]}"
@@ -241,7 +245,7 @@ def _optimizer(config: Config) -> Iterator[str]:
     yield f"learning rate {options.lr:g}{fall}, {schedule.lr_decay_style}, {_count(warmup, 'warm-up step')}"
 
 
-def _data(config: Config) -> Iterator[str]:
+def _data(config: Config, cut: bool) -> Iterator[str]:
     data = config.data
     named = data.text_path or data.data_path or data.train_data_paths
     if not named:
@@ -249,7 +253,7 @@ def _data(config: Config) -> Iterator[str]:
         return
     tokenizer = config.tokenizer.tokenizer_type
     tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", made by {tokenizer}"
-    yield f"{_short(named, 3 * 66)}{tokens}"
+    yield f"{_short(named, 3 * 66 if cut else None)}{tokens}"
     if data.data_path:
         yield f"split {data.split} into training, validation, test"
 
@@ -265,20 +269,21 @@ def _run(config: Config) -> Iterator[str]:
         yield f"continues from {checkpoint.load} if there is a checkpoint"
 
 
-def _overridden(config: Config) -> Iterator[str]:
+def _overridden(config: Config, cut: bool) -> Iterator[str]:
     for name, value in config.values.items():
         if value.source.kind in ("set", "environment"):
-            yield f"{name} {_short(value.value, 40)}  ({_origin(value.source)})"
+            yield f"{name} {_short(value.value, 40 if cut else None)}  ({_origin(value.source)})"
 
 
-def _derived(config: Config) -> Iterator[str]:
-    """What follows from written values; not what merely repeats one of them under another name."""
+def _derived(config: Config, cut: bool) -> Iterator[str]:
+    """What follows from written values; not what merely repeats one of them under another name, or is the default."""
     listed: set[tuple[str, str]] = set()
     for parameter, value in config.items():
         source = value.source
-        if source.kind != "derived" or value.value == parameter.default:
+        default = value.value == parameter.default or _has_default(config, parameter.name)
+        if source.kind != "derived" or default or any(words in source.text for words in ONE_SETTING):
             continue
-        shown = _short(value.value, 24)
+        shown = _short(value.value, 24 if cut else None)
         others = [name for name in source.inputs if name != parameter.name and name in REGISTRY.parameters]
         known = [config.get(name) for name in others if config.written(name) or _has_default(config, name)]
         repeats = parameter.name in source.inputs and value.value in known
@@ -300,14 +305,12 @@ def _count(number: int, noun: str) -> str:
 
 
 def _origin(source: Source) -> str:
-    """The file and line, or what else said so."""
-    if source.where and source.where.line and source.where.file != SET:
-        return f"{os.path.basename(source.where.file)}:{source.where.line}"
+    """The place, or what else said so."""
     return str(source.where) if source.where else source.text or source.kind
 
 
-def _short(value: object, limit: int) -> str:
+def _short(value: object, limit: int | None) -> str:
     if isinstance(value, list) and len(value) > 2 and all(item == value[0] for item in value):
         return f"{len(value)} x {json.dumps(value[0])}"
     shown = value if isinstance(value, str) else json.dumps(value)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    return shown if limit is None or len(shown) <= limit else shown[: limit - 1] + "…"

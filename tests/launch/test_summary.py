@@ -109,3 +109,20 @@ def test_a_terminal_gets_the_same_text(monkeypatch, capsys):
     assert capsys.readouterr().out.rstrip("\n").splitlines() == [
         line.rstrip() for line in summary.text(made, 80).splitlines()
     ]
+
+
+def test_a_log_gets_everything_in_full(capsys):
+    made = settled(LARGE + "attention_config: [[[global, sparse_fixed], 22]]\n", pretended(96))
+    summary.draw(made)
+    assert "…" in summary.text(made, 80)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert "train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps" in " ".join(shown.split())
+
+
+def test_one_form_of_places_and_no_setting_twice():
+    shown = " ".join(summary.text(settled(SMALL, CPU), 200).split())
+    assert "dialect neox-2026 (configs/my.yml:1:1)" in shown
+    assert "micro batch 4 (configs/my.yml:9:1)" in shown
+    assert "ranks of replica 0" in shown
+    assert "adam_beta2" not in " ".join(summary.text(settled(LARGE, pretended(96)), 200).split())
