@@ -138,8 +138,10 @@ def test_missing_files_are_problems_here_and_warnings_for_another_machine(capsys
     assert "warning: data_path: there is no tokens.idx" in capsys.readouterr().err
 
 
-def test_a_part_of_a_configuration_can_be_checked(capsys):
-    assert main(["check", "configs/small.yml"]) == 0
+def test_a_part_of_a_configuration_can_be_checked_for_another_machine(capsys):
+    assert main(["check", "configs/small.yml"]) == 1
+    assert "error: there is nothing to train on" in capsys.readouterr().err
+    assert main(["check", "configs/small.yml", "--gpus", "2"]) == 0
     assert "warning: there is nothing to train on" in capsys.readouterr().err
 
 
@@ -155,7 +157,7 @@ def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothin
 
 @pytest.mark.parametrize("form", [["--dry-run"], ["--emit", "deepspeed"]])
 def test_showing_a_run_that_would_be_refused_fails(capsys, nothing_starts, form):
-    for script, wanted in (("train.py", "adlr_autoresume=true"), ("generate.py", "gpt_j_residual=true")):
+    for script, wanted in (("train.py", "adlr_autoresume=true"), ("generate.py", "use_mup=true")):
         Path(script).touch()
         assert main([script, *BOTH, *form]) == 0
         capsys.readouterr()

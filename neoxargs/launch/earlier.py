@@ -24,6 +24,16 @@ def overwritten(config: Config) -> Iterator[Problem]:
         yield Problem(what, config.place("save"), hint)
 
 
+def absent(config: Config) -> Iterator[Problem]:
+    """A place to continue from without a checkpoint; where the run saves there too, it has only not begun yet."""
+    load, save = config.checkpoint.load, config.checkpoint.save
+    if not load or (save and Path(load).resolve() == Path(save).resolve()):
+        return
+    if newest(Path(load)) is None:
+        hint = "leave load out to start from scratch, or make it the same as save to continue when there is one"
+        yield Problem(f"load ({load}): there is no checkpoint in it", config.place("load"), hint)
+
+
 def newest(folder: Path) -> int | None:
     """The last iteration of which there is a checkpoint, damaged or not; None without one."""
     names = [path.name[len(PREFIX) :] for path in folder.glob(f"{PREFIX}*") if path.is_dir()]

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from neoxargs.launch import needs
 from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port
-from neoxargs.launch.earlier import overwritten
-from neoxargs.launch.files import missing_files, unnamed_files
+from neoxargs.launch.files import missing_files
 from neoxargs.launch.prepare import prepare, with_launch, with_text
 from neoxargs.launch.run import start
 from neoxargs.launch.settle import Settled, settle
@@ -53,10 +53,7 @@ def show(
     path = found_script(script)
     settled = _settled(path, files, overrides, directory, gpus)
     refused = _unsupported(path, settled.config)
-    missing = missing_files(settled.config)
-    if Path(path).name == TRAINER:
-        missing += overwritten(settled.config)
-    _warn([*settled.warnings, *map(_as_warning, [*missing, *refused])])
+    _warn([*settled.warnings, *map(_as_warning, [*_needs(path, settled), *refused])])
     launched = command(settled.config, settled.resources, path, os.environ)
     print(_shown(settled, launched, form, as_json))
     return int(any(problem.severity == "error" for problem in refused))
@@ -86,14 +83,15 @@ def _settled(
 
 def _refuse_what_cannot_run(script: str, settled: Settled) -> None:
     """Of our own trainer all needs are known; another script may do without the files that are named."""
-    missing, problems = missing_files(settled.config), _unsupported(script, settled.config)
-    if Path(script).name == TRAINER:
-        problems = [*missing, *unnamed_files(settled.config), *overwritten(settled.config), *problems]
-    else:
-        problems += map(_as_warning, missing)
+    needed, problems = _needs(script, settled), _unsupported(script, settled.config)
+    problems += needed if Path(script).name == TRAINER else map(_as_warning, needed)
     if any(problem.severity == "error" for problem in problems):
         raise Problems([*problems, *settled.warnings])
     _warn(problems)
+
+
+def _needs(script: str, settled: Settled) -> list[Problem]:
+    return needs.all_needs(settled) if Path(script).name == TRAINER else missing_files(settled.config)
 
 
 def _unsupported(script: str, config: Config) -> list[Problem]:

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from neoxargs.launch import summary
+from neoxargs.launch import needs, summary
 from neoxargs.launch.earlier import overwritten
-from neoxargs.launch.files import missing_files, unnamed_files
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.problems import Place, Problem, Problems, render
 from neoxargs.resolve.rules.unsupported import unsupported
@@ -38,18 +37,22 @@ def examined(
 ) -> tuple[Settled | None, list[Problem]]:
     """The configuration, if it has come to one, and everything there is to say about it.
 
-    What a run needs and no file names yet is a warning: a configuration is often checked one part at a time. With
-    `gpus` another machine is meant, which may have the files.
+    With `gpus` another machine is meant, which may have the files. That a run has been here is no fault of the
+    configuration: it may be continued.
     """
     try:
         settled = settle(files, overrides, directory, os.environ, gpus)
     except Problems as stop:
         return None, stop.problems
-    missing = missing_files(settled.config)
-    softened = [*unnamed_files(settled.config), *(missing if gpus else overwritten(settled.config))]
-    softened = [replace(problem, severity="warning") for problem in softened]
-    problems = [*settled.warnings, *softened, *unsupported(settled.config)]
-    return settled, problems if gpus else [*problems, *missing]
+    if gpus:
+        problems = [_as_warning(problem) for problem in needs.files(settled)]
+    else:
+        problems = [*needs.files(settled), *map(_as_warning, overwritten(settled.config))]
+    return settled, [*settled.warnings, *problems, *unsupported(settled.config)]
+
+
+def _as_warning(problem: Problem) -> Problem:
+    return replace(problem, severity="warning")
 
 
 def _facts(settled: Settled | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:

@@ -58,3 +58,27 @@ def test_showing_and_checking_warn_of_it(capsys):
     for words in (["train.py", "a.yml", "--dry-run"], ["check", "a.yml"]):
         assert main(words) == 0
         assert "warning: save (out) holds a checkpoint of iteration 20" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["check", "a.yml"], ["train.py", "a.yml"]])
+def test_nothing_to_continue_from_is_told_before_the_start(capsys, started, words):
+    assert main([*words, "--set", "load=nowhere"]) == 1
+    assert "--set: error: load (nowhere): there is no checkpoint in it" in capsys.readouterr().err
+    assert not started
+    assert main([*words, "--set", "load=out"]) == 0
+
+
+def test_fp16_on_a_cpu_that_lacks_it(capsys, started, tmp_path, monkeypatch):
+    cpu = tmp_path / "cpuinfo"
+    monkeypatch.setattr("neoxargs.launch.needs.CPU", cpu)
+    wanted = ["a.yml", "--set", "precision=fp16"]
+    cpu.write_text("flags : avx2 avx512f")
+    for words in (["check", *wanted], ["train.py", *wanted]):
+        assert main(words) == 1
+        assert "--set: error: this machine's CPU does not compute in fp16" in capsys.readouterr().err
+    assert not started
+    assert main(["check", "a.yml", "--set", "precision=bfloat16"]) == 0
+    assert main(["check", *wanted, "--gpus", "1"]) == 0
+    assert "fp16" not in capsys.readouterr().err
+    cpu.write_text("flags : avx2 avx512f avx512_fp16")
+    assert main(["check", *wanted]) == 0
