@@ -16,6 +16,7 @@ from neoxargs.problems import Problems, did_you_mean
 
 USAGE = """\
 python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]   start a run
+python deepy.py generate.py FILE ... [--prompt TEXT]                       sample from a checkpoint
 python deepy.py check FILE ...                                             every problem, or ok
 python deepy.py explain KEY [FILE ...]                                     what a parameter means
 python deepy.py data TEXT ... --output-prefix PREFIX                       text to token files
@@ -67,7 +68,8 @@ def _command(word: str) -> Callable[[list[str]], int]:
     if word.endswith(".py"):
         return launch
     if word not in VERBS:
-        _usage_error(f"there is no verb {word}; {did_you_mean(word, VERBS) or 'verbs: ' + ', '.join(VERBS)}")
+        instead = did_you_mean(word, [*VERBS, *SCRIPTS]) or f"verbs: {', '.join(VERBS)}"
+        _usage_error(f"there is no verb {word}; {instead}")
     return VERBS[word]
 
 
@@ -128,6 +130,8 @@ def docs(words: list[str]) -> int:
 
 
 VERBS: dict[str, Callable[[list[str]], int]] = {"check": check, "explain": explain, "data": data, "docs": docs}
+#: What is launched and not a verb.
+SCRIPTS = ("train.py", "generate.py")
 
 
 def _parser(verb: str, description: str, **settings: Any) -> argparse.ArgumentParser:
@@ -162,7 +166,8 @@ def _neox_overrides(options: argparse.Namespace) -> list[str]:
 
 def _add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     add = parser.add_argument
-    add("files", metavar="FILE", nargs=nargs, help="YAML files, merged; .yml may be left out")
+    settings: dict[str, Any] = {"default": []} if nargs == "*" else {}  # or argparse would ask for them
+    add("files", metavar="FILE", nargs=nargs, help="YAML files, merged; .yml may be left out", **settings)
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which FILEs are looked for first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value (repeatable)")
     add("--gpus", metavar="N", type=_count, help="as if there were N GPUs, whatever this machine has")

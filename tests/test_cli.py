@@ -71,6 +71,7 @@ def test_help(words, capsys):
     assert main(words) == (0 if words else 2)
     shown = capsys.readouterr().out
     assert "python deepy.py train.py configs/quickstart.yml" in shown
+    assert "python deepy.py generate.py FILE" in shown
     assert max(map(len, shown.splitlines())) <= 100
 
 
@@ -86,6 +87,8 @@ def test_every_verb_has_help(verb, capsys):
     ("words", "said"),
     [
         (["chek", "a.yml"], "did you mean check?"),
+        (["train", "a.yml"], "did you mean train.py?"),
+        (["explain"], "required: KEY\n"),
         (["frobnicate"], "verbs: check, explain, data, docs"),
         (["check"], "required"),
         (["check", "a.yml", "--nonsense"], "--nonsense"),
@@ -261,7 +264,11 @@ def test_text_is_tokenised_before_the_ranks_start(capsys):
 
 def test_no_script_no_start(capsys):
     assert main(["my_scirpt.py", *BOTH]) == 1
-    assert "error: there is no script my_scirpt.py\n  = here: my_script.py\n" in capsys.readouterr().err
+    assert "error: there is no script my_scirpt.py\n  = did you mean my_script.py?\n" in capsys.readouterr().err
+    assert main(["trian.py", *BOTH]) == 1
+    assert "did you mean train.py?" in capsys.readouterr().err
+    assert main(["unlike.py", *BOTH]) == 1
+    assert "  = here: my_script.py\n" in capsys.readouterr().err
 
 
 def test_training_without_its_files_does_not_start(capsys, nothing_starts, folder):

@@ -17,7 +17,7 @@ from neoxargs.launch.prepare import prepare, with_launch, with_text
 from neoxargs.launch.run import start
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.launch.show import Form, dry_run, emitted, facts
-from neoxargs.problems import Problem, Problems, render
+from neoxargs.problems import Problem, Problems, did_you_mean, render
 from neoxargs.resolve import read_files
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.unsupported import unsupported
@@ -64,8 +64,9 @@ def found_script(script: str) -> str:
     for path in (Path(script), PACKAGE_ROOT / script):
         if path.is_file():
             return str(path)
-    here = ", ".join(sorted(path.name for path in Path().glob("*.py"))) or "no .py file"
-    raise Problems([Problem(f"there is no script {script}", hint=f"here: {here}")])
+    here = sorted(path.name for path in Path().glob("*.py"))
+    hint = did_you_mean(script, [*here, TRAINER, GENERATOR]) or f"here: {', '.join(here) or 'no .py file'}"
+    raise Problems([Problem(f"there is no script {script}", hint=hint)])
 
 
 def say(text: str) -> None:
