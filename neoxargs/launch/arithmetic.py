@@ -6,7 +6,19 @@ A test compares these counts with the modules that `train/model` builds.
 from __future__ import annotations
 
 from neoxargs.launch.vocabulary import padded_vocab_size, vocabulary_size
+from neoxargs.registry.model import Mlp, Shape
 from neoxargs.resolve.config import Config
+
+#: Activations that multiply two projections.
+GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
+
+
+def mlp_width(shape: Shape, mlp: Mlp) -> int:
+    """How many numbers lie between the MLP's two matrices. GPT-NeoX counts a gated MLP's intermediate_size over all
+    three matrices, so two thirds of it are shared by gate and value."""
+    size, unit = shape.intermediate_size, shape.mlp_multiple_of
+    width = int(size * 2 / 3) // 2 if mlp.activation in GATED else size
+    return -(-width // unit) * unit
 
 
 def vocabulary_rows(config: Config) -> int | None:
@@ -26,7 +38,8 @@ def parameters(config: Config, rows: int) -> int:
     tables = rows * (2 if embedding.no_weight_tying else 1)
     if embedding.pos_emb == "learned":
         tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
-    norms = (2 * shape.num_layers + 1) * _norm(config)
+    one_norm = config.attention.gpt_j_residual and config.attention.gpt_j_tied
+    norms = ((1 if one_norm else 2) * shape.num_layers + 1) * _norm(config)
     return tables * shape.hidden_size + norms + shape.num_layers * (_matrices(config) + _biases(config))
 
 
@@ -42,16 +55,21 @@ def flops_per_token(config: Config, rows: int) -> float:
 
 
 def _matrices(config: Config) -> int:
-    """Weights of one layer that multiply: query, key, value, output, and the two of the feed-forward part."""
-    shape = config.shape
-    return shape.hidden_size * (_qkv_rows(config) + shape.hidden_size + 2 * shape.intermediate_size)
+    """Weights of one layer that multiply: query, key, value, output, and those of the feed-forward part."""
+    hidden = config.shape.hidden_size
+    return hidden * (_qkv_rows(config) + hidden + _mlp_rows(config) + mlp_width(config.shape, config.mlp))
 
 
 def _biases(config: Config) -> int:
     shape = config.shape
     attention = _qkv_rows(config) + shape.hidden_size if config.attention.use_bias_in_attn_linear else 0
-    mlp = shape.intermediate_size + shape.hidden_size if config.mlp.use_bias_in_mlp else 0
+    mlp = _mlp_rows(config) + shape.hidden_size if config.mlp.use_bias_in_mlp else 0
     return attention + mlp
+
+
+def _mlp_rows(config: Config) -> int:
+    """Rows of the feed-forward part's first matrix."""
+    return mlp_width(config.shape, config.mlp) * (2 if config.mlp.activation in GATED else 1)
 
 
 def _qkv_rows(config: Config) -> int:
@@ -60,6 +78,7 @@ def _qkv_rows(config: Config) -> int:
 
 
 def _norm(config: Config) -> int:
-    if config.norm.norm == "non_parametric_layernorm":
-        return 0
-    return config.shape.hidden_size * (2 if config.norm.use_bias_in_norms else 1)
+    """Parameters of one norm."""
+    hidden = config.shape.hidden_size
+    sizes = {"non_parametric_layernorm": 0, "scalenorm": 1, "rmsnorm": hidden}
+    return sizes.get(config.norm.norm, hidden * (2 if config.norm.use_bias_in_norms else 1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from neoxargs.launch.arithmetic import mlp_width
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.registry import ABSENT, Parameter
 from neoxargs.resolve.config import Config, Value
@@ -65,7 +66,7 @@ def _layout(config: Config) -> Words:
 
 def _shape(config: Config) -> Words:
     shape = config.shape
-    yield from _flag("ffn-hidden-size", mlp_width(config))
+    yield from _flag("ffn-hidden-size", mlp_width(config.shape, config.mlp))
     if shape.num_kv_heads != shape.num_attention_heads:
         yield "--group-query-attention"
         yield from _flag("num-query-groups", shape.num_kv_heads)
@@ -174,18 +175,6 @@ TRANSLATED = {
     "split", "tokenizer_type", "vocab_file", "merge_file", "wandb_project", "wandb_run_name", "wandb_team",
     "local_rank", "te_fp8_format",
 }  # fmt: skip
-
-
-def mlp_width(config: Config) -> int:
-    """How many numbers lie between the MLP's two matrices. GPT-NeoX counts a gated MLP's intermediate_size over all
-    three matrices, so two thirds of it are shared by gate and value."""
-    size, unit = config.shape.intermediate_size, config.shape.mlp_multiple_of
-    gated = config.mlp.activation in GATED
-    width = int(size * 2 / 3) // 2 if gated else size
-    return -(-width // unit) * unit
-
-
-GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "rpe": "relative", "none": "none"}
 NORMS = {"layernorm": "LayerNorm", "te_layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_rmsnorm": "RMSNorm"}
 TOKENIZERS = {

@@ -20,6 +20,13 @@ CHANGES = {
     "no biases": {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False, "use_bias_in_norms": False},
     "norms without weights": {"norm": "non_parametric_layernorm"},
     "shared keys": {"num_kv_heads": 2},
+    "rotary": {"pos_emb": "rotary"},
+    "norms without offsets": {"norm": "rmsnorm"},
+    "norms with one scale": {"norm": "scalenorm"},
+    "gated, rounded up": {"activation": "geglu", "intermediate_size": 100, "mlp_multiple_of": 8},
+    "rounded up": {"intermediate_size": 100, "mlp_multiple_of": 64},
+    "side by side": {"gpt_j_residual": True},
+    "one norm a layer": {"gpt_j_residual": True, "gpt_j_tied": True},
     "wide": {"intermediate_size": 72, "num_layers": 3, "hidden_size": 48},
 }
 

@@ -21,14 +21,11 @@ OPTIMIZERS = (
 )  # fmt: skip
 #: Parameter -> the values that are implemented; text is compared without regard to case. First the model's.
 MODEL: dict[str, tuple[Any, ...]] = {
-    "pos_emb": ("learned", "none"),
-    "norm": ("layernorm",),
-    "activation": ("gelu",),
+    "pos_emb": ("learned", "rotary", "none"),
+    "norm": ("layernorm", "rmsnorm", "scalenorm", "non_parametric_layernorm"),
     "apply_residual_connection_post_layernorm": (False,),
     "use_qk_layernorm": (False,),
     "sliding_window_width": (None,),
-    "gpt_j_residual": (False,),
-    "gpt_j_tied": (False,),
     "num_unique_layers": (None,),
     "fp16_lm_cross_entropy": (False,),
     "moe_num_experts": (1,),
@@ -92,7 +89,6 @@ def unsupported(config: Config, training: bool = True) -> list[Problem]:
         _not_built(config, name, values) for name, values in rows.items() if not _is_among(config, name, values)
     ]
     problems += _other_layers(config)
-    problems += _uneven_mlp(config)
     return problems + (list(_not_reported(config)) if training else [])
 
 
@@ -128,10 +124,3 @@ def _other_layers(config: Config) -> Iterator[Problem]:
     if other:
         what = f"attention_config has layers that are not built into train.py yet: {listed(other, 'and')}"
         yield Problem(what, config.place("attention_config"), f"train.py can do {listed(LAYERS, 'and')}")
-
-
-def _uneven_mlp(config: Config) -> Iterator[Problem]:
-    size, unit = config.shape.intermediate_size, config.shape.mlp_multiple_of
-    if size % unit:
-        what = f"intermediate_size ({size}) is no multiple of mlp_multiple_of ({unit}), and train.py does not round yet"
-        yield Problem(what, config.place("mlp_multiple_of"), f"write intermediate_size: {-(-size // unit) * unit}")

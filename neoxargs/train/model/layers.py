@@ -35,8 +35,12 @@ class Make:
     def at(self, name: str) -> Make:
         return replace(self, path=self._name(name))
 
-    def parameter(self, name: str, shape: tuple[int, ...], method: Draw, split: int | None = None) -> nn.Parameter:
+    def parameter(
+        self, name: str, shape: tuple[int, ...], method: Draw, split: int | None = None, parts: int = 1
+    ) -> nn.Parameter:
         """This rank's slice along dimension `split` of a parameter that is `shape` over all ranks together.
+
+        Of several equal `parts` along that dimension (a gate and what it gates) the slice has its share of each.
 
         It is born with its value. deepspeed.zero.Init (ZeRO-3) partitions a module's parameters when the module's
         constructor returns: drawing values afterwards would write into tensors of size 0, without an error, and a
@@ -45,30 +49,35 @@ class Make:
         # As the surroundings want new tensors: deepspeed.zero.Init and torch.device() set device and dtype.
         like = torch.empty(0)
         whole = values(shape, method, self.seed, self._name(name), self.device)
-        mine = whole if split is None else whole.chunk(self.tensor.size, split)[self.tensor.rank]
+        mine = whole if split is None else torch.cat([self._slice(x, split) for x in whole.chunk(parts, split)], split)
         # A copy: a slice would keep the whole alive, and torch's fused AdamW misreads weights that are not contiguous.
         parameter = nn.Parameter(mine.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format))
         # DeepSpeed and Megatron count a gradient that every tensor parallel rank repeats once in the norm.
         parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
         return parameter
 
-    def column(self, name: str, inputs: int, outputs: int, method: Draw, bias: bool = True) -> ColumnLinear:
-        return ColumnLinear(inputs, outputs, method, bias, self.at(name))
+    def column(
+        self, name: str, inputs: int, outputs: int, method: Draw, bias: bool = True, parts: int = 1
+    ) -> ColumnLinear:
+        return ColumnLinear(inputs, outputs, method, bias, self.at(name), parts)
 
     def row(self, name: str, inputs: int, outputs: int, method: Draw, bias: bool = True) -> RowLinear:
         return RowLinear(inputs, outputs, method, bias, self.at(name))
+
+    def _slice(self, whole: Tensor, split: int) -> Tensor:
+        return whole.chunk(self.tensor.size, split)[self.tensor.rank]
 
     def _name(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
 
 class ColumnLinear(nn.Module):
-    """(…, inputs), the same on every rank -> (…, outputs / ranks)."""
+    """(…, inputs), the same on every rank -> (…, outputs / ranks), a share of each of its `parts`."""
 
-    def __init__(self, inputs: int, outputs: int, method: Draw, bias: bool, make: Make) -> None:
+    def __init__(self, inputs: int, outputs: int, method: Draw, bias: bool, make: Make, parts: int = 1) -> None:
         super().__init__()
         self.tensor = make.tensor
-        self.weight = make.parameter("weight", (outputs, inputs), method, split=0)
+        self.weight = make.parameter("weight", (outputs, inputs), method, split=0, parts=parts)
         self.bias = make.parameter("bias", (outputs,), zeros, split=0) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from neoxargs.launch.arithmetic import mlp_width
 from neoxargs.registry.model import Fusion, Init, Mlp, Shape
 from neoxargs.train.model.init import draw
 from neoxargs.train.model.layers import Make
@@ -24,6 +26,27 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "mish": F.mish,
 }
+#: What the gate goes through before it multiplies the other half (Shazeer 2020, arXiv:2002.05202).
+GATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "glu": torch.sigmoid,
+    "bilinear": lambda gate: gate,
+    "reglu": F.relu,
+    "geglu": F.gelu,
+    "swiglu": F.silu,
+}
+
+
+def activation(name: str, approximate: bool) -> Callable[[Tensor], Tensor]:
+    """What lies between the two matrices; a gated one halves the last dimension."""
+    if name in GATES:
+        return lambda x: _gated(x, GATES[name])
+    return _tanh_gelu if name == "gelu" and approximate else ACTIVATIONS[name]
+
+
+def _gated(x: Tensor, gate: Callable[[Tensor], Tensor]) -> Tensor:
+    """GPT-NeoX's order: what is gated comes first, its gate second."""
+    value, opening = x.chunk(2, dim=-1)
+    return value * gate(opening)
 
 
 class FeedForward(nn.Module):
@@ -32,11 +55,11 @@ class FeedForward(nn.Module):
     def __init__(self, shape: Shape, mlp: Mlp, fusion: Fusion, init: Init, make: Make) -> None:
         super().__init__()
         # NeoX's fused kernel computes the approximation, and so do the models trained with it.
-        approximate = mlp.activation == "gelu" and fusion.bias_gelu_fusion
-        self.activation = _tanh_gelu if approximate else ACTIVATIONS[mlp.activation]
-        narrow, wide = shape.hidden_size, shape.intermediate_size
+        self.activation = activation(mlp.activation, approximate=fusion.bias_gelu_fusion)
+        narrow, wide = shape.hidden_size, mlp_width(shape, mlp)
         enter, leave = draw(init.init_method, init, shape), draw(init.output_layer_init_method, init, shape)
-        self.dense_h_to_4h = make.column("dense_h_to_4h", narrow, wide, enter, mlp.use_bias_in_mlp)
+        halves = 2 if mlp.activation in GATES else 1
+        self.dense_h_to_4h = make.column("dense_h_to_4h", narrow, halves * wide, enter, mlp.use_bias_in_mlp, halves)
         self.dense_4h_to_h = make.row("dense_4h_to_h", wide, narrow, leave, mlp.use_bias_in_mlp)
 
     def forward(self, x: Tensor) -> Tensor:

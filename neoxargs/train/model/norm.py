@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from neoxargs.registry.model import Norm
 
@@ -14,8 +15,22 @@ def norm(width: int, options: Norm) -> nn.Module:
     return NORMS[options.norm](width, options)
 
 
+class ScaleNorm(nn.Module):
+    """Vectors of one common, learned length (Nguyen & Salazar 2019, arXiv:1910.05895)."""
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * nn.functional.normalize(x, dim=-1, eps=self.epsilon)
+
+
 NORMS: dict[str, Callable[[int, Norm], nn.Module]] = {
     "layernorm": lambda width, options: nn.LayerNorm(width, options.layernorm_epsilon, bias=options.use_bias_in_norms),
+    "rmsnorm": lambda width, options: nn.RMSNorm(width, options.rms_norm_epsilon),
+    "scalenorm": lambda width, options: ScaleNorm(options.scalenorm_epsilon),
     "non_parametric_layernorm": lambda width, options: nn.LayerNorm(
         width, options.layernorm_epsilon, elementwise_affine=False
     ),
