@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 
 #: The file name of a `--set` argument's place; its text is the argument itself.
 SET = "--set"
+#: Where there are more problems, a file is not what it was taken for, and the first of them tell it.
+MOST = 20
 
 
 class Place(NamedTuple):
@@ -51,9 +53,11 @@ class Problems(Exception):
 
 
 def render(problems: Sequence[Problem]) -> str:
-    """All problems as text, in the order of the files and lines they point at."""
-    ordered = sorted(problems, key=_order)
-    return "\n\n".join(_draw(problem) for problem in ordered)
+    """Problems as text, in the order of the files and lines they point at; of very many only some, rather errors."""
+    shown, more = sorted(problems, key=_order), len(problems) - MOST
+    if more > 0:
+        shown = sorted(shown, key=lambda problem: problem.severity == "warning")[:MOST]
+    return "\n\n".join([*map(_draw, shown), *([f"... and {more} more"] if more > 0 else [])])
 
 
 def _order(problem: Problem) -> tuple[bool, str, int, int]:

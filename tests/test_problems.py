@@ -37,6 +37,14 @@ def test_a_file_as_a_whole_has_no_line() -> None:
     assert render([Problem("there is no such file", Place("no.yml", 0, 0))]) == "no.yml: error: there is no such file"
 
 
+def test_of_very_many_problems_the_first_are_shown_and_the_rest_counted() -> None:
+    warnings = [Problem("careful", Place("f", line, 1), severity="warning") for line in range(1, 4)]
+    errors = [Problem("no", Place("f", line, 1)) for line in range(4, 24)]
+    drawn = render([*warnings, *errors]).split("\n\n")
+    assert drawn == [*(f"f:{line}:1: error: no" for line in range(4, 24)), "... and 3 more"]
+    assert "more" not in render(errors)
+
+
 def test_a_problem_of_nowhere_comes_last() -> None:
     problems = [Problem("c"), Problem("b", Place("f", 9, 1)), Problem("a", Place("f", 2, 1), severity="warning")]
     assert render(problems) == "f:2:1: warning: a\n\nf:9:1: error: b\n\nerror: c"
