@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 from typing import Any
 
 from neoxargs.problems import did_you_mean
@@ -149,6 +150,17 @@ def positions_reach(seq_length: int, max_position_embeddings: int, pos_emb: str)
         f"seq_length ({seq_length}) is more than max_position_embeddings ({max_position_embeddings})",
         f"write max_position_embeddings: {seq_length}",
     )
+
+
+@check
+def rotary_turns_pairs(hidden_size: int, num_attention_heads: int, rotary_pct: float, pos_emb: str) -> Refusal:
+    """Rotary positions turn a head's dimensions two by two."""
+    head = hidden_size // num_attention_heads
+    turned = int(head * rotary_pct)
+    if pos_emb != "rotary" or turned % 2 == 0:
+        return None
+    what = f"rotary_pct ({rotary_pct}) turns {turned} of the {head} dimensions of a head, which must be an even number"
+    return what, f"write rotary_pct: {ceil((turned - 1) / head * 1e4) / 1e4:g}"
 
 
 @check

@@ -78,7 +78,7 @@ class ColumnLinear(nn.Module):
         super().__init__()
         self.tensor = make.tensor
         self.weight = make.parameter("weight", (outputs, inputs), method, split=0, parts=parts)
-        self.bias = make.parameter("bias", (outputs,), zeros, split=0) if bias else None
+        self.bias = make.parameter("bias", (outputs,), zeros, split=0, parts=parts) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return copy_and_multiply(x, self.weight, self.bias, self.tensor)

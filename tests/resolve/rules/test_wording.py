@@ -74,6 +74,7 @@ CASES = [
     '{num_kv_heads: 2, attention_config: [[["local"], "all"]]}',
     "num_kv_heads: 3",
     "seq_length: 64",
+    "{pos_emb: rotary, rotary_pct: 0.7}",
     "num_unique_layers: 8",
     "num_unique_layers: 3",
     "{onnx_safe: true, bias_gelu_fusion: true}",
