@@ -14,6 +14,7 @@ from neoxargs.launch.arithmetic import mlp_width
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.registry import ABSENT, Parameter
 from neoxargs.resolve.config import Config, Value
+from neoxargs.resolve.rules.spellings import shown
 
 Words = Iterator[str]
 
@@ -149,6 +150,8 @@ def _tokenizer(config: Config) -> Words:
     if name == "GPT2BPETokenizer":
         yield from _flag("vocab-file", tokenizer.vocab_file) if tokenizer.vocab_file else ()
         yield from _flag("merge-file", tokenizer.merge_file) if tokenizer.merge_file else ()
+    elif name == "NullTokenizer":  # it reads no text: tokens are numbers, and the one behind the last ends a document
+        yield from _flag("vocab-size", 256)
     elif tokenizer.vocab_file:
         yield from _flag("tokenizer-model", tokenizer.vocab_file)
 
@@ -183,6 +186,7 @@ TOKENIZERS = {
     "HFGPT2Tokenizer": "HuggingFaceTokenizer",
     "SPMTokenizer": "SentencePieceTokenizer",
     "TiktokenTokenizer": "TikTokenizer",
+    "ByteLevelTokenizer": "NullTokenizer",
 }
 OPTIMIZERS = {
     "adam": "adam", "adamw": "adam", "cpu_adam": "adam", "cpu_torch_adam": "adam", "sgd": "sgd", "lion": "lion",
@@ -199,8 +203,9 @@ def inexpressible(config: Config) -> list[Problem]:
     for name, values in EXPRESSIBLE.items():
         value = config.get(name)
         if value not in values and not (isinstance(value, str) and value.lower() in values):
-            what = f"Megatron-LM has no flag for {name} ({value})"
-            problems.append(Problem(what, config.place(name), f"it knows {listed(map(str, values))}"))
+            known = [shown(choice) for choice in values if choice is not None]
+            hint = f"it knows {listed(known)}" if known else f"leave {name} out"
+            problems.append(Problem(f"Megatron-LM has no flag for {name} ({shown(value)})", config.place(name), hint))
     return [*problems, *_other_layers(config), *_half_a_bias(config), *_rhythm(config)]
 
 
@@ -246,7 +251,6 @@ EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
     "soft_prompt_tuning.enabled": (False,),
     "train_impl": ("normal",),
     "dataset_impl": ("gpt2",),
-    "text_path": (None,),
     "distributed_backend": ("nccl", "gloo"),
     "weight_by_num_documents": (False,),
     "use_bnb_optimizer": (False,),

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from neoxargs.launch.megatron import inexpressible, megatron_flags
+from neoxargs.launch.prepare import with_text
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config
 
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "neox_head"
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT.parent / "shared" / "corpus" / "neox_head"
 SHAPE = """
 num_layers: 4
 hidden_size: 64
@@ -128,6 +130,15 @@ def test_what_has_no_flag_is_refused(text: str) -> None:
         megatron_flags(configured(text))
     assert all("Megatron-LM" in problem.what for problem in caught.value.problems)
     assert all(problem.where for problem in caught.value.problems)
+    assert not any("None" in problem.what + problem.hint for problem in caught.value.problems)
+
+
+def test_the_quickstart_as_flags(parser: argparse.ArgumentParser) -> None:
+    """Its text is tokenised to `data_path` beforehand; Megatron-LM only needs to know how many tokens there are."""
+    config = with_text(resolve([ROOT / "configs" / "quickstart.yml"], gpus=4))
+    read = vars(parser.parse_args(megatron_flags(config)))
+    assert (read["tokenizer_type"], read["vocab_size"]) == (["NullTokenizer"], ["256"])
+    assert read["data_path"] == ["runs/quickstart/data/text"]
 
 
 @pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no published configurations in {CORPUS}")
@@ -137,7 +148,7 @@ def test_published_models(parser: argparse.ArgumentParser, size: str) -> None:
     files = [CORPUS / f"{size}.yml", *([CORPUS / "local_setup.yml"] if size != "20B" else [])]
     config = resolve(files, ["init_method=normal", "output_layer_init_method=scaled_normal"], gpus=8)
     assert [problem.what for problem in inexpressible(config)] == (
-        ["Megatron-LM has no flag for gpt_j_residual (True)"] if size == "20B" else []
+        ["Megatron-LM has no flag for gpt_j_residual (true)"] if size == "20B" else []
     )
     config = resolve(
         files, ["init_method=normal", "output_layer_init_method=scaled_normal", "gpt_j_residual=false"], gpus=8
