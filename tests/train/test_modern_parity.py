@@ -12,9 +12,13 @@ from ranks import all_ranks, run_ranks
 from small_gpt import VOCABULARY, batch, load, named, small
 from torch import Tensor
 
+from neoxargs.registry.model import Norm
 from neoxargs.train.mesh import Axis
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.layers import Make
+from neoxargs.train.model.mlp import activation
+from neoxargs.train.model.norm import norm
+from neoxargs.train.model.rotary import rotate
 
 Weights = dict[str, Tensor]
 SIZES = {
@@ -142,3 +146,39 @@ def each_rank(answers: dict[str, tuple[Weights, Tensor, Weights]]) -> None:
 
 def test_two_tensor_parallel_ranks() -> None:
     run_ranks(each_rank, 2, {name: expected(name) for name in MODELS})
+
+
+GATED = {
+    "glu": lambda gate: 1 / (1 + (-gate).exp()),
+    "bilinear": lambda gate: gate,
+    "reglu": lambda gate: gate.clamp(min=0),
+    "geglu": lambda gate: gate * (1 + (gate / 2**0.5).erf()) / 2,
+    "swiglu": lambda gate: gate / (1 + (-gate).exp()),
+}
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_the_second_half_is_the_gate(name: str) -> None:
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(activation(name, approximate=True)(x), x[:, :4] * GATED[name](x[:, 4:]))
+
+
+def test_scalenorm_gives_vectors_one_length() -> None:
+    layer = norm(8, Norm(norm="scalenorm"))
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close((3 * layer(x)).norm(dim=-1), torch.full((5,), 3.0))
+    assert not layer(torch.zeros(1, 8)).any()
+
+
+def test_tied_norms_feed_both_halves_alike() -> None:
+    """With equal norms, tied and untied parallel residuals compute the same."""
+    side = {**ROTARY, "gpt_j_residual": True}
+    tied, untied = (GPT(small(**side, gpt_j_tied=choice), VOCABULARY, Make()) for choice in (True, False))
+    tokens, _ = batch(2)
+    assert torch.equal(tied(tokens), untied(tokens))
+    assert len(list(untied.parameters())) == len(list(tied.parameters())) + 2 * 2
+
+
+def test_angles_stay_exact_in_16_bits() -> None:
+    x = torch.ones(1, 1, 1000, 4, dtype=torch.bfloat16)
+    torch.testing.assert_close(rotate(x, 4, 10000), rotate(x.float(), 4, 10000).bfloat16(), rtol=0, atol=0)
