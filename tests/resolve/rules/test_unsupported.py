@@ -40,6 +40,19 @@ def test_what_is_built(text: str) -> None:
     assert unsupported(configure(text)) == []
 
 
+@pytest.mark.parametrize(("kind", "hint"), [("Adamm", "did you mean Adam?"), ("lyon", "did you mean Lion?")])
+def test_a_mistyped_optimizer_is_not_one_that_is_missing(kind: str, hint: str) -> None:
+    (problem,) = unsupported(configure(f"optimizer: {{type: {kind}}}"))
+    assert (problem.what, problem.hint) == (f"there is no optimizer {kind}", hint)
+    assert problem.where
+
+
+@pytest.mark.parametrize("kind", ["MuAdam", "OneBitAdam", "Shampoo"])
+def test_an_optimizer_that_is_missing_is_not_a_mistyped_one(kind: str) -> None:
+    (problem,) = unsupported(configure(f"optimizer: {{type: {kind}}}"))
+    assert problem.what == f"optimizer.type ({kind}) is not built into train.py yet"
+
+
 #: A value that is not built, for every row.
 OTHER: dict[str, Any] = {
     "pos_emb": "alibi",
