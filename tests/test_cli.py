@@ -206,6 +206,19 @@ def test_a_dry_run_shows_the_exact_command_and_starts_and_writes_nothing(capsys,
     for name in ("deepspeed_config", "megatron_config", "deepy_config"):
         assert decode(facts["command"][facts["command"].index(f"--{name}") + 1]) == facts[name]
     assert '"train_batch_size": 2' in shown
+    assert shown.startswith("model      2 layers, hidden 64")
+
+
+def test_a_dry_run_on_a_terminal_is_for_reading(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["my_script.py", *BOTH, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert '"config_files": ["small.yml", "local_setup.yml"]' in shown
+    words = shlex.split(shown.splitlines()[-1])
+    payload = words[words.index("--megatron_config") + 1]
+    assert payload.endswith("…")
+    assert len(payload) < 30
+    assert "my_script.py" in words
 
 
 def test_each_form_alone(capsys):

@@ -116,4 +116,6 @@ def _shown(settled: Settled, launched: Command, form: Form | None, as_json: bool
         return emitted(form, settled.config, settled.resources)
     if as_json:
         return json.dumps(facts(settled.config, launched), indent=2)
-    return dry_run(settled.config, launched)
+    from neoxargs.launch.summary import text
+
+    return f"{text(settled)}\n\n{dry_run(settled.config, launched, brief=sys.stdout.isatty())}"

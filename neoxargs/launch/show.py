@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from neoxargs.launch import neox, split
@@ -15,6 +16,8 @@ from neoxargs.resolve.config import Config
 
 Form = Literal["megatron", "deepspeed", "runner"]
 FORMS: tuple[Form, ...] = get_args(Form)
+#: Words of a command that are longer are encoded values, which nobody reads.
+LONGEST = 80
 
 
 def emitted(form: Form, config: Config, resources: Resources) -> str:
@@ -25,15 +28,24 @@ def emitted(form: Form, config: Config, resources: Resources) -> str:
     return shlex.join(flags)
 
 
-def dry_run(config: Config, command: Command) -> str:
-    """All that would be started and what it would be told."""
+def dry_run(config: Config, command: Command, brief: bool) -> str:
+    """All that would be started and what it would be told. brief: for reading, not for use."""
+    values = split.train_values(config)
+    if brief:
+        values = values | {name: list(values[name]) for name in ("config_files",) if name in values}
+        command = replace(command, words=tuple(map(_shortened, command.words)))
     parts = {
         "DeepSpeed's JSON": pretty(split.deepspeed_json(config)),
-        "What every rank's script receives": pretty(split.train_values(config)),
+        "What every rank's script receives": pretty(values),
         "Before the ranks start": shlex.join(data_command(config)),
-        "Command": str(command),
+        "Command (shortened here; whole through a pipe)" if brief else "Command": str(command),
     }
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts.items() if text)
+
+
+def _shortened(word: str) -> str:
+    """A payload by its beginning; a path stays."""
+    return word if len(word) <= LONGEST or "/" in word else word[:20] + "…"
 
 
 def facts(config: Config, command: Command) -> dict[str, Any]:
