@@ -72,6 +72,7 @@ def test_help(words, capsys):
     shown = capsys.readouterr().out
     assert "python deepy.py train.py configs/quickstart.yml" in shown
     assert "python deepy.py generate.py FILE" in shown
+    assert "130 for a run interrupted by Ctrl-C" in shown
     assert max(map(len, shown.splitlines())) <= 100
 
 
@@ -108,7 +109,7 @@ def test_a_wrong_command_line_is_told_and_exits_with_2(words, said, capsys):
 
 
 def test_check_says_ok_and_what_the_run_would_be(capsys):
-    assert main(["check", *BOTH]) == 0
+    assert main(["check", *BOTH, "--set", "dialect=neox-2021"]) == 0
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0] == "ok"
     assert "ranks      2 = tensor 2 x pipeline 1 x data 1 (no pipeline engine), on this machine's CPU" in shown.out

@@ -16,6 +16,7 @@ from neoxargs.problems import Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.check import Mismatch, conform, expectation
 from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.dialect import undecided
 from neoxargs.resolve.merge import Draft
 from neoxargs.resolve.nodes import node_of, shown
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
@@ -43,7 +44,9 @@ def complete(
         work.check(rule)
     if any(problem.severity == "error" for problem in work.problems):
         raise Problems(work.problems)
-    return Config(work.values, draft.sections, work.problems, draft.dialect)
+    config = Config(work.values, draft.sections, work.problems, draft.dialect)
+    config.warnings += undecided(config)
+    return config
 
 
 def ordered(rules: Sequence[Rule]) -> list[Rule]:

@@ -13,9 +13,11 @@ from typing import NamedTuple
 from neoxargs.problems import Place, Problem, did_you_mean
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import NEWEST, SEED, default_at, introduced
-from neoxargs.resolve.config import Source, Value
+from neoxargs.resolve.config import Config, Source, Value
 
 NAMES = {"neox-2021": SEED, "neox-2026": NEWEST}
+#: What changed its default and thereby trains another model, the weightiest first.
+DECISIVE = ("gradient_clipping", "attention_dropout", "hidden_dropout", "weight_decay")
 
 
 class Dialect(NamedTuple):
@@ -65,3 +67,21 @@ def _day(text: str) -> date | None:
     except ValueError:
         return None
     return day if day.isoformat() == text else None  # newer Pythons read other forms too
+
+
+def undecided(config: Config) -> list[Problem]:
+    """A warning where no file says the dialect, old names alone chose 2021, and today's defaults train otherwise."""
+    if config.dialect is None or config.dialect.date != SEED or config.written("dialect"):
+        return []
+    then_now = {name: (default_at(name, SEED), default_at(name, NEWEST)) for name in DECISIVE}
+    left = [
+        f"{name} {then} / {now}"
+        for name, (then, now) in then_now.items()
+        if config.place(name) is None and config.get(name) == then
+    ]
+    if not left:
+        return []
+    what = (
+        f"no dialect is written and every name is old, so defaults are neox-2021's, not neox-2026's: {', '.join(left)}"
+    )
+    return [Problem(what, hint="write dialect: neox-2021 or neox-2026 to choose", severity="warning")]

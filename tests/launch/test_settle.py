@@ -49,7 +49,7 @@ def test_the_batch_is_computed_for_the_ranks_that_run(written, text, ranks):
 
 
 def test_a_number_of_gpus_on_the_command_line_replaces_looking_for_them(written):
-    settled = written("hostfile: /nowhere\nnum_gpus: 2\n", gpus=32)
+    settled = written("dialect: neox-2021\nhostfile: /nowhere\nnum_gpus: 2\n", gpus=32)
     assert (settled.resources.gpus, settled.resources.device, settled.warnings) == (32, "cuda", [])
 
 

@@ -7,9 +7,11 @@ from datetime import date
 import pytest
 
 from neoxargs.problems import render
-from neoxargs.registry.history import NEWEST, SEED
+from neoxargs.registry import REGISTRY
+from neoxargs.registry.history import NEWEST, SEED, default_at
 from neoxargs.resolve.compose import Text
-from neoxargs.resolve.dialect import Dialect
+from neoxargs.resolve.derive import complete
+from neoxargs.resolve.dialect import DECISIVE, Dialect
 from neoxargs.resolve.merge import draft
 
 
@@ -61,3 +63,51 @@ def test_defaults_follow_the_day() -> None:
     assert str(newest["attention_dropout"].source) == "default: neox-2026"
     between = Dialect(date(2023, 12, 25), "").defaults()
     assert "attention_dropout" not in between
+
+
+SMALL = """\
+num-layers: 2
+hidden-size: 8
+num-attention-heads: 2
+seq-length: 8
+max-position-embeddings: 8
+train_batch_size: 1
+train-iters: 1
+"""
+
+
+def told(*lines: str) -> list[tuple[str, str, str]]:
+    config = complete(draft([Text("my.yml", SMALL + "".join(f"{line}\n" for line in lines))]), 1)
+    return [(problem.what, problem.hint, problem.severity) for problem in config.warnings]
+
+
+def test_a_guess_that_decides_how_it_trains_is_told() -> None:
+    ((what, hint, severity),) = told()
+    assert what.endswith(
+        "gradient_clipping 0.0 / 1.0, attention_dropout 0.1 / 0.0, hidden_dropout 0.1 / 0.0, weight_decay 0.01 / 0.1"
+    )
+    assert (hint, severity) == ("write dialect: neox-2021 or neox-2026 to choose", "warning")
+
+
+def test_only_what_is_left_to_the_guess_is_told() -> None:
+    ((what, *_),) = told("hidden-dropout: 0", "clip_grad: 2.0", "optimizer: {params: {weight_decay: 0.0}}")
+    assert what.endswith(": attention_dropout 0.1 / 0.0")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "dialect: neox-2021",
+        "dialect: neox-2026",
+        "pos-emb: rotary",
+        "gradient_clipping: 0.0\nattention-dropout: 0.1\nhidden-dropout: 0.1\nweight-decay: 0.01",
+    ],
+)
+def test_nothing_is_told_where_nothing_is_guessed(line: str) -> None:
+    assert told(line) == []
+
+
+def test_every_default_that_changed_is_decisive_or_known_not_to_be() -> None:
+    changed = {name for name in REGISTRY.parameters if default_at(name, SEED) != default_at(name, NEWEST)}
+    same_setting, memory_only = {"clip_grad"}, {"deepspeed_activation_checkpointing"}
+    assert changed - same_setting - memory_only == set(DECISIVE)

@@ -23,7 +23,9 @@ def configure(*texts: str, gpus: int = 8, without: str = "") -> Config:
     shape = {name: value for name, value in SHAPE.items() if name != without and not _has(" ".join(texts), name)}
     lines = "\n".join(f"{name}: {value}" for name, value in shape.items())
     given = [("my.yml", texts[0] if texts else ""), *(("more.yml", text) for text in texts[1:]), ("shape.yml", lines)]
-    return complete(draft([Text(name, text) for name, text in given if text]), gpus)
+    config = complete(draft([Text(name, text) for name, text in given if text]), gpus)
+    config.warnings = [warning for warning in config.warnings if not warning.what.startswith("no dialect is written")]
+    return config
 
 
 def _has(text: str, name: str) -> bool:
