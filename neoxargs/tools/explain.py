@@ -74,7 +74,7 @@ def _because(name: str, config: Config) -> str:
         return str(source)
     said = "" if source.text in _sentences(name) else source.text  # it stands under `derived` already
     made_of = summary.batch(config) if name in BATCH else ", ".join(_inputs(name, config))
-    return f"derived: {'; '.join(filter(None, [said, made_of])) or 'nothing else was written'}"
+    return f"derived: {'; '.join(filter(None, [said, made_of])) or 'from nothing that is written'}"
 
 
 def _whose_default(name: str, config: Config) -> str:
