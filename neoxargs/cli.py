@@ -28,7 +28,8 @@ examples:
   python deepy.py check my.yml --gpus 64                    (as if there were 64 GPUs)
   python deepy.py explain zero_optimization.stage my.yml
 
-`python deepy.py VERB --help` tells more. Exit codes: 0, 1 for problems, 2 for a wrong command line.
+`python deepy.py VERB --help` tells more. Exit codes: 0, 1 for problems, 2 for a wrong command line,
+130 for a run interrupted by Ctrl-C, 143 by SIGTERM (both save first), else the failed rank's.
 """
 
 #: GPT-NeoX's own options, and `--prompt`: each is a `--set` for the parameter it is named after.

@@ -51,7 +51,7 @@ def start(command: Command, environ: Mapping[str, str], say: Say, remote: bool =
         for number, handler in previous.items():
             signal.signal(number, handler)
     if run.received:
-        return 128 + run.received if killed or returncode else 0
+        return 128 + run.received  # also when the ranks saved first: what waits for the whole run must not go on
     return _exit_code(returncode, say) or int(killed)
 
 

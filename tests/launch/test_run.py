@@ -197,7 +197,7 @@ def stop(*_):
 signal.signal(signal.SIGTERM, stop)
 """
     code, _ = signalled(fake(UP + handler + WAIT), tmp_path, signal.SIGINT)
-    assert code == 0
+    assert code == 128 + signal.SIGINT
     assert [(tmp_path / f"asked{rank}").read_text() for rank in range(2)] == ["x", "x"]
     assert not _alive(tmp_path)
 
