@@ -68,13 +68,20 @@ def _facts(parameter: Parameter, asked: str, config: Config | None) -> Iterator[
 def _because(name: str, config: Config) -> str:
     """Where the value was written, what it was derived from, or whose default it is."""
     source = config.source(name)
-    if source.kind == "default":
+    if source.kind == "default" or _is_default(name, config):
         return _whose_default(name, config) or str(source)
     if source.kind != "derived":
         return str(source)
     said = "" if source.text in _sentences(name) else source.text  # it stands under `derived` already
     made_of = summary.batch(config) if name in BATCH else ", ".join(_inputs(name, config))
     return f"derived: {'; '.join(filter(None, [said, made_of])) or 'from nothing that is written'}"
+
+
+def _is_default(name: str, config: Config) -> bool:
+    """Does a rule only repeat the default that the dialect decides? Nothing that was written leads to it."""
+    if config.dialect is None or not changes(name) or config.place(name) is not None:
+        return False
+    return bool(config.get(name) == default_at(name, config.dialect.date))
 
 
 def _whose_default(name: str, config: Config) -> str:

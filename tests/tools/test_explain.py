@@ -40,6 +40,8 @@ def test_a_default_that_the_dialect_decides(tmp_path: Path) -> None:
     assert because("attention_dropout", str(path)) == "neox-2026's default; neox-2021 has 0.1"
     path.write_text("\n".join(lines).replace("neox-2026", "neox-2021"), encoding="utf-8")
     assert because("attention_dropout", str(path)) == "neox-2021's default; neox-2026 has 0.0"
+    path.write_text("\n".join(lines).replace("neox-2026", "neox-2021").replace("gradient_clipping: 1.0", ""), "utf-8")
+    assert because("gradient_clipping", str(path)) == "neox-2021's default; neox-2026 has 1.0"
 
 
 def test_a_section_shows_what_is_in_the_files() -> None:
