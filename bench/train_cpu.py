@@ -35,7 +35,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[int, int]]] = {
     "1 process": ({"pipe_parallel_size": 1}, {512: 6086, 50304: 1425}),
     "tp2": ({"pipe_parallel_size": 1, "model_parallel_size": 2}, {512: 5123, 50304: 1302}),
     "pp2": (
-        {"pipe_parallel_size": 2, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4},
+        {"pipe_parallel_size": 2, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8},
         {512: 5002, 50304: 803},
     ),
     "tp2 x pp2": (
