@@ -189,8 +189,8 @@ class Attention(Group, origin="NeoX"):
     """Whether the query, key, value and output projections of attention have biases; Llama's have none."""
 
     gpt_j_residual: bool = param(False)
-    """Runs attention and feed-forward side by side on the same residual and adds both, as GPT-J does. Saves one tensor
-    parallel all-reduce per layer."""
+    """Runs attention and feed-forward side by side on the same residual and adds both, as GPT-J does: one
+    branch of the network per layer instead of two in turn."""
 
     gpt_j_tied: bool = param(False)
     """With `gpt_j_residual`, lets attention and feed-forward read one common norm instead of one each."""
