@@ -10,22 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
+import smallest
 
 from neoxargs.cli import main
 from neoxargs.launch.encode import decode
 
 ROOT = Path(__file__).resolve().parents[1]
 
-MODEL = """\
-num_layers: 2
-hidden_size: 64
-num_attention_heads: 4
-seq_length: 32
-max_position_embeddings: 32
-train_micro_batch_size_per_gpu: 2
-train_iters: 10
+MODEL = smallest.YAML + """\
 model_parallel_size: 2
-"""
+"""  # fmt: skip
 SETUP = "tokenizer_type: ByteLevelTokenizer\ndata_path: tokens\n"
 
 

@@ -3,22 +3,16 @@
 from pathlib import Path
 
 import pytest
+import smallest
 
 from neoxargs.cli import main
 
-MODEL = """\
-num_layers: 2
-hidden_size: 64
-num_attention_heads: 4
-seq_length: 32
-max_position_embeddings: 32
-train_micro_batch_size_per_gpu: 2
-train_iters: 10
+MODEL = smallest.YAML + """\
 tokenizer_type: ByteLevelTokenizer
 data_path: tokens
 save: out
 checkpoint_factor: 5
-"""
+"""  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -5,26 +5,20 @@ import json
 from pathlib import Path
 
 import pytest
+import smallest
 
 from neoxargs.launch import encode, split
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config, Source, Value
 
-YAML = """
-num_layers: 2
-hidden_size: 64
-num_attention_heads: 4
-seq_length: 32
-max_position_embeddings: 32
-train_micro_batch_size_per_gpu: 2
-train_iters: 10
+YAML = smallest.YAML + """\
 zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}
 optimizer: {type: Adam, params: {lr: 1.0e-3, betas: [0.9, 0.95]}}
 comms_logger: {}
 comet_others: {nested: {a: [1, 2]}, "ключ": "värde"}
 data_path: [0.3, some/file, 0.7, "other file"]
-"""
+"""  # fmt: skip
 
 
 def resolved(text: str = YAML, gpus: int = 1) -> Config:

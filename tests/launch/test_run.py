@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import smallest
 
 from neoxargs.launch import command as commands
 from neoxargs.launch.command import Command, command, free_port, runner_flags
@@ -17,15 +18,7 @@ from neoxargs.launch.run import members, start
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
 
-YAML = """
-num_layers: 2
-hidden_size: 64
-num_attention_heads: 4
-seq_length: 32
-max_position_embeddings: 32
-train_micro_batch_size_per_gpu: 2
-train_iters: 10
-"""
+YAML = smallest.YAML
 CPUS = Resources({"localhost": [0, 1]}, "cpu", {"num_gpus": "2"})
 ROOT = Path(__file__).resolve().parents[2]
 

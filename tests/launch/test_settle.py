@@ -3,19 +3,12 @@
 from pathlib import Path
 
 import pytest
+import smallest
 
 from neoxargs.launch.settle import settle
 from neoxargs.problems import Problems
 
-MODEL = """\
-num_layers: 2
-hidden_size: 64
-num_attention_heads: 4
-seq_length: 32
-max_position_embeddings: 32
-train_micro_batch_size_per_gpu: 2
-train_iters: 10
-"""
+MODEL = smallest.YAML
 ON_CPU = {"DS_ACCELERATOR": "cpu"}
 
 
