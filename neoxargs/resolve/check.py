@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable
-from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from neoxargs.problems import did_you_mean
@@ -206,7 +205,6 @@ _FITS: dict[Any, Callable[[Node, Any], Any]] = {
 }
 
 
-@cache
 def expectation(wanted: Any, many: bool = False) -> str:
     """A type in words: `a whole number, at least 1`; with `many` as the elements of a list."""
     origin, arguments = get_origin(wanted) or wanted, get_args(wanted)

@@ -141,3 +141,8 @@ def test_a_number_with_an_underscore_too_many(text: str, hint: str) -> None:
     with pytest.raises(Mismatch) as caught:
         conform(plain(text), float)
     assert caught.value.hint == hint
+
+
+def test_choices_stay_in_their_order() -> None:
+    """Two `Literal`s of the same words are equal, so nothing may be remembered by type."""
+    assert [expectation(Literal["a", "b"]), expectation(Literal["b", "a"])] == ["one of a, b", "one of b, a"]
