@@ -52,7 +52,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[int, int]]] = {
 }
 MODEL = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 256, "max_position_embeddings": 256,
-    "train_batch_size": 8, "eval_interval": 0, "log_interval": 10, "gradient_clipping": 1.0,
+    "train_batch_size": 8, "eval_interval": 0, "eval_iters": 0, "log_interval": 10, "gradient_clipping": 1.0,
     "optimizer": {"type": "Adam", "params": {"lr": 1e-3}}, "tokenizer_type": "HFTokenizer",
 }  # fmt: skip
 
