@@ -54,6 +54,14 @@ def batch(samples: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
+def shaken(model: nn.Module) -> nn.Module:
+    """The same module with random weights everywhere: fresh biases are 0 and norms 1, which would hide mistakes."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3).add_(parameter.ndim == 1)
+    return model
+
+
 def named(module: nn.Module) -> dict[str, nn.Parameter]:
     """This rank's parameters under the names that GPT gives them."""
     parameters = dict(module.named_parameters())

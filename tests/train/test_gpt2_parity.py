@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ranks import all_ranks, run_ranks
-from small_gpt import VOCABULARY, batch, build, join, load, named, small
+from small_gpt import VOCABULARY, batch, build, join, load, named, shaken, small
 from torch import Tensor
 
 from neoxargs.train.mesh import Axis
@@ -36,10 +36,7 @@ def gpt2(tied: bool = True):
         bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     model = transformers.GPT2LMHeadModel(config)
-    with torch.no_grad():
-        for parameter in model.parameters():  # fresh biases are 0 and norms 1, which would hide mistakes
-            parameter.normal_(0, 0.3).add_(parameter.ndim == 1)
-    return model
+    return shaken(model)
 
 
 def from_gpt2(tensors: Weights) -> Weights:

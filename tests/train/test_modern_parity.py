@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from ranks import all_ranks, run_ranks
-from small_gpt import VOCABULARY, batch, load, named, small
+from small_gpt import VOCABULARY, batch, load, named, shaken, small
 from torch import Tensor
 
 from neoxargs.registry.model import Norm
@@ -53,10 +53,7 @@ def transformer(name: str) -> Any:
             use_parallel_residual=ours.get("gpt_j_residual", False), hidden_act="gelu",
         )  # fmt: skip
         model = transformers.GPTNeoXForCausalLM(config)
-    with torch.no_grad():
-        for parameter in model.parameters():  # fresh biases are 0 and norms 1, which would hide mistakes
-            parameter.normal_(0, 0.3).add_(parameter.ndim == 1)
-    return model
+    return shaken(model)
 
 
 def from_neox(tensors: Weights) -> Weights:
