@@ -1,4 +1,4 @@
-"""What DeepSpeed 0.19 gets wrong without ZeRO, put right from outside.
+"""What DeepSpeed 0.19 gets wrong, put right from outside.
 
 The norm that gradients are clipped by: DeepSpeed takes "not split by tensor parallelism" for "repeated on every
 other rank", so biases and norms of all pipeline stages but the first are left out of it, and tied embeddings count
@@ -9,12 +9,16 @@ overflows pass unseen, and clipping never clips.
 
 The first step in fp16 and bf16: to allocate the optimizer's state, DeepSpeed lets it step on zero gradients. That
 decays the weights once at the full learning rate, and Adam's bias corrections are one step ahead ever after.
+
+ZeRO-3 on CPUs: weights are gathered in many transfers of which only the last is waited for. NCCL does them in order,
+gloo does not, and hands out weights that have not arrived.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -34,6 +38,20 @@ def gradient_norm(gradients: Sequence[tuple[nn.Parameter, Tensor | None]], mesh:
         if axis.size > 1:
             torch.distributed.all_reduce(total, group=axis.group)
     return total.sqrt()
+
+
+@cache
+def await_every_gather() -> None:
+    """Gather the weights of ZeRO-3 one after another; to be called once deepspeed is imported, for gloo."""
+    from deepspeed.runtime.zero.partition_parameters import Init
+
+    at_once = Init._allgather_params_coalesced
+
+    def each(init: Init, weights: Sequence[nn.Parameter], hierarchy: int = 0, quantize: bool = False) -> None:
+        for weight in weights:
+            at_once(init, [weight], hierarchy, quantize)
+
+    Init._allgather_params_coalesced = each
 
 
 def install(engine: Any, mesh: Mesh) -> None:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed
 
 from neoxargs.problems import Problem, Problems
+from neoxargs.train import corrections
 
 #: A collective that waits longer than this fails instead of hanging for ever when another rank has died.
 TIMEOUT = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "30")))
@@ -144,6 +145,8 @@ def connect(backend: str) -> None:
         # On a CPU init_distributed compiles a shared-memory all-reduce that only inference uses: a minute, and a
         # run killed meanwhile leaves a lock that stops every later one.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        if backend == "gloo":
+            corrections.await_every_gather()
         try:
             deepspeed.init_distributed(backend, timeout=TIMEOUT, verbose=False)
         except torch.distributed.DistNetworkError as error:

@@ -21,6 +21,24 @@ def trained(stages: list[int]) -> list[tuple[dict[str, Tensor], list[float]]]:
     return [_trained(stage) for stage in stages]
 
 
+def gathered(times: int) -> list[str]:
+    """The weights that were not yet there after one of many gathers of all of them."""
+    import deepspeed
+
+    from neoxargs.train.setup import connect
+
+    connect("gloo")
+    here = mesh(small().parallel)
+    with deepspeed.zero.Init(data_parallel_group=here.data.group, mpu=Mpu(here)):
+        model = GPT(small(num_layers=8), VOCABULARY, Make())
+    late = set()
+    for _ in range(times):
+        with deepspeed.zero.GatheredParameters(list(model.parameters())):
+            late |= {name for name, p in model.named_parameters() if "norm.weight" in name and not torch.all(p == 1)}
+    destroy()
+    return sorted(late)
+
+
 def _trained(stage: int) -> tuple[dict[str, Tensor], list[float]]:
     import deepspeed
 
@@ -57,3 +75,7 @@ def test_same_start_and_same_losses() -> None:
             assert torch.equal(partitioned[name], weight), name
         assert losses[-1] < losses[0] - 0.3
         assert their_losses == pytest.approx(losses, rel=1e-5)
+
+
+def test_gathered_weights_have_arrived() -> None:
+    assert run_ranks(gathered, 2, 100) == [[], []]
