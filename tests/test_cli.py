@@ -118,6 +118,16 @@ def test_check_tells_every_problem_at_once(capsys):
     assert {"bad.yml:1:1", "bad.yml:2:14", "bad.yml:3:1"} <= {line.split(": ")[0] for line in shown.err.splitlines()}
 
 
+def test_what_is_certain_is_looked_at_although_other_values_are_wrong(capsys, nothing_starts):
+    Path("bad.yml").write_text(SETUP.replace("tokens", "nowhere") + "use_mup: true\nhidden_size: wide\n")
+    for words in (["check"], [str(ROOT / "train.py")]):
+        assert main([*words, "bad.yml"]) == 1
+        told = capsys.readouterr().err
+        assert "there is no nowhere.bin" in told
+        assert "use_mup (true) is not built into train.py yet" in told
+        assert "num_layers is missing" in told
+
+
 def test_check_for_a_program(capsys):
     assert main(["check", *BOTH, "--gpus", "8", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

@@ -23,13 +23,10 @@ LAUNCHED = Source("derived", text="looked up when the run was launched")
 RECORD = "config.json"
 
 
-def prepare(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> int:
-    """Everything the ranks need; returns an exit code, 0 when they can start. Raises Problems."""
-    write_record(config)
-    failed = tokenise(config, environ)
-    if not failed and not resources.remote:
+def compile_ops(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> None:
+    """What every rank would compile at once otherwise; other machines do it themselves."""
+    if not resources.remote:
         ops.prepare(ops.needed(config, resources.device), environ, say)
-    return failed
 
 
 def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:

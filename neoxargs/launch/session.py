@@ -13,13 +13,14 @@ from pathlib import Path
 from neoxargs.launch import needs
 from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port
 from neoxargs.launch.files import missing_files
-from neoxargs.launch.prepare import prepare, with_launch, with_text
+from neoxargs.launch.prepare import compile_ops, tokenise, with_launch, with_text, write_record
 from neoxargs.launch.run import start
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.launch.show import Form, dry_run, emitted, facts
 from neoxargs.problems import Problem, Problems, did_you_mean, render
 from neoxargs.resolve import read_files
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.rules.unsupported import unsupported
 
 #: The script whose needs and abilities are known; of the other one of ours, only the model's.
@@ -34,15 +35,17 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
     _refuse_what_cannot_run(path, settled)
     port = free_port(config, resources)
     launched = command(config, resources, path, os.environ, port)
-    from neoxargs.launch.summary import draw
-
-    draw(settled)
-    _warn(settled.warnings)
+    environ = launched.environ(os.environ)
+    _announce(path, settled)
     if port:
         say(f"port {config.get('master_port')} is in use on this machine; the ranks meet at port {port}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    failed = prepare(config, resources, launched.environ(os.environ), say)
-    return failed or start(launched, os.environ, say, resources.remote)
+    if Path(path).name != GENERATOR:
+        write_record(config)
+        if failed := tokenise(config, environ):
+            return failed
+    compile_ops(config, resources, environ, say)
+    return start(launched, os.environ, say, resources.remote)
 
 
 def show(
@@ -77,9 +80,25 @@ def say(text: str) -> None:
 def _settled(
     path: str, files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None = None
 ) -> Settled:
-    settled = settle(files, overrides, directory, os.environ, gpus)
+    try:
+        settled = settle(files, overrides, directory, os.environ, gpus)
+    except Unresolved as stop:
+        absent = missing_files(stop.known) if Path(path).name == TRAINER else []
+        raise Problems([*stop.problems, *_unsupported(path, stop.known), *absent]) from None
     config = with_launch(settled.config, path, read_files(files, directory))
     return replace(settled, config=with_text(config))
+
+
+def _announce(script: str, settled: Settled) -> None:
+    """What will run, to be checked at a glance; sampling needs less than training."""
+    from neoxargs.launch.summary import draw, ranks
+
+    if Path(script).name == GENERATOR:
+        options = settled.config.checkpoint
+        say(f"sampling from {options.load or options.save}; ranks: {ranks(settled.config, settled.resources)}")
+        return
+    draw(settled)
+    _warn(settled.warnings)
 
 
 def _refuse_what_cannot_run(script: str, settled: Settled) -> None:

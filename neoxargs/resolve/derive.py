@@ -23,6 +23,14 @@ from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.declare import Contradiction, Rule
 
 
+class Unresolved(Problems):
+    """A configuration that did not come to one; what of it is certain can be looked at for further problems."""
+
+    def __init__(self, problems: Iterable[Problem], known: Config) -> None:
+        super().__init__(problems)
+        self.known = known
+
+
 def complete(
     draft: Draft,
     gpus: int | None,
@@ -43,7 +51,7 @@ def complete(
     for rule in checks:
         work.check(rule)
     if any(problem.severity == "error" for problem in work.problems):
-        raise Problems(work.problems)
+        raise Unresolved(work.problems, work.known())
     config = Config(work.values, draft.sections, work.problems, draft.dialect)
     config.warnings += undecided(config)
     return config
@@ -78,6 +86,11 @@ class _Completion:
             "auto": draft.auto,
             "default": self.default,
         }
+
+    def known(self) -> Config:
+        """The values that no problem touches."""
+        values = {name: value for name, value in self.values.items() if not self.is_broken(name)}
+        return Config(values, self.draft.sections, [], self.draft.dialect)
 
     # -- retired parameters ------------------------------------------------------------------------------------------
 

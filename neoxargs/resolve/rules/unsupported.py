@@ -131,7 +131,7 @@ def _instead(name: str, values: tuple[Any, ...]) -> str:
 
 
 def _other_layers(config: Config) -> Iterator[Problem]:
-    other = sorted(set(config.attention.attention_config) - set(LAYERS))
+    other = sorted(set(config.get("attention_config") or ()) - set(LAYERS))
     if other:
         what = f"attention_config has layers that are not built into train.py yet: {listed(other, 'and')}"
         yield Problem(what, config.place("attention_config"), f"train.py can do {listed(LAYERS, 'and')}")
