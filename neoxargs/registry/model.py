@@ -48,9 +48,9 @@ class Shape(Group, origin="Meg"):
     seq_length: Count = param(megatron="seq-length")
     """Tokens per training sample. Memory for attention scores grows with its square unless a flash kernel is used."""
 
-    max_position_embeddings: Count = param(megatron="max-position-embeddings")
-    """Longest sequence the model can take, and the number of rows of a learned position table. At least `seq_length`.
-    """
+    max_position_embeddings: Count = param(derived=True, megatron="max-position-embeddings")
+    """Longest sequence the model can take, and the number of rows of a learned position table. At least `seq_length`,
+    and just that when left out."""
 
     num_unique_layers: Count | None = param(None)
     """Layers with weights of their own; the others reuse them. Must divide `num_layers`. Left out, every layer is

@@ -260,5 +260,4 @@ EXAMPLES = {
     "hidden_size": 768,
     "num_attention_heads": 12,
     "seq_length": 1024,
-    "max_position_embeddings": 1024,
 }

@@ -44,6 +44,12 @@ def attention_config(attention_config: Sequence[Any] | None, num_layers: int, sp
     return layers
 
 
+@derive
+def max_position_embeddings(seq_length: int) -> int:
+    """as many positions as a sample has tokens, seq_length"""
+    return seq_length
+
+
 #: The retired `sparsity`, as what layers 0 and 1, 2 and 3, … are. GPT-NeoX began `interspersed` with a sparse layer
 #: without pipeline and with a dense one in a pipeline, where all published files ran; here it is the same in both.
 SPARSITY = {
