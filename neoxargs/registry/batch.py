@@ -6,7 +6,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count
 
 
-class Batch(Group, origin="DSC"):
+class Batch(Group, origin="DSC", effect="engine"):
     """Batch sizes; any two of the three sizes determine the third."""
 
     train_batch_size: Count = param(derived=True, megatron="global-batch-size")

@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural, Positive
 
 
-class Checkpoint(Group, origin="Meg"):
+class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     """Where, when and what is saved and loaded."""
 
     save: str | None = param(None, megatron="save")

@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Natural, NonNegative, Paths
 
 
-class Data(Group, origin="NeoX"):
+class Data(Group, origin="NeoX", effect="data"):
     """Datasets and the data loader."""
 
     text_path: Paths | None = param(None)
@@ -97,7 +97,7 @@ class Data(Group, origin="NeoX"):
     """Hides earlier documents in the same sample from the tokens after an end-of-document token."""
 
 
-class Tokenizer(Group, origin="Meg"):
+class Tokenizer(Group, origin="Meg", effect="data"):
     """How text becomes numbers."""
 
     tokenizer_type: Literal[

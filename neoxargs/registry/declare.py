@@ -25,6 +25,14 @@ else:  # in typing only since Python 3.11, and importing typing_extensions would
 Origin = Literal["DSL", "DSC", "Meg", "NeoX"]
 Destination = Literal["runner", "deepspeed", "train"]
 
+#: What changes when a parameter changes. `engine`: what DeepSpeed's engine does by itself. `config`: only parameters
+#: that are derived from it, or that it is rewritten into. `not built`: train.py refuses a value other than the
+#: default, at `check`. `none`: nothing that a GPT run starts reads it, and the declaration says why.
+Effect = Literal[
+    "launcher", "engine", "model", "optimizer", "schedule", "data", "checkpoint", "log", "run", "generation",
+    "config", "not built", "none",
+]  # fmt: skip
+
 #: Where a parameter goes when its declaration does not say: train.py receives every one.
 DESTINATIONS: dict[Origin, tuple[Destination, ...]] = {
     "DSL": ("runner",),
@@ -51,8 +59,8 @@ class Parameter:
     """One row of the registry. `name` is dotted inside a section and spelt with `_`."""
 
     __slots__ = (
-        "annotation", "attribute", "becomes", "default", "derived", "group", "inherits_to", "megatron",
-        "name", "only_for", "origins", "receiver_default", "renamed_from", "to",
+        "annotation", "attribute", "because", "becomes", "default", "derived", "effect", "group", "inherits_to",
+        "megatron", "name", "only_for", "origins", "receiver_default", "renamed_from", "to",
     )  # fmt: skip
 
     name: str
@@ -69,6 +77,8 @@ class Parameter:
     only_for: tuple[str, ...]
     to: tuple[Destination, ...]
     inherits_to: bool
+    effect: Effect
+    because: str
 
     @property
     def type(self) -> Any:
@@ -98,6 +108,8 @@ def param(  # noqa: PLR0913 - the columns of the registry
     becomes: Mapping[Any, Mapping[str, Any]] | None = None,
     only_for: tuple[str, ...] = (),
     to: tuple[Destination, ...] | None = None,
+    effect: Effect | None = None,
+    because: str = "",
 ) -> Any:
     """Declare one parameter; its name, type and meaning are the line it stands on and the string below.
 
@@ -110,6 +122,8 @@ def param(  # noqa: PLR0913 - the columns of the registry
     becomes: for a retired parameter, value -> {parameter: value} that says the same today.
     only_for: the `type`s (of optimizer or scheduler) that read this parameter; empty means all.
     to: where it is sent, if not where its origin says; `()` keeps it inside deepy.
+    effect: what changes when it changes, if not what the group says.
+    because: of the effect `none`, why: a clause that can stand after "has no effect:".
     """
     parameter = Parameter()
     parameter.default = default
@@ -122,6 +136,9 @@ def param(  # noqa: PLR0913 - the columns of the registry
     parameter.only_for = only_for
     parameter.to = to or ()
     parameter.inherits_to = to is None
+    if effect is not None:
+        parameter.effect = effect
+    parameter.because = because
     return parameter
 
 
@@ -137,6 +154,7 @@ class Group:
     renamed_from: a retired spelling of that section.
     always: attributes that the receiver cannot do without once it sees the section, so they are sent with it even
         where nobody wrote them.
+    effect, because: of the parameters that declare none of their own.
     """
 
     parameters: ClassVar[dict[str, Parameter]]
@@ -146,7 +164,14 @@ class Group:
     always: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(
-        cls, *, origin: Origin, section: str = "", renamed_from: str = "", always: tuple[str, ...] = ()
+        cls,
+        *,
+        origin: Origin,
+        effect: Effect,
+        because: str = "",
+        section: str = "",
+        renamed_from: str = "",
+        always: tuple[str, ...] = (),
     ) -> None:
         cls.origin, cls.section, cls.renamed_from, cls.always = origin, section, renamed_from, always
         cls.parameters = {}
@@ -158,6 +183,9 @@ class Group:
             parameter.origins = parameter.origins or (origin,)
             if parameter.inherits_to:
                 parameter.to = tuple(dict.fromkeys(d for o in parameter.origins for d in DESTINATIONS[o]))
+            if not hasattr(parameter, "effect"):
+                parameter.effect = "config" if parameter.becomes else effect
+                parameter.because = because if parameter.effect == "none" else ""
             cls.parameters[attribute] = parameter
             if parameter.default is ABSENT:
                 delattr(cls, attribute)

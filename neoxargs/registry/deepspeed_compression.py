@@ -12,7 +12,9 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Fraction, Natural
 
 
-class LayerReduction(Group, origin="DSC", section="compression_training.layer_reduction", always=("enabled",)):
+class LayerReduction(
+    Group, origin="DSC", effect="engine", section="compression_training.layer_reduction", always=("enabled",)
+):
     """Start a shallower model from some layers of a deeper one."""
 
     enabled: bool = param(False)
@@ -32,7 +34,11 @@ class LayerReduction(Group, origin="DSC", section="compression_training.layer_re
 
 
 class QuantizedWeights(
-    Group, origin="DSC", section="compression_training.weight_quantization", always=("different_groups",)
+    Group,
+    origin="DSC",
+    effect="engine",
+    section="compression_training.weight_quantization",
+    always=("different_groups",),
 ):
     """Weights of few bits."""
 
@@ -40,7 +46,9 @@ class QuantizedWeights(
     """Modules and their start_bits, target_bits and quantization_period."""
 
 
-class QuantizedWeightsShared(Group, origin="DSC", section="compression_training.weight_quantization.shared_parameters"):
+class QuantizedWeightsShared(
+    Group, origin="DSC", effect="engine", section="compression_training.weight_quantization.shared_parameters"
+):
     """Settings common to all quantised weights."""
 
     enabled: bool = param(False)
@@ -69,7 +77,10 @@ class QuantizedWeightsShared(Group, origin="DSC", section="compression_training.
 
 
 class MixedQuantize(
-    Group, origin="DSC", section="compression_training.weight_quantization.shared_parameters.fp16_mixed_quantize"
+    Group,
+    origin="DSC",
+    effect="engine",
+    section="compression_training.weight_quantization.shared_parameters.fp16_mixed_quantize",
 ):
     """Blend fp16 and quantised weights at first."""
 
@@ -81,7 +92,11 @@ class MixedQuantize(
 
 
 class QuantizedActivations(
-    Group, origin="DSC", section="compression_training.activation_quantization", always=("different_groups",)
+    Group,
+    origin="DSC",
+    effect="engine",
+    section="compression_training.activation_quantization",
+    always=("different_groups",),
 ):
     """Activations of few bits."""
 
@@ -90,7 +105,7 @@ class QuantizedActivations(
 
 
 class QuantizedActivationsShared(
-    Group, origin="DSC", section="compression_training.activation_quantization.shared_parameters"
+    Group, origin="DSC", effect="engine", section="compression_training.activation_quantization.shared_parameters"
 ):
     """Settings common to all quantised activations."""
 
@@ -107,14 +122,18 @@ class QuantizedActivationsShared(
     """Step at which it starts."""
 
 
-class SparsePruning(Group, origin="DSC", section="compression_training.sparse_pruning", always=("different_groups",)):
+class SparsePruning(
+    Group, origin="DSC", effect="engine", section="compression_training.sparse_pruning", always=("different_groups",)
+):
     """Set single weights to zero."""
 
     different_groups: dict[str, Any] = param({})
     """Modules and their dense_ratio, the share of weights to keep."""
 
 
-class SparsePruningShared(Group, origin="DSC", section="compression_training.sparse_pruning.shared_parameters"):
+class SparsePruningShared(
+    Group, origin="DSC", effect="engine", section="compression_training.sparse_pruning.shared_parameters"
+):
     """Settings common to all weights set to zero."""
 
     enabled: bool = param(False)
@@ -142,14 +161,18 @@ class SparsePruningShared(Group, origin="DSC", section="compression_training.spa
     """snip_momentum: patterns of modules to leave alone."""
 
 
-class RowPruning(Group, origin="DSC", section="compression_training.row_pruning", always=("different_groups",)):
+class RowPruning(
+    Group, origin="DSC", effect="engine", section="compression_training.row_pruning", always=("different_groups",)
+):
     """Remove rows of matrices, that is, neurons of a layer."""
 
     different_groups: dict[str, Any] = param({})
     """Modules, their dense_ratio (the share of rows to keep) and the modules that read their output."""
 
 
-class RowPruningShared(Group, origin="DSC", section="compression_training.row_pruning.shared_parameters"):
+class RowPruningShared(
+    Group, origin="DSC", effect="engine", section="compression_training.row_pruning.shared_parameters"
+):
     """Settings common to all removed rows."""
 
     enabled: bool = param(False)
@@ -162,14 +185,18 @@ class RowPruningShared(Group, origin="DSC", section="compression_training.row_pr
     """Step at which it starts."""
 
 
-class HeadPruning(Group, origin="DSC", section="compression_training.head_pruning", always=("different_groups",)):
+class HeadPruning(
+    Group, origin="DSC", effect="engine", section="compression_training.head_pruning", always=("different_groups",)
+):
     """Remove attention heads."""
 
     different_groups: dict[str, Any] = param({})
     """Output matrices of attention, their dense_ratio (the share of heads to keep) and the matrices before them."""
 
 
-class HeadPruningShared(Group, origin="DSC", section="compression_training.head_pruning.shared_parameters"):
+class HeadPruningShared(
+    Group, origin="DSC", effect="engine", section="compression_training.head_pruning.shared_parameters"
+):
     """Settings common to all removed heads."""
 
     enabled: bool = param(False)
@@ -185,14 +212,18 @@ class HeadPruningShared(Group, origin="DSC", section="compression_training.head_
     """Heads per layer. Required."""
 
 
-class ChannelPruning(Group, origin="DSC", section="compression_training.channel_pruning", always=("different_groups",)):
+class ChannelPruning(
+    Group, origin="DSC", effect="engine", section="compression_training.channel_pruning", always=("different_groups",)
+):
     """Remove channels of convolutions."""
 
     different_groups: dict[str, Any] = param({})
     """Modules and their dense_ratio, the share of channels to keep."""
 
 
-class ChannelPruningShared(Group, origin="DSC", section="compression_training.channel_pruning.shared_parameters"):
+class ChannelPruningShared(
+    Group, origin="DSC", effect="engine", section="compression_training.channel_pruning.shared_parameters"
+):
     """Settings common to all removed channels."""
 
     enabled: bool = param(False)

@@ -11,7 +11,9 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural
 
 
-class CurriculumLearning(Group, origin="DSC", section="curriculum_learning", always=("enabled", "curriculum_type")):
+class CurriculumLearning(
+    Group, origin="DSC", effect="engine", section="curriculum_learning", always=("enabled", "curriculum_type")
+):
     """Begin with short sequences and lengthen them during training."""
 
     enabled: bool = param(False)
@@ -35,7 +37,7 @@ class CurriculumLearning(Group, origin="DSC", section="curriculum_learning", alw
     fixed_discrete: difficulty, a list, and max_step, a list one shorter."""
 
 
-class DataEfficiency(Group, origin="DSC", section="data_efficiency"):
+class DataEfficiency(Group, origin="DSC", effect="engine", section="data_efficiency"):
     """DeepSpeed's data efficiency library."""
 
     enabled: bool = param(False)
@@ -45,7 +47,7 @@ class DataEfficiency(Group, origin="DSC", section="data_efficiency"):
     """Seed of its choices."""
 
 
-class DataSampling(Group, origin="DSC", section="data_efficiency.data_sampling"):
+class DataSampling(Group, origin="DSC", effect="engine", section="data_efficiency.data_sampling"):
     """Which samples are drawn."""
 
     enabled: bool = param(False)
@@ -62,7 +64,11 @@ class DataSampling(Group, origin="DSC", section="data_efficiency.data_sampling")
 
 
 class SamplingCurriculum(
-    Group, origin="DSC", section="data_efficiency.data_sampling.curriculum_learning", always=("enabled",)
+    Group,
+    origin="DSC",
+    effect="engine",
+    section="data_efficiency.data_sampling.curriculum_learning",
+    always=("enabled",),
 ):
     """Draw easy samples first, by measures taken beforehand."""
 
@@ -77,7 +83,7 @@ class SamplingCurriculum(
     min_difficulty, max_difficulty, schedule_type, schedule_config. Required."""
 
 
-class DynamicBatching(Group, origin="DSC", section="data_efficiency.data_sampling.dynamic_batching"):
+class DynamicBatching(Group, origin="DSC", effect="engine", section="data_efficiency.data_sampling.dynamic_batching"):
     """Batches of about equally many tokens, whatever the sequences' lengths."""
 
     enabled: bool = param(False)
@@ -105,7 +111,7 @@ class DynamicBatching(Group, origin="DSC", section="data_efficiency.data_samplin
     """Print the batches."""
 
 
-class DataRouting(Group, origin="DSC", section="data_efficiency.data_routing"):
+class DataRouting(Group, origin="DSC", effect="engine", section="data_efficiency.data_routing"):
     """Which tokens go through which layers."""
 
     enabled: bool = param(False)
@@ -115,6 +121,7 @@ class DataRouting(Group, origin="DSC", section="data_efficiency.data_routing"):
 class RandomLtd(
     Group,
     origin="DSC",
+    effect="engine",
     section="data_efficiency.data_routing.random_ltd",
     always=("enabled", "model_type", "hidden_state_order"),
 ):
@@ -145,6 +152,7 @@ class RandomLtd(
 class RandomLtdSchedule(
     Group,
     origin="DSC",
+    effect="engine",
     section="data_efficiency.data_routing.random_ltd.random_ltd_schedule",
     always=("schedule_type",),
 ):
@@ -164,7 +172,11 @@ class RandomLtdSchedule(
 
 
 class LayerTokenLr(
-    Group, origin="DSC", section="data_efficiency.data_routing.random_ltd.layer_token_lr_schedule", always=("enabled",)
+    Group,
+    origin="DSC",
+    effect="engine",
+    section="data_efficiency.data_routing.random_ltd.layer_token_lr_schedule",
+    always=("enabled",),
 ):
     """A learning rate that follows the tokens the layers have seen; DeepSpeed has not finished it."""
 

@@ -12,7 +12,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, NonNegative
 
 
-class TensorboardMonitor(Group, origin="DSC", section="tensorboard"):
+class TensorboardMonitor(Group, origin="DSC", effect="log", section="tensorboard"):
     """DeepSpeed's own TensorBoard files."""
 
     enabled: bool = param(False)
@@ -25,7 +25,7 @@ class TensorboardMonitor(Group, origin="DSC", section="tensorboard"):
     """Name of the folder inside `output_path`."""
 
 
-class WandbMonitor(Group, origin="DSC", section="wandb"):
+class WandbMonitor(Group, origin="DSC", effect="log", section="wandb"):
     """DeepSpeed's own Weights & Biases run."""
 
     enabled: bool = param(False)
@@ -41,7 +41,7 @@ class WandbMonitor(Group, origin="DSC", section="wandb"):
     """Project to log to."""
 
 
-class CsvMonitor(Group, origin="DSC", section="csv_monitor"):
+class CsvMonitor(Group, origin="DSC", effect="log", section="csv_monitor"):
     """DeepSpeed's own CSV files, one per curve."""
 
     enabled: bool = param(False)
@@ -54,7 +54,7 @@ class CsvMonitor(Group, origin="DSC", section="csv_monitor"):
     """Name of the folder inside `output_path`."""
 
 
-class CometMonitor(Group, origin="DSC", section="comet"):
+class CometMonitor(Group, origin="DSC", effect="log", section="comet"):
     """DeepSpeed's own Comet experiment. What is not given is taken from Comet's own configuration file or its
     COMET_ environment variables."""
 
@@ -87,7 +87,7 @@ class CometMonitor(Group, origin="DSC", section="comet"):
     given)."""
 
 
-class CommsLogger(Group, origin="DSC", section="comms_logger"):
+class CommsLogger(Group, origin="DSC", effect="log", section="comms_logger"):
     """Sizes, times and bandwidths of communication that goes through DeepSpeed."""
 
     enabled: bool = param(False)
@@ -106,7 +106,7 @@ class CommsLogger(Group, origin="DSC", section="comms_logger"):
     """Add the name of the calling function to each operation."""
 
 
-class FlopsProfiler(Group, origin="DSC", section="flops_profiler"):
+class FlopsProfiler(Group, origin="DSC", effect="log", section="flops_profiler"):
     """Counts of floating point operations, parameters and time per module, taken once during a run."""
 
     enabled: bool = param(False)

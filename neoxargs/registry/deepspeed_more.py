@@ -10,7 +10,7 @@ from neoxargs.registry.types import Count, Fraction, Natural, NonNegative, Posit
 CommunicationType = Literal["fp16", "bf16", "fp32"]
 
 
-class Gradients(Group, origin="DSC"):
+class Gradients(Group, origin="DSC", effect="engine"):
     """What happens to gradients between backward and the step."""
 
     gradient_clipping: NonNegative = param(0.0, receiver_default=1.0)
@@ -45,7 +45,7 @@ class Gradients(Group, origin="DSC"):
     """Retired: DeepSpeed still takes it and does nothing with it."""
 
 
-class Reports(Group, origin="DSC"):
+class Reports(Group, origin="DSC", effect="log"):
     """What DeepSpeed's engine prints."""
 
     steps_per_print: Count | None = param(10, receiver_default=None)
@@ -62,7 +62,7 @@ class Reports(Group, origin="DSC"):
     """Print the engine's settings once when it is built."""
 
 
-class Engine(Group, origin="DSC"):
+class Engine(Group, origin="DSC", effect="engine"):
     """Switches of DeepSpeed's engine as a whole."""
 
     deepspeed: bool = param(True, to=("train",))
@@ -102,7 +102,7 @@ class Engine(Group, origin="DSC"):
     writes with torch."""
 
 
-class DeepspeedCheckpoint(Group, origin="DSC", section="checkpoint"):
+class DeepspeedCheckpoint(Group, origin="DSC", effect="checkpoint", section="checkpoint"):
     """How DeepSpeed writes and reads checkpoint files."""
 
     tag_validation: Literal[
@@ -120,14 +120,14 @@ class DeepspeedCheckpoint(Group, origin="DSC", section="checkpoint"):
     """Write torch's zip format; false writes its older format, which the fast writer prefers."""
 
 
-class ParallelWrite(Group, origin="DSC", section="checkpoint.parallel_write"):
+class ParallelWrite(Group, origin="DSC", effect="checkpoint", section="checkpoint.parallel_write"):
     """Who writes checkpoint files."""
 
     pipeline_stage: bool = param(False)
     """Let the data parallel ranks of a pipeline stage share the writing of its layers."""
 
 
-class CheckpointWriter(Group, origin="DSC", section="checkpoint.writer"):
+class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkpoint.writer"):
     """DeepSpeed's fast checkpoint writer. Writing the section turns it on; it needs the aio operator."""
 
     type: Literal["FAST", "PYTHON", "MOCK", "fast", "python", "mock"] = param("FAST")
@@ -153,7 +153,7 @@ class CheckpointWriter(Group, origin="DSC", section="checkpoint.writer"):
     """Pieces per writing rank."""
 
 
-class Aio(Group, origin="DSC", section="aio"):
+class Aio(Group, origin="DSC", effect="engine", section="aio"):
     """Reading and writing NVMe disks in the background, for `device: nvme` and the fast checkpoint writer. The
     program `ds_nvme_tune` finds good values."""
 
@@ -176,7 +176,7 @@ class Aio(Group, origin="DSC", section="aio"):
     """Move data straight between disk and GPU (NVIDIA GPUDirect Storage)."""
 
 
-class Pipeline(Group, origin="DSC", section="pipeline"):
+class Pipeline(Group, origin="DSC", effect="engine", section="pipeline"):
     """DeepSpeed's own settings of pipeline parallelism; the layout comes from `pipe_parallel_size`."""
 
     stages: Count | Literal["auto"] = param("auto")
@@ -201,7 +201,7 @@ class Pipeline(Group, origin="DSC", section="pipeline"):
     """Recompute with torch's reentrant autograd; false allows inputs that need no gradient."""
 
 
-class Nebula(Group, origin="DSC", section="nebula"):
+class Nebula(Group, origin="DSC", effect="checkpoint", section="nebula"):
     """Checkpoints in the background on Azure, through the package torch_nebula."""
 
     enabled: bool = param(False)
@@ -223,7 +223,7 @@ class Nebula(Group, origin="DSC", section="nebula"):
     """Folder to read from; none given reads `persistent_storage_path`."""
 
 
-class HybridEngine(Group, origin="DSC", section="hybrid_engine"):
+class HybridEngine(Group, origin="DSC", effect="engine", section="hybrid_engine"):
     """One engine that trains and generates in turn, as reinforcement learning needs."""
 
     enabled: bool = param(False)
@@ -248,7 +248,7 @@ class HybridEngine(Group, origin="DSC", section="hybrid_engine"):
     """Generate with CUDA graphs."""
 
 
-class ProgressiveLayerDrop(Group, origin="DSC", section="progressive_layer_drop", always=("enabled",)):
+class ProgressiveLayerDrop(Group, origin="DSC", effect="engine", section="progressive_layer_drop", always=("enabled",)):
     """Skip layers at random, more and more of them as training goes on. The model must implement it; the GPT here does
     not."""
 
@@ -262,7 +262,7 @@ class ProgressiveLayerDrop(Group, origin="DSC", section="progressive_layer_drop"
     """How fast it is approached, per step."""
 
 
-class Eigenvalue(Group, origin="DSC", section="quantize_training.eigenvalue"):
+class Eigenvalue(Group, origin="DSC", effect="engine", section="quantize_training.eigenvalue"):
     """Curvature of the loss as the timetable of quantisation. DeepSpeed keeps the settings and currently refuses to
     turn it on."""
 
@@ -291,7 +291,7 @@ class Eigenvalue(Group, origin="DSC", section="quantize_training.eigenvalue"):
     """How many layers that list has."""
 
 
-class ThroughputTimer(Group, origin="DSC", section="timers.throughput"):
+class ThroughputTimer(Group, origin="DSC", effect="engine", section="timers.throughput"):
     """The clock behind the speed that DeepSpeed prints."""
 
     enabled: bool = param(True)
@@ -301,7 +301,7 @@ class ThroughputTimer(Group, origin="DSC", section="timers.throughput"):
     """Wait for the GPU when taking the time: exact, and a little slower."""
 
 
-class WeightQuantization(Group, origin="DSC", section="weight_quantization"):
+class WeightQuantization(Group, origin="DSC", effect="engine", section="weight_quantization"):
     """Load weights quantised, for generating with large models; training does not read it."""
 
     enabled: bool = param(True)
@@ -323,7 +323,7 @@ class WeightQuantization(Group, origin="DSC", section="weight_quantization"):
     """The same for weights that are quantised afterwards, by the name of the layer."""
 
 
-class SparseAttention(Group, origin="DSC", section="sparse_attention"):
+class SparseAttention(Group, origin="DSC", effect="model", section="sparse_attention"):
     """DeepSpeed's block sparse attention. Each mode reads some of the keys; lengths are in blocks."""
 
     mode: Literal["dense", "fixed", "variable", "bigbird", "bslongformer"] = param("fixed")
@@ -367,7 +367,7 @@ class SparseAttention(Group, origin="DSC", section="sparse_attention"):
     """bigbird, bslongformer: width of the sliding window."""
 
 
-class Compile(Group, origin="DSC", section="compile"):
+class Compile(Group, origin="DSC", effect="engine", section="compile"):
     """DeepCompile: ZeRO inside torch.compile's graphs."""
 
     deepcompile: bool = param(False)

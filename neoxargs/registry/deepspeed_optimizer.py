@@ -29,7 +29,7 @@ _NO_WEIGHT_DECAY = ("sm3", "rprop", "sparseadam")
 _NO_EPS = ("lion", "sgd", "musgd", "asgd", "rprop", "adafactor")
 
 
-class Optimizer(Group, origin="DSC", section="optimizer"):
+class Optimizer(Group, origin="DSC", effect="optimizer", section="optimizer"):
     """Which optimizer updates the weights."""
 
     type: str | None = param(None)
@@ -44,7 +44,7 @@ class Optimizer(Group, origin="DSC", section="optimizer"):
     level."""
 
 
-class OptimizerParams(Group, origin="DSC", section="optimizer.params"):
+class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimizer.params"):
     """The optimizer's own settings. Each type reads those that name it, or name no type."""
 
     lr: NonNegative | None = param(None)
@@ -214,7 +214,7 @@ class OptimizerParams(Group, origin="DSC", section="optimizer.params"):
     """Clips the root mean square of an update."""
 
 
-class Scheduler(Group, origin="DSC", section="scheduler"):
+class Scheduler(Group, origin="DSC", effect="schedule", section="scheduler"):
     """DeepSpeed's own learning rate schedule, instead of `lr_decay_style`, `warmup` and `min_lr`."""
 
     type: Literal["LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"] | None = param(None)
@@ -229,7 +229,7 @@ _CYCLE = ("onecycle",)
 _RANGE = ("lrrangetest",)
 
 
-class SchedulerParams(Group, origin="DSC", section="scheduler.params"):
+class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler.params"):
     """The schedule's own settings. Each type reads those that name it."""
 
     last_batch_iteration: int = param(-1)

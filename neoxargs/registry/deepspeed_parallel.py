@@ -12,7 +12,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural
 
 
-class TensorParallel(Group, origin="DSC", section="tensor_parallel"):
+class TensorParallel(Group, origin="DSC", effect="engine", section="tensor_parallel"):
     """AutoTP: divide the matrices of a model that knows nothing of it."""
 
     autotp_size: Natural = param(0)
@@ -39,7 +39,7 @@ class TensorParallel(Group, origin="DSC", section="tensor_parallel"):
 
 
 class TensorParallelGroup(
-    Group, origin="DSC", section="tensor_parallel.tp", renamed_from="tensor_parallel.tensor_parallel"
+    Group, origin="DSC", effect="engine", section="tensor_parallel.tp", renamed_from="tensor_parallel.tensor_parallel"
 ):
     """How matrices are cut."""
 
@@ -50,7 +50,7 @@ class TensorParallelGroup(
     """Cut at multiples of this many columns."""
 
 
-class ExpertParallel(Group, origin="DSC", section="expert_parallel"):
+class ExpertParallel(Group, origin="DSC", effect="engine", section="expert_parallel"):
     """AutoEP: share out the experts of a mixture model that knows nothing of it. What is not given is found out from
     the model."""
 

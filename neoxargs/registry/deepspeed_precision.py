@@ -15,7 +15,7 @@ Dtype = Literal[
 ]  # fmt: skip
 
 
-class Fp16(Group, origin="DSC", section="fp16"):
+class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Training in 16-bit floats with an fp32 copy of the weights; the loss is scaled to save small gradients."""
 
     enabled: bool = param(False)
@@ -65,7 +65,7 @@ class Fp16(Group, origin="DSC", section="fp16"):
     because DeepSpeed no longer accepts it."""
 
 
-class Bf16(Group, origin="DSC", section="bf16", renamed_from="bfloat16"):
+class Bf16(Group, origin="DSC", effect="engine", section="bf16", renamed_from="bfloat16"):
     """Training in bfloat16, which has the range of fp32 and needs no loss scaling."""
 
     enabled: bool = param(False)
@@ -104,7 +104,7 @@ class Bf16(Group, origin="DSC", section="bf16", renamed_from="bfloat16"):
     """No effect, like `bf16.loss_scale`."""
 
 
-class Amp(Group, origin="DSC", section="amp", always=("enabled",)):
+class Amp(Group, origin="DSC", effect="engine", section="amp", always=("enabled",)):
     """NVIDIA apex's automatic mixed precision. Needs apex; excludes ZeRO, `fp16` and `bf16`. The keys besides
     `enabled` are arguments of `apex.amp.initialize`, and None leaves the choice to `opt_level`."""
 
@@ -145,7 +145,7 @@ class Amp(Group, origin="DSC", section="amp", always=("enabled",)):
     """Upper bound of the adaptive loss scale."""
 
 
-class TorchAutocast(Group, origin="DSC", section="torch_autocast"):
+class TorchAutocast(Group, origin="DSC", effect="engine", section="torch_autocast"):
     """torch's own automatic mixed precision: weights stay fp32 and operations choose their type. Excludes `fp16`,
     `bf16` and `amp`."""
 
@@ -160,7 +160,7 @@ class TorchAutocast(Group, origin="DSC", section="torch_autocast"):
     convolution layers."""
 
 
-class DataTypes(Group, origin="DSC", section="data_types"):
+class DataTypes(Group, origin="DSC", effect="engine", section="data_types"):
     """Formats of particular tensors, where they should differ from the format of the computation."""
 
     grad_accum_dtype: Dtype | None = param(None)

@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural, NonNegative
 
 
-class Autotuning(Group, origin="DSC", section="autotuning", renamed_from="autotuning_config"):
+class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", renamed_from="autotuning_config"):
     """What DeepSpeed's autotuner tries, each in a short run of its own; `autotuning_run` starts it."""
 
     enabled: bool = param(False)
@@ -72,7 +72,7 @@ class Autotuning(Group, origin="DSC", section="autotuning", renamed_from="autotu
     """File with the model's size from an earlier run; none given measures it."""
 
 
-class ModelInfo(Group, origin="DSC", section="autotuning.model_info"):
+class ModelInfo(Group, origin="DSC", effect="engine", section="autotuning.model_info"):
     """The model's size, where the autotuner should not measure it."""
 
     profile: bool = param(False)
@@ -88,7 +88,9 @@ class ModelInfo(Group, origin="DSC", section="autotuning.model_info"):
     """Layers of the model."""
 
 
-class Elasticity(Group, origin="DSC", section="elasticity", always=("max_train_batch_size", "micro_batch_sizes")):
+class Elasticity(
+    Group, origin="DSC", effect="engine", section="elasticity", always=("max_train_batch_size", "micro_batch_sizes")
+):
     """A global batch size that many numbers of GPUs can share out; replaces the batch keys."""
 
     enabled: bool = param(False)

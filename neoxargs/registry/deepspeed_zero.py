@@ -18,7 +18,7 @@ else:  # a list is a search space: the autotuner runs each experiment with one o
 Device = Literal["none", "cpu", "nvme"]
 
 
-class ZeroOptimization(Group, origin="DSC", section="zero_optimization"):
+class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optimization"):
     """Which parts of the training state the data parallel ranks share out among themselves, and how."""
 
     stage: Stage = param(0)
@@ -173,7 +173,7 @@ class ZeroOptimization(Group, origin="DSC", section="zero_optimization"):
     """Retired: it is `pin_memory` in `offload_param` and in `offload_optimizer`."""
 
 
-class OffloadParam(Group, origin="DSC", section="zero_optimization.offload_param"):
+class OffloadParam(Group, origin="DSC", effect="engine", section="zero_optimization.offload_param"):
     """Where ZeRO 3 keeps weights that are not in use."""
 
     device: Device = param("none")
@@ -195,7 +195,7 @@ class OffloadParam(Group, origin="DSC", section="zero_optimization.offload_param
     """Page-locked host memory: faster copies that overlap computation, but it cannot be swapped out."""
 
 
-class OffloadOptimizer(Group, origin="DSC", section="zero_optimization.offload_optimizer"):
+class OffloadOptimizer(Group, origin="DSC", effect="engine", section="zero_optimization.offload_optimizer"):
     """Where the optimizer's state lives, and with it where the step is computed."""
 
     device: Device = param("none")
@@ -230,7 +230,7 @@ class OffloadOptimizer(Group, origin="DSC", section="zero_optimization.offload_o
     """The share of CPU cores that computes the step with `super_offload`."""
 
 
-class Zenflow(Group, origin="DSC", section="zero_optimization.zenflow"):
+class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.zenflow"):
     """ZenFlow: the GPU updates the few important gradient columns at once and the CPU the others later. Writing the
     section turns it on; made for `offload_optimizer.device: cpu`."""
 
@@ -262,7 +262,9 @@ class Zenflow(Group, origin="DSC", section="zero_optimization.zenflow"):
     """Share of CPU cores left to torch; the others compute updates."""
 
 
-class LocoParam(Group, origin="DSC", section="zero_optimization.zeropp_loco_param", always=("err_beta", "reset_T")):
+class LocoParam(
+    Group, origin="DSC", effect="engine", section="zero_optimization.zeropp_loco_param", always=("err_beta", "reset_T")
+):
     """LoCo: error feedback for `zero_quantized_gradients`. Writing the section turns it on."""
 
     err_beta: Fraction = param(0.8)
@@ -272,7 +274,7 @@ class LocoParam(Group, origin="DSC", section="zero_optimization.zeropp_loco_para
     """Steps after which the accumulated error is forgotten."""
 
 
-class LeafModule(Group, origin="DSC", section="zero_optimization.leaf_module"):
+class LeafModule(Group, origin="DSC", effect="engine", section="zero_optimization.leaf_module"):
     """Stage 3: modules fetched with all their submodules at once, such as mixtures of experts whose submodules run in
     changing order."""
 

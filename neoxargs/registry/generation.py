@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Fraction, Natural, NonNegative
 
 
-class Generation(Group, origin="NeoX"):
+class Generation(Group, origin="NeoX", effect="generation"):
     """What `generate.py` reads, and where it writes."""
 
     text_gen_type: Literal["unconditional", "input-file", "interactive", "precompute"] | None = param(None)

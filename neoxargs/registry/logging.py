@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural, Positive
 
 
-class Logging(Group, origin="NeoX"):
+class Logging(Group, origin="NeoX", effect="log"):
     """Log lines, files and TensorBoard."""
 
     log_interval: Count = param(100, origin="Meg", megatron="log-interval")
@@ -52,7 +52,7 @@ class Logging(Group, origin="NeoX"):
     """Commit of the source tree the run was started from. Looked up when a run is launched."""
 
 
-class Wandb(Group, origin="NeoX"):
+class Wandb(Group, origin="NeoX", effect="log"):
     """Weights & Biases."""
 
     use_wandb: bool | None = param(None)
@@ -77,7 +77,7 @@ class Wandb(Group, origin="NeoX"):
     """Every rank reports to Weights & Biases, not only rank 0."""
 
 
-class Comet(Group, origin="NeoX"):
+class Comet(Group, origin="NeoX", effect="log"):
     """Comet."""
 
     use_comet: bool | None = param(None)
@@ -102,7 +102,7 @@ class Comet(Group, origin="NeoX"):
     """Handle of the running Comet experiment. Kept by the program; not for configuration files."""
 
 
-class Profiling(Group, origin="NeoX"):
+class Profiling(Group, origin="NeoX", effect="log"):
     """Where time and memory go."""
 
     profile: bool = param(False, origin="Meg", megatron="profile")

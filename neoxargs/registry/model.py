@@ -16,7 +16,7 @@ Activation = Literal[
 ]  # fmt: skip
 
 
-class Shape(Group, origin="Meg"):
+class Shape(Group, origin="Meg", effect="model"):
     """How wide and deep the transformer is."""
 
     num_layers: Layers = param(megatron="num-layers")
@@ -61,7 +61,7 @@ class Shape(Group, origin="Meg"):
     `grouped` runs them as 1, 2, 1, 2 and `spaced` as 1, 1, 2, 2."""
 
 
-class Embedding(Group, origin="NeoX"):
+class Embedding(Group, origin="NeoX", effect="model"):
     """Token and position embeddings, and the output layer."""
 
     pos_emb: Literal["learned", "rotary", "sinusoidal", "rpe", "alibi", "none"] = param(
@@ -117,7 +117,7 @@ class Embedding(Group, origin="NeoX"):
     """Retired in March 2021: leave it out. A GPT never looks ahead, so all buckets of `pos_emb: rpe` serve the past."""
 
 
-class Norm(Group, origin="NeoX"):
+class Norm(Group, origin="NeoX", effect="model"):
     """Normalisation layers."""
 
     norm: Literal["layernorm", "rmsnorm", "non_parametric_layernorm", "scalenorm", "te_rmsnorm", "te_layernorm"] = (
@@ -158,7 +158,7 @@ class Norm(Group, origin="NeoX"):
     """Retired in March 2021: write `norm: rmsnorm`."""
 
 
-class Attention(Group, origin="NeoX"):
+class Attention(Group, origin="NeoX", effect="model"):
     """What each layer attends with."""
 
     attention_config: list[Any] = param(derived=True)
@@ -196,7 +196,7 @@ class Attention(Group, origin="NeoX"):
     """With `gpt_j_residual`, lets attention and feed-forward read one common norm instead of one each."""
 
 
-class Mlp(Group, origin="NeoX"):
+class Mlp(Group, origin="NeoX", effect="model"):
     """The feed-forward half of a layer."""
 
     activation: Activation = param("gelu")
@@ -232,7 +232,7 @@ class Mlp(Group, origin="NeoX"):
     `activation: swiglu` for its `silu`, `use_bias_in_mlp: false`, `expansion_factor: 8` and `mlp_multiple_of: 256`."""
 
 
-class Init(Group, origin="NeoX"):
+class Init(Group, origin="NeoX", effect="model"):
     """Initial weights."""
 
     init_method: InitMethod = param("normal")
@@ -251,7 +251,7 @@ class Init(Group, origin="NeoX"):
     """Draws initial weights on the CPU. Here they always are, so that every layout starts from the same weights."""
 
 
-class Fusion(Group, origin="Meg"):
+class Fusion(Group, origin="Meg", effect="model"):
     """Kernels that compute several operations at once, with the same result."""
 
     scaled_upper_triang_masked_softmax_fusion: bool = param(

@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Fraction, NonNegative, Positive
 
 
-class OptimizerOptions(Group, origin="Meg"):
+class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     """Which optimizer, and its numbers."""
 
     optimizer_type: Literal["adam", "onebitadam", "cpu_adam", "cpu_torch_adam", "sm3", "madgrad_wd", "sgd", "lion"] = (

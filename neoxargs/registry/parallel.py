@@ -6,7 +6,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural
 
 
-class Parallel(Group, origin="Meg"):
+class Parallel(Group, origin="Meg", effect="engine"):
     """Tensor, pipeline and sequence parallelism; the remaining ranks are data parallel."""
 
     pipe_parallel_size: Natural = param(0, megatron="pipeline-model-parallel-size")

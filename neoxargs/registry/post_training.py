@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, NonNegative, Paths
 
 
-class PostTraining(Group, origin="NeoX"):
+class PostTraining(Group, origin="NeoX", effect="run"):
     """Objectives after pretraining, and the data only they read."""
 
     train_impl: Literal["normal", "dpo", "rm", "kto", "reinforce"] = param("normal")

@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, NonNegative, Positive
 
 
-class Precision(Group, origin="Meg"):
+class Precision(Group, origin="Meg", effect="engine"):
     """Number format and loss scaling."""
 
     precision: Literal["fp32", "fp16", "bf16", "bfloat16"] = param(derived=True, origin="NeoX")

@@ -6,7 +6,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Fraction, NonNegative
 
 
-class Regularization(Group, origin="Meg"):
+class Regularization(Group, origin="Meg", effect="model"):
     """Dropout and weight decay."""
 
     attention_dropout: Fraction = param(0.1, megatron="attention-dropout")

@@ -11,7 +11,7 @@ from neoxargs.registry.types import Bound, Port
 OrAll = Annotated[int, Bound(ge=-1)]
 
 
-class Runner(Group, origin="DSL"):
+class Runner(Group, origin="DSL", effect="launcher"):
     """Hosts, GPUs and the way of starting processes on them. Every name is a flag of DeepSpeed's launcher."""
 
     hostfile: str = param("/job/hostfile")
@@ -102,7 +102,7 @@ class Runner(Group, origin="DSL"):
     """The launcher logs errors only, whatever `log_level` says."""
 
 
-class RunnerExtras(Group, origin="NeoX"):
+class RunnerExtras(Group, origin="NeoX", effect="launcher"):
     """What GPT-NeoX adds to the launcher's flags. None of these is a flag of the same name in stock DeepSpeed."""
 
     autotuning_run: Literal["tune", "run"] | None = param(None, to=("runner",))

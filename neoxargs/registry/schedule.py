@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Fraction, NonNegative
 
 
-class Schedule(Group, origin="Meg"):
+class Schedule(Group, origin="Meg", effect="schedule"):
     """Warm-up and decay of the learning rate."""
 
     lr_decay_style: Literal["constant", "linear", "cosine", "exponential"] = param("linear", megatron="lr-decay-style")

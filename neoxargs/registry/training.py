@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural
 
 
-class Training(Group, origin="NeoX"):
+class Training(Group, origin="NeoX", effect="run"):
     """Length of the run, evaluation, seeds and process setup."""
 
     train_iters: Count = param(derived=True, origin="Meg", megatron="train-iters")

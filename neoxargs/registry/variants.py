@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural, NonNegative, Positive
 
 
-class Mamba(Group, origin="NeoX"):
+class Mamba(Group, origin="NeoX", effect="model"):
     """Mamba state space layers (`attention_config: [[[mamba], all]]`)."""
 
     mamba_selective_scan_fusion: bool = param(False)
@@ -31,7 +31,7 @@ class Mamba(Group, origin="NeoX"):
     """Whether the input and output projections of Mamba layers have biases."""
 
 
-class Rwkv(Group, origin="NeoX"):
+class Rwkv(Group, origin="NeoX", effect="model"):
     """RWKV layers (`attention_config: [[[rwkv], all]]`)."""
 
     dim_att: Count | None = param(None)
@@ -44,14 +44,14 @@ class Rwkv(Group, origin="NeoX"):
     """Width of RWKV's channel-mixing block. Left out: 3.5 x `hidden_size`, rounded down to a multiple of 32."""
 
 
-class Gmlp(Group, origin="NeoX"):
+class Gmlp(Group, origin="NeoX", effect="model"):
     """gMLP layers (`attention_config: [[[gmlp], all]]` or `amlp`)."""
 
     gmlp_attn_dim: Count = param(64)
     """Width of the small attention head inside `amlp` layers."""
 
 
-class Moe(Group, origin="NeoX"):
+class Moe(Group, origin="NeoX", effect="model"):
     """Mixture of experts."""
 
     moe_num_experts: Count = param(1, megatron="num-experts", renamed_from="num_experts")
@@ -75,7 +75,7 @@ class Moe(Group, origin="NeoX"):
     none."""
 
 
-class TransformerEngine(Group, origin="NeoX"):
+class TransformerEngine(Group, origin="NeoX", effect="model"):
     """NVIDIA Transformer Engine layers and fp8."""
 
     te_columnparallel: bool = param(False)
@@ -109,7 +109,7 @@ class TransformerEngine(Group, origin="NeoX"):
     """Also runs the dot products of Transformer Engine's attention in fp8."""
 
 
-class SoftPrompt(Group, origin="NeoX", section="soft_prompt_tuning"):
+class SoftPrompt(Group, origin="NeoX", effect="model", section="soft_prompt_tuning"):
     """A trained prefix in front of a frozen model."""
 
     enabled: bool = param(False)
@@ -125,7 +125,7 @@ class SoftPrompt(Group, origin="NeoX", section="soft_prompt_tuning"):
     """Random prefixes start uniformly between minus and plus this number."""
 
 
-class Mup(Group, origin="NeoX"):
+class Mup(Group, origin="NeoX", effect="model"):
     """Maximal update parametrisation: hyperparameters that carry over between widths."""
 
     use_mup: bool = param(False, megatron="use-mup")

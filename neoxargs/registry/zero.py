@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count
 
 
-class ZeroShortcuts(Group, origin="NeoX"):
+class ZeroShortcuts(Group, origin="NeoX", effect="engine"):
     """Top-level spellings of five keys of `zero_optimization`."""
 
     zero_stage: Literal[0, 1, 2, 3] = param(derived=True)

@@ -6,12 +6,13 @@ import inspect
 import re
 from collections import Counter
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from reference_tables import read
 
 from neoxargs.registry import ABSENT, GROUPS, REGISTRY, SUBJECTS, Group, Parameter, descriptions
+from neoxargs.registry.declare import Effect
 from neoxargs.resolve.check import conform
 
 PARAMETERS = list(REGISTRY.parameters.values())
@@ -66,6 +67,19 @@ def test_rewrites_lead_somewhere(parameter: Parameter) -> None:
     if parameter.becomes:
         assert parameter.description.startswith("Retired")
         assert parameter.default is None or parameter.default in parameter.becomes
+
+
+@pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
+def test_effect_is_declared(parameter: Parameter) -> None:
+    """What changes with it; and where that is nothing, why: a clause that follows "has no effect:"."""
+    assert parameter.effect in get_args(Effect)
+    assert bool(parameter.because) is (parameter.effect == "none")
+    assert not parameter.because.endswith(".")
+
+
+def test_a_group_without_an_effect_is_refused() -> None:
+    with pytest.raises(TypeError, match="effect"):
+        type("Nameless", (Group,), {"__annotations__": {}}, origin="Meg")
 
 
 def test_no_spelling_means_two_things() -> None:
