@@ -13,6 +13,13 @@ from neoxargs.resolve.config import Config
 GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 
 
+def weights_of_layers(shape: Shape) -> list[int]:
+    """For each layer, which of the layers' weights it uses: 0, 1, 2, ... unless layers share them."""
+    unique, depth = shape.num_unique_layers or shape.num_layers, shape.num_layers
+    spaced = shape.param_sharing_style == "spaced"
+    return [layer * unique // depth if spaced else layer % unique for layer in range(depth)]
+
+
 def mlp_width(shape: Shape, mlp: Mlp) -> int:
     """How many numbers lie between the MLP's two matrices. GPT-NeoX counts a gated MLP's intermediate_size over all
     three matrices, so two thirds of it are shared by gate and value."""
@@ -33,14 +40,15 @@ def vocabulary_rows(config: Config) -> int | None:
 
 
 def parameters(config: Config, rows: int) -> int:
-    """Trainable parameters of the whole model, over all ranks; a tied output layer counts once."""
+    """Trainable parameters of the whole model, over all ranks; what is tied or shared by layers counts once."""
     shape, embedding = config.shape, config.embedding
     tables = rows * (2 if embedding.no_weight_tying else 1)
     if embedding.pos_emb == "learned":
         tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
     one_norm = config.attention.gpt_j_residual and config.attention.gpt_j_tied
-    norms = ((1 if one_norm else 2) * shape.num_layers + 1) * _norm(config)
-    return tables * shape.hidden_size + norms + shape.num_layers * (_matrices(config) + _biases(config))
+    layers = len(set(weights_of_layers(shape)))
+    norms = ((1 if one_norm else 2) * layers + 1) * _norm(config)
+    return tables * shape.hidden_size + norms + layers * (_matrices(config) + _biases(config))
 
 
 def flops_per_token(config: Config, rows: int) -> float:

@@ -72,7 +72,7 @@ def _in_gpt(name: str, pipeline: Any) -> str:
     """`3.mlp.dense_h_to_4h.weight` of a PipelineModule is `layers.1.mlp.dense_h_to_4h.weight` of a GPT."""
     first, _, rest = name.partition(".")
     if first == "tied_modules":
-        return rest
+        return rest.replace("layers-", "layers.")
     last = len(pipeline._layer_specs) - 1
     place = {1: "positions", last - 1: "final_norm", last: "output"}
     if int(first) == 0:

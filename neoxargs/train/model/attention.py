@@ -6,60 +6,90 @@ of rows is a set of whole groups, and tensor parallel ranks can share it out at 
 
 from __future__ import annotations
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 
-from neoxargs.registry.model import Attention, Embedding, Init, Shape
-from neoxargs.registry.regularization import Regularization
+from neoxargs.resolve.config import Config
+from neoxargs.train.model.bias import RelativeBias, alibi
+from neoxargs.train.model.documents import positions, same_document
 from neoxargs.train.model.dropout import different_on_each_rank
+from neoxargs.train.model.flex import attend_blocks, fits
 from neoxargs.train.model.init import draw
 from neoxargs.train.model.layers import Make
 from neoxargs.train.model.rotary import rotate
+from neoxargs.train.model.scores import attend, causal, steps
+from neoxargs.train.model.sparsity import pattern, visible, window
 
 
 class SelfAttention(nn.Module):
-    """(batch, seq, hidden) -> (batch, seq, hidden)."""
+    """(batch, seq, hidden) -> (batch, seq, hidden); layer: its place in the model, from 0."""
 
-    def __init__(
-        self,
-        shape: Shape,
-        embedding: Embedding,
-        attention: Attention,
-        init: Init,
-        regularization: Regularization,
-        make: Make,
-    ) -> None:
+    def __init__(self, config: Config, make: Make, layer: int = 0, relative: RelativeBias | None = None) -> None:
         super().__init__()
+        shape, embedding, attention, init = config.shape, config.embedding, config.attention, config.init
         self.tensor = make.tensor
-        self.head_dim = shape.hidden_size // shape.num_attention_heads
-        self.queries = shape.num_attention_heads // shape.num_kv_heads  # query heads per key and value head
+        self.heads = shape.num_attention_heads
+        self.head_dim = shape.hidden_size // self.heads
+        self.queries = self.heads // shape.num_kv_heads  # query heads per key and value head
         self.groups = shape.num_kv_heads // make.tensor.size
-        self.dropout = regularization.attention_dropout
+        self.dropout = config.regularization.attention_dropout
         self.rotated = int(self.head_dim * embedding.rotary_pct) if embedding.pos_emb == "rotary" else 0
         self.rotary_base = embedding.rotary_emb_base
+        self.alibi = embedding.pos_emb == "alibi"
+        self.relative = relative
+        self.pattern = pattern(config, layer, make.seed)
+        self.window = attention.sliding_window_width
+        self.steps = steps(attention, config.fusion, layer)
+        self.restart, self.separate = config.data.reset_position_ids, config.data.reset_attention_mask
         bias = attention.use_bias_in_attn_linear
         enter, leave = draw(init.init_method, init, shape), draw(init.output_layer_init_method, init, shape)
         rows = shape.num_kv_heads * (self.queries + 2) * self.head_dim
         self.query_key_value = make.column("query_key_value", shape.hidden_size, rows, enter, bias)
         self.dense = make.row("dense", shape.hidden_size, shape.hidden_size, leave, bias)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, starts: Tensor | None = None) -> Tensor:
+        """starts: (batch, seq), where each token's document begins, if that matters."""
         batch, seq, _ = hidden.shape
         mixed = self.query_key_value(hidden).view(batch, seq, self.groups, self.queries + 2, self.head_dim)
         # One split, because its backward is one concatenation; three slices would add up three zero-filled tensors.
         query, key, value = mixed.split((self.queries, 1, 1), dim=3)
         query, key, value = (x.flatten(2, 3).transpose(1, 2) for x in (query, key, value))
         if self.rotated:
-            query, key = (rotate(x, self.rotated, self.rotary_base) for x in (query, key))
-        context = self._attend(query, key, value)
+            places = positions(starts) if starts is not None and self.restart else None
+            query, key = (rotate(x, self.rotated, self.rotary_base, places) for x in (query, key))
+        dropout = self.dropout if self.training else 0.0
+        context = self._attend(query, key, value, starts if self.separate else None, dropout)
         return self.dense(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, starts: Tensor | None, dropout: float) -> Tensor:
         """(batch, heads, seq, head_dim), with fewer heads in key and value when queries share them."""
-        shared = self.queries > 1
-        if not (self.training and self.dropout):
-            return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=shared)
-        with different_on_each_rank(self.tensor, query.device):
-            return F.scaled_dot_product_attention(
-                query, key, value, dropout_p=self.dropout, is_causal=True, enable_gqa=shared
-            )
+        seq, device = query.shape[2], query.device
+        allowed, bias = self._allowed(seq, starts, device), self._bias(seq, device)
+        only_blocks = self.pattern and not (self.window or starts is not None or bias is not None)
+        if self.pattern and only_blocks and fits(query, self.pattern, dropout):
+            return attend_blocks(query, key, value, self.pattern, self.tensor)
+        mask = allowed
+        if bias is not None:
+            mask = bias.masked_fill(~(causal(seq, device) if allowed is None else allowed), -torch.inf)
+        if not dropout:
+            return attend(query, key, value, mask, 0.0, self.steps)
+        with different_on_each_rank(self.tensor, device):
+            return attend(query, key, value, mask, dropout, self.steps)
+
+    def _allowed(self, seq: int, starts: Tensor | None, device: torch.device) -> Tensor | None:
+        """Which pairs count, broadcast to (batch, heads, seq, seq); None where only the order of tokens decides."""
+        found = None
+        if self.pattern:
+            found = visible(self.pattern, self.tensor, device)[:, :seq, :seq]
+        if self.window:
+            near = window(seq, self.window, device)
+            found = near if found is None else found & near
+        if starts is not None:
+            found = same_document(starts) & (causal(seq, device) if found is None else found)
+        return found
+
+    def _bias(self, seq: int, device: torch.device) -> Tensor | None:
+        """(heads / tensor ranks, seq, seq), added to the scores."""
+        if self.relative is not None:
+            return self.relative(seq)  # type: ignore[no-any-return]
+        return alibi(seq, self.heads, self.tensor, device) if self.alibi else None

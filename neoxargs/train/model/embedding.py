@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from neoxargs.registry.data import Data
 from neoxargs.registry.model import Embedding, Init, Shape
 from neoxargs.registry.regularization import Regularization
+from neoxargs.train.model.documents import Carried, closed, opened, positions, starts
 from neoxargs.train.model.init import draw, first_rows
 from neoxargs.train.model.layers import Make, VocabEmbedding
 from neoxargs.train.model.loss import Vocabulary
 
 
 class TokenEmbedding(nn.Module):
-    """Tokens (batch, seq) -> (batch, seq, hidden)."""
+    """Tokens (batch, seq) -> (batch, seq, hidden), and where their documents begin if later layers need it."""
 
-    def __init__(self, vocabulary: Vocabulary, shape: Shape, init: Init, make: Make) -> None:
+    def __init__(self, vocabulary: Vocabulary, shape: Shape, init: Init, make: Make, data: Data | None = None) -> None:
         super().__init__()
+        self.eod = vocabulary.eod if data and (data.reset_position_ids or data.reset_attention_mask) else None
         method = first_rows(vocabulary.size, draw(init.init_method, init, shape))
         self.word_embeddings = VocabEmbedding(vocabulary.padded, shape.hidden_size, method, make.at("word_embeddings"))
 
@@ -27,17 +30,25 @@ class TokenEmbedding(nn.Module):
         """(padded vocabulary / tensor ranks, hidden); the output layer's too, unless `no_weight_tying`."""
         return self.word_embeddings.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.word_embeddings(tokens)  # type: ignore[no-any-return]
+    def forward(self, tokens: Tensor) -> Carried:
+        begun = None if self.eod is None else starts(tokens, self.eod)
+        return closed(self.word_embeddings(tokens), begun)
 
 
 class PositionEmbedding(nn.Module):
     """Adds what the residual stream is told about positions (`pos_emb`), then drops out."""
 
     def __init__(
-        self, shape: Shape, embedding: Embedding, init: Init, regularization: Regularization, make: Make
+        self,
+        shape: Shape,
+        embedding: Embedding,
+        init: Init,
+        regularization: Regularization,
+        make: Make,
+        data: Data | None = None,
     ) -> None:
         super().__init__()
+        self.restart = data is not None and data.reset_position_ids
         self.dropout = nn.Dropout(regularization.hidden_dropout)
         self.offset = embedding.opt_pos_emb_offset
         self.table: nn.Parameter | None = None
@@ -46,7 +57,11 @@ class PositionEmbedding(nn.Module):
             method = draw(init.init_method, init, shape)
             self.table = make.parameter("table", (rows, shape.hidden_size), method)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, carried: Carried) -> Carried:
+        hidden, begun = opened(carried)
         if self.table is not None:
-            hidden = hidden + self.table[self.offset : self.offset + hidden.shape[1]]  # (batch, seq, h) + (seq, h)
-        return self.dropout(hidden)  # type: ignore[no-any-return]
+            table = self.table[self.offset : self.offset + hidden.shape[1]]
+            if begun is not None and self.restart:
+                table = table[positions(begun)]  # (batch, seq, hidden)
+            hidden = hidden + table
+        return closed(self.dropout(hidden), begun)

@@ -11,9 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from neoxargs.launch.arithmetic import weights_of_layers
 from neoxargs.registry.model import Init, Shape
 from neoxargs.resolve.config import Config
+from neoxargs.train.model.bias import RelativeBias, relative_bias
 from neoxargs.train.model.block import TransformerBlock
+from neoxargs.train.model.documents import Carried, opened
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.init import draw, first_rows
 from neoxargs.train.model.layers import Make
@@ -43,10 +46,15 @@ class GPT(nn.Module):
     def __init__(self, config: Config, vocabulary: Vocabulary, make: Make) -> None:
         super().__init__()
         shape, init = config.shape, config.init
-        self.embedding = TokenEmbedding(vocabulary, shape, init, make.at("embedding"))
-        self.positions = PositionEmbedding(shape, config.embedding, init, config.regularization, make.at("positions"))
+        self.embedding = TokenEmbedding(vocabulary, shape, init, make.at("embedding"), config.data)
+        positions = (shape, config.embedding, init, config.regularization, make.at("positions"), config.data)
+        self.positions = PositionEmbedding(*positions)
+        #: Which of `layers` runs first, second, ...; fewer than that many where layers share their weights.
+        self.order = weights_of_layers(shape)
+        relative = relative_bias(shape, config.embedding, make)
         self.layers = nn.ModuleList(
-            TransformerBlock(config, make.at(f"layers.{index}")) for index in range(shape.num_layers)
+            TransformerBlock(config, make.at(f"layers.{index}"), self.order.index(index), relative)
+            for index in sorted(set(self.order))
         )
         self.final_norm = norm(shape.hidden_size, config.norm)
         tied = None if config.embedding.no_weight_tying else self.embedding.weight
@@ -54,21 +62,27 @@ class GPT(nn.Module):
         self.loss = Loss(vocabulary, make.tensor)
         #: Recompute activations in runs of this many layers in the backward pass; 0 keeps them all.
         self.checkpoint_layers = 0
-        self.checkpoint: Callable[..., Tensor] = _checkpoint
+        self.checkpoint: Callable[..., Carried] = _checkpoint
 
     def forward(self, tokens: Tensor, labels: Tensor | None = None) -> Tensor:
-        hidden = self.positions(self.embedding(tokens))
+        carried = self.positions(self.embedding(tokens))
         step = self.checkpoint_layers if self.training and self.checkpoint_layers else 0
-        for start in range(0, len(self.layers), step or len(self.layers)):
-            run = nn.Sequential(*self.layers[start : start + (step or len(self.layers))])
-            hidden = self.checkpoint(run, hidden) if step else run(hidden)
+        for start in range(0, len(self.order), step or len(self.order)):
+            run = nn.Sequential(*(self.layers[index] for index in self.order[start:][: step or None]))
+            carried = self._recomputed(run, carried) if step else run(carried)
         finish = self.loss.logits if labels is None else lambda readout: self.loss(readout, labels)
-        return self.output(self.final_norm(hidden), finish)  # type: ignore[no-any-return]
+        return self.output(self.final_norm(opened(carried)[0]), finish)  # type: ignore[no-any-return]
+
+    def _recomputed(self, run: nn.Module, carried: Carried) -> Carried:
+        """Tensors one by one: of a tuple, checkpointing would not see that its tensors need gradients."""
+        if isinstance(carried, Tensor):
+            return self.checkpoint(run, carried)
+        return self.checkpoint(lambda *tensors: run(tensors), *carried)
 
 
-def _checkpoint(run: nn.Module, hidden: Tensor) -> Tensor:
+def _checkpoint(run: Callable[..., Carried], *carried: Tensor) -> Carried:
     # Reentrant: ZeRO-3 takes weights away between the passes, which the other kind takes for a mistake.
-    return checkpoint(run, hidden, use_reentrant=True)  # type: ignore[no-any-return]
+    return checkpoint(run, *carried, use_reentrant=True)  # type: ignore[no-any-return]
 
 
 def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
@@ -76,9 +90,11 @@ def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
     shape, embedding, init = config.shape, config.embedding, config.init
-    token_embedding = (TokenEmbedding, vocabulary, shape, init, make.at("embedding"))
-    positions = LayerSpec(PositionEmbedding, shape, embedding, init, config.regularization, make.at("positions"))
-    blocks = [LayerSpec(TransformerBlock, config, make.at(f"layers.{index}")) for index in range(shape.num_layers)]
+    token_embedding = (TokenEmbedding, vocabulary, shape, init, make.at("embedding"), config.data)
+    standing = (shape, embedding, init, config.regularization, make.at("positions"), config.data)
+    positions = LayerSpec(PositionEmbedding, *standing)
+    order, relative = weights_of_layers(shape), relative_bias(shape, embedding, make)
+    blocks = [_block(config, make, index, order.index(index), relative) for index in order]
     final_norm = LayerSpec(FinalNorm, config)
     if embedding.no_weight_tying:
         output = LayerSpec(OutputLayer, vocabulary, shape, init, make.at("output"))
@@ -89,6 +105,24 @@ def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
     return [first, positions, *blocks, final_norm, last]
 
 
+def _block(config: Config, make: Make, index: int, layer: int, relative: RelativeBias | None) -> Any:
+    """A layer with weights `index`; where layers share, DeepSpeed keeps those once per stage and sums gradients."""
+    from deepspeed.pipe import LayerSpec, TiedLayerSpec
+
+    class Shared(TiedLayerSpec):
+        def build(self, log: bool = False) -> Any:
+            module = super().build(log)
+            self.tied_weight_attr = [
+                name for name, _ in module.named_parameters() if name != "attention.relative.table"
+            ]
+            return module
+
+    block = (TransformerBlock, config, make.at(f"layers.{index}"), layer, relative)
+    if config.shape.num_unique_layers in (None, config.shape.num_layers):
+        return LayerSpec(*block)
+    return Shared(f"layers-{index}", *block)
+
+
 class FinalNorm(nn.Module):
     """The norm after the last layer, as a class of its own because a layer specification needs one."""
 
@@ -96,8 +130,8 @@ class FinalNorm(nn.Module):
         super().__init__()
         self.norm = norm(config.shape.hidden_size, config.norm)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.norm(hidden)  # type: ignore[no-any-return]
+    def forward(self, carried: Carried) -> Tensor:
+        return self.norm(opened(carried)[0])  # type: ignore[no-any-return]
 
 
 def _read_out(embedding: TokenEmbedding, hidden: Tensor) -> Readout:

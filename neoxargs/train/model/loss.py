@@ -31,6 +31,8 @@ class Vocabulary(NamedTuple):
 
     size: int
     padded: int
+    eod: int | None = None
+    """The token that ends a document, where that matters."""
 
 
 class Readout(NamedTuple):

@@ -1,0 +1,88 @@
+"""Positions as something added to attention scores: T5's learned bias by distance, and ALiBi's slopes.
+
+Both depend on how far apart two tokens are and not on where they stand, so they fit any part of a sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from neoxargs.registry.model import Embedding, Shape
+from neoxargs.train.mesh import Axis
+from neoxargs.train.model.init import METHODS
+from neoxargs.train.model.layers import Make
+
+
+class RelativeBias(nn.Module):
+    """T5's relative positions (Raffel et al. 2019, arXiv:1910.10683): a number for each bucket of distances and head.
+
+    One table for all layers, in GPT-NeoX's scale: multiplied by the square root of a head's width.
+    """
+
+    def __init__(self, shape: Shape, embedding: Embedding, make: Make) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.scale = math.sqrt(shape.hidden_size // shape.num_attention_heads)
+        size = (embedding.rpe_num_buckets, shape.num_attention_heads)
+        xavier = METHODS["xavier_normal"](0.0, shape.num_layers, shape.hidden_size)
+        self.table = make.parameter("table", size, xavier, split=1)
+
+    def forward(self, seq: int) -> Tensor:
+        """(heads / tensor ranks, seq, seq), a row for each query."""
+        options = self.embedding
+        buckets = _buckets(
+            seq, options.rpe_num_buckets, options.rpe_max_distance, options.rpe_causal, self.table.device
+        )
+        return (self.table * self.scale).t()[:, buckets]
+
+
+def relative_bias(shape: Shape, embedding: Embedding, make: Make) -> RelativeBias | None:
+    """The table that all layers share, for `pos_emb: rpe`."""
+    return RelativeBias(shape, embedding, make.at("relative_bias")) if embedding.pos_emb == "rpe" else None
+
+
+def bucket(back: Tensor, buckets: int, max_distance: int, causal: bool = True) -> Tensor:
+    """T5's bucket of a token so many places back.
+
+    The first half of the buckets are one distance each, the rest widen logarithmically up to `max_distance`. Without
+    `causal` half of all buckets are kept for tokens ahead, which a GPT never sees.
+    """
+    buckets = buckets if causal else buckets // 2
+    exact = buckets // 2
+    back = back.clamp(min=0)
+    ratio = torch.log(back.clamp(min=1) / exact) / math.log(max_distance / exact)
+    wide = exact + (ratio * (buckets - exact)).long()
+    return torch.where(back < exact, back, wide.clamp(max=buckets - 1))
+
+
+@lru_cache(maxsize=4)
+def _buckets(seq: int, buckets: int, max_distance: int, causal: bool, device: torch.device) -> Tensor:
+    return bucket(_back(seq, device), buckets, max_distance, causal)
+
+
+def _back(seq: int, device: torch.device) -> Tensor:
+    """(seq, seq): how far back from the row's token the column's is."""
+    places = torch.arange(seq, device=device)
+    return places[:, None] - places
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """ALiBi (Press et al. 2021, arXiv:2108.12409): a geometric series that ends at 2 ** -8.
+
+    Other numbers of heads than powers of two take every second slope of twice as many heads in addition.
+    """
+    whole = 2 ** int(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    between = [2 ** (-4 * (i + 1) / whole) for i in range(0, 2 * whole, 2)]
+    return slopes + between[: heads - whole]
+
+
+@lru_cache(maxsize=4)
+def alibi(seq: int, heads: int, axis: Axis, device: torch.device) -> Tensor:
+    """(heads / tensor ranks, seq, seq) in fp32: nothing for the token itself, less the further back."""
+    slopes = torch.tensor(alibi_slopes(heads), device=device).chunk(axis.size)[axis.rank]
+    return -slopes[:, None, None] * _back(seq, device).clamp(min=0)
