@@ -18,11 +18,12 @@ class Recompute(Group, origin="Meg", effect="engine"):
     larger pieces."""
 
     deepspeed_activation_checkpointing: bool = param(False)
-    """Recomputes through DeepSpeed's checkpointing, which the five options below belong to, instead of PyTorch's.
-    GPT-NeoX's default became true in April 2021."""
+    """Recomputes with DeepSpeed's function instead of PyTorch's; the results are the same. PyTorch's is used all the
+    same where one of the next options asks to keep activations otherwise. GPT-NeoX's default became true in
+    April 2021."""
 
     partition_activations: bool = param(False, megatron="distribute-saved-activations")
-    """Divides kept activations among the tensor parallel ranks and gathers them when needed."""
+    """Divides kept activations among the tensor parallel ranks, which gather them again in the backward pass."""
 
     distribute_checkpointed_activations: bool = param(
         False,
@@ -36,10 +37,11 @@ class Recompute(Group, origin="Meg", effect="engine"):
     `partition_activations`."""
 
     checkpoint_in_cpu: bool = param(False)
-    """Moves kept activations to main memory until the backward pass. Needs `partition_activations`."""
+    """Moves kept activations to main memory until the backward pass; on a CPU, where they are, it only copies them."""
 
     synchronize_each_layer: bool = param(False)
-    """Waits for the device before and after each recomputed part; slower, and only useful for timing."""
+    """Waits for the device before and after each pass of a recomputed part; slower, and only useful for timing."""
 
     profile_backward: bool = param(False)
-    """Reports how long forward and backward of each recomputed part take."""
+    """Prints how long forward and backward of each recomputed part take, for every micro batch and pipeline stage; waits
+    as `synchronize_each_layer` does."""

@@ -12,6 +12,8 @@ decays the weights once at the full learning rate, and Adam's bias corrections a
 
 ZeRO-3 on CPUs: weights are gathered in many transfers of which only the last is waited for. NCCL does them in order,
 gloo does not, and hands out weights that have not arrived.
+
+Activation checkpointing on CPUs: a stream is asked for, which is never used and of which CPUs have none.
 """
 
 from __future__ import annotations
@@ -52,6 +54,14 @@ def await_every_gather() -> None:
             at_once(init, [weight], hierarchy, quantize)
 
     Init._allgather_params_coalesced = each
+
+
+@cache
+def no_streams_on_cpu() -> None:
+    """Let DeepSpeed's checkpoint function run on a CPU."""
+    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+    CPU_Accelerator.Stream = property(lambda _: lambda device=None: None)
 
 
 def install(engine: Any, mesh: Mesh) -> None:

@@ -54,7 +54,6 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
         module = (
             _pipeline(config, vocabulary, make, mesh) if pipelined else _plain(config, json, vocabulary, make, mesh)
         )
-        recompute.configure(config, json, mesh)
         engine = _initialize(config, json, module, mesh)
     if not engine.zero_optimization():
         corrections.install(engine, mesh)
@@ -155,7 +154,7 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
         loss_fn=Loss(vocabulary, make.tensor),
         partition_method=config.parallel.pipe_partition_method,
         activation_checkpoint_interval=recompute.interval(config.recompute),
-        activation_checkpoint_func=recompute.function(config.recompute),
+        activation_checkpoint_func=recompute.function(config, mesh, reentrant=False),
         # Not the embedding: no gradient reaches its integers, and DeepSpeed's own function then has none for weights.
         checkpointable_layers=["PositionEmbedding", "TransformerBlock", "FinalNorm"],
     )
@@ -165,8 +164,7 @@ def _plain(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: M
     with _partitioned_from_the_start(config, json, mesh):
         model = GPT(config, vocabulary, make)
     model.checkpoint_layers = recompute.interval(config.recompute)
-    if recompute.by_deepspeed(config.recompute):
-        model.checkpoint = recompute.function(config.recompute)
+    model.checkpoint = recompute.function(config, mesh, reentrant=config.zero_optimization.stage == 3)
     return model
 
 
