@@ -6,7 +6,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count
 
 
-class Recompute(Group, origin="Meg", effect="engine"):
+class Recompute(Group, origin="Meg", effect="memory"):
     """Activation checkpointing: keep few activations, compute the others again in the backward pass."""
 
     checkpoint_activations: bool = param(False)

@@ -15,7 +15,8 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     """Folder that checkpoints are written to. Left out, nothing is saved."""
 
     load: str | None = param(None, megatron="load")
-    """Folder whose newest checkpoint the run continues from. Without a checkpoint in it, the run starts fresh."""
+    """Folder whose newest checkpoint the run continues from, on any layout: tensor and pipeline parallel sizes, number of
+    ranks, ZeRO stage and precision may have changed. A folder that is also `save` may be empty: the run begins."""
 
     checkpoint_factor: Count | Positive | None = param(None, megatron="save-interval", renamed_from="save_interval")
     """Iterations between two checkpoints. With `checkpoint_scale: log`, the factor between the iterations at which one
@@ -45,11 +46,13 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     finetune: bool = param(False, megatron="finetune")
     """Takes only the weights from `load`: iteration 0, fresh optimizer, schedule and random numbers."""
 
-    checkpoint_validation_with_forward_pass: bool = param(False, origin="NeoX")
+    checkpoint_validation_with_forward_pass: bool = param(False, origin="NeoX", effect="not built")
     """After saving, loads the checkpoint again and compares its outputs with the model's on one batch."""
 
-    s3_path: str | None = param(None, origin="NeoX")
+    s3_path: str | None = param(None, origin="NeoX", effect="not built")
     """S3 address to which checkpoints are uploaded after saving, such as `s3://bucket/run`."""
 
-    s3_chunk_size: Count = param(104_857_600, origin="NeoX")
+    s3_chunk_size: Count = param(
+        104_857_600, origin="NeoX", effect="none", because="only uploads to S3 read it, which train.py does not do"
+    )
     """Bytes per part of an upload to S3; at least 5 MiB by S3's own rule."""

@@ -51,14 +51,14 @@ class Data(Group, origin="NeoX", effect="data"):
     """Exponent on each dataset's document count when `weight_by_num_documents` is on: 1 draws in proportion, smaller
     values favour small datasets, 0 makes all equal."""
 
-    train_label_data_paths: Paths | None = param(None, renamed_from="label_data_paths")
+    train_label_data_paths: Paths | None = param(None, renamed_from="label_data_paths", effect="not built")
     """Prefixes of the labels that belong to `train_data_paths`, token by token; -100 takes a token out of the loss. For
     supervised fine-tuning."""
 
-    valid_label_data_paths: Paths | None = param(None)
+    valid_label_data_paths: Paths | None = param(None, effect="not built")
     """Prefixes of the labels that belong to `valid_data_paths`."""
 
-    test_label_data_paths: Paths | None = param(None)
+    test_label_data_paths: Paths | None = param(None, effect="not built")
     """Prefixes of the labels that belong to `test_data_paths`."""
 
     use_shared_fs: bool = param(True)
@@ -69,15 +69,15 @@ class Data(Group, origin="NeoX", effect="data"):
     """How token files are read: `mmap` maps them into memory, `cached` loads what is needed, `lazy` reads each sample;
     `infer` looks at the file."""
 
-    dataset_impl: Literal["gpt2", "pairwise", "online"] = param("gpt2")
+    dataset_impl: Literal["gpt2", "pairwise", "online"] = param("gpt2", effect="not built")
     """Kind of samples: `gpt2` plain token sequences, `pairwise` preferred and rejected answers, `online` generated
     during training."""
 
-    pack_impl: Literal["packed", "pack_until_overflow", "unpacked"] = param("packed")
+    pack_impl: Literal["packed", "pack_until_overflow", "unpacked"] = param("packed", effect="not built")
     """How documents fill a sample: `packed` joins and cuts them to exactly `seq_length`, `pack_until_overflow` joins
     only whole documents, `unpacked` has one document per sample."""
 
-    allow_chopped: bool = param(True)
+    allow_chopped: bool = param(True, effect="not built")
     """Whether `pack_until_overflow` and `unpacked` cut documents longer than `seq_length`; otherwise those documents
     are left out."""
 

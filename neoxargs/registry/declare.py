@@ -25,12 +25,12 @@ else:  # in typing only since Python 3.11, and importing typing_extensions would
 Origin = Literal["DSL", "DSC", "Meg", "NeoX"]
 Destination = Literal["runner", "deepspeed", "train"]
 
-#: What changes when a parameter changes. `engine`: what DeepSpeed's engine does by itself. `config`: only parameters
-#: that are derived from it, or that it is rewritten into. `not built`: train.py refuses a value other than the
-#: default, at `check`. `none`: nothing that a GPT run starts reads it, and the declaration says why.
+#: What changes when a parameter changes. `engine`: what DeepSpeed's engine does, told by a key of its JSON. `config`:
+#: only other parameters, which are derived from it. `not built`: train.py refuses every value but the default, at
+#: `check`. `none`: no run of train.py reads it, and the declaration says why.
 Effect = Literal[
-    "launcher", "engine", "model", "optimizer", "schedule", "data", "checkpoint", "log", "run", "generation",
-    "config", "not built", "none",
+    "launcher", "layout", "engine", "model", "optimizer", "schedule", "data", "memory", "checkpoint", "log", "run",
+    "generation", "config", "not built", "none",
 ]  # fmt: skip
 
 #: Where a parameter goes when its declaration does not say: train.py receives every one.
@@ -184,8 +184,7 @@ class Group:
             if parameter.inherits_to:
                 parameter.to = tuple(dict.fromkeys(d for o in parameter.origins for d in DESTINATIONS[o]))
             if not hasattr(parameter, "effect"):
-                parameter.effect = "config" if parameter.becomes else effect
-                parameter.because = because if parameter.effect == "none" else ""
+                parameter.effect, parameter.because = effect, because
             cls.parameters[attribute] = parameter
             if parameter.default is ABSENT:
                 delattr(cls, attribute)

@@ -6,7 +6,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count
 
 
-class ActivationCheckpointing(Group, origin="DSC", effect="engine", section="activation_checkpointing"):
+class ActivationCheckpointing(Group, origin="DSC", effect="memory", section="activation_checkpointing"):
     """How DeepSpeed's recomputing `checkpoint` function stores what it keeps. `checkpoint_activations` turns
     recomputation on."""
 

@@ -13,11 +13,16 @@ from neoxargs.registry.types import Count, Fraction, Natural
 
 
 class LayerReduction(
-    Group, origin="DSC", effect="engine", section="compression_training.layer_reduction", always=("enabled",)
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
+    section="compression_training.layer_reduction",
+    always=("enabled",),
 ):
     """Start a shallower model from some layers of a deeper one."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn this section on."""
 
     keep_number_layer: Count | None = param(None)
@@ -36,7 +41,8 @@ class LayerReduction(
 class QuantizedWeights(
     Group,
     origin="DSC",
-    effect="engine",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
     section="compression_training.weight_quantization",
     always=("different_groups",),
 ):
@@ -47,11 +53,15 @@ class QuantizedWeights(
 
 
 class QuantizedWeightsShared(
-    Group, origin="DSC", effect="engine", section="compression_training.weight_quantization.shared_parameters"
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
+    section="compression_training.weight_quantization.shared_parameters",
 ):
     """Settings common to all quantised weights."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Quantise weights."""
 
     quantizer_kernel: bool = param(False)
@@ -79,7 +89,8 @@ class QuantizedWeightsShared(
 class MixedQuantize(
     Group,
     origin="DSC",
-    effect="engine",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
     section="compression_training.weight_quantization.shared_parameters.fp16_mixed_quantize",
 ):
     """Blend fp16 and quantised weights at first."""
@@ -94,7 +105,8 @@ class MixedQuantize(
 class QuantizedActivations(
     Group,
     origin="DSC",
-    effect="engine",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
     section="compression_training.activation_quantization",
     always=("different_groups",),
 ):
@@ -105,11 +117,15 @@ class QuantizedActivations(
 
 
 class QuantizedActivationsShared(
-    Group, origin="DSC", effect="engine", section="compression_training.activation_quantization.shared_parameters"
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
+    section="compression_training.activation_quantization.shared_parameters",
 ):
     """Settings common to all quantised activations."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Quantise activations."""
 
     quantization_type: Literal["symmetric", "asymmetric"] = param("symmetric")
@@ -123,7 +139,12 @@ class QuantizedActivationsShared(
 
 
 class SparsePruning(
-    Group, origin="DSC", effect="engine", section="compression_training.sparse_pruning", always=("different_groups",)
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
+    section="compression_training.sparse_pruning",
+    always=("different_groups",),
 ):
     """Set single weights to zero."""
 
@@ -132,11 +153,15 @@ class SparsePruning(
 
 
 class SparsePruningShared(
-    Group, origin="DSC", effect="engine", section="compression_training.sparse_pruning.shared_parameters"
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
+    section="compression_training.sparse_pruning.shared_parameters",
 ):
     """Settings common to all weights set to zero."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Prune single weights."""
 
     method: Literal["l1", "topk", "snip_momentum"] = param("l1")
@@ -162,7 +187,12 @@ class SparsePruningShared(
 
 
 class RowPruning(
-    Group, origin="DSC", effect="engine", section="compression_training.row_pruning", always=("different_groups",)
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
+    section="compression_training.row_pruning",
+    always=("different_groups",),
 ):
     """Remove rows of matrices, that is, neurons of a layer."""
 
@@ -171,11 +201,15 @@ class RowPruning(
 
 
 class RowPruningShared(
-    Group, origin="DSC", effect="engine", section="compression_training.row_pruning.shared_parameters"
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
+    section="compression_training.row_pruning.shared_parameters",
 ):
     """Settings common to all removed rows."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn row pruning on."""
 
     method: Literal["l1", "topk"] = param("l1")
@@ -186,7 +220,12 @@ class RowPruningShared(
 
 
 class HeadPruning(
-    Group, origin="DSC", effect="engine", section="compression_training.head_pruning", always=("different_groups",)
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
+    section="compression_training.head_pruning",
+    always=("different_groups",),
 ):
     """Remove attention heads."""
 
@@ -195,11 +234,15 @@ class HeadPruning(
 
 
 class HeadPruningShared(
-    Group, origin="DSC", effect="engine", section="compression_training.head_pruning.shared_parameters"
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
+    section="compression_training.head_pruning.shared_parameters",
 ):
     """Settings common to all removed heads."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn head pruning on."""
 
     method: Literal["l1", "topk"] = param("topk")
@@ -213,7 +256,12 @@ class HeadPruningShared(
 
 
 class ChannelPruning(
-    Group, origin="DSC", effect="engine", section="compression_training.channel_pruning", always=("different_groups",)
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
+    section="compression_training.channel_pruning",
+    always=("different_groups",),
 ):
     """Remove channels of convolutions."""
 
@@ -222,11 +270,15 @@ class ChannelPruning(
 
 
 class ChannelPruningShared(
-    Group, origin="DSC", effect="engine", section="compression_training.channel_pruning.shared_parameters"
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only compression_training reads it, which train.py does not do",
+    section="compression_training.channel_pruning.shared_parameters",
 ):
     """Settings common to all removed channels."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Prune channels."""
 
     method: Literal["l1", "topk"] = param("l1")

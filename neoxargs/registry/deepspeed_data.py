@@ -12,11 +12,16 @@ from neoxargs.registry.types import Count, Natural
 
 
 class CurriculumLearning(
-    Group, origin="DSC", effect="engine", section="curriculum_learning", always=("enabled", "curriculum_type")
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only curriculum_learning reads it, which train.py does not do",
+    section="curriculum_learning",
+    always=("enabled", "curriculum_type"),
 ):
     """Begin with short sequences and lengthen them during training."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn this section on."""
 
     curriculum_type: Literal["seqlen"] = param("seqlen")
@@ -37,20 +42,32 @@ class CurriculumLearning(
     fixed_discrete: difficulty, a list, and max_step, a list one shorter."""
 
 
-class DataEfficiency(Group, origin="DSC", effect="engine", section="data_efficiency"):
+class DataEfficiency(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    section="data_efficiency",
+):
     """DeepSpeed's data efficiency library."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn this section on."""
 
     seed: int = param(1234)
     """Seed of its choices."""
 
 
-class DataSampling(Group, origin="DSC", effect="engine", section="data_efficiency.data_sampling"):
+class DataSampling(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    section="data_efficiency.data_sampling",
+):
     """Which samples are drawn."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Let DeepSpeed draw them."""
 
     num_epochs: Count = param(1000)
@@ -66,13 +83,14 @@ class DataSampling(Group, origin="DSC", effect="engine", section="data_efficienc
 class SamplingCurriculum(
     Group,
     origin="DSC",
-    effect="engine",
+    effect="none",
+    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_sampling.curriculum_learning",
     always=("enabled",),
 ):
     """Draw easy samples first, by measures taken beforehand."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn this section on."""
 
     data_cluster_path: str | None = param(None)
@@ -83,10 +101,16 @@ class SamplingCurriculum(
     min_difficulty, max_difficulty, schedule_type, schedule_config. Required."""
 
 
-class DynamicBatching(Group, origin="DSC", effect="engine", section="data_efficiency.data_sampling.dynamic_batching"):
+class DynamicBatching(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    section="data_efficiency.data_sampling.dynamic_batching",
+):
     """Batches of about equally many tokens, whatever the sequences' lengths."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn this section on."""
 
     max_tokens: Count | None = param(None)
@@ -111,23 +135,30 @@ class DynamicBatching(Group, origin="DSC", effect="engine", section="data_effici
     """Print the batches."""
 
 
-class DataRouting(Group, origin="DSC", effect="engine", section="data_efficiency.data_routing"):
+class DataRouting(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    section="data_efficiency.data_routing",
+):
     """Which tokens go through which layers."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn this section on."""
 
 
 class RandomLtd(
     Group,
     origin="DSC",
-    effect="engine",
+    effect="none",
+    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_routing.random_ltd",
     always=("enabled", "model_type", "hidden_state_order"),
 ):
     """Random layerwise token dropping: middle layers see a random part of each sequence, a growing one."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn this section on."""
 
     total_layer_num: Count | None = param(None)
@@ -152,7 +183,8 @@ class RandomLtd(
 class RandomLtdSchedule(
     Group,
     origin="DSC",
-    effect="engine",
+    effect="none",
+    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_routing.random_ltd.random_ltd_schedule",
     always=("schedule_type",),
 ):
@@ -174,13 +206,14 @@ class RandomLtdSchedule(
 class LayerTokenLr(
     Group,
     origin="DSC",
-    effect="engine",
+    effect="none",
+    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_routing.random_ltd.layer_token_lr_schedule",
     always=("enabled",),
 ):
     """A learning rate that follows the tokens the layers have seen; DeepSpeed has not finished it."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Use it; true is an error in current DeepSpeed."""
 
     total_layer_tokens: Count | None = param(None)

@@ -32,16 +32,22 @@ class Gradients(Group, origin="DSC", effect="engine"):
     """Format in which gradients are communicated; None is the format of the computation. `fp32_allreduce` asks for
     fp32."""
 
-    seq_parallel_communication_data_type: CommunicationType | None = param("fp32")
+    seq_parallel_communication_data_type: CommunicationType | None = param(
+        "fp32", effect="none", because="only sequence_parallel_size reads it, which the GPT here does not do"
+    )
     """Format in which gradients are communicated among sequence parallel ranks."""
 
-    sparse_gradients: bool = param(False)
+    sparse_gradients: bool = param(
+        False,
+        effect="none",
+        because="the embedding here has dense gradients; DeepSpeed looks for torch's own with sparse ones",
+    )
     """Communicate only the touched rows of embedding gradients; for layers built with torch's `sparse=True`."""
 
-    managed_gradient_accumulation: bool = param(True)
+    managed_gradient_accumulation: bool = param(True, effect="not built")
     """DeepSpeed counts micro batches and steps after the last; false leaves the counting to the training script."""
 
-    disable_allgather: bool = param(False)
+    disable_allgather: bool = param(False, effect="none", because="DeepSpeed takes it and does not read it")
     """Retired: DeepSpeed still takes it and does nothing with it."""
 
 
@@ -65,7 +71,7 @@ class Reports(Group, origin="DSC", effect="log"):
 class Engine(Group, origin="DSC", effect="engine"):
     """Switches of DeepSpeed's engine as a whole."""
 
-    deepspeed: bool = param(True, to=("train",))
+    deepspeed: bool = param(True, to=("train",), effect="not built")
     """Train with DeepSpeed. Always true: nothing else runs the model."""
 
     deepspeed_extra_args: dict[str, Any] | None = param(None)
@@ -78,26 +84,32 @@ class Engine(Group, origin="DSC", effect="engine"):
     zero_force_ds_cpu_optimizer: bool = param(True)
     """With the optimizer's state on the CPU, refuse optimizers other than DeepSpeed's own CPU ones."""
 
-    sequence_parallel_size: Count = param(1)
+    sequence_parallel_size: Count = param(1, effect="not built")
     """Ranks that share one sequence (Ulysses), for models without a parallel layout of their own. Not the same as
     `sequence_parallel`, which divides activations among the tensor parallel ranks."""
 
-    use_data_before_expert_parallelism: bool = param(False)
+    use_data_before_expert_parallelism: bool = param(
+        False, effect="none", because="only a mixture of experts reads it, which train.py does not have"
+    )
     """Number ranks with data parallelism inside expert parallelism instead of the other way round."""
 
-    dataloader_drop_last: bool = param(False)
+    dataloader_drop_last: bool = param(
+        False, effect="none", because="train.py loads its data itself, and every batch is full"
+    )
     """Drop an incomplete last batch, for data loaders that DeepSpeed builds itself."""
 
     graph_harvesting: bool = param(False)
     """Record sequences of short GPU kernels as CUDA graphs."""
 
-    vocabulary_size: Count | None = param(None)
+    vocabulary_size: Count | None = param(None, effect="log")
     """Only makes DeepSpeed warn when the number is not a multiple of 8."""
 
-    curriculum_seqlen: Natural = param(0, to=("train",))
+    curriculum_seqlen: Natural = param(
+        0, to=("train",), effect="none", because="training counts it, and train.py does no curriculum_learning"
+    )
     """The sequence length that `curriculum_learning` is at; training counts it, nobody sets it."""
 
-    datastates_ckpt: bool | dict[str, Any] = param(False)
+    datastates_ckpt: bool | dict[str, Any] = param(False, effect="checkpoint")
     """Settings of the DataStates checkpoint writer (package datastates-llm), which writes in the background; false
     writes with torch."""
 
@@ -179,16 +191,18 @@ class Aio(Group, origin="DSC", effect="engine", section="aio"):
 class Pipeline(Group, origin="DSC", effect="engine", section="pipeline"):
     """DeepSpeed's own settings of pipeline parallelism; the layout comes from `pipe_parallel_size`."""
 
-    stages: Count | Literal["auto"] = param("auto")
+    stages: Count | Literal["auto"] = param(
+        "auto", effect="none", because="DeepSpeed does not read it; pipe_parallel_size counts"
+    )
     """DeepSpeed stores it and does not read it; `pipe_parallel_size` counts."""
 
-    partition: str = param("best")
+    partition: str = param("best", effect="none", because="DeepSpeed does not read it; pipe_partition_method counts")
     """DeepSpeed stores it and does not read it; `pipe_partition_method` counts."""
 
-    seed_layers: bool = param(False)
+    seed_layers: bool = param(False, effect="none", because="DeepSpeed does not read it")
     """DeepSpeed stores it and does not read it."""
 
-    activation_checkpoint_interval: Natural = param(0)
+    activation_checkpoint_interval: Natural = param(0, effect="memory")
     """Layers per recomputed piece; 0 leaves it to `checkpoint_num_layers`."""
 
     pipe_partitioned: bool = param(True)
@@ -197,7 +211,7 @@ class Pipeline(Group, origin="DSC", effect="engine", section="pipeline"):
     grad_partitioned: bool = param(True)
     """The same for the gradients on the way back."""
 
-    use_reentrant: bool = param(True)
+    use_reentrant: bool = param(True, effect="memory")
     """Recompute with torch's reentrant autograd; false allows inputs that need no gradient."""
 
 
@@ -223,10 +237,16 @@ class Nebula(Group, origin="DSC", effect="checkpoint", section="nebula"):
     """Folder to read from; none given reads `persistent_storage_path`."""
 
 
-class HybridEngine(Group, origin="DSC", effect="engine", section="hybrid_engine"):
+class HybridEngine(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only the hybrid engine reads it, which train.py does not use",
+    section="hybrid_engine",
+):
     """One engine that trains and generates in turn, as reinforcement learning needs."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn this section on."""
 
     max_out_tokens: Count = param(512)
@@ -248,11 +268,18 @@ class HybridEngine(Group, origin="DSC", effect="engine", section="hybrid_engine"
     """Generate with CUDA graphs."""
 
 
-class ProgressiveLayerDrop(Group, origin="DSC", effect="engine", section="progressive_layer_drop", always=("enabled",)):
+class ProgressiveLayerDrop(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only progressive_layer_drop reads it, which the GPT here does not do",
+    section="progressive_layer_drop",
+    always=("enabled",),
+):
     """Skip layers at random, more and more of them as training goes on. The model must implement it; the GPT here does
     not."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn this section on."""
 
     theta: Fraction = param(0.5)
@@ -262,11 +289,17 @@ class ProgressiveLayerDrop(Group, origin="DSC", effect="engine", section="progre
     """How fast it is approached, per step."""
 
 
-class Eigenvalue(Group, origin="DSC", effect="engine", section="quantize_training.eigenvalue"):
+class Eigenvalue(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only quantisation while training reads it, which train.py does not do",
+    section="quantize_training.eigenvalue",
+):
     """Curvature of the loss as the timetable of quantisation. DeepSpeed keeps the settings and currently refuses to
     turn it on."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Use it; true is an error in current DeepSpeed."""
 
     verbose: bool = param(False)
@@ -291,7 +324,7 @@ class Eigenvalue(Group, origin="DSC", effect="engine", section="quantize_trainin
     """How many layers that list has."""
 
 
-class ThroughputTimer(Group, origin="DSC", effect="engine", section="timers.throughput"):
+class ThroughputTimer(Group, origin="DSC", effect="log", section="timers.throughput"):
     """The clock behind the speed that DeepSpeed prints."""
 
     enabled: bool = param(True)
@@ -301,7 +334,13 @@ class ThroughputTimer(Group, origin="DSC", effect="engine", section="timers.thro
     """Wait for the GPU when taking the time: exact, and a little slower."""
 
 
-class WeightQuantization(Group, origin="DSC", effect="engine", section="weight_quantization"):
+class WeightQuantization(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only DeepSpeed's engine for generating reads it",
+    section="weight_quantization",
+):
     """Load weights quantised, for generating with large models; training does not read it."""
 
     enabled: bool = param(True)
@@ -316,7 +355,7 @@ class WeightQuantization(Group, origin="DSC", effect="engine", section="weight_q
     q_groups: Count = param(1)
     """Groups of weights with a range of their own."""
 
-    quantized_initialization: dict[str, Any] = param({})
+    quantized_initialization: dict[str, Any] = param({}, effect="not built")
     """Settings for weights that are quantised while the model is built: num_bits, group_size, group_dim, symmetric."""
 
     post_init_quant: dict[str, Any] = param({})
@@ -367,10 +406,16 @@ class SparseAttention(Group, origin="DSC", effect="model", section="sparse_atten
     """bigbird, bslongformer: width of the sliding window."""
 
 
-class Compile(Group, origin="DSC", effect="engine", section="compile"):
+class Compile(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only DeepCompile reads it, which train.py does not use",
+    section="compile",
+):
     """DeepCompile: ZeRO inside torch.compile's graphs."""
 
-    deepcompile: bool = param(False)
+    deepcompile: bool = param(False, effect="not built")
     """Use it; training then calls `engine.compile()`."""
 
     passes: list[Literal["z1", "z3", "autosp", "autotp"]] | None = param(None)

@@ -39,7 +39,9 @@ class Optimizer(Group, origin="DSC", effect="optimizer", section="optimizer"):
     legacy_fusion: bool = param(False)
     """In fp16 without ZeRO, use the older fused Adam wrapper, whose checkpoints have another layout."""
 
-    scheduler: dict[str, object] | None = param(None, to=())
+    scheduler: dict[str, object] | None = param(
+        None, to=(), effect="none", because="DeepSpeed looks for the schedule at the top level, in `scheduler`"
+    )
     """No effect: some published files put the section here, where DeepSpeed has never looked; it belongs at the top
     level."""
 

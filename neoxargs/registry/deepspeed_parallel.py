@@ -12,10 +12,16 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural
 
 
-class TensorParallel(Group, origin="DSC", effect="engine", section="tensor_parallel"):
+class TensorParallel(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only models that DeepSpeed cuts itself read it; here model_parallel_size cuts",
+    section="tensor_parallel",
+):
     """AutoTP: divide the matrices of a model that knows nothing of it."""
 
-    autotp_size: Natural = param(0)
+    autotp_size: Natural = param(0, effect="not built")
     """Ranks that share each matrix; 0 is off."""
 
     tp_overlap_comm: bool = param(False)
@@ -39,7 +45,12 @@ class TensorParallel(Group, origin="DSC", effect="engine", section="tensor_paral
 
 
 class TensorParallelGroup(
-    Group, origin="DSC", effect="engine", section="tensor_parallel.tp", renamed_from="tensor_parallel.tensor_parallel"
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only models that DeepSpeed cuts itself read it; here model_parallel_size cuts",
+    section="tensor_parallel.tp",
+    renamed_from="tensor_parallel.tensor_parallel",
 ):
     """How matrices are cut."""
 
@@ -50,11 +61,17 @@ class TensorParallelGroup(
     """Cut at multiples of this many columns."""
 
 
-class ExpertParallel(Group, origin="DSC", effect="engine", section="expert_parallel"):
+class ExpertParallel(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only a mixture of experts reads it, which train.py does not have",
+    section="expert_parallel",
+):
     """AutoEP: share out the experts of a mixture model that knows nothing of it. What is not given is found out from
     the model."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Turn this section on."""
 
     autoep_size: Count = param(1)

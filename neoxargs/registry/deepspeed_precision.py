@@ -46,7 +46,7 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Keep the optimizer's copy of weights and gradients in fp16 too, at half the memory. Needs ZeRO 1 to 3 and the
     optimizer on the CPU."""
 
-    fp16: bool | None = param(None, to=())
+    fp16: bool | None = param(None, to=(), effect="none", because="`fp16.enabled` is what counts")
     """No effect: old GPT-NeoX files carry it next to `enabled`, which is the one that counts. Not sent, because
     DeepSpeed no longer accepts it."""
 
@@ -85,30 +85,37 @@ class Bf16(Group, origin="DSC", effect="engine", section="bf16", renamed_from="b
     bf16_optimizer_states: bool = param(False)
     """Keep the optimizer's moments in bfloat16 too. Needs `bf16_master_weights_and_grads`."""
 
-    bf16: bool | None = param(None, to=())
+    bf16: bool | None = param(None, to=(), effect="none", because="`bf16.enabled` is what counts")
     """No effect: some GPT-NeoX files carry it next to `enabled`. Not sent, because DeepSpeed does not accept it."""
 
-    loss_scale: NonNegative | None = param(None, to=())
+    loss_scale: NonNegative | None = param(None, to=(), effect="none", because="bfloat16 needs no loss scaling")
     """No effect: bfloat16 needs no loss scaling. Not sent, because DeepSpeed does not accept it."""
 
-    initial_scale_power: Natural | None = param(None, to=())
+    initial_scale_power: Natural | None = param(None, to=(), effect="none", because="bfloat16 needs no loss scaling")
     """No effect, like `bf16.loss_scale`."""
 
-    loss_scale_window: Natural | None = param(None, to=())
+    loss_scale_window: Natural | None = param(None, to=(), effect="none", because="bfloat16 needs no loss scaling")
     """No effect, like `bf16.loss_scale`."""
 
-    hysteresis: Natural | None = param(None, to=())
+    hysteresis: Natural | None = param(None, to=(), effect="none", because="bfloat16 needs no loss scaling")
     """No effect, like `bf16.loss_scale`."""
 
-    min_loss_scale: NonNegative | None = param(None, to=())
+    min_loss_scale: NonNegative | None = param(None, to=(), effect="none", because="bfloat16 needs no loss scaling")
     """No effect, like `bf16.loss_scale`."""
 
 
-class Amp(Group, origin="DSC", effect="engine", section="amp", always=("enabled",)):
+class Amp(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only apex reads it, which train.py does not use",
+    section="amp",
+    always=("enabled",),
+):
     """NVIDIA apex's automatic mixed precision. Needs apex; excludes ZeRO, `fp16` and `bf16`. The keys besides
     `enabled` are arguments of `apex.amp.initialize`, and None leaves the choice to `opt_level`."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Wrap model and optimizer with apex amp."""
 
     opt_level: Literal["O0", "O1", "O2", "O3"] = param("O1")
@@ -145,11 +152,17 @@ class Amp(Group, origin="DSC", effect="engine", section="amp", always=("enabled"
     """Upper bound of the adaptive loss scale."""
 
 
-class TorchAutocast(Group, origin="DSC", effect="engine", section="torch_autocast"):
+class TorchAutocast(
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only torch_autocast reads it, which train.py does not use",
+    section="torch_autocast",
+):
     """torch's own automatic mixed precision: weights stay fp32 and operations choose their type. Excludes `fp16`,
     `bf16` and `amp`."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Run forward and loss under `torch.autocast`."""
 
     dtype: Dtype | None = param(None)

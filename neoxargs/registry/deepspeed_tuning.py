@@ -89,11 +89,16 @@ class ModelInfo(Group, origin="DSC", effect="engine", section="autotuning.model_
 
 
 class Elasticity(
-    Group, origin="DSC", effect="engine", section="elasticity", always=("max_train_batch_size", "micro_batch_sizes")
+    Group,
+    origin="DSC",
+    effect="none",
+    because="only elastic batch sizes need it, which train.py does not do",
+    section="elasticity",
+    always=("max_train_batch_size", "micro_batch_sizes"),
 ):
     """A global batch size that many numbers of GPUs can share out; replaces the batch keys."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Let DeepSpeed choose the batch size."""
 
     max_train_batch_size: Count = param(2000)

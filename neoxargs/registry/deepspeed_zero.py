@@ -39,8 +39,8 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Average the buckets of all ranks in one all-reduce instead of one reduce per rank; helps small models on many
     GPUs. Stages 1 and 2."""
 
-    allgather_partitions: bool = param(True)
-    """Collect the updated weights by all-gather instead of one broadcast per rank. Stages 1 and 2."""
+    allgather_partitions: bool = param(True, effect="none", because="DeepSpeed takes it and does not read it any more")
+    """Once chose between all-gather and one broadcast per rank for updated weights; DeepSpeed now always gathers."""
 
     allgather_bucket_size: Natural = param(500_000_000)
     """Weights collected in one communication after a step. Stages 1 and 2."""
@@ -94,7 +94,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     ignore_unused_parameters: bool = param(True)
     """Go on when a weight got no gradient; false stops the run there. Stages 1 and 2."""
 
-    legacy_stage1: bool = param(False)
+    legacy_stage1: bool = param(False, effect="not built")
     """Asks for the first implementation of stage 1, which DeepSpeed has since removed: it stops with an error."""
 
     round_robin_gradients: bool = param(False)
@@ -246,7 +246,7 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
     update_interval: Count | Literal["auto"] = param("auto")
     """How many steps the other columns' gradients add up before the CPU applies them."""
 
-    overlap_step: bool = param(False)
+    overlap_step: bool = param(False, effect="not built")
     """Let the CPU's update run beside forward and backward."""
 
     offload: bool = param(False)

@@ -49,13 +49,15 @@ class Generation(Group, origin="NeoX", effect="generation"):
     recompute: bool = param(False)
     """Runs the whole sequence again for every new token instead of keeping keys and values. Slow; needs no cache."""
 
-    precompute_model_name: str | None = param(None)
+    precompute_model_name: str | None = param(
+        None, effect="none", because="only text_gen_type: precompute reads it, which generate.py does not do"
+    )
     """Name that precomputed log-probabilities are filed under."""
 
-    eval_tasks: list[str] | None = param(None)
+    eval_tasks: list[str] | None = param(None, effect="not built")
     """Tasks of EleutherAI's evaluation harness to run."""
 
-    eval_results_prefix: str = param("")
+    eval_results_prefix: str = param("", effect="none", because="only eval_tasks reads it, which train.py does not do")
     """Prefix of the file that evaluation results are written to."""
 
     greedy: bool = param(False, becomes={True: {"temperature": 0.0, "top_k": 0, "top_p": 0.0}, False: {}})

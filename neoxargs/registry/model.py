@@ -76,7 +76,9 @@ class Embedding(Group, origin="NeoX", effect="model"):
     rotary_emb_base: Count = param(10000, megatron="rotary-base")
     """Base of the geometric series of rotary wavelengths; larger bases reach further, as long-context models want."""
 
-    rotary_save_freqs_buffer: bool = param(False)
+    rotary_save_freqs_buffer: bool = param(
+        False, effect="none", because="the frequencies are computed, checkpoints never hold them"
+    )
     """Stores the rotary frequencies in checkpoints. They can be recomputed, so this is only for programs that expect
     the buffer."""
 
@@ -103,7 +105,9 @@ class Embedding(Group, origin="NeoX", effect="model"):
     """Rows of the embedding after padding. Computed from the tokenizer, `make_vocab_size_divisible_by` and
     `model_parallel_size`; write it to fix the size independently of them."""
 
-    output_layer_parallelism: Literal["column", "row"] = param("column")
+    output_layer_parallelism: Literal["column", "row"] = param(
+        "column", effect="none", because="the output layer is cut by columns either way, with the same result"
+    )
     """How tensor parallel ranks divide the output layer: `column` gives each a part of the vocabulary. `row`, from
     files before May 2023, means the same result."""
 
@@ -113,7 +117,7 @@ class Embedding(Group, origin="NeoX", effect="model"):
     rpe: bool = param(False, becomes={True: {"pos_emb": "rpe"}, False: {}})
     """Retired in March 2021: write `pos_emb: rpe`."""
 
-    rpe_causal: bool = param(False, becomes={True: {}, False: {}})
+    rpe_causal: bool = param(False, becomes={True: {}, False: {}}, effect="none", because="a GPT never looks ahead")
     """Retired in March 2021: leave it out. A GPT never looks ahead, so all buckets of `pos_emb: rpe` serve the past."""
 
 
@@ -136,7 +140,7 @@ class Norm(Group, origin="NeoX", effect="model"):
     scalenorm_epsilon: Positive = param(1e-8)
     """Lower bound of the vector length that `norm: scalenorm` divides by."""
 
-    use_qk_layernorm: bool = param(False, megatron="qk-layernorm")
+    use_qk_layernorm: bool = param(False, megatron="qk-layernorm", effect="not built")
     """Normalises each head's queries and keys before their product, which keeps attention scores bounded at high
     learning rates."""
 
@@ -206,7 +210,7 @@ class Mlp(Group, origin="NeoX", effect="model"):
     use_bias_in_mlp: bool = param(True)
     """Whether the two projections of the feed-forward layer have biases; Llama's have none."""
 
-    use_flashattn_swiglu: bool = param(False)
+    use_flashattn_swiglu: bool = param(False, effect="none", because="torch computes SwiGLU, with the same result")
     """Runs `activation: swiglu` through the fused kernel of the flash-attn package. The result is the same."""
 
     geglu: bool = param(False, becomes={True: {"activation": "geglu"}, False: {}})
@@ -272,7 +276,9 @@ class Fusion(Group, origin="Meg", effect="model"):
     rope_fusion: bool = param(False, origin="NeoX", megatron="!no-rope-fusion", receiver_default=True)
     """Applies rotary embeddings to queries and keys in one kernel; the result is the same."""
 
-    fused_kernels_build_path: str | None = param(None, origin="NeoX")
+    fused_kernels_build_path: str | None = param(
+        None, origin="NeoX", effect="none", because="train.py has no CUDA kernels of its own to compile"
+    )
     """Folder in which NeoX compiles its CUDA kernels. Left out, the folder of the sources."""
 
     onnx_safe: bool = param(False)

@@ -35,7 +35,7 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     """Largest norm of the whole gradient; longer ones are scaled down to it. The same as `gradient_clipping`, which
     reaches DeepSpeed; if both are written they must agree."""
 
-    use_bnb_optimizer: bool = param(False, origin="NeoX")
+    use_bnb_optimizer: bool = param(False, origin="NeoX", effect="not built")
     """Uses the 8-bit optimizer states of the bitsandbytes package with `optimizer_type: adam`, a quarter of the memory.
     """
 

@@ -6,7 +6,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural
 
 
-class Parallel(Group, origin="Meg", effect="engine"):
+class Parallel(Group, origin="Meg", effect="layout"):
     """Tensor, pipeline and sequence parallelism; the remaining ranks are data parallel."""
 
     pipe_parallel_size: Natural = param(0, megatron="pipeline-model-parallel-size")
@@ -21,16 +21,16 @@ class Parallel(Group, origin="Meg", effect="engine"):
     """How layers are dealt to pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,
     `type:REGEX` the number of layers whose class name matches the expression."""
 
-    sequence_parallel: bool = param(False, megatron="sequence-parallel")
+    sequence_parallel: bool = param(False, megatron="sequence-parallel", effect="not built")
     """Also splits the activations between tensor parallel regions (norms, dropout, residual) along the sequence. Saves
     activation memory at equal results; needs `model_parallel_size` above 1 to have an effect."""
 
-    world_size: Count = param(derived=True, origin="NeoX")
+    world_size: Count = param(derived=True, origin="NeoX", effect="config")
     """Processes in the run. Computed when the run is launched, so a file has no reason to set it."""
 
-    is_pipe_parallel: bool = param(derived=True, origin="NeoX")
+    is_pipe_parallel: bool = param(derived=True, origin="NeoX", effect="none", because="pipe_parallel_size decides it")
     """True when `pipe_parallel_size` is 1 or more. Computed; writing it changes nothing."""
 
-    global_num_gpus: Count = param(derived=True, origin="NeoX")
+    global_num_gpus: Count = param(derived=True, origin="NeoX", effect="config")
     """Devices of all machines together. Counted from the hostfile, `include`, `exclude`, `num_nodes` and `num_gpus`;
     write it only to compute batch sizes for a cluster that this machine cannot see."""

@@ -8,10 +8,12 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, NonNegative, Paths
 
 
-class PostTraining(Group, origin="NeoX", effect="run"):
+class PostTraining(
+    Group, origin="NeoX", effect="none", because="only learning from preferences reads it, which train.py does not do"
+):
     """Objectives after pretraining, and the data only they read."""
 
-    train_impl: Literal["normal", "dpo", "rm", "kto", "reinforce"] = param("normal")
+    train_impl: Literal["normal", "dpo", "rm", "kto", "reinforce"] = param("normal", effect="not built")
     """Objective: `normal` next-token prediction, `dpo`, `kto`, a reward model (`rm`), or `reinforce`."""
 
     dpo_beta: NonNegative = param(0.1)
@@ -35,7 +37,7 @@ class PostTraining(Group, origin="NeoX", effect="run"):
     kto_undesirable_weight: NonNegative = param(1.0)
     """Weight of undesirable samples in KTO's loss."""
 
-    z_loss: NonNegative = param(0.0)
+    z_loss: NonNegative = param(0.0, effect="not built")
     """Weight of a penalty on large rewards when `train_impl` is `rm`. 0 turns it off."""
 
     kl_impl: Literal["abs", "mse", "kl", "full"] = param("mse")
@@ -102,7 +104,7 @@ class PostTraining(Group, origin="NeoX", effect="run"):
     online_dataserver_ports: list[Count] | Count = param(10000)
     """Port or ports of those hosts, in the same order; one per data parallel rank."""
 
-    serve_model_weights: bool = param(False)
+    serve_model_weights: bool = param(False, effect="not built")
     """Serves the current weights to inference processes while training, for online REINFORCE."""
 
     weight_server_port: list[Count] | Count = param(6000)

@@ -116,6 +116,11 @@ class RunnerExtras(Group, origin="NeoX", effect="launcher"):
     account: str | None = param(None, to=("runner",))
     """Slurm account that pays. Reaches `srun` through `launcher_args`, so it needs `launcher: slurm`."""
 
-    detect_nvlink_pairs: bool = param(False, to=())
+    detect_nvlink_pairs: bool = param(
+        False,
+        to=(),
+        effect="none",
+        because="only a fork of DeepSpeed had such a flag; set CUDA_VISIBLE_DEVICES instead",
+    )
     """No effect: it reordered GPUs in a fork of DeepSpeed so that NVLink neighbours became tensor parallel pairs, and
     stock DeepSpeed has no such flag. Set CUDA_VISIBLE_DEVICES instead."""

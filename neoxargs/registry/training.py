@@ -14,7 +14,7 @@ class Training(Group, origin="NeoX", effect="run"):
     train_iters: Count = param(derived=True, origin="Meg", megatron="train-iters")
     """Optimizer steps of the whole run, those before a resume included. Required unless `train_epochs` is given."""
 
-    train_epochs: Count | None = param(None)
+    train_epochs: Count | None = param(None, effect="not built")
     """Passes over the training data, from which `train_iters` is computed. Give one of the two."""
 
     eval_interval: Natural = param(1000, origin="Meg", megatron="eval-interval", receiver_default=None)
@@ -26,21 +26,21 @@ class Training(Group, origin="NeoX", effect="run"):
     exit_interval: Count | None = param(None, origin="Meg", megatron="exit-interval")
     """Saves and stops at the first iteration that is a multiple of this number, for jobs with a time limit."""
 
-    char_level_ppl: bool = param(False)
+    char_level_ppl: bool = param(False, effect="not built")
     """Reports perplexity per character of text instead of per token, so that tokenizers can be compared."""
 
     seed: Natural = param(1234, origin="Meg", megatron="seed")
     """Start of all random numbers: initial weights, order of samples, dropout."""
 
-    dialect: str | None = param(None, to=())
+    dialect: str | None = param(None, to=(), effect="config")
     """The date whose GPT-NeoX defaults and meanings hold: `neox-2021` (28 February 2021), `neox-2026` (the newest), or
     a date such as `2023-03-09`. Left out, a file that uses a name which only later versions have is read as the
     newest, any other as of 2021."""
 
-    user_script: str | None = param(None)
+    user_script: str | None = param(None, effect="log")
     """The script that every rank runs. Taken from the command line."""
 
-    config_files: dict[str, str] | None = param(None)
+    config_files: dict[str, str] | None = param(None, effect="log")
     """The text of the configuration files, by name, so that checkpoints and logs can carry it. Filled in when a run is
     launched."""
 
@@ -56,37 +56,49 @@ class Training(Group, origin="NeoX", effect="run"):
     do_test: bool | None = param(None)
     """Whether there is test data and `eval_iters` is above 0. Set by the training loop."""
 
-    distributed_backend: Literal["nccl", "gloo", "mpi"] = param("nccl", origin="Meg", megatron="distributed-backend")
+    distributed_backend: Literal["nccl", "gloo", "mpi"] = param(
+        "nccl", origin="Meg", megatron="distributed-backend", effect="launcher"
+    )
     """Library that ranks talk through: `nccl` for GPUs, `gloo` for CPUs, `mpi`. Without a GPU, `gloo` is used instead
     of `nccl`."""
 
-    DDP_impl: Literal["local", "torch"] = param("local", origin="Meg")
+    DDP_impl: Literal["local", "torch"] = param(
+        "local", origin="Meg", effect="none", because="DeepSpeed averages the gradients in place of either"
+    )
     """Retired in March 2021: leave it out. DeepSpeed averages the gradients, so neither `local` nor `torch` data
     parallelism of Megatron runs."""
 
     lazy_mpu_init: bool = param(False, origin="Meg", megatron="lazy-mpu-init")
     """Leaves the set-up of process groups to an outside program; Megatron's hook for other data parallel managers."""
 
-    local_rank: int | None = param(None, origin="Meg", megatron="local-rank")
+    local_rank: int | None = param(
+        None,
+        origin="Meg",
+        megatron="local-rank",
+        effect="none",
+        because="the launcher gives every process its own",
+    )
     """Number of this process on its machine. The launcher sets it for every rank."""
 
-    rank: Natural | None = param(None)
+    rank: Natural | None = param(None, effect="none", because="the launcher gives every process its own")
     """Number of this process in the whole run. The launcher sets it for every rank."""
 
-    deepspeed_mpi: bool = param(False, origin="Meg")
+    deepspeed_mpi: bool = param(False, origin="Meg", effect="launcher")
     """Reads rank, world size and address from the MPI environment, for runs started by `mpirun`."""
 
-    deepspeed_slurm: bool = param(False)
+    deepspeed_slurm: bool = param(False, effect="launcher")
     """Reads rank and world size from Slurm's environment, for runs started by `srun`."""
 
-    deepscale: bool = param(False)
+    deepscale: bool = param(False, effect="none", because="it is the former name of DeepSpeed's own switch")
     """Former name of DeepSpeed's own switch; has no effect."""
 
-    deepscale_config: str | None = param(None)
+    deepscale_config: str | None = param(None, effect="none", because="it is the former name of DeepSpeed's own switch")
     """Former name of the option for DeepSpeed's JSON file; has no effect."""
 
     adlr_autoresume: bool = param(False, origin="Meg", megatron="adlr-autoresume")
-    """Asks NVIDIA's internal cluster software whether to stop and requeue; works nowhere else."""
+    """Looks for a file named `stop` in `run_dir`, every `adlr_autoresume_interval` iterations: whoever wants the machines
+    back makes it (`touch`), and the run removes it, saves a checkpoint and ends with exit code 0. Started again with
+    `load`, it continues. In Megatron-LM this asks NVIDIA's own cluster software."""
 
     adlr_autoresume_interval: Count = param(1000, origin="Meg", megatron="adlr-autoresume-interval")
-    """Iterations between two such questions when `adlr_autoresume` is on."""
+    """Iterations between two such looks when `adlr_autoresume` is on."""

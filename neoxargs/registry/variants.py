@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural, NonNegative, Positive
 
 
-class Mamba(Group, origin="NeoX", effect="model"):
+class Mamba(Group, origin="NeoX", effect="none", because="only Mamba layers read it, which train.py does not have"):
     """Mamba state space layers (`attention_config: [[[mamba], all]]`)."""
 
     mamba_selective_scan_fusion: bool = param(False)
@@ -31,7 +31,7 @@ class Mamba(Group, origin="NeoX", effect="model"):
     """Whether the input and output projections of Mamba layers have biases."""
 
 
-class Rwkv(Group, origin="NeoX", effect="model"):
+class Rwkv(Group, origin="NeoX", effect="none", because="only RWKV layers read it, which train.py does not have"):
     """RWKV layers (`attention_config: [[[rwkv], all]]`)."""
 
     dim_att: Count | None = param(None)
@@ -44,17 +44,19 @@ class Rwkv(Group, origin="NeoX", effect="model"):
     """Width of RWKV's channel-mixing block. Left out: 3.5 x `hidden_size`, rounded down to a multiple of 32."""
 
 
-class Gmlp(Group, origin="NeoX", effect="model"):
+class Gmlp(Group, origin="NeoX", effect="none", because="only `amlp` layers read it, which train.py does not have"):
     """gMLP layers (`attention_config: [[[gmlp], all]]` or `amlp`)."""
 
     gmlp_attn_dim: Count = param(64)
     """Width of the small attention head inside `amlp` layers."""
 
 
-class Moe(Group, origin="NeoX", effect="model"):
+class Moe(
+    Group, origin="NeoX", effect="none", because="only a mixture of experts reads it, which train.py does not have"
+):
     """Mixture of experts."""
 
-    moe_num_experts: Count = param(1, megatron="num-experts", renamed_from="num_experts")
+    moe_num_experts: Count = param(1, megatron="num-experts", renamed_from="num_experts", effect="not built")
     """Experts per mixture-of-experts layer. 1 leaves the feed-forward layers dense."""
 
     moe_expert_interval: Count = param(1, megatron="moe-layer-freq", renamed_from="expert_interval")
@@ -75,19 +77,24 @@ class Moe(Group, origin="NeoX", effect="model"):
     none."""
 
 
-class TransformerEngine(Group, origin="NeoX", effect="model"):
+class TransformerEngine(
+    Group,
+    origin="NeoX",
+    effect="none",
+    because="only fp8 layers of Transformer Engine read it, which train.py does not have",
+):
     """NVIDIA Transformer Engine layers and fp8."""
 
-    te_columnparallel: bool = param(False)
+    te_columnparallel: bool = param(False, effect="not built")
     """Uses Transformer Engine for the tensor parallel layers that split their output."""
 
-    te_rowparallel: bool = param(False)
+    te_rowparallel: bool = param(False, effect="not built")
     """Uses Transformer Engine for the tensor parallel layers that split their input."""
 
-    te_layernorm_mlp: bool = param(False)
+    te_layernorm_mlp: bool = param(False, effect="not built")
     """Uses Transformer Engine's combined norm and feed-forward layer."""
 
-    te_mha: bool = param(False)
+    te_mha: bool = param(False, effect="not built")
     """Uses Transformer Engine's multi-head attention."""
 
     te_fp8_format: Literal["e4m3", "hybrid"] = param("hybrid", megatron="fp8-format")
@@ -105,14 +112,20 @@ class TransformerEngine(Group, origin="NeoX", effect="model"):
     te_fp8_margin: Natural = param(0, megatron="fp8-margin")
     """Powers of two that the fp8 scaling factor stays below the largest that would fit."""
 
-    te_fp8_mha: bool = param(False)
+    te_fp8_mha: bool = param(False, effect="not built")
     """Also runs the dot products of Transformer Engine's attention in fp8."""
 
 
-class SoftPrompt(Group, origin="NeoX", effect="model", section="soft_prompt_tuning"):
+class SoftPrompt(
+    Group,
+    origin="NeoX",
+    effect="none",
+    because="only soft_prompt_tuning reads it, which train.py does not do",
+    section="soft_prompt_tuning",
+):
     """A trained prefix in front of a frozen model."""
 
-    enabled: bool = param(False)
+    enabled: bool = param(False, effect="not built")
     """Freezes the model and trains only a prefix of embeddings in front of every sequence."""
 
     num_tokens: Count = param(10)
@@ -125,18 +138,18 @@ class SoftPrompt(Group, origin="NeoX", effect="model", section="soft_prompt_tuni
     """Random prefixes start uniformly between minus and plus this number."""
 
 
-class Mup(Group, origin="NeoX", effect="model"):
+class Mup(Group, origin="NeoX", effect="none", because="only muP reads it, which train.py does not do"):
     """Maximal update parametrisation: hyperparameters that carry over between widths."""
 
-    use_mup: bool = param(False, megatron="use-mup")
+    use_mup: bool = param(False, megatron="use-mup", effect="not built")
     """Trains with the maximal update parametrisation, in which a learning rate tuned on a narrow model serves a wide
     one (Yang et al. 2022). Needs `base_shapes_file`."""
 
-    coord_check: bool = param(False)
+    coord_check: bool = param(False, effect="not built")
     """Instead of training, measures activation sizes at several widths over a few steps, to verify that muP is set up
     correctly."""
 
-    save_base_shapes: bool = param(False)
+    save_base_shapes: bool = param(False, effect="not built")
     """Instead of training, writes the shapes of this model and of one `mup_width_scale` times as wide to
     `base_shapes_file`."""
 

@@ -31,14 +31,19 @@ every name.
 - **Default value** is what holds when nobody writes anything; with a date, since when GPT-NeoX has another default
   (`dialect` chooses the day). *Derived* values are computed from others, **required** ones must be written. Where the
   receiver assumes something else when it is not told, that is named too.
+- **Effect** is what changes with the value in a run of `train.py`: which processes the `launcher` starts; the `layout`
+  of the model on them; what DeepSpeed's `engine` does by itself; the `model`, `optimizer`, learning rate `schedule`,
+  `data`, `memory` in use, `checkpoint` files, `log` and reports, the course of the `run`, `generation` of text;
+  `config`: only other parameters, which follow from it. `not built`: `train.py` refuses any value but the default.
+  `none`: nothing, and why; `check` warns of a value other than the default.
 - **Destination** is who gets the value. `train.py` receives it on every rank; a Megatron-LM flag is what `--emit
   megatron` writes. Without a destination, the value is used by deepy alone.
 
-| Origin | Parameter name | Default value | Description | Type | Destination |
-|---|---|---|---|---|---|
+| Origin | Parameter name | Default value | Description | Type | Effect | Destination |
+|---|---|---|---|---|---|---|
 """
 
-Row = tuple[str, str, str, str, str, str]
+Row = tuple[str, str, str, str, str, str, str]
 
 
 def write_docs(check: bool = False, directory: Path = DOCS) -> list[str]:
@@ -77,17 +82,25 @@ def _cell(text: str) -> str:
 def _rows(group: type[Group]) -> Iterator[Row]:
     if group.section:
         where = f"DeepSpeed JSON `{group.section}`" if group.origin == "DSC" else "train.py"
-        yield group.origin, f"`{group.section}`", "", f"{_summary(group)} A section; its keys follow.", "section", where
+        yield (
+            group.origin,
+            f"`{group.section}`",
+            "",
+            f"{_summary(group)} A section; its keys follow.",
+            "section",
+            "",
+            where,
+        )
     if group.renamed_from:
-        yield group.origin, f"`{group.renamed_from}`", "", _now(group.renamed_from, group.section), "section", ""
+        yield group.origin, f"`{group.renamed_from}`", "", _now(group.renamed_from, group.section), "section", "", ""
     for parameter in group.parameters.values():
         origin = ", ".join(parameter.origins)
         kind = expectation(parameter.type)
-        default, destination = default_words(parameter), destination_words(parameter)
-        yield origin, f"`{parameter.name}`", default, parameter.description, kind, destination
+        default, effect, destination = default_words(parameter), effect_words(parameter), destination_words(parameter)
+        yield origin, f"`{parameter.name}`", default, parameter.description, kind, effect, destination
         prefix = parameter.name.removesuffix(parameter.attribute)
         for old in parameter.renamed_from:
-            yield origin, f"`{prefix}{old}`", "", _now(old, parameter.name), kind, ""
+            yield origin, f"`{prefix}{old}`", "", _now(old, parameter.name), kind, "", ""
 
 
 def _summary(group: type[Group]) -> str:
@@ -121,6 +134,11 @@ def _shown(value: Any) -> str:
         return "none"
     plain = isinstance(value, str) and value and value.isprintable()
     return f"`{value if plain else json.dumps(value)}`"
+
+
+def effect_words(parameter: Parameter) -> str:
+    """What changes with it; of nothing, why."""
+    return f"none: {parameter.because}" if parameter.because else parameter.effect
 
 
 def destination_words(parameter: Parameter) -> str:

@@ -18,9 +18,21 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.unknown import unknown
-from neoxargs.tools.docs import default_words, destination_words
+from neoxargs.tools.docs import default_words, destination_words, effect_words
 
 ORIGINS = {"DSL": "DeepSpeed's launcher", "DSC": "DeepSpeed's JSON", "Meg": "Megatron-LM", "NeoX": "GPT-NeoX"}
+#: What `changes` says where the registry's own word would not do.
+EFFECTS = {
+    "launcher": "which processes are started, and how",
+    "layout": "which rank holds what of the model",
+    "engine": "what DeepSpeed's engine does",
+    "schedule": "the learning rate over the run",
+    "memory": "how much memory training takes",
+    "log": "what is reported",
+    "run": "the course of the run",
+    "config": "only what is derived from it",
+    "not built": "nothing: train.py refuses any value but the default",
+}
 WIDTH = 96
 LABEL = 14
 #: So many of the values that another was derived from are shown.
@@ -54,6 +66,7 @@ def _facts(parameter: Parameter, asked: str, config: Config | None) -> Iterator[
     yield "meaning", parameter.description
     yield "type", expectation(parameter.type)
     yield "default", default_words(parameter).replace("`", "").replace("*", "")
+    yield "changes", EFFECTS.get(parameter.effect, effect_words(parameter).replace("`", ""))
     yield "origin", ", ".join(ORIGINS[origin] for origin in parameter.origins)
     yield "goes to", destination_words(parameter).replace("`", "") or "nobody: used by deepy alone"
     if parameter.renamed_from:

@@ -57,8 +57,8 @@ def rows() -> list[list[str]]:
 
 
 def test_every_row_has_every_column() -> None:
-    assert {len(cells) for cells in rows()} == {6}
-    assert all(origin and name and description and kind for origin, name, _, description, kind, _ in rows())
+    assert {len(cells) for cells in rows()} == {7}
+    assert all(origin and name and description and kind for origin, name, _, description, kind, _, _ in rows())
 
 
 def test_every_name_has_one_row() -> None:
@@ -85,15 +85,18 @@ def test_rows_say_where_a_value_goes_and_what_it_is() -> None:
         "**required**",
         REGISTRY.parameters["num_layers"].description,
         "a whole number, from 1 to 10000",
+        "model",
         "train.py, Megatron-LM `--num-layers`",
     ]
-    assert table["hostfile"][5] == "launcher `--hostfile`"
-    assert table["zero_optimization.stage"][5] == "DeepSpeed JSON `zero_optimization.stage`, train.py"
-    assert table["bias_gelu_fusion"][5] == "train.py, Megatron-LM `--no-bias-gelu-fusion` when false"
+    assert table["hostfile"][6] == "launcher `--hostfile`"
+    assert table["zero_optimization.stage"][6] == "DeepSpeed JSON `zero_optimization.stage`, train.py"
+    assert table["bias_gelu_fusion"][6] == "train.py, Megatron-LM `--no-bias-gelu-fusion` when false"
+    assert table["mask_prob"][5] == "none: only BERT, ICT and REALM read it"
+    assert table["moe_num_experts"][5] == "not built"
     assert table["attention_dropout"][2] == "`0.1`, `0.0` from 2023-12-26"
     assert table["pipe_partition_method"][2].startswith("`type:transformer\\|mlp`")
     assert table["save_interval"][3] == "Retired in December 2022: write `checkpoint_factor`."
-    assert table["geglu"][5] == ""
+    assert table["geglu"][6] == ""
 
 
 def test_schema_accepts_every_default(validator: jsonschema.Draft7Validator) -> None:

@@ -44,6 +44,17 @@ def test_a_default_that_the_dialect_decides(tmp_path: Path) -> None:
     assert because("gradient_clipping", str(path)) == "neox-2021's default; neox-2026 has 1.0"
 
 
+def test_what_changes_with_a_parameter() -> None:
+    def changes(key: str) -> str:
+        told: str = json.loads(explain(key, [], [], None, None, as_json=True))["changes"]
+        return told
+
+    assert changes("num-layers") == "model"
+    assert changes("master_port") == "which processes are started, and how"
+    assert changes("mask-prob") == "none: only BERT, ICT and REALM read it"
+    assert changes("use_mup") == "nothing: train.py refuses any value but the default"
+
+
 def test_a_section_shows_what_is_in_the_files() -> None:
     shown = explain("optimizer.params", [QUICKSTART], [], None, 4, as_json=False).partition("params here:")[2]
     assert f"  lr 0.001 ({QUICKSTART}:34:12)" in shown

@@ -10,8 +10,11 @@ Refusal = tuple[str, str] | None
 
 
 @derive
-def world_size(gpus: int) -> int:
+def world_size(world_size: int | None, gpus: int) -> int:
     """one process per GPU"""
+    if world_size not in (None, gpus):
+        sentence = f"world_size ({world_size}) is not the number of processes that the run gets ({gpus})"
+        raise Contradiction(sentence, "leave world_size out: there is one process per GPU")
     return gpus
 
 

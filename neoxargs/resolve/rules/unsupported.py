@@ -1,7 +1,8 @@
 """What our own train.py and generate.py can run today, so that they say what they cannot instead of leaving it out.
 
 Apart from the rules: a script of somebody else's may be launched with a configuration that train.py cannot run.
-A feature that gets built loses its row here.
+A parameter that the registry declares `not built` keeps its default; here are those of which some values are built.
+A feature that gets built loses its row.
 """
 
 from __future__ import annotations
@@ -10,63 +11,36 @@ from collections.abc import Iterator
 from typing import Any
 
 from neoxargs.problems import Problem, listed, near
-from neoxargs.registry import ABSENT, REGISTRY
+from neoxargs.registry import ABSENT, REGISTRY, model, variants
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.inert import without_effect
+from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.resolve.rules.spellings import shown
 
-#: Ours, torch's, and those of DeepSpeed that need no 1-bit messages.
+#: Ours, torch's and DeepSpeed's.
 OPTIMIZERS = (
     "Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD", "Lion", "sm3", "madgrad_wd", "Lamb", "Muon", "Adagrad",
-    "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop",
+    "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop", "OneBitAdam", "ZeroOneAdam", "OneBitLamb",
 )  # fmt: skip
 #: DeepSpeed's others: not built yet, but no slips of the pen for one that is.
-OTHER_OPTIMIZERS = ("OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD")
+OTHER_OPTIMIZERS = ("MuAdam", "MuAdamW", "MuSGD")
+#: The last release of DeepSpeed that has the 1-bit optimizers.
+LAST_WITH_ONEBIT = "0.19.6"
 #: Parameter -> the values that are implemented; text is compared without regard to case. First the model's.
 MODEL: dict[str, tuple[Any, ...]] = {
     "pos_emb": ("learned", "rotary", "none"),
     "norm": ("layernorm", "rmsnorm", "scalenorm", "non_parametric_layernorm"),
-    "apply_residual_connection_post_layernorm": (False,),
-    "use_qk_layernorm": (False,),
     "sliding_window_width": (None,),
-    "num_unique_layers": (None,),
     "fp16_lm_cross_entropy": (False,),
-    "moe_num_experts": (1,),
-    "use_mup": (False,),
-    "soft_prompt_tuning.enabled": (False,),
-    "te_columnparallel": (False,),
-    "te_rowparallel": (False,),
-    "te_layernorm_mlp": (False,),
-    "te_mha": (False,),
-    "te_fp8_mha": (False,),
 }
+#: Subjects of the registry that generate.py reads like train.py.
+MODEL_SUBJECTS = (model.__name__, variants.__name__)
 #: What only training reads: the optimizer, the data, checkpoints.
 TRAINING: dict[str, tuple[Any, ...]] = {
-    "sequence_parallel": (False,),
     "optimizer.type": OPTIMIZERS,
-    "use_bnb_optimizer": (False,),
-    "amp.enabled": (False,),
-    "torch_autocast.enabled": (False,),
-    "elasticity.enabled": (False,),
-    "curriculum_learning.enabled": (False,),
-    "data_efficiency.enabled": (False,),
-    "progressive_layer_drop.enabled": (False,),
-    "zero_optimization.zenflow.overlap_step": (False,),
-    "train_impl": ("normal",),
-    "train_epochs": (None,),
-    "z_loss": (0.0,),
-    "adlr_autoresume": (False,),
-    "dataset_impl": ("gpt2",),
-    "pack_impl": ("packed",),
+    "optimizer.params.comm_backend_name": ("nccl", "gloo"),
     "reset_position_ids": (False,),
     "reset_attention_mask": (False,),
-    "allow_chopped": (True,),
-    "train_label_data_paths": (None,),
-    "valid_label_data_paths": (None,),
-    "test_label_data_paths": (None,),
-    "char_level_ppl": (False,),
-    "checkpoint_validation_with_forward_pass": (False,),
-    "s3_path": (None,),
-    "eval_tasks": (None,),
 }
 #: Layers that train.py computes; both are the same attention, and torch chooses the kernel.
 LAYERS = ("global", "flash")
@@ -82,16 +56,26 @@ NOT_REPORTED: dict[str, tuple[Any, ...]] = {
 
 
 def unsupported(config: Config, training: bool = True) -> list[Problem]:
-    """What train.py cannot do yet (errors), and the reports it will not make (warnings).
+    """What train.py cannot do yet (errors), what has no effect and the reports it will not make (warnings).
 
     training: False for generate.py, which only needs the model.
     """
-    rows = MODEL | TRAINING if training else MODEL
-    problems = [
-        _not_built(config, name, values) for name, values in rows.items() if not _is_among(config, name, values)
-    ]
+    rows = built(training)
+    refused = [name for name, values in rows.items() if not _is_among(config, name, values)]
+    problems = [_not_built(config, name, rows[name]) for name in refused]
     problems += _other_layers(config)
-    return problems + (list(_not_reported(config)) if training else [])
+    problems += _gone(config) if training else []
+    return [*problems, *without_effect(config, refused), *_not_reported(config)] if training else problems
+
+
+def built(training: bool = True) -> dict[str, tuple[Any, ...]]:
+    """Parameter -> the values that are implemented, where that is not all of them."""
+    defaults = {
+        parameter.name: (parameter.default,)
+        for parameter in REGISTRY.parameters.values()
+        if parameter.effect == "not built" and (training or parameter.group.__module__ in MODEL_SUBJECTS)
+    }
+    return MODEL | (TRAINING if training else {}) | defaults
 
 
 def _not_reported(config: Config) -> Iterator[Problem]:
@@ -99,6 +83,27 @@ def _not_reported(config: Config) -> Iterator[Problem]:
         if not _is_among(config, name, values):
             what = f"{name} ({shown(config.get(name))}) has no effect in train.py yet"
             yield Problem(what, config.place(name), "the run goes on without it", severity="warning")
+
+
+def _gone(config: Config) -> Iterator[Problem]:
+    """A 1-bit optimizer and a DeepSpeed that no longer has any."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    kind = config.optimizer.type or ""
+    if not is_onebit(kind):
+        return
+    try:
+        installed = version("deepspeed")
+    except PackageNotFoundError:
+        return
+    if _numbers(installed) > _numbers(LAST_WITH_ONEBIT):
+        what = f"optimizer.type ({kind}) needs DeepSpeed {LAST_WITH_ONEBIT} or older, and {installed} is installed"
+        yield Problem(what, config.place("optimizer.type"), f'pip install "deepspeed<={LAST_WITH_ONEBIT}"')
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`0.19.6+cpu` as (0, 19, 6)."""
+    return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
 
 
 def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:

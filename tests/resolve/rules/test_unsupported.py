@@ -11,7 +11,7 @@ from configure import configure
 
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
-from neoxargs.resolve.rules.unsupported import MODEL, NOT_REPORTED, TRAINING, unsupported
+from neoxargs.resolve.rules.unsupported import NOT_REPORTED, built, unsupported
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,10 +47,16 @@ def test_a_mistyped_optimizer_is_not_one_that_is_missing(kind: str, hint: str) -
     assert problem.where
 
 
-@pytest.mark.parametrize("kind", ["MuAdam", "OneBitAdam", "Shampoo"])
+@pytest.mark.parametrize("kind", ["MuAdam", "Shampoo"])
 def test_an_optimizer_that_is_missing_is_not_a_mistyped_one(kind: str) -> None:
     (problem,) = unsupported(configure(f"optimizer: {{type: {kind}}}"))
     assert problem.what == f"optimizer.type ({kind}) is not built into train.py yet"
+
+
+def nested(name: str, value: Any) -> str:
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return json.dumps(value)
 
 
 #: A value that is not built, for every row.
@@ -58,10 +64,10 @@ OTHER: dict[str, Any] = {
     "pos_emb": "alibi",
     "norm": "te_rmsnorm",
     "sliding_window_width": 8,
-    "num_unique_layers": 2,
     "fp16_lm_cross_entropy": True,
     "moe_num_experts": 4,
-    "optimizer.type": "OneBitLamb",
+    "optimizer.type": "MuAdam",
+    "optimizer.params.comm_backend_name": "mpi",
     "train_impl": "dpo",
     "train_epochs": 2,
     "z_loss": 0.1,
@@ -74,22 +80,25 @@ OTHER: dict[str, Any] = {
     "eval_tasks": ["a"],
     "peak_theoretical_tflops": 10.0,
     "curriculum_learning.enabled": True,
+    "sequence_parallel_size": 2,
+    "tensor_parallel.autotp_size": 2,
+    "weight_quantization.quantized_initialization": {"num_bits": 8},
 }
+_SAMPLING = "data_efficiency.data_sampling"
+_HEADS = "compression_training.head_pruning.shared_parameters"
 BESIDE = {
+    "optimizer.params.comm_backend_name": "optimizer_type: OneBitAdam",
     "fp16_lm_cross_entropy": "precision: fp16",
     "sequence_parallel": "model_parallel_size: 2",
     "train_label_data_paths": "{train_data_paths: a, valid_data_paths: b, test_data_paths: c}",
     "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",
+    f"{_HEADS}.enabled": nested(f"{_HEADS}.num_heads", 2),
+    f"{_SAMPLING}.curriculum_learning.enabled": nested(f"{_SAMPLING}.curriculum_learning.curriculum_metrics", {"a": 1}),
+    f"{_SAMPLING}.dynamic_batching.enabled": nested(f"{_SAMPLING}.dynamic_batching.max_tokens", 64),
 }
 
 
-def nested(name: str, value: Any) -> str:
-    for part in reversed(name.split(".")):
-        value = {part: value}
-    return json.dumps(value)
-
-
-@pytest.mark.parametrize("name", [*MODEL, *TRAINING, *NOT_REPORTED])
+@pytest.mark.parametrize("name", [*built(), *NOT_REPORTED])
 def test_what_is_not_built_is_told(name: str) -> None:
     default = REGISTRY.parameters[name].default
     value = OTHER.get(name, not default)
@@ -103,8 +112,17 @@ def test_what_is_not_built_is_told(name: str) -> None:
     assert problem.severity == ("warning" if name in NOT_REPORTED else "error")
 
 
+def test_one_bit_optimizers_have_left_newer_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configure("{onebitadam: true, lr: 0.001}")
+    assert unsupported(config) == []
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.20.0")
+    (problem,) = unsupported(config)
+    assert problem.what == "optimizer.type (OneBitAdam) needs DeepSpeed 0.19.6 or older, and 0.20.0 is installed"
+    assert unsupported(configure("optimizer: {type: Adam}")) == []
+
+
 def test_generating_needs_only_the_model() -> None:
-    config = configure("{optimizer: {type: OneBitLamb}, log_param_norm: true, pos_emb: alibi}")
+    config = configure("{optimizer: {type: MuAdam}, log_param_norm: true, pos_emb: alibi}")
     assert [problem.what for problem in unsupported(config, training=False)] == [
         "pos_emb (alibi) is not built into train.py yet"
     ]
@@ -119,7 +137,6 @@ def test_generating_needs_only_the_model() -> None:
         ),
         ("sparsity: all", "attention_config has layers that are not built into train.py yet: sparse_variable"),
         ("rpe: true", "pos_emb (rpe) is not built into train.py yet"),
-        ("onebitadam: true", "optimizer.type (OneBitAdam) is not built into train.py yet"),
     ],
 )
 def test_the_words(text: str, what: str) -> None:
