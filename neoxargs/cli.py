@@ -19,6 +19,7 @@ python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]   start
 python deepy.py generate.py FILE ... [--prompt TEXT]                       sample from a checkpoint
 python deepy.py check FILE ...                                             every problem, or ok
 python deepy.py explain KEY [FILE ...]                                     what a parameter means
+python deepy.py migrate SOURCE ...                                         older files, as YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                       text to token files
 python deepy.py docs [--check]                                             regenerate docs/
 
@@ -112,6 +113,16 @@ def explain(words: list[str]) -> int:
     return 0
 
 
+def migrate(words: list[str]) -> int:
+    """`deepy migrate SOURCE ...`: a configuration of another year or another program as today's YAML."""
+    from neoxargs.tools.migrate import DESCRIPTION, add_arguments, report
+
+    parser = _parser("migrate", DESCRIPTION)
+    add_arguments(parser)
+    _add_json(parser)
+    return report(parser.parse_intermixed_args(words[1:]))
+
+
 def data(words: list[str]) -> int:
     """`deepy data TEXT ...`: the arguments are those of the builder, which needs torch's neighbours."""
     os.execve(sys.executable, [sys.executable, "-m", "neoxargs.train.data.build", *words[1:]], _importable())
@@ -130,7 +141,13 @@ def docs(words: list[str]) -> int:
     return 1 if options.check and stale else 0
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {"check": check, "explain": explain, "data": data, "docs": docs}
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "check": check,
+    "explain": explain,
+    "migrate": migrate,
+    "data": data,
+    "docs": docs,
+}
 #: What is launched and not a verb.
 SCRIPTS = ("train.py", "generate.py")
 

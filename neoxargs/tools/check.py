@@ -61,11 +61,11 @@ def _as_warning(problem: Problem) -> Problem:
 
 
 def _facts(settled: Settled | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:
-    facts: dict[str, Any] = {"ok": ok, "problems": [_as_json(problem) for problem in problems]}
+    facts: dict[str, Any] = {"ok": ok, "problems": [as_json(problem) for problem in problems]}
     return facts | (summary.facts(settled) if settled else {})
 
 
-def _as_json(problem: Problem) -> dict[str, Any]:
+def as_json(problem: Problem) -> dict[str, Any]:
     told = {"severity": problem.severity, "what": problem.what, "hint": problem.hint, **_place(problem.where)}
     return {**told, "also": [_place(place) for place in problem.also]}
 

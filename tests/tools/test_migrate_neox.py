@@ -1,0 +1,261 @@
+"""GPT-NeoX's YAML from one dialect to another: edited in place, meaning kept."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from neoxargs.problems import Problems
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import Text, complete, draft
+from neoxargs.tools.migrate_neox import Migrated, differences, migrate
+from neoxargs.tools.migrate_rows import FORGOTTEN, rows
+
+SIZES = """\
+num-layers: 4
+hidden-size: 64
+num-attention-heads: 4
+seq-length: 16
+train-iters: 10
+train_batch_size: 4
+dialect: neox-2026
+"""
+OF_2021 = SIZES.replace("neox-2026", "neox-2021")
+
+
+def migrated(lines: str, to: str = "neox-2026", sizes: str = SIZES) -> Migrated:
+    before = Text("my.yml", sizes + lines)
+    result = migrate([before], to)
+    assert migrate(result.texts, to).texts == result.texts
+    return result
+
+
+def lines(result: Migrated) -> str:
+    """The text without the sizes."""
+    text = result.texts[0].text
+    assert text.startswith(SIZES[: SIZES.index("dialect")])
+    return text.split("\n", 7)[7]
+
+
+FORWARD = {
+    "save-interval: 5 # often\nsave: here\n": "checkpoint-factor: 5 # often\nsave: here\n",
+    "save_interval: 5\nsave: here\n": "checkpoint_factor: 5\nsave: here\n",
+    "partition-activations: true\ncontigious-checkpointing: true\n": (
+        "partition-activations: true\ncontiguous-checkpointing: true\n"
+    ),
+    "zero-contigious-gradients: true\n": "zero-contiguous-gradients: true\n",
+    "geglu: true   # gated\n": "activation: geglu   # gated\n",
+    "geglu: false\nseed: 1\n": "seed: 1\n",
+    "openai-gelu: true\n": "activation: gelu\nbias-gelu-fusion: true\n",
+    '"rms-norm": true\n': '"norm": "rmsnorm"\n',
+    "rpe: true\nrpe-causal: true # why not\n": "pos-emb: rpe\n# why not\n",
+    "sinusoidal-pos-emb: true\n": "pos-emb: sinusoidal\n",
+    "sparsity: none\nseed: 1\n": "seed: 1\n",
+    "sparsity: all\n": "attention-config: [[[sparse_variable], all]]\n",
+    "sparsity: interspersed\n": "attention-config: [[[global, sparse_variable], all]]\n",
+    "gas: 2\n": "gradient_accumulation_steps: 2\n",
+    "gas: 2\ngradient_accumulation_steps: 2\n": "gradient_accumulation_steps: 2\n",
+    "precision: bf16\n": "precision: bfloat16\n",
+    "DDP-impl: local\nmask-prob: 0.2\nseed: 1\n": "seed: 1\n",
+    "num_experts: 4\nexpert_interval: 2\n": "moe_num_experts: 4\nmoe_expert_interval: 2\n",
+    "slurm_comment: mine\nlauncher: slurm\n": "comment: mine\nlauncher: slurm\n",
+    "genfile: out.txt\n": "sample-output-file: out.txt\n",
+    "greedy: true\n": "temperature: 0.0\ntop-k: 0\ntop-p: 0.0\n",
+    "mlp_type: llama\nactivation: silu # smooth\n": (
+        "expansion_factor: 8.0\nuse_bias_in_mlp: false\nmlp_multiple_of: 256\nactivation: swiglu # smooth\n"
+    ),
+    "mlp_type: llama\n": "activation: geglu\nexpansion_factor: 8.0\nuse_bias_in_mlp: false\nmlp_multiple_of: 256\n",
+    "cpu-optimizer: true\n": "optimizer: {type: cpu_adam}\n",
+    "adam-beta1: 0.8\nadam-eps: 1e-9\n": "optimizer: {params: {betas: [0.8, 0.999], eps: 1e-09}}\n",
+    "optimizer:\n  type: Adam\n  params:\n    max_grad_norm: 0.5\n    lr: 0.1\n": (
+        "optimizer:\n  type: Adam\n  params:\n    lr: 0.1\ngradient_clipping: 0.5\n"
+    ),
+    "gradient_clipping: 0.5\noptimizer: {params: {lr: 0.1, max_grad_norm: 0.5}}\n": (
+        "gradient_clipping: 0.5\noptimizer: {params: {lr: 0.1}}\n"
+    ),
+    "fp16: {fp16: true, enabled: true}\n": "fp16: {enabled: true}\n",
+    "fp16: {enabled: true, type: bfloat16, hysteresis: 2}\n": "fp16: {hysteresis: 2}\nprecision: bfloat16\n",
+    "bfloat16: {enabled: true, bf16: true}\n": "bf16: {enabled: true}\n",
+    "zero_optimization: {stage: 2, cpu_offload: true}\n": (
+        "zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}\n"
+    ),
+    "zero_optimization: {stage: 2, cpu_offload: false}\n": "zero_optimization: {stage: 2}\n",
+    "zero_optimization:\n  stage: 3\n  offload_param: {device: cpu}\n  cpu_offload_use_pin_memory: true\n": (
+        "zero_optimization:\n  stage: 3\n  offload_param: {device: cpu, pin_memory: true}\n"
+        "  offload_optimizer: {pin_memory: true}\n"
+    ),
+    "zero_optimization: {stage: 3, prefetch_bucket_size: 5e8}\n": (
+        "zero_optimization: {stage: 3, stage3_prefetch_bucket_size: 5e8}\n"
+    ),
+    "no_adamw: false\nmoe_glu: true\nseed: 3\n": "seed: 3\n",
+}
+BACK = {
+    "norm: rmsnorm\n": "rms-norm: true\n",
+    "norm: layernorm\nseed: 1\n": "seed: 1\n",
+    "activation: geglu # gated\n": "geglu: true # gated\n",
+    "pos_emb: sinusoidal\n": "sinusoidal_pos_emb: true\n",
+    "save: here\ncheckpoint_factor: 5\n": "save: here\nsave_interval: 5\n",
+    "partition_activations: true\ncontiguous_checkpointing: true\n": (
+        "partition_activations: true\ncontigious_checkpointing: true\n"
+    ),
+    "attention_config: [[[global], all]]\nseed: 1\n": "seed: 1\n",
+    "attention_config: [[[global, sparse_variable], all]]\n": "sparsity: interspersed\n",
+    "precision: fp16\nfp16: {hysteresis: 2}\n": "fp16: {hysteresis: 2, enabled: true}\n",
+    "precision: fp32\nseed: 1\n": "seed: 1\n",
+    "use_bias_in_norms: true\nseed: 1\n": "seed: 1\n",
+}
+
+
+@pytest.mark.parametrize("old", FORWARD)
+def test_what_is_written_today(old: str) -> None:
+    result = migrated(old)
+    assert lines(result) == FORWARD[old]
+    assert result.changes
+
+
+@pytest.mark.parametrize("new", BACK)
+def test_what_was_written_in_2021(new: str) -> None:
+    result = migrated(new, "neox-2021", OF_2021)
+    assert lines(result) == BACK[new]
+    assert result.problems == []
+
+
+def test_every_row_has_been_seen() -> None:
+    """Each retired name is migrated to something that means the same; the tool itself refuses anything else."""
+    for name, group in rows().items():
+        for row in group:
+            parameter = REGISTRY.find(name)
+            assert parameter, name
+            assert row.why
+
+
+def test_a_file_stays_as_it_is_but_for_its_lines() -> None:
+    text = """\
+# A model of ours.
+{
+  # sizes
+  "num-layers": 4,     "hidden-size": 64,
+  "num-attention-heads": 4,   # few
+  "seq-length": 16,
+
+  "train-iters": 10, 'train_batch_size': 4,
+  "save": "here",  "save-interval": 5,
+  "zero_optimization": {"stage": 0,
+     "cpu_offload": False   # not yet
+  },
+  "geglu":true
+}
+# the end
+"""
+    expected = (
+        text.replace('"save-interval"', '"checkpoint-factor"')
+        .replace('{"stage": 0,\n     "cpu_offload": False   # not yet\n', '{"stage": 0\n     # not yet\n')
+        .replace(
+            '"geglu":true\n',
+            '"activation": "geglu",\n'
+            "  # defaults of neox-2021 that neox-2026 has otherwise\n"
+            '  "deepspeed-activation-checkpointing": false,\n'
+            '  "gradient_clipping": 0.0,\n'
+            '  "attention-dropout": 0.1,\n'
+            '  "hidden-dropout": 0.1,\n'
+            '  "weight-decay": 0.01,\n'
+            '  "dialect": "neox-2026"\n',
+        )
+    )
+    result = migrate([Text("my.yml", text)], "neox-2026").texts[0].text
+    pinned = re.compile(r"(?<=otherwise\n)(.*)(?=  \"dialect)", re.S)
+    (ours,), (wanted,) = pinned.findall(result), pinned.findall(expected)
+    assert pinned.sub("", result) == pinned.sub("", expected)
+    assert [line.split(":")[1].strip(" ,") for line in sorted(ours.splitlines())] == [
+        line.split(":")[1].strip(" ,") for line in sorted(wanted.splitlines())
+    ]
+
+
+def test_defaults_are_pinned_only_where_nothing_says_them() -> None:
+    said = "clip-grad: 2.0\nattention-dropout: 0\noptimizer: {type: Adam}\nfp16: {enabled: true}\n"
+    text = lines(migrated(said, sizes=OF_2021))
+    assert re.findall(r"^(hidden-dropout|weight-decay|gradient_clipping|attention-dropout): (.*)$", text, re.M) == [
+        ("attention-dropout", "0"),
+        ("hidden-dropout", "0.1"),
+        ("weight-decay", "0.01"),
+    ]
+
+
+def test_line_ends_of_windows_stay() -> None:
+    text = (SIZES + "geglu: true\nsave: x\nsave-interval: 5").replace("\n", "\r\n")
+    result = migrate([Text("my.yml", text)], "neox-2026").texts[0].text
+    assert result.endswith("activation: geglu\r\nsave: x\r\ncheckpoint-factor: 5")
+    assert result.count("\n") == result.count("\r\n")
+
+
+def test_a_repeated_value_is_edited_once() -> None:
+    text = (
+        "zero_optimization:\n  stage: 3\n  offload_param: &there {device: cpu}\n  offload_optimizer: *there\ngas: 1\n"
+    )
+    assert lines(migrated(text)) == text.replace("gas", "gradient_accumulation_steps")
+
+
+def test_files_that_belong_together() -> None:
+    first, second = Text("a.yml", OF_2021 + "rms-norm: true\n"), Text("b.yml", "save: here\nsave-interval: 9\n")
+    result = migrate([first, second], "neox-2026")
+    assert result.texts[1].text == "save: here\ncheckpoint-factor: 9\n"
+    assert "dialect: neox-2026\n" in result.texts[0].text
+    assert [str(change.where) for change in result.changes][:2] == ["a.yml:8:1", "b.yml:2:1"]
+
+
+def test_part_of_a_configuration_gets_no_dialect() -> None:
+    result = migrate([Text("local.yml", "save: here\nsave-interval: 9\n")], "neox-2026")
+    assert result.texts[0].text == "save: here\ncheckpoint-factor: 9\n"
+    (problem,) = result.problems
+    assert (problem.severity, problem.what) == (
+        "warning",
+        "this is part of a configuration (num_layers is not in it), so no dialect and defaults are written",
+    )
+
+
+def refused(text: str, to: str = "neox-2026") -> list[tuple[str, str]]:
+    with pytest.raises(Problems) as stop:
+        migrate([Text("my.yml", SIZES + text)], to)
+    return [(str(problem.where), problem.what) for problem in stop.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        (
+            "geglu: true\nactivation: relu\n",
+            "my.yml:8:1",
+            'geglu: true means activation: "geglu" today, which contradicts activation: "relu"',
+        ),
+        ("moe_glu: true\nnum_experts: 4\n", "my.yml:8:1", "moe_glu (true) has no counterpart"),
+        ("hiden-size: 4\n", "my.yml:8:1", "hiden-size is not a parameter"),
+        ("save: 1\nseed: x\n", "my.yml:9:7", 'seed ("x") must be a whole number, at least 0'),
+        ("a: b: c\n", "my.yml:8:5", "a second `: ` on one line"),
+        ("adam-beta1: 0.8\noptimizer: {type: SGD}\n", "my.yml:8:1", "adam_beta1 (0.8) has no counterpart in neox-2026"),
+    ],
+)
+def test_what_is_refused(text: str, where: str, what: str) -> None:
+    assert (where, what) in refused(text)
+
+
+def test_what_2021_cannot_say_stays_and_is_told() -> None:
+    result = migrated("pos_emb: rotary\nbf16: {enabled: true}\nprecision: bfloat16\n", "neox-2021", OF_2021)
+    assert lines(result) == "pos_emb: rotary\nbf16: {enabled: true}\nprecision: bfloat16\n"
+    assert [(str(p.where), p.what, p.severity) for p in result.problems] == [
+        ("my.yml:8:1", "pos_emb has no counterpart in neox-2021: GPT-NeoX knows it since 2021-03-04", "warning"),
+        ("my.yml:9:1", "bf16 has no counterpart in neox-2021: GPT-NeoX knows it since 2023-03-26", "warning"),
+        ("my.yml:10:1", "precision has no counterpart in neox-2021: GPT-NeoX knows it since 2021-04-30", "warning"),
+    ]
+
+
+def test_there_and_back_means_the_same() -> None:
+    there = migrated("geglu: true\nsave: x\nsave-interval: 5\n", sizes=OF_2021)
+    back = migrate(there.texts, "neox-2021")
+    original = complete(draft([Text("my.yml", OF_2021 + "geglu: true\nsave: x\nsave-interval: 5\n")]), 1)
+    assert list(differences(original, complete(draft(back.texts), 1))) == []
+    assert "geglu: true" in back.texts[0].text
+
+
+def test_forgotten_names_are_in_no_registry() -> None:
+    assert [name for name in FORGOTTEN if REGISTRY.find(name)] == []

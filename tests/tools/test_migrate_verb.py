@@ -1,0 +1,130 @@
+"""`deepy migrate` as it is typed: what is shown, what is written, and that nothing is ever half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.problems import Problems
+from neoxargs.resolve import Text
+from neoxargs.tools.migrate_write import diff, write_all
+
+OLD = """\
+# ours
+num-layers: 4
+hidden-size: 64
+num-attention-heads: 4
+seq-length: 16
+train-iters: 10
+train_batch_size: 4
+gradient_clipping: 1.0
+hidden-dropout: 0
+attention-dropout: 0
+geglu: true  # gated
+"""
+SHOWN = """\
+--- my.yml
++++ my.yml
+@@ -9,3 +9,7 @@
+ hidden-dropout: 0
+ attention-dropout: 0
+-geglu: true  # gated
++activation: geglu  # gated
++# defaults of neox-2021 that neox-2026 has otherwise
++deepspeed-activation-checkpointing: false
++weight-decay: 0.01
++dialect: neox-2026
+"""
+SAID = """\
+my.yml:11:1: geglu: true → activation: "geglu" (retired, 2021-05-07)
+my.yml: added deepspeed_activation_checkpointing: false (the default changed: true in neox-2026, 2021-04-30)
+my.yml: added weight_decay: 0.01 (the default changed: 0.1 in neox-2026, 2023-12-26)
+my.yml: added dialect: neox-2026 (every name in it is as old as 2021-02-28)
+nothing is written yet: add --write
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.yml").write_text(OLD)
+    return tmp_path
+
+
+def test_what_is_shown(capsys) -> None:
+    assert main(["migrate", "my"]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == (SHOWN, SAID)
+    assert Path("my.yml").read_text() == OLD
+
+
+def test_write_and_write_again(capsys) -> None:
+    os.chmod("my.yml", 0o640)
+    assert main(["migrate", "my.yml", "--write"]) == 0
+    assert capsys.readouterr().err.endswith("\nwritten\n")
+    text = Path("my.yml").read_text()
+    assert text.endswith("dialect: neox-2026\n")
+    assert os.stat("my.yml").st_mode & 0o777 == 0o640
+    assert main(["migrate", "my.yml", "--write"]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "nothing to change for neox-2026\n")
+    assert Path("my.yml").read_text() == text
+    assert os.listdir() == ["my.yml"]
+
+
+def test_json(capsys) -> None:
+    assert main(["migrate", "my.yml", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["ok"] is True
+    assert facts["written"] is False
+    (file,) = facts["files"]
+    assert (file["file"], file["diff"]) == ("my.yml", SHOWN)
+    assert facts["changes"][0] == {
+        "file": "my.yml", "line": 11, "column": 1, "before": "geglu: true", "after": 'activation: "geglu"',
+        "why": "retired", "since": "2021-05-07",
+    }  # fmt: skip
+
+
+def test_a_problem_as_json(capsys) -> None:
+    Path("my.yml").write_text(OLD + "hidden-sise: 3\n")
+    assert main(["migrate", "my.yml", "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert (problem["what"], problem["line"], problem["hint"]) == (
+        "hidden-sise is not a parameter", 12, "did you mean hidden_size?"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["nowhere.yml"], ["my.yml", "my.yml"]])
+def test_a_problem(words: list[str], capsys) -> None:
+    assert main(["migrate", *words]) == 1
+    assert "error: " in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_stays(folder: Path) -> None:
+    (folder / "my.yml").write_bytes(b"\xef\xbb\xbf" + OLD.encode())
+    assert main(["migrate", "my.yml", "--write"]) == 0
+    assert (folder / "my.yml").read_bytes().startswith(b"\xef\xbb\xbf# ours\n")
+
+
+def test_all_files_or_none(folder: Path) -> None:
+    (folder / "other.yml").write_text("other")
+    texts = [Text("my.yml", "new"), Text("no-such-folder/other.yml", "new")]
+    with pytest.raises(Problems, match=r"no-such-folder/other.yml: error: this cannot be written: no such file"):
+        write_all(texts)
+    assert (folder / "my.yml").read_text() == OLD
+    assert sorted(os.listdir()) == ["my.yml", "other.yml"]
+
+
+def test_nothing_is_overwritten_unasked() -> None:
+    with pytest.raises(Problems, match=r"my\.yml: error: this file exists"):
+        write_all([Text("my.yml", "new")], replace=False)
+    assert Path("my.yml").read_text() == OLD
+
+
+def test_a_diff_says_where_no_newline_ends_the_file() -> None:
+    shown = diff(Text("a", "x\ny"), Text("a", "x\nz"))
+    assert shown.endswith("-y\n\\ No newline at end of file\n+z\n\\ No newline at end of file\n")
