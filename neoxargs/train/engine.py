@@ -24,6 +24,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.train import corrections, optimizer, recompute
 from neoxargs.train.mesh import Mesh, Mpu
+from neoxargs.train.model import bias
 from neoxargs.train.model.gpt import GPT, layers
 from neoxargs.train.model.layers import Make
 from neoxargs.train.model.loss import Loss, Vocabulary
@@ -62,8 +63,8 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
     return Pipelined(engine) if pipelined else Plain(engine, mesh)
 
 
-def vocabulary(config: Config, tokens: int) -> Vocabulary:
-    """The tokenizer's tokens, and the rows that hold them."""
+def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabulary:
+    """The tokenizer's tokens, the rows that hold them, and the token that ends a document."""
     padded: int | None = config.embedding.__dict__.get("padded_vocab_size")
     if padded is None:
         padded = padded_vocab_size(
@@ -72,7 +73,7 @@ def vocabulary(config: Config, tokens: int) -> Vocabulary:
     if padded < tokens:
         what = f"padded_vocab_size ({padded}) is smaller than the tokenizer's vocabulary ({tokens})"
         raise Problems([Problem(what, hint="leave padded_vocab_size out; it is computed")])
-    return Vocabulary(tokens, padded)
+    return Vocabulary(tokens, padded, eod)
 
 
 class Pipelined:
@@ -148,7 +149,7 @@ def _draws_weights(config: Config) -> torch.device:
 
 def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) -> PipelineModule:
     topology = PipeModelDataParallelTopology(num_pp=mesh.pipe.size, num_mp=mesh.tensor.size, num_dp=mesh.data.size)
-    return PipelineModule(
+    module = PipelineModule(
         layers=layers(config, vocabulary, make),
         topology=topology,
         loss_fn=Loss(vocabulary, make.tensor),
@@ -158,6 +159,8 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
         # Not the embedding: no gradient reaches its integers, and DeepSpeed's own function then has none for weights.
         checkpointable_layers=["PositionEmbedding", "TransformerBlock", "FinalNorm"],
     )
+    bias.tie(module)
+    return module
 
 
 def _plain(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Make, mesh: Mesh) -> GPT:

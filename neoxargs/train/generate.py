@@ -20,6 +20,7 @@ from neoxargs.train import checkpoint_folder, engine, mesh, report, setup
 from neoxargs.train.checkpoint import Checkpoints
 from neoxargs.train.generator import Generator, Sample, Stages, Whole
 from neoxargs.train.mesh import Mesh
+from neoxargs.train.model.documents import travel
 from neoxargs.train.model.loss import Loss
 from neoxargs.train.tokenizer import build_tokenizer
 
@@ -56,14 +57,16 @@ def run(arguments: RankArguments) -> None:
 def load_generator(config: Config, json: dict[str, Any], here: Mesh, process: setup.Process) -> Generator:
     """The checkpoint's model on this rank, for what `for_generation` and `without_training` return."""
     tokenizer = build_tokenizer(config.tokenizer)
-    vocabulary = engine.vocabulary(config, tokenizer.vocab_size)
+    vocabulary = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
     built = engine.build(config, json, vocabulary, here)
     Checkpoints(config, built.deepspeed, process).load()
     built.deepspeed.eval()
     model: Whole | Stages
     if isinstance(built, engine.Pipelined):
         loss = Loss(vocabulary, here.tensor)
-        model = Stages(built.deepspeed.module, loss, here, process.device, config.shape.hidden_size)
+        model = Stages(
+            built.deepspeed.module, loss, here, process.device, config.shape.hidden_size, travel(config.data)
+        )
     else:
         model = Whole(built.deepspeed.module, built.deepspeed, process.device)
     return Generator(model, tokenizer, config.generation, config.shape.seq_length, here, config.training.seed)

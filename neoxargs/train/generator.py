@@ -17,6 +17,7 @@ from torch import Tensor
 
 from neoxargs.registry.generation import Generation
 from neoxargs.train.mesh import Mesh
+from neoxargs.train.model.documents import Carried, closed
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.loss import Loss, Readout
 from neoxargs.train.sampling import choose
@@ -40,26 +41,40 @@ class Whole:
 class Stages:
     """The model cut into pipeline stages; activations go from one to the next."""
 
-    def __init__(self, pipeline: Any, loss: Loss, mesh: Mesh, device: torch.device, hidden_size: int) -> None:
+    def __init__(
+        self,
+        pipeline: Any,
+        loss: Loss,
+        mesh: Mesh,
+        device: torch.device,
+        hidden_size: int,
+        documents: bool = False,
+    ) -> None:
+        """documents: do their beginnings travel beside the hidden states?"""
         self.pipeline, self.loss, self.axis, self.device = pipeline, loss, mesh.pipe, device
-        self.hidden_size = hidden_size
+        self.hidden_size, self.documents = hidden_size, documents
         self.dtype = next(pipeline.parameters()).dtype
         pipeline.activation_checkpoint_interval = 0
 
     def logits(self, tokens: Tensor, last: Tensor) -> Tensor | None:
         """As Whole's on the last stage; None on the others."""
         first, end = self.axis.rank == 0, self.axis.rank == self.axis.size - 1
-        entered = tokens.to(self.device) if first else self._receive((*tokens.shape, self.hidden_size))
+        entered = tokens.to(self.device) if first else self._receive(tokens.shape)
         left = self.pipeline(entered)
         if end:
             return self.loss.logits(Readout(_pick(left.hidden, last.to(self.device)), left.weight))[:, 0]
-        dist.send(left.contiguous(), self._neighbour(1), group=self.axis.group)
+        for tensor in (left,) if isinstance(left, Tensor) else left:
+            dist.send(tensor.contiguous(), self._neighbour(1), group=self.axis.group)
         return None
 
-    def _receive(self, shape: tuple[int, ...]) -> Tensor:
-        hidden = torch.empty(shape, dtype=self.dtype, device=self.device)
-        dist.recv(hidden, self._neighbour(-1), group=self.axis.group)
-        return hidden
+    def _receive(self, shape: torch.Size) -> Carried:
+        """What the stage before has left of tokens (batch, seq)."""
+        carried = [torch.empty((*shape, self.hidden_size), dtype=self.dtype, device=self.device)]
+        if self.documents:
+            carried.append(torch.empty(shape, dtype=torch.int64, device=self.device))
+        for tensor in carried:
+            dist.recv(tensor, self._neighbour(-1), group=self.axis.group)
+        return closed(*carried) if self.documents else carried[0]
 
     def _neighbour(self, step: int) -> int:
         assert self.axis.group is not None

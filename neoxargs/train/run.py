@@ -42,7 +42,7 @@ def train(arguments: RankArguments) -> None:
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     here = mesh.mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
-    vocabulary = engine.vocabulary(config, tokenizer.vocab_size)
+    vocabulary = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
     data = _data(config, tokenizer, here, process)
     # Dropout: equal on the ranks of one tensor parallel group, different on all others.
     setup.set_seeds(config.training.seed, stream=here.pipe.rank * here.data.size + here.data.rank)

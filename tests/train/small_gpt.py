@@ -18,8 +18,8 @@ SMALL = {
     "seq_length": 16, "max_position_embeddings": 16, "attention_dropout": 0.0, "hidden_dropout": 0.0,
     "model_parallel_size": 1, "pipe_parallel_size": 0,
 }  # fmt: skip
-#: 61 tokens, so that rows 61 to 63 pad, all of them on the last tensor parallel rank.
-VOCABULARY = Vocabulary(61, 64)
+#: 61 tokens, so that rows 61 to 63 pad, all of them on the last tensor parallel rank; token 5 ends documents.
+VOCABULARY = Vocabulary(61, 64, eod=5)
 
 
 def small(**changes: Any) -> Config:

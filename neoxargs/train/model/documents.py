@@ -9,8 +9,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from neoxargs.registry.data import Data
+
 #: What layers hand on: hidden states (batch, seq, hidden), or these and `starts`.
 Carried = Tensor | tuple[Tensor, Tensor]
+
+
+def travel(data: Data) -> bool:
+    """Do later layers need to know where documents begin?"""
+    return data.reset_position_ids or data.reset_attention_mask
 
 
 def starts(tokens: Tensor, eod: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from neoxargs.registry.data import Data
 from neoxargs.registry.model import Embedding, Init, Shape
 from neoxargs.registry.regularization import Regularization
-from neoxargs.train.model.documents import Carried, closed, opened, positions, starts
+from neoxargs.train.model.documents import Carried, closed, opened, positions, starts, travel
 from neoxargs.train.model.init import draw, first_rows
 from neoxargs.train.model.layers import Make, VocabEmbedding
 from neoxargs.train.model.loss import Vocabulary
@@ -21,7 +21,7 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, vocabulary: Vocabulary, shape: Shape, init: Init, make: Make, data: Data | None = None) -> None:
         super().__init__()
-        self.eod = vocabulary.eod if data and (data.reset_position_ids or data.reset_attention_mask) else None
+        self.eod = vocabulary.eod if data and travel(data) else None
         method = first_rows(vocabulary.size, draw(init.init_method, init, shape))
         self.word_embeddings = VocabEmbedding(vocabulary.padded, shape.hidden_size, method, make.at("word_embeddings"))
 

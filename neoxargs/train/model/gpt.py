@@ -51,9 +51,9 @@ class GPT(nn.Module):
         self.positions = PositionEmbedding(*positions)
         #: Which of `layers` runs first, second, ...; fewer than that many where layers share their weights.
         self.order = weights_of_layers(shape)
-        relative = relative_bias(shape, config.embedding, make)
+        self.relative = relative_bias(shape, config.embedding, make)
         self.layers = nn.ModuleList(
-            TransformerBlock(config, make.at(f"layers.{index}"), self.order.index(index), relative)
+            TransformerBlock(config, make.at(f"layers.{index}"), self.order.index(index), self.relative)
             for index in sorted(set(self.order))
         )
         self.final_norm = norm(shape.hidden_size, config.norm)
