@@ -181,6 +181,54 @@ def layers_divide_into_unique_ones(num_layers: int, num_unique_layers: int | Non
 
 
 @check
+def layers_that_share_are_alike(
+    attention_config: Sequence[str], num_layers: int, num_unique_layers: int | None, param_sharing_style: str
+) -> Refusal:
+    """Layers with the same weights attend in the same way."""
+    if num_unique_layers is None or num_layers % num_unique_layers or len(attention_config) != num_layers:
+        return None
+    spaced, times = param_sharing_style == "spaced", num_layers // num_unique_layers
+    groups = [
+        attention_config[index * times : (index + 1) * times] if spaced else attention_config[index::num_unique_layers]
+        for index in range(num_unique_layers)
+    ]
+    mixed = next((group for group in groups if len(set(group)) > 1), None)
+    if mixed is None:
+        return None
+    kinds = " and ".join(sorted(set(mixed)))
+    what = f"attention_config makes {kinds} layers share weights, with num_unique_layers ({num_unique_layers})"
+    return f"{what} and param_sharing_style ({param_sharing_style})", "layers that share weights must be of one kind"
+
+
+@check
+def shared_layers_are_not_recomputed_in_shares(
+    num_layers: int,
+    num_unique_layers: int | None,
+    checkpoint_activations: bool,
+    deepspeed_activation_checkpointing: bool,
+    zero_optimization__stage: object,
+) -> Refusal:
+    """ZeRO-2 and 3 take a weight's gradient once; layers recomputed in a backward pass of their own give it twice."""
+    shared = num_unique_layers not in (None, num_layers) and checkpoint_activations
+    by_itself = zero_optimization__stage == 3 or (
+        zero_optimization__stage == 2 and deepspeed_activation_checkpointing
+    )
+    if not (shared and by_itself):
+        return None
+    with_what = "deepspeed_activation_checkpointing" if zero_optimization__stage == 2 else "checkpoint_activations"
+    what = f"num_unique_layers ({num_unique_layers}) with {with_what} does not work with ZeRO stage"
+    return f"{what} {zero_optimization__stage}", f"remove {with_what}, or write a lower stage"
+
+
+@check
+def one_norm_is_the_residual(apply_residual_connection_post_layernorm: bool, gpt_j_residual: bool) -> Refusal:
+    """Side by side, attention and feed-forward have one residual, which cannot come out of two norms."""
+    if not (apply_residual_connection_post_layernorm and gpt_j_residual):
+        return None
+    return "apply_residual_connection_post_layernorm and gpt_j_residual exclude each other", "remove one of the two"
+
+
+@check
 def fused_gelu_is_not_onnx_safe(onnx_safe: bool, bias_gelu_fusion: bool) -> Refusal:
     """The fused kernel cannot be exported."""
     if not (onnx_safe and bias_gelu_fusion):
