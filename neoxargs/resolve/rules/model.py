@@ -210,9 +210,7 @@ def shared_layers_are_not_recomputed_in_shares(
 ) -> Refusal:
     """ZeRO-2 and 3 take a weight's gradient once; layers recomputed in a backward pass of their own give it twice."""
     shared = num_unique_layers not in (None, num_layers) and checkpoint_activations
-    by_itself = zero_optimization__stage == 3 or (
-        zero_optimization__stage == 2 and deepspeed_activation_checkpointing
-    )
+    by_itself = zero_optimization__stage == 3 or (zero_optimization__stage == 2 and deepspeed_activation_checkpointing)
     if not (shared and by_itself):
         return None
     with_what = "deepspeed_activation_checkpointing" if zero_optimization__stage == 2 else "checkpoint_activations"
