@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from shows import Shows
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,6 +20,7 @@ REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 def pytest_configure(config: pytest.Config) -> None:
     for line in THIRD_PARTY:
         config.addinivalue_line("filterwarnings", line)
+    config.pluginmanager.register(Shows(config), "shows")
 
 
 @pytest.fixture(scope="session")
