@@ -36,6 +36,7 @@ def test_every_command_runs(tmp_path: Path) -> None:
         done = run(command, tmp_path, *(here if launches and "train_iters" not in command else []))
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert (tmp_path / "quickstart" / "loss.png").stat().st_size > 1000
+    assert "validation loss" in (tmp_path / "quickstart" / "report.html").read_text()
     assert (tmp_path / "quickstart" / "latest").exists()
 
 

@@ -57,10 +57,26 @@ def rows(settled: Settled, width: int, cut: bool = True) -> list[Row]:
 
 def ranks(config: Config, resources: Resources) -> str:
     """How many ranks run where, and what they are."""
+    return f"{Layout.of(config).ranks} = {_factors(config)}, {_machines(resources)}"
+
+
+def _factors(config: Config) -> str:
     layout = Layout.of(config)
-    factors = f"tensor {layout.tensor} x pipeline {layout.pipe} x data {layout.data}"
     engine = "" if config.parallel.pipe_parallel_size else " (no pipeline engine)"
-    return f"{layout.ranks} = {factors}{engine}, {_machines(resources)}"
+    return f"tensor {layout.tensor} x pipeline {layout.pipe} x data {layout.data}{engine}"
+
+
+def described(config: Config) -> list[tuple[str, str]]:
+    """What the run is, a line for each subject, wherever it runs."""
+    subjects = {
+        "model": _model(config),
+        "ranks": [f"{Layout.of(config).ranks} = {_factors(config)}"],
+        "batch": _batch(config),
+        "precision": [_precision(config)],
+        "optimizer": _optimizer(config),
+        "data": _data(config, cut=True),
+    }
+    return [(label, "; ".join(lines)) for label, lines in subjects.items()]
 
 
 def batch(config: Config) -> str:

@@ -17,6 +17,7 @@ import torch.distributed
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
+from neoxargs.train import memory
 from neoxargs.train.checkpoint import Position
 from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Tracker
 
@@ -110,6 +111,7 @@ class Loop:
             seconds=seconds,
             elapsed=self.elapsed,
             skipped=result.skipped,
+            memory=memory.peak(),
         )
         self._tell(lambda tracker: tracker.on_step(step))
 

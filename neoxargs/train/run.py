@@ -10,6 +10,7 @@ from pathlib import Path
 from neoxargs.launch import arithmetic
 from neoxargs.launch.encode import RankArguments, parse_rank_arguments
 from neoxargs.launch.split import train_values
+from neoxargs.launch.summary import described
 from neoxargs.resolve.config import Config
 from neoxargs.train import checkpoint, engine, mesh, report, setup
 from neoxargs.train.data.build import summary_of
@@ -21,6 +22,7 @@ from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.curve import Curve
 from neoxargs.train.track.online import CometTracker, WandbTracker
+from neoxargs.train.track.page import Page
 from neoxargs.train.track.profile import Profile
 from neoxargs.train.track.progress import Progress
 from neoxargs.train.track.tensorboard import TensorBoard
@@ -108,7 +110,7 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     bar = Progress() if sys.stdout.isatty() else None
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
     found: list[Tracker] = [Console(options.log_interval, bar.write if bar else _print, log)]
-    found += [Curve(), metrics.Metrics(folder / metrics.FILE)]
+    found += [Curve(), Page(described(config)), metrics.Metrics(folder / metrics.FILE)]
     if options.tensorboard_dir:
         found.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:

@@ -29,7 +29,8 @@ def run(folder: Path, start: int = 0) -> Run:
 
 
 def step(iteration: int, **changes: Any) -> Step:
-    values = {"loss": 4.0 - iteration, "lr": 1e-3, "grad_norm": 0.5, "seconds": 0.5, "elapsed": 0.5 * iteration}
+    values = {"loss": 4.0 - iteration, "lr": 1e-3, "grad_norm": 0.5, "seconds": 0.5, "elapsed": 0.5 * iteration,
+              "memory": 2**30}  # fmt: skip
     return Step(iteration, **values | changes)
 
 
@@ -47,6 +48,7 @@ def play(tracker: Tracker, folder: Path, start: int = 0) -> None:
 def test_console(tmp_path: Path) -> None:
     lines: list[str] = []
     (tmp_path / "loss.png").touch()
+    (tmp_path / "report.html").touch()
     play(Console(2, lines.append, log=tmp_path / "logs" / "train.log"), tmp_path)
     speed = "4,096 tokens/s | 0.0123 TFLOP/s per rank"
     assert lines == [
@@ -56,6 +58,7 @@ def test_console(tmp_path: Path) -> None:
         f"iteration 4/4 | loss 0.5000 | lr 0.001 | grad norm 0.5 | {speed} | 0 s left | 32 samples",
         "done",
         "  checkpoint  ckpt/global_step4",
+        f"  report      {tmp_path}/report.html",
         f"  loss curve  {tmp_path}/loss.png",
     ]
     assert (tmp_path / "logs" / "train.log").read_text().splitlines() == lines
@@ -100,7 +103,7 @@ def test_metrics(tmp_path: Path) -> None:
     assert rows[0]["unigram_entropy"] == 3.5
     assert rows[1] == {
         "event": "step", "step": 1, "loss": 3.0, "lr": 1e-3, "tokens_per_second": 4096.0, "tflops": 0.012288,
-        "elapsed": 0.5, "samples": 8, "grad_norm": 0.5,
+        "elapsed": 0.5, "samples": 8, "grad_norm": 0.5, "memory": 2**30,
     }  # fmt: skip
 
 

@@ -41,10 +41,10 @@ class Console(Tracker):
         self._say(f"saved iteration {iteration} to {folder}")
 
     def on_end(self, outcome: Outcome) -> None:
-        self._say(_ending(outcome))
+        self._say(ending(outcome))
         if outcome.checkpoint:
             self._say(f"  checkpoint  {outcome.checkpoint}")
-        for name, file in (("loss curve", "loss.png"), ("metrics", "metrics.jsonl")):
+        for name, file in (("report", "report.html"), ("loss curve", "loss.png"), ("metrics", "metrics.jsonl")):
             if (self.run.folder / file).exists():
                 self._say(f"  {name:<11} {self.run.folder / file}")
 
@@ -55,7 +55,7 @@ class Console(Tracker):
                 file.write(text + "\n")
 
 
-def _ending(outcome: Outcome) -> str:
+def ending(outcome: Outcome) -> str:
     """Which signal it was is the launcher's choice: it passes a Ctrl-C on as SIGTERM."""
     if outcome.reason in signal.Signals.__members__:
         return f"interrupted after iteration {outcome.iteration}"

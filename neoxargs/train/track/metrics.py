@@ -47,6 +47,8 @@ class Metrics(Tracker):
         }
         if step.grad_norm is not None:
             row["grad_norm"] = step.grad_norm
+        if step.memory is not None:
+            row["memory"] = step.memory
         if step.skipped:
             row["skipped"] = True
         self._write("step", step.iteration, row)

@@ -47,6 +47,8 @@ class Step:
     """Seconds spent in steps so far, those before a resumption included."""
     skipped: bool = False
     """fp16 found an overflow, halved its loss scale and left the weights alone."""
+    memory: int | None = None
+    """Bytes that the main rank has taken at most so far: of tensors on a GPU, of everything on a CPU."""
 
 
 @dataclass(frozen=True)
