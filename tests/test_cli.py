@@ -154,9 +154,9 @@ def test_a_part_of_a_configuration_can_be_checked_for_another_machine(capsys):
 
 
 def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothing_starts):
-    wanted = ["--set", "adlr_autoresume=true"]
+    wanted = ["--set", "char_level_ppl=true"]
     assert main(["check", *BOTH, *wanted]) == 1
-    assert "adlr_autoresume (true) is not built into train.py yet" in capsys.readouterr().err
+    assert "char_level_ppl (true) is not built into train.py yet" in capsys.readouterr().err
     Path("train.py").touch()
     assert main(["train.py", *BOTH, *wanted]) == 1
     assert "not built into train.py yet" in capsys.readouterr().err
@@ -165,7 +165,7 @@ def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothin
 
 @pytest.mark.parametrize("form", [["--dry-run"], ["--emit", "deepspeed"]])
 def test_showing_a_run_that_would_be_refused_fails(capsys, nothing_starts, form):
-    for script, wanted in (("train.py", "adlr_autoresume=true"), ("generate.py", "use_mup=true")):
+    for script, wanted in (("train.py", "char_level_ppl=true"), ("generate.py", "use_mup=true")):
         Path(script).touch()
         assert main([script, *BOTH, *form]) == 0
         capsys.readouterr()

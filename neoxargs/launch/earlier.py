@@ -13,13 +13,14 @@ PREFIX = "global_step"
 
 
 def overwritten(config: Config) -> Iterator[Problem]:
-    """A run that begins anew where an earlier one saved would mix its files with the earlier run's."""
-    save = config.checkpoint.save
-    if not save or config.checkpoint.load:
+    """A run that does not continue what an earlier one saved there would mix its files with the earlier run's."""
+    options = config.checkpoint
+    save, load = options.save, options.load
+    if not save or (load and _same(load, save) and not options.finetune):
         return
     iteration = newest(Path(save))
     if iteration is not None:
-        hint = f"write load: {save} to continue, or another save"
+        hint = "write another save" if load else f"write load: {save} to continue, or another save"
         what = f"save ({save}) holds a checkpoint of iteration {iteration}"
         yield Problem(what, config.place("save"), hint)
 
@@ -27,11 +28,15 @@ def overwritten(config: Config) -> Iterator[Problem]:
 def absent(config: Config) -> Iterator[Problem]:
     """A place to continue from without a checkpoint; where the run saves there too, it has only not begun yet."""
     load, save = config.checkpoint.load, config.checkpoint.save
-    if not load or (save and Path(load).resolve() == Path(save).resolve()):
+    if not load or (save and _same(load, save)):
         return
     if newest(Path(load)) is None:
         hint = "leave load out to start from scratch, or make it the same as save to continue when there is one"
         yield Problem(f"load ({load}): there is no checkpoint in it", config.place("load"), hint)
+
+
+def _same(one: str, other: str) -> bool:
+    return Path(one).resolve() == Path(other).resolve()
 
 
 def newest(folder: Path) -> int | None:

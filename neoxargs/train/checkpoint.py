@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,14 @@ from neoxargs.launch.split import train_values
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.train import checkpoint_folder as folder
-from neoxargs.train.setup import Process, on_gpu, quiet
+from neoxargs.train import inventory, relayout
+from neoxargs.train.setup import Process, on_gpu, quiet, set_seeds
 
 CONFIG = "config.json"
+#: What must be as it was where a checkpoint does not say what lies where in it.
+LAYOUT = ("model_parallel_size", "pipe_parallel_size")
+#: Optimizers that keep the same state.
+ADAMS = ("adam", "adamw", "cpu_adam", "cpu_torch_adam")
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Checkpoints:
             self.engine.save_checkpoint(str(root), tag=part.name, client_state=state, save_latest=False)
         if not self.options.no_save_rng:
             torch.save(random_state(), part / _random_file(self.process.rank))
+        partitioned = self.engine.zero_optimization_partition_weights()
+        inventory.write(self.engine, part, complete=partitioned or not self.options.no_save_optim)
         torch.distributed.barrier()
         if self.process.main:
             _write_config(part, self.config)
@@ -75,12 +82,11 @@ class Checkpoints:
         found = self._choose(Path(self.options.load))
         if found is None:
             return Position()
-        self._require_same_layout(found)
-        state = self._load_engine(found)
+        state, same = self._load_state(found)
         if self.options.finetune:
             return Position()
         if not self.options.no_load_rng:
-            self._load_random_state(found)
+            self._load_random_state(found, same, state["iteration"])
         self.last = found
         return Position(state["iteration"], state["consumed_samples"])
 
@@ -96,8 +102,24 @@ class Checkpoints:
                     print(f"warning: {newer} is damaged ({damage}); it is not used", flush=True)
         return found
 
-    def _load_engine(self, found: Path) -> dict[str, Any]:
+    def _load_state(self, found: Path) -> tuple[dict[str, Any], bool]:
+        """DeepSpeed's client state, and whether this run's layout is the checkpoint's."""
         everything = not (self.options.finetune or self.options.no_load_optim)
+        inventories = inventory.read(found)
+        self._require_same(found, LAYOUT if not inventories else (), everything)
+        if not inventories:
+            state, same = self._load_engine(found, everything), True
+        else:
+            same = _everywhere(inventory.is_here(self.engine, found), self.process)
+            # Without the optimizer DeepSpeed would gather all of a model whose weights ZeRO-3 has divided.
+            whole = everything or not self.engine.zero_optimization_partition_weights()
+            if same and whole:
+                state = self._load_engine(found, everything)
+            else:
+                state = relayout.load(self.engine, found, inventories, everything)
+        return {"consumed_samples": state["iteration"] * self.config.batch.train_batch_size, **state}, same
+
+    def _load_engine(self, found: Path, everything: bool) -> dict[str, Any]:
         try:
             with quiet():
                 path, state = self.engine.load_checkpoint(
@@ -111,28 +133,35 @@ class Checkpoints:
             raise Problems([Problem(f"load ({found}): it does not fit this model: {_short(error)}")]) from error
         if path is None:
             raise Problems([Problem(f"load ({found}): DeepSpeed finds no checkpoint of this model in it")])
-        return {"consumed_samples": state["iteration"] * self.config.batch.train_batch_size, **state}
+        return state  # type: ignore[no-any-return]
 
-    def _load_random_state(self, found: Path) -> None:
+    def _load_random_state(self, found: Path, same: bool, iteration: int) -> None:
         file = found / _random_file(self.process.rank)
-        if file.exists():
+        if same and file.exists():
             restore_random_state(torch.load(file, weights_only=True))
-        elif self.process.main:
-            print(f"warning: {found} has no random state for every rank; dropout starts from the seed", flush=True)
+            return
+        set_seeds(torch.initial_seed() + iteration)  # not the masks of the run's beginning once more
+        if self.process.main:
+            why = "has no random state for every rank" if same else "has another layout"
+            print(f"warning: {found} {why}; dropout draws other masks than an unbroken run", flush=True)
 
-    def _require_same_layout(self, found: Path) -> None:
-        """Weights are stored per tensor and pipeline rank; ZeRO's optimizer state also per data parallel rank."""
+    def _require_same(self, found: Path, layout: Sequence[str], everything: bool) -> None:
+        """The same model and kind of optimizer; without an inventory also the same layout."""
         if not (found / CONFIG).exists():
             return
         theirs = json.loads((found / CONFIG).read_text(encoding="utf-8"))
-        names = ["model_parallel_size", "pipe_parallel_size", "num_layers", "hidden_size"]
-        if self.engine.zero_optimization() and not self.options.no_load_optim:
+        names = ["num_layers", "hidden_size", *layout]
+        if layout and self.engine.zero_optimization() and not self.options.no_load_optim:
             names.append("world_size")
         raise_if(
             Problem(f"load ({found}): it was written with {name} {theirs[name]}, this run has {self.config.get(name)}")
             for name in names
             if name in theirs and theirs[name] != self.config.get(name)
         )
+        kind, other = self.config.optimizer.type or "Adam", theirs.get("optimizer", {}).get("type") or "Adam"
+        if everything and _family(kind) != _family(other):
+            what = f"load ({found}): it holds the state of optimizer.type {other}, this run has {kind}"
+            raise Problems([Problem(what, hint="no_load_optim: true starts with a fresh one")])
 
     @contextlib.contextmanager
     def _without_optimizer(self) -> Iterator[None]:
@@ -203,6 +232,17 @@ def _write_config(part: Path, config: Config) -> None:
     values = train_values(config)
     (part / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
     (part / "config.yml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+
+
+def _everywhere(here: bool, process: Process) -> bool:
+    """Is it so on every rank?"""
+    flag = torch.tensor(int(here), device=process.device)
+    torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
+    return bool(flag.item())
+
+
+def _family(kind: str) -> str:
+    return "adam" if kind.lower() in ADAMS else kind.lower()
 
 
 def _short(error: Exception) -> str:

@@ -71,14 +71,16 @@ class Loop:
     device: torch.device
     elapsed: float = 0.0
     saved: Position | None = None
+    stop_file: Path | None = None
+    """With `adlr_autoresume`: whoever wants the run to save and leave makes this file."""
 
     def run(self) -> Outcome:
         saves = save_iterations(self.checkpoint, self.training.train_iters)
         batches = self.data.train(self.position.samples)
         reason = ""
-        with StopRequest(self.device) as request:
+        with StopRequest(self.device, self.stop_file) as request:
             while self._goes_on() and not reason:
-                request.ask()
+                request.ask(look=self._asks_in_this_step())
                 self._step(batches)
                 iteration = self.position.iteration
                 if self._due(self.training.eval_interval) and iteration < self.training.train_iters:
@@ -94,6 +96,9 @@ class Loop:
 
     def _goes_on(self) -> bool:
         return self.position.iteration < self.training.train_iters and self.training.do_train is not False
+
+    def _asks_in_this_step(self) -> bool:
+        return (self.position.iteration + 1) % self.training.adlr_autoresume_interval == 0
 
     def _step(self, batches: Batches) -> None:
         lr, began = self.engine.learning_rate(), time.perf_counter()
@@ -141,15 +146,18 @@ class Loop:
 
 
 class StopRequest:
-    """SIGTERM or Ctrl-C: finish the step, save, leave with exit code 0, as Megatron does.
+    """SIGTERM, Ctrl-C or the file that asks for it: finish the step, save, leave with exit code 0, as Megatron does.
 
     Signals reach the ranks at different steps, so every step asks all of them. The question travels while the step
     computes and costs nothing that anybody waits for. SIGTERM may come more than once, because a launcher passes on
     what its whole process group has received already. A second Ctrl-C ends the process at once.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.received = ""
+    #: More than any signal's number.
+    BY_FILE = 1000
+
+    def __init__(self, device: torch.device, file: Path | None = None) -> None:
+        self.received, self.file = "", file
         self.flag = torch.zeros(1, dtype=torch.int32, device=device)
 
     def __enter__(self) -> StopRequest:
@@ -160,14 +168,19 @@ class StopRequest:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
-    def ask(self) -> None:
-        self.flag.fill_(signal.Signals[self.received].value if self.received else 0)
+    def ask(self, look: bool) -> None:
+        """look: for the file too."""
+        number = signal.Signals[self.received].value if self.received else 0
+        self.flag.fill_(self.BY_FILE if look and self.file and self.file.exists() else number)
         self.work = torch.distributed.all_reduce(self.flag, torch.distributed.ReduceOp.MAX, async_op=True)
 
     def answer(self) -> str:
-        """The signal that some rank had received before this step began, or ""."""
+        """The signal that some rank had received before this step began, that the file is there, or ""."""
         self.work.wait()
         number = int(self.flag.item())
+        if number == self.BY_FILE and self.file:
+            self.file.unlink(missing_ok=True)  # it is obeyed; the run that continues must not stop at once
+            return f"{self.file} asked for it"
         return signal.Signals(number).name if number else ""
 
     def _receive(self, number: int, frame: FrameType | None) -> None:

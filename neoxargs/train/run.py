@@ -27,6 +27,9 @@ from neoxargs.train.track.profile import Profile
 from neoxargs.train.track.progress import Progress
 from neoxargs.train.track.tensorboard import TensorBoard
 
+#: In `run_dir`; see `adlr_autoresume`.
+STOP = "stop"
+
 
 def main(argv: Sequence[str]) -> int:
     """Train; 0 when the run ended as it should, 1 when it could not go on."""
@@ -67,6 +70,7 @@ def train(arguments: RankArguments) -> None:
         device=process.device,
         elapsed=metrics.elapsed(run.folder / metrics.FILE, position.iteration) if process.main else 0.0,
         saved=position if position.iteration else None,
+        stop_file=run.folder / STOP if config.training.adlr_autoresume else None,
     )
     outcome = loop.run()
     for tracker in reversed(trackers):  # the console is first and has the last word: it says where the others wrote

@@ -23,7 +23,8 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         Path(name).touch()
     Path("a.yml").write_text(MODEL)
     seen: list[str] = []
-    monkeypatch.setattr("neoxargs.launch.session.prepare", lambda *_: 0)
+    for name in ("tokenise", "compile_ops", "write_record"):
+        monkeypatch.setattr(f"neoxargs.launch.session.{name}", lambda *_: 0)
     monkeypatch.setattr("neoxargs.launch.session.start", lambda launched, *_: seen.append(str(launched)) or 0)
     return seen
 
@@ -44,6 +45,19 @@ def test_an_earlier_run_is_not_written_over(capsys, started):
 def test_who_continues_or_saves_elsewhere_may_start(started, words):
     Path("out/global_step20").mkdir(parents=True)
     assert main(words) == 0
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("more", [["load=elsewhere"], ["load=out", "finetune=true"]])
+def test_nor_by_one_that_continues_another(capsys, started, more):
+    for folder in ("out", "elsewhere"):
+        Path(folder, "global_step20").mkdir(parents=True)
+    words = [word for pair in more for word in ("--set", pair)]
+    assert main(["train.py", "a.yml", *words]) == 1
+    shown = capsys.readouterr().err
+    assert "save (out) holds a checkpoint of iteration 20\n" in shown
+    assert "  = write another save\n" in shown
+    assert main(["train.py", "a.yml", *words, "--set", "save=new"]) == 0
     assert len(started) == 1
 
 

@@ -116,6 +116,7 @@ def test_evaluations_at_the_interval_and_once_at_the_end() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.shows("save", "save-interval")
 def test_checkpoints_at_the_interval_and_at_the_end() -> None:
     run = loop(save="x", checkpoint_factor=4, extra_save_iters=[1])
     assert run.run().checkpoint == Path("at6")
@@ -147,6 +148,7 @@ def test_a_finished_run_that_is_started_again_does_not_save_again() -> None:
     assert not happened(run, "step", "save")
 
 
+@pytest.mark.shows("exit-interval")
 def test_exit_interval_saves_and_stops() -> None:
     run = loop(exit_interval=4, save="x", eval_interval=6)
     assert run.run() == Outcome(4, "exit_interval", Path("at4"))
@@ -165,6 +167,29 @@ def test_a_signal_ends_the_run_after_the_next_step_with_a_checkpoint(number: sig
     run.trackers.append(Interrupt())
     assert run.run() == Outcome(3, number.name, Path("at3"))
     assert signal.getsignal(number) == before
+
+
+@pytest.mark.shows("adlr-autoresume", "adlr-autoresume-interval")
+@pytest.mark.parametrize(("interval", "last"), [(1, 3), (2, 4), (5, 5), (100, 6)])
+def test_a_file_ends_the_run_at_the_interval_with_a_checkpoint(tmp_path: Path, interval: int, last: int) -> None:
+    """It is made in iteration 2; the run without a name for it goes on to the end."""
+    file = tmp_path / "stop"
+
+    class Wants(Tracker):
+        def on_step(self, step: Step) -> None:
+            if step.iteration == 2:
+                file.touch()
+
+    for stop_file in (file, None):
+        run = loop(save="x", adlr_autoresume_interval=interval)
+        run.stop_file = stop_file
+        run.trackers.append(Wants())
+        outcome = run.run()
+        stopped = stop_file is not None and last < 6
+        assert outcome == Outcome(
+            last if stop_file else 6, f"{file} asked for it" if stopped else "", Path(f"at{outcome.iteration}")
+        )
+        assert file.exists() != stopped
 
 
 def test_a_loss_that_is_no_number_stops_without_saving() -> None:

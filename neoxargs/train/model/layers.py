@@ -9,6 +9,7 @@ values by rank, return tuples, and keep an empty extra state in every checkpoint
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,15 @@ from torch import Tensor, nn
 from neoxargs.train.mesh import ALONE, Axis
 from neoxargs.train.model.communicate import copy_and_multiply, sum_over_ranks
 from neoxargs.train.model.init import CPU, Draw, values, zeros
+
+
+class Cut(NamedTuple):
+    """How a weight is shared out, and which share this is: `rank` of `size` along `dimension` of each of the parts."""
+
+    dimension: int
+    parts: int
+    rank: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,9 @@ class Make:
         parameter = nn.Parameter(mine.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format))
         # DeepSpeed and Megatron count a gradient that every tensor parallel rank repeats once in the norm.
         parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
+        if split is not None:
+            cut = Cut(split, parts, self.tensor.rank, self.tensor.size)
+            parameter.cut = cut  # type: ignore[attr-defined]
         return parameter
 
     def column(
