@@ -18,6 +18,7 @@ USAGE = """\
 python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]   start a run
 python deepy.py generate.py FILE ... [--prompt TEXT]                       sample from a checkpoint
 python deepy.py check FILE ...                                             every problem, or ok
+python deepy.py plan FILE ...                                              ranks, memory, speed
 python deepy.py explain KEY [FILE ...]                                     what a parameter means
 python deepy.py migrate SOURCE ...                                         older files, as YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                       text to token files
@@ -100,6 +101,18 @@ def check(words: list[str]) -> int:
     return report(options.files, options.set, options.conf_dir, options.gpus, options.json)
 
 
+def plan(words: list[str]) -> int:
+    """`deepy plan FILE ...`: who sits on which rank, how full devices get, how fast it can be."""
+    from neoxargs.tools.plan import run
+    from neoxargs.tools.plan.arguments import DESCRIPTION, add_arguments
+
+    parser = _parser("plan", DESCRIPTION)
+    _add_files(parser)
+    _add_json(parser)
+    add_arguments(parser)
+    return run(parser.parse_intermixed_args(words[1:]))
+
+
 def explain(words: list[str]) -> int:
     """`deepy explain KEY [FILE ...]`: what a parameter means, where it goes, and its value here."""
     parser = _parser("explain", "What a parameter means, where it goes and, with files, its value there and why.")
@@ -143,6 +156,7 @@ def docs(words: list[str]) -> int:
 
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "check": check,
+    "plan": plan,
     "explain": explain,
     "migrate": migrate,
     "data": data,

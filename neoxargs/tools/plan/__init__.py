@@ -1,0 +1,109 @@
+"""`deepy plan`: who sits on which rank, how full the devices get and when, how fast it can be; nothing is started."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from neoxargs.launch.settle import Settled, settle
+from neoxargs.problems import render
+from neoxargs.tools.plan.advice import Suggestion, suggestions
+from neoxargs.tools.plan.assumptions import GIB
+from neoxargs.tools.plan.devices import DEVICES, UNNAMED, USUAL, Device, named
+from neoxargs.tools.plan.make import Plan, Target, plan
+from neoxargs.tools.plan.places import PER_HOST, spread
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line."""
+
+    files: Sequence[str]
+    overrides: Sequence[str] = ()
+    directory: str | None = None
+    gpus: int | None = None
+    per_host: int = PER_HOST
+    device: str | None = None
+    gpu_memory: float | None = None
+    """GiB of one device."""
+    host_memory: float | None = None
+    """GiB of one host."""
+    built_whole: bool = False
+    """Does the script build a ZeRO-3 model before it is divided?"""
+
+
+def run(words: argparse.Namespace) -> int:
+    """What `deepy plan` does with its parsed command line; returns the exit code."""
+    options = Options(
+        files=words.files,
+        overrides=words.set,
+        directory=words.conf_dir,
+        gpus=words.gpus,
+        per_host=words.per_host,
+        device=words.device,
+        gpu_memory=words.gpu_memory,
+        host_memory=words.host_memory,
+        built_whole=words.built_whole,
+    )
+    return report(options, words.json, words.html)
+
+
+def report(options: Options, as_json: bool = False, page: str | None = None) -> int:
+    """Print the plan; page: also write it as HTML there. Returns 1 where it does not fit; raises Problems."""
+    made, found = planned(options)
+    if as_json:
+        from neoxargs.tools.plan.facts import facts
+
+        print(json.dumps(facts(made, found), indent=1))
+    else:
+        from neoxargs.tools.plan.text import text
+
+        if made.settled.warnings:
+            print(render(made.settled.warnings), end="\n\n", file=sys.stderr)
+        print(text(made, found))
+    if page:
+        from neoxargs.tools.plan.page import html
+
+        Path(page).write_text(html(made, found, options.files), encoding="utf-8")
+    return int(not made.fits)
+
+
+def planned(options: Options) -> tuple[Plan, list[Suggestion]]:
+    """The plan, and changes that would make it fit where it does not."""
+    settled = _settled(options, [])
+    target = _target(options, settled)
+    made = plan(settled, target)
+    found = [] if made.fits else suggestions(made, lambda changes: _settled(options, changes))
+    return made, found
+
+
+def _settled(options: Options, changes: Sequence[str]) -> Settled:
+    changed = {change.partition("=")[0] for change in changes}
+    # what is given twice would be a mistake, and a changed layout or batch decides the rest of its equation anew
+    kept = [given for given in options.overrides if given.partition("=")[0] not in changed]
+    settled = settle(options.files, [*kept, *changes], options.directory, os.environ, options.gpus)
+    if options.gpus:
+        return replace(settled, resources=spread(settled.resources, options.per_host))
+    return settled
+
+
+def _target(options: Options, settled: Settled) -> Target:
+    device = _device(options, settled)
+    memory = int(options.gpu_memory * GIB) if options.gpu_memory else None
+    host = int(options.host_memory * GIB) if options.host_memory else None
+    return Target(device, host, not options.built_whole).with_memory(memory)
+
+
+def _device(options: Options, settled: Settled) -> Device:
+    """The one that is named; a machine without GPUs is planned as what it is, unless GPUs are pretended."""
+    if options.device:
+        return named(options.device)
+    if settled.resources.device == "cpu" and options.gpu_memory is None:
+        return DEVICES["CPU"]
+    # nobody says which: rates of the usual one, and no verdict without a memory to hold it against
+    return replace(DEVICES[USUAL], name=UNNAMED, memory=None)

@@ -1,0 +1,154 @@
+"""What to write instead where a plan does not fit: the nearest changes that do, cheapest first.
+
+A change is a set of overrides; it is put into the configuration as `--set` would put it and planned again, rules,
+checks and all. The global batch stays what it is: what a micro batch loses, accumulation gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from neoxargs.launch.layout import Layout
+from neoxargs.launch.settle import Settled
+from neoxargs.problems import Problems
+from neoxargs.resolve.config import Config
+from neoxargs.tools.plan.make import Plan, Target, plan
+
+#: With changed values -> the settled configuration; raises Problems.
+Settle = Callable[[list[str]], Settled]
+Changes = Mapping[str, object]
+#: How many are told.
+MOST = 4
+#: How many changes are put together where none helps alone.
+TOGETHER = 3
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A change that was planned and fits."""
+
+    changes: Changes
+    plan: Plan
+    cost: float
+    """Time of a step against the original's; below 1 where it becomes faster."""
+
+    @property
+    def overrides(self) -> list[str]:
+        return [f"{key}={_spelled(value)}" for key, value in self.changes.items()]
+
+
+def suggestions(original: Plan, settle: Settle) -> list[Suggestion]:
+    """Changes that make the plan fit, by what they cost; single ones first, several together where none does."""
+    found: list[Suggestion] = []
+    kept: list[tuple[Changes, Plan]] = [({}, original)]
+    for _ in range(TOGETHER):
+        kept = list(_next(kept, settle, original.target))
+        found = [_judged(changes, made, original) for changes, made in kept if made.fits]
+        if found:
+            break
+        kept = sorted(kept, key=lambda pair: _excess(pair[1]))[:MOST]
+    return sorted(_nearest(found), key=lambda suggestion: (suggestion.cost, len(suggestion.changes)))[:MOST]
+
+
+def _next(kept: list[tuple[Changes, Plan]], settle: Settle, target: Target) -> Iterator[tuple[Changes, Plan]]:
+    seen: set[tuple[str, ...]] = set()
+    for before, made in kept:
+        for more in _moves(made.config):
+            changes = {**before, **more}
+            name = tuple(sorted(f"{key}={value}" for key, value in changes.items()))
+            if name in seen:
+                continue
+            seen.add(name)
+            planned = _planned(changes, settle, target)
+            if planned:
+                yield changes, planned
+
+
+def _planned(changes: Changes, settle: Settle, target: Target) -> Plan | None:
+    try:
+        return plan(settle([f"{key}={_spelled(value)}" for key, value in changes.items()]), target)
+    except Problems:
+        return None  # a combination that a rule forbids
+
+
+def _moves(config: Config) -> Iterator[Changes]:
+    yield from _less_at_once(config)
+    yield from _more_zero(config)
+    yield from _more_parallel(config)
+    yield from _offloaded(config)
+
+
+def _less_at_once(config: Config) -> Iterator[Changes]:
+    """Micro batches of half, a quarter, ... the size; activations computed twice; smaller buckets."""
+    micro, steps = config.batch.train_micro_batch_size_per_gpu, config.batch.gradient_accumulation_steps
+    factor = 2
+    while micro % factor == 0:
+        yield _batch(micro // factor, steps * factor)
+        factor *= 2
+    recompute = config.recompute
+    if not recompute.checkpoint_activations:
+        yield {"checkpoint_activations": True}
+    elif not recompute.partition_activations and config.parallel.model_parallel_size > 1:
+        yield {"partition_activations": True}
+    bucket = config.zero_optimization.reduce_bucket_size
+    if config.zero_optimization.stage and bucket > SMALL_BUCKET:
+        yield {"zero_optimization.reduce_bucket_size": SMALL_BUCKET}
+
+
+#: Elements; large enough for a network's full rate.
+SMALL_BUCKET = 200_000_000
+
+
+def _more_zero(config: Config) -> Iterator[Changes]:
+    highest = 1 if config.parallel.pipe_parallel_size else 3
+    for stage in range(config.zero_optimization.stage + 1, highest + 1):
+        if Layout.of(config).data > 1:
+            yield {"zero_optimization.stage": stage}
+
+
+def _more_parallel(config: Config) -> Iterator[Changes]:
+    """Twice, four times as many tensor or pipeline parallel ranks, taken from data parallelism."""
+    layout, steps = Layout.of(config), config.batch.gradient_accumulation_steps
+    micro = config.batch.train_micro_batch_size_per_gpu
+    for factor in (2, 4):
+        if layout.data % factor == 0:
+            batch = _batch(micro, steps * factor)
+            yield {"model_parallel_size": layout.tensor * factor, **batch}
+            if config.shape.num_layers >= layout.pipe * factor and config.zero_optimization.stage < 2:
+                yield {"pipe_parallel_size": layout.pipe * factor, **batch}
+
+
+def _offloaded(config: Config) -> Iterator[Changes]:
+    stage = config.zero_optimization.stage
+    if stage and config.offload_optimizer.device == "none" and not config.parallel.pipe_parallel_size:
+        yield {"zero_optimization.offload_optimizer.device": "cpu"}
+    if stage == 3 and config.offload_param.device == "none":
+        yield {
+            "zero_optimization.offload_optimizer.device": "cpu",
+            "zero_optimization.offload_param.device": "cpu",
+        }
+
+
+def _batch(micro: int, steps: int) -> dict[str, object]:
+    return {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
+
+
+def _judged(changes: Changes, made: Plan, original: Plan) -> Suggestion:
+    return Suggestion(changes, made, made.speed.step / original.speed.step)
+
+
+def _nearest(found: list[Suggestion]) -> list[Suggestion]:
+    """Of suggestions that only differ in how far they go, the one that goes least far."""
+    kinds: dict[tuple[str, ...], Suggestion] = {}
+    for suggestion in found:
+        kinds.setdefault(tuple(sorted(suggestion.changes)), suggestion)
+    return list(kinds.values())
+
+
+def _excess(made: Plan) -> float:
+    return made.worst.peak / (made.usable or 1)
+
+
+def _spelled(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

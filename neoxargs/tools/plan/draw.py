@@ -1,0 +1,153 @@
+"""The pictures of the page: memory bars, stages, the grid of ranks, the time of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from itertools import groupby
+
+from neoxargs.tools.plan import style
+from neoxargs.tools.plan.make import Plan
+from neoxargs.tools.plan.memory import PARTS, PHASES
+from neoxargs.tools.plan.places import Seat, seats
+from neoxargs.tools.plan.words import count, duration, share, size
+
+#: Of a picture's own coordinates: where bars begin and end, and how high a row is.
+WIDTH, LEFT, RIGHT, ROW = 1060, 120, 960, 38
+#: With more ranks than this a cell is a coloured square without words.
+WORDY = 256
+#: Of more stages only these are drawn, and the rest counted.
+STAGES = 16
+
+
+def memory(plan: Plan) -> str:
+    """A bar for each phase of the fullest rank, its parts one after the other, and how far it may reach."""
+    worst = plan.worst
+    rows = [(phase, worst.phases[phase]) for phase in PHASES]
+    return _bars(plan, [(label, parts, size(sum(parts.values()))) for label, parts in rows])
+
+
+def stages(plan: Plan) -> str:
+    """A bar for each stage at its fullest."""
+    accounts = plan.accounts[:STAGES]
+    if plan.worst not in accounts:
+        accounts = [*accounts[:-1], plan.worst]
+    rows = []
+    for account in accounts:
+        layers = account.stage.layers
+        held = f"layers {layers[0]}-{layers[-1]}" if layers else "no layers"
+        told = f"{size(account.peak)} · {held} · {count(account.stage.parameters)} parameters · {account.fullest}"
+        rows.append((f"stage {account.stage.index}", account.phases[account.fullest], told))
+    more = len(plan.accounts) - len(accounts)
+    return _bars(plan, rows, beneath=True) + (f'<p class="legend">and {more} more</p>' if more else "")
+
+
+def legend(plan: Plan) -> str:
+    used = [part for part in PARTS if any(phases.get(part) for phases in plan.worst.phases.values())]
+    return _legend([(part, style.PARTS[part]) for part in used])
+
+
+def step(plan: Plan) -> str:
+    """One bar, as long as a step."""
+    speed = plan.speed
+    seconds = (speed.compute, speed.bubble, speed.tensor, speed.pipe, speed.data, speed.optimizer)
+    terms = {name: time for name, time in zip(style.TIME, seconds, strict=True) if time}
+    pieces = "".join(_pieces(terms, style.TIME, speed.step, (0, WIDTH), 0, duration))
+    named = [(f"{name} {share(time, speed.step)}", style.TIME[name]) for name, time in terms.items()]
+    return _svg(30, _rounded("whole", 0, WIDTH, 0) + f'<g clip-path="url(#whole)">{pieces}</g>') + _legend(named)
+
+
+def ranks(plan: Plan) -> str:
+    """Every rank on its host, coloured by stage; ranks of one tensor parallel group hang together."""
+    wordy = plan.layout.ranks <= WORDY
+    hosts = groupby(seats(plan.settled.resources, plan.layout), key=lambda seat: seat.host)
+    frames = "".join(_host(host, list(members), plan, wordy) for host, members in hosts)
+    in_row = min(plan.slots, 8)
+    width = 24 + in_row * ((32 if wordy else 9) + 5 / min(plan.layout.tensor, in_row))
+    grid = f'<div class="hosts{"" if wordy else " small"}" style="--frame: {width:.0f}px">{frames}</div>'
+    shown = range(min(plan.layout.pipe, STAGES))
+    return grid + _legend([(f"stage {index}", style.of_stage(index, plan.layout.pipe)) for index in shown])
+
+
+def _host(name: str, members: Sequence[Seat], plan: Plan, wordy: bool) -> str:
+    groups = groupby(members, key=lambda seat: (seat.pipe, seat.data))
+    drawn = "".join(
+        f'<span class="group" style="background: {style.of_stage(pipe, plan.layout.pipe)}">'
+        f"{''.join(_cell(seat, wordy) for seat in together)}</span>"
+        for (pipe, _), together in groups
+    )
+    return f'<div class="host"><h3>{escape(name)}</h3><div class="cells">{drawn}</div></div>'
+
+
+def _cell(seat: Seat, wordy: bool) -> str:
+    told = (
+        f"rank {seat.rank}: {seat.host} slot {seat.slot}, stage {seat.pipe}, replica {seat.data}, tensor {seat.tensor}"
+    )
+    inside = f"{seat.rank}<small>d{seat.data} t{seat.tensor}</small>" if wordy else ""
+    return f'<span class="cell" title="{escape(told)}">{inside}</span>'
+
+
+def _bars(plan: Plan, rows: Sequence[tuple[str, Mapping[str, int], str]], beneath: bool = False) -> str:
+    """label, parts and what stands beside it (or beneath the label's bar)."""
+    largest = max(sum(parts.values()) for _, parts, _ in rows)
+    scale = max(largest, plan.target.device.memory or 0) * 1.02
+    usable, pitch = plan.usable, ROW + (16 if beneath else 0)
+    drawn, top = [], 22 if usable else 4
+    for index, (label, parts, told) in enumerate(rows):
+        y, total = top + index * pitch, sum(parts.values())
+        clip = f"bar{label.replace(' ', '')}"
+        end = LEFT + (RIGHT - LEFT) * total / scale
+        over = ' class="over"' if usable and total > usable else ""
+        x = LEFT if beneath else max(end, LEFT) + 8
+        drawn += [
+            f'<text x="0" y="{y + 19}">{label}</text>',
+            f'<rect class="track" x="{LEFT}" y="{y}" width="{RIGHT - LEFT}" height="28" rx="6"/>',
+            _rounded(clip, LEFT, end - LEFT, y),
+            f'<g clip-path="url(#{clip})">{"".join(_pieces(parts, style.PARTS, scale, (LEFT, RIGHT), y, size))}</g>',
+            f'<text x="{x:.1f}" y="{y + (42 if beneath else 19)}"{over}>{told}</text>',
+        ]
+    height = top + len(rows) * pitch
+    return _svg(height, "".join([*drawn, *_limit(plan, scale, height)]))
+
+
+def _limit(plan: Plan, scale: float, height: int) -> Iterator[str]:
+    """How much may be used, and how much there is."""
+    if plan.usable is None:
+        return
+    x = LEFT + (RIGHT - LEFT) * plan.usable / scale
+    yield f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="18" y2="{height - 4}"/>'
+    yield f'<text class="soft" x="{x:.1f}" y="12" text-anchor="middle">{size(plan.usable)} may be used</text>'
+
+
+def _pieces(
+    parts: Mapping[str, float],
+    colours: Mapping[str, str],
+    scale: float,
+    ends: tuple[int, int],
+    y: int,
+    told: Callable[[float], str],
+) -> Iterator[str]:
+    """The parts of a bar; those that are wide enough carry their name."""
+    x = float(ends[0])
+    for part in colours:
+        width = (ends[1] - ends[0]) * parts.get(part, 0) / scale
+        if width <= 0:
+            continue
+        title = f"<title>{part}: {told(parts[part])}</title>"
+        yield f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="28" fill="{colours[part]}">{title}</rect>'
+        if width > 8 * len(part) + 4:
+            yield f'<text class="inside" x="{x + width / 2:.1f}" y="{y + 18}" text-anchor="middle">{part}</text>'
+        x += width
+
+
+def _rounded(name: str, x: float, width: float, y: int) -> str:
+    return f'<clipPath id="{name}"><rect x="{x}" y="{y}" width="{max(width, 1):.1f}" height="28" rx="6"/></clipPath>'
+
+
+def _svg(height: int, body: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{body}</svg>'
+
+
+def _legend(entries: Sequence[tuple[str, str]]) -> str:
+    keys = "".join(f'<span><i style="background: {colour}"></i>{name}</span>' for name, colour in entries)
+    return f'<div class="legend">{keys}</div>'

@@ -1,0 +1,91 @@
+"""Which weights there are, and how many numbers of each a tensor parallel rank holds.
+
+The same tensors as `train/model` makes (a test compares them one by one). Slices follow Shoeybi et al. 2019
+(arXiv:1909.08053): the first matrix of a pair is cut by outputs, the second by inputs, whose bias and all norms every
+rank repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from neoxargs.launch.arithmetic import GATED, mlp_width
+from neoxargs.resolve.config import Config
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Equal tensors of one kind."""
+
+    part: str
+    numel: int
+    """Numbers in the whole tensor."""
+    cut: bool = True
+    """Is it shared out among tensor parallel ranks, or repeated on each?"""
+
+    def on_rank(self, tensor: int) -> int:
+        return self.numel // tensor if self.cut else self.numel
+
+
+def block(config: Config) -> list[Weight]:
+    """One transformer layer."""
+    return [*_attention(config), *_mlp(config), *_norms(config)]
+
+
+def token_table(config: Config, rows: int) -> Weight:
+    return Weight("embedding", rows * config.shape.hidden_size)
+
+
+def position_table(config: Config) -> list[Weight]:
+    """Learned positions, which every rank repeats."""
+    if config.embedding.pos_emb != "learned":
+        return []
+    rows = config.shape.max_position_embeddings + config.embedding.opt_pos_emb_offset
+    return [Weight("positions", rows * config.shape.hidden_size, cut=False)]
+
+
+def final_norm(config: Config) -> Weight:
+    return Weight("norms", norm_size(config), cut=False)
+
+
+def norm_size(config: Config) -> int:
+    """Parameters of one norm."""
+    hidden = config.shape.hidden_size
+    sizes = {"non_parametric_layernorm": 0, "scalenorm": 1, "rmsnorm": hidden}
+    return sizes.get(config.norm.norm, hidden * (2 if config.norm.use_bias_in_norms else 1))
+
+
+def norms_of_block(config: Config) -> int:
+    """A parallel residual can share one norm between both halves."""
+    return 1 if config.attention.gpt_j_residual and config.attention.gpt_j_tied else 2
+
+
+def _attention(config: Config) -> Iterator[Weight]:
+    shape = config.shape
+    hidden, rows = shape.hidden_size, qkv_rows(config)
+    yield Weight("attention", rows * hidden)
+    yield Weight("attention", hidden * hidden)
+    if config.attention.use_bias_in_attn_linear:
+        yield Weight("attention", rows)
+        yield Weight("attention", hidden, cut=False)
+
+
+def _mlp(config: Config) -> Iterator[Weight]:
+    hidden, width = config.shape.hidden_size, mlp_width(config.shape, config.mlp)
+    rows = width * (2 if config.mlp.activation in GATED else 1)
+    yield Weight("feed-forward", rows * hidden)
+    yield Weight("feed-forward", hidden * width)
+    if config.mlp.use_bias_in_mlp:
+        yield Weight("feed-forward", rows)
+        yield Weight("feed-forward", hidden, cut=False)
+
+
+def _norms(config: Config) -> list[Weight]:
+    return [Weight("norms", norm_size(config), cut=False)] * norms_of_block(config)
+
+
+def qkv_rows(config: Config) -> int:
+    """Outputs of the fused projection to queries, keys and values."""
+    shape = config.shape
+    return shape.hidden_size // shape.num_attention_heads * (shape.num_attention_heads + 2 * shape.num_kv_heads)

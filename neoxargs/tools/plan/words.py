@@ -1,0 +1,61 @@
+"""Numbers as a person reads them, and the verdict in one sentence."""
+
+from __future__ import annotations
+
+from neoxargs.tools.plan.assumptions import GIB
+from neoxargs.tools.plan.make import Plan
+
+#: What a rank is doing in each phase.
+DOING = {
+    "construction": "while the model is built",
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "step": "in the optimizer step",
+}
+
+
+def verdict(plan: Plan) -> str:
+    """Does it fit, and by how much."""
+    worst, usable, device = plan.worst, plan.usable, plan.target.device
+    where = f"on stage {worst.stage.index} " if len(plan.accounts) > 1 else ""
+    if usable is None:
+        return f"a rank needs {size(worst.peak)} at its peak, {where}{DOING[worst.fullest]}"
+    limit = f"{size(usable)} that may be used of the device's {size(device.memory or 0)}"
+    if not plan.device_fits:
+        breaks = plan.breaks or worst.fullest
+        first = worst.total(breaks)
+        later = f" and {size(worst.peak)} {DOING[worst.fullest]}" if worst.peak > first else ""
+        return f"does not fit: {where}a rank needs {size(first)} {DOING[breaks]}{later}, more than the {limit}"
+    if not plan.host_fits:
+        return f"does not fit: a machine needs {size(plan.host_need)} of memory and has {size(plan.host_memory)}"
+    return f"fits: {size(worst.peak)} at the peak, {where}{DOING[worst.fullest]}, of the {limit}"
+
+
+def size(number: float) -> str:
+    """`23.2 GiB`."""
+    for unit, factor in (("TiB", 1024 * GIB), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}" if number < 1000 * factor else f"{number / factor:.0f} {unit}"
+    return f"{number:.0f} B"
+
+
+def count(number: float) -> str:
+    """`2.65 B`: thousand, million, billion, trillion."""
+    for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return f"{number:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """In the unit a person would use."""
+    for unit, factor in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def share(number: float, of: float) -> str:
+    """In percent."""
+    value = 100 * number / of
+    return f"{value:.0f} %" if value >= 1 else f"{value:.1g} %"

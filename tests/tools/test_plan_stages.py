@@ -1,0 +1,94 @@
+"""Layers and parameters lie where DeepSpeed and `train/model` put them."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from neoxargs.launch.arithmetic import parameters
+from neoxargs.launch.layout import Layout
+from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.tools.plan.places import hosts_of_stages, seats, spread
+from neoxargs.tools.plan.stages import balanced, stages, whole
+
+ROWS = 512
+SHAPE = {
+    "num_layers": 6, "hidden_size": 64, "num_attention_heads": 8, "num_kv_heads": 8, "intermediate_size": 256,
+    "seq_length": 32, "max_position_embeddings": 32, "pipe_parallel_size": 1, "model_parallel_size": 1,
+}  # fmt: skip
+
+
+def config(**values: object) -> Config:
+    written = SHAPE | values
+    size = int(str(written["pipe_parallel_size"])) * int(str(written["model_parallel_size"]))
+    return Config({name: Value(value, Source("set")) for name, value in {"world_size": size, **written}.items()})
+
+
+def test_a_list_is_cut_as_deepspeed_cuts_it() -> None:
+    theirs = pytest.importorskip("deepspeed.runtime.utils").partition_balanced
+    chance = random.Random(1)
+    for _ in range(100):
+        costs = [chance.choice([0, 1, 5, 7, 7, 7, 30]) for _ in range(chance.randint(1, 16))]
+        parts = chance.randint(1, 6)
+        assert balanced(tuple(costs), parts) == [int(bound) for bound in theirs(costs, parts)], costs
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"no_weight_tying": True, "pos_emb": "rotary"},
+        {"activation": "swiglu", "num_kv_heads": 2, "use_bias_in_mlp": False},
+        {"gpt_j_residual": True, "gpt_j_tied": True, "norm": "rmsnorm"},
+        {"use_bias_in_attn_linear": False, "norm": "non_parametric_layernorm"},
+    ],
+)
+def test_parts_sum_up_to_the_models_parameters(changes: dict[str, object]) -> None:
+    made = config(**changes)
+    assert sum(whole(made, ROWS).values()) == parameters(made, ROWS)
+    (only,) = stages(made, ROWS)
+    assert only.parameters == parameters(made, ROWS)
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_slices_and_what_is_repeated_make_the_whole(tensor: int) -> None:
+    made = config(model_parallel_size=tensor, pipe_parallel_size=3, no_weight_tying=True)
+    held = stages(made, ROWS)
+    repeated = sum(stage.repeated for stage in held)
+    assert sum(stage.parameters for stage in held) * tensor == parameters(made, ROWS) + (tensor - 1) * repeated
+
+
+@pytest.mark.parametrize("method", ["parameters", "type:transformer", "uniform", "type:norm"])
+def test_every_layer_is_on_one_stage(method: str) -> None:
+    held = stages(config(pipe_parallel_size=3, pipe_partition_method=method), ROWS)
+    assert [layer for stage in held for layer in stage.layers] == list(range(6))
+    assert all(before.layers.stop == after.layers.start for before, after in pairwise(held))
+    assert (held[0].first, held[-1].last) == (True, True)
+
+
+def test_balanced_parameters_count_the_vocabulary() -> None:
+    held = stages(config(pipe_parallel_size=2, pipe_partition_method="parameters", num_layers=8), 8 * ROWS)
+    even = stages(config(pipe_parallel_size=2, num_layers=8), 8 * ROWS)
+    assert max(stage.parameters for stage in held) <= max(stage.parameters for stage in even)
+
+
+def test_a_tied_table_is_on_both_ends() -> None:
+    first, last = stages(config(pipe_parallel_size=2), ROWS)
+    assert first.parts["embedding"] == last.parts["output"] == ROWS * 64
+
+
+def test_seats_follow_the_hostfile() -> None:
+    from neoxargs.launch.hosts import pretended
+
+    resources, layout = spread(pretended(20), 8), Layout(tensor=2, pipe=2, data=5)
+    assert [len(slots) for slots in resources.hosts.values()] == [8, 8, 4]
+    found = list(seats(resources, layout))
+    assert found[9] == (9, "host1", 1, 1, 0, 4)
+    assert found[10] == (10, "host1", 2, 0, 1, 0)
+    for stage in range(2):
+        for replica in range(5):
+            mine = [seat.rank for seat in found if (seat.pipe, seat.data) == (stage, replica)]
+            assert mine == list(layout.group(stage, replica))
+    assert hosts_of_stages(resources, layout) == [["host0", "host1"], ["host1", "host2"]]

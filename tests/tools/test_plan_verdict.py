@@ -1,0 +1,142 @@
+"""Verdicts, the phase that breaks, and what is suggested instead."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neoxargs.problems import Problems
+from neoxargs.tools.plan import Options, planned, report
+from neoxargs.tools.plan.devices import DEVICES, named
+
+NEOX_20B = Path(__file__).parents[3] / "shared" / "corpus" / "neox_head" / "20B.yml"
+published = pytest.mark.skipif(not NEOX_20B.exists(), reason=f"{NEOX_20B} is not here")
+
+MIDDLE = """\
+num_layers: 24
+hidden_size: 2048
+num_attention_heads: 16
+seq_length: 2048
+max_position_embeddings: 2048
+train_micro_batch_size_per_gpu: 8
+train_iters: 1000
+precision: fp16
+tokenizer_type: ByteLevelTokenizer
+"""
+
+
+@pytest.fixture
+def middle(tmp_path: Path) -> str:
+    path = tmp_path / "middle.yml"
+    path.write_text(MIDDLE)
+    return str(path)
+
+
+@published
+def test_neox_20b_fits_where_it_was_trained() -> None:
+    made, found = planned(Options([str(NEOX_20B)], gpus=96, device="A100-40GB"))
+    assert made.fits and not found
+    assert sum(made.parts.values()) == pytest.approx(20.55e9, rel=0.001)
+    assert made.breaks is None
+
+
+@published
+def test_neox_20b_does_not_fit_on_24_gb_and_each_suggestion_does() -> None:
+    options = Options([str(NEOX_20B)], gpus=96, gpu_memory=24)
+    made, found = planned(options)
+    assert not made.fits and made.breaks == "backward"
+    assert found
+    for suggestion in found:
+        again, _ = planned(Options([str(NEOX_20B)], suggestion.overrides, gpus=96, gpu_memory=24))
+        assert again.fits, suggestion.overrides
+        assert again.config.batch.train_batch_size == made.config.batch.train_batch_size
+    assert [suggestion.cost for suggestion in found] == sorted(suggestion.cost for suggestion in found)
+
+
+@pytest.mark.parametrize("memory", [40, 24, 16])
+def test_suggestions_fit(middle: str, memory: float) -> None:
+    made, found = planned(Options([middle], gpus=8, gpu_memory=memory))
+    assert not made.fits and found
+    for suggestion in found:
+        assert planned(Options([middle], suggestion.overrides, gpus=8, gpu_memory=memory))[0].fits
+
+
+def test_a_suggestion_takes_the_place_of_what_was_set(middle: str) -> None:
+    set_before = ["train_micro_batch_size_per_gpu=16"]
+    made, found = planned(Options([middle], set_before, gpus=8, gpu_memory=40))
+    smaller = next(suggestion for suggestion in found if "train_micro_batch_size_per_gpu" in suggestion.changes)
+    assert smaller.plan.config.batch.train_batch_size == made.config.batch.train_batch_size == 128
+
+
+def test_where_nothing_small_helps_that_is_said(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(Options([middle], gpus=1, gpu_memory=2)) == 1
+    assert "nothing small helps" in capsys.readouterr().out
+
+
+def test_without_a_device_there_is_no_verdict(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(Options([middle], gpus=8), as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["fits"] is None and told["stages"][0]["peak"] > 0
+
+
+def test_a_host_can_be_too_small(middle: str) -> None:
+    offload = ["zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu",
+               "train_micro_batch_size_per_gpu=1"]  # fmt: skip
+    assert planned(Options([middle], offload, gpus=8, gpu_memory=40, host_memory=256))[0].fits
+    made, _ = planned(Options([middle], offload, gpus=8, gpu_memory=40, host_memory=16))
+    assert made.device_fits and not made.host_fits
+
+
+def test_devices_are_found_by_short_names() -> None:
+    assert named("a100-40gb") is named("A100 40") is DEVICES["A100-40GB"]
+    assert named("H200") is DEVICES["H200-141GB"]
+    with pytest.raises(Problems, match="A100-40GB"):
+        named("A100-41GB")
+
+
+def test_each_step_of_zero_takes_less(middle: str) -> None:
+    peaks = []
+    for stage in range(4):
+        changes = [f"zero_optimization.stage={stage}", "zero_optimization.reduce_bucket_size=50000000",
+                   "pipe_parallel_size=0", "checkpoint_activations=true"]  # fmt: skip
+        peaks.append(planned(Options([middle], changes, gpus=64))[0].worst.total("step"))
+    assert peaks == sorted(peaks, reverse=True) and len(set(peaks)) == 4
+
+
+def test_more_parallel_ranks_take_less_each(middle: str) -> None:
+    def peak(*changes: str) -> int:
+        return planned(Options([middle], changes, gpus=8))[0].worst.peak
+
+    assert peak("model_parallel_size=4") < peak("model_parallel_size=2") < peak()
+    assert peak("checkpoint_activations=true") < peak()
+    assert peak("pipe_parallel_size=4", "gradient_accumulation_steps=8") < peak("pipe_parallel_size=1")
+
+
+def test_stages_nearer_to_the_start_have_more_micro_batches_in_flight(middle: str) -> None:
+    changes = ["pipe_parallel_size=4", "gradient_accumulation_steps=8", "checkpoint_activations=true"]
+    made, _ = planned(Options([middle], changes, gpus=4))
+    kept = [account.phases["forward"]["activations"] for account in made.accounts]
+    assert kept == sorted(kept, reverse=True) and len(set(kept)) == 4
+
+
+def test_the_page_holds_everything_itself(middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "plan.html"
+    assert report(Options([middle], gpus=16, gpu_memory=24), page=str(page)) == 1
+    written = page.read_text()
+    assert "http" not in written and "<script" not in written
+    assert written.count('class="cell"') == 16
+    assert "prefers-color-scheme: dark" in written
+
+
+def test_ten_thousand_gpus_are_planned_without_torch(middle: str) -> None:
+    code = (
+        "import sys; from neoxargs.tools.plan import Options, report; "
+        f"report(Options([{middle!r}], ['gradient_accumulation_steps=4', 'pipe_parallel_size=8'], "
+        "gpus=10000, gpu_memory=40), as_json=True); assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert len(json.loads(done.stdout)["ranks_at"]) == 10_000
