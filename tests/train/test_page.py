@@ -113,7 +113,7 @@ def texts(svg: ElementTree.Element, kind: str) -> list[str]:
         ("bytes", 2**21, "MiB"),
         ("tokens/s", 5e5, "thousand tokens/s"),
         ("tokens/s", 3e6, "million tokens/s"),
-        ("", 6e-4, "× 10⁻⁴"),
+        ("", 6e-4, "\N{MULTIPLICATION SIGN} 10⁻⁴"),
         ("nats", 5.0, "nats"),
     ],
 )

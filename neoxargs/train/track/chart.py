@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 Point = tuple[float, float]
 #: Points of a line, at most; more cannot be told apart on a screen.
@@ -107,7 +108,7 @@ def scaled(chart: Chart, thinned: Sequence[tuple[Series, list[Bin]]]) -> tuple[f
         thousands = exponent // 3
         return 10.0 ** (-3 * thousands), f"{('', 'thousand', 'million', 'billion')[min(thousands, 3)]} {chart.unit}"
     if exponent <= -2:
-        return 10.0**-exponent, f"× 10{str(exponent).translate(RAISED)} {chart.unit}".strip()
+        return 10.0**-exponent, f"\N{MULTIPLICATION SIGN} 10{str(exponent).translate(RAISED)} {chart.unit}".strip()
     return 1.0, chart.unit
 
 
@@ -148,7 +149,7 @@ class Plane:
 
 
 def _without_outliers(pairs: Sequence[tuple[float, float]]) -> list[float]:
-    """A first step that takes minutes, or one gradient that explodes, would flatten all the rest; it leaves the plot."""
+    """A first step that takes minutes, or one gradient that explodes, would flatten the rest; it leaves the plot."""
     highs = sorted(high for _, high in pairs)
     typical = highs[int(0.97 * (len(highs) - 1))]
     most = highs[-1] if highs[-1] <= 3 * abs(typical) else typical
@@ -173,7 +174,7 @@ def _axes(plane: Plane, unit: str) -> str:
 
 def labels(values: Sequence[float]) -> list[str]:
     """The numbers of an axis, with as many decimals as tell them apart."""
-    step = min((b - a for a, b in zip(values, values[1:], strict=False)), default=1.0)
+    step = min((b - a for a, b in pairwise(values)), default=1.0)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     decimals += abs(round(step, decimals) - step) > step / 100  # steps of 2.5
     return [f"{value:,.{decimals}f}" for value in values]

@@ -139,8 +139,8 @@ figure { margin: 0; padding: 12px 8px 4px; } .wide { margin-bottom: 12px; }
 figure > svg { display: block; width: 100%; height: auto; }
 svg text { font-size: 12px; fill: var(--soft); } svg .title { font-size: 14px; font-weight: 600; fill: var(--ink); }
 svg .key { fill: var(--ink); } .grid { stroke: var(--line); } .axis { stroke: var(--soft); stroke-opacity: 0.6; }
-.faint { stroke-opacity: 0.35; } .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; } .band { opacity: 0.22; }
-.level { stroke: var(--soft); stroke-dasharray: 2 4; }
+.line { fill: none; stroke-width: 1.8; stroke-linejoin: round; } .faint { stroke-opacity: 0.35; }
+.band { opacity: 0.22; } .level { stroke: var(--soft); stroke-dasharray: 2 4; }
 footer { margin-top: 16px; color: var(--soft); font-size: 14px; } a { color: var(--train); }
 """
 
