@@ -16,6 +16,8 @@ from neoxargs.tools.plan.words import count, duration, share, size
 WIDTH, LEFT, RIGHT, ROW = 1060, 120, 960, 38
 #: With more ranks than this a cell is a coloured square without words.
 WORDY = 256
+#: With more than this it is a small one.
+MANY = 2048
 #: Of more stages only these are drawn, and the rest counted.
 STAGES = 16
 
@@ -63,8 +65,9 @@ def ranks(plan: Plan) -> str:
     hosts = groupby(seats(plan.settled.resources, plan.layout), key=lambda seat: seat.host)
     frames = "".join(_host(host, list(members), plan, wordy) for host, members in hosts)
     in_row = min(plan.slots, 8)
-    width = 24 + in_row * ((32 if wordy else 9) + 5 / min(plan.layout.tensor, in_row))
-    grid = f'<div class="hosts{"" if wordy else " small"}" style="--frame: {width:.0f}px">{frames}</div>'
+    width = 24 + in_row * (32 + 5 / min(plan.layout.tensor, in_row))
+    dot = 9 if plan.layout.ranks <= MANY else 5
+    grid = f'<div class="hosts{"" if wordy else " small"}" style="--frame: {width:.0f}px; --dot: {dot}px">{frames}</div>'
     shown = range(min(plan.layout.pipe, STAGES))
     return grid + _legend([(f"stage {index}", style.of_stage(index, plan.layout.pipe)) for index in shown])
 

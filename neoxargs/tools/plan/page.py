@@ -16,8 +16,7 @@ from neoxargs.tools.plan.words import count, duration, share, size, verdict
 
 def html(plan: Plan, found: Sequence[Suggestion], files: Sequence[str]) -> str:
     """The whole document."""
-    devices = f"{plan.layout.ranks} {plan.target.device.name}{'s' * (plan.layout.ranks > 1)}"
-    title = f"{count(sum(plan.parts.values()))} parameters on {devices}"
+    title = f"{count(sum(plan.parts.values()))} parameters on {plan.layout.ranks} x {plan.target.device.name}"
     sections = "\n".join(_sections(plan, found))
     return f"""<!DOCTYPE html>
 <html lang="en">

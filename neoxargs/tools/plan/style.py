@@ -73,9 +73,10 @@ svg .inside { fill: #fff; font-size: 11px }
 .cell { color: var(--cell); font-size: 12px; font-variant-numeric: tabular-nums; line-height: 1.25; padding: 4px 0 5px;
   text-align: center; width: 32px }
 .cell small { display: block; font-size: 9px; letter-spacing: -.03em; opacity: .75 }
-.small .host { padding: 5px } .small .host h3 { display: none } .small .cells { gap: 2px } .small .hosts { gap: 6px }
-.small .cell { height: 9px; padding: 0; width: 9px } .small .group { border-radius: 2px }
-.hosts.small { gap: 6px }
+.hosts.small { display: flex; flex-wrap: wrap; gap: 4px }
+.small .host { border-radius: 4px; padding: 3px } .small .host h3 { display: none }
+.small .cells { flex-wrap: nowrap; gap: 1px } .small .group { border-radius: 2px; flex-wrap: nowrap }
+.small .cell { height: var(--dot); padding: 0; width: var(--dot) }
 .instead { align-items: center; border-top: 1px solid var(--line); display: flex; gap: 24px; padding: 10px 0 }
 .instead:first-of-type { border: 0; padding-top: 0 }
 .instead p { color: var(--soft) }
