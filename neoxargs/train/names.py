@@ -14,6 +14,8 @@ from neoxargs.train.model.layers import Make
 
 #: The one layer without a `Make`, and what its only member is called.
 FINAL_NORM, ITS_NORM = "final_norm", "norm."
+#: One module that every layer of a pipeline knows as its own.
+RELATIVE = "attention.relative."
 
 
 def named(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -40,4 +42,6 @@ def stage(pipeline: Any) -> Iterator[tuple[str, nn.Module, int]]:
 
 def in_gpt(path: str, name: str) -> str:
     """The name in GPT of a layer's weight."""
+    if name.startswith(RELATIVE):
+        return name.removeprefix("attention.")
     return f"{path}.{name.removeprefix(ITS_NORM) if path == FINAL_NORM else name}"

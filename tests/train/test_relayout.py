@@ -139,6 +139,9 @@ def special(root: str) -> dict[str, Any]:
     saved("zero3", zero(3))
     saved("sm3", Trial({"optimizer.type": "sm3", "optimizer.params.momentum": 0.9}))
     pipeline = Trial({"pipe_parallel_size": 1})
+    sharing = {"num_unique_layers": 1, "pos_emb": "rpe"}
+    saved("sharing", Trial(sharing))
+    loaded("sharing, pipeline", Trial(pipeline.config | sharing), "sharing")
     loaded("weights of zero3", pipeline, "zero3", no_load_optim=True)
     loaded("weights for zero3", zero(3), "zero3", no_load_optim=True)
     loaded("finetune", zero(1), "plain", finetune=True)
@@ -163,6 +166,10 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["more rows", "fewer rows"])
 def test_rows_that_pad_the_vocabulary_come_and_go(cases: dict[str, Any], name: str) -> None:
     assert cases[name] == pytest.approx(cases["plain"], abs=2e-6)
+
+
+def test_shared_weights_have_one_name(cases: dict[str, Any]) -> None:
+    assert cases["sharing, pipeline"] == pytest.approx(cases["sharing"], abs=2e-6)
 
 
 @pytest.mark.parametrize(
