@@ -119,13 +119,14 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     # 1-bit and 0/1 optimizers
     freeze_step: Natural = param(100_000, only_for=("onebitadam", "onebitlamb"))
     """Steps of ordinary, uncompressed training before communication is cut to one bit per value. A tenth to a quarter
-    of the run is usual."""
+    of the run is usual. Excludes ZeRO."""
 
     cuda_aware: bool = param(False, only_for=ONEBIT)
     """The MPI library can send GPU memory directly. Only read with `comm_backend_name: mpi`."""
 
     comm_backend_name: Literal["nccl", "mpi", "hccl", "compressed", "gloo"] = param("nccl", only_for=ONEBIT)
-    """What carries the compressed messages; `gloo` is for runs on the CPU."""
+    """What carries the compressed messages: `nccl` and `gloo` torch's own processes, the others code of DeepSpeed's.
+    train.py takes whichever of the first two the run has, on CPUs too, and can do no other."""
 
     var_freeze_step: Natural = param(100_000, only_for=("zerooneadam",))
     """Steps after which the mean of squares is no longer updated."""

@@ -22,6 +22,9 @@ from neoxargs.resolve.nodes import node_of, shown
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.declare import Contradiction, Rule
 
+#: Forms of Adam that in 2021 were written one beside the other, each narrower than the one before.
+ADAMS = ("adam", "cpu_adam", "cpu_torch_adam")
+
 
 class Unresolved(Problems):
     """A configuration that did not come to one; what of it is certain can be looked at for further problems."""
@@ -106,11 +109,11 @@ class _Completion:
     def rewrite(self, name: str, old: Value, target: str, today: Any) -> None:
         said = f"{name}: {shown(node_of(old.value))}"
         present = self.values.get(target) if target in self.given else None
-        if present is None:
+        if present is None or _is_narrower(today, present.value, target):
             where = f" ({old.source.where})" if old.source.where else ""
             self.values[target] = Value(today, Source("derived", text=f"`{said}`{where}", inputs=(name,)))
             self.given.add(target)
-        elif present.value != today:
+        elif present.value != today and not _is_narrower(present.value, today, target):
             now = f"{target}: {shown(node_of(present.value))}"
             what = f"{said} means {target}: {shown(node_of(today))} today, which contradicts {now}"
             self.report(Problem(what, hint=f"leave {name} out"), (name, target))
@@ -241,6 +244,13 @@ def _names(sentence: str, name: str) -> bool:
 def _prefixes(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _is_narrower(one: Any, other: Any, target: str) -> bool:
+    """`cpu_torch_adam: true` beside `optimizer: {type: Adam}` tells which Adam."""
+    if target != "optimizer.type" or not {str(one).lower(), str(other).lower()} <= set(ADAMS):
+        return False
+    return ADAMS.index(str(one).lower()) > ADAMS.index(str(other).lower())
 
 
 def _missing(parameter: Parameter) -> Problem:

@@ -4,8 +4,7 @@ The norm that gradients are clipped by: DeepSpeed takes "not split by tensor par
 other rank", so biases and norms of all pipeline stages but the first are left out of it, and tied embeddings count
 twice. A run with pipeline stages would be clipped otherwise than one without.
 
-The loss scale of fp16: gradients are divided by it, but the loss was never multiplied. So small gradients vanish,
-overflows pass unseen, and clipping never clips.
+The loss scale of fp16: see loss_scale.py.
 
 The first step in fp16 and bf16: to allocate the optimizer's state, DeepSpeed lets it step on zero gradients. That
 decays the weights once at the full learning rate, and Adam's bias corrections are one step ahead ever after.
@@ -18,8 +17,7 @@ Activation checkpointing on CPUs: a stream is asked for, which is never used and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -27,11 +25,15 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
+from neoxargs.train.loss_scale import Hysteresis, LossScale
 from neoxargs.train.mesh import Mesh
 
 
-def gradient_norm(gradients: Sequence[tuple[nn.Parameter, Tensor | None]], mesh: Mesh) -> Tensor:
-    """2-norm over all tensor and pipeline ranks, () in fp32; each weight counts once."""
+def gradient_norm(gradients: Sequence[tuple[nn.Parameter, Tensor | None]], mesh: Mesh, averaged: bool = True) -> Tensor:
+    """2-norm over all tensor and pipeline ranks, () in fp32; each weight counts once.
+
+    averaged: False where data parallel ranks keep gradients of their own; the norm is then their root mean square.
+    """
     mine = [gradient for weight, gradient in gradients if gradient is not None and _counts_here(weight, mesh)]
     total = torch.zeros((), device=gradients[0][0].device)
     if mine:
@@ -39,6 +41,9 @@ def gradient_norm(gradients: Sequence[tuple[nn.Parameter, Tensor | None]], mesh:
     for axis in (mesh.tensor, mesh.pipe):
         if axis.size > 1:
             torch.distributed.all_reduce(total, group=axis.group)
+    if not averaged and mesh.data.size > 1:
+        torch.distributed.all_reduce(total, group=mesh.data.group)
+        total /= mesh.data.size
     return total.sqrt()
 
 
@@ -70,7 +75,9 @@ def install(engine: Any, mesh: Mesh) -> None:
 
     engine.clip_fp32_gradients = lambda: _clip(engine, mesh)
     if isinstance(engine.optimizer, FP16_UnfusedOptimizer):
-        _replace_norm(engine.optimizer, _LossScale(engine), mesh)
+        arguments = engine.dynamic_loss_scale_args()
+        Hysteresis(engine.optimizer, arguments["delayed_shift"], arguments["consecutive_hysteresis"])
+        _replace_norm(engine, LossScale(engine), mesh)
         _forget_first_step(engine.optimizer)
 
 
@@ -83,15 +90,21 @@ def _counts_here(weight: nn.Parameter, mesh: Mesh) -> bool:
 
 def _clip(engine: Any, mesh: Mesh) -> None:
     weights = list(engine.module.parameters())
-    norm = gradient_norm([(weight, weight.grad) for weight in weights], mesh)
+    norm = gradient_norm([(weight, weight.grad) for weight in weights], mesh, _averages(engine))
     engine._global_grad_norm = norm
     factor = (engine.gradient_clipping() / (norm + 1e-6)).clamp(max=1.0)
     if norm.is_cuda or factor < 1:  # asking a GPU would make it wait
         torch._foreach_mul_([weight.grad for weight in weights if weight.grad is not None], factor)
 
 
-def _replace_norm(optimizer: Any, scale: _LossScale, mesh: Mesh) -> None:
+def _averages(engine: Any) -> bool:
+    """Does DeepSpeed average gradients over the data parallel ranks? 1-bit optimizers stop it at some step."""
+    return bool(engine.enable_backward_allreduce or getattr(engine, "pipeline_enable_backward_allreduce", False))
+
+
+def _replace_norm(engine: Any, scale: LossScale, mesh: Mesh) -> None:
     """The gradients are those of the fp32 copies, still multiplied by the loss scale."""
+    optimizer = engine.optimizer
     unscale_and_clip = optimizer.unscale_and_clip_grads
     pairs = [
         (weight, copy)
@@ -100,32 +113,12 @@ def _replace_norm(optimizer: Any, scale: _LossScale, mesh: Mesh) -> None:
     ]
 
     def with_our_norm(_: Tensor, apply_scale: bool = True) -> Any:
-        norm = gradient_norm([(weight, copy.grad) for weight, copy in pairs], mesh)
+        norm = gradient_norm([(weight, copy.grad) for weight, copy in pairs], mesh, _averages(engine))
         optimizer._global_grad_norm = norm / scale.used
         with scale.as_used():
             return unscale_and_clip(norm, apply_scale)
 
     optimizer.unscale_and_clip_grads = with_our_norm
-
-
-class _LossScale:
-    """Multiplies losses on their way to `engine.backward`; knows by what, for the scale moves before it is undone."""
-
-    def __init__(self, engine: Any) -> None:
-        self.state = engine.optimizer.loss_scale_config
-        self.used = 1.0
-        self.inner = engine.backward
-        engine.backward = self.backward
-
-    def backward(self, loss: Tensor) -> Any:
-        self.used = float(self.state.cur_scale) if self.state.use_grad_scaling else 1.0
-        return self.inner(loss * self.used)
-
-    @contextmanager
-    def as_used(self) -> Iterator[None]:
-        moved, self.state.cur_scale = self.state.cur_scale, self.used
-        yield
-        self.state.cur_scale = moved
 
 
 def _forget_first_step(optimizer: Any) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from neoxargs.launch.vocabulary import padded_vocab_size
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.train import corrections, optimizer, recompute
 from neoxargs.train.mesh import Mesh, Mpu
 from neoxargs.train.model import bias
@@ -182,23 +183,27 @@ def _partitioned_from_the_start(config: Config, json: dict[str, Any], mesh: Mesh
 
 def _initialize(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh) -> Any:
     groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
-    ours = optimizer.build(config, groups)
+    ours = optimizer.build(config, groups, mesh.data)
     pipelined = isinstance(module, PipelineModule)
+    onebit = is_onebit(config.optimizer.type or "")
     try:
-        engine, *_ = deepspeed.initialize(
-            model=module,
-            optimizer=ours,
-            model_parameters=groups,
-            lr_scheduler=None if config.scheduler.type else lambda base: _schedule(config, base),
-            mpu=None if pipelined else Mpu(mesh),
-            config=_settings(json, pipelined, ours is not None),
-        )
+        with ours.undivided() if onebit else nullcontext():  # type: ignore[union-attr]
+            engine, *_ = deepspeed.initialize(
+                model=module,
+                optimizer=ours,
+                model_parameters=groups,
+                lr_scheduler=None if config.scheduler.type else lambda base: _schedule(config, base),
+                mpu=None if pipelined else Mpu(mesh),
+                config=_settings(json, pipelined, ours is not None and not onebit),
+            )
     except (ValueError, ImportError, IndexError, RuntimeError) as error:
         if ours is None:  # DeepSpeed builds it from compiled code that is not there for every device
             raise Problems(
                 [Problem(f"optimizer.type ({config.optimizer.type}) cannot be used here: {error}")]
             ) from error
         raise
+    if onebit:  # it averages over the data parallel ranks itself
+        ours.attach(engine)  # type: ignore[union-attr]
     return engine
 
 

@@ -1,4 +1,4 @@
-"""The optimizer: torch's fused kernels for Adam and SGD, ours for what only GPT-NeoX has, DeepSpeed's for the rest.
+"""The optimizer: torch's fused kernels for Adam and SGD, ours for what torch lacks, DeepSpeed's for the rest.
 
 `Adam` decays weights directly (AdamW), as DeepSpeed's and therefore GPT-NeoX's does, unless `adam_w_mode: false`.
 """
@@ -13,7 +13,9 @@ from torch import nn
 
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.train import optimizers
+from neoxargs.train.mesh import ALONE, Axis
 
 ParameterGroups = list[dict[str, Any]]
 
@@ -29,9 +31,16 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> ParameterGroups:
     ]
 
 
-def build(config: Config, groups: ParameterGroups) -> torch.optim.Optimizer | None:
-    """The optimizer for these groups, or None where DeepSpeed builds it from its section `optimizer`."""
+def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.optim.Optimizer | None:
+    """The optimizer for these groups, or None where DeepSpeed builds it from its section `optimizer`.
+
+    data: the ranks over which 1-bit optimizers average by themselves.
+    """
     kind = (config.optimizer.type or "adam").lower()
+    if is_onebit(kind):
+        from neoxargs.train import onebit  # DeepSpeed's classes, which not every release has
+
+        return onebit.build(kind, groups, config.optimizer_params, data)
     if kind in ("adam", "adamw") and _in_host_memory(config):
         kind = "cpu_adam"
     make = _BUILDERS.get(kind)
@@ -85,6 +94,11 @@ def _lion(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optim
     return optimizers.Lion(groups, params.lr or 0.0, (beta1, beta2))
 
 
+def _lamb(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    bounds = params.min_coeff, params.max_coeff
+    return optimizers.Lamb(groups, **_moments(params), bounds=bounds, bias_correction=params.bias_correction)
+
+
 def _sm3(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
     eps = 1e-30 if params.eps is None else params.eps
     return optimizers.SM3(groups, params.lr or 0.0, params.momentum or 0.0, params.beta, eps)
@@ -106,6 +120,7 @@ _BUILDERS: dict[str, Callable[[ParameterGroups, OptimizerParams], torch.optim.Op
     "adamw": _adamw,
     "cpu_adam": _cpu_adam,
     "cpu_torch_adam": _adam,
+    "lamb": _lamb,
     "lion": _lion,
     "madgrad_wd": _madgrad,
     "sgd": _sgd,

@@ -44,11 +44,13 @@ class Process:
 
 
 #: What DeepSpeed makes torch warn of, on every rank, and nobody who runs it can change: names that torch gives up,
-#: and receive buffers that require a gradient (the pipeline takes what is written into them as new leaves).
+#: receive buffers that require a gradient (the pipeline takes what is written into them as new leaves), and torch 1's
+#: order of arguments.
 DEEPSPEEDS_OWN = (
     r".*_into_tensor` is deprecated",
     r".*_scatter_tensor` is deprecated",
     "c10d::.*autograd kernel was not registered",
+    r"This overload of add(cmul)?_ is deprecated",
 )
 
 

@@ -12,7 +12,7 @@ from small_gpt import small
 from torch import nn
 
 from neoxargs.train import optimizer
-from neoxargs.train.optimizers import SM3, Lion, Madgrad
+from neoxargs.train.optimizers import SM3, Lamb, Lion, Madgrad
 
 MAKE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "lion": lambda weights: Lion(weights, lr=0.02, weight_decay=0.01),
@@ -106,7 +106,8 @@ def test_madgrad_by_hand() -> None:
         ({"optimizer.type": "sm3"}, SM3),
         ({"optimizer.type": "madgrad_wd"}, Madgrad),
         ({"optimizer.type": "Lion"}, Lion),
-        ({"optimizer.type": "OneBitAdam"}, type(None)),
+        ({"optimizer.type": "Lamb"}, Lamb),
+        ({"optimizer.type": "Adagrad"}, type(None)),
     ],
 )
 def test_which_optimizer(written: dict[str, Any], kind: type) -> None:

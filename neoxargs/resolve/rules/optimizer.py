@@ -24,6 +24,37 @@ def is_onebit(kind: str) -> bool:
     return kind.lower() in ("onebitadam", "zerooneadam", "onebitlamb")
 
 
+@check
+def onebit_needs_whole_gradients(
+    optimizer__type: str, zero_optimization__stage: object, data_types__grad_accum_dtype: str | None, precision: str
+) -> Refusal:
+    """What is compressed is the momentum of every weight, which each rank must therefore have."""
+    if not is_onebit(optimizer__type):
+        return None
+    if zero_optimization__stage != 0:
+        sentence = f"optimizer.type ({optimizer__type}) and zero_optimization.stage ({zero_optimization__stage})"
+        return (
+            f"{sentence} exclude each other",
+            "write stage: 0; 1-bit optimizers need every gradient whole on each rank",
+        )
+    summed = data_types__grad_accum_dtype
+    if precision != "fp32" and summed is not None and "32" in summed:
+        sentence = f"optimizer.type ({optimizer__type}) and data_types.grad_accum_dtype ({summed})"
+        return f"{sentence} exclude each other in {precision}", "leave grad_accum_dtype out"
+    return None
+
+
+@check
+def zero_one_needs_somebody_to_average_with(
+    optimizer__type: str, gpus: int, model_parallel_size: int, pipe_parallel_size: int
+) -> Refusal:
+    """On its own, DeepSpeed's 0/1 Adam forgets the gradients of the steps on which it does not update the variance."""
+    ranks = gpus // (model_parallel_size * max(1, pipe_parallel_size))
+    if optimizer__type.lower() != "zerooneadam" or ranks > 1:
+        return None
+    return f"optimizer.type ({optimizer__type}) needs at least 2 data parallel ranks", "write type: Adam"
+
+
 def takes(kind: str, parameter: str) -> bool:
     """Does this type of optimizer have such a parameter?"""
     only_for = REGISTRY.parameters[f"optimizer.params.{parameter}"].only_for

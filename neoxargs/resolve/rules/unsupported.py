@@ -87,11 +87,11 @@ def _not_reported(config: Config) -> Iterator[Problem]:
 
 def _gone(config: Config) -> Iterator[Problem]:
     """A 1-bit optimizer and a DeepSpeed that no longer has any."""
-    from importlib.metadata import PackageNotFoundError, version
-
     kind = config.optimizer.type or ""
     if not is_onebit(kind):
         return
+    from importlib.metadata import PackageNotFoundError, version  # loads much, which other checks need not
+
     try:
         installed = version("deepspeed")
     except PackageNotFoundError:

@@ -97,3 +97,32 @@ def test_without_an_optimizer_it_is_adam_at_a_thousandth() -> None:
 
 def test_the_types_name_is_compared_without_case() -> None:
     assert configure("{optimizer_type: adam, optimizer: {type: Adam}}").optimizer.type == "Adam"
+
+
+@pytest.mark.shows("cpu-optimizer", "cpu_torch_adam", "onebitadam")
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("", "Adam"),
+        ("cpu_optimizer: true", "cpu_adam"),
+        ("cpu_torch_adam: true", "cpu_torch_adam"),
+        ("{cpu_optimizer: true, cpu_torch_adam: true}", "cpu_torch_adam"),
+        ("{cpu_torch_adam: true, cpu_optimizer: true}", "cpu_torch_adam"),
+        ("{cpu_optimizer: true, optimizer: {type: Adam, params: {lr: 0.001}}}", "cpu_adam"),
+        ("{cpu_torch_adam: true, optimizer: {type: Adam, params: {lr: 0.001}}}", "cpu_torch_adam"),
+        ("{cpu_torch_adam: false, optimizer: {type: Adam}}", "Adam"),
+        ("onebitadam: true", "OneBitAdam"),
+        ("{onebitadam: true, optimizer: {type: OneBitAdam}}", "OneBitAdam"),
+    ],
+)
+def test_old_switches_choose_the_optimizer(text: str, kind: str) -> None:
+    config = configure(text)
+    assert (config.optimizer.type, config.optimizer_options.optimizer_type) == (kind, kind)
+
+
+@pytest.mark.parametrize("text", ["onebitadam: true, optimizer: {type: Adam}", "sm3: true, optimizer_type: lion"])
+def test_old_switches_contradict_another_optimizer(text: str) -> None:
+    with pytest.raises(Problems) as caught:
+        configure(f"{{{text}}}")
+    (problem,) = caught.value.problems
+    assert "contradicts" in problem.what or "two values" in problem.what

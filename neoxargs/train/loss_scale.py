@@ -1,0 +1,74 @@
+"""The loss scale of fp16 without ZeRO, where DeepSpeed 0.19 has only half of it: put right from outside.
+
+Gradients are divided by it, but the loss was never multiplied: small gradients vanish, overflows pass unseen, and
+clipping never clips. And every overflow halves it, whatever `hysteresis` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class LossScale:
+    """Multiplies losses on their way to `engine.backward`; knows by what, for the scale moves before it is undone."""
+
+    def __init__(self, engine: Any) -> None:
+        self.state = engine.optimizer.loss_scale_config
+        self.used = 1.0
+        if hasattr(engine, "_INSTRUCTION_MAP"):
+            _scale_in_pipeline(engine, self)
+        else:
+            backward = engine.backward
+            engine.backward = lambda loss: backward(loss * self.next())
+
+    def next(self) -> float:
+        """What the loss of the backward pass about to begin is multiplied by."""
+        self.used = float(self.state.cur_scale) if self.state.use_grad_scaling else 1.0
+        return self.used
+
+    @contextmanager
+    def as_used(self) -> Iterator[None]:
+        moved, self.state.cur_scale = self.state.cur_scale, self.used
+        yield
+        self.state.cur_scale = moved
+
+
+class Hysteresis:
+    """Lets so many overflows pass before the scale is halved; counts as DeepSpeed's scaler of ZeRO does."""
+
+    def __init__(self, optimizer: Any, overflows: int, consecutive: bool) -> None:
+        self.state, self.update = optimizer.loss_scale_config, optimizer._update_scale
+        self.overflows = self.left = overflows
+        self.consecutive = consecutive
+        if self.state.dynamic_loss_scale:
+            optimizer._update_scale = self
+
+    def __call__(self, overflow: bool) -> None:
+        before = self.state.cur_scale
+        if overflow and self.left > 1:
+            self.left -= 1
+            self.state.last_overflow_iter = self.state.cur_iter
+            self.state.cur_iter += 1
+            return
+        if overflow and before == self.state.min_loss_scale:
+            raise OverflowError(f"the gradient overflows fp16 at the smallest loss scale ({before:g})")
+        self.update(overflow)
+        if not overflow and (self.consecutive or self.state.cur_scale > before):
+            self.left = self.overflows
+
+
+def _scale_in_pipeline(engine: Any, scale: LossScale) -> None:
+    """The pipeline engine looks its methods up in a table; the loss is the last stage's, the gradients everybody's."""
+    from deepspeed.runtime.pipe.schedule import BackwardPass
+
+    backward = engine._INSTRUCTION_MAP[BackwardPass]
+
+    def scaled(here: Any, buffer_id: int) -> None:
+        factor = scale.next()
+        if here.is_last_stage():
+            here.loss = here.loss * factor
+        backward(here, buffer_id)
+
+    engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, BackwardPass: scaled}
