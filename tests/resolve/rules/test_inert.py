@@ -25,7 +25,6 @@ EXPERTS = "only a mixture of experts reads it, which train.py does not have"
     [
         ("mask_prob: 0.2", "mask_prob (0.2) has no effect: only BERT, ICT and REALM read it"),
         ("DDP_impl: torch", 'DDP_impl ("torch") has no effect: DeepSpeed averages the gradients in place of either'),
-        ("rpe_causal: true", "rpe_causal (true) has no effect: a GPT never looks ahead"),
         ("pipeline: {seed_layers: true}", "pipeline.seed_layers (true) has no effect: DeepSpeed does not read it"),
         ("expert_parallel: {top_k: 2}", f"expert_parallel.top_k (2) has no effect: {EXPERTS}"),
         ("bf16: {enabled: true, loss_scale: 4}", "bf16.loss_scale (4.0) has no effect: bfloat16 needs no loss scaling"),
