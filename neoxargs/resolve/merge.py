@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import REGISTRY, Group, Parameter, normal
+from neoxargs.registry.history import NEWEST
 from neoxargs.resolve.check import Mismatch, conform
 from neoxargs.resolve.compose import Text, compose, compose_set, twice
 from neoxargs.resolve.config import Source, Value
@@ -72,6 +73,16 @@ def draft(texts: Sequence[Text], overrides: Sequence[str] = ()) -> Draft:
         files.readable,
         {**files.sections, **sets.sections},
     )
+
+
+def draft_of(tree: Mapping) -> Draft:
+    """A tree that was not read from YAML, flattened and checked like a file; it speaks today's dialect."""
+    layer = _Layer("file")
+    layer.mapping(tree)
+    return Draft(
+        layer.values, frozenset(layer.sections), layer.problems, Dialect(NEWEST, "it is no file of GPT-NeoX"),
+        frozenset(layer.auto), frozenset(layer.broken), True, layer.sections,
+    )  # fmt: skip
 
 
 @dataclass

@@ -12,10 +12,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from neoxargs.problems import Problem, Problems, listed, render
+from neoxargs.problems import Place, Problem, Problems, listed, render
 from neoxargs.resolve import Text, read_files
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.tools.check import as_json as problem_as_json
+from neoxargs.tools.migrate_deepspeed import chosen, converted, is_deepspeeds, versions
+from neoxargs.tools.migrate_lax import blocks
 from neoxargs.tools.migrate_neox import Change, migrate
 from neoxargs.tools.migrate_write import changed, diff, write_all
 
@@ -26,10 +28,17 @@ shown as a diff until --write is said; files that belong together are given toge
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line of this verb has besides --json."""
     add = parser.add_argument
-    add("files", metavar="SOURCE", nargs="+", help="YAML files of GPT-NeoX that belong together")
+    add("files", metavar="SOURCE", nargs="+", help="YAML of GPT-NeoX, or one file of DeepSpeed")
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which SOURCEs are looked for first")
     add("--to", metavar="|".join(NAMES), type=_dialect, default="neox-2026", help="the dialect to write")
+    add("--from", dest="source", choices=SOURCES, help="what SOURCE is, if it is taken for something else")
+    add("--choose", metavar="N", type=int, help="of several configurations in one file, the N-th")
+    add("-o", "--output", metavar="FILE", help="where the new YAML goes, instead of stdout")
     add("--write", action="store_true", help="write the files, all of them or none")
+
+
+#: What a SOURCE can be.
+SOURCES = ("neox", "deepspeed")
 
 
 def _dialect(text: str) -> str:
@@ -41,12 +50,50 @@ def _dialect(text: str) -> str:
 def report(wish: argparse.Namespace) -> int:
     """Migrate, show and perhaps write; returns the exit code."""
     try:
-        return _neox(wish, read_files(wish.files, wish.conf_dir))
+        texts = read_files(wish.files, wish.conf_dir)
+        source = wish.source or guessed(texts[0])
+        if source == "neox":
+            return _neox(wish, texts)
+        return _new_file(wish, texts)
     except Problems as stop:
         if not wish.json:
             raise
         _print({"ok": False, "problems": [problem_as_json(problem) for problem in stop.problems]})
         return 1
+
+
+def guessed(text: Text) -> str:
+    """What a file is: YAML by its name, or else by what stands in it."""
+    if text.name.endswith((".yml", ".yaml")):
+        return "neox"
+    try:
+        found = blocks(text)
+    except Problems:
+        return "deepspeed"
+    return "deepspeed" if found and all(is_deepspeeds(block.tree) for block in found) else "neox"
+
+
+def _new_file(wish: argparse.Namespace, texts: list[Text]) -> int:
+    """From a file that is not ours to YAML on stdout or in a new file."""
+    if len(texts) > 1:
+        raise Problems([Problem("one file of DeepSpeed at a time becomes YAML", Place(texts[1].name, 0, 0))])
+    (text,) = texts
+    found = versions(blocks(text))
+    if not found:
+        hint = "a configuration is `{ ... }`, beginning on a line of its own"
+        raise Problems([Problem("there is no configuration in this file", Place(text.name, 0, 0), hint)])
+    result = converted(chosen(found, wish.choose, text.name), text.name)
+    if wish.output:
+        write_all([Text(wish.output, result.text)], replace=wish.write)
+    if wish.json:
+        facts = {"text": result.text, "changes": [_as_json(change) for change in result.changes]}
+        _print({**_told(result.problems), **facts, "written": bool(wish.output)})
+        return 0
+    if not wish.output:
+        print(result.text, end="")
+    lines = [_line(change) for change in result.changes] + [render(result.problems)] * bool(result.problems)
+    print("\n".join([*lines, *([f"{wish.output} written"] if wish.output else [])]), file=sys.stderr)
+    return 0
 
 
 def _neox(wish: argparse.Namespace, texts: list[Text]) -> int:
