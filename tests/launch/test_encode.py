@@ -68,6 +68,7 @@ def test_a_name_nobody_knows_is_a_problem():
         encode.config_from_values({"no_such_name": 1})
 
 
+@pytest.mark.shows("local_rank")
 def test_rank_arguments_come_back_from_script_arguments():
     config = resolved()
     argv = ["--local_rank=3", *encode.script_arguments(config), "--mine", "7"]
@@ -75,6 +76,7 @@ def test_rank_arguments_come_back_from_script_arguments():
     assert arguments.config.shape.hidden_size == 64
     assert arguments.deepspeed == json.loads(json.dumps(split.deepspeed_json(config)))
     assert (arguments.local_rank, arguments.rest) == (3, ("--mine", "7"))
+    assert encode.parse_rank_arguments(argv[1:]).local_rank == 0
 
 
 def test_both_spellings_of_options_are_read():

@@ -23,6 +23,7 @@ def written(tmp_path: Path):
     return settled
 
 
+@pytest.mark.shows("model-parallel-size", "pipe-parallel-size", "num_gpus", "include")
 @pytest.mark.parametrize(
     ("text", "ranks"),
     [

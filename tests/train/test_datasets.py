@@ -1,5 +1,6 @@
 """Token files to batches: what each part holds, in which order, and that no layout changes it."""
 
+import multiprocessing
 import os
 import warnings
 from collections import Counter
@@ -74,12 +75,30 @@ def one_process() -> Mesh:
 
 
 class TestParts:
+    @pytest.mark.shows("data-path")
+    def test_data_path_names_what_is_read(self, tmp_path) -> None:
+        for offset in (0, 100):
+            prefix = numbered(tmp_path / f"data{offset}", 9, offset)
+            loader = build_datasets(config(tmp_path, data_path=prefix, split="1"), TOKENIZER, one_process())
+            assert seen(loader.parts["train"]) == set(range(offset, offset + 9))
+
+    @pytest.mark.shows("seq-length")
+    def test_samples_are_as_long_as_seq_length(self, tmp_path) -> None:
+        prefix = numbered(tmp_path / "data", 100)
+        for length in (SEQ, 2 * SEQ):
+            loader = build_datasets(config(tmp_path, data_path=prefix, seq_length=length), TOKENIZER, one_process())
+            assert next(loader.train(0)).tokens.shape == (2, length)
+
+    @pytest.mark.shows("split")
     def test_split_divides_documents_by_its_proportions(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 100)
         loader = build_datasets(config(tmp_path, data_path=prefix, split="80,15,5"), TOKENIZER, one_process())
         assert seen(loader.parts["train"]) == set(range(80))
         assert seen(loader.parts["validation"]) == set(range(80, 95))
         assert seen(loader.parts["test"]) == set(range(95, 100))
+        half = build_datasets(config(tmp_path, data_path=prefix, split="1,1"), TOKENIZER, one_process())
+        assert seen(half.parts["validation"]) <= set(range(50, 100))
+        assert not half.has("test")
 
     @pytest.mark.parametrize(
         ("split", "shares"),
@@ -106,8 +125,10 @@ class TestParts:
         assert seen(loader.parts["validation"]) == set(range(10, 19))
         assert seen(loader.parts["test"]) == set(range(20, 29))
 
+    @pytest.mark.shows("eval-iters")
     def test_no_evaluation_no_data_for_it(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 100)
+        assert build_datasets(config(tmp_path, data_path=prefix), TOKENIZER, one_process()).has("validation")
         loader = build_datasets(config(tmp_path, data_path=prefix, eval_iters=0), TOKENIZER, one_process())
         assert loader.has("train") and not loader.has("validation") and not loader.has("test")
         assert loader.held_out("validation") is None
@@ -205,6 +226,7 @@ class TestOrder:
         assert self.global_batches(samples, 2, 3, consumed=12, count=2) == whole[1:]
         assert whole[0] != whole[1]
 
+    @pytest.mark.shows("seed")
     def test_the_seed_decides(self, tmp_path) -> None:
         chosen = [Source(numbered(tmp_path / "data", 60))]
         orders = []
@@ -223,6 +245,17 @@ class TestOrder:
         loader = build_datasets(config(tmp_path, data_path=prefix), TOKENIZER, one_process())
         first, second = (next(loader.held_out("validation")).tokens for _ in range(2))
         assert torch.equal(first, second)
+
+    @pytest.mark.shows("num-workers")
+    @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork, Python 3.12
+    def test_so_many_processes_read_ahead(self, tmp_path) -> None:
+        prefix, here = numbered(tmp_path / "data", 100), len(multiprocessing.active_children())
+        for workers in (0, 1, 2):
+            options = config(tmp_path, data_path=prefix, num_workers=workers)
+            running = build_datasets(options, TOKENIZER, one_process()).train(0)
+            assert next(running).tokens.shape == (2, SEQ)
+            assert len(multiprocessing.active_children()) == here + workers
+            del running
 
     @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork, Python 3.12
     def test_workers_change_nothing(self, samples) -> None:
@@ -249,8 +282,11 @@ class TestSamples:
         assert batch.tokens.dtype == batch.labels.dtype == torch.int64
         assert torch.equal(batch.labels, batch.tokens + 1)
 
+    @pytest.mark.shows("eod-mask-loss")
     def test_eod_mask_loss_takes_out_what_follows_the_end_of_a_document(self, tmp_path) -> None:
         prefix = token_file(tmp_path / "data", [[1, 2, 3, 256]] * 40)
+        plain = made([Source(prefix)], 9, sampling(tmp_path))
+        assert not (next(batches(plain, 0, Axis(), 9)).labels == IGNORED).any()
         masked = made([Source(prefix)], 9, sampling(tmp_path, eod_mask_loss=True))
         tokens, labels = next(batches(masked, 0, Axis(), 9))
         assert torch.equal(labels == IGNORED, tokens == 256)
@@ -262,6 +298,26 @@ class TestSamples:
         options = {"data_path": prefix, "data_impl": implementation, "mmap_warmup": True, "split": "1"}
         loader = build_datasets(config(tmp_path, **options), TOKENIZER, one_process())
         assert seen(loader.parts["train"]) == set(range(40))
+
+    @pytest.mark.shows("data-impl")
+    def test_data_impl_maps_files_or_reads_them(self, tmp_path) -> None:
+        readers = {}
+        for implementation in ("infer", "mmap", "cached", "lazy"):
+            how = sampling(tmp_path, data_impl=implementation)
+            prefix = numbered(tmp_path / "data", 40)
+            made([Source(prefix)], 9, how)
+            readers[implementation] = type(how.files[prefix].bin_reader).__name__
+        mapped, read = "_MMapBinReader", "_FileBinReader"
+        assert readers == {"infer": mapped, "mmap": mapped, "cached": read, "lazy": read}
+
+    @pytest.mark.shows("mmap-warmup")
+    def test_mmap_warmup_reads_the_file_once(self, tmp_path, monkeypatch) -> None:
+        through: list[Path] = []
+        monkeypatch.setattr(datasets, "_read_through", through.append)
+        prefix = numbered(tmp_path / "data", 40)
+        for warm in (False, True):
+            made([Source(prefix)], 9, sampling(tmp_path, mmap_warmup=warm))
+            assert through == [Path(f"{prefix}.bin")] * warm
 
 
 class TestProblems:

@@ -37,14 +37,22 @@ def parts() -> dict[str, dict[str, Tensor]]:
     return found
 
 
+@pytest.mark.shows("model-parallel-size", "pipe-parallel-size")
 def test_the_same_on_every_layout() -> None:
+    """Tensor parallel ranks hold half of each matrix, pipeline stages half of the layers."""
     whole, ranks = one_process(), run_ranks(parts, 4)
+    rows, last = whole["layers.0.mlp.dense_h_to_4h.weight"].shape[0], "layers.1.mlp.dense_h_to_4h.weight"
+    halves = [rank["tensor and data"]["layers.0.mlp.dense_h_to_4h.weight"].shape[0] for rank in ranks]
+    assert halves == [rows // 2] * 4
+    assert [last in rank["tensor and data"] for rank in ranks] == [True] * 4
+    assert [last in rank["pipe and data"] for rank in ranks] == [False, False, True, True]
     for layout in LAYOUTS:
         found = join([rank[layout] for rank in ranks], whole)
         for name, value in whole.items():
             assert torch.equal(found[name], value), (layout, name)
 
 
+@pytest.mark.shows("seed")
 def test_another_seed_gives_other_weights() -> None:
     first, second = one_process(1), one_process(2)
     drawn = [name for name, value in first.items() if value.std() > 0]

@@ -107,7 +107,19 @@ def happened(run: Loop, *kinds: str) -> list[tuple[Any, ...]]:
     return [event for event in recorder.events if not kinds or event[0] in kinds]
 
 
+@pytest.mark.shows("train-iters")
+def test_training_takes_train_iters_steps() -> None:
+    for iterations in (2, 6):
+        run = loop(train_iters=iterations)
+        assert run.run().iteration == iterations
+        assert happened(run, "step") == [("step", i + 1) for i in range(iterations)]
+
+
+@pytest.mark.shows("eval-interval")
 def test_evaluations_at_the_interval_and_once_at_the_end() -> None:
+    never = loop(eval_interval=0)
+    never.run()
+    assert happened(never, "validation") == [("validation", 6)]
     run = loop(eval_interval=3)
     assert run.run() == Outcome(6, "", None)
     assert happened(run) == [

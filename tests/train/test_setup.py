@@ -70,6 +70,22 @@ def test_quiet_swallows_what_is_printed_and_restores(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "kept\n"
 
 
+@pytest.mark.shows("distributed-backend")
+@pytest.mark.usefixtures("threads")
+def test_the_backend_is_as_chosen_on_gpus_and_gloo_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def joined(backend: str, device: str) -> str:
+        chosen: list[str] = []
+        monkeypatch.setattr(setup, "_device", lambda _: torch.device(device))
+        monkeypatch.setattr(setup, "connect", chosen.append)
+        setup.start(backend, seed=1)
+        return chosen[0]
+
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert [joined(backend, "cuda") for backend in ("nccl", "gloo", "mpi")] == ["nccl", "gloo", "mpi"]
+    assert [joined(backend, "cpu") for backend in ("nccl", "gloo")] == ["gloo", "gloo"]
+
+
 def alone() -> setup.Process:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR"):
         del os.environ[name]

@@ -58,6 +58,24 @@ def test_there_and_back(gpt2, index) -> None:
     assert tokenizer.vocab_size == vocabulary_size(given.tokenizer_type, given.vocab_file)
 
 
+@pytest.mark.shows("tokenizer-type", "vocab-file", "merge-file")
+def test_type_and_files_decide_the_numbers(gpt2, tmp_path) -> None:
+    def numbers(*given) -> list[int]:
+        return build_tokenizer(options(*given)).tokenize("hello there")
+
+    vocabulary, merges = json.loads((gpt2 / "vocab.json").read_text()), gpt2 / "merges.txt"
+    h, e = vocabulary["h"], vocabulary["e"]
+    swapped, none = tmp_path / "vocab.json", tmp_path / "merges.txt"
+    swapped.write_text(json.dumps(vocabulary | {"h": e, "e": h}))
+    none.write_text("#version: 0.2\n")
+    whole = numbers("GPT2BPETokenizer", gpt2 / "vocab.json", merges)
+    letters = numbers("GPT2BPETokenizer", gpt2 / "vocab.json", none)
+    assert numbers("ByteLevelTokenizer") == list(b"hello there")
+    assert len(whole) < len(letters) == len("hello there")
+    assert letters[:2] == [h, e]
+    assert numbers("GPT2BPETokenizer", swapped, none)[:2] == [e, h]
+
+
 def test_bytes_are_their_own_ids_and_257_is_the_vocabulary() -> None:
     tokenizer = build_tokenizer(options("ByteLevelTokenizer"))
     assert tokenizer.tokenize("aé") == [97, 0xC3, 0xA9]

@@ -79,6 +79,17 @@ def test_console_says_what_is_unusual(tmp_path: Path) -> None:
     assert lines[-1] == "stopped after iteration 4: exit_interval"
 
 
+@pytest.mark.shows("log-interval")
+def test_a_line_every_so_many_iterations(tmp_path: Path) -> None:
+    def logged(interval: int) -> list[str]:
+        lines: list[str] = []
+        play(Console(interval, lines.append), tmp_path)
+        return [text.partition("/")[0] for text in lines if text.startswith("iteration")]
+
+    assert logged(1) == [f"iteration {number}" for number in (1, 2, 3, 4)]
+    assert logged(3) == ["iteration 3", "iteration 4"]
+
+
 def test_console_says_that_all_iterations_are_done_already(tmp_path: Path) -> None:
     lines: list[str] = []
     play(Console(2, lines.append), tmp_path, start=4)
