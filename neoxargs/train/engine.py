@@ -23,7 +23,7 @@ from neoxargs.launch.vocabulary import padded_vocab_size
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.optimizer import is_onebit
-from neoxargs.train import corrections, optimizer, recompute
+from neoxargs.train import breakdown, corrections, optimizer, recompute
 from neoxargs.train.mesh import Mesh, Mpu
 from neoxargs.train.model import bias
 from neoxargs.train.model.gpt import GPT, layers
@@ -32,8 +32,6 @@ from neoxargs.train.model.loss import Loss, Vocabulary
 from neoxargs.train.schedule import Curve, Schedule
 from neoxargs.train.setup import quiet
 
-#: GPT-NeoX's default; with any other number DeepSpeed prints as well.
-STEPS_PER_PRINT = ("steps_per_print", 10)
 #: (tokens, labels), each (batch, seq).
 MicroBatch = tuple[Tensor, Tensor]
 
@@ -57,6 +55,7 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
             _pipeline(config, vocabulary, make, mesh) if pipelined else _plain(config, json, vocabulary, make, mesh)
         )
         engine = _initialize(config, json, module, mesh)
+    breakdown.install(engine, json, pipelined)
     if not engine.zero_optimization():
         corrections.install(engine, mesh)
         if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back to send it nowhere
@@ -120,7 +119,9 @@ class Plain:
             self.deepspeed.backward(loss)
             self.deepspeed.step()
             losses.append(loss.detach())
-        return _result(self.deepspeed, self._mean(losses))
+        result = _result(self.deepspeed, self._mean(losses))
+        breakdown.record(self.deepspeed, result.loss)
+        return result
 
     @torch.no_grad()
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
@@ -194,7 +195,7 @@ def _initialize(config: Config, json: dict[str, Any], module: nn.Module, mesh: M
                 model_parameters=groups,
                 lr_scheduler=None if config.scheduler.type else lambda base: _schedule(config, base),
                 mpu=None if pipelined else Mpu(mesh),
-                config=_settings(json, pipelined, ours is not None and not onebit),
+                config=_settings(breakdown.settings(json, config), pipelined, ours is not None and not onebit),
             )
     except (ValueError, ImportError, IndexError, RuntimeError) as error:
         if ours is None:  # DeepSpeed builds it from compiled code that is not there for every device
@@ -208,8 +209,8 @@ def _initialize(config: Config, json: dict[str, Any], module: nn.Module, mesh: M
 
 
 def _settings(json: dict[str, Any], pipelined: bool, ours: bool) -> dict[str, Any]:
-    """DeepSpeed's configuration: our optimizers may be used with ZeRO, and our log lines take the place of its own."""
-    settings = {key: value for key, value in json.items() if (key, value) != STEPS_PER_PRINT}
+    """DeepSpeed's configuration: our optimizers may be used with ZeRO."""
+    settings = dict(json)
     if ours and _shares_out_anyway(json, pipelined):
         settings["zero_optimization"] = {**json.get("zero_optimization", {}), "stage": 1}
     return {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, **settings}
