@@ -11,6 +11,7 @@ from small_gpt import VOCABULARY
 
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.unsupported import unsupported
 
 #: What is asked of the engine.
 ASKED = (
@@ -107,3 +108,19 @@ def test_the_engine_reports_what_was_written(reported: dict[str, Reported], text
     before, after = reported[BESIDE.get(text, "")], reported[with_company(text)]
     for name, value in CHANGES[text].items():
         assert after[name] == value != before[name], name
+
+
+@pytest.mark.shows("amp")
+def test_amp_reaches_deepspeed_in_other_scripts_and_is_refused_for_ours() -> None:
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    from neoxargs.launch.split import deepspeed_json
+
+    before, after = resolved(""), resolved("amp: {enabled: true, opt_level: O2}")
+    read = [DeepSpeedConfig(deepspeed_json(config)) for config in (before, after)]
+    assert [config.amp_enabled for config in read] == [False, True]
+    assert [config.amp_params for config in read] == [False, {"opt_level": "O2"}]
+    assert unsupported(before) == []
+    (refusal,) = unsupported(after)
+    assert (refusal.severity, refusal.what) == ("error", "amp.enabled (true) is not built into train.py yet")
+    assert refusal.where and refusal.where.line == 8
