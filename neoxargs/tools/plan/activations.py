@@ -178,13 +178,13 @@ def _mlp(sizes: Sizes) -> int:
 
 
 def _ends(sizes: Sizes, stage: Stage, recomputed: bool) -> int:
-    """The embedding's tokens and dropout, the final norm's input, and what goes to the next stage."""
+    """The embedding's tokens and dropout, and the final norm's input."""
     first = sizes.tokens * 8 + (0 if recomputed and _pipeline(sizes) else sizes.mask) if stage.first else 0
-    if stage.first and recomputed and _pipeline(sizes):
-        first += checkpoint(sizes)  # positions are a layer of the pipeline, with a checkpoint of its own
+    if stage.first and recomputed and _pipeline(sizes) and sizes.mask:
+        first += checkpoint(sizes)  # positions are a layer of the pipeline, with a checkpoint if there is what to keep
     if not stage.last:
-        return first + sizes.hidden
-    return first + sizes.hidden + (0 if recomputed and _pipeline(sizes) else _inside_norm(sizes))
+        return first
+    return first + sizes.stream + (0 if recomputed and _pipeline(sizes) else _inside_norm(sizes))
 
 
 def _pipeline(sizes: Sizes) -> bool:

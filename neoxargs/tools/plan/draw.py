@@ -67,7 +67,9 @@ def ranks(plan: Plan) -> str:
     in_row = min(plan.slots, 8)
     width = 24 + in_row * (32 + 5 / min(plan.layout.tensor, in_row))
     dot = 9 if plan.layout.ranks <= MANY else 5
-    grid = f'<div class="hosts{"" if wordy else " small"}" style="--frame: {width:.0f}px; --dot: {dot}px">{frames}</div>'
+    grid = (
+        f'<div class="hosts{"" if wordy else " small"}" style="--frame: {width:.0f}px; --dot: {dot}px">{frames}</div>'
+    )
     shown = range(min(plan.layout.pipe, STAGES))
     return grid + _legend([(f"stage {index}", style.of_stage(index, plan.layout.pipe)) for index in shown])
 

@@ -122,9 +122,9 @@ def _all_kept(sizes: Sizes, stage: Stage) -> int:
 
 
 def _pipe_buffers(held: States, sizes: Sizes) -> int:
-    """A gradient that arrives from the next stage, and the one that leaves for the one before."""
-    neighbours = (not held.stage.first) + (not held.stage.last)
-    return neighbours * sizes.hidden
+    """What waits to be sent to the next stage or was; a gradient that arrives from it, and one that leaves."""
+    before, after = not held.stage.first, not held.stage.last
+    return (before + after + after * activations.in_flight(held.config, held.stage)) * sizes.hidden
 
 
 def _overhead(config: Config, parts: Bytes, kind: str) -> int:
