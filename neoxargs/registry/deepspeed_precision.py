@@ -21,7 +21,7 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     enabled: bool = param(False)
     """Compute in fp16. `precision: fp16` says the same; excludes `bf16.enabled`."""
 
-    auto_cast: bool = param(False)
+    auto_cast: bool = param(False, effect="none", because="what goes into a GPT are whole numbers")
     """Cast floating point inputs of the model to fp16."""
 
     loss_scale: NonNegative = param(0.0)

@@ -46,7 +46,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
     return_logits: bool = param(False)
     """Adds the logits of the generated tokens to every sample."""
 
-    recompute: bool = param(False)
+    recompute: bool = param(False, effect="none", because="generate.py always does")
     """Runs the whole sequence again for every new token instead of keeping keys and values. Slow; needs no cache."""
 
     precompute_model_name: str | None = param(
