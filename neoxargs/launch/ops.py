@@ -25,9 +25,9 @@ TIME_LIMIT = 15 * 60
 QUIET = 120
 
 #: optimizer.type -> the op it runs on when its states stay on the device, and when they are offloaded to the CPU.
-#: (Adam on the device is PyTorch's own.)
-_OPS = {"adam": ("", "cpu_adam"), "adamw": ("", "cpu_adam"), "adagrad": ("", "cpu_adagrad"),
-        "lion": ("fused_lion", "cpu_lion"), "lamb": ("fused_lamb", "fused_lamb")}  # fmt: skip
+#: (Adam on the device is PyTorch's own; Lion and Lamb are plain torch.)
+_OPS = {"adam": ("", "cpu_adam"), "adamw": ("", "cpu_adam"), "cpu_adam": ("cpu_adam", "cpu_adam"),
+        "adagrad": ("", "cpu_adagrad")}  # fmt: skip
 
 Say = Callable[[str], None]
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from neoxargs.problems import Problem, Problems
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.optimizer import is_onebit
@@ -43,6 +44,10 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
         return onebit.build(kind, groups, config.optimizer_params, data)
     if kind in ("adam", "adamw") and _in_host_memory(config):
         kind = "cpu_adam"
+    on_gpu = any(weight.is_cuda for group in groups for weight in group["params"])
+    if kind == "cpu_adam" and config.offload_optimizer.device == "none" and on_gpu:
+        hint = "write zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}, or type: Adam"
+        raise Problems([Problem("optimizer.type (cpu_adam) needs the optimizer's state in main memory", hint=hint)])
     make = _BUILDERS.get(kind)
     return make(groups, config.optimizer_params) if make else None
 

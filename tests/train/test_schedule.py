@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from small_gpt import small
 
 from neoxargs.problems import Problems
 from neoxargs.train.schedule import Curve, Schedule
@@ -71,6 +72,20 @@ def test_a_checkpoint_with_another_curve_is_a_problem_that_names_every_differenc
     assert "lr is 0.001 here and 0.002 in the checkpoint" in str(raised.value)
     assert "style is linear here and cosine in the checkpoint" in str(raised.value)
     assert "override_lr_scheduler" in str(raised.value)
+
+
+@pytest.mark.shows("override-lr-scheduler", "use-checkpoint-lr-scheduler")
+@pytest.mark.parametrize(("switch", "lr"), [("override_lr_scheduler", 1e-3), ("use_checkpoint_lr_scheduler", 2e-3)])
+def test_a_switch_says_whose_schedule_a_resumed_run_follows(switch: str, lr: float) -> None:
+    from neoxargs.train import engine  # loads DeepSpeed
+
+    saved = Schedule(optimizer(), replace(CURVE, lr=2e-3)).state_dict() | {"iteration": 10}
+    ours = {"lr": 1e-3, "min_lr": 1e-5, "warmup": 10 / 110, "lr_decay_iters": 110}
+    resumed = engine._schedule(small(**ours, **{switch: True}), optimizer())
+    resumed.load_state_dict(saved)
+    assert (resumed.iteration, resumed.get_lr()[0]) == (10, lr)
+    with pytest.raises(Problems):
+        engine._schedule(small(**ours), optimizer()).load_state_dict(saved)
 
 
 @pytest.mark.parametrize(("reload", "lr"), [("ours", 1e-3), ("theirs", 2e-3)])
