@@ -11,6 +11,7 @@ Refusal = tuple[str, str] | None
 #: DeepSpeed's schedules that rise from a lowest to a highest rate, and those that end after a number of steps.
 RISING = ("WarmupLR", "WarmupDecayLR")
 ENDING = ("WarmupDecayLR", "WarmupCosineLR")
+WARMING = (*RISING, "WarmupCosineLR")
 
 
 @derive
@@ -63,8 +64,8 @@ def scheduler__params__warmup_num_steps(
     scheduler__type: str | None, written: Collection[str], auto: Collection[str], train_iters: int, warmup: float
 ) -> int | None:
     """warmup x train_iters"""
-    asked = "scheduler.params.warmup_num_steps" in auto or "scheduler.type" not in written
-    return max(1, int(train_iters * warmup)) if scheduler__type and asked else None
+    asked = "scheduler.params.warmup_num_steps" in auto or "scheduler.type" not in written or "warmup" in written
+    return max(1, int(train_iters * warmup)) if scheduler__type in WARMING and asked else None
 
 
 @derive
@@ -91,6 +92,32 @@ def one_schedule(scheduler__type: str | None, written: Collection[str]) -> Refus
         f"scheduler.type ({scheduler__type}) and {' and '.join(also)} describe two schedules of the learning rate",
         f"remove the section scheduler to train with {' and '.join(also)}",
     )
+
+
+@check
+def two_spellings_of_a_schedule_agree(
+    scheduler__params__warmup_num_steps: int | None,
+    scheduler__params__warmup_max_lr: float | None,
+    scheduler__params__total_num_steps: int | None,
+    written: Collection[str],
+    warmup: float,
+    lr: float,
+    lr_decay_iters: int,
+    train_iters: int,
+) -> Refusal:
+    """What a section `scheduler` says and Megatron's names beside it say too must be the same."""
+    section = "scheduler.params."
+    pairs = [
+        ("warmup", warmup, "warmup_num_steps", scheduler__params__warmup_num_steps, max(1, int(train_iters * warmup))),
+        ("lr", lr, "warmup_max_lr", scheduler__params__warmup_max_lr, lr),
+        ("lr_decay_iters", lr_decay_iters, "total_num_steps", scheduler__params__total_num_steps, lr_decay_iters),
+    ]
+    for top, value, nested, other, meant in pairs:
+        if {top, section + nested} <= set(written) and other != meant:
+            steps = f" = {meant} steps" if value != meant else ""
+            what = f"{top} ({value}){steps} and {section}{nested} ({other}) are two values for one setting"
+            return what, f"keep {top} or {section}{nested}"
+    return None
 
 
 @check

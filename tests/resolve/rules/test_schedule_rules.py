@@ -51,6 +51,13 @@ def test_a_written_scheduler_keeps_deepspeeds_warm_up() -> None:
     assert config.scheduler_params.total_num_steps is None
 
 
+def test_a_written_warm_up_is_the_schedulers() -> None:
+    params = configure("{warmup: 0.2, lr_decay_iters: 50, scheduler: {type: WarmupDecayLR}}").scheduler_params
+    assert (params.warmup_num_steps, params.total_num_steps) == (20, 50)
+    same = "{warmup: 0.2, scheduler: {type: WarmupLR, params: {warmup_num_steps: 20}}}"
+    assert configure(same).scheduler_params.warmup_num_steps == 20
+
+
 def test_auto_sizes_of_zero_follow_the_hidden_size() -> None:
     sizes = "reduce_bucket_size: auto, stage3_prefetch_bucket_size: auto, stage3_param_persistence_threshold: auto"
     config = configure(f"zero_optimization: {{stage: 3, {sizes}}}")
