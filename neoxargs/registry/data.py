@@ -91,10 +91,11 @@ class Data(Group, origin="NeoX", effect="data"):
     """Leaves end-of-document tokens out of the loss."""
 
     reset_position_ids: bool = param(False, origin="Meg", megatron="reset-position-ids")
-    """Starts counting positions again after every end-of-document token."""
+    """Starts counting positions again after every end-of-document token, for all kinds of `pos_emb` that count."""
 
     reset_attention_mask: bool = param(False, origin="Meg", megatron="reset-attention-mask")
-    """Hides earlier documents in the same sample from the tokens after an end-of-document token."""
+    """Hides earlier documents in the same sample from the tokens after an end-of-document token. Attention then needs
+    a mask for each sample, which is slower than the plain causal order."""
 
 
 class Tokenizer(Group, origin="Meg", effect="data"):

@@ -364,14 +364,15 @@ class WeightQuantization(
 
 
 class SparseAttention(Group, origin="DSC", effect="model", section="sparse_attention"):
-    """DeepSpeed's block sparse attention. Each mode reads some of the keys; lengths are in blocks."""
+    """DeepSpeed's block sparse attention: what the layers read that `sparsity` or `attention_config` makes sparse.
+    Lengths are in blocks; what follows a token is hidden from it in all patterns."""
 
     mode: Literal["dense", "fixed", "variable", "bigbird", "bslongformer"] = param("fixed")
     """The pattern: everything, local windows with summary blocks, the same with windows of various sizes, BigBird or
     Longformer."""
 
     block: Count = param(16)
-    """Side of a block in tokens: 16, 32, 64 or 128. The sequence length must be a multiple."""
+    """Side of a block in tokens; `seq_length` must be a multiple. DeepSpeed's kernels want 16, 32, 64 or 128."""
 
     different_layout_per_head: bool = param(False)
     """Let every head have its own pattern, where the pattern has random parts or several forms."""
@@ -383,7 +384,7 @@ class SparseAttention(Group, origin="DSC", effect="model", section="sparse_atten
     """fixed, bigbird: blocks that everything attends to, per window (fixed) or at the start (bigbird)."""
 
     attention: Literal["bidirectional", "unidirectional"] = param("bidirectional")
-    """fixed, variable: whether tokens see those after them; a GPT needs `unidirectional`."""
+    """For which model the pattern is laid out. A GPT's tokens see nothing after them either way."""
 
     horizontal_global_attention: bool = param(False)
     """fixed, variable: let global blocks attend to everything as well. Needs `bidirectional`."""

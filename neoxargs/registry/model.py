@@ -83,7 +83,8 @@ class Embedding(Group, origin="NeoX", effect="model"):
     the buffer."""
 
     rpe_num_buckets: Count = param(32, megatron="relative-attention-num-buckets")
-    """How many distance classes `pos_emb: rpe` tells apart; each has one learned bias per head."""
+    """How many distance classes `pos_emb: rpe` tells apart; each has one learned bias per head, the same in all
+    layers. Half of them are one distance each."""
 
     rpe_max_distance: Count = param(128, megatron="relative-attention-max-distance")
     """Distance in tokens from which `pos_emb: rpe` puts all tokens into the last bucket; below it, buckets widen
@@ -117,8 +118,9 @@ class Embedding(Group, origin="NeoX", effect="model"):
     rpe: bool = param(False, becomes={True: {"pos_emb": "rpe"}, False: {}})
     """Retired in March 2021: write `pos_emb: rpe`."""
 
-    rpe_causal: bool = param(False, becomes={True: {}, False: {}}, effect="none", because="a GPT never looks ahead")
-    """Retired in March 2021: leave it out. A GPT never looks ahead, so all buckets of `pos_emb: rpe` serve the past."""
+    rpe_causal: bool = param(False, becomes={True: {}})
+    """Retired in March 2021: leave it out, and all buckets of `pos_emb: rpe` serve the past. `false`, if written, keeps
+    half of them for tokens ahead, which a GPT never sees."""
 
 
 class Norm(Group, origin="NeoX", effect="model"):
@@ -172,22 +174,25 @@ class Attention(Group, origin="NeoX", effect="model"):
 
     sparsity_config: dict[str, Any] | None = param(None)
     """Settings of the block-sparse kinds in `attention_config`, such as `block` (tokens per block) and
-    `num_local_blocks`."""
+    `num_local_blocks`; their names are those of the section `sparse_attention`, which may say them instead. A GPU
+    skips the blocks that are not read (where there is no `attention_dropout`), a CPU masks them."""
 
     sparsity: Literal["none", "all", "interspersed"] = param("none")
-    """Retired in May 2021: write `attention_config`. `all` made every layer block-sparse, `interspersed` every second
-    one, `none` no layer."""
+    """Retired in May 2021: write `attention_config`. `all` makes every layer block-sparse, `interspersed` layers 1, 3,
+    5, ... counted from 0, `none` no layer. They are `sparse_variable`, or what `sparse_attention.mode` names."""
 
     sliding_window_width: Count | None = param(None)
-    """Each token sees at most this many tokens back, itself included. Left out, it sees the whole sequence before it.
-    """
+    """Each token sees itself and at most this many tokens before it, in every layer. Left out, it sees the whole
+    sequence before it."""
 
     apply_query_key_layer_scaling: bool = param(False, origin="Meg", megatron="apply-query-key-layer-scaling")
-    """Divides attention scores by the layer's number and multiplies again inside the softmax, which avoids fp16
-    overflow in deep models. Implies `attention_softmax_in_fp32`."""
+    """Divides queries by the layer's number before the product with the keys and multiplies the scores again in fp32,
+    which avoids fp16 overflow in deep models. Implies `attention_softmax_in_fp32` and works where that does."""
 
     attention_softmax_in_fp32: bool = param(False, origin="Meg", megatron="attention-softmax-in-fp32")
-    """Computes mask and softmax of the attention scores in fp32 even where the model runs in fp16 or bf16."""
+    """In fp16 and bf16, computes attention step by step as Megatron does: scores in the model's precision, mask and
+    softmax in fp32. torch's fused kernels, used otherwise, keep the scores in fp32 all along and never store them:
+    they are no less exact, faster, and need less memory."""
 
     use_bias_in_attn_linear: bool = param(True)
     """Whether the query, key, value and output projections of attention have biases; Llama's have none."""
@@ -261,11 +266,13 @@ class Fusion(Group, origin="Meg", effect="model"):
     scaled_upper_triang_masked_softmax_fusion: bool = param(
         False, megatron="!no-masked-softmax-fusion", receiver_default=True
     )
-    """Scales, causally masks and normalises attention scores in one kernel. Only for causal models; the result is the
-    same."""
+    """Keeps torch's fused attention kernel in layers whose only mask is the causal one, also where
+    `attention_softmax_in_fp32` asks for single steps; the kernel's softmax is in fp32. All other runs have it anyway.
+    """
 
     scaled_masked_softmax_fusion: bool = param(False, megatron="!no-masked-softmax-fusion", receiver_default=True)
-    """Scales, masks with an arbitrary mask and normalises attention scores in one kernel; the result is the same."""
+    """The same for layers with another mask or a bias: sparse ones, `reset_attention_mask`, `pos_emb: rpe` and `alibi`.
+    """
 
     bias_gelu_fusion: bool = param(False, megatron="!no-bias-gelu-fusion", receiver_default=True)
     """Adds the bias and applies GELU in one kernel, in GELU's tanh approximation."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from neoxargs.resolve.rules import (
     activations,
+    attention,
     batch,
     checkpoint,
     data,
@@ -23,7 +24,7 @@ from neoxargs.resolve.rules import (
 from neoxargs.resolve.rules.declare import CHECKS, DERIVATIONS
 
 SUBJECTS = (
-    parallel, batch, model, precision, zero, optimizer, schedule, activations, data, checkpoint, runtime,
+    parallel, batch, model, attention, precision, zero, optimizer, schedule, activations, data, checkpoint, runtime,
     deepspeed,
 )  # fmt: skip
 

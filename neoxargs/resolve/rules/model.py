@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import ceil
 from typing import Any
 
@@ -23,10 +23,18 @@ Refusal = tuple[str, str] | None
 
 
 @derive
-def attention_config(attention_config: Sequence[Any] | None, num_layers: int, sparsity: str) -> list[str]:
+def attention_config(
+    attention_config: Sequence[Any] | None,
+    num_layers: int,
+    sparsity: str,
+    sparse_attention__mode: str,
+    sections: Collection[str],
+) -> list[str]:
     """one kind of attention for each layer; a pattern is repeated, and without one every layer is `global`"""
     if attention_config is None:
-        return [SPARSITY[sparsity][layer % 2] for layer in range(num_layers)]
+        named = {"sparse_variable": MODES[sparse_attention__mode]} if "sparse_attention" in sections else {}
+        kinds = [named.get(kind, kind) for kind in SPARSITY[sparsity]]
+        return [kinds[layer % 2] for layer in range(num_layers)]
     if sparsity != "none":
         raise Contradiction(
             f"attention_config and sparsity ({sparsity}) both say which layers are sparse",
@@ -50,7 +58,16 @@ def max_position_embeddings(seq_length: int) -> int:
     return seq_length
 
 
-#: The retired `sparsity`, as what layers 0 and 1, 2 and 3, … are. GPT-NeoX began `interspersed` with a sparse layer
+#: DeepSpeed's names of patterns, as kinds of layers.
+MODES = {
+    "dense": "global",
+    "fixed": "sparse_fixed",
+    "variable": "sparse_variable",
+    "bigbird": "bigbird",
+    "bslongformer": "bslongformer",
+}
+#: The retired `sparsity`, as what layers 0 and 1, 2 and 3, … are; `sparse_attention.mode` names another pattern.
+#: GPT-NeoX began `interspersed` with a sparse layer
 #: without pipeline and with a dense one in a pipeline, where all published files ran; here it is the same in both.
 SPARSITY = {
     "none": ("global", "global"),

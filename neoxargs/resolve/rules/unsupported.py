@@ -28,9 +28,8 @@ OTHER_OPTIMIZERS = ("MuAdam", "MuAdamW", "MuSGD")
 LAST_WITH_ONEBIT = "0.19.6"
 #: Parameter -> the values that are implemented; text is compared without regard to case. First the model's.
 MODEL: dict[str, tuple[Any, ...]] = {
-    "pos_emb": ("learned", "rotary", "none"),
+    "pos_emb": ("learned", "rotary", "rpe", "alibi", "none"),
     "norm": ("layernorm", "rmsnorm", "scalenorm", "non_parametric_layernorm"),
-    "sliding_window_width": (None,),
     "fp16_lm_cross_entropy": (False,),
 }
 #: Subjects of the registry that generate.py reads like train.py.
@@ -39,11 +38,9 @@ MODEL_SUBJECTS = (model.__name__, variants.__name__)
 TRAINING: dict[str, tuple[Any, ...]] = {
     "optimizer.type": OPTIMIZERS,
     "optimizer.params.comm_backend_name": ("nccl", "gloo"),
-    "reset_position_ids": (False,),
-    "reset_attention_mask": (False,),
 }
-#: Layers that train.py computes; both are the same attention, and torch chooses the kernel.
-LAYERS = ("global", "flash")
+#: Layers that train.py computes. `global` and `flash` are the same attention, and torch chooses the kernel.
+LAYERS = ("global", "flash", "local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer")
 
 #: What train.py leaves out without harm to the run: reports that it does not make yet.
 NOT_REPORTED: dict[str, tuple[Any, ...]] = {

@@ -14,6 +14,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 from neoxargs.registry.model import Embedding, Shape
+from neoxargs.resolve.config import Config
 from neoxargs.train.mesh import Axis
 from neoxargs.train.model.init import METHODS
 from neoxargs.train.model.layers import Make
@@ -25,9 +26,9 @@ class RelativeBias(nn.Module):
     One table for all layers, in GPT-NeoX's scale: multiplied by the square root of a head's width.
     """
 
-    def __init__(self, shape: Shape, embedding: Embedding, make: Make) -> None:
+    def __init__(self, shape: Shape, embedding: Embedding, make: Make, causal: bool = True) -> None:
         super().__init__()
-        self.embedding = embedding
+        self.embedding, self.causal = embedding, causal
         self.scale = math.sqrt(shape.hidden_size // shape.num_attention_heads)
         size = (embedding.rpe_num_buckets, shape.num_attention_heads)
         xavier = METHODS["xavier_normal"](0.0, shape.num_layers, shape.hidden_size)
@@ -36,15 +37,16 @@ class RelativeBias(nn.Module):
     def forward(self, seq: int) -> Tensor:
         """(heads / tensor ranks, seq, seq), a row for each query."""
         options = self.embedding
-        buckets = _buckets(
-            seq, options.rpe_num_buckets, options.rpe_max_distance, options.rpe_causal, self.table.device
-        )
+        buckets = _buckets(seq, options.rpe_num_buckets, options.rpe_max_distance, self.causal, self.table.device)
         return (self.table * self.scale).t()[:, buckets]
 
 
-def relative_bias(shape: Shape, embedding: Embedding, make: Make) -> RelativeBias | None:
+def relative_bias(config: Config, make: Make) -> RelativeBias | None:
     """The table that all layers share, for `pos_emb: rpe`."""
-    return RelativeBias(shape, embedding, make.at("relative_bias")) if embedding.pos_emb == "rpe" else None
+    if config.embedding.pos_emb != "rpe":
+        return None
+    causal = config.embedding.rpe_causal or "rpe_causal" not in config.values  # false must have been written
+    return RelativeBias(config.shape, config.embedding, make.at("relative_bias"), causal)
 
 
 def tie(pipeline: Any) -> None:

@@ -51,7 +51,7 @@ class GPT(nn.Module):
         self.positions = PositionEmbedding(*positions)
         #: Which of `layers` runs first, second, ...; fewer than that many where layers share their weights.
         self.order = weights_of_layers(shape)
-        self.relative = relative_bias(shape, config.embedding, make)
+        self.relative = relative_bias(config, make)
         self.layers = nn.ModuleList(
             TransformerBlock(config, make.at(f"layers.{index}"), self.order.index(index), self.relative)
             for index in sorted(set(self.order))
@@ -93,7 +93,7 @@ def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
     token_embedding = (TokenEmbedding, vocabulary, shape, init, make.at("embedding"), config.data)
     standing = (shape, embedding, init, config.regularization, make.at("positions"), config.data)
     positions = LayerSpec(PositionEmbedding, *standing)
-    order, relative = weights_of_layers(shape), relative_bias(shape, embedding, make)
+    order, relative = weights_of_layers(shape), relative_bias(config, make)
     blocks = [_block(config, make, index, order.index(index), relative) for index in order]
     final_norm = LayerSpec(FinalNorm, config)
     if embedding.no_weight_tying:
