@@ -7,16 +7,15 @@ this machine only the ranks are asked, and whatever is still there after a grace
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from neoxargs.launch.command import Command
+from neoxargs.launch.sessions import Watch, kill, members, send, signal_group
 
 Say = Callable[[str], None]
 
@@ -27,21 +26,13 @@ LEFT_BEHIND = 5.0
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Process(NamedTuple):
-    """What the system knows about a process."""
-
-    pid: int
-    state: str
-    parent: int
-    group: int
-
-
 def start(command: Command, environ: Mapping[str, str], say: Say, remote: bool = False, grace: float = GRACE) -> int:
     """Run a command to its end and return its exit code; a signal to this process ends the run.
 
     remote: the ranks run on other machines, where only the launcher can reach them.
     """
     process = subprocess.Popen(command.words, env=command.environ(environ), start_new_session=True)
+    watch = Watch(process.pid)
     run = _Run(process, say, remote, grace)
     previous: dict[int, Any] = {number: signal.signal(number, run.forward) for number in FORWARDED}
     try:
@@ -50,13 +41,14 @@ def start(command: Command, environ: Mapping[str, str], say: Say, remote: bool =
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+        watch.end()
     if run.received:
         return 128 + run.received  # also when the ranks saved first: what waits for the whole run must not go on
     return _exit_code(returncode, say) or int(killed)
 
 
 class _Run:
-    """A launcher and all that it has started: one process group."""
+    """A launcher and all that it has started: one session, in which `mpirun` gives every rank a group of its own."""
 
     def __init__(self, launcher: subprocess.Popen[bytes], say: Say, remote: bool, grace: float) -> None:
         self.launcher, self.say, self.remote, self.grace = launcher, say, remote, grace
@@ -66,16 +58,16 @@ class _Run:
     def forward(self, number: int, frame: FrameType | None) -> None:
         """SIGINT, SIGTERM, SIGHUP: the first asks the ranks to stop, the second kills them."""
         if self.received:
-            _signal_group(self.launcher.pid, signal.SIGKILL)
+            kill(self.launcher.pid)
             return
         self.received = number
         self.deadline = time.monotonic() + self.grace
         self.say(f"{signal.Signals(number).name}: asking the ranks to stop ... (once more kills them)")
         ranks = [] if self.remote else self.ranks()
         for rank in ranks:  # SIGTERM whatever came: a KeyboardInterrupt would print one traceback per rank
-            _signal(rank, signal.SIGTERM)
+            send(rank, signal.SIGTERM)
         if not ranks:
-            _signal_group(self.launcher.pid, signal.SIGTERM)
+            signal_group(self.launcher.pid, signal.SIGTERM)
 
     def wait(self) -> int:
         while True:
@@ -83,19 +75,19 @@ class _Run:
                 return self.launcher.wait(timeout=0.5)
             except subprocess.TimeoutExpired:
                 if time.monotonic() > self.deadline:
-                    _signal_group(self.launcher.pid, signal.SIGKILL)
+                    kill(self.launcher.pid)
 
     def clear(self) -> bool:
         """Wait for what the launcher left behind; True if it had to be killed."""
         left = self._still_there(self.deadline - time.monotonic() if self.received else LEFT_BEHIND)
         if left:
             self.say(f"killing {left} processes that the launcher left behind")
-            _signal_group(self.launcher.pid, signal.SIGKILL)
+            kill(self.launcher.pid)
             self._still_there(LEFT_BEHIND)
         return bool(left)
 
     def _still_there(self, seconds: float) -> int:
-        """How many processes of the group are left when all are gone or the time is over."""
+        """How many processes of the session are left when all are gone or the time is over."""
         deadline = time.monotonic() + seconds
         while (left := len(members(self.launcher.pid))) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -106,37 +98,6 @@ class _Run:
         table = members(self.launcher.pid)
         launches = {process.pid for process in table if process.parent == self.launcher.pid}
         return [process.pid for process in table if process.parent in launches]
-
-
-def members(group: int) -> list[Process]:
-    """The living processes of a process group (a zombie that nobody collects does not count)."""
-    if not Path("/proc/self/stat").exists():
-        return [Process(group, "?", 0, group)] if _signal_group(group, 0) else []
-    everyone = (_process(path) for path in Path("/proc").glob("[0-9]*/stat"))
-    return [process for process in everyone if process and process.group == group and process.state not in "ZX"]
-
-
-def _process(stat: Path) -> Process | None:
-    try:
-        state, parent, group = stat.read_text().rpartition(")")[2].split()[:3]
-    except OSError:
-        return None  # gone meanwhile
-    return Process(int(stat.parent.name), state, int(parent), int(group))
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _signal_group(group: int, number: int) -> bool:
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 def _exit_code(returncode: int, say: Say) -> int:

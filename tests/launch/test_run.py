@@ -14,7 +14,8 @@ import smallest
 from neoxargs.launch import command as commands
 from neoxargs.launch.command import Command, command, free_port, runner_flags
 from neoxargs.launch.hosts import Resources
-from neoxargs.launch.run import members, start
+from neoxargs.launch.run import start
+from neoxargs.launch.sessions import members
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
 
@@ -124,13 +125,7 @@ def signalled(
     fake_command: Command, folder: Path, number: int, times: int = 1, grace: float = 20.0
 ) -> tuple[int, float]:
     """Exit code and duration of a `start` in a process of its own that gets a signal once its ranks are up."""
-    program = f"""
-import sys
-from neoxargs.launch.command import Command
-from neoxargs.launch.run import start
-sys.exit(start(Command({fake_command.words!r}, {{}}), {dict(os.environ)!r}, print, grace={grace}))
-"""
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(starting(fake_command, grace), cwd=ROOT, stdout=subprocess.PIPE, text=True)
     _wait_for(lambda: len(list(folder.glob("up*"))) == 2)
     begin = time.monotonic()
     for _ in range(times):
@@ -139,6 +134,17 @@ sys.exit(start(Command({fake_command.words!r}, {{}}), {dict(os.environ)!r}, prin
     output, _ = process.communicate(timeout=60)
     assert "asking the ranks to stop" in output
     return process.returncode, time.monotonic() - begin
+
+
+def starting(fake_command: Command, grace: float = 20.0) -> list[str]:
+    """A process that does what deepy.py does to start ranks."""
+    program = f"""
+import sys
+from neoxargs.launch.command import Command
+from neoxargs.launch.run import start
+sys.exit(start(Command({fake_command.words!r}, {{}}), {dict(os.environ)!r}, print, grace={grace}))
+"""
+    return [sys.executable, "-c", program]
 
 
 def _wait_for(condition) -> None:
@@ -217,8 +223,19 @@ def test_processes_that_a_dead_launcher_left_behind_are_killed_and_fail_the_run(
     assert not _alive(tmp_path)
 
 
-def test_this_process_is_a_member_of_its_own_group():
-    assert os.getpid() in [process.pid for process in members(os.getpgrp())]
+def test_this_process_is_a_member_of_its_own_session():
+    assert os.getpid() in [process.pid for process in members(os.getsid(0))]
+
+
+@pytest.mark.parametrize("group", ["", "os.setpgrp()\n"])
+def test_nothing_outlives_a_killed_deepy(fake, tmp_path, group):
+    """Not even ranks in groups of their own, as mpirun makes them, that do not listen to signals."""
+    script = UP + group + "signal.signal(15, signal.SIG_IGN)\n" + WAIT
+    process = subprocess.Popen(starting(fake(script)), cwd=ROOT, stdout=subprocess.DEVNULL)
+    _wait_for(lambda: len(_alive(tmp_path)) == 2)
+    process.kill()
+    process.wait()
+    _wait_for(lambda: not _alive(tmp_path))
 
 
 # -- through DeepSpeed -----------------------------------------------------------------------------------------------
