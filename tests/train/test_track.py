@@ -180,6 +180,7 @@ def test_progress_keeps_lines_above_the_bar() -> None:
     assert "4,096 tokens/s" in text
 
 
+@pytest.mark.shows("tensorboard-dir")
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from neoxargs.train.track.tensorboard import TensorBoard
