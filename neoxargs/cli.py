@@ -87,6 +87,10 @@ def launch(words: list[str]) -> int:
         return show(words[0], options.files, overrides, options.conf_dir, options.gpus, options.emit, options.json)
     if options.gpus or options.json:
         parser.error("--gpus and --json go with --dry-run or --emit")
+    if not options.force:
+        from neoxargs.tools.plan.refuse import refuse
+
+        refuse(words[0], options.files, overrides, options.conf_dir, options.device)
     return run(words[0], options.files, overrides, options.conf_dir)
 
 
@@ -178,6 +182,10 @@ def _launch_parser(script: str) -> argparse.ArgumentParser:
     _add_json(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the command and all values; start nothing")
     parser.add_argument("--emit", choices=FORMS, help="print just one form and start nothing")
+    parser.add_argument(
+        "--device", metavar="NAME", help="what the GPUs are, such as A100-40GB, where nvidia-smi is not"
+    )
+    parser.add_argument("--force", action="store_true", help="start although by plan the memory cannot suffice")
     group = parser.add_argument_group("options of GPT-NeoX, each a --set")
     for name, settings in NEOX_OPTIONS.items():
         names = [word for word in (settings.get("short"), f"--{name}") if word]

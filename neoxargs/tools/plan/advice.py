@@ -120,14 +120,18 @@ def _more_parallel(config: Config) -> Iterator[Changes]:
 
 
 def _offloaded(config: Config) -> Iterator[Changes]:
-    stage = config.zero_optimization.stage
-    if stage and config.offload_optimizer.device == "none" and not config.parallel.pipe_parallel_size:
-        yield {"zero_optimization.offload_optimizer.device": "cpu"}
-    if stage == 3 and config.offload_param.device == "none":
-        yield {
-            "zero_optimization.offload_optimizer.device": "cpu",
-            "zero_optimization.offload_param.device": "cpu",
-        }
+    """Optimizer state, then weights, to the host's memory; only the plain engine can."""
+    if config.parallel.pipe_parallel_size > 1:
+        return
+    stage, plain = config.zero_optimization.stage, config.parallel.pipe_parallel_size == 0
+    changes: dict[str, object] = {} if plain else {"pipe_parallel_size": 0}
+    if stage < 2:
+        changes["zero_optimization.stage"] = 2
+    moved = {**changes, "zero_optimization.offload_optimizer.device": "cpu"}
+    if config.offload_optimizer.device == "none":
+        yield moved
+    if config.offload_param.device == "none":
+        yield {**moved, "zero_optimization.stage": 3, "zero_optimization.offload_param.device": "cpu"}
 
 
 def _batch(micro: int, steps: int) -> dict[str, object]:
