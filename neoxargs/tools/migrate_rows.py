@@ -15,6 +15,7 @@ from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal
 from neoxargs.registry.history import SEED, default_at, introduced, removed
 from neoxargs.resolve.rules.model import GATED, SPARSITY
 from neoxargs.resolve.rules.optimizer import is_adam
+from neoxargs.resolve.rules.precision import ALIASES
 
 
 class _Word:
@@ -115,7 +116,8 @@ OWN = (
     Row("bf16.bf16", ANY, {}, "no effect: DeepSpeed reads bf16.enabled, and refuses this key"),
     *(Row("fp16.type", word, _format, "precision chooses the number format")
       for word in ("bfloat16", "bf16", "fp16", "float16", "fp32")),
-    Row("precision", "bf16", {"precision": Instead("bfloat16")}, "GPT-NeoX only knows the long word"),
+    *(Row("precision", word, {"precision": Instead(known)}, f"GPT-NeoX only knows {known}")
+      for word, known in ALIASES.items()),
     Row("adam_beta1", ANY, _betas, _MOVED),
     Row("adam_beta2", ANY, _betas, _MOVED),
     Row("adam_eps", ANY, {"optimizer.params.eps": SAME}, _MOVED),

@@ -9,6 +9,8 @@ from neoxargs.resolve.rules.spellings import Default, agreed, same
 
 #: GPT-NeoX's word for each format -> the section of DeepSpeed's JSON that turns it on.
 SECTIONS = {"fp16": "fp16", "bfloat16": "bf16"}
+#: Other words for a format -> GPT-NeoX's.
+ALIASES = {"bf16": "bfloat16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 Refusal = tuple[str, str] | None
 
 
@@ -17,8 +19,7 @@ def precision(
     precision: str | None, fp16__enabled: bool | None, bf16__enabled: bool | None, fp16__type: str | None
 ) -> dict[str, object]:
     """precision, fp16.enabled and bf16.enabled agree; without any of them the model computes in fp32"""
-    if precision == "bf16":
-        precision = "bfloat16"
+    precision = ALIASES.get(precision, precision) if precision else None
     if fp16__type is not None:
         fp16__enabled = None  # `fp16: {type: bfloat16, enabled: true}` once turned on the type that it names
     enabled = {"fp16": fp16__enabled, "bfloat16": bf16__enabled}
