@@ -53,8 +53,8 @@ class Shape(Group, origin="Meg", effect="model"):
     and just that when left out."""
 
     num_unique_layers: Count | None = param(None)
-    """Layers with weights of their own; the others reuse them. Must divide `num_layers`. Left out, every layer is
-    unique."""
+    """Layers with weights of their own; the others reuse them, also across pipeline stages. Must divide `num_layers`.
+    Left out, every layer is unique."""
 
     param_sharing_style: Literal["grouped", "spaced"] = param("grouped")
     """Which layers share weights when `num_unique_layers` is below `num_layers`. With 2 unique layers among 4,
@@ -158,7 +158,8 @@ class Norm(Group, origin="NeoX", effect="model"):
     apply_residual_connection_post_layernorm: bool = param(
         False, origin="Meg", megatron="apply-residual-connection-post-layernorm"
     )
-    """Takes the residual from the output of a layer's norm instead of its input, the order of the original BERT."""
+    """Takes the residual from the output of a layer's norm instead of its input, the order of the original BERT. Cannot
+    be combined with `gpt_j_residual`."""
 
     rms_norm: bool = param(False, becomes={True: {"norm": "rmsnorm"}, False: {}})
     """Retired in March 2021: write `norm: rmsnorm`."""
@@ -257,11 +258,12 @@ class Init(Group, origin="NeoX", effect="model"):
     """Standard deviation of `normal` and `scaled_normal` initial weights; their mean is 0."""
 
     use_cpu_initialization: bool = param(False, origin="Meg", megatron="use-cpu-initialization")
-    """Draws initial weights on the CPU. Here they always are, so that every layout starts from the same weights."""
+    """Draws initial weights on the CPU also where the model lies on a GPU. Slower, but then runs on CPUs and on GPUs
+    start from the same weights; different layouts always do."""
 
 
 class Fusion(Group, origin="Meg", effect="model"):
-    """Kernels that compute several operations at once, with the same result."""
+    """Kernels that compute several operations at once."""
 
     scaled_upper_triang_masked_softmax_fusion: bool = param(
         False, megatron="!no-masked-softmax-fusion", receiver_default=True
@@ -275,10 +277,13 @@ class Fusion(Group, origin="Meg", effect="model"):
     """
 
     bias_gelu_fusion: bool = param(False, megatron="!no-bias-gelu-fusion", receiver_default=True)
-    """Adds the bias and applies GELU in one kernel, in GELU's tanh approximation."""
+    """Computes `activation: gelu` in its tanh approximation, as GPT-NeoX's fused kernel does and models trained with it
+    expect. Nothing is left to fuse: torch adds the bias inside the matrix product."""
 
     bias_dropout_fusion: bool = param(False, megatron="!no-bias-dropout-fusion", receiver_default=True)
-    """Adds the bias, drops out and adds the residual in one kernel; the result is the same."""
+    """Drops out and adds the residual in one kernel, which torch.compile makes on a GPU where `hidden_dropout` is above
+    0; its masks are other ones. On a CPU, or without Triton and a C compiler, torch's own two kernels stay. The bias is
+    added inside the matrix product in any case."""
 
     rope_fusion: bool = param(False, origin="NeoX", megatron="!no-rope-fusion", receiver_default=True)
     """Applies rotary embeddings to queries and keys in one kernel; the result is the same."""
@@ -289,4 +294,5 @@ class Fusion(Group, origin="Meg", effect="model"):
     """Folder in which NeoX compiles its CUDA kernels. Left out, the folder of the sources."""
 
     onnx_safe: bool = param(False)
-    """Avoids operations that ONNX export cannot express, such as the fused GELU."""
+    """Spells GELU out with erf, so that the model can be exported to ONNX versions without that operation (before opset
+    20). Cannot be combined with `bias_gelu_fusion`."""

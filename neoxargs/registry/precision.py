@@ -38,5 +38,5 @@ class Precision(Group, origin="Meg", effect="engine"):
     """Overflows that are tolerated before the adaptive loss scale halves."""
 
     fp16_lm_cross_entropy: bool = param(False, megatron="fp16-lm-cross-entropy")
-    """Computes the language model's cross entropy in fp16 rather than fp32. Saves memory for large vocabularies; only
-    with `precision: fp16`."""
+    """Leaves the logits and their gradient in fp16 instead of fp32 while the cross entropy is computed; sums over the
+    vocabulary are fp32. Halves that memory at a loss of accuracy; only with `precision: fp16`."""

@@ -69,7 +69,8 @@ class Training(Group, origin="NeoX", effect="run"):
     parallelism of Megatron runs."""
 
     lazy_mpu_init: bool = param(False, origin="Meg", megatron="lazy-mpu-init")
-    """Leaves the set-up of process groups to an outside program; Megatron's hook for other data parallel managers."""
+    """Implies `use_cpu_initialization`. In Megatron it also leaves the set-up of process groups to an outside program;
+    a run that deepy starts always sets them up itself."""
 
     local_rank: int | None = param(
         None,

@@ -154,7 +154,7 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
     module = PipelineModule(
         layers=layers(config, vocabulary, make),
         topology=topology,
-        loss_fn=Loss(vocabulary, make.tensor),
+        loss_fn=Loss(vocabulary, make.tensor, config.precision.fp16_lm_cross_entropy),
         partition_method=config.parallel.pipe_partition_method,
         activation_checkpoint_interval=recompute.interval(config.recompute),
         activation_checkpoint_func=recompute.function(config, mesh, reentrant=False),

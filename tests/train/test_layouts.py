@@ -32,6 +32,8 @@ ONE_PROCESS = {
     "bf16, pipeline": Trial(PIPE, BF16),
     "fp16": Trial({}, FP16),
     "fp16, pipeline": Trial(PIPE, FP16),
+    "fp16 to the end": Trial({"fp16_lm_cross_entropy": True}, FP16),
+    "fp16 to the end, pipeline": Trial(PIPE | {"fp16_lm_cross_entropy": True}, FP16),
 }
 TWO_PROCESSES = {
     "tp2": Trial(TENSOR),
@@ -82,6 +84,14 @@ def test_half_precision_follows_it(losses: dict[str, Losses], name: str) -> None
     assert here.train[0] == pytest.approx(plain.train[0], abs=1e-3)
     assert here.train == pytest.approx(plain.train, abs=3e-2)
     assert here.norms[:5] == pytest.approx(plain.norms[:5], rel=3e-2)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.shows("fp16-lm-cross-entropy")
+@pytest.mark.parametrize("engine", ["", ", pipeline"])
+def test_logits_in_fp16_give_another_loss(losses: dict[str, Losses], engine: str) -> None:
+    found = losses[f"fp16{engine}"].train[0], losses[f"fp16 to the end{engine}"].train[0]
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize("layout", [{}, PIPE])

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from ranks import all_ranks, run_ranks
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from neoxargs.train.model import loss as module
 from neoxargs.train.model.loss import IGNORED, Loss, Readout, Vocabulary, masked
@@ -56,6 +57,33 @@ def test_half_precision_sums_in_fp32(dtype: torch.dtype, monkeypatch: pytest.Mon
     torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
     for mine, other in zip(gradients(ours, hidden, weight), gradients(theirs, hidden, weight), strict=True):
         assert mine.dtype == dtype
+        torch.testing.assert_close(mine, other, rtol=3e-2, atol=1e-2)
+
+
+class Sizes(TorchDispatchMode):
+    """The types of all tensors made with so many numbers."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.numbers, self.types = numbers, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and out.numel() == self.numbers and out.is_floating_point():
+            self.types.add(out.dtype)
+        return out
+
+
+@pytest.mark.shows("fp16-lm-cross-entropy")
+@pytest.mark.parametrize("half", [False, True])
+def test_logits_may_stay_in_fp16(half: bool) -> None:
+    hidden, weight, labels = case(32, torch.float16)
+    with Sizes(12 * 32) as sizes:
+        ours = Loss(Vocabulary(SIZE, 32), half=half)(Readout(hidden, weight), labels)
+    assert sizes.types == ({torch.float16} if half else {torch.float16, torch.float32})
+    theirs = by_torch(hidden, weight, labels)
+    torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
+    for mine, other in zip(gradients(ours, hidden, weight), gradients(theirs, hidden, weight), strict=True):
         torch.testing.assert_close(mine, other, rtol=3e-2, atol=1e-2)
 
 

@@ -47,11 +47,18 @@ def test_which_layer_uses_which_weights(shape: dict[str, Any], order: list[int])
     torch.testing.assert_close(model(batch(2)[0]), logits)
 
 
+#: What else a layer can be, on the same layouts.
+OTHER = {
+    "pos_emb": "sinusoidal", "apply_residual_connection_post_layernorm": True, "norm": "rmsnorm", "activation": "geglu",
+}  # fmt: skip
 ONE_PROCESS = {
+    "other": Trial(OTHER),
     "grouped": Trial(GROUPED),
     "spaced": Trial(SPACED),
 }
 TWO_PROCESSES = {
+    "other, tp2": Trial(OTHER | TENSOR),
+    "other, pp2": Trial(OTHER | TWO_STAGES),
     "grouped, tp2": Trial(GROUPED | TENSOR),
     "spaced, pp2": Trial(SPACED | TWO_STAGES),
     "grouped, pp2, recomputed": Trial(GROUPED | TWO_STAGES | RECOMPUTE),
@@ -61,6 +68,7 @@ TWO_PROCESSES = {
     "grouped, dp2, ZeRO-3": Trial(GROUPED | {"zero_optimization.stage": 3}, {"zero_optimization": {"stage": 3}}),
 }
 FOUR_PROCESSES = {
+    "other, tp2 x pp2": Trial(OTHER | TENSOR | TWO_STAGES),
     "grouped, tp2 x pp2": Trial(GROUPED | TENSOR | TWO_STAGES),
     "spaced, dp2 x pp2, ZeRO-1": Trial(SPACED | TWO_STAGES, {"zero_optimization": {"stage": 1}}),
 }

@@ -129,6 +129,12 @@ def intermediate_size(intermediate_size: int | None, hidden_size: int, expansion
 
 
 @derive
+def use_cpu_initialization(lazy_mpu_init: bool) -> bool | None:
+    """lazy_mpu_init draws initial weights before there is a process group, thus on the CPU"""
+    return True if lazy_mpu_init else None
+
+
+@derive
 def attention_softmax_in_fp32(apply_query_key_layer_scaling: bool) -> bool | None:
     """apply_query_key_layer_scaling undoes its scaling inside a softmax that must be fp32"""
     return True if apply_query_key_layer_scaling else None
@@ -184,6 +190,14 @@ def rotary_turns_pairs(hidden_size: int, num_attention_heads: int, rotary_pct: f
         return None
     what = f"rotary_pct ({rotary_pct}) turns {turned} of the {head} dimensions of a head, which must be an even number"
     return what, f"write rotary_pct: {ceil((turned - 1) / head * 1e4) / 1e4:g}"
+
+
+@check
+def waves_come_in_pairs(hidden_size: int, pos_emb: str) -> Refusal:
+    """Sinusoidal positions are as many sines as cosines."""
+    if pos_emb != "sinusoidal" or hidden_size % 2 == 0:
+        return None
+    return f"pos_emb: sinusoidal needs an even hidden_size, not {hidden_size}", f"write {hidden_size + 1}"
 
 
 @check

@@ -28,9 +28,7 @@ OTHER_OPTIMIZERS = ("MuAdam", "MuAdamW", "MuSGD")
 LAST_WITH_ONEBIT = "0.19.6"
 #: Parameter -> the values that are implemented; text is compared without regard to case. First the model's.
 MODEL: dict[str, tuple[Any, ...]] = {
-    "pos_emb": ("learned", "rotary", "rpe", "alibi", "none"),
     "norm": ("layernorm", "rmsnorm", "scalenorm", "non_parametric_layernorm"),
-    "fp16_lm_cross_entropy": (False,),
 }
 #: Subjects of the registry that generate.py reads like train.py.
 MODEL_SUBJECTS = (model.__name__, variants.__name__)

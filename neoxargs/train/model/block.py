@@ -11,6 +11,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import RelativeBias
 from neoxargs.train.model.documents import Carried, closed, opened
+from neoxargs.train.model.fused import DropoutAdd
 from neoxargs.train.model.layers import Make
 from neoxargs.train.model.mlp import FeedForward
 from neoxargs.train.model.norm import norm
@@ -33,12 +34,12 @@ class TransformerBlock(nn.Module):
         tied = self.side_by_side and config.attention.gpt_j_tied
         self.post_attention_layernorm = None if tied else norm(shape.hidden_size, config.norm)
         self.mlp = FeedForward(shape, config.mlp, config.fusion, init, make.at("mlp"))
-        self.dropout = nn.Dropout(regularization.hidden_dropout)
+        self.add = DropoutAdd(regularization.hidden_dropout, config.fusion.bias_dropout_fusion)
 
     def forward(self, carried: Carried) -> Carried:
         hidden, starts = opened(carried)
         entered = self.input_layernorm(hidden)
-        attended = (entered if self.normed_residual else hidden) + self.dropout(self.attention(entered, starts))
+        attended = self.add(self.attention(entered, starts), entered if self.normed_residual else hidden)
         if self.post_attention_layernorm is not None:
             entered = self.post_attention_layernorm(hidden if self.side_by_side else attended)
-        return closed((entered if self.normed_residual else attended) + self.dropout(self.mlp(entered)), starts)
+        return closed(self.add(self.mlp(entered), entered if self.normed_residual else attended), starts)

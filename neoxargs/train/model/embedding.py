@@ -5,6 +5,7 @@ Two layers rather than one, because a tied output layer on another pipeline stag
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from neoxargs.registry.data import Data
@@ -51,6 +52,7 @@ class PositionEmbedding(nn.Module):
         self.restart = data is not None and data.reset_position_ids
         self.dropout = nn.Dropout(regularization.hidden_dropout)
         self.offset = embedding.opt_pos_emb_offset
+        self.waves = embedding.pos_emb == "sinusoidal"
         self.table: nn.Parameter | None = None
         if embedding.pos_emb == "learned":
             rows = shape.max_position_embeddings + self.offset
@@ -64,4 +66,16 @@ class PositionEmbedding(nn.Module):
             if begun is not None and self.restart:
                 table = table[positions(begun)]  # (batch, seq, hidden)
             hidden = hidden + table
+        if self.waves:
+            restarted = begun is not None and self.restart
+            places = positions(begun) if restarted else torch.arange(hidden.shape[1], device=hidden.device)
+            hidden = hidden + waves(places + self.offset, hidden.shape[-1]).to(hidden.dtype)
         return closed(self.dropout(hidden), begun)
+
+
+def waves(places: Tensor, width: int) -> Tensor:
+    """(…) -> (…, width): sines, then cosines, of wavelengths from 2 pi to nearly 20,000 pi (Vaswani et al. 2017,
+    arXiv:1706.03762). The paper alternates them; GPT-NeoX's order is the one of the paper's own program."""
+    rates = 10000.0 ** -(torch.arange(0, width, 2, device=places.device) / width)
+    angles = places.unsqueeze(-1) * rates
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)

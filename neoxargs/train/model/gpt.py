@@ -59,7 +59,7 @@ class GPT(nn.Module):
         self.final_norm = norm(shape.hidden_size, config.norm)
         tied = None if config.embedding.no_weight_tying else self.embedding.weight
         self.output = OutputLayer(vocabulary, shape, init, make.at("output"), tied)
-        self.loss = Loss(vocabulary, make.tensor)
+        self.loss = Loss(vocabulary, make.tensor, config.precision.fp16_lm_cross_entropy)
         #: Recompute activations in runs of this many layers in the backward pass; 0 keeps them all.
         self.checkpoint_layers = 0
         self.checkpoint: Callable[..., Carried] = _checkpoint
@@ -109,7 +109,7 @@ def _block(config: Config, make: Make, index: int, layer: int, relative: Relativ
     """A layer with weights `index`; where layers share, DeepSpeed keeps those once per stage and sums gradients."""
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
-    class Shared(TiedLayerSpec):
+    class Shared(TiedLayerSpec):  # type: ignore[misc]
         def build(self, log: bool = False) -> Any:
             module = super().build(log)
             self.tied_weight_attr = [

@@ -58,6 +58,8 @@ class Loss:
 
     vocabulary: Vocabulary
     tensor: Axis = ALONE
+    half: bool = False
+    """Leave logits in the model's precision instead of fp32 (`fp16_lm_cross_entropy`); sums over them are fp32."""
 
     def __call__(self, readout: Readout, labels: Tensor) -> Tensor:
         hidden, weight = readout
@@ -103,7 +105,7 @@ class _Slices:
     """Sums over slices of the tokens: the loss, and the gradients of that sum."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss) -> None:
-        self.hidden, self.weight, self.axis = hidden, weight, loss.tensor
+        self.hidden, self.weight, self.axis, self.half = hidden, weight, loss.tensor, loss.half
         rows = weight.shape[0]
         first = loss.tensor.rank * rows
         self.real_rows = min(rows, max(0, loss.vocabulary.size - first))
@@ -117,18 +119,19 @@ class _Slices:
         self.weight_gradient: Tensor | None = None
 
     def add(self, part: slice, train: bool) -> None:
-        logits = F.linear(self.hidden[part], self.weight).float()  # (tokens, rows), reused in place from here on
+        logits = F.linear(self.hidden[part], self.weight)  # (tokens, rows), reused in place from here on
+        logits = logits if self.half else logits.float()
         logits[:, self.real_rows :] = -torch.inf
-        peak = self._over_ranks(logits.amax(-1, keepdim=True), dist.ReduceOp.MAX)
+        peak = self._over_ranks(logits.amax(-1, keepdim=True).float(), dist.ReduceOp.MAX)
         label_logit = logits.gather(1, self.label[part]).where(self.here[part], 0)
         exponentials = logits.sub_(peak).exp_()
-        sums = torch.cat((exponentials.sum(-1, keepdim=True), label_logit), dim=1)
+        sums = torch.cat((exponentials.sum(-1, keepdim=True, dtype=torch.float32), label_logit.float()), dim=1)
         total, label_logit = self._over_ranks(sums, dist.ReduceOp.SUM).chunk(2, dim=1)
         self.total += (total.log() + peak - label_logit).where(self.counts[part], 0).sum()
         if train:
             # d loss / d logits = softmax - one hot, and nothing where the label does not count
             gradient = exponentials.mul_(self.counts[part] / total)
-            gradient.scatter_add_(1, self.label[part], -self.here[part].float())
+            gradient.scatter_add_(1, self.label[part], -self.here[part].to(gradient.dtype))
             self._add_gradients(gradient.to(self.weight.dtype), part)
 
     def _add_gradients(self, gradient: Tensor, part: slice) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -16,6 +17,11 @@ from neoxargs.train.model.layers import Make
 
 def _tanh_gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
+
+
+def _erf_gelu(x: Tensor) -> Tensor:
+    """GELU spelt out, for programs that know no such operation."""
+    return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -36,11 +42,15 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activation(name: str, approximate: bool) -> Callable[[Tensor], Tensor]:
+def activation(name: str, approximate: bool, spelt_out: bool = False) -> Callable[[Tensor], Tensor]:
     """What lies between the two matrices; a gated one halves the last dimension."""
+    gelu = _erf_gelu if spelt_out else F.gelu
     if name in GATES:
-        return lambda x: _gated(x, GATES[name])
-    return _tanh_gelu if name == "gelu" and approximate else ACTIVATIONS[name]
+        gate = gelu if name == "geglu" else GATES[name]
+        return lambda x: _gated(x, gate)
+    if name == "gelu":
+        return _tanh_gelu if approximate else gelu
+    return ACTIVATIONS[name]
 
 
 def _gated(x: Tensor, gate: Callable[[Tensor], Tensor]) -> Tensor:
@@ -55,7 +65,7 @@ class FeedForward(nn.Module):
     def __init__(self, shape: Shape, mlp: Mlp, fusion: Fusion, init: Init, make: Make) -> None:
         super().__init__()
         # NeoX's fused kernel computes the approximation, and so do the models trained with it.
-        self.activation = activation(mlp.activation, approximate=fusion.bias_gelu_fusion)
+        self.activation = activation(mlp.activation, fusion.bias_gelu_fusion, fusion.onnx_safe)
         narrow, wide = shape.hidden_size, mlp_width(shape, mlp)
         enter, leave = draw(init.init_method, init, shape), draw(init.output_layer_init_method, init, shape)
         halves = 2 if mlp.activation in GATES else 1

@@ -65,10 +65,8 @@ def nested(name: str, value: Any) -> str:
 
 #: A value that is not built, for every row.
 OTHER: dict[str, Any] = {
-    "pos_emb": "sinusoidal",
     "norm": "te_rmsnorm",
     "sliding_window_width": 8,
-    "fp16_lm_cross_entropy": True,
     "moe_num_experts": 4,
     "optimizer.type": "MuAdam",
     "optimizer.params.comm_backend_name": "mpi",
@@ -92,7 +90,6 @@ _SAMPLING = "data_efficiency.data_sampling"
 _HEADS = "compression_training.head_pruning.shared_parameters"
 BESIDE = {
     "optimizer.params.comm_backend_name": "optimizer_type: OneBitAdam",
-    "fp16_lm_cross_entropy": "precision: fp16",
     "sequence_parallel": "model_parallel_size: 2",
     "train_label_data_paths": "{train_data_paths: a, valid_data_paths: b, test_data_paths: c}",
     "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",

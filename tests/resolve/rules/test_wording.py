@@ -96,6 +96,7 @@ CASES = [
     "num_kv_heads: 3",
     "seq_length: 64",
     "{pos_emb: rotary, rotary_pct: 0.7}",
+    "{pos_emb: sinusoidal, hidden_size: 65, num_attention_heads: 5}",
     "num_unique_layers: 8",
     "num_unique_layers: 3",
     '{num_unique_layers: 2, param_sharing_style: spaced, attention_config: [[["local", "global"], "all"]]}',
