@@ -16,8 +16,11 @@ from neoxargs.problems import Place, Problem, Problems, listed, render
 from neoxargs.resolve import Text, read_files
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.tools.check import as_json as problem_as_json
-from neoxargs.tools.migrate_deepspeed import chosen, converted, is_deepspeeds, versions
+from neoxargs.tools.migrate_deepspeed import Written, chosen, is_deepspeeds, versions
+from neoxargs.tools.migrate_deepspeed import converted as deepspeed
 from neoxargs.tools.migrate_lax import blocks
+from neoxargs.tools.migrate_megatron import converted as megatron
+from neoxargs.tools.migrate_megatron import is_megatrons
 from neoxargs.tools.migrate_neox import Change, migrate
 from neoxargs.tools.migrate_write import changed, diff, write_all
 
@@ -28,7 +31,7 @@ shown as a diff until --write is said; files that belong together are given toge
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command line of this verb has besides --json."""
     add = parser.add_argument
-    add("files", metavar="SOURCE", nargs="+", help="YAML of GPT-NeoX, or one file of DeepSpeed")
+    add("files", metavar="SOURCE", nargs="+", help="YAML of GPT-NeoX, or one file of DeepSpeed or Megatron-LM")
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which SOURCEs are looked for first")
     add("--to", metavar="|".join(NAMES), type=_dialect, default="neox-2026", help="the dialect to write")
     add("--from", dest="source", choices=SOURCES, help="what SOURCE is, if it is taken for something else")
@@ -38,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 #: What a SOURCE can be.
-SOURCES = ("neox", "deepspeed")
+SOURCES = ("neox", "deepspeed", "megatron")
 
 
 def _dialect(text: str) -> str:
@@ -54,7 +57,7 @@ def report(wish: argparse.Namespace) -> int:
         source = wish.source or guessed(texts[0])
         if source == "neox":
             return _neox(wish, texts)
-        return _new_file(wish, texts)
+        return _new_file(wish, texts, source)
     except Problems as stop:
         if not wish.json:
             raise
@@ -66,6 +69,8 @@ def guessed(text: Text) -> str:
     """What a file is: YAML by its name, or else by what stands in it."""
     if text.name.endswith((".yml", ".yaml")):
         return "neox"
+    if is_megatrons(text):
+        return "megatron"
     try:
         found = blocks(text)
     except Problems:
@@ -73,16 +78,21 @@ def guessed(text: Text) -> str:
     return "deepspeed" if found and all(is_deepspeeds(block.tree) for block in found) else "neox"
 
 
-def _new_file(wish: argparse.Namespace, texts: list[Text]) -> int:
-    """From a file that is not ours to YAML on stdout or in a new file."""
-    if len(texts) > 1:
-        raise Problems([Problem("one file of DeepSpeed at a time becomes YAML", Place(texts[1].name, 0, 0))])
-    (text,) = texts
+def _deepspeed(wish: argparse.Namespace, text: Text) -> Written:
     found = versions(blocks(text))
     if not found:
         hint = "a configuration is `{ ... }`, beginning on a line of its own"
         raise Problems([Problem("there is no configuration in this file", Place(text.name, 0, 0), hint)])
-    result = converted(chosen(found, wish.choose, text.name), text.name)
+    return deepspeed(chosen(found, wish.choose, text.name), text.name)
+
+
+def _new_file(wish: argparse.Namespace, texts: list[Text], source: str) -> int:
+    """From a file that is not ours to YAML on stdout or in a new file."""
+    if len(texts) > 1:
+        what = "one file at a time becomes YAML, unless it is GPT-NeoX's"
+        raise Problems([Problem(what, Place(texts[1].name, 0, 0))])
+    (text,) = texts
+    result = megatron(text) if source == "megatron" else _deepspeed(wish, text)
     if wish.output:
         write_all([Text(wish.output, result.text)], replace=wish.write)
     if wish.json:

@@ -1,0 +1,233 @@
+"""A shell script or command line as words, with simple variables put in; nothing of it is ever run.
+
+Understood: quotes, comments, continued lines, `NAME=value`, arrays, `$NAME`, `${NAME}`, `${NAME:-otherwise}`,
+`${NAME[@]}` and sums in `$(( ))`. Anything else stays in the word as it is written, with its `$`.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from neoxargs.problems import Place, Problem, Problems
+from neoxargs.resolve import Text
+
+#: A word's characters, each with its index in the text.
+Chars = list[tuple[str, int]]
+_ASSIGNMENT = re.compile(r"(\w+)=", re.A)
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?-([^}]*))?\})", re.A)
+_SUM = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
+_COMMAND = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
+_ENDS = "\n;|&<>"
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+LIMIT = 100_000
+
+
+class Word(NamedTuple):
+    """A word of a command and where it was written (for a variable's, where that was set)."""
+
+    text: str
+    place: Place
+
+    @property
+    def is_known(self) -> bool:
+        """Is it free of what only running the script would tell?"""
+        return "$" not in self.text and "`" not in self.text
+
+
+def commands(text: Text) -> list[list[Word]]:
+    """Every command of a script, its variables put in as far as the script itself sets them."""
+    return _Shell(text).commands()
+
+
+class _Shell:
+    def __init__(self, text: Text) -> None:
+        self.name, self.text, self.at = text.name, text.text.replace("\r\n", "\n"), 0
+        self.lines = self.text.splitlines()
+        self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        self.variables: dict[str, list[Chars]] = {}
+
+    def commands(self) -> list[list[Word]]:
+        found = []
+        while self.at < len(self.text):
+            words = self.words(_ENDS)
+            if words and not self.assigns(words):
+                found.append([self.word(chars) for chars in words])
+            self.at += 1
+        return found
+
+    def words(self, ends: str) -> list[Chars]:
+        """The words up to a character that ends the command (or the array)."""
+        found: list[Chars] = []
+        while self.at < len(self.text):
+            character = self.text[self.at]
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif character in ends:
+                break
+            elif character.isspace():
+                self.at += 1
+            elif character == "#":
+                self.at = self.line_end()
+            else:
+                found += self.one(ends)
+        return found
+
+    def one(self, ends: str) -> list[Chars]:
+        """One word as it is written, which a variable without quotes can make into several."""
+        found: list[Chars] = [[]]
+        quoted = False
+        while self.at < len(self.text):
+            character = self.text[self.at]
+            if character == "'":
+                end = self.text.find("'", self.at + 1)
+                end = len(self.text) if end < 0 else end
+                found[-1] += [(self.text[i], i) for i in range(self.at + 1, end)]
+                quoted, self.at = True, end + 1
+            elif character == '"':
+                self.at += 1
+                self.inside(found)
+                quoted = True
+            elif character == "\\":
+                if self.text.startswith("\\\n", self.at):
+                    break
+                found[-1] += [(c, self.at + 1) for c in self.text[self.at + 1 : self.at + 2]]
+                self.at += 2
+            elif character in "$`":
+                self.unquoted(found)
+            elif character == "(" and self.is_array(found):
+                return [found[0], *self.array()]
+            elif character.isspace() or character in ends:
+                break
+            else:
+                found[-1].append((character, self.at))
+                self.at += 1
+        if self.text[self.at : self.at + 1] in (">", "<") and found[-1] and found[-1][-1][0].isdigit():
+            found.pop()  # `2>`: where a stream goes
+        return [chars for chars in found if chars or quoted]
+
+    def inside(self, found: list[Chars]) -> None:
+        """What stands in double quotes: variables are put in and stay one word."""
+        while self.at < len(self.text) and self.text[self.at] != '"':
+            if self.text.startswith("\\\n", self.at):
+                self.at += 2
+            elif self.text[self.at] == "\\" and self.text[self.at + 1 : self.at + 2] in ('"', "\\", "$", "`"):
+                found[-1].append((self.text[self.at + 1], self.at + 1))
+                self.at += 2
+            elif self.text[self.at] in "$`":
+                values = self.expansion()
+                found[-1] += values[0]
+                found += values[1:]
+            else:
+                found[-1].append((self.text[self.at], self.at))
+                self.at += 1
+        self.at += 1
+
+    def unquoted(self, found: list[Chars]) -> None:
+        """A variable outside quotes, whose spaces separate words."""
+        for number, value in enumerate(self.expansion()):
+            if number:
+                found.append([])
+            for character, index in value:
+                if character.isspace():
+                    found.append([])
+                else:
+                    found[-1].append((character, index))
+
+    def expansion(self) -> list[Chars]:
+        """The words that stand for the `$` at this point; its own text where they are not known."""
+        start = self.at
+        if match := _SUM.match(self.text, start):
+            self.at = match.end()
+            total = self.total(match[1])
+            return [[(c, start) for c in (match[0] if total is None else str(total))]]
+        if match := _VARIABLE.match(self.text, start):
+            self.at = match.end()
+            known = self.variables.get(match[1] or match[2])
+            if known and sum(map(len, known)) > LIMIT:
+                raise Problems(
+                    [Problem("variables repeat each other without end here", self.word([("$", start)]).place)]
+                )
+            if known:
+                return known
+            return [[(c, start) for c in (match[0] if match[4] is None else match[4])]]
+        match = _COMMAND.match(self.text, start)
+        self.at = match.end() if match else start + 1
+        return [[(c, start) for c in (match[0] if match else "$")]]
+
+    def total(self, sum_: str) -> int | None:
+        """A sum of whole numbers and variables."""
+        plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: self.known(match[1]), sum_)
+        try:
+            return _computed(ast.parse(plain.strip(), mode="eval").body)
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+            return None
+
+    def known(self, name: str) -> str:
+        return "".join(character for chars in self.variables.get(name, []) for character, _ in chars)
+
+    def is_array(self, found: list[Chars]) -> bool:
+        before = "".join(character for character, _ in found[-1])
+        return bool(re.fullmatch(r"\w+\+?=", before))
+
+    def array(self) -> list[Chars]:
+        """`( ... )` behind `NAME=`: a marker, then its words."""
+        begin, self.at = self.at, self.at + 1
+        words = self.words_of_array()
+        self.at += 1
+        return [[("(", begin)], *words]
+
+    def words_of_array(self) -> list[Chars]:
+        found: list[Chars] = []
+        while self.at < len(self.text) and self.text[self.at] != ")":
+            found += self.words("\n)")
+            if self.at < len(self.text) and self.text[self.at] == "\n":
+                self.at += 1
+        return found
+
+    def assigns(self, words: list[Chars]) -> bool:
+        """Remember `NAME=value`; True if the command is nothing else."""
+        plain = ["".join(character for character, _ in chars) for chars in words]
+        if plain[0] in ("export", "local", "declare", "readonly"):
+            words, plain = words[1:], plain[1:]
+        if plain and re.fullmatch(r"\w+\+?=", plain[0]) and plain[1:2] == ["("]:
+            name = plain[0].rstrip("+=")
+            before = self.variables.get(name, []) if plain[0].endswith("+=") else []
+            self.variables[name] = [*before, *words[2:]]
+            return True
+        for chars, word in zip(words, plain, strict=True):
+            match = _ASSIGNMENT.match(word)
+            if not match:
+                return False
+            self.variables[match[1]] = [chars[match.end() :]]
+        return True
+
+    def word(self, chars: Chars) -> Word:
+        index = chars[0][1] if chars else 0
+        line = bisect_right(self.starts, index)
+        shown = self.lines[line - 1] if line <= len(self.lines) else ""
+        column = index - self.starts[line - 1] + 1
+        return Word("".join(c for c, _ in chars), Place(self.name, line, column, shown, max(1, len(chars))))
+
+    def line_end(self) -> int:
+        end = self.text.find("\n", self.at)
+        return len(self.text) if end < 0 else end
+
+
+def _computed(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_computed(node.left), _computed(node.right))
+    raise ValueError

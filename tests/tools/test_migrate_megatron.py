@@ -1,0 +1,236 @@
+"""A Megatron-LM command line or script as YAML: the way back of `--emit megatron`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.launch.arithmetic import mlp_width
+from neoxargs.launch.megatron import inexpressible, megatron_flags
+from neoxargs.problems import Problems
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import Text, complete, draft, resolve
+from neoxargs.resolve.config import Config
+from neoxargs.tools.migrate_megatron import converted
+from neoxargs.tools.migrate_shell import commands
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT.parent / "shared" / "corpus" / "neox_head"
+SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9 "
+
+
+def words(text: str) -> list[list[str]]:
+    return [[word.text for word in command] for command in commands(Text("run.sh", text))]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("a --b 1", [["a", "--b", "1"]]),
+        ("a \\\n  --b 1 # why\nc", [["a", "--b", "1"], ["c"]]),
+        ('a \'x  y\' "z \\" $"', [["a", "x  y", 'z " $']]),
+        ('X="1 2"\na $X "$X" ${X}3', [["a", "1", "2", "1 2", "1", "23"]]),
+        ("export X=1\nY=$X\na $Y${Y}", [["a", "11"]]),
+        ('A=(--b 1 # one\n --c 2)\na ${A[@]} "${A[@]}"', [["a", *["--b", "1", "--c", "2"] * 2]]),
+        ("A=(1)\nA+=(2)\na ${A[*]}", [["a", "1", "2"]]),
+        ("X=${X:-4}\na $X ${Y-5}", [["a", "4", "5"]]),
+        ("N=2\na $((N * 4 + 1)) $(($N/2))", [["a", "9", "1"]]),
+        ("a $(date) `hostname` $1", [["a", "$(date)", "`hostname`", "$1"]]),
+        ("a --b 2>&1 | tee log; c && d", [["a", "--b"], ["1"], ["tee", "log"], ["c"], ["d"]]),
+        ("a '' $NONE", [["a", "", "$NONE"]]),
+        ("a 'open", [["a", "open"]]),
+        ("N=$((__import__('os').getpid()))\na $N", [["a", "$((__import__('os').getpid()))"]]),
+    ],
+)
+def test_words_of_a_script(script: str, expected: list[list[str]]) -> None:
+    assert words(script) == expected
+
+
+def test_a_variable_keeps_its_place() -> None:
+    (command,) = commands(Text("run.sh", 'ARGS="--lr 1\n  --seed 2"\npython p.py $ARGS\n'))
+    assert [(word.text, word.place.line, word.place.column) for word in command[2:]] == [
+        ("--lr", 1, 7), ("1", 1, 12), ("--seed", 2, 3), ("2", 2, 10)
+    ]  # fmt: skip
+
+
+def test_a_variable_that_repeats_itself_ends() -> None:
+    doubling = "X=ab\n" + 'X="$X$X"\n' * 40 + "a $X"
+    with pytest.raises(Problems, match="variables repeat each other"):
+        commands(Text("run.sh", doubling))
+
+
+def config(flags: str) -> Config:
+    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    return complete(draft([Text("new.yml", result.text)]), 8)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", {"attention_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0, "gradient_clipping": 1.0}),
+        ("", {"bias_gelu_fusion": True, "pipe_parallel_size": 0, "zero_optimization.stage": 0}),
+        ("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", {"model_parallel_size": 2}),
+        ("--model-parallel-size 2 --pipeline-model-parallel-size 4", {"pipe_parallel_size": 4}),
+        ("--swiglu --disable-bias-linear", {"activation": "swiglu", "use_bias_in_mlp": False}),
+        ("--swiglu --disable-bias-linear", {"use_bias_in_attn_linear": False, "use_bias_in_norms": True}),
+        ("--swiglu --ffn-hidden-size 96", {"intermediate_size": 288}),
+        ("--ffn-hidden-size 96", {"intermediate_size": 96}),
+        ("--no-bias-gelu-fusion --no-masked-softmax-fusion", {"bias_gelu_fusion": False}),
+        ("--no-masked-softmax-fusion", {"scaled_masked_softmax_fusion": False, "bias_gelu_fusion": True}),
+        ("--no-bias-dropout-fusion --no-rope-fusion", {"bias_dropout_fusion": False, "rope_fusion": False}),
+        ("--use-distributed-optimizer", {"zero_optimization.stage": 1}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"zero_optimization.stage": 2}),
+        ("--use-megatron-fsdp", {"zero_optimization.stage": 3}),
+        ("--recompute-granularity full --recompute-num-layers 2", {"checkpoint_activations": True}),
+        ("--checkpoint-activations --checkpoint-num-layers 2", {"checkpoint_num_layers": 2}),
+        ("--recompute-method uniform --distribute-saved-activations", {"partition_activations": True}),
+        ("--fp16 --initial-loss-scale 4096 --min-loss-scale 2", {"precision": "fp16", "fp16.initial_scale_power": 12}),
+        ("--fp16 --loss-scale 512", {"fp16.loss_scale": 512.0}),
+        ("--bf16", {"precision": "bfloat16"}),
+        ("--normalization RMSNorm --norm-epsilon 1e-6", {"norm": "rmsnorm", "rms_norm_epsilon": 1e-6}),
+        ("--layernorm-epsilon 1e-6", {"norm": "layernorm", "layernorm_epsilon": 1e-6}),
+        ("--position-embedding-type rope --rotary-percent 0.5", {"pos_emb": "rotary", "rotary_pct": 0.5}),
+        ("--group-query-attention --num-query-groups 2", {"num_kv_heads": 2}),
+        ("--adam-beta2 0.95 --adam-eps 1e-6", {"optimizer.params.betas": [0.9, 0.95], "adam_eps": 1e-6}),
+        ("--optimizer sgd --sgd-momentum 0.9", {"optimizer.type": "SGD", "optimizer.params.momentum": 0.9}),
+        ("--clip-grad 0.5 --lr 1e-4 --weight-decay 0.1", {"gradient_clipping": 0.5, "lr": 1e-4, "weight_decay": 0.1}),
+        ("--lr-warmup-iters 3 --lr-decay-iters 6", {"warmup": 0.5, "lr_decay_iters": 6}),
+        ("--warmup 0.1", {"warmup": 0.1}),
+        ("--global-batch-size 32 --train-samples 640", {"train_iters": 20, "train_batch_size": 32}),
+        ("--data-path tokens", {"data_path": "tokens"}),
+        ("--data-path 0.3 a 0.7 b", {"data_path": [0.3, "a", 0.7, "b"]}),
+        ("--train-data-path 1 a 2 b --valid-data-path c --test-data-path d", {"train_data_weights": [1.0, 2.0]}),
+        ("--save out --save-interval 5", {"save": "out", "checkpoint_factor": 5}),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model t.json", {"tokenizer_type": "HFTokenizer"}),
+        ("--untie-embeddings-and-output-weights", {"no_weight_tying": True}),
+        ("--use-flash-attn", {"attention_config": ["flash"] * 4}),
+        ("--wandb-project p", {"use_wandb": True, "wandb_project": "p"}),
+        ("--num-experts 4 --moe-router-topk 2", {"moe_num_experts": 4, "moe_top_k": 2}),
+        ("--seed=7 --seed 8", {"seed": 8}),
+    ],
+)
+def test_flags_as_yaml(flags: str, expected: dict[str, object]) -> None:
+    found = config(flags)
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_the_launcher_says_how_many() -> None:
+    text = f"torchrun --nproc_per_node 8 --nnodes=2 --rdzv_id 5 pretrain_gpt.py {SIZES}"
+    assert "num_gpus: 8\n" in converted(Text("run.sh", text)).text
+    assert "num_nodes: 2\n" in converted(Text("run.sh", text)).text
+
+
+def test_what_has_no_counterpart_is_listed() -> None:
+    text = f"python pretrain_gpt.py {SIZES}\\\n  --overlap-grad-reduce --hiden-size 3 --recompute-granularity selective"
+    told = [(str(p.where), p.what, p.hint, p.severity) for p in converted(Text("run.sh", text)).problems]
+    assert told == [
+        ("run.sh:2:3", "--overlap-grad-reduce has no counterpart", "it changes how Megatron-LM computes, not what",
+         "warning"),
+        ("run.sh:2:25", "--hiden-size 3 has no counterpart", "did you mean --hidden-size?", "warning"),
+        ("run.sh:2:40", "--recompute-granularity selective has no counterpart",
+         "checkpoint_activations recomputes whole layers", "warning"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "where", "what"),
+    [
+        ("python p.py --num-layers many", "run.sh:1:26", '--num-layers ("many") must be a whole number'),
+        ("python p.py --num-layers $N", "run.sh:1:26", "--num-layers: the script does not say what $N is"),
+        ("N=x\npython p.py --num-layers $N", "run.sh:1:3", '--num-layers ("x") must be a whole number'),
+        ("echo hello", "run.sh", "there is no command line of Megatron-LM in this file"),
+    ],
+)
+def test_what_is_refused(script: str, where: str, what: str) -> None:
+    with pytest.raises(Problems) as stop:
+        converted(Text("run.sh", script))
+    assert [(str(problem.where), problem.what.partition(",")[0]) for problem in stop.value.problems] == [(where, what)]
+
+
+def there_and_back(before: Config, gpus: int) -> None:
+    flags = megatron_flags(before)
+    script = Text("run.sh", "torchrun pretrain_gpt.py " + shlex.join(flags))
+    result = converted(script)
+    assert [problem.what for problem in result.problems] == []
+    after = complete(draft([Text("new.yml", result.text)]), gpus)
+    told, again = by_name(flags), by_name(megatron_flags(after))
+    assert {name: again.get(name) for name in told} == told
+    names = [p.name for p in REGISTRY.parameters.values() if p.megatron and not p.becomes]
+    names = [name for name in names if name not in ("pipe_parallel_size", "intermediate_size", *NOT_TOLD)]
+    assert {name: after.get(name) for name in names} == {name: before.get(name) for name in names}
+    assert mlp_width(after.shape, after.mlp) == mlp_width(before.shape, before.mlp)
+
+
+#: What `--emit megatron` only says where it has an effect, and two settings that are one flag there.
+NOT_TOLD = (
+    "scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion",
+    "wandb_project", "wandb_team", "vocab_file", "merge_file", "split", "loss_scale", "loss_scale_window", "min_scale",
+    "hysteresis", "checkpoint_num_layers", "partition_activations", "rms_norm_epsilon", "layernorm_epsilon",
+    "train_data_paths", "valid_data_paths", "test_data_paths", "optimizer_type",
+)  # fmt: skip
+
+
+def by_name(flags: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for word in flags:
+        if word.startswith("--"):
+            last = found.setdefault(word, [])
+        else:
+            last.append(word)
+    return found
+
+
+SHAPE = "{num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32, train_iters: 9, batch_size: 2}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data_path: my_text_document",
+        "{model_parallel_size: 2, pipe_parallel_size: 2, sequence_parallel: true}",
+        "{zero_stage: 1, precision: fp16, bias_gelu_fusion: true, bias_dropout_fusion: true}",
+        "{zero_stage: 2, precision: bf16, rope_fusion: true, pos_emb: rotary, rotary_pct: 0.5}",
+        "{zero_stage: 3, precision: fp16, loss_scale: 512, scaled_masked_softmax_fusion: true}",
+        "{norm: rmsnorm, activation: swiglu, use_bias_in_mlp: false, use_bias_in_attn_linear: false}",
+        "{num_kv_heads: 2, no_weight_tying: true, checkpoint_activations: true, checkpoint_num_layers: 2}",
+        "{optimizer: {type: SGD, params: {momentum: 0.9, lr: 0.1}}, clip_grad: 0.5, warmup: 0.1, min_lr: 0.01}",
+        "{optimizer: {type: cpu_adam, params: {betas: [0.8, 0.9], eps: 1.0e-6}}}",
+        "{save: out, load: out, checkpoint_factor: 50, finetune: true, no_load_optim: true, seed: 5}",
+        "{tokenizer_type: HFTokenizer, vocab_file: t.json, split: '90,5,5', num_workers: 4}",
+        "{train_data_paths: [a, b], train_data_weights: [1, 2], valid_data_paths: c, test_data_paths: [d]}",
+        "{moe_num_experts: 4, moe_top_k: 2, moe_expert_interval: 2}",
+        "{use_wandb: true, wandb_team: us, log_interval: 5, eval_iters: 3, attention_dropout: 0.2}",
+    ],
+)
+def test_there_and_back(text: str) -> None:
+    there_and_back(complete(draft([Text("shape.yml", SHAPE), Text("my.yml", text)]), 8), 8)
+
+
+def published() -> list[str]:
+    path = ROOT.parent / "shared" / "reference" / "neox_head_translations.json"
+    return [name for name, case in json.loads(path.read_text()).items() if case["ok"]] if path.is_file() else []
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no published configurations in {CORPUS}")
+@pytest.mark.parametrize("size", ["125M", "350M", "1-3B", "6-7B", "13B", "175B", "llama/7B", "pythia/14M", "20B"])
+def test_published_models_there_and_back(size: str) -> None:
+    also = {"llama/7B": ["llama/train_config.yml", "local_setup.yml"], "20B": [], "pythia/14M": []}
+    files = [CORPUS / f"{size}.yml", *(CORPUS / name for name in also.get(size, ["local_setup.yml"]))]
+    given = ["init_method=normal", "output_layer_init_method=scaled_normal", "gpt_j_residual=false"]
+    config = resolve(files, given, gpus=8)
+    assert [problem.what for problem in inexpressible(config)] == []
+    there_and_back(config, 8)
+
+
+def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.sh").write_text(f"python pretrain_gpt.py {SIZES} --swiglu\n")
+    assert main(["migrate", "run.sh", "-o", "new.yml"]) == 0
+    assert Path("new.yml").read_text().startswith("# From run.sh by deepy migrate.\n")
+    assert main(["check", "new.yml", "--gpus", "1"]) in (0, 1)
+    assert main(["migrate", "run.sh", "--json"]) == 0
+    assert "num_layers: 4\n" in json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))["text"]
