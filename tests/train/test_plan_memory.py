@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +23,7 @@ from neoxargs.tools.plan.activations import Sizes
 from neoxargs.tools.plan.stages import stages
 from neoxargs.tools.plan.states import States
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "plan.md"
 BF16 = {"bf16": {"enabled": True}}
 HALF = {"precision": "bfloat16"}
 CHECKPOINTS = {"checkpoint_activations": True}
@@ -213,6 +215,13 @@ def test_activations_are_within_a_tenth(measured: dict[str, list[Held]], name: s
     for rank, held in enumerate(measured[name]):
         expected = predict((ONE | TWO)[name], len(measured[name]), rank)
         assert expected.activations == pytest.approx(held.activations, rel=0.1)
+
+
+@pytest.mark.parametrize("name", [*ONE, *TWO])
+def test_the_documents_table_is_todays_prediction(name: str) -> None:
+    expected = predict((ONE | TWO)[name], 1 if name in ONE else 2, 0)
+    row = " | ".join(f"{number:,}" for number in expected)
+    assert f"| {name} | {row} |" in DOCUMENT.read_text(encoding="utf-8")
 
 
 def table() -> str:

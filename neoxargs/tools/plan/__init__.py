@@ -104,6 +104,12 @@ def _device(options: Options, settled: Settled) -> Device:
     if options.device:
         return named(options.device)
     if settled.resources.device == "cpu" and options.gpu_memory is None:
-        return DEVICES["CPU"]
+        return _processor(settled.resources.gpus)
     # nobody says which: rates of the usual one, and no verdict without a memory to hold it against
     return replace(DEVICES[USUAL], name=UNNAMED, memory=None)
+
+
+def _processor(ranks: int) -> Device:
+    """This machine's, of which more ranks than it has cores get a share each."""
+    share, one = min(1.0, (os.cpu_count() or 1) / ranks), DEVICES["CPU"]
+    return replace(one, half=one.half * share, single=one.single * share)

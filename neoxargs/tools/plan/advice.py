@@ -108,10 +108,10 @@ def _more_zero(config: Config) -> Iterator[Changes]:
 
 
 def _more_parallel(config: Config) -> Iterator[Changes]:
-    """Twice, four times as many tensor or pipeline parallel ranks, taken from data parallelism."""
+    """Twice, four, eight times as many tensor or pipeline parallel ranks, taken from data parallelism."""
     layout, steps = Layout.of(config), config.batch.gradient_accumulation_steps
     micro = config.batch.train_micro_batch_size_per_gpu
-    for factor in (2, 4):
+    for factor in (2, 4, 8):
         if layout.data % factor == 0:
             batch = _batch(micro, steps * factor)
             yield {"model_parallel_size": layout.tensor * factor, **batch}

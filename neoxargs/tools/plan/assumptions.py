@@ -28,8 +28,8 @@ ALLREDUCE_BUCKET = 500_000_000
 HOST_MEMORY_PER_GPU = 128 * GIB
 
 #: Share of a device's peak that the matrix products of a transformer reach in 16 bits (Narayanan et al. 2021,
-#: arXiv:2104.04473, table 1: 44-52 % on A100) and in fp32.
-EFFICIENCY = {HALF: 0.45, SINGLE: 0.6}
+#: arXiv:2104.04473, table 1: 44-52 % on A100) and in fp32 (measured on two CPU cores: 0.5).
+EFFICIENCY = {HALF: 0.45, SINGLE: 0.5}
 #: With so many tokens in a micro batch the matrix products run at half of that: they are too small to fill a device.
 TOKENS_AT_HALF_RATE = {"cuda": 128, "cpu": 8}
 #: Share of a link's rate that a collective reaches (NCCL's own bus bandwidth tests show 70-85 % of large messages).

@@ -11,7 +11,7 @@ from neoxargs.tools.plan.draw import legend, memory, ranks, stages, step
 from neoxargs.tools.plan.make import Plan
 from neoxargs.tools.plan.notes import notes
 from neoxargs.tools.plan.style import STYLE
-from neoxargs.tools.plan.words import count, duration, share, size, verdict
+from neoxargs.tools.plan.words import count, duration, price, share, size, verdict
 
 
 def html(plan: Plan, found: Sequence[Suggestion], files: Sequence[str]) -> str:
@@ -90,7 +90,7 @@ def _instead(found: Sequence[Suggestion]) -> str:
 
 def _suggestion(suggestion: Suggestion) -> str:
     lines = "\n".join(override.replace("=", ": ", 1) for override in suggestion.overrides)
-    told = f"peak {size(suggestion.plan.worst.peak)}, a step takes {suggestion.cost:.2f} times as long"
+    told = price(suggestion)
     return f'<div class="instead"><pre>{escape(lines)}</pre><p>{told}</p></div>'
 
 

@@ -12,10 +12,12 @@ from neoxargs.tools.plan.make import Plan
 from neoxargs.tools.plan.memory import PARTS, PHASES, Account
 from neoxargs.tools.plan.notes import notes
 from neoxargs.tools.plan.places import hosts_of_stages, named
-from neoxargs.tools.plan.words import count, duration, share, size, verdict
+from neoxargs.tools.plan.words import count, duration, price, share, size, verdict
 
 LABEL = summary.LABEL
 BAR = 44
+#: A space at which no line ends.
+TOGETHER = "\u00a0"
 #: Subjects told in sentences, which are wrapped; tables and what is meant to be copied stay as they are.
 SENTENCES = ("plan", "model", "ranks", "batch", "host", "speed", "messages", "assumed")
 #: How many stages are listed; of more, the fullest and some others.
@@ -49,13 +51,16 @@ def _row(label: str, lines: Sequence[str]) -> str:
 def _wrapped(line: str) -> list[str]:
     import textwrap
 
-    return textwrap.wrap(line, summary.WIDTH - LABEL, subsequent_indent="  ", break_long_words=False)
+    lines = textwrap.wrap(
+        line, summary.WIDTH - LABEL, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return [part.replace(TOGETHER, " ") for part in lines]
 
 
 def _known(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     """The facts of the run as `check` tells them, with the model's parts."""
     model, *rest = (line[LABEL:] for line in summary.brief(plan.settled))
-    parts = "  ".join(f"{part} {count(number)}" for part, number in plan.parts.items())
+    parts = ", ".join(f"{part} {count(number)}".replace(" ", TOGETHER) for part, number in plan.parts.items())
     yield "model", [model, f"{count(sum(plan.parts.values()))} parameters: {parts}"]
     yield from zip(("ranks", "batch"), ([line] for line in rest), strict=False)
 
@@ -152,10 +157,7 @@ def _instead(plan: Plan, found: Sequence[Suggestion]) -> Iterator[str]:
     if not found:
         yield "nothing small helps: it takes more devices, larger ones, or a smaller model"
     for number, suggestion in enumerate(found, 1):
-        yield (
-            f"{number}. peak {size(suggestion.plan.worst.peak)}, a step takes {suggestion.cost:.2f} times as long; "
-            "this fits, planned with:"
-        )
+        yield f"{number}. {price(suggestion)}; it fits, planned with:"
         yield f"   {' '.join(f'--set {override}' for override in suggestion.overrides)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.assumptions import GIB
 from neoxargs.tools.plan.make import Plan
 
@@ -29,6 +30,14 @@ def verdict(plan: Plan) -> str:
     if not plan.host_fits:
         return f"does not fit: a machine needs {size(plan.host_need)} of memory and has {size(plan.host_memory)}"
     return f"fits: {size(worst.peak)} at the peak, {where}{DOING[worst.fullest]}, of the {limit}"
+
+
+def price(suggestion: Suggestion) -> str:
+    """What a change takes and costs."""
+    made = suggestion.plan
+    moved = any("offload" in key for key in suggestion.changes)
+    host = f", and {size(made.host_need)} in a machine of {made.slots} ranks" if moved else ""
+    return f"peak {size(made.worst.peak)}{host}; a step takes {suggestion.cost:.2f} times as long"
 
 
 def size(number: float) -> str:
