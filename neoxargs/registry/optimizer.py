@@ -40,15 +40,15 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     """
 
     onebitadam: bool = param(False, origin="NeoX", becomes={True: {"optimizer.type": "OneBitAdam"}, False: {}})
-    """Retired in April 2021: write `optimizer: {type: OneBitAdam}`, which after `freeze_step` steps of Adam sends one bit
-    per number among data parallel ranks. On any device, in any precision, with pipeline and tensor parallelism; without
-    ZeRO."""
+    """Retired in April 2021: write `optimizer: {type: OneBitAdam}`, which after `freeze_step` steps of Adam sends one
+    bit per number among data parallel ranks. On any device, in any precision, with pipeline and tensor parallelism;
+    without ZeRO."""
 
     cpu_optimizer: bool = param(
         False, megatron="optimizer-cpu-offload", becomes={True: {"optimizer.type": "cpu_adam"}, False: {}}
     )
-    """Retired in April 2021: write `optimizer: {type: cpu_adam}`, DeepSpeed's compiled Adam for CPUs. With a GPU it needs
-    the states in main memory, `zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}`. May stand beside
+    """Retired in April 2021: write `optimizer: {type: cpu_adam}`, DeepSpeed's compiled Adam for CPUs. With a GPU it
+    needs the states in main memory, `zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}`. May stand beside
     `optimizer: {type: Adam}`."""
 
     cpu_torch_adam: bool = param(

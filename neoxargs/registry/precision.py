@@ -14,8 +14,8 @@ class Precision(Group, origin="Meg", effect="engine"):
     precision: Literal["fp32", "fp16", "bf16", "bfloat16", "float32", "float", "float16", "half"] = param(
         derived=True, origin="NeoX"
     )
-    """Numbers the model computes in: `fp32`, `fp16` (needs loss scaling) or `bf16`, also spelt `bfloat16`; the others in
-    torch's words too. Left out, it follows the `fp16` and `bf16` sections; without them it is fp32."""
+    """Numbers the model computes in: `fp32`, `fp16` (needs loss scaling) or `bf16`, also spelt `bfloat16`; the others
+    in torch's words too. Left out, it follows the `fp16` and `bf16` sections; without them it is fp32."""
 
     fp32_allreduce: bool = param(False, origin=("Meg", "DSC"), megatron="accumulate-allreduce-grads-in-fp32")
     """Sums gradients of data parallel ranks in fp32 although the model computes in 16 bits. Doubles that traffic and
