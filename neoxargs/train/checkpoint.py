@@ -149,8 +149,9 @@ class Checkpoints:
         """The same model and kind of optimizer; without an inventory also the same layout."""
         if not (found / CONFIG).exists():
             return
-        theirs = json.loads((found / CONFIG).read_text(encoding="utf-8"))
-        names = ["num_layers", "hidden_size", *layout]
+        unshared = {"num_unique_layers": None, "param_sharing_style": "grouped"}
+        theirs = unshared | json.loads((found / CONFIG).read_text(encoding="utf-8"))
+        names = ["num_layers", "hidden_size", *unshared, *layout]
         if layout and self.engine.zero_optimization() and not self.options.no_load_optim:
             names.append("world_size")
         raise_if(

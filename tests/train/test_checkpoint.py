@@ -56,6 +56,7 @@ def cases(root: str) -> dict[str, Any]:
     loaded("iteration", folder, iteration=2)
     loaded("iteration that is not there", folder, iteration=7)
     loaded("another depth", folder, num_layers=3)
+    loaded("other sharing", folder, num_unique_layers=1)
     loaded("another vocabulary", folder, no_weight_tying=True)
     loaded("another schedule", folder, lr_decay_iters=40)
     loaded("another schedule, ours", folder, lr_decay_iters=40, override_lr_scheduler=True)
@@ -119,6 +120,7 @@ def test_the_one_before_a_damaged_one_is_taken(found: dict[str, Any]) -> None:
     ("name", "words"),
     [
         ("another depth", "it was written with num_layers 2, this run has 3"),
+        ("other sharing", "it was written with num_unique_layers None, this run has 1"),
         ("another vocabulary", "it does not fit this model: "),
         ("another schedule", "decay_iters is 40 here and 30 in the checkpoint"),
         ("nothing there", "there is no checkpoint in it"),

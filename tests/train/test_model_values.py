@@ -17,6 +17,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.train import engine
 from neoxargs.train.model import fused
 from neoxargs.train.model.block import TransformerBlock
+from neoxargs.train.model.documents import opened
 from neoxargs.train.model.embedding import waves
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.layers import Make
@@ -147,6 +148,15 @@ def test_sinusoidal_positions() -> None:
     added = model.positions(hidden()) - hidden()
     torch.testing.assert_close(added, expected.expand(2, 16, 64), rtol=0, atol=1e-5)
     torch.testing.assert_close(waves(torch.tensor(15), 64), expected[15], rtol=0, atol=1e-5)
+
+
+def test_sinusoidal_positions_begin_anew_with_a_document() -> None:
+    config = small(pos_emb="sinusoidal", reset_position_ids=True)
+    model = GPT(config, VOCABULARY._replace(eod=60), Make())
+    tokens = torch.tensor([[1, 2, 60, 3, 4, 5]])
+    carried = model.embedding(tokens)
+    added = opened(model.positions(carried))[0] - model.embedding.word_embeddings(tokens)
+    torch.testing.assert_close(added[0], waves(torch.tensor([0, 1, 2, 0, 1, 2]), 32), rtol=0, atol=1e-6)
 
 
 @pytest.mark.shows("apply-residual-connection-post-layernorm")

@@ -67,8 +67,9 @@ class PositionEmbedding(nn.Module):
                 table = table[positions(begun)]  # (batch, seq, hidden)
             hidden = hidden + table
         if self.waves:
-            restarted = begun is not None and self.restart
-            places = positions(begun) if restarted else torch.arange(hidden.shape[1], device=hidden.device)
+            places = torch.arange(hidden.shape[1], device=hidden.device)
+            if begun is not None and self.restart:
+                places = positions(begun)  # (batch, seq)
             hidden = hidden + waves(places + self.offset, hidden.shape[-1]).to(hidden.dtype)
         return closed(self.dropout(hidden), begun)
 

@@ -41,7 +41,7 @@ def worthwhile(device: str) -> bool:
 
     # Triton builds a little C program for each kernel.
     compiler = any(shutil.which(name) for name in (os.environ.get("CC", "cc"), "gcc", "clang"))
-    return compiler and bool(has_triton())  # type: ignore[no-untyped-call]
+    return compiler and has_triton()
 
 
 @cache

@@ -33,6 +33,8 @@ def test_the_default_model_is_built() -> None:
         "rpe: true",
         "{pos_emb: alibi, reset_position_ids: true, reset_attention_mask: true}",
         "no_weight_tying: true",
+        "{num_unique_layers: 2, pos_emb: sinusoidal, apply_residual_connection_post_layernorm: true}",
+        "{precision: fp16, fp16_lm_cross_entropy: true}",
         "{precision: fp16, zero_stage: 1, pipe_parallel_size: 2, model_parallel_size: 2}",
         "optimizer: {type: adamw}",
         "optimizer: {type: SGD, params: {momentum: 0.9}}",
