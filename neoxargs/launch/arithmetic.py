@@ -48,7 +48,8 @@ def parameters(config: Config, rows: int) -> int:
     one_norm = config.attention.gpt_j_residual and config.attention.gpt_j_tied
     layers = len(set(weights_of_layers(shape)))
     norms = ((1 if one_norm else 2) * layers + 1) * _norm(config)
-    return tables * shape.hidden_size + norms + layers * (_matrices(config) + _biases(config))
+    relative = embedding.rpe_num_buckets * shape.num_attention_heads if embedding.pos_emb == "rpe" else 0
+    return tables * shape.hidden_size + relative + norms + layers * (_matrices(config) + _biases(config))
 
 
 def flops_per_token(config: Config, rows: int) -> float:
