@@ -132,7 +132,7 @@ def _overhead(config: Config, parts: Bytes, kind: str) -> int:
     if kind == "cpu":
         return CONTEXT[kind] + lost
     layout = Layout.of(config)
-    groups = sum(size > 1 for size in (layout.tensor, layout.pipe, layout.data))
+    groups = sum(size > 1 for size in (layout.tensor, layout.pipe, layout.data, layout.ranks))  # and all together
     return CONTEXT[kind] + groups * GROUP_BUFFERS + lost
 
 

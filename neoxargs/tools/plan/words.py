@@ -44,7 +44,8 @@ def size(number: float) -> str:
     """`23.2 GiB`."""
     for unit, factor in (("TiB", 1024 * GIB), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
         if number >= factor:
-            return f"{number / factor:.3g} {unit}" if number < 1000 * factor else f"{number / factor:.0f} {unit}"
+            digits = f"{number / factor:#.3g}".rstrip(".")
+            return f"{digits} {unit}" if number < 999.5 * factor else f"{number / factor:.0f} {unit}"
     return f"{number:.0f} B"
 
 

@@ -1,0 +1,65 @@
+"""Numbers as a person reads them; the plan's text lines up and says what it rests on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neoxargs.tools.plan import Options, planned
+from neoxargs.tools.plan.text import text
+from neoxargs.tools.plan.words import count, duration, share, size
+
+YAML = """\
+num_layers: 12
+hidden_size: 768
+num_attention_heads: 12
+seq_length: 1024
+max_position_embeddings: 1024
+train_micro_batch_size_per_gpu: 4
+gradient_accumulation_steps: 8
+train_iters: 1000
+pipe_parallel_size: 2
+model_parallel_size: 2
+tokenizer_type: HFTokenizer
+vocab_file: nowhere.json
+"""
+
+
+def test_sizes_counts_and_times() -> None:
+    assert [size(number) for number in (12, 2**10, 23.04 * 2**30, 410 * 2**20, 3 * 2**40)] == [
+        "12 B", "1.00 KiB", "23.0 GiB", "410 MiB", "3.00 TiB",
+    ]  # fmt: skip
+    assert [count(number) for number in (12, 4610, 20.55e9)] == ["12", "4.61 K", "20.6 B"]
+    assert [duration(seconds) for seconds in (0.2, 46.2, 7200, 86400 * 80.2)] == [
+        "200 ms", "46.2 s", "2 hours", "80.2 days",
+    ]  # fmt: skip
+    assert (share(1, 2), share(1, 1000)) == ("50 %", "0.1 %")
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> str:
+    path = tmp_path / "run.yml"
+    path.write_text(YAML)
+    made, found = planned(Options([str(path)], gpus=16, gpu_memory=40))
+    return text(made, found)
+
+
+def test_the_verdict_comes_first(told: str) -> None:
+    assert told.startswith("plan       fits: ")
+
+
+def test_the_columns_of_the_memory_table_add_up(told: str) -> None:
+    lines = told[told.index("memory ") :].split("\n\n")[0].splitlines()[2:]
+    rows = [[0.0 if cell in (".", "<0.1") else float(cell) for cell in line.split()[1:]] for line in lines]
+    for column in zip(*rows, strict=True):
+        assert sum(column[:-1]) == pytest.approx(column[-1], abs=0.05 * len(rows))
+
+
+def test_an_unknown_vocabulary_is_said_to_be_assumed(told: str) -> None:
+    assert "known only to HFTokenizer and its file" in " ".join(told.split())
+
+
+def test_every_stage_and_its_hosts_are_named(told: str) -> None:
+    assert "0-5" in told and "6-11" in told
+    assert "host0" in told and "host1" in told
