@@ -71,7 +71,7 @@ def described(config: Config) -> list[tuple[str, str]]:
     subjects = {
         "model": _model(config),
         "ranks": [f"{Layout.of(config).ranks} = {_factors(config)}"],
-        "batch": _batch(config),
+        "batch": _batch(config, sources=False),
         "precision": [_precision(config)],
         "optimizer": _optimizer(config),
         "data": _data(config, cut=True),
@@ -79,15 +79,15 @@ def described(config: Config) -> list[tuple[str, str]]:
     return [(label, "; ".join(lines)) for label, lines in subjects.items()]
 
 
-def batch(config: Config) -> str:
-    """The batch equation in numbers, with where each of them was written."""
+def batch(config: Config, sources: bool = True) -> str:
+    """The batch equation in numbers; sources: with where each of them was written."""
     sizes, config_source = config.batch, config.source
     terms = {
         "train_batch_size": ("{}{} samples", sizes.train_batch_size),
         "train_micro_batch_size_per_gpu": (" = micro batch {}{}", sizes.train_micro_batch_size_per_gpu),
         "gradient_accumulation_steps": (" x accumulation {}{}", sizes.gradient_accumulation_steps),
     }
-    written = {name: f" ({_origin(config_source(name))})" if config.written(name) else "" for name in terms}
+    written = {name: f" ({_origin(config_source(name))})" if sources and config.written(name) else "" for name in terms}
     shown = "".join(template.format(number, written[name]) for name, (template, number) in terms.items())
     return f"{shown} x data {Layout.of(config).data}"
 
@@ -233,8 +233,8 @@ def _holds(stage: int, layout: Layout, layers: list[range] | None) -> str:
     return ", ".join([*held, *(["output"] if stage == layout.pipe - 1 else [])])
 
 
-def _batch(config: Config) -> Iterator[str]:
-    yield batch(config)
+def _batch(config: Config, sources: bool = True) -> Iterator[str]:
+    yield batch(config, sources)
     yield f"{config.batch.train_batch_size * config.shape.seq_length:,} tokens a step"
 
 

@@ -126,3 +126,11 @@ def test_one_form_of_places_and_no_setting_twice():
     assert "micro batch 4 (configs/my.yml:9:1)" in shown
     assert "ranks of replica 0" in shown
     assert "adam_beta2" not in " ".join(summary.text(settled(LARGE, pretended(96)), 200).split())
+
+
+def test_a_report_describes_a_run_without_saying_where_that_was_written() -> None:
+    found = dict(summary.described(complete(draft([Text("small.yml", SMALL)]), 8)))
+    assert found["ranks"] == "8 = tensor 2 x pipeline 2 x data 2"
+    assert found["batch"] == "32 samples = micro batch 4 x accumulation 4 x data 2; 8,192 tokens a step"
+    assert found["model"].startswith("4 layers, hidden 256, 8 heads, sequence 256")
+    assert found["precision"] == "fp32"

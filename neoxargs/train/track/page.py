@@ -21,10 +21,7 @@ CHARTS = {
     "lr": ("Learning rate", ""),
     "grad_norm": ("Gradient norm", "before clipping"),
     "tokens_per_second": ("Throughput", "tokens/s"),
-    "memory": ("Memory at most", "bytes"),
-    "param_norm": ("Norm of the weights", ""),
-    "grad_zeros": ("Gradients that are exactly zero", "%"),
-    "gradient_noise_scale": ("Gradient noise scale", "samples"),
+    "memory": ("Memory of rank 0, at most", "bytes"),
 }
 #: What else the folder holds that is worth a link.
 FILES = {"config.json": "configuration", FILE: "metrics", "loss.png": "loss curve", "profile.txt": "profile"}
