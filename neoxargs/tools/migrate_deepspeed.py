@@ -38,7 +38,8 @@ TELLING = {
     "zero_optimization.offload_optimizer.pin_memory": "pinned",
     "zero_optimization.offload_param.device": "weights on",
 }
-MOST = 64
+#: No more choices than this are offered for one configuration.
+MOST = 12
 
 
 @dataclass

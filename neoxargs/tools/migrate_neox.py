@@ -330,12 +330,19 @@ def known(drafted: Draft, gpus: int) -> tuple[Config, list[Problem]]:
 def _fitting(drafted: Draft) -> int:
     """A number of GPUs that the files fit on, if one is found."""
     values = {name: value.value for name, value in drafted.values.items()}
-    copy = values.get("model_parallel_size", 1) * max(values.get("pipe_parallel_size", 0), 1)
+    copy: int = values.get("model_parallel_size", 1) * max(values.get("pipe_parallel_size", 0), 1)
+    if drafted.problems:  # it will be refused
+        return copy
     tried: list[int] = [
         values.get("global_num_gpus", copy),
         *(copy * count for count in (1, 8, 2, 4, 12, 16, 32, 64, 128)),
     ]
-    return next((gpus for gpus in tried if not known(drafted, gpus)[1]), tried[0])
+    return next((gpus for gpus in tried if not _too_few(known(drafted, gpus)[1])), tried[0])
+
+
+def _too_few(errors: Sequence[Problem]) -> bool:
+    """Is something wrong that another number of GPUs could mend?"""
+    return any("ranks" in error.what or "GPU" in error.what for error in errors)
 
 
 def differences(before: Config, after: Config) -> Iterator[tuple[str, Any, Any]]:
