@@ -85,14 +85,18 @@ class Runner(Group, origin="DSL", effect="launcher"):
     bind_core_list: str | None = param(None)
     """The cores that `bind_cores_to_rank` deals out, such as `0-15,32-47`; none given takes all cores."""
 
-    elastic_training: bool = param(False)
+    elastic_training: bool = param(False, effect="not built")
     """Let machines come and go during the run between `min_elastic_nodes` and `max_elastic_nodes`. Needs the section
     `elasticity` and `master_addr`, and excludes `no_local_rank`."""
 
-    min_elastic_nodes: OrAll = param(-1)
+    min_elastic_nodes: OrAll = param(
+        -1, effect="none", because="only elastic_training reads it, which train.py does not do"
+    )
     """Fewest machines an elastic run continues with; -1 means 1."""
 
-    max_elastic_nodes: OrAll = param(-1)
+    max_elastic_nodes: OrAll = param(
+        -1, effect="none", because="only elastic_training reads it, which train.py does not do"
+    )
     """Most machines an elastic run grows to; -1 means as many as it started with."""
 
     log_level: Literal["debug", "info", "warning", "error", "critical"] = param("info", origin=("DSL", "DSC"))
