@@ -55,6 +55,7 @@ def report(wish: argparse.Namespace) -> int:
     try:
         texts = read_files(wish.files, wish.conf_dir)
         source = wish.source or guessed(texts[0])
+        _refuse_what_has_no_meaning(wish, source)
         if source == "neox":
             return _neox(wish, texts)
         return _new_file(wish, texts, source)
@@ -63,6 +64,16 @@ def report(wish: argparse.Namespace) -> int:
             raise
         _print({"ok": False, "problems": [problem_as_json(problem) for problem in stop.problems]})
         return 1
+
+
+def _refuse_what_has_no_meaning(wish: argparse.Namespace, source: str) -> None:
+    """Options that would be ignored for this kind of file."""
+    if source == "neox" and (wish.output or wish.choose):
+        option, hint = ("-o", "use --write") if wish.output else ("--choose", "leave it out")
+        raise Problems([Problem(f"{option} has no meaning for GPT-NeoX's YAML, which is edited in place", hint=hint)])
+    if source != "neox" and wish.to != "neox-2026":
+        what = f"--to {wish.to} is for GPT-NeoX's YAML; other files become neox-2026"
+        raise Problems([Problem(what, hint="migrate the new file in a second step")])
 
 
 def guessed(text: Text) -> str:

@@ -128,3 +128,17 @@ def test_nothing_is_overwritten_unasked() -> None:
 def test_a_diff_says_where_no_newline_ends_the_file() -> None:
     shown = diff(Text("a", "x\ny"), Text("a", "x\nz"))
     assert shown.endswith("-y\n\\ No newline at end of file\n+z\n\\ No newline at end of file\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["my.yml", "-o", "new.yml"], "-o has no meaning for GPT-NeoX's YAML, which is edited in place"),
+        (["my.yml", "--choose", "2"], "--choose has no meaning for GPT-NeoX's YAML, which is edited in place"),
+        (["ds.json", "--to", "neox-2021"], "--to neox-2021 is for GPT-NeoX's YAML; other files become neox-2026"),
+    ],
+)
+def test_options_that_would_be_ignored(words: list[str], said: str, capsys) -> None:
+    Path("ds.json").write_text('{"train_batch_size": 4}')
+    assert main(["migrate", *words]) == 1
+    assert f"error: {said}" in capsys.readouterr().err
