@@ -12,11 +12,13 @@ from neoxargs.launch.encode import parse_rank_arguments, script_arguments
 from neoxargs.problems import Problems
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve import resolve
+from neoxargs.resolve.config import Config
 from neoxargs.train import checkpoint_folder, engine, mesh, setup
 from neoxargs.train.checkpoint import Checkpoints, Position
 from neoxargs.train.generate import for_generation, generate, load_generator, prompts, without_training
 from neoxargs.train.generator import Generator, Stages, Whole, padded
 from neoxargs.train.mesh import Mesh
+from neoxargs.train.model.documents import travel
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.layers import Make
 from neoxargs.train.model.loss import Loss
@@ -44,8 +46,15 @@ class Letters:
         return "".join(chr(ord("a") + i) for i in ids)
 
 
-def one_process(tokenizer=None, **options) -> Generator:
-    gpt = GPT(small(**LIVELY), VOCABULARY, Make(1234)).eval()
+#: A model of which every part of attention matters to what it generates.
+EVERYTHING = {
+    **LIVELY, "pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12, "reset_attention_mask": True,
+    "attention_config": ["sparse_fixed", "global"], "sparsity_config": {"block": 2, "num_local_blocks": 2},
+}  # fmt: skip
+
+
+def one_process(tokenizer=None, model=LIVELY, **options) -> Generator:
+    gpt = GPT(small(**model), VOCABULARY, Make(1234)).eval()
     return Generator(Whole(gpt, gpt, CPU), tokenizer or Letters(), Generation(**options), SEQ, Mesh(), seed=3)
 
 
@@ -112,7 +121,12 @@ def on_a_rank(
     sizes: dict[str, int], contexts: list[str], every_options: list[dict[str, float]]
 ) -> list[list[list[int]]]:
     """What this rank has generated with each of the options."""
-    config = small(**LIVELY, **sizes)
+    found = generated(small(**LIVELY, **sizes), contexts, every_options)
+    mesh.destroy()
+    return [*found, *generated(small(**EVERYTHING, **sizes), contexts, every_options)]
+
+
+def generated(config: Config, contexts: list[str], every_options: list[dict[str, float]]) -> list[list[list[int]]]:
     module = build(config).eval()
     state = mesh._parallel_state()
     groups = (
@@ -123,7 +137,8 @@ def on_a_rank(
     here = Mesh(*map(mesh._axis, groups))
     torch.manual_seed(torch.distributed.get_rank())
     if config.parallel.pipe_parallel_size:
-        model = Stages(module, Loss(VOCABULARY, here.tensor), here, CPU, config.shape.hidden_size)
+        loss = Loss(VOCABULARY, here.tensor)
+        model = Stages(module, loss, here, CPU, config.shape.hidden_size, travel(config.data))
     else:
         model = Whole(module, module, CPU)
     return [
@@ -134,9 +149,10 @@ def on_a_rank(
 
 @pytest.mark.parametrize(("tensor", "pipe"), [(2, 0), (2, 2)], ids=["tp2 dp2", "tp2 pp2"])
 def test_every_layout_gives_the_same_text(tensor, pipe) -> None:
-    contexts = ["abc", "", "hello"]
+    contexts = ["abc", "", "hellofyou"]  # f ends documents
     options = [{"maximum_tokens": 5, "temperature": temperature} for temperature in (0.0, 1.0)]
-    expected = [ids(one_process(**each), *contexts) for each in options]
+    expected = [ids(one_process(model=model, **each), *contexts) for model in (LIVELY, EVERYTHING) for each in options]
+    assert expected[0] != expected[2]
     sizes = {"model_parallel_size": tensor, "pipe_parallel_size": pipe}
     for found in run_ranks(on_a_rank, 4, sizes, contexts, options, timeout=240):
         assert found == expected
