@@ -42,6 +42,8 @@ def test_a_list_is_cut_as_deepspeed_cuts_it() -> None:
         {"no_weight_tying": True, "pos_emb": "rotary"},
         {"activation": "swiglu", "num_kv_heads": 2, "use_bias_in_mlp": False},
         {"gpt_j_residual": True, "gpt_j_tied": True, "norm": "rmsnorm"},
+        {"num_unique_layers": 2},
+        {"pos_emb": "rpe"},
         {"use_bias_in_attn_linear": False, "norm": "non_parametric_layernorm"},
     ],
 )

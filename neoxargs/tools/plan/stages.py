@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
+from neoxargs.launch.arithmetic import weights_of_layers
 from neoxargs.launch.layout import AFTER, BEFORE, BLOCK, Layout, layers_of_stages
 from neoxargs.resolve.config import Config
 from neoxargs.tools.plan import weights
@@ -44,7 +45,9 @@ def stages(config: Config, rows: int) -> list[Stage]:
 
 def whole(config: Config, rows: int) -> dict[str, int]:
     """Parameters of the model by part; what is repeated or tied counts once."""
-    held = [*_before(config, rows), *weights.block(config) * config.shape.num_layers, weights.final_norm(config)]
+    layers = len(set(weights_of_layers(config.shape)))
+    held = [*_before(config, rows), *weights.block(config) * layers, weights.final_norm(config)]
+    held += weights.relative_table(config)
     if config.embedding.no_weight_tying:
         held.append(Weight("output", rows * config.shape.hidden_size))
     return _sums(held, 1)
@@ -52,7 +55,9 @@ def whole(config: Config, rows: int) -> dict[str, int]:
 
 def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout) -> Stage:
     first, last = index == 0, index == layout.pipe - 1
-    held = [*(_before(config, rows) if first else []), *weights.block(config) * len(layers)]
+    own = weights_of_layers(config.shape)[layers.start : layers.stop]  # layers that share keep theirs once a stage
+    held = [*(_before(config, rows) if first else []), *weights.block(config) * len(set(own))]
+    held += weights.relative_table(config) if own else []
     if last:
         held.append(weights.final_norm(config))
         if config.embedding.no_weight_tying or not first:  # a tied table is on both the first and the last stage

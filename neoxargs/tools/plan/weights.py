@@ -45,6 +45,13 @@ def position_table(config: Config) -> list[Weight]:
     return [Weight("positions", rows * config.shape.hidden_size, cut=False)]
 
 
+def relative_table(config: Config) -> list[Weight]:
+    """A number for each bucket of distances and head, which all layers share."""
+    if config.embedding.pos_emb != "rpe":
+        return []
+    return [Weight("positions", config.embedding.rpe_num_buckets * config.shape.num_attention_heads)]
+
+
 def final_norm(config: Config) -> Weight:
     return Weight("norms", norm_size(config), cut=False)
 
