@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ def peak() -> int:
 
 def peak_of(work: Callable[[], object]) -> int:
     """Bytes of tensors that `work` had allocated at the same time at most, beside those that were there before."""
+    gc.collect()
     if on_gpu():
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -30,15 +32,18 @@ def peak_of(work: Callable[[], object]) -> int:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
     assert profiler.profiler is not None
-    return max(_allocated(profiler.profiler.kineto_results), default=0)
+    allocations = sorted(_allocations(profiler.profiler.kineto_results))
+    before = allocations[0][1] - allocations[0][2] if allocations else 0
+    return max((total - before for _, total, _ in allocations), default=0)
 
 
-def _allocated(results: Any) -> list[int]:
-    """Bytes allocated in all, after every allocation and release."""
+def _allocations(results: Any) -> list[tuple[int, int, int]]:
+    """When; bytes allocated in all from then on, what earlier profilers saw included; by how many that changed."""
     found, events = [], list(results.experimental_event_tree())
     while events:
         event = events.pop()
         events += event.children
         if event.tag.name == "Allocation":
-            found.append(event.extra_fields.total_allocated)
+            size = event.extra_fields
+            found.append((event.start_time_ns, size.total_allocated, size.alloc_size))
     return found
