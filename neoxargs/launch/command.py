@@ -67,7 +67,8 @@ def runner_flags(config: Config, resources: Resources, port: int | None = None) 
 
 def free_port(config: Config, resources: Resources) -> int | None:
     """Another port for the ranks to meet at, if the default is taken on this machine; None keeps master_port."""
-    if resources.remote or config.written("master_port") or not _busy(config.get("master_port")):
+    told = resources.remote or config.get("force_multi")  # then the ranks read it in the configuration
+    if told or config.written("master_port") or not _busy(config.get("master_port")):
         return None
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

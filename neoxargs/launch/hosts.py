@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 #: Where DeepSpeed's runner looks for a hostfile when nobody names one.
 DEFAULT_HOSTFILE = "/job/hostfile"
 #: Launchers that start one rank on every slot of the hostfile, whatever else they are told.
-EVERY_SLOT = ("openmpi", "mpich", "impi", "mvapich", "slurm")
+MPI = ("openmpi", "mpich", "impi", "mvapich")
+EVERY_SLOT = (*MPI, "slurm")
 #: Those that start equally many on each host.
 EVEN_SLOTS = ("mpich", "impi", "mvapich")
 #: The runner's flags that `Resources.selection` replaces.
@@ -73,7 +74,11 @@ def resources(
     if pool is None:
         found = _on_this_machine(filters, layout, environ, dev)
         return found if path in (DEFAULT_HOSTFILE, "None") else _without_hostfile(found, path, where("hostfile"))
-    if device(environ, dev) == "cpu" and len(pool) == 1 and next(iter(pool)) in _own_names():
+    here = len(pool) == 1 and next(iter(pool)) in _own_names()
+    if here and runner.force_multi and not runner.no_ssh and runner.launcher in MPI:
+        # mpirun starts local ranks as its children
+        return replace(_on_hosts(pool, filters, path, runner, environ), device=device(environ, dev), remote=False)
+    if here and device(environ, dev) == "cpu":
         # the runner would first try `ssh localhost`, which a machine without GPUs rarely answers
         return _processes_here(filters, next(iter(pool.values())), {"hostfile": os.devnull})
     return _on_hosts(pool, filters, path, runner, environ)

@@ -12,6 +12,7 @@ from neoxargs.registry.runner import Runner
 from neoxargs.registry.training import Training
 from neoxargs.resolve import Draft, resolve
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.runtime import launcher
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ def _resources(draft: Draft, environ: Mapping[str, str]) -> Resources:
 
     runner, parallel, training = draft.group(Runner), draft.group(Parallel), draft.group(Training)
     runner.force_multi |= training.deepspeed_slurm or training.deepspeed_mpi
+    if "launcher" not in draft.values and (started_by := launcher(training.deepspeed_slurm, training.deepspeed_mpi)):
+        runner.launcher = started_by
     copy = parallel.model_parallel_size * max(parallel.pipe_parallel_size, 1)
     told = draft.values.get("global_num_gpus")
     return resources(runner, told.value if told else copy, environ, where)

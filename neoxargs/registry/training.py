@@ -85,7 +85,9 @@ class Training(Group, origin="NeoX", effect="run"):
     """Number of this process in the whole run. The launcher sets it for every rank."""
 
     deepspeed_mpi: bool = param(False, origin="Meg", effect="launcher")
-    """Reads rank, world size and address from the MPI environment, for runs started by `mpirun`."""
+    """Starts the ranks with MPI's `mpirun` (`launcher`, Open MPI unless another is written; it needs a `hostfile`), on
+    one machine too, and reads rank and world size from its environment. The ranks meet at `master_addr`. On this machine
+    alone also write `no_ssh_check: true`; `launcher_args` are mpirun's own, such as `--allow-run-as-root`."""
 
     deepspeed_slurm: bool = param(False, effect="launcher")
     """Reads rank and world size from Slurm's environment, for runs started by `srun`."""

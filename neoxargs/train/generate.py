@@ -16,7 +16,7 @@ from neoxargs.launch.encode import RankArguments, parse_rank_arguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve.config import Config, Source, Value
-from neoxargs.train import checkpoint_folder, engine, mesh, report, setup
+from neoxargs.train import checkpoint_folder, engine, mesh, mpi, report, setup
 from neoxargs.train.checkpoint import Checkpoints
 from neoxargs.train.generator import Generator, Sample, Stages, Whole
 from neoxargs.train.mesh import Mesh
@@ -41,6 +41,7 @@ def main(argv: Sequence[str]) -> int:
 def run(arguments: RankArguments) -> None:
     """What a rank's command line asks for; raises Problems."""
     config = for_generation(arguments.config)
+    mpi.join(config)
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     here = mesh.mesh(config.parallel)
     generator = load_generator(config, without_training(arguments.deepspeed), here, process)

@@ -256,3 +256,11 @@ def test_a_hostfile_of_this_machine_alone_needs_no_ssh_on_a_cpu(tmp_path):
 def test_several_nodes_need_a_hostfile(tmp_path):
     with pytest.raises(Problems, match="no hostfile lists other machines"):
         resources(Runner(num_nodes=2), 1, {}, dev=tmp_path)
+
+
+def test_mpirun_starts_ranks_on_this_machine_too(tmp_path):
+    """On every slot of the hostfile, which DeepSpeed hands on; the ranks are processes of this machine."""
+    path = hostfile(tmp_path, "localhost slots=3\n")
+    runner = Runner(hostfile=path, force_multi=True, launcher="openmpi")
+    found = resources(runner, 1, {"DS_ACCELERATOR": "cpu"}, dev=tmp_path)
+    assert found == Resources({"localhost": [0, 1, 2]}, "cpu", {"hostfile": path})

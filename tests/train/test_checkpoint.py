@@ -82,6 +82,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.shows("load")
 def test_all_is_continued(found: dict[str, Any]) -> None:
     *rest, rate, loss = found["all"]
     assert rest == [3, 3 * SAMPLES, True]
@@ -89,6 +90,7 @@ def test_all_is_continued(found: dict[str, Any]) -> None:
     assert loss == found["whole: next loss"]
 
 
+@pytest.mark.shows("finetune")
 def test_finetune_takes_the_weights_and_starts_at_0(found: dict[str, Any]) -> None:
     iteration, samples, has_state, rate, loss = found["finetune"]
     assert (iteration, samples, has_state, rate) == (0, 0, False, 1e-2)
@@ -96,12 +98,14 @@ def test_finetune_takes_the_weights_and_starts_at_0(found: dict[str, Any]) -> No
     assert loss != found["whole: next loss"]
 
 
+@pytest.mark.shows("no-load-optim")
 def test_no_load_optim_keeps_the_iteration(found: dict[str, Any]) -> None:
     iteration, samples, has_state, rate, loss = found["no_load_optim"]
     assert (iteration, samples, has_state, rate) == (3, 3 * SAMPLES, False, 1e-2)
     assert loss == found["whole: next loss"]  # the loss is computed before the first update
 
 
+@pytest.mark.shows("no-load-rng")
 def test_no_load_rng_draws_other_masks(found: dict[str, Any]) -> None:
     assert found["no_load_rng"][:4] == found["all"][:4]
     assert found["no_load_rng"][4] != found["whole: next loss"]
@@ -139,6 +143,7 @@ def test_a_folder_that_is_also_save_may_be_empty(found: dict[str, Any]) -> None:
     assert found["nothing there yet"][:3] == (0, 0, False)
 
 
+@pytest.mark.shows("no-save-optim", "no-save-rng")
 @pytest.mark.parametrize("stage", [0, 1])
 def test_optimizer_and_random_state_can_be_left_out(found: dict[str, Any], stage: int) -> None:
     names = found[f"bare{stage}: files"]

@@ -128,7 +128,7 @@ def test_evaluations_at_the_interval_and_once_at_the_end() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.shows("save", "save-interval")
+@pytest.mark.shows("save-interval")
 def test_checkpoints_at_the_interval_and_at_the_end() -> None:
     run = loop(save="x", checkpoint_factor=4, extra_save_iters=[1])
     assert run.run().checkpoint == Path("at6")

@@ -13,6 +13,7 @@ from processes import rows, started, wait_for_step
 STAGES = {"pipe_parallel_size": 2}
 
 
+@pytest.mark.shows("save", "save-interval", "load")
 @pytest.mark.timeout(400)
 def test_a_killed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     """And the checkpoint says what the run was; and finished work is not done again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from neoxargs.problems import Problem
 from neoxargs.resolve.rules.declare import CHECKS, DERIVATIONS, check, derive
@@ -27,6 +27,12 @@ def run_dir(save: str | None) -> str:
 def force_multi(deepspeed_slurm: bool, deepspeed_mpi: bool) -> bool | None:
     """deepspeed_slurm and deepspeed_mpi start ranks through the cluster's launcher, on one machine too"""
     return True if deepspeed_slurm or deepspeed_mpi else None
+
+
+@derive
+def launcher(deepspeed_slurm: bool, deepspeed_mpi: bool) -> Literal["openmpi", "slurm"] | None:
+    """deepspeed_mpi is started by Open MPI's mpirun, deepspeed_slurm by srun"""
+    return "openmpi" if deepspeed_mpi else "slurm" if deepspeed_slurm else None
 
 
 @check
