@@ -15,8 +15,8 @@ from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config
-from neoxargs.tools.migrate_megatron import converted
-from neoxargs.tools.migrate_shell import commands
+from neoxargs.tools.migrate.megatron import converted
+from neoxargs.tools.migrate.shell import commands
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT.parent / "shared" / "corpus" / "neox_head"

@@ -11,7 +11,7 @@ import pytest
 from neoxargs.cli import main
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text
-from neoxargs.tools.migrate_write import diff, write_all
+from neoxargs.tools.migrate.write import diff, write_all
 
 OLD = """\
 # ours

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neoxargs.registry import REGISTRY
-from neoxargs.tools.migrate_text import shown
+from neoxargs.tools.migrate.text import shown
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from neoxargs.resolve import Config, Draft, Text, draft
 from neoxargs.resolve.derive import Unresolved, complete
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.nodes import node_of, shown
-from neoxargs.tools import migrate_rows as table
-from neoxargs.tools.migrate_rows import FORGOTTEN, GONE, Instead, Row, Written, row_for
-from neoxargs.tools.migrate_text import Document, Found
+from neoxargs.tools.migrate import rows as table
+from neoxargs.tools.migrate.rows import FORGOTTEN, GONE, Instead, Row, Written, row_for
+from neoxargs.tools.migrate.text import Document, Found
 
 #: One setting under another name that is pinned.
 NOT_PINNED = ("clip_grad",)

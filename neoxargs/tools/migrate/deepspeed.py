@@ -16,10 +16,10 @@ from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Draft, Text
 from neoxargs.resolve.merge import draft_of
 from neoxargs.resolve.nodes import Entry, Mapping, Scalar, node_of, read_plain, shown
-from neoxargs.tools.migrate_auto import AUTO, stands_for
-from neoxargs.tools.migrate_lax import Block, leaves
-from neoxargs.tools.migrate_neox import Change, migrate
-from neoxargs.tools.migrate_yaml import Setting, yaml_text
+from neoxargs.tools.migrate.auto import AUTO, stands_for
+from neoxargs.tools.migrate.lax import Block, leaves
+from neoxargs.tools.migrate.neox import Change, migrate
+from neoxargs.tools.migrate.new_file import Setting, yaml_text
 
 #: Variables of scripts that stand beside a configuration, and the parameter each one sets.
 SETTINGS = {

@@ -16,13 +16,13 @@ from neoxargs.problems import Place, Problem, Problems, listed, render
 from neoxargs.resolve import Text, read_files
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.tools.check import as_json as problem_as_json
-from neoxargs.tools.migrate_deepspeed import Written, chosen, is_deepspeeds, versions
-from neoxargs.tools.migrate_deepspeed import converted as deepspeed
-from neoxargs.tools.migrate_lax import blocks
-from neoxargs.tools.migrate_megatron import converted as megatron
-from neoxargs.tools.migrate_megatron import is_megatrons
-from neoxargs.tools.migrate_neox import Change, migrate
-from neoxargs.tools.migrate_write import changed, diff, write_all
+from neoxargs.tools.migrate.deepspeed import Written, chosen, is_deepspeeds, versions
+from neoxargs.tools.migrate.deepspeed import converted as deepspeed
+from neoxargs.tools.migrate.lax import blocks
+from neoxargs.tools.migrate.megatron import converted as megatron
+from neoxargs.tools.migrate.megatron import is_megatrons
+from neoxargs.tools.migrate.neox import Change, migrate
+from neoxargs.tools.migrate.write import changed, diff, write_all
 
 DESCRIPTION = """Bring a configuration to today's YAML. GPT-NeoX's files are edited in place, comments and all, and
 shown as a diff until --write is said; files that belong together are given together."""

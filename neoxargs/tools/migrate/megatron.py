@@ -1,0 +1,190 @@
+"""A Megatron-LM command line, or the script around it, as our YAML; the way back of `--emit megatron`.
+
+Most flags are the `megatron=` of one parameter, or its older name. The rest is a table of small functions in flags.py;
+what has no counterpart is listed. Where a flag is not given and Megatron-LM's default is not ours, it is written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from neoxargs.problems import Place, Problem, Problems, near
+from neoxargs.registry import REGISTRY, normal
+from neoxargs.resolve import Text
+from neoxargs.resolve.check import Mismatch, conform
+from neoxargs.resolve.nodes import Scalar, node_of, read_plain
+from neoxargs.tools.migrate.deepspeed import Written
+from neoxargs.tools.migrate.flags import SPECIAL
+from neoxargs.tools.migrate.new_file import Setting, yaml_text
+from neoxargs.tools.migrate.shell import Word, commands
+
+#: Programs that start ranks, and what their flags are here.
+LAUNCHER = {
+    "nproc_per_node": "num_gpus", "nnodes": "num_nodes", "master_addr": "master_addr", "master_port": "master_port",
+    "num_gpus": "num_gpus", "num_nodes": "num_nodes", "hostfile": "hostfile", "include": "include",
+    "exclude": "exclude",
+}  # fmt: skip
+#: Earlier names of Megatron-LM's flags that the registry does not have.
+EARLIER = {
+    "batch-size": "micro-batch-size",
+    "intra-layer-model-parallel-size": "tensor-model-parallel-size",
+    "activations-checkpoint-num-layers": "recompute-num-layers",
+    "activations-checkpoint-method": "recompute-method",
+    "layernorm-epsilon": "norm-epsilon",
+    "min-scale": "min-loss-scale",
+    "lr-warmup-percent": "lr-warmup-fraction",
+    "use-custom-fsdp": "use-megatron-fsdp",
+}
+#: What changes how Megatron-LM computes or reports, not what.
+NEUTRAL = {
+    "use-mcore-models", "use-legacy-models", "transformer-impl", "overlap-grad-reduce", "overlap-param-gather",
+    "tp-comm-overlap", "no-async-tensor-model-parallel-allreduce", "distributed-timeout-minutes", "timing-log-level",
+    "log-throughput", "log-timers-to-tensorboard", "log-memory-to-tensorboard", "log-validation-ppl-to-tensorboard",
+    "log-batch-size-to-tensorboard", "tensorboard-queue-size", "tensorboard-log-interval", "log-progress",
+    "no-create-attention-mask-in-dataloader", "no-gradient-accumulation-fusion", "manual-gc", "manual-gc-interval",
+    "ckpt-format", "async-save", "use-dist-ckpt", "local-rank", "data-impl", "DDP-impl", "data-cache-path",
+    "num-dataset-builder-threads", "dataloader-type", "no-mmap-bin-files", "deepspeed",
+}  # fmt: skip
+#: Megatron-LM's defaults that are not this dialect's.
+DEFAULTS = {"attention_dropout": 0.1, "hidden_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0}
+#: Fusions that are on unless a flag says no.
+FUSIONS = (
+    "scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion", "bias_gelu_fusion",
+    "bias_dropout_fusion", "rope_fusion",
+)  # fmt: skip
+
+
+class Option(NamedTuple):
+    """One flag with its values."""
+
+    name: str
+    values: list[Word]
+    place: Place
+
+    @property
+    def text(self) -> str:
+        return self.values[0].text if self.values else ""
+
+
+def is_megatrons(text: Text) -> bool:
+    """Does some command in the text have flags of Megatron-LM?"""
+    return bool(re.search(r"--num[-_]layers\b", text.text))
+
+
+def converted(text: Text) -> Written:
+    """The YAML of a script's command; raises Problems where a value is missing or wrong."""
+    found = max(commands(text), key=_flags, default=[])
+    if not _flags(found):
+        hint = "a command with flags such as --num-layers 24 is looked for"
+        raise Problems([Problem("there is no command line of Megatron-LM in this file", Place(text.name, 0, 0), hint)])
+    reading = Reading(found)
+    reading.read()
+    if any(problem.severity == "error" for problem in reading.problems):
+        raise Problems(reading.problems)
+    head = [f"From {os.path.basename(text.name)} by deepy migrate."]
+    body = yaml_text(reading.settings, head)
+    return Written(f"{body}dialect: neox-2026\n", problems=reading.problems)
+
+
+def _flags(words: Sequence[Word]) -> int:
+    return sum(word.text.startswith("--") for word in words)
+
+
+class Reading:
+    """A command's flags on their way to settings."""
+
+    def __init__(self, words: Sequence[Word]) -> None:
+        script = next((i for i, word in enumerate(words) if word.text.endswith(".py")), -1)
+        self.launcher = _options(words[: max(script, 0)])
+        self.options = _options(words[script + 1 :])
+        self.settings: dict[str, Setting] = {}
+        self.problems: list[Problem] = []
+
+    def read(self) -> None:
+        for option in self.launcher.values():
+            if name := LAUNCHER.get(normal(option.name)):
+                self.say(name, option)
+        for name in FUSIONS:
+            self.settings[name] = Setting(True, behind="Megatron-LM's default")
+        for option in self.options.values():
+            self.option(option)
+        for name, value in DEFAULTS.items():
+            self.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))
+
+    def option(self, option: Option) -> None:
+        if any(not word.is_known for word in option.values):
+            what = f"--{option.name}: the script does not say what {option.text} is"
+            self.problems.append(Problem(what, option.values[0].place, "set the variable in the script"))
+        elif option.name in SPECIAL:
+            SPECIAL[option.name](self, option)
+        elif option.name in NEUTRAL:
+            self.left_out(option, "it changes how Megatron-LM computes, not what")
+        elif names := _by_flag().get(option.name):
+            for name in names:
+                self.say(name, option)
+        elif option.name.startswith("no-") and (names := _by_flag().get(f"!{option.name}")):
+            for name in names:
+                self.put(name, False)
+        elif (parameter := REGISTRY.find(option.name)) and "." not in parameter.name:
+            self.say(parameter.name, option)
+        else:
+            self.left_out(option)
+
+    def left_out(self, option: Option, why: str = "") -> None:
+        known = [*SPECIAL, *NEUTRAL, *(flag.lstrip("!") for flag in _by_flag())]
+        meant = [f"--{flag}" for flag in near(option.name, known)]
+        hint = why or (f"did you mean {' or '.join(meant)}?" if meant else "it is left out")
+        values = "".join(f" {word.text}" for word in option.values)
+        what = f"--{option.name}{values} has no counterpart"
+        self.problems.append(Problem(what, option.place, hint, severity="warning"))
+
+    def say(self, name: str, option: Option, value: Any = None) -> None:
+        """Set a parameter to the option's value, which must fit its type; a flag alone says true."""
+        words = [word.text for word in option.values]
+        given = value if value is not None else words if len(words) > 1 else words[0] if words else True
+        place = option.values[0].place if option.values else option.place
+        node = Scalar(read_plain(given), given, False, place) if isinstance(given, str) else node_of(given)
+        try:
+            fitting = conform(node, REGISTRY.parameters[name].type)
+        except Mismatch as bad:
+            self.problems.append(Problem(bad.sentence(f"--{option.name}"), place, bad.hint))
+            return
+        is_number = isinstance(fitting, int | float) and not isinstance(fitting, bool)
+        self.settings[name] = Setting(fitting, given if is_number and isinstance(given, str) else "")
+
+    def put(self, name: str, value: Any, behind: str = "") -> None:
+        self.settings[name] = Setting(value, behind=behind)
+
+    def number(self, name: str) -> float | None:
+        """The value of another flag as a number."""
+        value = read_plain(self.options[name].text) if name in self.options else None
+        return value if isinstance(value, int | float) else None
+
+
+def _options(words: Sequence[Word]) -> dict[str, Option]:
+    """Flags with their values, each under today's spelling; of a repeated flag the last counts, as for argparse."""
+    found: dict[str, Option] = {}
+    last: Option | None = None
+    for word in words:
+        if word.text.startswith("--"):
+            name, equals, value = word.text[2:].partition("=")
+            name = name.replace("_", "-")
+            name = EARLIER.get(name, name)
+            last = found[name] = Option(name, [Word(value, word.place)] if equals else [], word.place)
+        elif last:
+            last.values.append(word)
+    return found
+
+
+@cache
+def _by_flag() -> dict[str, list[str]]:
+    """Flag -> the parameters that are it; a leading `!` marks a flag that says false."""
+    found: dict[str, list[str]] = {}
+    for parameter in REGISTRY.parameters.values():
+        if parameter.megatron and not parameter.becomes:
+            found.setdefault(parameter.megatron, []).append(parameter.name)
+    return found
