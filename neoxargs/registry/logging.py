@@ -24,25 +24,27 @@ class Logging(Group, origin="NeoX", effect="log"):
     tensorboard_dir: str | None = param(None, origin="Meg", megatron="tensorboard-dir")
     """Folder that TensorBoard event files are written to. Left out, none are."""
 
-    log_grad_norm: bool = param(False)
+    log_grad_norm: bool = param(False, effect="none", because="train.py does not report it yet")
     """Also reports the norm of the gradient of every parameter; costs a reduction each time."""
 
-    log_grad_pct_zeros: bool = param(False)
+    log_grad_pct_zeros: bool = param(False, effect="none", because="train.py does not report it yet")
     """Also reports the share of gradient elements that are exactly zero, in percent."""
 
-    log_param_norm: bool = param(False, megatron="log-params-norm")
+    log_param_norm: bool = param(
+        False, megatron="log-params-norm", effect="none", because="train.py does not report it yet"
+    )
     """Also reports the norm of every parameter."""
 
-    log_optimizer_states: bool = param(False)
+    log_optimizer_states: bool = param(False, effect="none", because="train.py does not report it yet")
     """Also reports the norms of the optimizer's states of every parameter."""
 
-    log_gradient_noise_scale: bool = param(False)
+    log_gradient_noise_scale: bool = param(False, effect="none", because="train.py does not report it yet")
     """Also estimates the gradient noise scale (McCandlish et al. 2018), a guide to the largest useful batch size."""
 
-    gradient_noise_scale_n_batches: Count = param(5)
+    gradient_noise_scale_n_batches: Count = param(5, effect="none", because="train.py does not report it yet")
     """Batches whose gradients the noise scale estimate averages."""
 
-    gradient_noise_scale_cpu_offload: bool = param(False)
+    gradient_noise_scale_cpu_offload: bool = param(False, effect="none", because="train.py does not report it yet")
     """Keeps the gradients for the noise scale in main memory instead of on the device."""
 
     peak_theoretical_tflops: Positive | None = param(None)
@@ -114,8 +116,12 @@ class Profiling(Group, origin="NeoX", effect="log"):
     profile_step_stop: Natural = param(12, megatron="profile-step-end")
     """Iteration at which `profile` stops recording; this one is no longer recorded."""
 
-    memory_profiling: bool = param(False, megatron="record-memory-history")
+    memory_profiling: bool = param(
+        False, megatron="record-memory-history", effect="none", because="train.py does not report it yet"
+    )
     """Records every allocation on the device, for PyTorch's memory viewer."""
 
-    memory_profiling_path: str | None = param(None, megatron="memory-snapshot-path")
+    memory_profiling_path: str | None = param(
+        None, megatron="memory-snapshot-path", effect="none", because="train.py does not report it yet"
+    )
     """File or folder that the memory snapshot is written to."""

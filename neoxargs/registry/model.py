@@ -149,10 +149,14 @@ class Norm(Group, origin="NeoX", effect="model"):
     use_bias_in_norms: bool = param(True)
     """Whether `norm: layernorm` learns an offset next to its scale."""
 
-    layernorm_fusion: bool = param(False)
+    layernorm_fusion: bool = param(
+        False, effect="none", because="torch computes it in its own kernels, with the same result"
+    )
     """Runs LayerNorm as one fused kernel. The result is the same."""
 
-    rmsnorm_fusion: bool = param(False)
+    rmsnorm_fusion: bool = param(
+        False, effect="none", because="torch computes it in its own kernels, with the same result"
+    )
     """Runs RMSNorm as one fused kernel. The result is the same."""
 
     apply_residual_connection_post_layernorm: bool = param(
@@ -285,7 +289,14 @@ class Fusion(Group, origin="Meg", effect="model"):
     0; its masks are other ones. On a CPU, or without Triton and a C compiler, torch's own two kernels stay. The bias is
     added inside the matrix product in any case."""
 
-    rope_fusion: bool = param(False, origin="NeoX", megatron="!no-rope-fusion", receiver_default=True)
+    rope_fusion: bool = param(
+        False,
+        origin="NeoX",
+        megatron="!no-rope-fusion",
+        receiver_default=True,
+        effect="none",
+        because="torch computes it in its own kernels, with the same result",
+    )
     """Applies rotary embeddings to queries and keys in one kernel; the result is the same."""
 
     fused_kernels_build_path: str | None = param(

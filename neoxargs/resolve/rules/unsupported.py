@@ -40,18 +40,9 @@ TRAINING: dict[str, tuple[Any, ...]] = {
 #: Layers that train.py computes. `global` and `flash` are the same attention, and torch chooses the kernel.
 LAYERS = ("global", "flash", "local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer")
 
-#: What train.py leaves out without harm to the run: reports that it does not make yet.
-NOT_REPORTED: dict[str, tuple[Any, ...]] = {
-    "log_grad_pct_zeros": (False,),
-    "log_param_norm": (False,),
-    "log_optimizer_states": (False,),
-    "log_gradient_noise_scale": (False,),
-    "memory_profiling": (False,),
-}
-
 
 def unsupported(config: Config, training: bool = True) -> list[Problem]:
-    """What train.py cannot do yet (errors), what has no effect and the reports it will not make (warnings).
+    """What train.py cannot do yet (errors), and what is written and has no effect (warnings).
 
     training: False for generate.py, which only needs the model.
     """
@@ -60,7 +51,7 @@ def unsupported(config: Config, training: bool = True) -> list[Problem]:
     problems = [_not_built(config, name, rows[name]) for name in refused]
     problems += _other_layers(config)
     problems += _gone(config) if training else []
-    return [*problems, *without_effect(config, refused), *_not_reported(config)] if training else problems
+    return [*problems, *without_effect(config, refused)] if training else problems
 
 
 def built(training: bool = True) -> dict[str, tuple[Any, ...]]:
@@ -71,13 +62,6 @@ def built(training: bool = True) -> dict[str, tuple[Any, ...]]:
         if parameter.effect == "not built" and (training or parameter.group.__module__ in MODEL_SUBJECTS)
     }
     return MODEL | (TRAINING if training else {}) | defaults
-
-
-def _not_reported(config: Config) -> Iterator[Problem]:
-    for name, values in NOT_REPORTED.items():
-        if not _is_among(config, name, values):
-            what = f"{name} ({shown(config.get(name))}) has no effect in train.py yet"
-            yield Problem(what, config.place(name), "the run goes on without it", severity="warning")
 
 
 def _gone(config: Config) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from configure import configure
 
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
-from neoxargs.resolve.rules.unsupported import NOT_REPORTED, built, unsupported
+from neoxargs.resolve.rules.unsupported import built, unsupported
 
 ROOT = Path(__file__).parents[3]
 
@@ -101,7 +101,7 @@ BESIDE = {
 }
 
 
-@pytest.mark.parametrize("name", [*built(), *NOT_REPORTED])
+@pytest.mark.parametrize("name", built())
 def test_what_is_not_built_is_told(name: str) -> None:
     default = REGISTRY.parameters[name].default
     value = OTHER.get(name, not default)
@@ -112,7 +112,7 @@ def test_what_is_not_built_is_told(name: str) -> None:
     assert "train.py" in problem.what
     assert problem.where
     assert problem.hint
-    assert problem.severity == ("warning" if name in NOT_REPORTED else "error")
+    assert problem.severity == "error"
 
 
 def test_one_bit_optimizers_have_left_newer_releases(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,48 @@
+"""No parameter is dead: what is declared to change something is named by the code that reads it.
+
+A coarse sieve: that a name stands in the code does not prove an effect, but where it does not there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import deepspeed
+import pytest
+from deepspeed_spy import installed
+
+from neoxargs.registry import REGISTRY, Parameter
+
+ROOT = Path(__file__).parents[2] / "neoxargs"
+#: Who reads a parameter for a run of ours; the tables that only list names are left out.
+READERS = ("train", "launch", "resolve/rules")
+LISTS = ("unsupported.py", "neox.py", "megatron.py")
+
+ALIVE = [p for p in REGISTRY.parameters.values() if p.effect not in ("none", "not built") and not p.becomes]
+OURS = [p for p in ALIVE if "DSC" not in p.origins and "runner" not in p.to]
+DEEPSPEEDS = [p for p in ALIVE if "deepspeed" in p.to and not p.name.startswith("optimizer.params.")]
+
+
+def named(parameter: Parameter) -> str:
+    return parameter.name
+
+
+@cache
+def words(folder: Path) -> frozenset[str]:
+    """Every name in the Python files below a folder; `a__b`, as rules spell `a.b`, is both."""
+    texts = (path.read_text(errors="replace") for path in folder.rglob("*.py") if path.name not in LISTS)
+    found = {word for text in texts for word in re.findall(r"\w+", text)}
+    return frozenset(found | {part for word in found for part in word.split("__")})
+
+
+@pytest.mark.parametrize("parameter", OURS, ids=named)
+def test_our_code_reads_it(parameter: Parameter) -> None:
+    assert any(parameter.attribute in words(ROOT / folder) for folder in READERS)
+
+
+@pytest.mark.parametrize("parameter", DEEPSPEEDS, ids=named)
+def test_deepspeed_reads_it_or_we_do(parameter: Parameter) -> None:
+    theirs, ours = words(Path(deepspeed.__file__).parent), words(ROOT / "train") | words(ROOT / "launch")
+    assert parameter.attribute in theirs | ours, installed()
