@@ -43,5 +43,5 @@ class Recompute(Group, origin="Meg", effect="memory"):
     """Waits for the device before and after each pass of a recomputed part; slower, and only useful for timing."""
 
     profile_backward: bool = param(False)
-    """Prints how long forward and backward of each recomputed part take, for every micro batch and pipeline stage; waits
-    as `synchronize_each_layer` does."""
+    """Prints how long forward and backward of each recomputed part take, for every micro batch and pipeline stage;
+    waits as `synchronize_each_layer` does."""

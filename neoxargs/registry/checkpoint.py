@@ -15,8 +15,8 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     """Folder that checkpoints are written to. Left out, nothing is saved."""
 
     load: str | None = param(None, megatron="load")
-    """Folder whose newest checkpoint the run continues from, on any layout: tensor and pipeline parallel sizes, number of
-    ranks, ZeRO stage and precision may have changed. A folder that is also `save` may be empty: the run begins."""
+    """Folder whose newest checkpoint the run continues from, on any layout: tensor and pipeline parallel sizes, number
+    of ranks, ZeRO stage and precision may have changed. A folder that is also `save` may be empty: the run begins."""
 
     checkpoint_factor: Count | Positive | None = param(None, megatron="save-interval", renamed_from="save_interval")
     """Iterations between two checkpoints. With `checkpoint_scale: log`, the factor between the iterations at which one

@@ -15,8 +15,8 @@ class Logging(Group, origin="NeoX", effect="log"):
     """Iterations between two log lines; each reports means over the iterations since the last."""
 
     run_dir: str = param(derived=True)
-    """Folder for what a run leaves apart from checkpoints: metrics.jsonl, report.html, the loss curve, rank logs and the
-    resolved configuration. Left out: `save` if given, otherwise `runs`."""
+    """Folder for what a run leaves apart from checkpoints: metrics.jsonl, report.html, the loss curve, rank logs and
+    the resolved configuration. Left out: `save` if given, otherwise `runs`."""
 
     log_dir: str | None = param(None)
     """Folder that standard output and error of every rank are also written to."""
