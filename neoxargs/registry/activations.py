@@ -14,8 +14,8 @@ class Recompute(Group, origin="Meg", effect="memory"):
     a third more computation for far less memory."""
 
     checkpoint_num_layers: Count = param(1, megatron="recompute-num-layers")
-    """Layers between two kept activations when `checkpoint_activations` is on. More layers keep less and recompute in
-    larger pieces."""
+    """Layers between two kept activations when `checkpoint_activations` is on. More of them keep less but recompute a
+    larger piece at a time, which takes more memory in all unless the model has many layers."""
 
     deepspeed_activation_checkpointing: bool = param(False)
     """Recomputes with DeepSpeed's function instead of PyTorch's; the results are the same. PyTorch's is used all the

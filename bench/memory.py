@@ -1,0 +1,139 @@
+"""Peak memory of each option that saves some, and whether it comes in the order that docs/parameters.md promises.
+
+    python bench/memory.py [--only "data parallel"]
+
+Counted are all tensors that rank 0 has at the same time at most, from before the model is built until after the
+second step: those of torch's CPU allocator, or of the GPU where there is one. On a CPU offloading frees nothing.
+Stage 3 is held against stage 0 alone: in this small fp32 model it needed more than stage 2 (50 MiB to 43).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+#: Long samples and narrow layers, so that activations weigh most; short ones and wide layers, so that weights do.
+LONG = {
+    "num_layers": 8,
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "seq_length": 256,
+    "max_position_embeddings": 256,
+}
+WIDE = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "seq_length": 16, "max_position_embeddings": 16}
+RECOMPUTED = {**LONG, "checkpoint_activations": True}
+TENSOR = {"model_parallel_size": 2}
+
+
+def zero(stage: int, **more: Any) -> dict[str, Any]:
+    """Small buffers, which would otherwise hide what is divided."""
+    sizes = {"reduce_bucket_size": 100_000, "allgather_bucket_size": 100_000}
+    if stage == 3:
+        sizes = {"reduce_bucket_size": 100_000, "stage3_prefetch_bucket_size": 0, "stage3_max_live_parameters": 0,
+                 "stage3_param_persistence_threshold": 0}  # fmt: skip
+    return {**WIDE, "zero_optimization": {"stage": stage, **sizes, **more}}
+
+
+#: Ranks and subject -> options from the hungriest to the most frugal, as the descriptions promise.
+ORDERS: dict[str, tuple[int, dict[str, dict[str, Any]]]] = {
+    "1 rank, activations": (1, {
+        "all kept": LONG,
+        "checkpoint_num_layers: 4": {**RECOMPUTED, "checkpoint_num_layers": 4},
+        "checkpoint_num_layers: 2": {**RECOMPUTED, "checkpoint_num_layers": 2},
+        "checkpoint_activations": RECOMPUTED,
+    }),
+    "2 tensor parallel ranks": (2, {
+        "all kept": {**LONG, **TENSOR},
+        "checkpoint_activations": {**RECOMPUTED, **TENSOR},
+        "partition_activations": {**RECOMPUTED, **TENSOR, "partition_activations": True},
+    }),
+    "2 data parallel ranks": (2, {f"ZeRO stage {stage}": zero(stage) for stage in (0, 1, 2)}),
+    "2 data parallel ranks, weights divided": (2, {f"ZeRO stage {stage}": zero(stage) for stage in (0, 3)}),
+    "offload, on a GPU": (2, {
+        "ZeRO stage 2": zero(2),
+        "offload_optimizer to cpu": zero(2, offload_optimizer={"device": "cpu", "pin_memory": False}),
+    }),
+}  # fmt: skip
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--only", default="", help="orders whose name contains this")
+    kept = True
+    for name, (ranks, trials) in ORDERS.items():
+        if options.parse_args().only in name and (torch.cuda.is_available() or not name.endswith("on a GPU")):
+            kept &= _print(name, trials, measured(ranks, trials))
+    sys.exit(0 if kept else "not in the promised order")
+
+
+def _print(name: str, trials: dict[str, Any], peaks: Sequence[int]) -> bool:
+    print(name)
+    for trial, peak in zip(trials, peaks, strict=True):
+        print(f"  {trial:28}{peak / 2**20:9.2f} MiB{peak / peaks[0]:7.0%}")
+    kept = all(before > after for before, after in pairwise(peaks))
+    print(f"  each less than the one before: {'yes' if kept else 'NO'}", flush=True)
+    return kept
+
+
+def measured(ranks: int, trials: dict[str, dict[str, Any]]) -> list[int]:
+    """Rank 0's peak for each trial, in bytes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (ranks, port, list(trials.values()), folder)
+        torch.multiprocessing.start_processes(_rank, arguments, nprocs=ranks, start_method="spawn")
+        return [int(line) for line in Path(folder, "peaks").read_text().split()]
+
+
+def _rank(rank: int, ranks: int, port: int, trials: list[dict[str, Any]], folder: str) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                   "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}  # fmt: skip
+    from neoxargs.train import mesh, setup
+
+    setup.start("nccl", seed=1)
+    peaks = []
+    for trial in trials:
+        peaks.append(_peak(trial, ranks))
+        mesh.destroy()
+    if rank == 0:
+        Path(folder, "peaks").write_text("\n".join(map(str, peaks)))
+    setup.stop()
+
+
+def _peak(trial: dict[str, Any], ranks: int) -> int:
+    import yaml
+
+    from neoxargs.launch.split import deepspeed_json
+    from neoxargs.resolve import Text, complete, draft
+    from neoxargs.train import engine, memory, mesh
+    from neoxargs.train.model.loss import Vocabulary
+
+    common = {"pipe_parallel_size": 0, "train_micro_batch_size_per_gpu": 4, "train_iters": 2, "data_path": "none",
+              "attention_dropout": 0, "hidden_dropout": 0, "dialect": "neox-2021",
+              "optimizer": {"type": "Adam", "params": {"lr": 1e-3}}}  # fmt: skip
+    config = complete(draft([Text("bench.yml", yaml.safe_dump({**common, **trial}))]), ranks)
+
+    def work() -> None:
+        built = engine.build(config, deepspeed_json(config), Vocabulary(256, 256), mesh.mesh(config.parallel))
+        tokens = torch.randint(256, (4, trial["seq_length"]))
+        for _ in range(2):
+            built.train_step(iter([(tokens, tokens)]))
+
+    return memory.peak_of(work)
+
+
+if __name__ == "__main__":
+    main()
