@@ -85,8 +85,8 @@ class Training(Group, origin="NeoX", effect="run"):
     """Number of this process in the whole run. The launcher sets it for every rank."""
 
     deepspeed_mpi: bool = param(False, origin="Meg", effect="launcher")
-    """Starts the ranks with MPI's `mpirun` (`launcher`, Open MPI unless another is written; it needs a `hostfile`), on
-    one machine too, and reads rank and world size from its environment. The ranks meet at `master_addr`. On this
+    """Starts the ranks with MPI's `mpirun` (`launcher`, Open MPI unless another is written; it needs a `hostfile`),
+    on one machine too, and reads rank and world size from its environment. The ranks meet at `master_addr`. On this
     machine alone also write `no_ssh_check: true`; `launcher_args` are mpirun's own, such as `--allow-run-as-root`."""
 
     deepspeed_slurm: bool = param(False, effect="launcher")
@@ -100,8 +100,8 @@ class Training(Group, origin="NeoX", effect="run"):
 
     adlr_autoresume: bool = param(False, origin="Meg", megatron="adlr-autoresume")
     """Looks for a file named `stop` in `run_dir`, every `adlr_autoresume_interval` iterations: whoever wants the
-    machines back makes it (`touch`), and the run removes it, saves a checkpoint and ends with exit code 0. Started again with
-    `load`, it continues. In Megatron-LM this asks NVIDIA's own cluster software."""
+    machines back makes it (`touch`), and the run removes it, saves a checkpoint and ends with exit code 0. Started
+    again with `load`, it continues. In Megatron-LM this asks NVIDIA's own cluster software."""
 
     adlr_autoresume_interval: Count = param(1000, origin="Meg", megatron="adlr-autoresume-interval")
     """Iterations between two such looks when `adlr_autoresume` is on."""

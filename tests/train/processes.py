@@ -50,10 +50,10 @@ class Ranks:
 def started(folder: Path, world: int, **changes: Any) -> Iterator[Ranks]:
     """`world` ranks with the tiny configuration and these changes; none of them outlives the block."""
     file = folder / "run.yml"
-    run = {**TINY, "run_dir": str(folder / "out"), "data_path": str(_tokens(folder)), **changes}
+    run = {**TINY, "run_dir": str(folder / "out"), "data_path": str(tokens(folder)), **changes}
     file.write_text(json.dumps({name: value for name, value in run.items() if value is not None}))
     arguments = script_arguments(resolve([file], gpus=world))
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world)}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
     everywhere = {**os.environ, **meeting, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     processes = [
         subprocess.Popen(
@@ -87,7 +87,7 @@ def wait_for_step(folder: Path, step: int, timeout: float = 120) -> None:
         time.sleep(0.01)
 
 
-def _tokens(folder: Path) -> Path:
+def tokens(folder: Path) -> Path:
     prefix = folder / "tokens"
     if not indexed.exists(prefix):
         writer = indexed.Writer(prefix, np.uint16)
@@ -97,7 +97,7 @@ def _tokens(folder: Path) -> Path:
     return prefix
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
