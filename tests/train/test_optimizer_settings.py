@@ -76,7 +76,9 @@ def _trained(text: str) -> Seen:
     from neoxargs.resolve import Text, complete, draft
     from neoxargs.train import engine, mesh, setup
 
-    left = "\n".join(f"{key}: {value}" for key, value in PLAIN.items() if f"\n{key}:" not in f"\n{text}")
+    # a schedule of DeepSpeed's has a warm-up of its own
+    given = f"\n{text}" + "\nwarmup:" * ("scheduler:" in text)
+    left = "\n".join(f"{key}: {value}" for key, value in PLAIN.items() if f"\n{key}:" not in given)
     config = complete(draft([Text("test", BASE + left + "\n" + text)]), torch.distributed.get_world_size())
     here = mesh.mesh(config.parallel)
     setup.set_seeds(1)
