@@ -56,6 +56,10 @@ def test_default_conforms_to_type(parameter: Parameter) -> None:
         assert conform(parameter.default, parameter.type) == parameter.default
 
 
+#: Only one of their values is retired; the other, if written, still says what nothing else does.
+HALF_RETIRED = ("rpe_causal",)
+
+
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
 def test_rewrites_lead_somewhere(parameter: Parameter) -> None:
     """What a retired parameter becomes are present parameters with legal values, and every legal value is covered."""
@@ -66,7 +70,7 @@ def test_rewrites_lead_somewhere(parameter: Parameter) -> None:
             conform(successor, REGISTRY.parameters[name].type)
     if parameter.becomes:
         assert parameter.description.startswith("Retired")
-        assert parameter.default is None or parameter.default in parameter.becomes
+        assert parameter.default is None or parameter.default in parameter.becomes or parameter.name in HALF_RETIRED
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
