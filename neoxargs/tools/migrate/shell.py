@@ -19,7 +19,7 @@ from neoxargs.resolve import Text
 #: A word's characters, each with its index in the text.
 Chars = list[tuple[str, int]]
 _ASSIGNMENT = re.compile(r"(\w+)=", re.A)
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?-([^}]*))?\})", re.A)
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?-((?:[^{}]|\{[^{}]*\})*))?\})", re.A)
 _SUM = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
 _COMMAND = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
 _ENDS = "\n;|&<>"
@@ -105,7 +105,7 @@ class _Shell:
                 found[-1] += [(c, self.at + 1) for c in self.text[self.at + 1 : self.at + 2]]
                 self.at += 2
             elif character in "$`":
-                self.unquoted(found)
+                self.unquoted(found, is_split=not _begins_assignment(found))
             elif character == "(" and self.is_array(found):
                 return [found[0], *self.array()]
             elif character.isspace() or character in ends:
@@ -126,26 +126,26 @@ class _Shell:
                 found[-1].append((self.text[self.at + 1], self.at + 1))
                 self.at += 2
             elif self.text[self.at] in "$`":
-                values = self.expansion()
+                values = self.expansion(is_quoted=True)
                 found[-1] += values[0]
-                found += values[1:]
+                found += map(list, values[1:])
             else:
                 found[-1].append((self.text[self.at], self.at))
                 self.at += 1
         self.at += 1
 
-    def unquoted(self, found: list[Chars]) -> None:
-        """A variable outside quotes, whose spaces separate words."""
+    def unquoted(self, found: list[Chars], is_split: bool) -> None:
+        """A variable outside quotes, whose spaces separate words unless it is behind `NAME=`."""
         for number, value in enumerate(self.expansion()):
             if number:
                 found.append([])
             for character, index in value:
-                if character.isspace():
+                if character.isspace() and is_split:
                     found.append([])
                 else:
                     found[-1].append((character, index))
 
-    def expansion(self) -> list[Chars]:
+    def expansion(self, is_quoted: bool = False) -> list[Chars]:
         """The words that stand for the `$` at this point; its own text where they are not known."""
         start = self.at
         if match := _SUM.match(self.text, start):
@@ -161,10 +161,30 @@ class _Shell:
                 )
             if known:
                 return known
-            return [[(c, start) for c in (match[0] if match[4] is None else match[4])]]
+            return [[(c, start) for c in match[0]] if match[4] is None else self.otherwise(match, is_quoted)]
         match = _COMMAND.match(self.text, start)
         self.at = match.end() if match else start + 1
         return [[(c, start) for c in (match[0] if match else "$")]]
+
+    def otherwise(self, match: re.Match[str], is_quoted: bool) -> Chars:
+        """What stands behind `:-`, without its quotes; between double quotes a single one is a letter, as in bash."""
+        found: list[Chars] = [[]]
+        self.at, end = match.start(4), match.end(4)
+        while self.at < end:
+            character = self.text[self.at]
+            if character == '"':
+                self.at += 1
+                self.inside(found)
+            elif character == "'" and not is_quoted and 0 < (close := self.text.find("'", self.at + 1)) < end:
+                found[-1] += [(self.text[i], i) for i in range(self.at + 1, close)]
+                self.at = close + 1
+            elif character in "$`":
+                found += map(list, self.expansion(is_quoted))
+            else:
+                found[-1].append((character, self.at))
+                self.at += 1
+        self.at = max(self.at, match.end())
+        return [pair for chars in found for pair in chars]
 
     def total(self, sum_: str) -> int | None:
         """A sum of whole numbers and variables."""
@@ -223,6 +243,10 @@ class _Shell:
     def line_end(self) -> int:
         end = self.text.find("\n", self.at)
         return len(self.text) if end < 0 else end
+
+
+def _begins_assignment(found: list[Chars]) -> bool:
+    return len(found) == 1 and bool(_ASSIGNMENT.match("".join(character for character, _ in found[0])))
 
 
 def _computed(node: ast.expr) -> int:
