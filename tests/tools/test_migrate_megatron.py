@@ -86,6 +86,9 @@ def config(flags: str) -> Config:
         ("--swiglu --disable-bias-linear", {"activation": "swiglu", "use_bias_in_mlp": False}),
         ("--swiglu --disable-bias-linear", {"use_bias_in_attn_linear": False, "use_bias_in_norms": True}),
         ("--swiglu --ffn-hidden-size 96", {"intermediate_size": 288}),
+        ("--swiglu", {"activation": "swiglu", "intermediate_size": 3 * 128}),
+        ("--swiglu --hidden-size 4096 --num-attention-heads 32", {"intermediate_size": 3 * 10880}),
+        ("--swiglu --hidden-size 16", {"intermediate_size": 64}),
         ("--ffn-hidden-size 96", {"intermediate_size": 96}),
         ("--no-bias-gelu-fusion --no-masked-softmax-fusion", {"bias_gelu_fusion": False}),
         ("--no-masked-softmax-fusion", {"scaled_masked_softmax_fusion": False, "bias_gelu_fusion": True}),
@@ -124,6 +127,13 @@ def config(flags: str) -> Config:
 def test_flags_as_yaml(flags: str, expected: dict[str, object]) -> None:
     found = config(flags)
     assert {name: found.get(name) for name in expected} == expected
+
+
+def test_the_width_of_swiglu_is_megatrons() -> None:
+    found = config("--swiglu --hidden-size 4096 --num-attention-heads 32")
+    assert mlp_width(found.shape, found.mlp) == int(4 * 4096 * 2 / 3 / 64) * 64
+    text = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --swiglu")).text
+    assert "intermediate_size: 384  # 3 x 128, Megatron-LM's width for --swiglu: GPT-NeoX counts gate" in text
 
 
 def test_the_launcher_says_how_many() -> None:

@@ -57,6 +57,16 @@ def _width(reading: Reading, option: Option) -> None:
         reading.put("intermediate_size", reading.settings["intermediate_size"].value, why)
 
 
+def _swiglu(reading: Reading, option: Option) -> None:
+    """The activation, and Megatron-LM's width for it: two thirds of 4 x hidden, in blocks of 64."""
+    reading.put("activation", "swiglu")
+    hidden = reading.number("hidden-size")
+    width = int(4 * hidden * 2 / 3 / 64) * 64 if hidden else 0
+    if width > 0 and "ffn-hidden-size" not in reading.options:
+        why = f"3 x {width}, Megatron-LM's width for --swiglu: GPT-NeoX counts gate, value and output"
+        reading.put("intermediate_size", 3 * width, why)
+
+
 def _epsilon(reading: Reading, option: Option) -> None:
     rms = "normalization" in reading.options and reading.options["normalization"].text == "RMSNorm"
     reading.say("rms_norm_epsilon" if rms else "layernorm_epsilon", option)
@@ -211,7 +221,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "no-position-embedding": _unless_said("pos_emb", "none"),
     "normalization": _named("norm", {theirs: ours for ours, theirs in reversed(NORMS.items())}),
     "norm-epsilon": _epsilon,
-    "swiglu": _sets("activation", "swiglu"),
+    "swiglu": _swiglu,
     "disable-bias-linear": _no_bias,
     "no-masked-softmax-fusion": _no_softmax_fusion,
     "no-bias-swiglu-fusion": _sets("bias_gelu_fusion", False),
