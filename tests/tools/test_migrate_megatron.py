@@ -136,6 +136,10 @@ def test_the_width_of_swiglu_is_megatrons() -> None:
     assert "intermediate_size: 384  # 3 x 128, Megatron-LM's width for --swiglu: GPT-NeoX counts gate" in text
 
 
+def test_what_has_no_effect_is_not_written() -> None:
+    assert "rope_fusion" not in converted(Text("run.sh", f"python pretrain_gpt.py {SIZES}")).text
+
+
 def test_the_launcher_says_how_many() -> None:
     text = f"torchrun --nproc_per_node 8 --nnodes=2 --rdzv_id 5 pretrain_gpt.py {SIZES}"
     assert "num_gpus: 8\n" in converted(Text("run.sh", text)).text
@@ -189,6 +193,7 @@ NOT_TOLD = (
     "wandb_project", "wandb_team", "vocab_file", "merge_file", "split", "loss_scale", "loss_scale_window", "min_scale",
     "hysteresis", "checkpoint_num_layers", "partition_activations", "rms_norm_epsilon", "layernorm_epsilon",
     "train_data_paths", "valid_data_paths", "test_data_paths", "optimizer_type",
+    "rope_fusion",
 )  # fmt: skip
 
 
