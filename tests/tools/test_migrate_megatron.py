@@ -83,6 +83,8 @@ def config(flags: str) -> Config:
         ("", {"bias_gelu_fusion": True, "pipe_parallel_size": 0, "zero_optimization.stage": 0}),
         ("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", {"model_parallel_size": 2}),
         ("--model-parallel-size 2 --pipeline-model-parallel-size 4", {"pipe_parallel_size": 4}),
+        ("--pipeline-model-parallel-size 4 --no-pipeline-parallel", {"pipe_parallel_size": 0}),
+        ("--no_pipeline_parallel --pipeline-model-parallel-size 4", {"pipe_parallel_size": 0}),
         ("--swiglu --disable-bias-linear", {"activation": "swiglu", "use_bias_in_mlp": False}),
         ("--swiglu --disable-bias-linear", {"use_bias_in_attn_linear": False, "use_bias_in_norms": True}),
         ("--swiglu --ffn-hidden-size 96", {"intermediate_size": 288}),
@@ -138,6 +140,18 @@ def test_the_width_of_swiglu_is_megatrons() -> None:
 
 def test_what_has_no_effect_is_not_written() -> None:
     assert "rope_fusion" not in converted(Text("run.sh", f"python pretrain_gpt.py {SIZES}")).text
+
+
+@pytest.mark.parametrize("flag", ["--deepspeed-config", "--deepspeed_config"])
+def test_deepspeeds_file_is_to_be_migrated_too(flag: str) -> None:
+    (problem,) = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --deepspeed {flag} ds.json")).problems
+    assert problem.what == "--deepspeed-config ds.json has no counterpart"
+    assert problem.hint == "migrate that file too: its precision, ZeRO and optimizer are not in this YAML"
+
+
+def test_no_pipeline_is_written() -> None:
+    text = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --no-pipeline-parallel")).text
+    assert "pipe_parallel_size: 0\n" in text
 
 
 def test_the_launcher_says_how_many() -> None:

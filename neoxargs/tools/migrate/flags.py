@@ -44,8 +44,13 @@ def _renamed(name: str) -> Callable[[Reading, Option], None]:
 
 
 def _pipeline(reading: Reading, option: Option) -> None:
-    if option.text != "1":
+    if option.text != "1" and "no-pipeline-parallel" not in reading.options:
         reading.say("pipe_parallel_size", option)
+
+
+def _deepspeeds_file(reading: Reading, option: Option) -> None:
+    why = "migrate that file too: its precision, ZeRO and optimizer are not in this YAML"
+    reading.left_out(option, why)
 
 
 def _width(reading: Reading, option: Option) -> None:
@@ -208,6 +213,8 @@ def _one_only(reading: Reading, option: Option) -> None:
 
 SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "pipeline-model-parallel-size": _pipeline,
+    "no-pipeline-parallel": _sets("pipe_parallel_size", 0),
+    "deepspeed-config": _deepspeeds_file,
     "context-parallel-size": _one_only,
     "expert-model-parallel-size": _one_only,
     "use-distributed-optimizer": _sets("zero_optimization.stage", 1),
