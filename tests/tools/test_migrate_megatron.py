@@ -144,7 +144,7 @@ def test_what_has_no_effect_is_not_written() -> None:
 
 @pytest.mark.parametrize("flag", ["--deepspeed-config", "--deepspeed_config"])
 def test_deepspeeds_file_is_to_be_migrated_too(flag: str) -> None:
-    (problem,) = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --deepspeed {flag} ds.json")).problems
+    (problem,) = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag} ds.json")).problems
     assert problem.what == "--deepspeed-config ds.json has no counterpart"
     assert problem.hint == "migrate that file too: its precision, ZeRO and optimizer are not in this YAML"
 
@@ -152,6 +152,12 @@ def test_deepspeeds_file_is_to_be_migrated_too(flag: str) -> None:
 def test_no_pipeline_is_written() -> None:
     text = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --no-pipeline-parallel")).text
     assert "pipe_parallel_size: 0\n" in text
+
+
+@pytest.mark.parametrize("flag", ["--context-parallel-size 2", "--expert-model-parallel-size 2", "--optimizer other"])
+def test_a_flag_is_not_its_own_correction(flag: str) -> None:
+    (problem,) = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag}")).problems
+    assert (problem.what, problem.hint) == (f"{flag} has no counterpart", "it is left out")
 
 
 def test_the_launcher_says_how_many() -> None:

@@ -136,8 +136,8 @@ class Reading:
 
     def left_out(self, option: Option, why: str = "") -> None:
         known = [*SPECIAL, *NEUTRAL, *(flag.lstrip("!") for flag in _by_flag())]
-        meant = [f"--{flag}" for flag in near(option.name, known)]
-        hint = why or (f"did you mean {' or '.join(meant)}?" if meant else "it is left out")
+        meant = [] if option.name in known else near(option.name, known)
+        hint = why or (f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else "it is left out")
         values = "".join(f" {word.text}" for word in option.values)
         what = f"--{option.name}{values} has no counterpart"
         self.problems.append(Problem(what, option.place, hint, severity="warning"))
