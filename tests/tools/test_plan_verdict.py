@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -130,6 +131,30 @@ def test_the_page_holds_everything_itself(middle: str, tmp_path: Path, capsys: p
     assert "http" not in written and "<script" not in written
     assert written.count('class="cell"') == 16
     assert "prefers-color-scheme: dark" in written
+
+
+def test_a_page_that_cannot_be_written_is_told_and_leaves_nothing(
+    middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    before = list(tmp_path.rglob("*"))
+    for name in (tmp_path / "missing" / "plan.html", folder):
+        with pytest.raises(Problems, match="cannot be written"):
+            report(Options([middle], gpus=8), page=str(name))
+    assert list(tmp_path.rglob("*")) == before
+
+
+def test_a_pipe_is_written_to_and_not_replaced(middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert report(Options([middle], gpus=8), page=str(pipe)) == 0
+        assert os.read(reader, 15) == b"<!DOCTYPE html>"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
 
 
 def test_ten_thousand_gpus_are_planned_without_torch(middle: str) -> None:

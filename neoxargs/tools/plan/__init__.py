@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.problems import render
@@ -68,8 +67,9 @@ def report(options: Options, as_json: bool = False, page: str | None = None) -> 
         print(text(made, found))
     if page:
         from neoxargs.tools.plan.page import html
+        from neoxargs.tools.plan.save import save
 
-        Path(page).write_text(html(made, found, options.files), encoding="utf-8")
+        save(html(made, found, options.files), page)
     return int(not made.fits)
 
 
