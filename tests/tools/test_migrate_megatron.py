@@ -114,6 +114,10 @@ def config(flags: str) -> Config:
         ("--lr-warmup-iters 3 --lr-decay-iters 6", {"warmup": 0.5, "lr_decay_iters": 6}),
         ("--warmup 0.1", {"warmup": 0.1}),
         ("--global-batch-size 32 --train-samples 640", {"train_iters": 20, "train_batch_size": 32}),
+        (
+            "--global-batch-size 32 --train-samples 650 --lr-decay-samples 330",
+            {"train_iters": 20, "lr_decay_iters": 10},
+        ),
         ("--data-path tokens", {"data_path": "tokens"}),
         ("--data-path 0.3 a 0.7 b", {"data_path": [0.3, "a", 0.7, "b"]}),
         ("--train-data-path 1 a 2 b --valid-data-path c --test-data-path d", {"train_data_weights": [1.0, 2.0]}),
@@ -158,6 +162,20 @@ def test_no_pipeline_is_written() -> None:
 def test_a_flag_is_not_its_own_correction(flag: str) -> None:
     (problem,) = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag}")).problems
     assert (problem.what, problem.hint) == (f"{flag} has no counterpart", "it is left out")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--train-samples 640",
+        "--train-samples 31 --global-batch-size 32",
+        "--train-samples 640 --global-batch-size 32 --rampup-batch-size 8 8 64",
+    ],
+)
+def test_samples_are_iterations_only_while_the_batch_keeps_its_size(flags: str) -> None:
+    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
+    assert "train_iters" not in result.text
+    assert "write train_iters: samples / batch size" in [problem.hint for problem in result.problems]
 
 
 def test_the_launcher_says_how_many() -> None:

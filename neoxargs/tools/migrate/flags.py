@@ -175,12 +175,14 @@ def _vocabulary(reading: Reading, option: Option) -> None:
 
 
 def _samples(name: str) -> Callable[[Reading, Option], None]:
-    """A number of samples as iterations."""
+    """A number of samples as whole iterations, as Megatron-LM counts them while the batch keeps its size."""
 
     def read(reading: Reading, option: Option) -> None:
         samples, batch = reading.number(option.name), reading.number("global-batch-size")
-        if samples and batch and samples % batch == 0:
-            reading.put(name, int(samples // batch), f"{option.text} samples / {batch:g}")
+        grows = "rampup-batch-size" in reading.options
+        if samples and batch and not grows and 0 < batch <= samples:
+            left = " rounded down" if samples % batch else ""
+            reading.put(name, int(samples // batch), f"{option.text} samples / {batch:g}{left}")
         else:
             reading.left_out(option, f"write {name}: samples / batch size")
 
