@@ -84,6 +84,19 @@ def test_without_a_device_there_is_no_verdict(middle: str, capsys: pytest.Captur
     assert told["fits"] is None and told["stages"][0]["peak"] > 0
 
 
+def test_a_speed_of_a_device_that_could_not_hold_the_run_is_told_as_that(
+    middle: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(*changes: str) -> str:
+        assert report(Options([middle], changes, gpus=8)) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "would not fit" not in told()
+    large = told("train_micro_batch_size_per_gpu=32")
+    assert "would not fit the A100-80GB whose speed is assumed" in large
+    assert "as nobody names the device (the run would not fit it)" in large
+
+
 def test_a_host_can_be_too_small(middle: str) -> None:
     offload = ["zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu",
                "train_micro_batch_size_per_gpu=1"]  # fmt: skip

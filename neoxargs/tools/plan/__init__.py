@@ -13,7 +13,7 @@ from neoxargs.launch.settle import Settled, settle
 from neoxargs.problems import render
 from neoxargs.tools.plan.advice import Suggestion, suggestions
 from neoxargs.tools.plan.assumptions import GIB
-from neoxargs.tools.plan.devices import DEVICES, UNNAMED, USUAL, Device, named
+from neoxargs.tools.plan.devices import DEVICES, Device, named, unnamed
 from neoxargs.tools.plan.make import Plan, Target, plan
 from neoxargs.tools.plan.places import PER_HOST, spread
 
@@ -105,8 +105,7 @@ def _device(options: Options, settled: Settled) -> Device:
         return named(options.device)
     if settled.resources.device == "cpu" and options.gpu_memory is None:
         return _processor(settled.resources.gpus)
-    # nobody says which: rates of the usual one, and no verdict without a memory to hold it against
-    return replace(DEVICES[USUAL], name=UNNAMED, memory=None)
+    return unnamed()  # and no verdict without a memory to hold it against
 
 
 def _processor(ranks: int) -> Device:

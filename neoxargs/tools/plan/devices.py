@@ -5,7 +5,7 @@ Arithmetic is dense, without sparsity; fp32 is what torch computes by default, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neoxargs.problems import Problem, Problems, did_you_mean
 from neoxargs.tools.plan.assumptions import GIB
@@ -57,6 +57,11 @@ ALSO = {"a100": "A100-80GB", "h100": "H100-80GB", "h200": "H200-141GB", "v100": 
 USUAL = "A100-80GB"
 #: What it is then called.
 UNNAMED = "GPU"
+
+
+def unnamed() -> Device:
+    """Rates of the usual one, and no memory: nobody says which it is."""
+    return replace(DEVICES[USUAL], name=UNNAMED, memory=None)
 
 
 def named(name: str) -> Device:

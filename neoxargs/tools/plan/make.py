@@ -10,7 +10,7 @@ from neoxargs.launch.settle import Settled
 from neoxargs.launch.vocabulary import padded_vocab_size
 from neoxargs.resolve.config import Config
 from neoxargs.tools.plan.assumptions import HOST_MEMORY_PER_GPU, USABLE, VOCABULARY
-from neoxargs.tools.plan.devices import Device
+from neoxargs.tools.plan.devices import DEVICES, USUAL, Device, unnamed
 from neoxargs.tools.plan.memory import Account, account
 from neoxargs.tools.plan.speed import Speed, speed
 from neoxargs.tools.plan.stages import Stage, stages, whole
@@ -90,6 +90,13 @@ class Plan:
     @property
     def fits(self) -> bool:
         return self.device_fits and self.host_fits
+
+    @property
+    def beyond(self) -> int | None:
+        """What may be used of the device whose rates stand in for one that nobody names, where that is too little."""
+        stand_in = DEVICES[USUAL].memory or 0
+        usable = int(stand_in * USABLE)
+        return usable if self.target.device == unnamed() and self.worst.peak > usable else None
 
     @property
     def breaks(self) -> str | None:

@@ -11,7 +11,8 @@ from neoxargs.tools.plan.places import across_hosts
 def notes(plan: Plan) -> list[str]:
     """Assumptions that matter for this plan; docs/plan.md has all of them with their sources."""
     device = plan.target.device
-    name = f"an {USUAL}, as nobody names the device" if device.name == UNNAMED else device.name
+    beyond = " (the run would not fit it)" if plan.beyond else ""
+    name = f"an {USUAL}, as nobody names the device{beyond}" if device.name == UNNAMED else device.name
     found = [
         f"{name}: links of {device.neighbours / 1e9:g} GB/s inside a machine and {device.network / 1e9:g} "
         f"GB/s between machines for each device, used to {assumed.LINK_EFFICIENCY:.0%}",

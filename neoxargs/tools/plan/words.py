@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.assumptions import GIB
+from neoxargs.tools.plan.devices import USUAL
 from neoxargs.tools.plan.make import Plan
 
 #: What a rank is doing in each phase.
@@ -20,7 +21,7 @@ def verdict(plan: Plan) -> str:
     worst, usable, device = plan.worst, plan.usable, plan.target.device
     where = f"on stage {worst.stage.index} " if len(plan.accounts) > 1 else ""
     if usable is None:
-        return f"a rank needs {size(worst.peak)} at its peak, {where}{DOING[worst.fullest]}"
+        return f"a rank needs {size(worst.peak)} at its peak, {where}{DOING[worst.fullest]}{_beyond(plan)}"
     limit = f"{size(usable)} that may be used of the device's {size(device.memory or 0)}"
     if not plan.device_fits:
         breaks = plan.breaks or worst.fullest
@@ -30,6 +31,13 @@ def verdict(plan: Plan) -> str:
     if not plan.host_fits:
         return f"does not fit: a machine needs {size(plan.host_need)} of memory and has {size(plan.host_memory)}"
     return f"fits: {size(worst.peak)} at the peak, {where}{DOING[worst.fullest]}, of the {limit}"
+
+
+def _beyond(plan: Plan) -> str:
+    """A speed is told all the same, so that it rests on a device that could not hold the run."""
+    if plan.beyond is None:
+        return ""
+    return f"; it would not fit the {USUAL} whose speed is assumed, of which {size(plan.beyond)} may be used"
 
 
 def price(suggestion: Suggestion) -> str:
