@@ -142,3 +142,42 @@ def test_options_that_would_be_ignored(words: list[str], said: str, capsys) -> N
     Path("ds.json").write_text('{"train_batch_size": 4}')
     assert main(["migrate", *words]) == 1
     assert f"error: {said}" in capsys.readouterr().err
+
+
+SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9"
+REDUCED = '{"train_batch_size": 4, "compression_training": {"layer_reduction": {"enabled": true}}}'
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "name"),
+    [
+        ("run.sh", f"python pretrain_gpt.py {SIZES} --use-mup", "use_mup"),
+        ("ds.json", REDUCED, "compression_training.layer_reduction.enabled"),
+    ],
+)
+def test_what_train_py_cannot_run_is_told_at_once(source: str, text: str, name: str, capsys) -> None:
+    """With the line of the new file, whose writing it does not stop; `check` says the same."""
+    Path(source).write_text(text)
+    assert main(["migrate", source, "-o", "new.yml"]) == 0
+    told = capsys.readouterr().err
+    assert f"warning: {name} (true) is not built into train.py yet" in told
+    where = told.partition(f": warning: {name}")[0].splitlines()[-1]
+    assert main(["check", "new.yml", "--gpus", "1"]) == 1
+    assert f"{where}: error: {name} (true) is not built into train.py yet" in capsys.readouterr().err
+    assert main(["migrate", source, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    found = [problem for problem in facts["problems"] if problem["what"].startswith(name)]
+    assert [(problem["severity"], problem["file"]) for problem in found] == [("warning", "new YAML")]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("run.sh", f"python pretrain_gpt.py {SIZES} --swiglu --bf16"),
+        ("ds.json", '{"train_batch_size": 4, "zero_optimization": {"stage": 1}}'),
+    ],
+)
+def test_what_train_py_can_run_is_not_warned_of(source: str, text: str, capsys) -> None:
+    Path(source).write_text(text)
+    assert main(["migrate", source]) == 0
+    assert "train.py" not in capsys.readouterr().err

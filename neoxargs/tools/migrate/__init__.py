@@ -18,6 +18,7 @@ from neoxargs.resolve.dialect import NAMES
 from neoxargs.tools.check import as_json as problem_as_json
 from neoxargs.tools.migrate.deepspeed import Written, chosen, is_deepspeeds, versions
 from neoxargs.tools.migrate.deepspeed import converted as deepspeed
+from neoxargs.tools.migrate.launchable import not_launchable
 from neoxargs.tools.migrate.lax import blocks
 from neoxargs.tools.migrate.megatron import converted as megatron
 from neoxargs.tools.migrate.megatron import is_megatrons
@@ -40,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--write", action="store_true", help="write the files, all of them or none")
 
 
+#: How a new file that goes to stdout is called where a line of it is meant.
+NEW = "new YAML"
 #: What a SOURCE can be.
 SOURCES = ("neox", "deepspeed", "megatron")
 
@@ -104,6 +107,7 @@ def _new_file(wish: argparse.Namespace, texts: list[Text], source: str) -> int:
         raise Problems([Problem(what, Place(texts[1].name, 0, 0))])
     (text,) = texts
     result = megatron(text) if source == "megatron" else _deepspeed(wish, text)
+    result.problems += not_launchable(Text(wish.output or NEW, result.text))
     if wish.output:
         write_all([Text(wish.output, result.text)], replace=wish.write)
     if wish.json:
