@@ -126,6 +126,12 @@ def test_what_is_certain_is_looked_at_although_other_values_are_wrong(capsys, no
         assert "there is no nowhere.bin" in told
         assert "use_mup (true) is not built into train.py yet" in told
         assert "num_layers is missing" in told
+    Path("bad.yml").write_text("hidden_size: wide\n")
+    assert main(["check", "bad.yml"]) == 1
+    assert "there is nothing to train on" in capsys.readouterr().err
+    Path("bad.yml").write_text("hidden_size: wide\ndata_path: {}\n")
+    assert main(["check", "bad.yml"]) == 1
+    assert "there is nothing to train on" not in capsys.readouterr().err
 
 
 def test_check_for_a_program(capsys):

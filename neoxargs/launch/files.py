@@ -31,6 +31,12 @@ def missing_files(config: Config) -> list[Problem]:
     return [*_token_files(config), *_texts(config), *_absent_vocabulary(config)]
 
 
+def certain_files(known: Config, broken: frozenset[str]) -> list[Problem]:
+    """The same of a configuration with problems: what is missing in any case."""
+    read = {*SOURCES, "tokenizer_type", "vocab_file", "merge_file", "dataset_impl"}
+    return [*missing_files(known), *([] if read & broken else unnamed_files(known))]
+
+
 def unnamed_files(config: Config) -> list[Problem]:
     """What training needs and no parameter names: any data, the tokenizer's files."""
     return [*_nothing_to_train_on(config), *_unnamed_vocabulary(config)]

@@ -30,7 +30,9 @@ def _precision(settled: Settled) -> Iterator[Problem]:
     config, resources = settled.config, settled.resources
     if config.precision.precision == "fp16" and resources.device == "cpu" and not resources.remote and _lacks_fp16():
         place = config.place("precision") or config.place("fp16.enabled")
-        yield Problem("this machine's CPU does not compute in fp16", place, "write precision: fp32 or bfloat16")
+        section = " and fp16: {enabled: false}" if config.written("fp16.enabled") else ""
+        hint = f"write precision: fp32 or bfloat16{section}"
+        yield Problem("this machine's CPU does not compute in fp16", place, hint)
 
 
 def _lacks_fp16() -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from neoxargs.launch import needs
 from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port
-from neoxargs.launch.files import missing_files
+from neoxargs.launch.files import certain_files, missing_files
 from neoxargs.launch.prepare import compile_ops, tokenise, with_launch, with_text, write_record
 from neoxargs.launch.run import start
 from neoxargs.launch.settle import Settled, settle
@@ -83,7 +83,7 @@ def _settled(
     try:
         settled = settle(files, overrides, directory, os.environ, gpus)
     except Unresolved as stop:
-        absent = missing_files(stop.known) if Path(path).name == TRAINER else []
+        absent = certain_files(stop.known, stop.broken) if Path(path).name == TRAINER else []
         raise Problems([*stop.problems, *_unsupported(path, stop.known), *absent]) from None
     config = with_launch(settled.config, path, read_files(files, directory))
     return replace(settled, config=with_text(config))

@@ -23,6 +23,8 @@ LABEL = 11
 WIDTH = 100
 #: What rules say that only carry a value from one name to another.
 ONE_SETTING = ("are one setting", "are the two")
+#: No machine has more GPUs.
+MOST_IN_ONE = 16
 #: How many pipeline stages are drawn; the rest is counted.
 STAGES = 8
 
@@ -195,6 +197,8 @@ def _machines(resources: Resources) -> str:
         each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         return f"on {len(hosts)} machines, {each} {'GPUs' if gpu else 'processes'} each"
     host, slots = next(iter(hosts.items()))
+    if gpu and len(slots) > MOST_IN_ONE:  # a number that was given to see what would be
+        return f"on {len(slots)} GPUs"
     where = "this machine" if host == "localhost" else host
     return f"on {where}'s {f'GPU {_numbers(slots)}' if gpu else 'CPU'}"
 

@@ -93,6 +93,12 @@ class Parameter:
     def description(self) -> str:
         return descriptions(self.group)[self.attribute]
 
+    @property
+    def brief(self) -> str:
+        """The description's first clause, in small letters as after a colon."""
+        first, *_ = re.split(r"(?<=\w)[.;:](?:\s|$)", self.description)
+        return first[:1].lower() + first[1:] if first[1:2].islower() else first
+
     def __repr__(self) -> str:
         return f"Parameter({self.name}: {self.annotation})"
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from neoxargs.problems import did_you_mean
+from neoxargs.resolve.foreign import CHOICES
 from neoxargs.resolve.nodes import Mapping, Node, Scalar, Sequence, node_of, read_plain, shown
 
 _NOTHING = type(None)
@@ -97,7 +98,9 @@ def _literal(node: Node, wanted: Any) -> Any:
     for choice in choices:
         if not isinstance(choice, str) and number == choice:
             return choice
-    raise Mismatch(node, wanted, hint=did_you_mean(node.text.lower(), words))
+    written = node.text.lower()
+    meant = CHOICES.get(written, written)
+    raise Mismatch(node, wanted, hint=f"write {meant}" if meant in words else did_you_mean(written, words))
 
 
 def _list(node: Node, wanted: Any) -> Any:

@@ -29,9 +29,10 @@ ADAMS = ("adam", "cpu_adam", "cpu_torch_adam")
 class Unresolved(Problems):
     """A configuration that did not come to one; what of it is certain can be looked at for further problems."""
 
-    def __init__(self, problems: Iterable[Problem], known: Config) -> None:
+    def __init__(self, problems: Iterable[Problem], known: Config, broken: Iterable[str]) -> None:
         super().__init__(problems)
         self.known = known
+        self.broken = frozenset(broken)
 
 
 def complete(
@@ -54,7 +55,7 @@ def complete(
     for rule in checks:
         work.check(rule)
     if any(problem.severity == "error" for problem in work.problems):
-        raise Unresolved(work.problems, work.known())
+        raise Unresolved(work.problems, work.known(), work.broken)
     config = Config(work.values, draft.sections, work.problems, draft.dialect)
     config.warnings += undecided(config)
     return config
@@ -255,13 +256,8 @@ def _is_narrower(one: Any, other: Any, target: str) -> bool:
 
 def _missing(parameter: Parameter) -> Problem:
     example = EXAMPLES.get(parameter.name, expectation(parameter.type))
-    what = f"{parameter.name} is missing: {_lower(parameter.description)}"
+    what = f"{parameter.name} is missing: {parameter.brief}"
     return Problem(what, hint=f"write for example `{parameter.name}: {example}`")
-
-
-def _lower(sentence: str) -> str:
-    first, *_ = re.split(r"(?<=\w)\.(?:\s|$)", sentence)
-    return first[:1].lower() + first[1:] if first[1:2].islower() else first
 
 
 #: A GPT-2 sized value for every required parameter.

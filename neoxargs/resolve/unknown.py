@@ -1,7 +1,7 @@
 """A key that is no parameter: which one was probably meant, and where it is written.
 
-In this order: the same word somewhere else (`stage` at the top level), a similar word among the names that are
-legal here (retired spellings included), a similar word anywhere.
+In this order: another program's name for a parameter, the same word somewhere else (`stage` at the top level), a
+similar word among the names that are legal here (retired spellings included), a similar word anywhere.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from neoxargs.problems import SET, Place, Problem, listed, near
 from neoxargs.registry import REGISTRY
+from neoxargs.resolve.foreign import ours
 
 
 def unknown(name: str, where: Place, written: str, is_section: bool = False) -> tuple[Problem, list[str]]:
@@ -24,6 +25,8 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
     what = f"{key} is not a {'section' if is_section else 'parameter'}"
     if section in REGISTRY.sections:
         what = f"{section} has no key {key.rpartition('.')[2]}"
+    if not section and (meant := ours(word)):
+        return Problem(what, where, f"here it is {meant}: {REGISTRY.parameters[meant].brief}"), [meant]
     found = _elsewhere(section, word)
     if len(found) > 3:
         return Problem(what, where, f"it is written inside a section: {listed(_sections(found), most=8)}"), []

@@ -11,7 +11,7 @@ from typing import Any
 
 from neoxargs.launch import needs, summary
 from neoxargs.launch.earlier import overwritten
-from neoxargs.launch.files import missing_files
+from neoxargs.launch.files import certain_files
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.problems import Place, Problem, Problems, render
 from neoxargs.resolve.derive import Unresolved
@@ -45,7 +45,7 @@ def examined(
     try:
         settled = settle(files, overrides, directory, os.environ, gpus)
     except Unresolved as stop:
-        certain = [*unsupported(stop.known), *([] if gpus else missing_files(stop.known))]
+        certain = [*unsupported(stop.known), *([] if gpus else certain_files(stop.known, stop.broken))]
         return None, [*stop.problems, *certain]
     except Problems as stop:
         return None, stop.problems

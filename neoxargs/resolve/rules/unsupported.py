@@ -89,7 +89,7 @@ def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
     value = config.get(name)
     if isinstance(value, str):
         return value.lower() in [choice.lower() for choice in values if isinstance(choice, str)]
-    return value is ABSENT or value in values
+    return value in (ABSENT, None) or value in values
 
 
 def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
