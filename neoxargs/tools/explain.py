@@ -82,7 +82,7 @@ def _because(name: str, config: Config) -> str:
     """Where the value was written, what it was derived from, or whose default it is."""
     source = config.source(name)
     if source.kind == "default" or _is_default(name, config):
-        return _whose_default(name, config) or str(source)
+        return _whose_default(name, config) or "default"
     if source.kind != "derived":
         return str(source)
     said = "" if source.text in _sentences(name) else source.text  # it stands under `derived` already
@@ -91,8 +91,8 @@ def _because(name: str, config: Config) -> str:
 
 
 def _is_default(name: str, config: Config) -> bool:
-    """Does a rule only repeat the default that the dialect decides? Nothing that was written leads to it."""
-    if config.dialect is None or not changes(name) or config.place(name) is not None:
+    """Does a rule only repeat the default? Nothing that was written leads to it."""
+    if config.dialect is None or config.place(name) is not None or config.get(name) is None:
         return False
     return bool(config.get(name) == default_at(name, config.dialect.date))
 
