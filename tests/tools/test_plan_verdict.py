@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from neoxargs.problems import Problems
 from neoxargs.tools.plan import Options, planned, report
 from neoxargs.tools.plan.devices import DEVICES, named
+from neoxargs.tools.plan.draw import memory, stages
 
 NEOX_20B = Path(__file__).parents[3] / "shared" / "corpus" / "neox_head" / "20B.yml"
 published = pytest.mark.skipif(not NEOX_20B.exists(), reason=f"{NEOX_20B} is not here")
@@ -144,6 +146,28 @@ def test_the_page_holds_everything_itself(middle: str, tmp_path: Path, capsys: p
     assert "http" not in written and "<script" not in written
     assert written.count('class="cell"') == 16
     assert "prefers-color-scheme: dark" in written
+
+
+def test_each_chart_names_every_part_that_it_shows(middle: str) -> None:
+    changes = ["pipe_parallel_size=4", "gradient_accumulation_steps=8", "checkpoint_activations=true"]
+    made, _ = planned(Options([middle], changes, gpus=4, gpu_memory=40))
+    for chart in (memory(made), stages(made)):
+        shown, named_parts = set(re.findall(r"<title>(\w+):", chart)), re.findall(r"</i>(\w+)</span>", chart)
+        assert shown == set(named_parts)
+        assert len(named_parts) == len(shown)
+    assert "logits" in stages(made)
+
+
+def test_no_line_runs_through_what_is_written_below_a_bar(middle: str) -> None:
+    made, _ = planned(
+        Options([middle], ["pipe_parallel_size=2", "gradient_accumulation_steps=4"], gpus=4, gpu_memory=8)
+    )
+    drawn = stages(made)
+    lines = [(int(top), int(end)) for top, end in re.findall(r'y1="(\d+)" y2="(\d+)"', drawn)]
+    captions = [int(y) for y in re.findall(r'y="(\d+)"(?: class="over")?>[^<]* · ', drawn)]
+    assert len(lines) == len(captions) == 2
+    # letters reach some 10 above where they stand and 3 below
+    assert not any(top < y + 3 and y - 10 < end for top, end in lines for y in captions)
 
 
 def test_a_page_that_cannot_be_written_is_told_and_leaves_nothing(

@@ -21,12 +21,16 @@ MANY = 2048
 #: Of more stages only these are drawn, and the rest counted.
 STAGES = 16
 
+#: A bar's label, its parts and what is told of it.
+Row = tuple[str, Mapping[str, int], str]
+
 
 def memory(plan: Plan) -> str:
     """A bar for each phase of the fullest rank, its parts one after the other, and how far it may reach."""
     worst = plan.worst
     rows = [(phase, worst.phases[phase]) for phase in PHASES]
-    return _bars(plan, [(label, parts, size(sum(parts.values()))) for label, parts in rows])
+    drawn = [(label, parts, size(sum(parts.values()))) for label, parts in rows]
+    return _bars(plan, drawn) + _key(drawn)
 
 
 def stages(plan: Plan) -> str:
@@ -41,12 +45,7 @@ def stages(plan: Plan) -> str:
         told = f"{size(account.peak)} · {held} · {count(account.stage.parameters)} parameters · {account.fullest}"
         rows.append((f"stage {account.stage.index}", account.phases[account.fullest], told))
     more = len(plan.accounts) - len(accounts)
-    return _bars(plan, rows, beneath=True) + (f'<p class="legend">and {more} more</p>' if more else "")
-
-
-def legend(plan: Plan) -> str:
-    used = [part for part in PARTS if any(phases.get(part) for phases in plan.worst.phases.values())]
-    return _legend([(part, style.PARTS[part]) for part in used])
+    return _bars(plan, rows, beneath=True) + _key(rows) + (f'<p class="legend">and {more} more</p>' if more else "")
 
 
 def step(plan: Plan) -> str:
@@ -92,8 +91,8 @@ def _cell(seat: Seat, wordy: bool) -> str:
     return f'<span class="cell" title="{escape(told)}">{inside}</span>'
 
 
-def _bars(plan: Plan, rows: Sequence[tuple[str, Mapping[str, int], str]], beneath: bool = False) -> str:
-    """label, parts and what stands beside it (or beneath the label's bar)."""
+def _bars(plan: Plan, rows: Sequence[Row], beneath: bool = False) -> str:
+    """What is told of a bar stands to the right of its track, or beneath it."""
     largest = max(sum(parts.values()) for _, parts, _ in rows)
     scale = max(largest, plan.target.device.memory or 0) * 1.02
     usable, pitch = plan.usable, ROW + (16 if beneath else 0)
@@ -103,24 +102,25 @@ def _bars(plan: Plan, rows: Sequence[tuple[str, Mapping[str, int], str]], beneat
         clip = f"bar{label.replace(' ', '')}"
         end = LEFT + (RIGHT - LEFT) * total / scale
         over = ' class="over"' if usable and total > usable else ""
-        x = LEFT if beneath else max(end, LEFT) + 8
+        x = LEFT if beneath else RIGHT + 10
         drawn += [
             f'<text x="0" y="{y + 19}">{label}</text>',
             f'<rect class="track" x="{LEFT}" y="{y}" width="{RIGHT - LEFT}" height="28" rx="6"/>',
             _rounded(clip, LEFT, end - LEFT, y),
             f'<g clip-path="url(#{clip})">{"".join(_pieces(parts, style.PARTS, scale, (LEFT, RIGHT), y, size))}</g>',
-            f'<text x="{x:.1f}" y="{y + (42 if beneath else 19)}"{over}>{told}</text>',
+            f'<text x="{x}" y="{y + (42 if beneath else 19)}"{over}>{told}</text>',
         ]
-    height = top + len(rows) * pitch
-    return _svg(height, "".join([*drawn, *_limit(plan, scale, height)]))
+    tops = [top + index * pitch for index in range(len(rows))]
+    return _svg(top + len(rows) * pitch, "".join([*drawn, *_limit(plan, scale, tops)]))
 
 
-def _limit(plan: Plan, scale: float, height: int) -> Iterator[str]:
-    """How much may be used, and how much there is."""
+def _limit(plan: Plan, scale: float, tops: Sequence[int]) -> Iterator[str]:
+    """How much may be used: a mark across each bar, which leaves what is written between the bars alone."""
     if plan.usable is None:
         return
     x = LEFT + (RIGHT - LEFT) * plan.usable / scale
-    yield f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="18" y2="{height - 4}"/>'
+    for y in tops:
+        yield f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 4}" y2="{y + 30}"/>'
     yield f'<text class="soft" x="{x:.1f}" y="12" text-anchor="middle">{size(plan.usable)} may be used</text>'
 
 
@@ -150,7 +150,13 @@ def _rounded(name: str, x: float, width: float, y: int) -> str:
 
 
 def _svg(height: int, body: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{body}</svg>'
+    return f'<div class="wide"><svg viewBox="0 0 {WIDTH} {height}" role="img">{body}</svg></div>'
+
+
+def _key(rows: Sequence[Row]) -> str:
+    """Every part that some bar has."""
+    used = [part for part in PARTS if any(parts.get(part) for _, parts, _ in rows)]
+    return _legend([(part, style.PARTS[part]) for part in used])
 
 
 def _legend(entries: Sequence[tuple[str, str]]) -> str:

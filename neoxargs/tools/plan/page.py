@@ -7,7 +7,7 @@ from html import escape
 
 from neoxargs.launch import summary
 from neoxargs.tools.plan.advice import Suggestion
-from neoxargs.tools.plan.draw import legend, memory, ranks, stages, step
+from neoxargs.tools.plan.draw import memory, ranks, stages, step
 from neoxargs.tools.plan.make import Plan
 from neoxargs.tools.plan.notes import notes
 from neoxargs.tools.plan.style import STYLE
@@ -42,7 +42,7 @@ def _sections(plan: Plan, found: Sequence[Suggestion]) -> Iterator[str]:
         yield _section("What would fit", "planned again with each of these changes; cheapest first", _instead(found))
     worst = plan.worst
     where = f"a rank of stage {worst.stage.index}, the fullest" if len(plan.accounts) > 1 else "each rank"
-    yield _section("Memory", f"{where}, through one step", memory(plan) + legend(plan))
+    yield _section("Memory", f"{where}, through one step", memory(plan))
     yield _section("Stages", "the fullest moment of a rank of each pipeline stage", stages(plan))
     rank = f"{plan.layout.tensor} tensor x {plan.layout.pipe} pipeline x {plan.layout.data} data"
     yield _section("Ranks", f"{rank}; a frame is a machine, a run of joined cells a tensor parallel group", ranks(plan))

@@ -59,13 +59,14 @@ section { margin-top: 16px; padding: 20px 22px }
 .cards span { color: var(--soft); display: block; font-size: 12.5px }
 .cards b { display: block; font-size: 24px; letter-spacing: -.01em }
 .cards small { color: var(--soft); font-size: 12.5px }
-svg { display: block; width: 100%; height: auto; font-size: 12.5px }
+.wide { overflow-x: auto }
+svg { display: block; width: 100%; min-width: 880px; height: auto; font-size: 12.5px }
 svg text { fill: var(--ink) } svg .soft { fill: var(--soft) } svg .track { fill: var(--track) }
 svg .limit { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 4 3 } svg .over { fill: var(--bad) }
 svg .inside { fill: #fff; font-size: 11px }
 .legend { color: var(--soft); display: flex; flex-wrap: wrap; font-size: 12.5px; gap: 6px 18px; margin-top: 12px }
 .legend i { border-radius: 3px; display: inline-block; height: 10px; margin-right: 6px; width: 10px }
-.hosts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(var(--frame), 1fr)) }
+.hosts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(min(var(--frame), 100%), 1fr)) }
 .host { border: 1px solid var(--line); border-radius: 9px; padding: 8px 10px 10px }
 .host h3 { color: var(--soft); font-size: 12px; font-weight: 500; margin-bottom: 6px }
 .cells { display: flex; flex-wrap: wrap; gap: 5px }
@@ -77,11 +78,19 @@ svg .inside { fill: #fff; font-size: 11px }
 .small .host { border-radius: 4px; padding: 3px } .small .host h3 { display: none }
 .small .cells { flex-wrap: nowrap; gap: 1px } .small .group { border-radius: 2px; flex-wrap: nowrap }
 .small .cell { height: var(--dot); padding: 0; width: var(--dot) }
-.instead { align-items: center; border-top: 1px solid var(--line); display: flex; gap: 24px; padding: 10px 0 }
+.instead { align-items: center; border-top: 1px solid var(--line); display: flex; flex-wrap: wrap; gap: 8px 24px;
+  padding: 10px 0 }
 .instead:first-of-type { border: 0; padding-top: 0 }
-.instead p { color: var(--soft) }
+.instead p { color: var(--soft); flex: 1 1 240px }
 pre, .equation { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace }
-pre { background: var(--track); border-radius: 7px; min-width: 430px; padding: 8px 12px; white-space: pre-wrap }
+pre { background: var(--track); border-radius: 7px; min-width: min(430px, 100%); padding: 8px 12px;
+  overflow-wrap: anywhere; white-space: pre-wrap }
 .equation { overflow-wrap: anywhere }
 ul { color: var(--soft); padding-left: 18px }
+@media (max-width: 600px) {
+  main { padding: 24px 12px 40px }
+  section { padding: 16px 14px }
+  .cards { gap: 10px; grid-template-columns: 1fr 1fr } .cards > div { padding: 12px 14px }
+  .cards b { font-size: 19px } h1 { font-size: 25px }
+}
 """
