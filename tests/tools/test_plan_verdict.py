@@ -60,6 +60,18 @@ def test_neox_20b_does_not_fit_on_24_gb_and_each_suggestion_does() -> None:
     assert [suggestion.cost for suggestion in found] == sorted(suggestion.cost for suggestion in found)
 
 
+@published
+def test_a_large_model_is_told_to_be_cut_both_ways() -> None:
+    options = Options([str(NEOX_20B.with_name("175B.yml"))], gpus=1024, device="H100")
+    made, found = planned(options)
+    assert not made.fits
+    both = next(suggestion for suggestion in found if "model_parallel_size" in suggestion.changes)
+    layout = both.plan.layout
+    assert both.plan.fits and layout.tensor > 1 and layout.pipe > 1
+    assert both.plan.config.batch.train_batch_size == made.config.batch.train_batch_size
+    assert both is found[0] and both.cost < 1
+
+
 @pytest.mark.parametrize("memory", [40, 24, 16])
 def test_suggestions_fit(middle: str, memory: float) -> None:
     made, found = planned(Options([middle], gpus=8, gpu_memory=memory))

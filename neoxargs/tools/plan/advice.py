@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from neoxargs.launch.layout import Layout
 from neoxargs.launch.settle import Settled
@@ -48,6 +49,7 @@ def suggestions(original: Plan, settle: Settle) -> list[Suggestion]:
         if found:
             break
         kept = sorted(kept, key=lambda pair: _excess(pair[1]))[:MOST]
+    found = [*_both_ways(original, settle), *found]
     return sorted(_nearest(found), key=lambda suggestion: (suggestion.cost, len(suggestion.changes)))[:MOST]
 
 
@@ -63,6 +65,32 @@ def _next(kept: list[tuple[Changes, Plan]], settle: Settle, target: Target) -> I
             planned = _planned(changes, settle, target)
             if planned:
                 yield changes, planned
+
+
+def _both_ways(original: Plan, settle: Settle) -> list[Suggestion]:
+    """The fastest way of taking more tensor and more pipeline parallel ranks together; with less state if need be.
+
+    A large model needs both, and single steps do not get there: neither is near to fitting by itself.
+    """
+    for lighter in _lighter(original.config):
+        tried = [{**sizes, **lighter} for sizes in _more_of_both(original.config)]
+        made = [(changes, _planned(changes, settle, original.target)) for changes in tried]
+        found = [_judged(changes, planned, original) for changes, planned in made if planned and planned.fits]
+        if found:
+            return [min(found, key=lambda suggestion: suggestion.cost)]
+    return []
+
+
+def _lighter(config: Config) -> Iterator[Changes]:
+    """Nothing; then what makes each rank's share smaller and leaves the layout alone."""
+    yield {}
+    changes: dict[str, object] = {}
+    if not config.recompute.checkpoint_activations:
+        changes["checkpoint_activations"] = True
+    if not config.zero_optimization.stage:
+        changes["zero_optimization.stage"] = 1
+    if changes:
+        yield changes
 
 
 def _planned(changes: Changes, settle: Settle, target: Target) -> Plan | None:
@@ -117,6 +145,17 @@ def _more_parallel(config: Config) -> Iterator[Changes]:
             yield {"model_parallel_size": layout.tensor * factor, **batch}
             if config.shape.num_layers >= layout.pipe * factor and config.zero_optimization.stage < 2:
                 yield {"pipe_parallel_size": layout.pipe * factor, **batch}
+
+
+def _more_of_both(config: Config) -> Iterator[Changes]:
+    layout, batch = Layout.of(config), config.batch
+    if config.zero_optimization.stage > 1:
+        return
+    for tensor, pipe in product((2, 4, 8), repeat=2):
+        if layout.data % (tensor * pipe) == 0 and config.shape.num_layers >= layout.pipe * pipe:
+            sizes = {"model_parallel_size": layout.tensor * tensor, "pipe_parallel_size": layout.pipe * pipe}
+            steps = batch.gradient_accumulation_steps * tensor * pipe
+            yield {**sizes, **_batch(batch.train_micro_batch_size_per_gpu, steps)}
 
 
 def _offloaded(config: Config) -> Iterator[Changes]:
