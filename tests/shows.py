@@ -126,8 +126,9 @@ class Shows:
     def _is_everything(self) -> bool:
         """All tests, or all that show something; none picked out or left out."""
         option = self.config.option
-        chosen = option.keyword or option.markexpr not in ("", "shows") or option.deselect or getattr(option, "lf", 0)
-        return not chosen and self.config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        chosen = option.keyword or option.markexpr not in ("", "shows") or getattr(option, "lf", 0)
+        left_out = option.deselect or option.ignore or option.ignore_glob
+        return not (chosen or left_out) and self.config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
     def _judge(self) -> str:
         """Bring the page up to date, or say that it is not."""
