@@ -1,4 +1,4 @@
-"""The shortest configuration that can be a run, for tests that are about something else."""
+"""The shortest configuration that can be a run, for tests that are about something else, and a large one."""
 
 from __future__ import annotations
 
@@ -10,4 +10,17 @@ seq_length: 32
 max_position_embeddings: 32
 train_micro_batch_size_per_gpu: 2
 train_iters: 10
+"""
+
+#: 1.2 billion parameters; more than a GPU of 24 GB can train at this batch.
+BILLION = """\
+num_layers: 24
+hidden_size: 2048
+num_attention_heads: 16
+seq_length: 2048
+max_position_embeddings: 2048
+train_micro_batch_size_per_gpu: 8
+train_iters: 1000
+precision: fp16
+tokenizer_type: ByteLevelTokenizer
 """

@@ -45,9 +45,8 @@ def parameters(config: Config, rows: int) -> int:
     tables = rows * (2 if embedding.no_weight_tying else 1)
     if embedding.pos_emb == "learned":
         tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
-    one_norm = config.attention.gpt_j_residual and config.attention.gpt_j_tied
     layers = len(set(weights_of_layers(shape)))
-    norms = ((1 if one_norm else 2) * layers + 1) * _norm(config)
+    norms = (norms_of_block(config) * layers + 1) * norm_size(config)
     relative = embedding.rpe_num_buckets * shape.num_attention_heads if embedding.pos_emb == "rpe" else 0
     return tables * shape.hidden_size + relative + norms + layers * (_matrices(config) + _biases(config))
 
@@ -66,28 +65,34 @@ def flops_per_token(config: Config, rows: int) -> float:
 def _matrices(config: Config) -> int:
     """Weights of one layer that multiply: query, key, value, output, and those of the feed-forward part."""
     hidden = config.shape.hidden_size
-    return hidden * (_qkv_rows(config) + hidden + _mlp_rows(config) + mlp_width(config.shape, config.mlp))
+    return hidden * (qkv_rows(config) + hidden + mlp_rows(config) + mlp_width(config.shape, config.mlp))
 
 
 def _biases(config: Config) -> int:
     shape = config.shape
-    attention = _qkv_rows(config) + shape.hidden_size if config.attention.use_bias_in_attn_linear else 0
-    mlp = _mlp_rows(config) + shape.hidden_size if config.mlp.use_bias_in_mlp else 0
+    attention = qkv_rows(config) + shape.hidden_size if config.attention.use_bias_in_attn_linear else 0
+    mlp = mlp_rows(config) + shape.hidden_size if config.mlp.use_bias_in_mlp else 0
     return attention + mlp
 
 
-def _mlp_rows(config: Config) -> int:
+def mlp_rows(config: Config) -> int:
     """Rows of the feed-forward part's first matrix."""
     return mlp_width(config.shape, config.mlp) * (2 if config.mlp.activation in GATED else 1)
 
 
-def _qkv_rows(config: Config) -> int:
+def qkv_rows(config: Config) -> int:
+    """Outputs of the fused projection to queries, keys and values."""
     shape = config.shape
     return shape.hidden_size // shape.num_attention_heads * (shape.num_attention_heads + 2 * shape.num_kv_heads)
 
 
-def _norm(config: Config) -> int:
+def norm_size(config: Config) -> int:
     """Parameters of one norm."""
     hidden = config.shape.hidden_size
     sizes = {"non_parametric_layernorm": 0, "scalenorm": 1, "rmsnorm": hidden}
     return sizes.get(config.norm.norm, hidden * (2 if config.norm.use_bias_in_norms else 1))
+
+
+def norms_of_block(config: Config) -> int:
+    """A parallel residual can share one norm between both halves."""
+    return 1 if config.attention.gpt_j_residual and config.attention.gpt_j_tied else 2

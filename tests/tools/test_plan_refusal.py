@@ -6,21 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import smallest
 
 from neoxargs.cli import main
 from neoxargs.launch import session
-
-LARGE = """\
-num_layers: 24
-hidden_size: 2048
-num_attention_heads: 16
-seq_length: 2048
-max_position_embeddings: 2048
-train_micro_batch_size_per_gpu: 8
-train_iters: 1000
-precision: fp16
-tokenizer_type: ByteLevelTokenizer
-"""
 
 
 @pytest.fixture
@@ -49,7 +38,7 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Non
 @pytest.fixture
 def large(tmp_path: Path) -> str:
     path = tmp_path / "large.yml"
-    path.write_text(LARGE)
+    path.write_text(smallest.BILLION)
     return str(path)
 
 

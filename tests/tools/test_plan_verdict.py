@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import smallest
 
 from neoxargs.problems import Problems
 from neoxargs.tools.plan import Options, planned, report
@@ -19,23 +20,11 @@ from neoxargs.tools.plan.draw import memory, stages
 NEOX_20B = Path(__file__).parents[3] / "shared" / "corpus" / "neox_head" / "20B.yml"
 published = pytest.mark.skipif(not NEOX_20B.exists(), reason=f"{NEOX_20B} is not here")
 
-MIDDLE = """\
-num_layers: 24
-hidden_size: 2048
-num_attention_heads: 16
-seq_length: 2048
-max_position_embeddings: 2048
-train_micro_batch_size_per_gpu: 8
-train_iters: 1000
-precision: fp16
-tokenizer_type: ByteLevelTokenizer
-"""
-
 
 @pytest.fixture
 def middle(tmp_path: Path) -> str:
     path = tmp_path / "middle.yml"
-    path.write_text(MIDDLE)
+    path.write_text(smallest.BILLION)
     return str(path)
 
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neoxargs.launch.arithmetic import GATED, mlp_width
+from neoxargs.launch.arithmetic import GATED, mlp_width, norms_of_block
 from neoxargs.launch.layout import Layout
 from neoxargs.resolve.config import Config
 from neoxargs.tools.plan.assumptions import HALF, SINGLE
 from neoxargs.tools.plan.stages import Stage
-from neoxargs.tools.plan.weights import norms_of_block
 
 #: Gated activations whose gate goes through a function with a result of its own to keep.
 BENT = tuple(name for name in GATED if name != "bilinear")

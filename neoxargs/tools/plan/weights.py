@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neoxargs.launch.arithmetic import GATED, mlp_width
+from neoxargs.launch.arithmetic import mlp_rows, mlp_width, norm_size, norms_of_block, qkv_rows
 from neoxargs.resolve.config import Config
 
 
@@ -56,18 +56,6 @@ def final_norm(config: Config) -> Weight:
     return Weight("norms", norm_size(config), cut=False)
 
 
-def norm_size(config: Config) -> int:
-    """Parameters of one norm."""
-    hidden = config.shape.hidden_size
-    sizes = {"non_parametric_layernorm": 0, "scalenorm": 1, "rmsnorm": hidden}
-    return sizes.get(config.norm.norm, hidden * (2 if config.norm.use_bias_in_norms else 1))
-
-
-def norms_of_block(config: Config) -> int:
-    """A parallel residual can share one norm between both halves."""
-    return 1 if config.attention.gpt_j_residual and config.attention.gpt_j_tied else 2
-
-
 def _attention(config: Config) -> Iterator[Weight]:
     shape = config.shape
     hidden, rows = shape.hidden_size, qkv_rows(config)
@@ -80,7 +68,7 @@ def _attention(config: Config) -> Iterator[Weight]:
 
 def _mlp(config: Config) -> Iterator[Weight]:
     hidden, width = config.shape.hidden_size, mlp_width(config.shape, config.mlp)
-    rows = width * (2 if config.mlp.activation in GATED else 1)
+    rows = mlp_rows(config)
     yield Weight("feed-forward", rows * hidden)
     yield Weight("feed-forward", hidden * width)
     if config.mlp.use_bias_in_mlp:
@@ -90,9 +78,3 @@ def _mlp(config: Config) -> Iterator[Weight]:
 
 def _norms(config: Config) -> list[Weight]:
     return [Weight("norms", norm_size(config), cut=False)] * norms_of_block(config)
-
-
-def qkv_rows(config: Config) -> int:
-    """Outputs of the fused projection to queries, keys and values."""
-    shape = config.shape
-    return shape.hidden_size // shape.num_attention_heads * (shape.num_attention_heads + 2 * shape.num_kv_heads)
