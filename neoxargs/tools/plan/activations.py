@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neoxargs.launch.arithmetic import GATED, mlp_width, norms_of_block
+from neoxargs.launch.arithmetic import GATED, mlp_rows, mlp_width, norms_of_block
 from neoxargs.launch.layout import Layout
 from neoxargs.resolve.config import Config
 from neoxargs.tools.plan.assumptions import HALF, SINGLE
@@ -95,7 +95,7 @@ def recomputed(sizes: Sizes, stage: Stage) -> int:
 def transient(sizes: Sizes) -> int:
     """Gradients that pass through one layer: of the widest tensor and of what it was computed from."""
     config = sizes.config
-    wide = mlp_width(config.shape, config.mlp) * (2 if config.mlp.activation in GATED else 1)
+    wide = mlp_rows(config)
     return 2 * sizes.tokens * wide // sizes.tensor * sizes.number + 2 * sizes.hidden
 
 
