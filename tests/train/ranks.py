@@ -14,7 +14,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import cache
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +30,7 @@ def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout
     torch.distributed is up when it is called, one thread per rank. The first rank that fails or the end of the time
     (seconds) ends all of them and fails the test with what every rank printed last.
     """
-    context = multiprocessing.get_context("spawn")
+    context = _warm()
     environment = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world),
         "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "",
@@ -52,6 +54,14 @@ def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout
                 process.join(0 if sys.exc_info()[0] else 10)
                 process.kill()
                 process.join()
+
+
+@cache
+def _warm() -> ForkServerContext:
+    """Ranks fork from one process that has imported everything: seven seconds less for each of them."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["neoxargs.train.run"])
+    return context
 
 
 def all_ranks() -> Axis:
