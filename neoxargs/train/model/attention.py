@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
 from neoxargs.train.model.bias import RelativeBias, alibi
+from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import positions, same_document
 from neoxargs.train.model.dropout import different_on_each_rank
 from neoxargs.train.model.flex import attend_blocks, fits
@@ -46,6 +47,8 @@ class SelfAttention(nn.Module):
         rows = shape.num_kv_heads * (self.queries + 2) * self.head_dim
         self.query_key_value = make.column("query_key_value", shape.hidden_size, rows, enter, bias)
         self.dense = make.row("dense", shape.hidden_size, shape.hidden_size, leave, bias)
+        #: While generating.
+        self.cache: Cache | None = None
 
     def forward(self, hidden: Tensor, starts: Tensor | None = None) -> Tensor:
         """starts: (batch, seq), where each token's document begins, if that matters."""
@@ -55,18 +58,22 @@ class SelfAttention(nn.Module):
         query, key, value = mixed.split((self.queries, 1, 1), dim=3)
         query, key, value = (x.flatten(2, 3).transpose(1, 2) for x in (query, key, value))
         if self.rotated:
-            places = positions(starts) if starts is not None and self.restart else None
-            query, key = (rotate(x, self.rotated, self.rotary_base, places) for x in (query, key))
+            places, reach = positions(starts) if starts is not None and self.restart else None, seq
+            if self.cache is not None:
+                places, reach = self.cache.places, self.cache.capacity
+            query, key = (rotate(x, self.rotated, self.rotary_base, places, reach) for x in (query, key))
+        if self.cache is not None:
+            key, value = self.cache.add(key, value)
         dropout = self.dropout if self.training else 0.0
         context = self._attend(query, key, value, starts if self.separate else None, dropout)
         return self.dense(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, starts: Tensor | None, dropout: float) -> Tensor:
         """(batch, heads, seq, head_dim), with fewer heads in key and value when queries share them."""
-        seq, device = query.shape[2], query.device
+        seq, device = key.shape[2], query.device
         allowed, bias = self._allowed(seq, starts, device), self._bias(seq, device)
-        only_blocks = self.pattern and not (self.window or starts is not None or bias is not None)
-        if self.pattern and only_blocks and fits(query, self.pattern, dropout):
+        other = self.window or starts is not None or bias is not None or query.shape[2] < seq
+        if self.pattern and not other and fits(query, self.pattern, dropout):
             return attend_blocks(query, key, value, self.pattern, self.tensor)
         mask = allowed
         if bias is not None:
@@ -78,6 +85,9 @@ class SelfAttention(nn.Module):
 
     def _allowed(self, seq: int, starts: Tensor | None, device: torch.device) -> Tensor | None:
         """Which pairs count, broadcast to (batch, heads, seq, seq); None where only the order of tokens decides."""
+        if self.cache is not None and self.cache.places is not None:
+            near = self.cache.visible(self.window)
+            return near & self.cache.rows(visible(self.pattern, self.tensor, device)) if self.pattern else near
         found = None
         if self.pattern:
             found = visible(self.pattern, self.tensor, device)[:, :seq, :seq]
@@ -89,7 +99,13 @@ class SelfAttention(nn.Module):
         return found
 
     def _bias(self, seq: int, device: torch.device) -> Tensor | None:
-        """(heads / tensor ranks, seq, seq), added to the scores."""
+        """(heads / tensor ranks, seq, seq), added to the scores; of later passes with a cache their rows."""
+        cache = self.cache if self.cache is not None and self.cache.places is not None else None
+        size = cache.capacity if cache else seq
         if self.relative is not None:
-            return self.relative(seq)  # type: ignore[no-any-return]
-        return alibi(seq, self.heads, self.tensor, device) if self.alibi else None
+            found = self.relative(size, cache.places if cache else None)
+            return found[..., :seq].transpose(0, 1) if cache else found  # type: ignore[no-any-return]
+        if not self.alibi:
+            return None
+        found = alibi(size, self.heads, self.tensor, device)
+        return cache.rows(found) if cache else found

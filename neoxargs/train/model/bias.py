@@ -34,11 +34,11 @@ class RelativeBias(nn.Module):
         xavier = METHODS["xavier_normal"](0.0, shape.num_layers, shape.hidden_size)
         self.table = make.parameter("table", size, xavier, split=1)
 
-    def forward(self, seq: int) -> Tensor:
-        """(heads / tensor ranks, seq, seq), a row for each query."""
+    def forward(self, seq: int, rows: Tensor | None = None) -> Tensor:
+        """(heads / tensor ranks, seq, seq), a row for each query; of some `rows` only, (heads / ranks, *rows, seq)."""
         options = self.embedding
         buckets = _buckets(seq, options.rpe_num_buckets, options.rpe_max_distance, self.causal, self.table.device)
-        return (self.table * self.scale).t()[:, buckets]
+        return (self.table * self.scale).t()[:, buckets if rows is None else buckets[rows]]
 
 
 def relative_bias(config: Config, make: Make) -> RelativeBias | None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from neoxargs.registry.data import Data
 from neoxargs.registry.model import Embedding, Init, Shape
 from neoxargs.registry.regularization import Regularization
+from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import Carried, closed, opened, positions, starts, travel
 from neoxargs.train.model.init import draw, first_rows
 from neoxargs.train.model.layers import Make, VocabEmbedding
@@ -58,18 +59,21 @@ class PositionEmbedding(nn.Module):
             rows = shape.max_position_embeddings + self.offset
             method = draw(init.init_method, init, shape)
             self.table = make.parameter("table", (rows, shape.hidden_size), method)
+        #: While generating.
+        self.cache: Cache | None = None
 
     def forward(self, carried: Carried) -> Carried:
         hidden, begun = opened(carried)
+        places = None if self.cache is None else self.cache.places  # (batch, seq)
+        if begun is not None and self.restart:
+            places = positions(begun)
         if self.table is not None:
-            table = self.table[self.offset : self.offset + hidden.shape[1]]
-            if begun is not None and self.restart:
-                table = table[positions(begun)]  # (batch, seq, hidden)
+            first = self.offset
+            table = self.table[first : first + hidden.shape[1]] if places is None else self.table[first + places]
             hidden = hidden + table
         if self.waves:
-            places = torch.arange(hidden.shape[1], device=hidden.device)
-            if begun is not None and self.restart:
-                places = positions(begun)  # (batch, seq)
+            if places is None:
+                places = torch.arange(hidden.shape[1], device=hidden.device)
             hidden = hidden + waves(places + self.offset, hidden.shape[-1]).to(hidden.dtype)
         return closed(self.dropout(hidden), begun)
 

@@ -12,14 +12,18 @@ import torch
 from torch import Tensor
 
 
-def rotate(x: Tensor, width: int, base: float, positions: Tensor | None = None) -> Tensor:
+def rotate(x: Tensor, width: int, base: float, positions: Tensor | None = None, reach: int = 0) -> Tensor:
     """(batch, heads, seq, head_dim) with its first `width` dimensions turned by their position.
 
-    positions: (batch, seq); left out, the place in the sequence.
+    positions: (batch, seq); left out, the place in the sequence. reach: what all of them are below, where they may be
+    beyond the length of x.
     """
-    cosine, sine = _turn(x.shape[2], width, base, x.device)
+    seq = x.shape[2]
+    cosine, sine = _turn(max(seq, reach), width, base, x.device)
     if positions is not None:
         cosine, sine = cosine[positions].unsqueeze(1), sine[positions].unsqueeze(1)  # (batch, 1, seq, width / 2)
+    else:
+        cosine, sine = cosine[:seq], sine[:seq]
     first, second, rest = x.split((width // 2, width // 2, x.shape[-1] - width), dim=-1)  # type: ignore[no-untyped-call]
     # The angles are fp32, and so are these products.
     turned = (first * cosine - second * sine, second * cosine + first * sine)
