@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from neoxargs.problems import Problems, did_you_mean
@@ -79,7 +80,7 @@ def _command(word: str) -> Callable[[list[str]], int]:
 def launch(words: list[str]) -> int:
     """`deepy train.py FILE ...`: start a run, or show what would be started."""
     parser = _launch_parser(words[0])
-    options = parser.parse_intermixed_args(words[1:])
+    options = _parsed(parser, words)
     from neoxargs.launch.session import run, show
 
     overrides = [*_neox_overrides(options), *options.set]
@@ -99,7 +100,7 @@ def check(words: list[str]) -> int:
     parser = _parser("check", "Tell every problem of a configuration, or ok. Starts nothing.")
     _add_files(parser)
     _add_json(parser)
-    options = parser.parse_intermixed_args(words[1:])
+    options = _parsed(parser, words)
     from neoxargs.tools.check import report
 
     return report(options.files, options.set, options.conf_dir, options.gpus, options.json)
@@ -114,7 +115,7 @@ def plan(words: list[str]) -> int:
     _add_files(parser)
     _add_json(parser)
     add_arguments(parser)
-    return run(parser.parse_intermixed_args(words[1:]))
+    return run(_parsed(parser, words))
 
 
 def explain(words: list[str]) -> int:
@@ -123,7 +124,7 @@ def explain(words: list[str]) -> int:
     parser.add_argument("key", metavar="KEY", help="such as train_batch_size or zero_optimization.stage")
     _add_files(parser, "*")
     _add_json(parser)
-    options = parser.parse_intermixed_args(words[1:])
+    options = _parsed(parser, words)
     from neoxargs.tools.explain import explain as answer
 
     print(answer(options.key, options.files, options.set, options.conf_dir, options.gpus, options.json))
@@ -137,7 +138,7 @@ def migrate(words: list[str]) -> int:
     parser = _parser("migrate", DESCRIPTION)
     add_arguments(parser)
     _add_json(parser)
-    return report(parser.parse_intermixed_args(words[1:]))
+    return report(_parsed(parser, words))
 
 
 def data(words: list[str]) -> int:
@@ -149,12 +150,17 @@ def docs(words: list[str]) -> int:
     """`deepy docs [--check]`: regenerate docs/ and the JSON Schema from the registry."""
     parser = _parser("docs", "Regenerate the parameter tables and the JSON Schema from the registry.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
-    options = parser.parse_intermixed_args(words[1:])
-    from neoxargs.tools.docs import write_docs
+    parser.add_argument("-o", "--output", metavar="DIR", help="where to, instead of docs/; with what plugins declare")
+    options = _parsed(parser, words, installed=False)
+    if options.plugin and not options.output:
+        parser.error("--plugin goes with -o: docs/ is about the package itself")
+    from neoxargs.tools.docs import DOCS, write_docs
 
-    stale = write_docs(options.check)
+    folder = Path(options.output) if options.output else DOCS
+    stale = write_docs(options.check, folder)
     for name in stale:
-        print(f"docs/{name} is not up to date; run deepy docs" if options.check else f"docs/{name} written")
+        path = folder / name if options.output else f"docs/{name}"
+        print(f"{path} is not up to date; run deepy docs" if options.check else f"{path} written")
     return 1 if options.check and stale else 0
 
 
@@ -172,6 +178,16 @@ SCRIPTS = ("train.py", "generate.py")
 
 def _parser(verb: str, description: str, **settings: Any) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(prog=f"deepy {verb}", description=description, allow_abbrev=False, **settings)
+
+
+def _parsed(parser: argparse.ArgumentParser, words: list[str], installed: bool = True) -> argparse.Namespace:
+    """The options behind a verb; what plugins declare is there from here on."""
+    parser.add_argument("--plugin", metavar="MODULE", action="append", default=[], help="a module that declares more")
+    options = parser.parse_intermixed_args(words[1:])
+    from neoxargs.registry import plugins
+
+    plugins.load([*(plugins.installed() if installed else ()), *options.plugin])
+    return options
 
 
 def _launch_parser(script: str) -> argparse.ArgumentParser:

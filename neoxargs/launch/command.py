@@ -14,6 +14,8 @@ from pathlib import Path
 from neoxargs.launch import split
 from neoxargs.launch.encode import script_arguments
 from neoxargs.launch.hosts import SELECTING, Resources
+from neoxargs.launch.launchers import LAUNCHERS, started_by_plugin
+from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 
 #: The folder that `neoxargs` is imported from.
@@ -45,9 +47,11 @@ def command(
     config: Config, resources: Resources, script: str, environ: Mapping[str, str], port: int | None = None
 ) -> Command:
     """What starts this run. `port` replaces a master_port that is busy."""
-    flags = runner_flags(config, resources, port)
-    runner = [sys.executable, "-m", "deepspeed.launcher.runner"]
-    words = (*runner, *flags, script, *script_arguments(config))
+    program = (script, *script_arguments(config))
+    words = started_by_plugin(config, resources, (sys.executable, *program), split.launcher_arguments(config), port)
+    if words is None:
+        runner = [sys.executable, "-m", "deepspeed.launcher.runner"]
+        words = (*runner, *runner_flags(config, resources, port), *program)
     # the launcher would only say that it ignores CUDA_VISIBLE_DEVICES: `resources` has read it already
     without = () if resources.remote else tuple(name for name in ("CUDA_VISIBLE_DEVICES",) if name in environ)
     return Command(words, dict(_environment(resources, environ)), without)
@@ -55,6 +59,9 @@ def command(
 
 def runner_flags(config: Config, resources: Resources, port: int | None = None) -> list[str]:
     """The flags of DeepSpeed's launcher, with the hosts and devices the batch size was computed for."""
+    if config.runner.launcher in LAUNCHERS:
+        what = f"launcher ({config.runner.launcher}) is a plugin's, and DeepSpeed's launcher has no flags for it"
+        raise Problems([Problem(what, config.place("launcher"), "--dry-run shows the plugin's command")])
     told = dict(resources.selection)
     if port is not None:
         told["master_port"] = str(port)

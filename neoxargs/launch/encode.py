@@ -15,12 +15,13 @@ from typing import Any
 
 from neoxargs.launch import neox, split
 from neoxargs.problems import Problem, Problems
-from neoxargs.registry import REGISTRY, normal
+from neoxargs.registry import REGISTRY, normal, plugins
 from neoxargs.resolve.config import Config, Source, Value
 
 DEEPSPEED = "--deepspeed_config"
 MEGATRON = "--megatron_config"
 MORE = "--deepy_config"
+PLUGINS = "--deepy_plugins"
 LOCAL_RANK = "--local_rank"
 
 #: Where every value of a rank comes from; which file a value was written in stays with the launcher.
@@ -51,7 +52,8 @@ def script_arguments(config: Config) -> list[str]:
         MEGATRON: neox.neox_values(config),
         MORE: neox.more_values(config),
     }
-    return [word for option, values in payloads.items() for word in (option, encode(values))]
+    words = [word for option, values in payloads.items() for word in (option, encode(values))]
+    return [*words, *((PLUGINS, ",".join(plugins.LOADED)) if plugins.LOADED else ())]
 
 
 def config_from_values(values: Mapping[str, Any]) -> Config:
@@ -101,10 +103,11 @@ def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
     for word in words:
         option, equals, value = word.partition("=")
         option = option[:2] + normal(option[2:])
-        if option in (DEEPSPEED, MEGATRON, MORE, LOCAL_RANK):
+        if option in (DEEPSPEED, MEGATRON, MORE, PLUGINS, LOCAL_RANK):
             found[option] = value if equals else next(words, "")
         else:
             rest.append(word)
+    plugins.load(filter(None, found.get(PLUGINS, "").split(",")))
     found.setdefault(MORE, encode({}))  # GPT-NeoX's launcher has nothing to add
     payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON, MORE)}
     config = config_from_values({**payloads[MEGATRON], **payloads[MORE]})

@@ -21,7 +21,7 @@ from neoxargs.problems import Problem, Problems, did_you_mean, render
 from neoxargs.resolve import read_files
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.rules.unsupported import unsupported
+from neoxargs.resolve.rules.unsupported import added, unsupported
 
 #: The script whose needs and abilities are known; of the other one of ours, only the model's.
 TRAINER, GENERATOR = "train.py", "generate.py"
@@ -117,7 +117,7 @@ def _needs(script: str, settled: Settled) -> list[Problem]:
 def _unsupported(script: str, config: Config) -> list[Problem]:
     """What a script of ours cannot do with this configuration; nothing is known of another one."""
     name = Path(script).name
-    return unsupported(config, training=name == TRAINER) if name in (TRAINER, GENERATOR) else []
+    return [*unsupported(config, training=name == TRAINER), *added(config)] if name in (TRAINER, GENERATOR) else []
 
 
 def _as_warning(problem: Problem) -> Problem:

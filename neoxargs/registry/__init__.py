@@ -45,6 +45,7 @@ from neoxargs.registry.declare import (
     Registry,
     descriptions,
     normal,
+    param,
 )
 
 SUBJECTS = (
@@ -83,5 +84,5 @@ REGISTRY = Registry(GROUPS)
 
 __all__ = [
     "ABSENT", "REGISTRY", "SUBJECTS", "Destination", "Group", "Origin", "Parameter", "Registry", "descriptions",
-    "normal",
+    "normal", "param",
 ]  # fmt: skip

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union, get_args, get_origin
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -60,7 +61,7 @@ class Parameter:
 
     __slots__ = (
         "annotation", "attribute", "because", "becomes", "default", "derived", "effect", "group", "inherits_to",
-        "megatron", "name", "only_for", "origins", "receiver_default", "renamed_from", "to",
+        "megatron", "more", "name", "only_for", "origins", "receiver_default", "renamed_from", "to",
     )  # fmt: skip
 
     name: str
@@ -79,11 +80,14 @@ class Parameter:
     inherits_to: bool
     effect: Effect
     because: str
+    more: tuple[Any, ...]
+    """Choices that plugins add to those of the type."""
 
     @property
     def type(self) -> Any:
         """The declared type as an object (`int | None`, `Literal[...]`, `Annotated[int, Bound]`)."""
-        return _evaluate(self.annotation, self.group.__module__)
+        declared = _evaluate(self.annotation, self.group.__module__)
+        return _widened(declared, self.more) if self.more else declared
 
     @property
     def required(self) -> bool:
@@ -145,6 +149,7 @@ def param(  # noqa: PLR0913 - the columns of the registry
     if effect is not None:
         parameter.effect = effect
     parameter.because = because
+    parameter.more = ()
     return parameter
 
 
@@ -218,6 +223,14 @@ class Registry:
         for group in self.groups:
             self._add(group)
 
+    def add(self, group: type[Group]) -> None:
+        """A plugin's group; in a section that is there already, its first group stays the one that describes it."""
+        self.groups += (group,)
+        present = self.sections.get(group.section)
+        self._add(group)
+        if present:
+            self.sections[group.section] = present
+
     def _add(self, group: type[Group]) -> None:
         path = group.section
         if path:
@@ -285,6 +298,17 @@ def _text(node: ast.stmt) -> str:
 @cache
 def _evaluate(annotation: str, module: str) -> Any:
     return eval(annotation, vars(sys.modules[module]))
+
+
+def _widened(kind: Any, more: tuple[Any, ...]) -> Any:
+    """The type with further choices in each of its `Literal`s."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return Literal[(*parts, *more)]
+    if not parts:
+        return kind
+    inner = tuple(_widened(part, more) for part in parts)
+    return Union[inner] if origin is UnionType else origin[inner]  # noqa: UP007 - of a tuple
 
 
 @cache

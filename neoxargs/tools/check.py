@@ -15,7 +15,7 @@ from neoxargs.launch.files import certain_files
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.problems import Place, Problem, Problems, render
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.rules.unsupported import unsupported
+from neoxargs.resolve.rules.unsupported import added, unsupported
 
 
 def report(
@@ -53,7 +53,8 @@ def examined(
         problems = [_as_warning(problem) for problem in needs.files(settled)]
     else:
         problems = [*needs.files(settled), *map(_as_warning, overwritten(settled.config))]
-    return settled, [*settled.warnings, *problems, *unsupported(settled.config)]
+    added_values = map(_as_warning, added(settled.config))
+    return settled, [*settled.warnings, *problems, *unsupported(settled.config), *added_values]
 
 
 def _as_warning(problem: Problem) -> Problem:

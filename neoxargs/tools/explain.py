@@ -11,7 +11,7 @@ from typing import Any
 from neoxargs.launch import summary
 from neoxargs.launch.settle import settle
 from neoxargs.problems import SET, Place, Problem, Problems
-from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal
+from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal, plugins
 from neoxargs.registry.history import changes, default_at
 from neoxargs.resolve.check import expectation
 from neoxargs.resolve.config import Config
@@ -69,6 +69,8 @@ def _facts(parameter: Parameter, asked: str, config: Config | None) -> Iterator[
     yield "changes", EFFECTS.get(parameter.effect, effect_words(parameter).replace("`", ""))
     yield "origin", ", ".join(ORIGINS[origin] for origin in parameter.origins)
     yield "goes to", destination_words(parameter).replace("`", "") or "nobody: used by deepy alone"
+    if parameter.name in plugins.DECLARED:
+        yield "declared by", f"plugin {plugins.DECLARED[parameter.name]}"
     if parameter.renamed_from:
         yield "old spellings", ", ".join(parameter.renamed_from)
     yield from _relations(parameter.name)

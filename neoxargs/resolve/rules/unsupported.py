@@ -12,6 +12,7 @@ from typing import Any
 
 from neoxargs.problems import Problem, listed, near
 from neoxargs.registry import ABSENT, REGISTRY, model, variants
+from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.inert import without_effect
 from neoxargs.resolve.rules.optimizer import is_onebit
@@ -52,6 +53,14 @@ def unsupported(config: Config, training: bool = True) -> list[Problem]:
     problems += _other_layers(config)
     problems += _gone(config) if training else []
     return [*problems, *without_effect(config, refused)] if training else problems
+
+
+def added(config: Config) -> Iterator[Problem]:
+    """Values that a plugin added to a parameter's choices: its own script knows them, ours do not."""
+    for name, values in WIDENED.items():
+        if (value := config.get(name)) in values and name != "launcher":
+            what = f"{name} ({shown(value)}), which plugin {values[value]} adds, is not built into train.py"
+            yield Problem(what, config.place(name), "launch the script that knows it instead")
 
 
 def built(training: bool = True) -> dict[str, tuple[Any, ...]]:

@@ -1,0 +1,194 @@
+"""Parameters and choices from outside the package: a plugin is a module that declares them while it is imported.
+
+    class Hyena(Group, origin="NeoX", effect="model"):      # a fork's keys
+        hyena_width: int = param(64)
+        \"\"\"Width of the convolution's filters.\"\"\"
+
+    choices("pos_emb", "xpos")                              # further values of a parameter that exists
+
+It is named by `--plugin MODULE`, or installed with an entry point in the group `neoxargs.plugins`. Ways of starting
+ranks are declared in `neoxargs/launch/launchers.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+import types
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.registry import REGISTRY, SUBJECTS, Group, descriptions, normal
+from neoxargs.registry.declare import GROUPS
+
+ENTRY_POINTS = "neoxargs.plugins"
+#: The plugins of this process, in the order in which they were loaded.
+LOADED: list[str] = []
+#: Parameter -> the plugin that declared it, or that added choices to it.
+DECLARED: dict[str, str] = {}
+WIDENED: dict[str, dict[Any, str]] = {}
+_waiting: list[_Choices] = []
+SHIPPED = {module.__name__ for module in SUBJECTS}
+#: What a value can be told to be by `resolve/check.py`.
+TYPES = {Annotated, Literal, Union, types.UnionType, list, dict, bool, int, float, str, type(None), Any, object}
+
+
+class _Choices(NamedTuple):
+    name: str
+    values: tuple[Any, ...]
+
+
+def choices(name: str, *values: Any) -> None:
+    """Add values to a parameter whose type is a choice."""
+    _waiting.append(_Choices(normal(name), values))
+
+
+def load(modules: Iterable[str]) -> None:
+    """Import plugins and add what they declare to the registry; raises Problems with nothing of that plugin added."""
+    for module in modules:
+        if module not in LOADED:
+            _import(module)
+            _adopt(module, [group for group in GROUPS if group not in REGISTRY.groups])
+            LOADED.append(module)
+
+
+def installed() -> list[str]:
+    """The modules that installed distributions name; importlib.metadata would cost every start 30 ms to say none."""
+    if not any(ENTRY_POINTS.encode() in text for folder in sys.path for text in _entry_points(folder)):
+        return []
+    from importlib.metadata import entry_points
+
+    return sorted({point.module for point in entry_points(group=ENTRY_POINTS)})
+
+
+def subjects() -> list[types.ModuleType]:
+    """The modules of plugins that declare groups."""
+    names = dict.fromkeys(group.__module__ for group in REGISTRY.groups if group.__module__ not in SHIPPED)
+    return [sys.modules[name] for name in names]
+
+
+def _entry_points(folder: str) -> Iterator[bytes]:
+    try:
+        distributions = [entry.path for entry in os.scandir(folder or ".") if entry.name.endswith("-info")]
+    except OSError:
+        return
+    for path in distributions:
+        try:
+            with open(os.path.join(path, "entry_points.txt"), "rb") as file:
+                yield file.read()
+        except OSError:
+            continue
+
+
+def _import(module: str) -> None:
+    if (here := os.getcwd()) not in sys.path:  # `deepy`, and a rank whose script is elsewhere
+        sys.path.append(here)
+    before = set(GROUPS)
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        GROUPS[:] = [group for group in GROUPS if group in before]
+        _waiting.clear()
+        raise Problems([_not_imported(module, error)]) from None
+
+
+def _not_imported(module: str, error: Exception) -> Problem:
+    missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+    if missing or not module:
+        hint = f"it is looked for where Python looks and in {os.getcwd()}; write it as after `import`, without .py"
+        return Problem(f"there is no module {module or '(empty)'} for --plugin", hint=hint)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"plugin {module} cannot be imported: {type(error).__name__}: {error}"
+    return Problem(what, hint=f"it is raised in {last.filename}:{last.lineno}")
+
+
+def _adopt(plugin: str, groups: list[type[Group]]) -> None:
+    """All that a plugin has declared, or nothing."""
+    wider, _waiting[:] = list(_waiting), []
+    problems = [problem for group in groups for problem in _wrong(group, plugin)]
+    problems += [problem for row in wider for problem in _not_wider(row, plugin)]
+    if not groups and not wider:
+        what = f"plugin {plugin} declares nothing"
+        problems.append(Problem(what, hint="it has a class derived from neoxargs.registry.Group, or choices(...)"))
+    if problems:
+        GROUPS[:] = [group for group in GROUPS if group not in groups]
+        raise Problems(problems)
+    for group in groups:
+        REGISTRY.add(group)
+        DECLARED.update(dict.fromkeys((parameter.name for parameter in group.parameters.values()), plugin))
+    for name, values in wider:
+        REGISTRY.parameters[name].more += values
+        WIDENED.setdefault(name, {}).update(dict.fromkeys(values, plugin))
+
+
+def _wrong(group: type[Group], plugin: str) -> Iterator[Problem]:
+    """What keeps a group from becoming part of the registry."""
+    if group.key() in {other.key() for other in REGISTRY.groups}:
+        yield Problem(f"plugin {plugin}: a group is called {group.__name__} already", hint="rename the class")
+    elif not all(isinstance(parameter.annotation, str) for parameter in group.parameters.values()):
+        hint = "begin the module with `from __future__ import annotations`"
+        yield Problem(f"plugin {plugin}: the types in {group.__name__} are evaluated too early", hint=hint)
+        return
+    for parameter in group.parameters.values():
+        taken = [name for name in (parameter.name, *_older(group, parameter.renamed_from)) if _owner(name)]
+        for name in taken:
+            what = f"plugin {plugin} declares {name}, which {_owner(name)} declares too"
+            yield Problem(what, hint="leave one of the plugins out" if name in DECLARED else "give it another name")
+        try:
+            fits = _is_known(parameter.type)
+        except Exception as error:
+            yield Problem(f"plugin {plugin}: the type of {parameter.name} cannot be read: {error}")
+            continue
+        if not fits:
+            yield Problem(f"plugin {plugin}: {parameter.name} cannot be of type {parameter.annotation}", hint=WRITABLE)
+        elif not descriptions(group)[parameter.attribute]:
+            hint = "write a string below its declaration"
+            yield Problem(f"plugin {plugin}: {parameter.name} says nothing about what it means", hint=hint)
+
+
+WRITABLE = "YAML has bool, int, float, str, None, list[...], dict[str, ...], Literal[...] and unions of them"
+
+
+def _older(group: type[Group], names: Iterable[str]) -> list[str]:
+    return [f"{group.section}.{name}" if group.section else name for name in names]
+
+
+def _owner(name: str) -> str:
+    found = REGISTRY.find(name)
+    if found is None and name not in REGISTRY.sections:
+        return ""
+    return f"plugin {DECLARED[found.name]}" if found and found.name in DECLARED else "the package"
+
+
+def _is_known(kind: Any) -> bool:
+    """Can YAML say a value of this type?"""
+    base = get_origin(kind) or kind
+    if base not in TYPES:
+        return False
+    inner = () if base is Literal else get_args(kind)[:1] if base is Annotated else get_args(kind)
+    return all(map(_is_known, inner))
+
+
+def _not_wider(row: _Choices, plugin: str) -> Iterator[Problem]:
+    """What keeps values from being added to a parameter's choices."""
+    parameter = REGISTRY.parameters.get(row.name)
+    if parameter is None:
+        yield Problem(f"plugin {plugin} adds choices to {row.name}, which is no parameter")
+        return
+    known = _choices_of(parameter.type)
+    if not known:
+        yield Problem(f"plugin {plugin} adds choices to {row.name}, which takes any value of its type")
+    for value in row.values:
+        if value in known:
+            owner = WIDENED.get(row.name, {}).get(value)
+            whose = f"plugin {owner} adds too" if owner else "is one of its choices already"
+            yield Problem(f"plugin {plugin} adds the choice {value} to {row.name}, which {whose}")
+
+
+def _choices_of(kind: Any) -> set[Any]:
+    if get_origin(kind) is Literal:
+        return set(get_args(kind))
+    return set().union(*(_choices_of(part) for part in get_args(kind) if get_args(part) or get_origin(part)))
