@@ -24,28 +24,30 @@ class Logging(Group, origin="NeoX", effect="log"):
     tensorboard_dir: str | None = param(None, origin="Meg", megatron="tensorboard-dir")
     """Folder that TensorBoard event files are written to. Left out, none are."""
 
-    log_grad_norm: bool = param(False, effect="none", because="train.py does not report it yet")
-    """Also reports the norm of the gradient of every parameter; costs a reduction each time."""
+    log_grad_norm: bool = param(False)
+    """Reports `gradient_norms/` of every parameter at every step, before clipping, to TensorBoard, Weights & Biases,
+    Comet and metrics.jsonl; costs a reduction each time. The norm of them all together is always reported."""
 
-    log_grad_pct_zeros: bool = param(False, effect="none", because="train.py does not report it yet")
-    """Also reports the share of gradient elements that are exactly zero, in percent."""
+    log_grad_pct_zeros: bool = param(False)
+    """Reports `pct_grad_zeros/`, the share of every parameter's gradient elements that are exactly zero, in percent,
+    where `log_grad_norm` reports."""
 
-    log_param_norm: bool = param(
-        False, megatron="log-params-norm", effect="none", because="train.py does not report it yet"
-    )
-    """Also reports the norm of every parameter."""
+    log_param_norm: bool = param(False, megatron="log-params-norm")
+    """Reports `parameter_norms/` of every parameter after every step, where `log_grad_norm` reports."""
 
-    log_optimizer_states: bool = param(False, effect="none", because="train.py does not report it yet")
-    """Also reports the norms of the optimizer's states of every parameter."""
+    log_optimizer_states: bool = param(False)
+    """Reports `optimizer_state_norms/` of every parameter and state that is as large as the parameter, after every
+    step, where `log_grad_norm` reports."""
 
-    log_gradient_noise_scale: bool = param(False, effect="none", because="train.py does not report it yet")
-    """Also estimates the gradient noise scale (McCandlish et al. 2018), a guide to the largest useful batch size."""
+    log_gradient_noise_scale: bool = param(False)
+    """Reports `train/noise_scale`, the gradient noise scale (McCandlish et al. 2018) in samples, a guide to the largest
+    useful batch size. Keeps a sum of gradients in fp32; the estimate begins anew when a run is resumed."""
 
-    gradient_noise_scale_n_batches: Count = param(5, effect="none", because="train.py does not report it yet")
-    """Batches whose gradients the noise scale estimate averages."""
+    gradient_noise_scale_n_batches: Count = param(5)
+    """Batches in a row whose mean gradient the noise scale compares with that of one batch; at least 2."""
 
-    gradient_noise_scale_cpu_offload: bool = param(False, effect="none", because="train.py does not report it yet")
-    """Keeps the gradients for the noise scale in main memory instead of on the device."""
+    gradient_noise_scale_cpu_offload: bool = param(False, effect="memory")
+    """Keeps the sum of gradients for the noise scale in main memory instead of on the device."""
 
     peak_theoretical_tflops: Positive | None = param(None)
     """Peak TFLOP/s of one device in the format used, from its data sheet; needed to report utilisation (MFU)."""
@@ -116,12 +118,10 @@ class Profiling(Group, origin="NeoX", effect="log"):
     profile_step_stop: Natural = param(12, megatron="profile-step-end")
     """Iteration at which `profile` stops recording; this one is no longer recorded."""
 
-    memory_profiling: bool = param(
-        False, megatron="record-memory-history", effect="none", because="train.py does not report it yet"
-    )
-    """Records every allocation on the device, for PyTorch's memory viewer."""
+    memory_profiling: bool = param(False, megatron="record-memory-history")
+    """Records the main rank's allocations: on a GPU the last 100,000 of the run, for PyTorch's memory viewer; on a CPU
+    those from `profile_step_start` to `profile_step_stop`, as a trace for Perfetto."""
 
-    memory_profiling_path: str | None = param(
-        None, megatron="memory-snapshot-path", effect="none", because="train.py does not report it yet"
-    )
-    """File or folder that the memory snapshot is written to."""
+    memory_profiling_path: str | None = param(None, megatron="memory-snapshot-path")
+    """Folder for `mem_snapshot.pickle` (on a CPU `mem_snapshot.json`), or a file of another name. Left out, `run_dir`.
+    """

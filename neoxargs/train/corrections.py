@@ -34,7 +34,7 @@ def gradient_norm(gradients: Sequence[tuple[nn.Parameter, Tensor | None]], mesh:
 
     averaged: False where data parallel ranks keep gradients of their own; the norm is then their root mean square.
     """
-    mine = [gradient for weight, gradient in gradients if gradient is not None and _counts_here(weight, mesh)]
+    mine = [gradient for weight, gradient in gradients if gradient is not None and counts_here(weight, mesh)]
     total = torch.zeros((), device=gradients[0][0].device)
     if mine:
         total = torch.stack(torch._foreach_norm(mine, 2, torch.float32)).square().sum()
@@ -81,7 +81,7 @@ def install(engine: Any, mesh: Mesh) -> None:
         _forget_first_step(engine.optimizer)
 
 
-def _counts_here(weight: nn.Parameter, mesh: Mesh) -> bool:
+def counts_here(weight: nn.Parameter, mesh: Mesh) -> bool:
     """Is this the one rank on which this weight, or this slice of it, is counted?"""
     if getattr(weight, "ds_pipe_replicated", False):  # tied to a weight of an earlier stage
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import deepspeed
@@ -31,6 +31,7 @@ from neoxargs.train.model.layers import Make
 from neoxargs.train.model.loss import Loss, Vocabulary
 from neoxargs.train.schedule import Curve, Schedule
 from neoxargs.train.setup import quiet
+from neoxargs.train.watch import Watch
 
 #: (tokens, labels), each (batch, seq).
 MicroBatch = tuple[Tensor, Tensor]
@@ -44,6 +45,8 @@ class Result:
     grad_norm: float | None
     skipped: bool
     """fp16 found an overflow; the weights did not change."""
+    reports: dict[str, float] = field(default_factory=dict)
+    """What was asked for besides: series name -> value (see watch.py)."""
 
 
 def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh) -> Pipelined | Plain:
@@ -60,7 +63,8 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
         corrections.install(engine, mesh)
         if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back to send it nowhere
             engine.pipeline_enable_backward_allreduce = engine.enable_backward_allreduce = False
-    return Pipelined(engine) if pipelined else Plain(engine, mesh)
+    watch = Watch(config.logging, config.batch.train_batch_size, engine, mesh)
+    return Pipelined(engine, watch) if pipelined else Plain(engine, watch, mesh)
 
 
 def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabulary:
@@ -79,8 +83,8 @@ def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabular
 class Pipelined:
     """The model cut into stages, one micro batch behind the other through all of them (1F1B)."""
 
-    def __init__(self, engine: Any) -> None:
-        self.deepspeed = engine
+    def __init__(self, engine: Any, watch: Watch) -> None:
+        self.deepspeed, self.watch = engine, watch
 
     @property
     def reads_data(self) -> bool:
@@ -90,7 +94,7 @@ class Pipelined:
         return _learning_rate(self.deepspeed)
 
     def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
-        return _result(self.deepspeed, self.deepspeed.train_batch(batches))
+        return _result(self.deepspeed, self.deepspeed.train_batch(batches), self.watch)
 
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
         """Mean loss over `count` batches of `train_batch_size` samples."""
@@ -104,8 +108,8 @@ class Plain:
 
     reads_data = True
 
-    def __init__(self, engine: Any, mesh: Mesh) -> None:
-        self.deepspeed, self.mesh = engine, mesh
+    def __init__(self, engine: Any, watch: Watch, mesh: Mesh) -> None:
+        self.deepspeed, self.watch, self.mesh = engine, watch, mesh
 
     def learning_rate(self) -> float:
         return _learning_rate(self.deepspeed)
@@ -119,7 +123,7 @@ class Plain:
             self.deepspeed.backward(loss)
             self.deepspeed.step()
             losses.append(loss.detach())
-        result = _result(self.deepspeed, self._mean(losses))
+        result = _result(self.deepspeed, self._mean(losses), self.watch)
         breakdown.record(self.deepspeed, result.loss)
         return result
 
@@ -245,6 +249,6 @@ def _learning_rate(engine: Any) -> float:
     return float(engine.get_lr()[0])
 
 
-def _result(engine: Any, loss: Tensor) -> Result:
-    norm = engine.get_global_grad_norm()
-    return Result(float(loss), None if norm is None else float(norm), not engine.was_step_applied())
+def _result(engine: Any, loss: Tensor, watch: Watch) -> Result:
+    norm, skipped = engine.get_global_grad_norm(), not engine.was_step_applied()
+    return Result(float(loss), None if norm is None else float(norm), skipped, watch.after_step(skipped))

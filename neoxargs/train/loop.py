@@ -117,6 +117,7 @@ class Loop:
             elapsed=self.elapsed,
             skipped=result.skipped,
             memory=memory.peak(),
+            reports=result.reports,
         )
         self._tell(lambda tracker: tracker.on_step(step))
 

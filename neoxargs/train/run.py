@@ -23,7 +23,7 @@ from neoxargs.train.track.console import Console
 from neoxargs.train.track.curve import Curve
 from neoxargs.train.track.online import CometTracker, WandbTracker
 from neoxargs.train.track.page import Page
-from neoxargs.train.track.profile import Profile
+from neoxargs.train.track.profile import MemoryHistory, Profile
 from neoxargs.train.track.progress import Progress
 from neoxargs.train.track.tensorboard import TensorBoard
 
@@ -112,6 +112,7 @@ def _unigram_entropy(data_path: object) -> float | None:
 def _trackers(config: Config, folder: Path) -> list[Tracker]:
     """The observers that the configuration asks for; the console comes first."""
     options, profiling = config.logging, config.profiling
+    steps = profiling.profile_step_start, profiling.profile_step_stop
     bar = Progress() if sys.stdout.isatty() else None
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
     found: list[Tracker] = [Console(options.log_interval, bar.write if bar else _print, log)]
@@ -123,7 +124,9 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     if config.comet.use_comet:
         found.append(CometTracker(config.comet, train_values(config)))
     if profiling.profile:
-        found.append(Profile(profiling.profile_step_start, profiling.profile_step_stop))
+        found.append(Profile(*steps))
+    if profiling.memory_profiling:
+        found.append(MemoryHistory(profiling.memory_profiling_path, setup.on_gpu(), *steps))
     return [*found, bar] if bar else found
 
 

@@ -19,6 +19,7 @@ from neoxargs.train.track.curve import Curve, draw, smooth
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.online import CometTracker, WandbTracker
 from neoxargs.train.track.progress import Progress
+from neoxargs.train.track.tensorboard import scalars
 
 DONE = Outcome(4, "", Path("ckpt/global_step4"))
 
@@ -212,6 +213,47 @@ def test_profile(tmp_path: Path) -> None:
     products = next(line for line in (tmp_path / "profile.txt").read_text().splitlines() if "aten::mm" in line)
     assert products.split()[-1] == "2"
     assert json.loads((tmp_path / "profile.json").read_text())["traceEvents"]
+
+
+def test_memory_history_of_a_cpu(tmp_path: Path) -> None:
+    import torch
+
+    from neoxargs.train.track.profile import MemoryHistory
+
+    history = MemoryHistory(str(tmp_path / "memory"), on_gpu=False, first=1, last=2)
+    history.on_start(run(tmp_path))
+    history.on_step(step(1))
+    kept = torch.ones(1000)
+    history.on_step(step(2))
+    history.on_end(DONE)
+    trace = json.loads((tmp_path / "memory" / "mem_snapshot.json").read_text())["traceEvents"]
+    assert kept.nbytes in [event["args"]["Bytes"] for event in trace if event["name"] == "[memory]"]
+
+
+def test_memory_history_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from neoxargs.train.track.profile import MemoryHistory
+
+    service = Service()
+    monkeypatch.setattr(torch.cuda, "memory", service)
+    play(MemoryHistory(None, on_gpu=True, first=1, last=2), tmp_path / "run")
+    play(MemoryHistory(str(tmp_path / "named.pickle"), on_gpu=True, first=1, last=2), tmp_path)
+    written = [arguments[0] for name, arguments, _ in service.calls if name == "_dump_snapshot"]
+    assert written == [str(tmp_path / "run" / "mem_snapshot.pickle"), str(tmp_path / "named.pickle")]
+    assert [name for name, _, _ in service.calls[:3]] == [
+        "_record_memory_history", "_dump_snapshot", "_record_memory_history",
+    ]  # fmt: skip
+
+
+def test_what_was_asked_for_besides_is_reported_under_its_own_name(tmp_path: Path) -> None:
+    tracker = Metrics(tmp_path / metrics.FILE)
+    tracker.on_start(run(tmp_path))
+    reported = step(1, reports={"gradient_norms/final_norm.weight": 0.25})
+    tracker.on_step(reported)
+    tracker.on_end(DONE)
+    assert list(metrics.read(tmp_path / metrics.FILE))[1]["gradient_norms/final_norm.weight"] == 0.25
+    assert scalars(run(tmp_path), reported)["gradient_norms/final_norm.weight"] == 0.25
 
 
 class Service:

@@ -70,3 +70,11 @@ def profile_steps_in_order(profile_step_start: int, profile_step_stop: int) -> R
         f"profile_step_start ({profile_step_start}) must be below profile_step_stop ({profile_step_stop})",
         f"write profile_step_stop: {profile_step_start + 2}",
     )
+
+
+@check
+def noise_is_seen_between_batches(log_gradient_noise_scale: bool, gradient_noise_scale_n_batches: int) -> Refusal:
+    """The noise scale compares one batch with several."""
+    if not log_gradient_noise_scale or gradient_noise_scale_n_batches > 1:
+        return None
+    return f"gradient_noise_scale_n_batches ({gradient_noise_scale_n_batches}) must be at least 2", "the default is 5"

@@ -51,6 +51,7 @@ class Metrics(Tracker):
             row["memory"] = step.memory
         if step.skipped:
             row["skipped"] = True
+        row |= step.reports
         self._write("step", step.iteration, row)
 
     def on_eval(self, evaluation: Evaluation) -> None:

@@ -1,7 +1,11 @@
-"""Where the time of a few steps goes (`profile`): profile.txt to read, profile.json for Perfetto, both in `run_dir`."""
+"""Where the time of a few steps goes (`profile`): profile.txt to read, profile.json for Perfetto, both in `run_dir`.
+
+And where memory goes (`memory_profiling`): every allocation, for PyTorch's memory viewer or, from a CPU, Perfetto.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from neoxargs.train.track.tracker import Outcome, Run, Step, Tracker
@@ -45,3 +49,59 @@ class Profile(Tracker):
         (self.run.folder / "profile.txt").write_text(table, encoding="utf-8")
         self.profiler.export_chrome_trace(str(self.run.folder / "profile.json"))
         self.profiler = None
+
+
+class MemoryHistory(Tracker):
+    """The main rank's allocations: of a GPU the last `MOST` of the run, of a CPU those of the steps after `first`.
+
+    path: the file, if it has an ending, or the folder for one of GPT-NeoX's name; left out, that is `run_dir`.
+    """
+
+    MOST = 100_000
+    profiler: Any = None
+
+    def __init__(self, path: str | None, on_gpu: bool, first: int, last: int) -> None:
+        self.path, self.on_gpu, self.first, self.last = path, on_gpu, first, last
+
+    def on_start(self, run: Run) -> None:
+        self.run = run
+        if self.on_gpu:
+            import torch
+
+            torch.cuda.memory._record_memory_history(max_entries=self.MOST)
+        elif self.first <= run.start < self.last:
+            self._begin()
+
+    def on_step(self, step: Step) -> None:
+        if self.on_gpu:
+            return
+        if step.iteration == self.last:
+            self._finish()
+        elif step.iteration == self.first:
+            self._begin()
+
+    def on_end(self, outcome: Outcome) -> None:
+        if self.on_gpu:
+            import torch
+
+            torch.cuda.memory._dump_snapshot(str(self._file("mem_snapshot.pickle")))  # type: ignore[no-untyped-call]
+            torch.cuda.memory._record_memory_history(enabled=None)
+        self._finish()
+
+    def _begin(self) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        self.profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self.profiler.start()
+
+    def _finish(self) -> None:
+        if self.profiler is not None:
+            self.profiler.stop()
+            self.profiler.export_chrome_trace(str(self._file("mem_snapshot.json")))
+            self.profiler = None
+
+    def _file(self, name: str) -> Path:
+        path = Path(self.path) if self.path else self.run.folder
+        file = path if path.suffix else path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file

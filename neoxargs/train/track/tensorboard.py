@@ -46,4 +46,4 @@ def scalars(run: Run, step: Step) -> dict[str, float]:
     }
     if step.grad_norm is not None:
         found["train/grad_norm"] = step.grad_norm
-    return found
+    return {**found, **step.reports}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -49,6 +50,8 @@ class Step:
     """fp16 found an overflow, halved its loss scale and left the weights alone."""
     memory: int | None = None
     """Bytes that the main rank has taken at most so far: of tensors on a GPU, of everything on a CPU."""
+    reports: Mapping[str, float] = field(default_factory=dict)
+    """Whatever else was asked for, such as `gradient_norms/…`: series name -> value."""
 
 
 @dataclass(frozen=True)
