@@ -46,8 +46,9 @@ class Generation(Group, origin="NeoX", effect="generation"):
     return_logits: bool = param(False)
     """Adds the logits of the generated tokens to every sample."""
 
-    recompute: bool = param(False, effect="none", because="generate.py always does")
-    """Runs the whole sequence again for every new token instead of keeping keys and values. Slow; needs no cache."""
+    recompute: bool = param(False)
+    """Runs the whole sequence again for every new token instead of keeping keys and values. Slow; needs no memory for
+    them. Done in any case with `reset_position_ids` or `reset_attention_mask`, and beyond `seq_length`."""
 
     precompute_model_name: str | None = param(
         None, effect="none", because="only text_gen_type: precompute reads it, which generate.py does not do"

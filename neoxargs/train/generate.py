@@ -24,7 +24,7 @@ from neoxargs.train.model.documents import travel
 from neoxargs.train.model.loss import Loss
 from neoxargs.train.tokenizer import build_tokenizer
 
-#: Prompts that go through the model together.
+#: Prompts that go through the model together, for each data parallel rank.
 ROWS = 16
 
 
@@ -149,8 +149,8 @@ def _read_prompt(end: str) -> str | None:
 
 
 def generate(generator: Generator, wanted: Iterator[str], output: TextIO | None, main: bool) -> None:
-    """Continue every prompt, `ROWS` at a time (one at a time where somebody waits for the answer)."""
-    rows = 1 if generator.options.text_gen_type == "interactive" else ROWS
+    """Continue every prompt, many at a time (one at a time where somebody waits for the answer)."""
+    rows = 1 if generator.options.text_gen_type == "interactive" else ROWS * generator.data.size
     for contexts in _grouped(wanted, rows):
         began = time.perf_counter()
         samples = [generator.sample(context) for context in contexts]

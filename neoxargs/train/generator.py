@@ -1,13 +1,15 @@
 """Continuing token sequences with a model that may be spread over many ranks.
 
-Every new token takes one pass over the whole sequence through all pipeline stages; no keys and values are kept.
-Rows of a batch may differ in length: later positions cannot influence earlier ones, so they are padded on the
-right and each row is read at its own last token. Beyond `seq_length` the window slides.
+The first pass takes whole prompts, later ones a token of each row, with the keys and values of all before kept in a
+cache. Rows of a batch may differ in length: later positions cannot influence earlier ones, so they are padded on the
+right and each row is read at its own last token. Beyond `seq_length` the window slides: every token then stands at
+another place, so each pass takes the whole window, as it does with `recompute`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from neoxargs.registry.generation import Generation
-from neoxargs.train.mesh import Mesh
+from neoxargs.train.mesh import ALONE, Axis, Mesh
+from neoxargs.train.model.cache import Cache, attach
 from neoxargs.train.model.documents import Carried, closed
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.loss import Loss, Readout
@@ -28,7 +31,8 @@ class Whole:
     """The model in one piece on every tensor parallel rank (the plain engine)."""
 
     def __init__(self, gpt: GPT, run: Callable[[Tensor], Tensor], device: torch.device) -> None:
-        self.run, self.device = run, device
+        self.module, self.run, self.device = gpt, run, device
+        self.documents = gpt.embedding.eod is not None
         # Only the last position of a row is of interest, and the output layer is the largest of all.
         gpt.output.register_forward_pre_hook(lambda _, inputs: (_pick(inputs[0], self.last), *inputs[1:]))
 
@@ -51,7 +55,7 @@ class Stages:
         documents: bool = False,
     ) -> None:
         """documents: do their beginnings travel beside the hidden states?"""
-        self.pipeline, self.loss, self.axis, self.device = pipeline, loss, mesh.pipe, device
+        self.module, self.loss, self.axis, self.device = pipeline, loss, mesh.pipe, device
         self.hidden_size, self.documents = hidden_size, documents
         self.dtype = next(pipeline.parameters()).dtype
         pipeline.activation_checkpoint_interval = 0
@@ -60,11 +64,11 @@ class Stages:
         """As Whole's on the last stage; None on the others."""
         first, end = self.axis.rank == 0, self.axis.rank == self.axis.size - 1
         entered = tokens.to(self.device) if first else self._receive(tokens.shape)
-        left = self.pipeline(entered)
+        left = self.module(entered)
         if end:
             return self.loss.logits(Readout(_pick(left.hidden, last.to(self.device)), left.weight))[:, 0]
         for tensor in (left,) if isinstance(left, Tensor) else left:
-            dist.send(tensor.contiguous(), self._neighbour(1), group=self.axis.group)
+            dist.send(tensor.contiguous(), member(self.axis, self.axis.rank + 1), group=self.axis.group)
         return None
 
     def _receive(self, shape: torch.Size) -> Carried:
@@ -73,12 +77,14 @@ class Stages:
         if self.documents:
             carried.append(torch.empty(shape, dtype=torch.int64, device=self.device))
         for tensor in carried:
-            dist.recv(tensor, self._neighbour(-1), group=self.axis.group)
+            dist.recv(tensor, member(self.axis, self.axis.rank - 1), group=self.axis.group)
         return closed(*carried) if self.documents else carried[0]
 
-    def _neighbour(self, step: int) -> int:
-        assert self.axis.group is not None
-        return dist.get_global_rank(self.axis.group, self.axis.rank + step)
+
+def member(axis: Axis, rank: int) -> int:
+    """The rank in the world of one in the axis."""
+    assert axis.group is not None
+    return dist.get_global_rank(axis.group, rank)
 
 
 def _pick(hidden: Tensor, last: Tensor) -> Tensor:
@@ -93,6 +99,8 @@ class Sample:
     context: str
     prompt: list[int]
     """Never empty: without a prompt, the token after which documents begin."""
+    random: torch.Generator
+    """Its own, so that it does not matter which others are generated beside it."""
     ids: list[int] = field(default_factory=list)
     """Generated tokens, without the end of the document."""
     logits: list[float] = field(default_factory=list)
@@ -102,44 +110,100 @@ class Sample:
 
 
 class Generator:
-    """Continues prompts. Every rank makes the same calls and has the same results."""
+    """Continues prompts. Every rank makes the same calls and has the same results.
+
+    Data parallel ranks share the prompts out, except under ZeRO-3, where no rank can run the model by itself.
+    """
 
     def __init__(
         self, model: Whole | Stages, tokenizer: Tokenizer, options: Generation, seq_length: int, mesh: Mesh, seed: int
     ) -> None:
         self.model, self.tokenizer, self.options, self.seq_length = model, tokenizer, options, seq_length
-        self.random = torch.Generator().manual_seed(seed)
-        #: The rank whose choice counts: the first of the last pipeline stage. Even if ranks that should agree
-        #: differed in the last bit, one text comes out.
-        self.source = (mesh.pipe.size - 1) * mesh.data.size * mesh.tensor.size
-        self.alone = mesh.pipe.size * mesh.data.size * mesh.tensor.size == 1
+        self.mesh, self.seed, self.count = mesh, seed, 0
+        divided = any(hasattr(weight, "ds_tensor") for weight in model.module.parameters())
+        self.data = ALONE if divided else mesh.data
+        #: Where documents begin is read from all tokens of a sample.
+        self.caches = not (options.recompute or model.documents)
 
     def sample(self, context: str) -> Sample:
-        return Sample(context, self.tokenizer.tokenize(context) or [self.tokenizer.eod])
+        random = torch.Generator().manual_seed(self.seed + 1_000_003 * self.count)
+        self.count += 1
+        return Sample(context, self.tokenizer.tokenize(context) or [self.tokenizer.eod], random)
 
     @torch.no_grad()
     def finish(self, samples: Sequence[Sample]) -> None:
         """Generate until every document has ended or has `maximum_tokens` new tokens."""
-        for _ in range(self.options.maximum_tokens):
-            going = [sample for sample in samples if not sample.finished]
-            if not going:
-                return
-            for sample, token, logit in zip(going, *self._next(going), strict=True):
+        mine = samples[self.data.rank :: self.data.size]
+        with self._cache(mine) as cache:
+            self._finish(mine, cache)
+        if self.data.size > 1:
+            found: list[Any] = [None] * self.data.size
+            dist.all_gather_object(found, [(s.ids, s.logits, s.finished) for s in mine], self.data.group)
+            for rank, theirs in enumerate(found):
+                for sample, (ids, logits, finished) in zip(samples[rank :: self.data.size], theirs, strict=True):
+                    sample.ids, sample.logits, sample.finished = ids, logits, finished
+
+    @contextmanager
+    def _cache(self, samples: Sequence[Sample]) -> Iterator[Cache | None]:
+        """With room for all that these samples can become; None where none is kept."""
+        longest = max((len(sample.prompt) for sample in samples), default=0)
+        if not self.caches or longest > self.seq_length:
+            yield None
+            return
+        cache = Cache(min(self.seq_length, longest + self.options.maximum_tokens))
+        attach(self.model.module, cache)
+        try:
+            yield cache
+        finally:
+            attach(self.model.module, None)
+
+    def _finish(self, samples: Sequence[Sample], cache: Cache | None) -> None:
+        going = list(samples)
+        for _ in range(self.options.maximum_tokens if samples else 0):
+            for sample, token, logit in zip(going, *self._next(going, cache), strict=True):
                 sample.finished = token == self.tokenizer.eod
                 if not sample.finished:
                     sample.ids.append(token)
                     sample.logits.append(logit)
+            rows = [row for row, sample in enumerate(going) if not sample.finished]
+            if not rows:
+                return
+            if len(rows) < len(going):
+                going = [going[row] for row in rows]
+                if cache:
+                    cache.keep(rows)
 
-    def _next(self, samples: Sequence[Sample]) -> tuple[list[int], list[float]]:
+    def _next(self, samples: Sequence[Sample], cache: Cache | None) -> tuple[list[int], list[float]]:
         """The next token of each sample, and its logit."""
-        logits = self.model.logits(*padded([[*s.prompt, *s.ids][-self.seq_length :] for s in samples]))
+        logits = self.model.logits(*self._entering([[*s.prompt, *s.ids] for s in samples], cache))
         chosen = torch.zeros(len(samples), 2, dtype=torch.float64, device=self.model.device)
-        if logits is not None and (self.alone or dist.get_rank() == self.source):
-            tokens = choose(logits, self.options, self.random)
-            chosen = torch.stack((tokens, logits.float().cpu().gather(1, tokens[:, None])[:, 0]), 1).double().to(chosen)
-        if not self.alone:
-            dist.broadcast(chosen, self.source)
+        if logits is not None:
+            rows = zip(logits, samples, strict=True)
+            tokens = torch.cat([choose(row.unsqueeze(0), self.options, sample.random) for row, sample in rows])
+            found = logits.float().cpu().gather(1, tokens.unsqueeze(1))[:, 0]
+            chosen = torch.stack((tokens, found), 1).double().to(chosen)
+            # Even if tensor parallel ranks, which should agree, differed in the last bit, one text comes out.
+            _broadcast(chosen, self.mesh.tensor, 0)
+        _broadcast(chosen, self.mesh.pipe, self.mesh.pipe.size - 1)
         return chosen[:, 0].long().tolist(), chosen[:, 1].tolist()
+
+    def _entering(self, rows: list[list[int]], cache: Cache | None) -> tuple[Tensor, Tensor]:
+        """The tokens (batch, seq) that this pass takes, and the last position of each row among them."""
+        reach = max(map(len, rows))
+        if cache is None or reach > self.seq_length:
+            attach(self.model.module, None)
+            return padded([row[-self.seq_length :] for row in rows])
+        if not cache.begun:
+            cache.begun = True
+            return padded(rows)
+        newest = torch.tensor([len(row) - 1 for row in rows], device=self.model.device)
+        cache.begin(newest.unsqueeze(1), reach)
+        return torch.tensor([row[-1:] for row in rows]), torch.zeros(len(rows), dtype=torch.int64)
+
+
+def _broadcast(tensor: Tensor, axis: Axis, rank: int) -> None:
+    if axis.size > 1:
+        dist.broadcast(tensor, member(axis, rank), group=axis.group)
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

@@ -46,10 +46,28 @@ class Letters:
         return "".join(chr(ord("a") + i) for i in ids)
 
 
-#: A model of which every part of attention matters to what it generates.
-EVERYTHING = {
-    **LIVELY, "pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12, "reset_attention_mask": True,
+SPARSE = {
     "attention_config": ["sparse_fixed", "global"], "sparsity_config": {"block": 2, "num_local_blocks": 2},
+}  # fmt: skip
+RPE = {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12}
+#: A model of which every part of attention matters to what it generates.
+EVERYTHING = {**LIVELY, **RPE, **SPARSE, "reset_attention_mask": True}
+#: Models whose later passes must know where a token stands.
+CACHED = {
+    "learned": {"opt_pos_emb_offset": 2},
+    "sinusoidal": {"pos_emb": "sinusoidal"},
+    "rotary, shared keys": {"pos_emb": "rotary", "rotary_pct": 0.5, "num_kv_heads": 2},
+    "window": {"pos_emb": "rotary", "sliding_window_width": 3},
+    "alibi": {"pos_emb": "alibi"},
+    "alibi, window": {"pos_emb": "alibi", "sliding_window_width": 3},
+    "rpe": RPE,
+    "rpe, sparse": RPE | SPARSE,
+    "sparse per head": SPARSE | {
+        "sparsity_config": {
+            "block": 2, "num_local_blocks": 2, "different_layout_per_head": True, "num_different_global_patterns": 2,
+        },
+    },
+    "shared layers": {"num_layers": 4, "num_unique_layers": 2},
 }  # fmt: skip
 
 
@@ -96,6 +114,40 @@ def test_beyond_the_models_length_the_window_slides() -> None:
     assert ids(one_process(maximum_tokens=30), "abcdefghijklmnopqrst") == [by_hand(list(range(20)), 30)[0]]
 
 
+def spied(generator: Generator) -> list[tuple[int, int]]:
+    """The shapes of the tokens that go through the model from now on."""
+    shapes, logits = [], generator.model.logits
+
+    def spy(tokens, last):
+        shapes.append(tuple(tokens.shape))
+        return logits(tokens, last)
+
+    generator.model.logits = spy
+    return shapes
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_with_and_without_the_cache_the_text_is_the_same(name) -> None:
+    contexts, model = ("abc", "hellofyou", "", "xx"), LIVELY | CACHED[name]
+    without = one_process(model=model, maximum_tokens=6, recompute=True)
+    shapes = spied(without)
+    expected = ids(without, *contexts)
+    assert [length for _, length in shapes] == list(range(9, 15))
+    generator = one_process(model=model, maximum_tokens=6)
+    shapes = spied(generator)
+    assert ids(generator, *contexts) == expected
+    assert [length for _, length in shapes] == [9, 1, 1, 1, 1, 1]
+    assert ids(generator, *contexts) == expected  # nothing is left of the batch before
+
+
+@pytest.mark.parametrize("reset", ["reset_attention_mask", "reset_position_ids"])
+def test_models_that_tell_documents_apart_keep_nothing(reset) -> None:
+    generator = one_process(model={**LIVELY, reset: True}, maximum_tokens=3)
+    shapes = spied(generator)
+    ids(generator, "hellofyou")
+    assert shapes == [(1, 9), (1, 10), (1, 11)]
+
+
 def test_a_document_that_ends_is_finished_and_the_others_go_on() -> None:
     ended = by_hand([0, 1, 2], 3)[0]
 
@@ -105,25 +157,33 @@ def test_a_document_that_ends_is_finished_and_the_others_go_on() -> None:
     expected = by_hand([23], 6)[0]
     assert EndsThere.eod not in [*ended[:2], *expected]
     generator = one_process(EndsThere(), maximum_tokens=6)
+    shapes = spied(generator)
     samples = [generator.sample(context) for context in ("abc", "x")]
     generator.finish(samples)
     assert [sample.ids for sample in samples] == [ended[:2], expected]
     assert [sample.finished for sample in samples] == [True, False]
+    assert shapes == [(2, 3), (2, 1), (2, 1), (1, 1), (1, 1), (1, 1)]
 
 
 def test_the_same_seed_gives_the_same_text_and_two_samples_differ() -> None:
     first, second = (ids(one_process(temperature=1.0, maximum_tokens=12), "ab", "ab") for _ in range(2))
     assert first == second
     assert first[0] != first[1]
+    assert ids(one_process(temperature=1.0, maximum_tokens=12), "ab") == first[:1]  # alone as beside another
 
 
 def on_a_rank(
     sizes: dict[str, int], contexts: list[str], every_options: list[dict[str, float]]
 ) -> list[list[list[int]]]:
-    """What this rank has generated with each of the options."""
-    found = generated(small(**LIVELY, **sizes), contexts, every_options)
-    mesh.destroy()
-    return [*found, *generated(small(**EVERYTHING, **sizes), contexts, every_options)]
+    """What this rank has generated with each model and each of the options."""
+    found = []
+    for model in MODELS:
+        found += generated(small(**model, **sizes), contexts, every_options)
+        mesh.destroy()
+    return found
+
+
+MODELS = (LIVELY, EVERYTHING, LIVELY | CACHED["rpe, sparse"], LIVELY | CACHED["rotary, shared keys"])
 
 
 def generated(config: Config, contexts: list[str], every_options: list[dict[str, float]]) -> list[list[list[int]]]:
@@ -141,17 +201,18 @@ def generated(config: Config, contexts: list[str], every_options: list[dict[str,
         model = Stages(module, loss, here, CPU, config.shape.hidden_size, travel(config.data))
     else:
         model = Whole(module, module, CPU)
-    return [
-        ids(Generator(model, Letters(), Generation(**options), SEQ, here, seed=3), *contexts)
-        for options in every_options
-    ]
+    generators = [Generator(model, Letters(), Generation(**options), SEQ, here, seed=3) for options in every_options]
+    shapes = spied(generators[0])
+    found = [ids(generator, *contexts) for generator in generators]
+    assert shapes[0][0] == len(contexts[here.data.rank :: here.data.size])
+    return found
 
 
 @pytest.mark.parametrize(("tensor", "pipe"), [(2, 0), (2, 2)], ids=["tp2 dp2", "tp2 pp2"])
 def test_every_layout_gives_the_same_text(tensor, pipe) -> None:
     contexts = ["abc", "", "hellofyou"]  # f ends documents
     options = [{"maximum_tokens": 5, "temperature": temperature} for temperature in (0.0, 1.0)]
-    expected = [ids(one_process(model=model, **each), *contexts) for model in (LIVELY, EVERYTHING) for each in options]
+    expected = [ids(one_process(model=model, **each), *contexts) for model in MODELS for each in options]
     assert expected[0] != expected[2]
     sizes = {"model_parallel_size": tensor, "pipe_parallel_size": pipe}
     for found in run_ranks(on_a_rank, 4, sizes, contexts, options, timeout=240):

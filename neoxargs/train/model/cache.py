@@ -17,6 +17,8 @@ class Cache:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+        self.begun = False
+        """Has the first pass been?"""
         self.places: Tensor | None = None
         """Where the tokens of this pass stand, (batch, seq); None in the first pass, where that is where they are."""
         self.reach = 0
