@@ -9,10 +9,12 @@ import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter
-from neoxargs.registry.history import changes, removed
+from neoxargs.launch.neox import DEEPSPEED, knows
+from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter, plugins
+from neoxargs.registry.history import NEWEST, SEED, changes, introduced, removed
 from neoxargs.resolve.check import expectation
 from neoxargs.tools.schema import schema
 
@@ -24,7 +26,9 @@ HEAD = """\
 # Parameters
 
 Everything that may stand in a configuration file: {count} parameters, each in one place. `-` and `_` are the same in
-every name.
+every name, and each name is a link to its own row.
+
+<details><summary>How to read the table</summary>
 
 - **Origin** is where a name comes from: `DSL` a flag of the DeepSpeed launcher, `DSC` a key of DeepSpeed's JSON,
   `Meg` an argument of Megatron-LM, `NeoX` an addition of GPT-NeoX or of this program.
@@ -38,12 +42,20 @@ every name.
   `none`: nothing, and why; `check` warns of a value other than the default.
 - **Destination** is who gets the value. `train.py` receives it on every rank; a Megatron-LM flag is what `--emit
   megatron` writes. Without a destination, the value is used by deepy alone.
+- **In GPT-NeoX** is when GPT-NeoX itself has had the name, from {seed} to {newest}; empty where it never had. deepy
+  reads every name in every dialect.
 
-| Origin | Parameter name | Default value | Description | Type | Effect | Destination |
-|---|---|---|---|---|---|---|
+</details>
 """
 
-Row = tuple[str, str, str, str, str, str, str]
+TABLE = """
+## {title}
+
+{more}| Origin | Parameter name | Default value | Description | Type | Effect | Destination | In GPT-NeoX |
+|---|---|---|---|---|---|---|---|
+"""
+
+Row = tuple[str, str, str, str, str, str, str, str]
 
 
 def write_docs(check: bool = False, directory: Path = DOCS) -> list[str]:
@@ -65,14 +77,17 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def parameters() -> str:
-    """The page: one table, subject by subject, each section before its keys."""
-    rows = (row for group in _by_subject() for row in _rows(group))
-    return HEAD.format(count=len(REGISTRY.parameters)) + "".join(f"| {' | '.join(map(_cell, row))} |\n" for row in rows)
+    """The page: a table for each subject, each section before its keys."""
+    head = HEAD.format(count=len(REGISTRY.parameters), seed=SEED, newest=NEWEST)
+    return head + "".join(_table(module) for module in (*SUBJECTS, *plugins.subjects()))
 
 
-def _by_subject() -> Iterator[type[Group]]:
-    for module in SUBJECTS:
-        yield from (group for group in REGISTRY.groups if group.__module__ == module.__name__)
+def _table(subject: ModuleType) -> str:
+    groups = (group for group in REGISTRY.groups if group.__module__ == subject.__name__)
+    rows = (row for group in groups for row in _rows(group))
+    title, _, more = _summary(subject).rstrip(".").partition(";")[0].partition(": ")
+    head = TABLE.format(title=title, more=f"{more[:1].upper()}{more[1:]}.\n\n" if more else "")
+    return head + "".join(f"| {' | '.join(map(_cell, row))} |\n" for row in rows)
 
 
 def _cell(text: str) -> str:
@@ -82,33 +97,53 @@ def _cell(text: str) -> str:
 def _rows(group: type[Group]) -> Iterator[Row]:
     if group.section:
         where = f"DeepSpeed JSON `{group.section}`" if group.origin == "DSC" else "train.py"
-        yield (
-            group.origin,
-            f"`{group.section}`",
-            "",
-            f"{_summary(group)} A section; its keys follow.",
-            "section",
-            "",
-            where,
-        )
+        what = f"{_summary(group)} A section; its keys follow."
+        yield group.origin, _name(group.section), "", what, "section", "", where, years(group.section)
     if group.renamed_from:
-        yield group.origin, f"`{group.renamed_from}`", "", _now(group.renamed_from, group.section), "section", "", ""
+        yield _old(group.origin, group.renamed_from, group.section, "section")
     for parameter in group.parameters.values():
         origin = ", ".join(parameter.origins)
         kind = expectation(parameter.type)
-        default, effect, destination = default_words(parameter), effect_words(parameter), destination_words(parameter)
-        yield origin, f"`{parameter.name}`", default, parameter.description, kind, effect, destination
+        yield (
+            origin,
+            _name(parameter.name),
+            default_words(parameter),
+            parameter.description,
+            kind,
+            effect_words(parameter),
+            destination_words(parameter),
+            years(parameter.name),
+        )
         prefix = parameter.name.removesuffix(parameter.attribute)
         for old in parameter.renamed_from:
-            yield origin, f"`{prefix}{old}`", "", _now(old, parameter.name), kind, "", ""
+            yield _old(origin, prefix + old, parameter.name, kind)
 
 
-def _summary(group: type[Group]) -> str:
-    return (inspect.getdoc(group) or "").partition("\n\n")[0]
+def _old(origin: str, old: str, new: str, kind: str) -> Row:
+    """The row of an old or foreign spelling, which says what to write instead."""
+    return origin, _name(old), "", _now(old, new), kind, "", "", years(old)
+
+
+def _name(name: str) -> str:
+    """A name that can be linked to, also where the Markdown is read as it is."""
+    return f'<a id="{name}" href="#{name}">`{name}`</a>'
+
+
+def years(name: str) -> str:
+    """When GPT-NeoX had a name; of a key, when it had the section, whose keys it passes on."""
+    top = name.partition(".")[0]
+    came, went = introduced(top), removed(top)
+    if came or went:
+        return " ".join(f"{word} {day}" for word, day in (("since", came), ("until", went)) if day)
+    parameter = REGISTRY.parameters.get(top)
+    return "always" if top in DEEPSPEED or (parameter and knows(parameter)) else ""
+
+
+def _summary(thing: type[Group] | ModuleType) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n\n")[0]
 
 
 def _now(old: str, new: str) -> str:
-    """What to write instead of an old or foreign spelling."""
     day = removed(old)
     return f"Retired in {day:%B %Y}: write `{new}`." if day else f"Another spelling of `{new}`."
 

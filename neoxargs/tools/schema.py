@@ -1,6 +1,7 @@
 """A JSON Schema (draft-07) of the configuration file, for editors: completion, hover texts, red lines under typos.
 
-It accepts what the loader accepts: any mixture of `-` and `_`, choices in any case, `auto` in DeepSpeed's part.
+It accepts what the loader accepts: any mixture of `-` and `_`, choices in any case, `auto` in DeepSpeed's part. Only a
+number or a truth value in quotes, which the loader reads, is a mistake here.
 """
 
 from __future__ import annotations
@@ -44,11 +45,8 @@ def _section(path: str) -> Schema:
     present, retired = _keys(path)
     pointer = "#/properties/" + "".join(f"{part}/properties/" for part in path.split(".") if part)
     # draft-07 ignores what stands beside a $ref, hence allOf
-    old = {
-        key: {"allOf": [{"$ref": pointer + new}], "description": f"Retired: write {new}.", "deprecated": True}
-        for key, new in retired.items()
-    }
-    spellings = {_any_spelling(key): {"$ref": pointer + key} for key in [*present, *old] if "_" in key}
+    old = {key: {"allOf": [{"$ref": pointer + new}], **_deprecated(f"Write {new}.")} for key, new in retired.items()}
+    spellings = {_with_hyphens(key): {"$ref": pointer + key} for key in [*present, *old] if "_" in key}
     found: Schema = {"type": ["object", "null"] if path else "object", "properties": present | old}
     if spellings:
         found["patternProperties"] = spellings
@@ -78,8 +76,9 @@ def _inside(names: Iterable[str], path: str) -> list[tuple[str, str]]:
     return [(key, name) for (section, _, key), name in split if section == path]
 
 
-def _any_spelling(key: str) -> str:
-    return f"^{key.replace('_', '[-_]')}$"
+def _with_hyphens(key: str) -> str:
+    """Every spelling but the one among `properties`, so that a mistake is told once."""
+    return f"^(?=.*-){key.replace('_', '[-_]')}$"
 
 
 def _parameter(parameter: Parameter) -> Schema:
@@ -87,9 +86,12 @@ def _parameter(parameter: Parameter) -> Schema:
     found = {"description": parameter.description, **(_or_auto(kind) if "DSC" in parameter.origins else kind)}
     if parameter.default is not ABSENT and parameter.default is not None:
         found["default"] = parameter.default
-    if parameter.becomes:
-        found["deprecated"] = True
-    return found
+    return found | _deprecated(parameter.description) if parameter.becomes else found
+
+
+def _deprecated(instead: str) -> Schema:
+    """What a validator ignores and an editor shows; the message is the word of VS Code's YAML extension."""
+    return {"description": instead, "deprecated": True, "deprecationMessage": instead}
 
 
 def _type(wanted: Any) -> Schema:

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 
-from neoxargs.registry import ABSENT, REGISTRY, normal
-from neoxargs.resolve.compose import Text, compose
-from neoxargs.tools.docs import parameters, write_docs
-from neoxargs.tools.schema import schema
+from neoxargs.registry import REGISTRY, normal
+from neoxargs.tools.docs import parameters, write_docs, years
 
 SHARED = Path(__file__).parents[3] / "shared"
-
-#: Published configurations that are wrong, and what the schema complains of: keys that no GPT-NeoX knows, a number
-#: with a slip of the pen.
-BROKEN = {
-    "llemma/7B.yml": ["decay_lr_to", "warmup_iters"],
-    "llemma/34B.yml": ["attention_type"],
-    "gmlp_small.yml": ["1.0e_8"],
-}
-
-
-@pytest.fixture(scope="module")
-def validator() -> jsonschema.Draft7Validator:
-    made = schema()
-    jsonschema.Draft7Validator.check_schema(made)
-    return jsonschema.Draft7Validator(made)
 
 
 def test_committed_files_are_current() -> None:
@@ -57,12 +37,23 @@ def rows() -> list[list[str]]:
 
 
 def test_every_row_has_every_column() -> None:
-    assert {len(cells) for cells in rows()} == {7}
-    assert all(origin and name and description and kind for origin, name, _, description, kind, _, _ in rows())
+    assert {len(cells) for cells in rows()} == {8}
+    assert all(origin and name and description and kind for origin, name, _, description, kind, *_ in rows())
+
+
+def name_of(cells: list[str]) -> str:
+    """The name in a row, which is its anchor and a link to itself."""
+    found = re.fullmatch(r'<a id="(.+)" href="#\1">`\1`</a>', cells[1])
+    assert found, cells[1]
+    return found[1]
+
+
+def table() -> dict[str, list[str]]:
+    return {name_of(cells): cells for cells in rows()}
 
 
 def test_every_name_has_one_row() -> None:
-    names = [cells[1].strip("`") for cells in rows()]
+    names = [name_of(cells) for cells in rows()]
     assert len(names) == len(set(names))
     own_spelling = {section for section, group in REGISTRY.sections.items() if group}
     assert set(names) >= set(REGISTRY.parameters) | own_spelling
@@ -73,86 +64,53 @@ def test_names_of_the_first_table_are_found() -> None:
     path = SHARED / "reference" / "seed_parameters.tsv"
     if not path.exists():
         pytest.skip(f"no reference table {path}")
-    table = {cells[1].strip("`"): cells for cells in rows()}
+    found = table()
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t"):
-            assert row["origin"] in table[normal(row["name"])][0]
+            assert row["origin"] in found[normal(row["name"])][0]
 
 
 def test_rows_say_where_a_value_goes_and_what_it_is() -> None:
-    table = {cells[1].strip("`"): cells for cells in rows()}
-    assert table["num_layers"][2:] == [
+    found = table()
+    assert found["num_layers"][2:] == [
         "**required**",
         REGISTRY.parameters["num_layers"].description,
         "a whole number, from 1 to 10000",
         "model",
         "train.py, Megatron-LM `--num-layers`",
+        "always",
     ]
-    assert table["hostfile"][6] == "launcher `--hostfile`"
-    assert table["zero_optimization.stage"][6] == "DeepSpeed JSON `zero_optimization.stage`, train.py"
-    assert table["bias_gelu_fusion"][6] == "train.py, Megatron-LM `--no-bias-gelu-fusion` when false"
-    assert table["mask_prob"][5] == "none: only BERT, ICT and REALM read it"
-    assert table["moe_num_experts"][5] == "not built"
-    assert table["attention_dropout"][2] == "`0.1`, `0.0` from 2023-12-26"
-    assert table["pipe_partition_method"][2].startswith("`type:transformer\\|mlp`")
-    assert table["save_interval"][3] == "Retired in December 2022: write `checkpoint_factor`."
-    assert table["geglu"][6] == ""
+    assert found["hostfile"][6] == "launcher `--hostfile`"
+    assert found["zero_optimization.stage"][6] == "DeepSpeed JSON `zero_optimization.stage`, train.py"
+    assert found["bias_gelu_fusion"][6] == "train.py, Megatron-LM `--no-bias-gelu-fusion` when false"
+    assert found["mask_prob"][5] == "none: only BERT, ICT and REALM read it"
+    assert found["moe_num_experts"][5] == "not built"
+    assert found["attention_dropout"][2] == "`0.1`, `0.0` from 2023-12-26"
+    assert found["pipe_partition_method"][2].startswith("`type:transformer\\|mlp`")
+    assert found["save_interval"][3] == "Retired in December 2022: write `checkpoint_factor`."
+    assert found["geglu"][6] == ""
 
 
-def test_schema_accepts_every_default(validator: jsonschema.Draft7Validator) -> None:
-    for parameter in REGISTRY.parameters.values():
-        if parameter.default is not ABSENT:
-            assert errors(validator, nested(parameter.name, parameter.default)) == []
+def test_rows_say_when_gpt_neox_had_the_name() -> None:
+    expected = {
+        "hidden_size": "always",
+        "zero_optimization.stage": "always",
+        "checkpoint_factor": "since 2022-12-14",
+        "bf16.enabled": "since 2023-03-26",
+        "save_interval": "until 2022-12-14",
+        "mlp_type": "since 2023-05-02 until 2024-09-10",
+        "text_path": "",
+        "hybrid_engine.enabled": "",
+    }
+    assert {name: table()[name][7] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("accepted", "refused"),
-    [
-        ({"num_layers": 12}, {"num_layers": 0}),
-        ({"num-layers": 12}, {"num-layers": "many"}),
-        ({"save-interval": 1000}, {"saves_interval": 1000}),
-        ({"scaled-upper_triang-masked_softmax-fusion": True}, {"scaled-upper_triang-masked_softmax-fusion": 1}),
-        ({"norm": "RMSNorm"}, {"norm": "RMSNorms"}),
-        ({"warmup": 0.5}, {"warmup": 1.5}),
-        ({"fp16": {"enabled": True}}, {"fp16": {"enable": True}}),
-        ({"fp16": None}, {"fp16": 16}),
-        ({"zero_optimization": {"offload-optimizer": {"device": "cpu"}}}, {"zero_optimization": {"device": "cpu"}}),
-        ({"gradient_accumulation_steps": "auto"}, {"num_layers": "auto"}),
-        ({"train_data_paths": ["a", "b"], "valid-data-paths": "a,b"}, {"train_data_paths": {"a": 1}}),
-        ({"optimizer": {"type": "Adam", "params": {"lr": 0.1}}}, {"optimizer": {"type": "Adam", "lr": 0.1}}),
-    ],
-)
-def test_schema_judges(validator: jsonschema.Draft7Validator, accepted: Any, refused: Any) -> None:
-    assert errors(validator, accepted) == []
-    assert errors(validator, refused) != []
-
-
-def test_schema_documents_what_is_retired() -> None:
-    old = schema()["properties"]["save_interval"]
-    assert old["deprecated"] is True
-    assert "checkpoint_factor" in old["description"]
-
-
-def corpus() -> list[Path]:
-    return sorted((SHARED / "corpus").rglob("*.yml"))
-
-
-@pytest.mark.parametrize("path", corpus(), ids=lambda path: str(path.relative_to(SHARED / "corpus")))
-def test_schema_accepts_published_configurations(validator: jsonschema.Draft7Validator, path: Path) -> None:
-    node, problems = compose(Text(str(path), path.read_text(encoding="utf-8")))
-    assert node is not None and problems == []
-    wrong = [key for name, keys in BROKEN.items() if str(path).endswith(name) for key in keys]
-    found = errors(validator, json.loads(json.dumps(node.plain())))
-    assert all(any(key in message for message in found) for key in wrong)
-    assert len(found) == (1 if wrong else 0), found
-
-
-def errors(validator: jsonschema.Draft7Validator, value: Any) -> list[str]:
-    return [error.message for error in validator.iter_errors(value)]
-
-
-def nested(name: str, value: Any) -> Any:
-    """`a.b` = 1 as {"a": {"b": 1}}."""
-    for part in reversed(name.split(".")):
-        value = {part: value}
-    return value
+def test_names_of_gpt_neox_and_no_others_have_years() -> None:
+    path = SHARED / "reference" / "neox_head_parameters.tsv"
+    if not path.exists():
+        pytest.skip(f"no reference table {path}")
+    with path.open(encoding="utf-8", newline="") as file:
+        head = {row["name"] for row in csv.DictReader(file, delimiter="\t")}
+    today = {name for name in table() if "." not in name and years(name) and "until" not in years(name)}
+    assert {name for name in head if REGISTRY.find(name)} - today == set()
+    assert today - head == set()
