@@ -1,0 +1,149 @@
+// The filter above the parameter tables. What is chosen stands in the address, so that a view can be linked to:
+//   parameters.html#q=bucket&origin=DSC&effect=engine&dialect=2022-12-14
+// A fragment without "=" is a parameter's own anchor. Without this script the page is complete, but unfiltered.
+(() => {
+  "use strict";
+  const page = document.querySelector("#parameters");
+  const cells = ["origin", "name", "default", "description", "type", "effect", "destination", "years"];
+  const days = { "neox-2021": "2021-02-28", "neox-2026": "2026-05-20" };
+  const normal = (text) => text.toLowerCase().replaceAll("-", "_");
+
+  /** A row with what it is filtered by. */
+  function read(element) {
+    const cell = Object.fromEntries(cells.map((name, index) => [name, element.cells[index]]));
+    return {
+      element,
+      origins: cell.origin.textContent.split(", "),
+      effect: cell.effect.textContent.split(":")[0],
+      words: normal(element.textContent),
+      ...lifetime(cell.years.textContent),
+      defaults: splitDefault(cell.default),
+    };
+  }
+
+  /** "since A until B", "always", or nothing at all. */
+  function lifetime(text) {
+    const day = (word) => text.match(`${word} (\\S+)`)?.[1];
+    return text ? { since: day("since") ?? "0", until: day("until") ?? "9" } : { since: "9", until: "0" };
+  }
+
+  /** "0.1, 0.0 from 2023-12-26, Megatron-LM's own 0.1": each part, with the day since which it holds. */
+  function splitDefault(cell) {
+    const parts = [document.createElement("span")];
+    const line = cell.firstElementChild ?? cell;
+    for (const node of [...line.childNodes]) {
+      const pieces = node.nodeType === Node.TEXT_NODE ? node.data.split(/, (?=\S|$)/) : [node];
+      pieces.forEach((piece, index) => {
+        if (index) parts.push(document.createElement("span"));
+        parts.at(-1).append(piece);
+      });
+    }
+    const since = (text) => text.match(/ from (\S+)$/)?.[1];
+    return { line, parts: parts.map((span, index) => ({ span, since: since(span.textContent) ?? (index ? null : "0") })) };
+  }
+
+  /** Show the default that holds on the day (without a day, all), and the receiver's own. */
+  function showDefault({ line, parts }, day) {
+    const current = parts.findLast((part) => part.since && part.since <= day);
+    const shown = parts.filter((part) => !day || part === current || !part.since);
+    if (parts.length > 1) line.replaceChildren(...shown.flatMap(({ span }, index) => (index ? [", ", span] : [span])));
+  }
+
+  const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+
+  /** Every word of the query begins a word of the row. */
+  function matcher(query) {
+    const words = normal(query).split(/\s+/).filter(Boolean);
+    const patterns = words.map((word) => new RegExp((/^\w/.test(word) ? "(?<![a-z0-9])" : "") + escaped(word)));
+    return (row) => patterns.every((pattern) => pattern.test(row.words));
+  }
+
+  function bar(rows) {
+    const unique = (values) => [...new Set(values)].filter(Boolean).sort();
+    const options = (values) => values.map((value) => `<option>${value}</option>`).join("");
+    const form = document.createElement("form");
+    form.id = "filter";
+    form.setAttribute("role", "search");
+    form.innerHTML = `
+      <label class="words">Words <input name="q" type="search" autocomplete="off" spellcheck="false"
+        placeholder="bucket size, learning rate, zero_opt…"></label>
+      <label>Origin <select name="origin"><option value="">any</option>
+        ${options(unique(rows.flatMap((row) => row.origins)))}</select></label>
+      <label>Effect <select name="effect"><option value="">any</option>
+        ${options(unique(rows.map((row) => row.effect)))}</select></label>
+      <label>Dialect <select name="dialect"><option value="">any</option>
+        ${options(Object.keys(days))}<option value="day">a day…</option></select></label>
+      <label hidden>Day <input name="day" type="date" min="2021-02-28" max="2026-05-20" value="2022-12-14"></label>
+      <p><output aria-live="polite"></output>
+        <label hidden><input name="all" type="checkbox"> show them too</label></p>`;
+    form.addEventListener("submit", (event) => event.preventDefault());
+    return form;
+  }
+
+  /** What is chosen, as the address has it. */
+  function chosen({ q, origin, effect, dialect, day, all }) {
+    const state = new URLSearchParams();
+    if (q.value.trim()) state.set("q", q.value.trim());
+    if (origin.value) state.set("origin", origin.value);
+    if (effect.value) state.set("effect", effect.value);
+    if (dialect.value) state.set("dialect", dialect.value === "day" ? day.value : dialect.value);
+    if (dialect.value && all.checked) state.set("all", "1");
+    return state;
+  }
+
+  /** Set the form to what the address says. */
+  function choose({ q, origin, effect, dialect, day, all }, state) {
+    q.value = state.get("q") ?? "";
+    origin.value = state.get("origin") ?? "";
+    effect.value = state.get("effect") ?? "";
+    const year = state.get("dialect") ?? "";
+    dialect.value = !year || year in days ? year : "day";
+    if (dialect.value === "day") day.value = year;
+    all.checked = state.has("all");
+  }
+
+  function filter(rows, form, state) {
+    const words = matcher(state.get("q") ?? "");
+    const day = days[state.get("dialect")] ?? state.get("dialect") ?? "";
+    const [origin, effect] = [state.get("origin"), state.get("effect")];
+    let shown = 0;
+    let unknown = 0;
+    for (const row of rows) {
+      const matches = (!origin || row.origins.includes(origin)) && (!effect || row.effect === effect) && words(row);
+      const known = !day || (row.since <= day && day < row.until);
+      shown += matches && known;
+      unknown += matches && !known;
+      row.element.hidden = !matches || !(known || state.has("all"));
+      row.element.classList.toggle("unknown", !known);
+      showDefault(row.defaults, day);
+    }
+    for (const section of page.querySelectorAll("section")) section.hidden = !section.querySelector("tbody tr:not([hidden])");
+    const count = `${shown} of ${rows.length} names`;
+    form.querySelector("output").textContent = unknown ? `${count}; ${unknown} more match that GPT-NeoX did not have then.` : count;
+    form.elements.all.parentElement.hidden = !unknown;
+    form.elements.day.parentElement.hidden = form.elements.dialect.value !== "day";
+  }
+
+  function start() {
+    const rows = [...page.querySelectorAll("tbody tr")].map(read);
+    const form = bar(rows);
+    page.querySelector("details").before(form);
+
+    const address = () => {
+      const fragment = location.hash.slice(1);
+      choose(form.elements, new URLSearchParams(fragment.includes("=") ? fragment : ""));
+      filter(rows, form, chosen(form.elements));
+      if (fragment && !fragment.includes("=")) document.getElementById(decodeURIComponent(fragment))?.scrollIntoView({ behavior: "instant" });
+    };
+    const typed = () => {
+      const state = chosen(form.elements);
+      history.replaceState(null, "", state.size ? `#${state}` : location.pathname + location.search);
+      filter(rows, form, state);
+    };
+    form.addEventListener("input", typed);
+    window.addEventListener("hashchange", address);
+    address();
+  }
+
+  if (page?.querySelector("table")) start();
+})();
