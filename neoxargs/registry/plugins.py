@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 import types
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -100,6 +99,8 @@ def _not_imported(module: str, error: Exception) -> Problem:
     if missing or not module:
         hint = f"it is looked for where Python looks and in {os.getcwd()}; write it as after `import`, without .py"
         return Problem(f"there is no module {module or '(empty)'} for --plugin", hint=hint)
+    import traceback  # only a mistake needs it
+
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = f"plugin {module} cannot be imported: {type(error).__name__}: {error}"
     return Problem(what, hint=f"it is raised in {last.filename}:{last.lineno}")

@@ -25,8 +25,8 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
     what = f"{key} is not a {'section' if is_section else 'parameter'}"
     if section in REGISTRY.sections:
         what = f"{section} has no key {key.rpartition('.')[2]}"
-    if not section and (meant := ours(word)):
-        return Problem(what, where, f"here it is {meant}: {REGISTRY.parameters[meant].brief}"), [meant]
+    if not section and (hint := _another_programs(word)):
+        return Problem(what, where, hint), [meant] if (meant := ours(word)) else []
     found = _elsewhere(section, word)
     if len(found) > 3:
         return Problem(what, where, f"it is written inside a section: {listed(_sections(found), most=8)}"), []
@@ -41,6 +41,14 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
     everywhere = {full.rpartition(".")[2]: full for full in [*REGISTRY.sections, *REGISTRY.parameters]}
     found = [everywhere[key] for key in _alike(word, everywhere, 0.85)]
     return Problem(what, where, _moved(found, where) if found else _legal(section)), found
+
+
+def _another_programs(word: str) -> str:
+    if meant := ours(word):
+        return f"here it is {meant}: {REGISTRY.parameters[meant].brief}"
+    from neoxargs.resolve.forks import whose  # only a mistake needs it
+
+    return whose(word)
 
 
 def _elsewhere(section: str, word: str) -> list[str]:

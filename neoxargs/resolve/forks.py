@@ -1,0 +1,222 @@
+"""Keys of programs near GPT-NeoX, by exact name: whose they are, and what says the same here.
+
+Read from the sources that each program names (in 2026); only names that no parameter of ours has anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+from neoxargs.problems import listed
+from neoxargs.registry import REGISTRY
+
+
+class Program(NamedTuple):
+    """Somebody else's keys."""
+
+    name: str
+    fork: bool
+    """Is it a fork of GPT-NeoX, whose training script runs under our launcher?"""
+    source: str
+    keys: str
+    """Separated by spaces; `a_(b c)` is `a_b a_c`."""
+
+
+def whose(key: str) -> str:
+    """Whose top-level key it is and what says the same here, in a sentence; empty where nobody is known to have it."""
+    programs, meant = _programs().get(key.lower()), INSTEAD.get(key)
+    if programs is None:
+        return ""
+    said = f"it is a parameter of {listed(dict.fromkeys(program.name for program in programs), 'and')}"
+    if meant in REGISTRY.parameters:
+        return f"{said}; here it is {meant}: {REGISTRY.parameters[meant].brief}"
+    if meant:
+        return f"{said}; {meant}"
+    if any(program.fork for program in programs):
+        return f"{said}: leave it out, or declare it in a plugin for that fork's script"
+    return f"{said}, which has no counterpart here: leave it out"
+
+
+@cache
+def _programs() -> dict[str, list[Program]]:
+    found: dict[str, list[Program]] = {}
+    for program in PROGRAMS:
+        for key in expanded(program.keys):
+            found.setdefault(key.lower(), []).append(program)
+    return found
+
+
+def expanded(keys: str) -> list[str]:
+    """`a_(b c) d` as `a_b`, `a_c`, `d`."""
+    parts = [part.split() for part in re.split(r"[()]", keys)]
+    words = parts[0]
+    for endings, after in zip(parts[1::2], parts[2::2], strict=True):
+        before = words.pop()
+        words += [f"{before}{ending}" for ending in endings] + after
+    return words
+
+
+PROGRAMS = (
+    Program("savanna", True, "Zymrael/savanna, savanna/arguments/global_config.py", """
+        pretraining_strategy tie_projection_weights to_upper lowercase_loss_reweighting use_fp8_(linears
+        mlp_projections hyena_mlp_input_projections hyena_mlp_output_projections input_projections output_projections
+        norm) prenorm postnorm pre_mlp_norm outer_mlp_norm materialize_attn_mask operator_config use_flashfft use_cgcg
+        use_cgcg_short use_cgcg_mlp cgcg_(dtype fwd_autotune bwd_autotune fused_bwd)
+        cgcg_medium_fwd_kernel_config_(chunk_size block_d threadblock_swizzle chunk_tiles_per_program num_warps
+        num_stages) cgcg_short_fwd_kernel_config_(chunk_size block_d threadblock_swizzle chunk_tiles_per_program
+        num_warps num_stages) cgcg_bwd_kernel_config_pre_conv_(block_x block_y num_warps num_stages)
+        cgcg_bwd_kernel_config_post_conv_(block_x block_y num_warps num_stages) short_conv_L use_hyena_filter
+        normalize_hyena_filters conv_proj_bias use_fast_heads use_slow_heads use_long_conv1d num_heads_2
+        num_groups_hyena num_groups_hyena_(medium short mlp) use_depthwise_short_conv_grouping
+        hyena_filter_(cls r_max r_min emb_dim fast_decay slow_decay order num_inner_mlps w wd omega_0)
+        hyena_width_expansion hyena_medium_filter_cls hyena_pos_emb explicit_filter_decay_preset
+        explicit_filter_num_decay_repeats modal_(residue_factors pole_factors gamma_min gamma_max)
+        use_custom_hyena_short_kernel use_custom_hyena_mlp_kernel bidirectional hyena_short_conv_len
+        hyena_short_conv_pregate hyena_short_conv_postgate hyena_medium_conv_len hyena_se_(len pregate postgate)
+        hyena_mr_len hyena_mlp_(len expansion_factor pregate postgate) fast_conv_proj fast_conv_mixer
+        fast_hyena_mlp_conv gating_act proj_groups grouped_attention log_attn_norms log_hyena_norms
+        parallel_glu_activation_default rotary_emb_scaling_factor rotary_emb_max_unscaled_seq_len
+        make_gated_mlp_multiple_of identity_mlp expandable_segments recycle_events disable_gc gc_collect_generation
+        prealloc_mem zero_use_leaf_modules zero_leaf_modules zero_use_mics patch_record_stream
+        record_stream_flush_frequency record_stream_backlog lr_medium_hyena wd_free_lr use_checkpoint_num_samples
+        log_memory_stats log_memory_alloc_counts print_mem_alloc_stats mem_alloc_stats_ranks
+        deepspeed_enable_comms_logging deepspeed_comms_(print_summary ranks_to_log ops_to_log logging_interval
+        logging_verbose logging_debug) debug_dir debug_print should_profile profiler_type profile_cpu profile_cuda
+        profile_memory profile_with_stack profile_record_shapes profile_with_flops
+        profiler_schedule_(wait warmup active repeat) profiler_(output_dir clean_output_dir num_rows) emit_nvtx
+        disable_autograd_multithreading nsys_(stop_on_exit warmup_steps num_steps) use_next next_gather_on_rank0
+        next_report_interval heimdall_(log_straggler log_interval disable_straggler_on_startup straggler_port
+        straggler_minmax_count) enable_memory_snapshot save_memory_snapshot_folder memory_snapshot_(rank0_only freq
+        max_entries) pad_mask_loss deepspeed_jsrun enforce_sample_length checkpoint_strict_load alignment_method
+        dpo_data_seq_length train_data_token_index train_val_test_num_samples"""),
+    Program("TokenFormer", True, "Haiyang-W/TokenFormer, megatron/neox_arguments/neox_args.py", """
+        qkv_slot_num proj_slot_num ffn_slot_num qkv_slot_num_new proj_slot_num_new ffn_slot_num_new
+        pretrain_partial_init final_norm norm_activation_type tokenformer_use"""),
+    Program("Stability AI's GPT-NeoX", True, "Stability-AI/gpt-neox, megatron/neox_arguments/neox_args.py", """
+        attention_head_type rotary_interleaved rotary_scale_base wandb_id wandb_resume wandb_dir wandb_name slurm_job_id
+        neox_working_dir neox_launch_cmd neox_launch_config_path neox_launch_job_name heartbeat_init_timeout
+        heartbeat_timeout kill_timeout save_interval_timeout eval_interval_timeout s3_region eval_batch_size
+        skip_train_iteration_ranges eval_num_fewshot eval_limit"""),
+    Program("BlinkDL's GPT-NeoX", True, "BlinkDL/gpt-neox, megatron/neox_arguments/neox_args.py", """
+        small_init_emb_and_layernorm"""),
+    Program("AGI Collective's multimodal GPT-NeoX", True, "AGI-Collective/multimodal, .../neox_args.py", """
+        vision_seq_length concat_data attn_uses_sequence_id position_pad_id train_streaming_data_config
+        valid_streaming_data_config test_streaming_data_config"""),
+    Program("continual-pretraining's GPT-NeoX", True, "chandar-lab/continual-pretraining, .../neox_args.py", """
+        num_repeats load_buffer use_replay file_size buffer_dir fill_buffer_size forget_path"""),
+    Program("online-data-mixing's GPT-NeoX", True, "alon-albalak/online-data-mixing, .../neox_args.py", """
+        use_named_train_datasets use_named_eval_datasets max_validation_samples_per_dataset
+        max_test_samples_per_dataset eval_harness_interval do_lm_harness_eval"""),
+    Program("Megatron-DeepSpeed", False, "microsoft/Megatron-DeepSpeed, megatron/arguments.py", """
+        remote_device use_pin_memory scattered_embeddings split_transformers memory_centric_tiled_linear tile_factor
+        num_layers_teacher num_experts_teacher hidden_size_teacher num_attention_heads_teacher mos kd_alpha_ce
+        kd_beta_ce kd_temp reset_iteration load_teacher no_pipeline_parallel ds_inference ds_fused_adam
+        ds_sequence_parallel_size force_ds_sequence_parallel create_moe_param_group moe_train_capacity_factor
+        moe_eval_capacity_factor moe_min_capacity moe_loss_coeff use_tutel topk disable_moe_token_dropping
+        enable_expert_tensor_parallelism train_tokens lr_decay_tokens lr_warmup_tokens universal_checkpoint
+        use_flash_attn_v1 use_flash_attn_v2 use_flash_attn_triton custom_token_counting no_load_lr_state"""),
+    Program("Hugging Face's Trainer", False, "transformers 5.23 and 4, TrainingArguments", """
+        num_train_epochs lr_scheduler_kwargs optim optim_args optim_target_modules adam_epsilon
+        average_tokens_across_devices label_smoothing_factor bf16_full_eval fp16_full_eval fp16_opt_level fp16_backend
+        half_precision_backend tf32 activation_checkpointing_kwargs gradient_checkpointing_kwargs torch_compile
+        torch_compile_backend torch_compile_mode torchdynamo use_liger_kernel liger_kernel_config
+        neftune_noise_alpha torch_empty_cache_steps auto_find_batch_size logging_dir logging_strategy
+        logging_first_step log_on_each_node logging_nan_inf_filter include_num_input_tokens_seen
+        include_tokens_per_second log_level_replica disable_tqdm report_to run_name eval_strategy evaluation_strategy
+        eval_delay eval_on_start eval_do_concat_batches eval_use_gather_object eval_accumulation_steps
+        per_device_eval_batch_size per_gpu_train_batch_size per_gpu_eval_batch_size prediction_loss_only
+        include_for_metrics include_inputs_for_metrics batch_eval_metrics save_only_model save_strategy
+        save_on_each_node save_total_limit save_safetensors overwrite_output_dir push_to_hub hub_(token private_repo
+        model_id strategy always_push revision) push_to_hub_model_id load_best_model_at_end metric_for_best_model
+        greater_is_better ignore_data_skip restore_callback_states_from_checkpoint full_determinism data_seed use_cpu
+        no_cuda use_mps_device jit_mode_eval use_ipex accelerator_config parallelism_config dataloader_num_workers
+        dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor remove_unused_columns
+        label_names group_by_length length_column_name ddp_find_unused_parameters ddp_bucket_cap_mb
+        ddp_broadcast_buffers ddp_backend ddp_timeout fsdp fsdp_config fsdp_min_num_params
+        fsdp_transformer_layer_cls_to_wrap sharded_ddp skip_memory_metrics do_eval do_predict
+        resume_from_checkpoint trackio_space_id"""),
+    Program("Hugging Face's models", False, "transformers 5.23, GPTNeoXConfig, GPT2Config, LlamaConfig", """
+        architectures transformers_version torch_dtype initializer_range hidden_dropout_prob
+        attention_probs_dropout_prob embd_pdrop resid_pdrop attn_pdrop layer_norm_epsilon n_positions n_ctx n_inner
+        activation_function use_parallel_residual partial_rotary_factor rotary_ndims attention_bias mlp_bias head_dim
+        rope_scaling rope_parameters use_cache pretraining_tp bos_token_id eos_token_id pad_token_id
+        classifier_dropout scale_attn_weights summary_type"""),
+    Program("axolotl", False, "axolotl 0.19, axolotl/utils/schemas", """
+        base_model base_model_config tokenizer_config model_revision revision_of_model trust_remote_code
+        load_in_4bit load_in_8bit gptq adapter lora_r lora_alpha lora_dropout lora_target_modules lora_target_linear
+        lora_modules_to_save lora_fan_in_fan_out lora_model_dir lora_on_cpu peft_use_dora peft_use_rslora
+        loraplus_lr_ratio loraplus_lr_embedding relora datasets test_datasets pretraining_dataset
+        dataset_prepared_path dataset_processes dataset_num_proc shuffle_merged_datasets val_set_size chat_template
+        default_system_message train_on_inputs sample_packing eval_sample_packing pad_to_sequence_len
+        sample_packing_bin_size max_packed_sequence_len lr_scheduler cosine_min_lr_ratio embedding_lr
+        evals_per_epoch saves_per_epoch eval_table_size xformers_attention sdp_attention eager_attention
+        flex_attention s2_attention flash_attn_cross_entropy flash_attn_rms_norm flash_attn_fuse_mlp
+        attn_implementation sequence_parallel_degree context_parallel_size tensor_parallel_size dp_shard_size
+        dp_replicate_size ring_attn_func heads_k_stride special_tokens early_stopping_patience loss_watchdog_threshold
+        loss_watchdog_patience unfrozen_parameters wandb_entity wandb_mode wandb_watch wandb_log_model
+        wandb_run_id mlflow_tracking_uri mlflow_experiment_name mlflow_run_name hf_use_auth_token
+        push_dataset_to_hub type_of_model trainer_cls is_llama_derived_model overrides_of_model_config
+        resize_token_embeddings_to_32x fix_untrained_tokens gc_steps gradio_title dpo_loss_type rl rl_beta
+        simpo_gamma orpo_alpha"""),
+    Program("torchtitan", False, "torchtitan 0.3, torchtitan/config/configs.py", """
+        local_batch_size max_norm mixed_precision_param mixed_precision_reduce enable_cpu_offload gc_freq gc_debug
+        data_parallel_replicate_degree data_parallel_shard_degree context_parallel_degree expert_parallel_degree
+        fsdp_reshard_after_forward enable_sequence_parallel enable_async_tensor_parallel
+        pipeline_parallel_(schedule layers_per_stage microbatch_size schedule_csv first_stage_less_layers
+        last_stage_less_layers) module_fqns_per_model_part init_timeout_seconds train_timeout_seconds trace_buf_size
+        save_traces_folder"""),
+)  # fmt: skip
+
+#: What says the same here: a parameter, or a sentence.
+INSTEAD = {
+    "activation_function": "activation",
+    "adapter": "adapters are not trained here",
+    "attention_head_type": "num_kv_heads",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "attn_pdrop": "attention_dropout",
+    "data_parallel_shard_degree": "zero_optimization.stage",
+    "datasets": "data_path",
+    "deepspeed_enable_comms_logging": "comms_logger.enabled",
+    "ds_sequence_parallel_size": "sequence_parallel_size",
+    "embd_pdrop": "hidden_dropout",
+    "enable_cpu_offload": "zero_optimization.offload_optimizer.device",
+    "enable_sequence_parallel": "sequence_parallel",
+    "eval_strategy": "eval_interval",
+    "evaluation_strategy": "eval_interval",
+    "fp16_opt_level": "amp.opt_level",
+    "fsdp": "zero_optimization.stage",
+    "fsdp_config": "zero_optimization.stage",
+    "hidden_dropout_prob": "hidden_dropout",
+    "layer_norm_epsilon": "layernorm_epsilon",
+    "local_batch_size": "train_micro_batch_size_per_gpu",
+    "logging_dir": "tensorboard_dir",
+    "lora_alpha": "adapters are not trained here",
+    "lora_r": "adapters are not trained here",
+    "lora_target_modules": "adapters are not trained here",
+    "lr_scheduler": "lr_decay_style",
+    "make_gated_mlp_multiple_of": "mlp_multiple_of",
+    "max_norm": "gradient_clipping",
+    "mixed_precision_param": "precision",
+    "n_ctx": "max_position_embeddings",
+    "n_inner": "intermediate_size",
+    "no_cuda": "set DS_ACCELERATOR=cpu in the environment",
+    "no_pipeline_parallel": "pipe_parallel_size",
+    "operator_config": "attention_config",
+    "profiler_type": "profile",
+    "report_to": "use_wandb, use_comet and tensorboard_dir say it here",
+    "resid_pdrop": "hidden_dropout",
+    "run_name": "wandb_run_name",
+    "save_strategy": "checkpoint_factor",
+    "sequence_parallel_degree": "sequence_parallel_size",
+    "should_profile": "profile",
+    "tensor_parallel_size": "model_parallel_size",
+    "topk": "moe_top_k",
+    "torch_dtype": "precision",
+    "use_cpu": "set DS_ACCELERATOR=cpu in the environment",
+    "use_parallel_residual": "gpt_j_residual",
+    "val_set_size": "split",
+    "zero_leaf_modules": "zero_optimization.leaf_module.names",
+    "zero_use_leaf_modules": "zero_optimization.leaf_module.names",
+}
