@@ -2,7 +2,7 @@
 
 import sys
 
-from neoxargs.train.generate import main
+from neoxargs.train import sample
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(sample(sys.argv[1:]))

@@ -44,10 +44,11 @@ class Command:
 
 
 def command(
-    config: Config, resources: Resources, script: str, environ: Mapping[str, str], port: int | None = None
-) -> Command:
-    """What starts this run. `port` replaces a master_port that is busy."""
-    program = (script, *script_arguments(config))
+    config: Config, resources: Resources, script: str, environ: Mapping[str, str], port: int | None = None,
+    attempt: str = "",
+) -> Command:  # fmt: skip
+    """What starts this run. `port` replaces a master_port that is busy; attempt: what this start of it is called."""
+    program = (script, *script_arguments(config, attempt))
     words = started_by_plugin(config, resources, (sys.executable, *program), split.launcher_arguments(config), port)
     if words is None:
         runner = [sys.executable, "-m", "deepspeed.launcher.runner"]

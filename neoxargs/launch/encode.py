@@ -23,6 +23,8 @@ MEGATRON = "--megatron_config"
 MORE = "--deepy_config"
 PLUGINS = "--deepy_plugins"
 LOCAL_RANK = "--local_rank"
+#: Beside the parameters in MORE: what this start of the run is called.
+ATTEMPT = "attempt"
 
 #: Where every value of a rank comes from; which file a value was written in stays with the launcher.
 LAUNCHER = Source("environment", text=MEGATRON)
@@ -45,12 +47,12 @@ def decode(text: str) -> dict[str, Any]:
     return values
 
 
-def script_arguments(config: Config) -> list[str]:
-    """What every rank's script is started with."""
+def script_arguments(config: Config, attempt: str = "") -> list[str]:
+    """What every rank's script is started with; attempt: the name of this start, under which its logs are kept."""
     payloads = {
         DEEPSPEED: split.deepspeed_json(config),
         MEGATRON: neox.neox_values(config),
-        MORE: neox.more_values(config),
+        MORE: neox.more_values(config) | ({ATTEMPT: attempt} if attempt else {}),
     }
     words = [word for option, values in payloads.items() for word in (option, encode(values))]
     return [*words, *((PLUGINS, ",".join(plugins.LOADED)) if plugins.LOADED else ())]
@@ -93,6 +95,7 @@ class RankArguments:
     local_rank: int
     rest: tuple[str, ...]
     """Arguments that are the script's own."""
+    attempt: str = ""
 
 
 def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
@@ -110,8 +113,9 @@ def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
     plugins.load(filter(None, found.get(PLUGINS, "").split(",")))
     found.setdefault(MORE, encode({}))  # GPT-NeoX's launcher has nothing to add
     payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON, MORE)}
+    attempt = str(payloads[MORE].pop(ATTEMPT, ""))
     config = config_from_values({**payloads[MEGATRON], **payloads[MORE]})
-    return RankArguments(config, payloads[DEEPSPEED], int(found.get(LOCAL_RANK, 0)), tuple(rest))
+    return RankArguments(config, payloads[DEEPSPEED], int(found.get(LOCAL_RANK, 0)), tuple(rest), attempt)
 
 
 def _payload(found: Mapping[str, str], option: str) -> dict[str, Any]:

@@ -11,9 +11,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from neoxargs.launch import death
 from neoxargs.launch.command import Command
 from neoxargs.launch.sessions import Watch, kill, members, send, signal_group
 
@@ -23,17 +25,23 @@ Say = Callable[[str], None]
 GRACE = 300.0
 #: For processes that outlive the launcher without having been asked to stop.
 LEFT_BEHIND = 5.0
+#: For the other ranks, which may have to notice it, once one has failed.
+AFTER_A_FAILURE = 15.0
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def start(command: Command, environ: Mapping[str, str], say: Say, remote: bool = False, grace: float = GRACE) -> int:
+def start(
+    command: Command, environ: Mapping[str, str], say: Say, remote: bool = False, grace: float = GRACE,
+    logs: Path | None = None,
+) -> int:  # fmt: skip
     """Run a command to its end and return its exit code; a signal to this process ends the run.
 
-    remote: the ranks run on other machines, where only the launcher can reach them.
+    remote: the ranks run on other machines, where only the launcher can reach them. logs: where ranks that are
+    watched (`rank.py`) keep their logs and note their ends.
     """
     process = subprocess.Popen(command.words, env=command.environ(environ), start_new_session=True)
     watch = Watch(process.pid)
-    run = _Run(process, say, remote, grace)
+    run = _Run(process, say, remote, grace, logs)
     previous: dict[int, Any] = {number: signal.signal(number, run.forward) for number in FORWARDED}
     try:
         returncode = run.wait()
@@ -44,14 +52,19 @@ def start(command: Command, environ: Mapping[str, str], say: Say, remote: bool =
         watch.end()
     if run.received:
         return 128 + run.received  # also when the ranks saved first: what waits for the whole run must not go on
-    return _exit_code(returncode, say) or int(killed)
+    code, told = death.report(logs) if logs else (0, [])
+    for sentence in told:
+        say(sentence)
+    return code or _exit_code(returncode, say) or int(killed)
 
 
 class _Run:
     """A launcher and all that it has started: one session, in which `mpirun` gives every rank a group of its own."""
 
-    def __init__(self, launcher: subprocess.Popen[bytes], say: Say, remote: bool, grace: float) -> None:
-        self.launcher, self.say, self.remote, self.grace = launcher, say, remote, grace
+    def __init__(
+        self, launcher: subprocess.Popen[bytes], say: Say, remote: bool, grace: float, logs: Path | None
+    ) -> None:
+        self.launcher, self.say, self.remote, self.grace, self.logs = launcher, say, remote, grace, logs
         self.received = 0
         self.deadline = float("inf")
 
@@ -74,8 +87,16 @@ class _Run:
             try:
                 return self.launcher.wait(timeout=0.5)
             except subprocess.TimeoutExpired:
+                self._look()
                 if time.monotonic() > self.deadline:
                     kill(self.launcher.pid)
+
+    def _look(self) -> None:
+        """Once a rank has failed the others can only wait for it; not every launcher ends them."""
+        if self.deadline == float("inf") and self.logs and death.any_noted(self.logs):
+            self.deadline = time.monotonic() + AFTER_A_FAILURE
+        elif self.remote and time.monotonic() > self.deadline - LEFT_BEHIND and not self.received:
+            signal_group(self.launcher.pid, signal.SIGTERM)  # DeepSpeed's runner then ends what is on other machines
 
     def clear(self) -> bool:
         """Wait for what the launcher left behind; True if it had to be killed."""

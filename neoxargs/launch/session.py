@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from neoxargs.launch import needs
+from neoxargs.launch import death, needs
 from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port
 from neoxargs.launch.files import certain_files, missing_files
 from neoxargs.launch.prepare import compile_ops, tokenise, with_launch, with_text, write_record
@@ -34,7 +35,8 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
     config, resources = settled.config, settled.resources
     _refuse_what_cannot_run(path, settled)
     port = free_port(config, resources)
-    launched = command(config, resources, path, os.environ, port)
+    attempt = time.strftime("%Y%m%d-%H%M%S")
+    launched = command(config, resources, path, os.environ, port, attempt)
     environ = launched.environ(os.environ)
     _announce(path, settled)
     if port:
@@ -45,7 +47,7 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
         if failed := tokenise(config, environ):
             return failed
     compile_ops(config, resources, environ, say)
-    return start(launched, os.environ, say, resources.remote)
+    return start(launched, os.environ, say, resources.remote, logs=death.folder(config, attempt))
 
 
 def show(

@@ -9,17 +9,16 @@ from datetime import timedelta
 
 import torch.distributed
 
+from neoxargs.launch import death
 from neoxargs.problems import Problems, render
-
-#: How gloo and nccl word that another rank is gone; whatever happened there is told there.
-LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited", "heartbeat")
 
 
 def failure(error: BaseException) -> None:
     """Word an error on standard error: a problem as `deepy check` words it, anything else with its traceback."""
+    death.confess(error)
     if isinstance(error, Problems):
         say(render(error.problems))
-    elif isinstance(error, RuntimeError) and any(words in str(error) for words in LOST):
+    elif death.nature(error) == death.LEFT_ALONE:
         print(f"[rank {_rank()}] another rank has ended", file=sys.stderr, flush=True)
     else:
         trace = "".join(traceback.format_exception(error))

@@ -25,7 +25,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     for name in ("tokenise", "compile_ops", "write_record"):
         monkeypatch.setattr(f"neoxargs.launch.session.{name}", lambda *_: 0)
-    monkeypatch.setattr("neoxargs.launch.session.start", lambda launched, *_: seen.append(str(launched)) or 0)
+    monkeypatch.setattr("neoxargs.launch.session.start", lambda launched, *_, **__: seen.append(str(launched)) or 0)
     return seen
 
 

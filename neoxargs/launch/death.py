@@ -1,0 +1,254 @@
+"""How ranks came to their end: noted by each on its own host, and told by the launcher, the cause before what followed.
+
+    run_dir/logs/20261121-130512/    one attempt
+        rank-0.log, rank-1.log       all that each rank said
+        rank-1.json                  there only where a rank failed: when, and why
+
+When one rank dies, the others lose their connections to it a moment later and die too. Those are not the cause.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from neoxargs.problems import Problems
+from neoxargs.resolve.config import Config
+
+PACKAGE = str(Path(__file__).resolve().parents[2])
+#: Lines of the log that are shown.
+TAIL = 15
+#: How gloo and nccl word that another rank is gone; whatever happened there is told there.
+LOST = (
+    "Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited", "heartbeat",
+    "Connection was likely closed", "connectFullMesh failed", "communicator was aborted",
+)  # fmt: skip
+#: How they word that it does not answer.
+TIMED_OUT = ("Timed out waiting", "timed out after", "collective operation timeout", "Application timeout caused")
+#: Why a rank ended, the nearest to the cause first: its own error; it waited in vain; it lost another one; it was told.
+OWN, WAITED, LEFT_ALONE, ASKED = range(4)
+FOLLOWED = {
+    OWN: "failed too",
+    WAITED: "waited for others in vain",
+    LEFT_ALONE: "lost their connections",
+    ASKED: "were stopped",
+}
+
+#: The folder and number of the rank that this process is, where it is watched.
+mine: tuple[Path, int] | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a rank besides its exit code."""
+
+    peak: int = 0
+    """The most memory it held, in bytes."""
+    memory_kills: int = 0
+    """How many processes the system has killed for memory meanwhile."""
+    asked: bool = False
+    """Was it told to stop before it ended?"""
+
+
+@dataclass(frozen=True)
+class Death:
+    """A note."""
+
+    rank: int
+    host: str
+    at: float
+    code: int
+    why: str
+    nature: int
+    worded: bool = False
+    """Has the rank itself told the whole story in a sentence?"""
+
+
+def folder(config: Config, attempt: str) -> Path:
+    """Where one attempt's logs and notes are."""
+    return Path(config.logging.run_dir, "logs", attempt)
+
+
+def log(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.log"
+
+
+def _note(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.json"
+
+
+def _confession(folder: Path, rank: int) -> Path:
+    return folder / f".rank-{rank}.error"
+
+
+def forget(folder: Path, rank: int) -> None:
+    """What an earlier attempt under the same name left."""
+    for path in (_note(folder, rank), _confession(folder, rank)):
+        path.unlink(missing_ok=True)
+
+
+def any_noted(folder: Path) -> bool:
+    return next(folder.glob("rank-*.json"), None) is not None
+
+
+# -- on the rank's host ----------------------------------------------------------------------------------------------
+
+
+def confess(error: BaseException) -> None:
+    """Leave word of a Python exception for the note that is written when this process has ended."""
+    if mine is None:
+        return
+    first = str(error).strip().partition("\n")[0]
+    what = error.problems[0].what if isinstance(error, Problems) else f"{type(error).__name__}: {first}"
+    left = {"why": what + _place(error), "nature": nature(error), "worded": isinstance(error, Problems)}
+    with contextlib.suppress(OSError):
+        _confession(*mine).write_text(json.dumps(left))
+
+
+def nature(error: BaseException) -> int:
+    """Is an exception this rank's own, or does it follow from another's end?"""
+    text = str(error) if isinstance(error, RuntimeError) else ""
+    return LEFT_ALONE if any(words in text for words in LOST) else WAITED if _timed_out(text) else OWN
+
+
+def _timed_out(text: str) -> bool:
+    return any(words in text for words in TIMED_OUT)
+
+
+def _place(error: BaseException) -> str:
+    """Where in our code, or else where at all."""
+    if isinstance(error, Problems):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if frame.filename.startswith(PACKAGE) and "site-packages" not in frame.filename]
+    at = (ours or frames)[-1] if frames else None
+    return f" ({at.filename}:{at.lineno})" if at else ""
+
+
+def note(folder: Path, rank: int, code: int, evidence: Evidence) -> None:
+    """Write down how this host's rank ended; code: negative for a signal."""
+    left: dict[str, Any] = {"why": _why(code, tail(folder, rank), evidence), "nature": OWN}
+    with contextlib.suppress(OSError, ValueError):
+        if code > 0:
+            left |= json.loads(_confession(folder, rank).read_text())
+    if left["nature"] == OWN and code < 0:
+        left["nature"] = ASKED if evidence.asked else WAITED if _timed_out(tail(folder, rank)) else OWN
+    death = Death(rank, socket.gethostname(), time.time(), code, **left)
+    part = _note(folder, rank).with_suffix(".part")
+    with contextlib.suppress(OSError):  # a disk that is full has no room for this either
+        part.write_text(json.dumps(asdict(death)))
+        part.rename(_note(folder, rank))
+
+
+def memory_kills() -> int:
+    """How many processes this host has killed because memory ran out."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def _why(code: int, said: str, evidence: Evidence) -> str:
+    if code > 0:
+        return f"exit code {code}"
+    if _timed_out(said):
+        return f"{_name(-code)} after a collective operation timed out: some rank did not take part in it"
+    return _SIGNALS.get(-code, _other)(evidence).format(name=_name(-code))
+
+
+def _killed(evidence: Evidence) -> str:
+    held = f"this rank held up to {evidence.peak / 1e9:.1f} GB"
+    if evidence.memory_kills > 0:
+        return f"{{name}}: the host ran out of memory and the system killed it; {held}"
+    return f"{{name}}: somebody killed it, or the host ran out of memory (the system has not counted that); {held}"
+
+
+def _bus_error(evidence: Evidence) -> str:
+    with contextlib.suppress(OSError):
+        shared = shutil.disk_usage("/dev/shm")
+        sizes = f" ({shared.free / 1e9:.2f} GB of {shared.total / 1e9:.2f} are free)"
+        return f"{{name}}: usually /dev/shm is too small{sizes}; a container gets more with --shm-size"
+    return "{name}: usually /dev/shm is too small"
+
+
+def _crashed(evidence: Evidence) -> str:
+    return "{name}: native code crashed; its log ends with the Python lines that called it"
+
+
+def _other(evidence: Evidence) -> str:
+    return "{name}"
+
+
+_SIGNALS: dict[int, Callable[[Evidence], str]] = {
+    signal.SIGKILL: _killed,
+    signal.SIGBUS: _bus_error,
+    signal.SIGSEGV: _crashed,
+    signal.SIGABRT: _crashed,
+    signal.SIGFPE: _crashed,
+    signal.SIGILL: _crashed,
+}
+
+
+def _name(number: int) -> str:
+    return next((member.name for member in signal.Signals if member == number), f"signal {number}")
+
+
+# -- at the launcher -------------------------------------------------------------------------------------------------
+
+
+def deaths(folder: Path) -> list[Death]:
+    """All notes, the cause first."""
+    found = []
+    for path in folder.glob("rank-*.json"):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            found.append(Death(**json.loads(path.read_text())))
+    return sorted(found, key=lambda death: (death.nature, death.at))
+
+
+def report(folder: Path) -> tuple[int, list[str]]:
+    """The exit code of the rank that failed first, as a shell gives it, and what is to be said; 0 without notes."""
+    found = deaths(folder)
+    if not found:
+        return 0, []
+    return (found[0].code if found[0].code > 0 else 128 - found[0].code), list(_told(found, folder))
+
+
+def _told(found: list[Death], folder: Path) -> Iterator[str]:
+    first, *others = found
+    yield f"rank {first.rank} on {first.host} failed first: {first.why}"
+    if first.worded:
+        yield f"what it said stands above, and in {log(folder, first.rank)}"
+    elif said := tail(folder, first.rank):
+        shown = "\n".join(f"  | {line}" for line in said.split("\n")[-TAIL:])
+        yield f"the end of {log(folder, first.rank)}:\n{shown}"
+    elif log(folder, first.rank).exists():
+        yield f"it had said nothing; {log(folder, first.rank)} is empty"
+    else:
+        yield f"its log is {log(folder, first.rank)} on {first.host}"
+    for kind, group in groupby(others, lambda death: death.nature):
+        ranks = ", ".join(str(rank) for rank in sorted(death.rank for death in group))
+        yield f"then {FOLLOWED[kind]}: rank {ranks}"
+
+
+def tail(folder: Path, rank: int, size: int = 8192) -> str:
+    """The end of a rank's log, without what a progress bar has drawn over."""
+    try:
+        with log(folder, rank).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join(line.rpartition("\r")[2] for line in lines if line.strip())

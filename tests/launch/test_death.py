@@ -1,0 +1,202 @@
+"""A rank's end is noted by the process that watches it, and told with its cause before what followed from it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from neoxargs.launch import death
+from neoxargs.launch.command import Command
+from neoxargs.launch.run import start
+
+#: A rank under watch; what it does is the second argument.
+RANK = """
+import os, sys, signal, time, pathlib
+from neoxargs.launch import death, rank
+from neoxargs.launch.rank import watched
+folder, rank.PATIENCE = pathlib.Path(sys.argv[1]), 1.0
+
+def run():
+    print("begun", flush=True)
+    try:
+        exec(sys.argv[2])
+    except Exception as error:
+        death.confess(error)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+sys.exit(watched(run, folder))
+"""
+
+
+def words(folder: Path, does: str) -> list[str]:
+    return [sys.executable, "-c", RANK, str(folder), does]
+
+
+@contextmanager
+def running(folder: Path, does: str, number: int = 0, **streams: int) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(words(folder, does), env={**os.environ, "RANK": str(number)}, text=True, **streams)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ended(folder: Path, does: str, number: int = 0) -> int:
+    """The exit code of a rank that does this, which says nothing here."""
+    with running(folder, does, number, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        return process.wait(30)
+
+
+def until_it_says(path: Path, text: str) -> None:
+    deadline = time.monotonic() + 30
+    while not (path.exists() and text in path.read_text()):
+        assert time.monotonic() < deadline, f"{path} does not say {text}"
+        time.sleep(0.02)
+
+
+def killed_by(number: signal.Signals) -> str:
+    return f"os.kill(os.getpid(), {number.value}); time.sleep(9)"
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "why"),
+    [
+        (killed_by(signal.SIGKILL), -9, "SIGKILL: somebody killed it, or the host ran out of memory"),
+        (killed_by(signal.SIGBUS), -7, "SIGBUS: usually /dev/shm is too small ("),
+        (killed_by(signal.SIGSEGV), -11, "SIGSEGV: native code crashed"),
+        (killed_by(signal.SIGUSR1), -10, "SIGUSR1"),
+        ("sys.exit(7)", 7, "exit code 7"),
+        ("raise ValueError('no such thing')", 1, "ValueError: no such thing (<string>:1)"),
+    ],
+)
+def test_every_end_is_decoded_and_passed_on(tmp_path, does, code, why):
+    assert ended(tmp_path, does) == code
+    [noted] = death.deaths(tmp_path)
+    assert noted.why.startswith(why)
+    assert (noted.rank, noted.code, noted.host) == (0, code, os.uname().nodename)
+
+
+def test_a_crash_in_native_code_names_the_python_line_in_the_log(tmp_path):
+    ended(tmp_path, "import ctypes; ctypes.string_at(0)")
+    assert "Segmentation fault" in death.tail(tmp_path, 0)
+    assert "string_at" in death.tail(tmp_path, 0)
+
+
+def test_the_end_of_a_rank_that_ends_well_is_not_noted_and_its_log_stays(tmp_path):
+    assert ended(tmp_path, "print('done')", number=3) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-3.log"]
+    assert (tmp_path / "rank-3.log").read_text() == "begun\ndone\n"
+
+
+def test_output_reaches_the_console_as_before_and_the_log_too(tmp_path):
+    does = "print('out'); print('err', file=sys.stderr); os.write(1, b'native\\n')"
+    with running(tmp_path, does, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.communicate(timeout=30) == ("begun\nout\nnative\n", "err\n")
+    assert sorted((tmp_path / "rank-0.log").read_text().split()) == ["begun", "err", "native", "out"]
+
+
+def test_a_terminal_stays_one(tmp_path):
+    import pty
+
+    ours, theirs = pty.openpty()
+    with running(tmp_path, "print(sys.stdout.isatty(), os.get_terminal_size())", stdout=theirs) as process:
+        process.wait(30)
+    assert "True os.terminal_size" in os.read(ours, 1000).decode()
+
+
+def test_memory_that_ran_out_is_told_with_how_much_the_rank_held(tmp_path):
+    death.note(tmp_path, 2, -9, death.Evidence(peak=12_300_000_000, memory_kills=1))
+    assert death.report(tmp_path) == (
+        137,
+        [
+            f"rank 2 on {os.uname().nodename} failed first: SIGKILL: the host ran out of memory and the system killed "
+            "it; this rank held up to 12.3 GB",
+            f"its log is {tmp_path}/rank-2.log on {os.uname().nodename}",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "nature"),
+    [
+        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1", death.LEFT_ALONE),
+        ("[3] is setting up NCCL communicator: remote process exited or there was a network error", death.LEFT_ALONE),
+        ("[gloo/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete", death.WAITED),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)", death.WAITED),
+        ("mat1 and mat2 shapes cannot be multiplied", death.OWN),
+    ],
+)
+def test_what_follows_from_anothers_end_is_told_from_a_rank_s_own(message, nature):
+    assert death.nature(RuntimeError(message)) == nature
+
+
+def test_the_cause_is_told_first_although_it_was_noted_last(tmp_path):
+    lost = "raise RuntimeError('Connection reset by peer')"
+    for number, does in enumerate([lost, lost, "raise RuntimeError('Timed out waiting 1 ms')", "raise KeyError('x')"]):
+        assert ended(tmp_path, does, number) == 1
+    code, (first, log, *others) = death.report(tmp_path)
+    assert code == 1
+    assert first.startswith(f"rank 3 on {os.uname().nodename} failed first: KeyError: 'x' (")
+    assert log == f"the end of {tmp_path}/rank-3.log:\n  | begun\n  | KeyError: 'x'"
+    assert others == ["then waited for others in vain: rank 2", "then lost their connections: rank 0, 1"]
+
+
+def test_a_stop_that_was_asked_for_is_no_cause(tmp_path):
+    with running(tmp_path, "time.sleep(60)", number=0, stdout=subprocess.DEVNULL) as process:
+        until_it_says(tmp_path / "rank-0.log", "begun")
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM
+    assert json.loads((tmp_path / "rank-0.json").read_text())["nature"] == death.ASKED
+
+
+def test_a_rank_that_waits_for_a_dead_one_is_killed_when_it_is_asked_to_stop(tmp_path):
+    does = "signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(60)"
+    death.note(tmp_path, 1, -9, death.Evidence())
+    with running(tmp_path, does, stdout=subprocess.DEVNULL) as process:
+        until_it_says(tmp_path / "rank-0.log", "deaf")
+        process.terminate()
+        assert process.wait(30) == -signal.SIGKILL
+    assert [found.rank for found in death.deaths(tmp_path)] == [1, 0]
+
+
+@pytest.mark.parametrize("end", ["kill", "close"])
+def test_no_rank_outlives_its_watcher_or_whoever_listens(tmp_path, end):
+    with running(tmp_path, "print(os.getpid()); time.sleep(60)", stdout=subprocess.PIPE) as process:
+        until_it_says(tmp_path / "rank-0.log", "begun\n")
+        process.stdout.readline()
+        pid = int(process.stdout.readline())
+        if end == "kill":
+            process.kill()
+        else:
+            process.stdout.close()
+            process.stdout = None
+        assert process.wait(30) == (-signal.SIGKILL if end == "kill" else -signal.SIGTERM)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_the_launcher_tells_it_and_ends_those_that_wait(tmp_path, monkeypatch):
+    """Under a launcher that itself only waits for all of them."""
+    monkeypatch.setattr("neoxargs.launch.run.AFTER_A_FAILURE", 1.0)
+    ranks = {1: "os.kill(os.getpid(), 9)", 0: "time.sleep(60)"}
+    program = "import os, subprocess, sys\nranks = [" + "".join(
+        f"subprocess.Popen({words(tmp_path / 'logs', does)!r}, env={{**os.environ, 'RANK': '{number}'}}),"
+        for number, does in ranks.items()
+    )
+    said: list[str] = []
+    launcher = Command((sys.executable, "-c", program + "]\n[rank.wait() for rank in ranks]"), {})
+    assert start(launcher, os.environ, said.append, logs=tmp_path / "logs") == 128 + signal.SIGKILL
+    assert said[0].startswith(f"rank 1 on {os.uname().nodename} failed first: SIGKILL: ")
+    assert said[1].endswith("rank-1.log:\n  | begun")
