@@ -68,7 +68,8 @@ def _order(problem: Problem) -> tuple[bool, str, int, int]:
 def _draw(problem: Problem) -> str:
     where = problem.where
     head = f"{SET if where.file == SET else printable(str(where))}: " if where else ""
-    lines = [f"{head}{problem.severity}: {problem.what}"]
+    what = "\n".join(map(printable, problem.what.split("\n")))
+    lines = [f"{head}{problem.severity}: {what}"]
     if where:
         lines += _excerpt(where)
     for place in problem.also:
@@ -76,7 +77,7 @@ def _draw(problem: Problem) -> str:
             lines.append("  also" if place.file == SET else f"  also at {place}")
             lines += _excerpt(place)
     if problem.hint:
-        lines.append(f"  = {problem.hint}")
+        lines.append(f"  = {printable(problem.hint)}")
     return "\n".join(lines)
 
 

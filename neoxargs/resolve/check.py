@@ -7,6 +7,7 @@ Conversions keep the meaning: `5e8` where a whole number is wanted, `1` where a 
 from __future__ import annotations
 
 import math
+import re
 import types
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -100,7 +101,10 @@ def _literal(node: Node, wanted: Any) -> Any:
             return choice
     written = node.text.lower()
     meant = CHOICES.get(written, written)
-    raise Mismatch(node, wanted, hint=f"write {meant}" if meant in words else did_you_mean(written, words))
+    near = did_you_mean(written, words)
+    for word in words:
+        near = re.sub(rf"\b{re.escape(word)}\b", str(words[word]), near)
+    raise Mismatch(node, wanted, hint=f"write {words[meant]}" if meant in words else _slip(node) or near)
 
 
 def _list(node: Node, wanted: Any) -> Any:
@@ -129,7 +133,7 @@ def _bool(node: Node, wanted: Any) -> bool:
     if isinstance(value, bool):
         return value
     is_digit = isinstance(value, int | float) and value in (0, 1)
-    raise Mismatch(node, wanted, hint=f"write {str(bool(value)).lower()}" if is_digit else _without_brackets(node))
+    raise Mismatch(node, wanted, hint=f"write {str(bool(value)).lower()}" if is_digit else _slip(node))
 
 
 def _int(node: Node, wanted: Any) -> int:
@@ -163,11 +167,41 @@ def _number_hint(node: Node) -> str:
     text = node.text.strip() if isinstance(node, Scalar) else ""
     if text.isdecimal() and text[0] == "0" and text.isascii():
         return f"write {int(text)}, or 0o{text.lstrip('0')} if it is octal"
-    likely = (text.replace("e_", "e-"), text.replace("_", ""))  # `1e_8`: the key beside the one that was meant
-    for number in likely if "_" in text else ():
-        if isinstance(read_plain(number), int | float):
+    likely = [text.replace("e_", "e-"), text.replace("_", ""), text.replace(" ", "")]  # `1e_8`: the key beside `-`
+    likely += [text.replace(",", "")] if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+", text) else []
+    for number in likely:
+        if number != text and isinstance(read_plain(number), int | float):
             return f"did you mean {number}?"
-    return _without_brackets(node)
+    return _with_unit(text) or _slip(node)
+
+
+#: What people put behind a number, and how many of them it is.
+_UNITS = {"%": 0.01, "k": 1_000, "m": 1_000_000, "b": 1_000_000_000, "g": 1_000_000_000, "t": 1_000_000_000_000}
+
+
+def _with_unit(text: str) -> str:
+    number = read_plain(text[:-1].strip())
+    if not text or text[-1].lower() not in _UNITS or isinstance(number, bool) or not isinstance(number, int | float):
+        return ""
+    return f"write {number * _UNITS[text[-1].lower()]:.12g}"
+
+
+#: Those of word processors.
+_QUOTES = "\u201c\u201d\u201e\xab\xbb\u2018\u2019"
+
+
+def _slip(node: Node) -> str:
+    """What to write where a value has something on it that YAML takes for a part of it."""
+    if not isinstance(node, Scalar):
+        return _without_brackets(node)
+    text = node.text.strip()
+    if re.search(r"\$\w|\$\{|\{\{", text):
+        return "variables are not filled in here; give the value with --set"
+    if "#" in text and not node.quoted:
+        return "a space must stand before the `#` of a comment"
+    if text.strip(_QUOTES) != text:
+        return f"write {text.strip(_QUOTES)}, in plain quotes or none"
+    return f"write {text.rstrip(',;')}, without the `{text[-1]}`" if text.endswith((",", ";")) else ""
 
 
 def _text(node: Node, wanted: Any) -> str:

@@ -19,6 +19,8 @@ from neoxargs.resolve.syntax import worded
 DEPTH = 32
 NODES = 200_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: What ends a line for YAML; Python's splitlines() knows more.
+LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -31,7 +33,13 @@ class Text(NamedTuple):
 
 def compose(text: Text) -> tuple[Node | None, list[Problem]]:
     """The document's tree (None: it is empty or cannot be read) and what is wrong with it."""
-    return _Composer(text.name, text.text, text.text.splitlines()).compose()
+    return _Composer(text.name, text.text, lines_of(text.text)).compose()
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines as YAML counts them, without what ends them."""
+    lines = LINE_BREAK.split(text)
+    return lines if lines[-1] else lines[:-1]
 
 
 def compose_set(argument: str, column: int) -> tuple[Node | None, list[Problem]]:
@@ -59,7 +67,7 @@ class _Composer:
 
     def document(self) -> Node | None:
         if bad := _UNPRINTABLE.search(self.text):
-            before = self.text[: bad.start()].splitlines() or [""]
+            before = LINE_BREAK.split(self.text[: bad.start()])
             where = self.place(len(before) - 1, len(before[-1]))
             code = f"U+{ord(bad.group()):04X}"
             raise Problems([Problem(f"a control character ({code}) cannot stand in a YAML file", where, "delete it")])

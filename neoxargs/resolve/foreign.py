@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from neoxargs.registry import REGISTRY, normal
 
@@ -20,11 +21,37 @@ ELSEWHERE = {
     "pipeline_parallel_degree": "pipe_parallel_size", "warmup_iters": "warmup", "warmup_steps": "warmup",
     "warmup_ratio": "warmup", "lr_warmup_iters": "warmup", "lr_scheduler_type": "lr_decay_style",
     "gradient_checkpointing": "checkpoint_activations", "output_dir": "save", "save_steps": "checkpoint_factor",
+    "num_heads": "num_attention_heads", "kv_heads": "num_kv_heads", "num_query_groups": "num_kv_heads",
+    "qk_norm": "use_qk_layernorm", "use_qk_norm": "use_qk_layernorm", "attention_bias": "use_bias_in_attn_linear",
+    "mlp_bias": "use_bias_in_mlp", "initializer_range": "init_method_std", "n_positions": "max_position_embeddings",
+    "adam_epsilon": "optimizer.params.eps", "optim": "optimizer.type", "num_train_epochs": "train_epochs",
+    "n_epochs": "train_epochs", "epochs": "train_epochs", "per_device_eval_batch_size":
+    "train_micro_batch_size_per_gpu", "eval_batch_size": "train_micro_batch_size_per_gpu", "deepspeed_config":
+    "zero_optimization.stage", "resume_from_checkpoint": "load", "save_total_limit": "keep_last_n_checkpoints",
+    "dataloader_num_workers": "num_workers", "mixed_precision": "precision",
+    "num_processes": "num_gpus", "num_machines": "num_nodes", "main_process_port": "master_port",
+    "main_process_ip": "master_addr", "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device", "nproc_per_node": "num_gpus", "nnodes":
+    "num_nodes", "wandb_name": "wandb_run_name", "wandb_entity": "wandb_team", "project_name": "wandb_project",
+    "rope_percentage": "rotary_pct", "rotary_base": "rotary_emb_base", "rope_pct": "rotary_pct",
+    "partial_rotary_factor": "rotary_pct", "ffn_hidden_size": "intermediate_size",
     "logging_steps": "log_interval", "eval_steps": "eval_interval", "attention_type": "attention_config",
     "use_flash_attention": "attention_config", "flash_attention": "attention_config", "swiglu": "activation",
 }  # fmt: skip
 #: And what they call the choices of ours.
-CHOICES = {"rope": "rotary", "rms_norm": "rmsnorm", "layer_norm": "layernorm", "relative": "rpe", "absolute": "learned"}
+CHOICES = {
+    "rope": "rotary", "rms_norm": "rmsnorm", "layer_norm": "layernorm", "relative": "rpe", "absolute": "learned",
+    "layernorm_nonparam": "non_parametric_layernorm", "linear_with_warmup": "linear", "constant_with_warmup":
+    "constant",
+    "cosine_with_warmup": "cosine", "swish": "silu", "llamatokenizer": "spmtokenizer",
+    "sentencepiecetokenizer": "spmtokenizer", "huggingfacetokenizer": "hftokenizer", "llama3hftokenizer": "hftokenizer",
+}  # fmt: skip
+#: Values that a parameter has elsewhere and cannot have here, and what to write.
+VALUES: dict[tuple[str, Any], str] = {
+    ("fp16.loss_scale", "dynamic"): "write 0, which scales dynamically",
+    ("loss_scale", "dynamic"): "write 0, which scales dynamically",
+    ("mlp_type", "gated"): "activation: swiglu (or geglu, reglu, bilinear) gates the MLP",
+}
 
 
 def ours(name: str) -> str | None:
@@ -37,3 +64,10 @@ def _by_flag() -> dict[str, str]:
     """Megatron-LM's flags, where they say the same and not the opposite."""
     flags = {normal(p.megatron): p.name for p in reversed(REGISTRY.parameters.values()) if p.megatron and not p.becomes}
     return {flag: name for flag, name in flags.items() if not flag.startswith("!")}
+
+
+def said_elsewhere(name: str, value: Any) -> str:
+    """What to write for a value that does not fit, where people are known to write it."""
+    if name == "warmup" and isinstance(value, int | float) and value > 1:
+        return f"it is a share of the iterations, not their number: write {value} divided by train_iters"
+    return next((hint for (known, said), hint in VALUES.items() if (known, said) == (name, value)), "")

@@ -13,6 +13,7 @@ from typing import NoReturn
 from neoxargs.problems import Place, Problem, Problems, listed, near
 from neoxargs.resolve.compose import Text, compose
 from neoxargs.resolve.nodes import Mapping, Node, Scalar
+from neoxargs.resolve.syntax import looked_at
 
 __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_files"]
 
@@ -56,8 +57,7 @@ def mapping(node: Node | None, whole: Place) -> Mapping:
     if node is None or (isinstance(node, Scalar) and node.value is None):
         raise Problems([Problem("this file has no parameters in it", whole, EXAMPLE)])
     if isinstance(node, Scalar):
-        hint = "a space must follow the colon: `key: value`" if ":" in node.text else EXAMPLE
-        raise Problems([Problem("this is text, not `key: value`", node.place, hint)])
+        raise Problems([looked_at(node.place) or Problem("this is text, not `key: value`", node.place, EXAMPLE)])
     raise Problems([Problem("this is a list, not `key: value`", node.place, EXAMPLE)])
 
 

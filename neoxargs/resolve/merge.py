@@ -16,6 +16,7 @@ from neoxargs.resolve.check import Mismatch, conform
 from neoxargs.resolve.compose import Text, compose, compose_set, twice
 from neoxargs.resolve.config import Source, Value
 from neoxargs.resolve.dialect import Dialect, inferred, named
+from neoxargs.resolve.foreign import said_elsewhere
 from neoxargs.resolve.load import mapping
 from neoxargs.resolve.nodes import Entry, Mapping, Node, Scalar, shown
 from neoxargs.resolve.unknown import unknown
@@ -129,12 +130,18 @@ class _Layer:
 
     def mapping(self, node: Mapping, path: str = "") -> None:
         seen: dict[str, Place] = {}
+        begun = ""
         for entry in node.entries:
             name = path + normal(entry.key)
             if "." in entry.key:
                 self.unknown(_dotted(name, entry), name)
+            elif begun and not _is_known(name) and _is_known(f"{begun}.{normal(entry.key)}"):
+                self.unknown(_outdented(begun, entry), f"{begun}.{normal(entry.key)}", begun)
+                continue
             else:
                 self.entry(name, entry, seen)
+            is_empty = isinstance(entry.value, Scalar) and entry.value.value is None
+            begun = name if is_empty and name in REGISTRY.sections else ""
 
     def entry(self, name: str, entry: Entry, seen: dict[str, Place]) -> None:
         self.spelled.setdefault(name, entry.place)
@@ -173,7 +180,8 @@ class _Layer:
             value = conform(node, parameter.type)
         except Mismatch as bad:
             where = bad.node.place if bad.node.place.text.strip() else entry.place
-            self.unknown(Problem(bad.sentence(name), where, bad.hint), name)
+            hint = said_elsewhere(name, node.plain()) if isinstance(node, Scalar) else ""
+            self.unknown(Problem(bad.sentence(name), where, hint or bad.hint), name)
             return
         self.values[name] = Value(value, Source(self.kind, _span(entry)))
 
@@ -195,6 +203,16 @@ def _present(section: str) -> str:
     """Today's name of a section."""
     group = REGISTRY.sections[section]
     return group.section if group else section
+
+
+def _is_known(name: str) -> bool:
+    return name in REGISTRY.sections or REGISTRY.find(name) is not None
+
+
+def _outdented(section: str, entry: Entry) -> Problem:
+    """A key of the section whose name stands above it with nothing in it."""
+    hint = f"indent it, with the others of {section}, by two spaces"
+    return Problem(f"{entry.key} belongs into the section {section} above it", entry.place, hint)
 
 
 def _dotted(name: str, entry: Entry) -> Problem:

@@ -5,6 +5,7 @@ libyaml says where it gave up and what it was doing; what a person did there is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ class Trouble(NamedTuple):
     words: str
     where: Place
     began: Place | None
+    at: At
 
     @property
     def character(self) -> str:
@@ -33,11 +35,30 @@ class Trouble(NamedTuple):
     def before(self) -> str:
         return self.where.text[: self.where.column - 1]
 
+    @property
+    def begins_line(self) -> bool:
+        return not self.before.strip()
+
+    def above(self) -> Place | None:
+        """The first of the lines just above that have no `: ` and so became part of a value (or of a key)."""
+        found = None
+        for number in range(self.where.line - 2, -1, -1):
+            place = self.at(number, 0)
+            content = place.text.strip()
+            if re.search(r":(\s|$)", content) or content.startswith(("#", "- ")) or content in _OPEN:
+                break
+            found = _whole(place) if content else found
+        return found
+
+
+#: Lines that are no value, although they have no `: `.
+_OPEN = ("{", "}", "},", "[", "]", "],", "---")
+
 
 def worded(error: Any, at: At) -> Problem:
     """A YAMLError as a problem of the file."""
     words = str(getattr(error, "problem", None) or error)
-    trouble = Trouble(words, _spot(error, "problem_mark", at) or at(0, 0), _spot(error, "context_mark", at))
+    trouble = Trouble(words, _spot(error, "problem_mark", at) or at(0, 0), _spot(error, "context_mark", at), at)
     for needle, say in _SAYINGS.items():
         if needle in words:
             return say(trouble)
@@ -49,9 +70,43 @@ def _spot(error: Any, mark: str, at: At) -> Place | None:
     return at(found.line, found.column) if found else None
 
 
+def _whole(place: Place) -> Place:
+    """The content of the line that a place is on."""
+    content = place.text.strip()
+    return place._replace(column=place.text.index(content) + 1, width=len(content))
+
+
+# -- lines that are no YAML, each by its look ------------------------------------------------------------------------
+
+_LOOKS: tuple[tuple[str, str, str], ...] = (
+    (r"(<{7}|={7}|>{7}|\|{7})( .*)?$", "git left this mark where two versions conflict", "keep one of the two"),
+    (r"```", "this is a mark of Markdown, not of YAML", "take the line out"),
+    (r"(//|/\*)", "this begins no comment in YAML", "begin comments with `#`"),
+    (r".*[\u00a0\u2000-\u200b\u202f\u3000\ufeff]", "a space in this line is none that YAML knows", "type it anew"),
+    (r"(?P<key>[\w.-]+)\uff1a *(?P<value>.*)$", "this colon is none that YAML knows", ""),
+    (r"--(?P<key>[\w-]+)[ =](?P<value>\S.*)$", "this is a flag, not `key: value`", ""),
+    (r"(export )?(?P<key>[\w.-]+) *= *(?P<value>\S.*)$", "an `=` stands where YAML has `: `", ""),
+    (r"(?P<key>[\"']?[\w.-]+[\"']?):(?P<value>[^\s:].*)$", "a space is missing behind the colon", ""),
+    (r"\{", "a `{` cannot follow lines of `key: value`", "take the outer braces out, or put everything into one pair"),
+)
+
+
+def looked_at(line: Place) -> Problem | None:
+    """What a line is that should be `key: value`, where it looks like something known."""
+    line = _whole(line)
+    content = line.text.strip()
+    for look, what, hint in _LOOKS:
+        if match := re.match(look, content):
+            said = match.groupdict()
+            return Problem(what, line, hint or f"write `{said['key']}: {said['value'].rstrip(',;')}`")
+    return None
+
+
 def _stray_character(trouble: Trouble) -> Problem:
     if trouble.character == "\t":
         return _tab(trouble)
+    if trouble.begins_line and (known := looked_at(trouble.where)):
+        return known
     what = f"a value cannot begin with `{trouble.character}`"
     return Problem(what, trouble.where, "put the value in quotes")
 
@@ -64,26 +119,57 @@ def _colon(trouble: Trouble) -> Problem:
     if ":" in trouble.before:
         hint = "if it belongs to the value, put the value in quotes"
         return Problem("a second `: ` on one line", trouble.where, hint)
+    if line := trouble.above():
+        return _no_key(line)
     if trouble.before.startswith(" "):
         hint = "begin the line in the column of the keys around it"
-        return Problem("this key is indented unlike the line above it", trouble.where, hint)
+        return Problem("this key is indented unlike the line above it", _key_of(trouble.where), hint)
     hint = "look at the lines above it: each must be `key: value`"
     return Problem("YAML expects no `: ` here", trouble.where, hint)
 
 
+def _key_of(where: Place) -> Place:
+    """The key before the colon that a place is at."""
+    key = where.text[: where.column - 1].strip()
+    return where._replace(column=where.text.index(key) + 1, width=max(1, len(key)))
+
+
 def _no_colon(trouble: Trouble) -> Problem:
+    return _no_key(trouble.began or trouble.where)
+
+
+def _no_key(line: Place) -> Problem:
     hint = "write `key: value`, with a space after the colon"
-    return Problem("this line has no `: ` between a key and a value", trouble.began or trouble.where, hint)
+    return looked_at(line) or Problem("this line has no `: ` between a key and a value", line, hint)
 
 
 def _unclosed(opening: str, closing: str) -> Callable[[Trouble], Problem]:
     def say(trouble: Trouble) -> Problem:
         if not trouble.character:
             return Problem(f"this `{opening}` is never closed", trouble.began, f"close it with `{closing}`")
+        if trouble.character == "=":
+            return Problem("an `=` stands where YAML has `: `", trouble.where, "write `key: value`")
+        if trouble.character == ":" and (line := trouble.above()) and (known := looked_at(line)):
+            return known
+        if trouble.character == ":" and opening == "{" and (line := _without_comma(trouble)):
+            what = f"a `,` or the closing `{closing}` is missing behind this"
+            return Problem(what, line, also=(trouble.began,) if trouble.began else ())
         what = f"a `,` or the closing `{closing}` is missing before this"
         return Problem(what, trouble.where, also=(trouble.began,) if trouble.began else ())
 
     return say
+
+
+def _without_comma(trouble: Trouble) -> Place | None:
+    """The end of the value on the line above, where a key on a line of its own follows it."""
+    line = trouble.at(max(0, trouble.where.line - 2), 0)
+    content = re.sub(r"\s+#.*", "", line.text).rstrip()
+    if trouble.where.line < 2 or not re.fullmatch(r"\s*(\"[^\"]*\"|'[^']*'|[\w-]+)\s*", trouble.before):
+        return None
+    if content.endswith((",", "{", "[")) or not content:
+        return None
+    start = len(content) - len(content.split()[-1])
+    return line._replace(column=start + 1, width=len(content) - start)
 
 
 def _quote(trouble: Trouble) -> Problem:
@@ -109,9 +195,15 @@ def _surrogate(trouble: Trouble) -> Problem:
 
 
 def _not_a_key(trouble: Trouble) -> Problem:
-    if not trouble.before.strip():
+    if trouble.character == "-" and trouble.begins_line:
+        what = "a list cannot begin among lines of `key: value`"
+        return Problem(what, trouble.where, "take the `-` out, or write the list below a key of its own")
+    if trouble.begins_line:
         hint = "begin the line in the column of the keys it belongs to"
         return Problem("this line is indented like no line above it", trouble.where, hint)
+    if trouble.character == ",":
+        hint = "take the comma out, or put everything into one pair of `{ }`"
+        return Problem("a comma ends a value only inside `{ }` and `[ ]`", trouble.where, hint)
     hint = "begin a new line; a quote inside 'single quotes' is written twice"
     return Problem("the value ends before this", trouble.where, hint)
 
@@ -129,14 +221,28 @@ def _item(trouble: Trouble) -> Problem:
 
 def _no_value(trouble: Trouble) -> Problem:
     if not trouble.character:
-        return Problem("this ends inside `{ }` or `[ ]`", trouble.where, "close every bracket that is opened")
+        also = (trouble.began,) if trouble.began else ()
+        return Problem("this ends inside `{ }` or `[ ]`", trouble.where, "close every bracket that is opened", also)
     if trouble.character in "]}":
         return Problem(f"this `{trouble.character}` closes nothing", trouble.where, "take it out, or open it before")
     return Problem(f"a value is missing before this `{trouble.character}`", trouble.where)
 
 
 def _after_the_end(trouble: Trouble) -> Problem:
+    if trouble.character and trouble.character in "]}":
+        return _no_value(trouble)
+    first = next((place for number in range(trouble.where.line) if _is_content(place := trouble.at(number, 0))), None)
+    if first and not re.search(r":(\s|$)|^\s*[{\[\"']", first.text):
+        return _no_key(_whole(first))
+    if trouble.begins_line and first and first.text.startswith(" ") and not first.text.lstrip().startswith("{"):
+        also = (_whole(first),)
+        what = "this line begins to the left of the first one"
+        return Problem(what, trouble.where, "begin all keys at the top in one column", also)
     return Problem("the configuration has ended before this", trouble.where, "keep everything in one `{ }`, or in none")
+
+
+def _is_content(line: Place) -> bool:
+    return bool(line.text.strip()) and not line.text.lstrip().startswith("#")
 
 
 def _directive(trouble: Trouble) -> Problem:

@@ -25,6 +25,8 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
     what = f"{key} is not a {'section' if is_section else 'parameter'}"
     if section in REGISTRY.sections:
         what = f"{section} has no key {key.rpartition('.')[2]}"
+    if slip := _slip(written):
+        return Problem(what, where, slip), [name for name in [_clean(name)] if REGISTRY.find(name)]
     if not section and (hint := _another_programs(word)):
         return Problem(what, where, hint), [meant] if (meant := ours(word)) else []
     found = _elsewhere(section, word)
@@ -41,6 +43,27 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
     everywhere = {full.rpartition(".")[2]: full for full in [*REGISTRY.sections, *REGISTRY.parameters]}
     found = [everywhere[key] for key in _alike(word, everywhere, 0.85)]
     return Problem(what, where, _moved(found, where) if found else _legal(section)), found
+
+
+def _slip(written: str) -> str:
+    """What is wrong with the letters of a key that would be right without them."""
+    clean = _clean(written)
+    if re.match(r"[\w-]+:\S", written):
+        key, _, value = written.partition(":")
+        return f"a space is missing behind the colon: write `{key}: {value}`"
+    if clean == written or not re.fullmatch(r"[\w.-]+", clean):
+        return ""
+    return f"write `{clean}`, without the {' and '.join(_letters(written))} in it"
+
+
+def _letters(written: str) -> list[str]:
+    """Those of a key that no key has, by code where they cannot be seen."""
+    odd = dict.fromkeys(letter for letter in written if not re.match(r"[\w.-]", letter))
+    return [f"`{letter}`" if letter.isprintable() and letter != " " else f"U+{ord(letter):04X}" for letter in odd]
+
+
+def _clean(written: str) -> str:
+    return re.sub(r"[^\w.-]", "", written)
 
 
 def _another_programs(word: str) -> str:
@@ -91,4 +114,8 @@ def _sections(found: list[str]) -> list[str]:
 
 def _legal(section: str) -> str:
     keys = list(_level(section)) if section else []
-    return f"its keys: {listed(keys, 'and')}" if keys else "docs/parameters.md lists every parameter"
+    return f"its keys: {listed(keys, 'and')}" if keys else NOBODYS
+
+
+#: What to do with a key that no parameter is like.
+NOBODYS = "neither GPT-NeoX nor DeepSpeed has it: take it out, or declare it in a plugin (docs/parameters.md lists all)"

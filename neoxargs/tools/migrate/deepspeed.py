@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from neoxargs.problems import Place, Problem, Problems
@@ -20,6 +20,7 @@ from neoxargs.tools.migrate.auto import AUTO, stands_for
 from neoxargs.tools.migrate.lax import Block, leaves
 from neoxargs.tools.migrate.neox import Change, migrate
 from neoxargs.tools.migrate.new_file import Setting, yaml_text
+from neoxargs.tools.migrate.text import Document
 
 #: Variables of scripts that stand beside a configuration, and the parameter each one sets.
 SETTINGS = {
@@ -139,7 +140,10 @@ def converted(version: Version, source: str) -> Written:
     settings.update(_deepspeeds_own(version))
     head = [f"From {os.path.basename(source)} by deepy migrate."]
     text = yaml_text(settings, head, version.draft.sections - {name.rpartition(".")[0] for name in settings})
-    today = migrate([Text(source, text)], "neox-2026")
+    try:
+        today = migrate([Text(source, text)], "neox-2026")
+    except Problems as stop:
+        raise Problems(_as_written(stop.problems, Text(source, text), version)) from None
     result.text = f"{today.texts[0].text}dialect: neox-2026\n"
     result.changes += [change._replace(where=Place(source, 0, 0)) for change in today.changes]
     missing = [p.name for p in REGISTRY.parameters.values() if p.required and p.name not in version.draft.values]
@@ -148,6 +152,21 @@ def converted(version: Version, source: str) -> Written:
         hint = "write them into this file, or name a second file that has them"
         result.problems.append(Problem(what, hint=hint, severity="warning"))
     return result
+
+
+def _as_written(problems: Sequence[Problem], text: Text, version: Version) -> list[Problem]:
+    """Problems of the new text, pointing at the same keys of what it was made from."""
+    document = Document(*text)
+    lines = {document.place(entry).line: name for name, entry in document.entries().items()}
+    written = {normal(key): entry.place for key, entry in leaves(version.tree)}
+
+    def there(place: Place) -> Place:
+        return written.get(lines.get(place.line, ""), Place(text.name, 0, 0))
+
+    return [
+        replace(problem, where=problem.where and there(problem.where), also=tuple(map(there, problem.also)))
+        for problem in problems
+    ]
 
 
 def _written(version: Version, result: Written) -> Iterator[tuple[str, Setting]]:

@@ -21,6 +21,7 @@ DEPTH = 32
 _BEGIN = re.compile(r"^[ \t]*(?:[\w.]+[ \t]*=[ \t]*)?(\{)", re.M)
 _STRING = re.compile(r"""[rRuU]?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
 _BARE = re.compile(r"[^\s,:\[\](){}\"'#]+")
+_LINE_BREAK = re.compile("\r\n|\n|\r")
 _SPACE = re.compile(r"\s+")
 _COMMENT = re.compile(r"(?:#|//)([^\n]*)|/\*(.*?)\*/", re.S)
 _SETTING = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)=(\S+)[ \t]*$")
@@ -53,7 +54,7 @@ def blocks(text: Text) -> list[Block]:
 def _settings(text: Text, line: int) -> dict[str, tuple[str, Place]]:
     """The `NAME=VALUE` lines directly above a line, blank ones between them left aside."""
     found = {}
-    lines = text.text.splitlines()
+    lines = _LINE_BREAK.split(text.text)
     for number in range(line - 1, 0, -1):
         content = lines[number - 1]
         if match := _SETTING.match(content):
@@ -67,8 +68,8 @@ def _settings(text: Text, line: int) -> dict[str, tuple[str, Place]]:
 class _Reader:
     def __init__(self, text: Text, at: int) -> None:
         self.name, self.text, self.at = text.name, text.text, at
-        self.lines = text.text.splitlines()
-        self.starts = [0, *(match.end() for match in re.finditer("\r\n|\n|\r", text.text))]
+        self.lines = _LINE_BREAK.split(text.text)
+        self.starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text.text))]
         self.comments: dict[int, tuple[str, bool]] = {}
         self.warnings: list[Problem] = []
 

@@ -32,6 +32,8 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Mod: operator.mod,
 }
 LIMIT = 100_000
+#: No name of a variable is longer than this.
+LONGEST = 200
 
 
 class Word(NamedTuple):
@@ -54,7 +56,7 @@ def commands(text: Text) -> list[list[Word]]:
 class _Shell:
     def __init__(self, text: Text) -> None:
         self.name, self.text, self.at = text.name, text.text.replace("\r\n", "\n"), 0
-        self.lines = self.text.splitlines()
+        self.lines = self.text.split("\n")
         self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
         self.variables: dict[str, list[Chars]] = {}
 
@@ -198,8 +200,9 @@ class _Shell:
         return "".join(character for chars in self.variables.get(name, []) for character, _ in chars)
 
     def is_array(self, found: list[Chars]) -> bool:
-        before = "".join(character for character, _ in found[-1])
-        return bool(re.fullmatch(r"\w+\+?=", before))
+        if not found[-1] or found[-1][-1][0] != "=":  # at once, for a word may consist of brackets
+            return False
+        return bool(re.fullmatch(r"\w+\+?=", "".join(character for character, _ in found[-1])))
 
     def array(self) -> list[Chars]:
         """`( ... )` behind `NAME=`: a marker, then its words."""
@@ -246,7 +249,7 @@ class _Shell:
 
 
 def _begins_assignment(found: list[Chars]) -> bool:
-    return len(found) == 1 and bool(_ASSIGNMENT.match("".join(character for character, _ in found[0])))
+    return len(found) == 1 and bool(_ASSIGNMENT.match("".join(character for character, _ in found[0][:LONGEST])))
 
 
 def _computed(node: ast.expr) -> int:

@@ -14,6 +14,7 @@ import yaml
 
 from neoxargs.problems import Place
 from neoxargs.registry import normal
+from neoxargs.resolve.compose import LINE_BREAK
 from neoxargs.resolve.nodes import read_plain
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -46,7 +47,8 @@ class Document:
         """Every entry by its dotted name, in the order of the text; of values repeated by an alias only the first."""
         if self.read != self.text:
             self.found: dict[str, Found] = {}
-            self._collect(yaml.compose(self.text, Loader=_LOADER), "", self.found)
+            if root := yaml.compose(self.text, Loader=_LOADER):
+                self._collect(root, "", self.found)
             self.read = self.text
         return dict(self.found) if self.text else {}
 
@@ -77,9 +79,9 @@ class Document:
     def place(self, entry: Found) -> Place:
         """Where the key stands, for problems and notes."""
         start, end = entry.key
-        begin = self._line_start(start)
-        line = self.text[begin : self._line_end(start)]
-        return Place(self.name, self.text.count("\n", 0, start) + 1, start - begin + 1, line, end - start)
+        before = LINE_BREAK.split(self.text[:start])
+        line = before[-1] + LINE_BREAK.split(self.text[start:], maxsplit=1)[0]
+        return Place(self.name, len(before), len(before[-1]) + 1, line, end - start)
 
     def plain(self, entry: Found) -> Any:
         """The value as Python has it; a list or mapping as its text."""

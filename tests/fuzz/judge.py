@@ -1,0 +1,237 @@
+"""One input through everything that reads a configuration, and what is to be said against the answer.
+
+An answer is right if it is a configuration (which then splits for its receivers) or problems in words, each at a
+place that is in the text; if it points where the mutation is; if a migrated text stays as it is when migrated again;
+and if it did not take too long.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import NamedTuple
+
+from mutations import FREE, PLACED, Mutant, Spot, keys_fitting
+from sources import other_sources, yaml_sources
+
+from neoxargs.launch import split
+from neoxargs.problems import Place, Problem, Problems, render
+from neoxargs.resolve import Text, complete, draft, read_files
+from neoxargs.resolve.compose import LINE_BREAK
+from neoxargs.resolve.rules.unsupported import unsupported
+from neoxargs.tools.migrate import guessed
+from neoxargs.tools.migrate.deepspeed import chosen, versions
+from neoxargs.tools.migrate.deepspeed import converted as deepspeed
+from neoxargs.tools.migrate.lax import blocks
+from neoxargs.tools.migrate.megatron import converted as megatron
+from neoxargs.tools.migrate.neox import migrate
+
+#: What ends a line, by the kind of file.
+BREAKS = {
+    ".yml": LINE_BREAK,
+    ".sh": re.compile("\r?\n"),
+    ".json": re.compile("\r\n|\n|\r"),
+    ".txt": re.compile("\r\n|\n|\r"),
+}
+#: CPU seconds that no input may take, and after which one is given up.
+SLOW, HANG = 2.0, 20.0
+
+
+class Input(NamedTuple):
+    """What is read, and by what: `check`, `migrate` of YAML, or `migrate` of other files."""
+
+    mutant: Mutant
+    reader: str
+    name: str = "my.yml"
+
+
+class Verdict(NamedTuple):
+    """What came of it, how long it took, and what is wrong with that."""
+
+    outcome: str
+    seconds: float
+    faults: list[str]
+
+
+def made(seed: int, number: int) -> Input:
+    """The number-th input of a run."""
+    chance = Random(f"{seed}/{number}")
+    if chance.random() < 0.15:
+        text = chance.choice(other_sources())
+        return Input(_freely(chance, text.text), "others", text.name)
+    reader = "migrate" if chance.random() < 0.25 else "check"
+    source = chance.choice(yaml_sources())
+    if source.leaves and chance.random() < 0.4:
+        for _ in range(20):
+            if mutant := chance.choice(PLACED)(chance, source):
+                return Input(mutant, reader)
+    if chance.random() < 0.03:
+        return Input(_freely(chance, source.text), "bytes")
+    return Input(_freely(chance, source.text), reader)
+
+
+def _freely(chance: Random, text: str) -> Mutant:
+    if chance.random() < 0.3:
+        return Mutant(keys_fitting(chance, text), "keys_fitting alone")
+    kinds = []
+    for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        mutate = chance.choice(FREE)
+        kinds.append(mutate.__name__)
+        text = mutate(chance, text)
+    return Mutant(text, "+".join(kinds))
+
+
+class _TooLong(BaseException):
+    """Not an Exception, so that nothing on the way takes it for one of its own."""
+
+
+def judged(given: Input) -> Verdict:
+    """Read it, and look at the answer."""
+    faults: list[str] = []
+
+    def stop(_: int, __: FrameType | None) -> None:
+        raise _TooLong
+
+    before, start = signal.signal(signal.SIGVTALRM, stop), time.process_time()
+    signal.setitimer(signal.ITIMER_VIRTUAL, HANG)
+    try:
+        outcome = READERS[given.reader](given, faults)
+    except _TooLong:
+        outcome = "hangs"
+    except BaseException:
+        outcome = "traceback"
+        faults.append(traceback.format_exc(limit=-4))
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    seconds = time.process_time() - start
+    if seconds > SLOW:
+        faults.append(f"took {seconds:.1f} s of CPU")
+    return Verdict(outcome, seconds, faults)
+
+
+def _check(given: Input, faults: list[str]) -> str:
+    text = Text(given.name, given.mutant.text)
+    return _resolved([text], given, faults)
+
+
+def _resolved(texts: Sequence[Text], given: Input, faults: list[str]) -> str:
+    told: list[Problem] = []
+    outcome = "loads"
+    try:
+        config = complete(draft(texts), (8, 8, 8, 1, 96, None)[len(given.mutant.text) % 6])
+        told = [*config.warnings, *unsupported(config)]
+        json.dumps([split.deepspeed_json(config), split.runner_flags(config), split.train_values(config)])
+        split.megatron_flags(config)
+    except Problems as stop:
+        told += stop.problems
+        outcome = "refused"
+    faults += wrong_words(told, texts[0], given.mutant.spot)
+    return outcome
+
+
+def _migrate(given: Input, faults: list[str]) -> str:
+    text = Text(given.name, given.mutant.text)
+    to = "neox-2021" if len(text.text) % 3 == 0 else "neox-2026"
+    try:
+        once = migrate([text], to)
+    except Problems as stop:
+        faults += wrong_words(stop.problems, text, given.mutant.spot)
+        return "refused"
+    faults += wrong_words(once.problems, text, given.mutant.spot)
+    try:
+        if migrate(once.texts, to).texts != once.texts:
+            faults.append("migrating twice changes something")
+    except Problems as stop:
+        faults.append(f"what was migrated is refused: {stop}")
+    return "migrates"
+
+
+def _others(given: Input, faults: list[str]) -> str:
+    text = Text(given.name, given.mutant.text)
+    try:
+        if given.name.endswith(".sh") or guessed(text) == "megatron":
+            result = megatron(text)
+        elif found := versions(blocks(text)):
+            result = deepspeed(chosen(found, 1, text.name), text.name)
+        else:
+            return "refused"
+        new = Text("new.yml", result.text)
+        told, outcome = result.problems, "migrates"
+        if wrong := draft([new]).problems:
+            faults.append(f"the new file is wrong: {render(wrong)}")
+    except Problems as stop:
+        told, outcome = stop.problems, "refused"
+    faults += wrong_words(told, text, None)
+    return outcome
+
+
+def _bytes(given: Input, faults: list[str]) -> str:
+    """As a file on disk, in which some bytes are others."""
+    chance = Random(given.mutant.text)
+    data = bytearray(given.mutant.text.encode("utf-8", "surrogatepass"))
+    for _ in range(chance.randrange(1, 6) if data else 0):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / given.name
+        path.write_bytes((b"\xef\xbb\xbf" if chance.random() < 0.2 else b"") + data)
+        try:
+            texts = read_files([path])
+        except Problems as stop:
+            faults += [f"no words: {problem}" for problem in stop.problems if not problem.what]
+            return "refused"
+    return _resolved(texts, given, faults)
+
+
+READERS: dict[str, Callable[[Input, list[str]], str]] = {
+    "check": _check,
+    "migrate": _migrate,
+    "others": _others,
+    "bytes": _bytes,
+}
+
+
+# -- the words and the places of an answer ---------------------------------------------------------------------------
+
+
+def wrong_words(problems: Sequence[Problem], text: Text, spot: Spot | None) -> list[str]:
+    """What is wrong with an answer in problems."""
+    drawn = render(problems)
+    faults = [f"unprintable: {drawn!r}"] if not drawn.replace("\n", "").isprintable() else []
+    lines = BREAKS[Path(text.name).suffix].split(text.text)
+    for problem in problems:
+        if not problem.what:
+            faults.append(f"a problem without words: {problem}")
+        for place in (problem.where, *problem.also):
+            if place and place.file == text.name and place.line and not _is_in(place, lines):
+                faults.append(f"no such place: {place} in {problem}")
+    if spot and not any(_points_at(problem, spot) for problem in problems):
+        faults.append(f"nothing points at line {spot.line}, column {spot.column}:\n{drawn}")
+    return faults
+
+
+def _is_in(place: Place, lines: Sequence[str]) -> bool:
+    if not lines:
+        return place.line == 1
+    if place.line > len(lines) or place.column < 1:
+        return False
+    return lines[place.line - 1] == place.text and place.column <= len(place.text) + 1
+
+
+def _points_at(problem: Problem, spot: Spot) -> bool:
+    places = (problem.where, *problem.also)
+    return any(p and p.line == spot.line and spot.column in (0, p.column) for p in places)
+
+
+def described(given: Input, verdict: Verdict) -> str:
+    """An input that did badly, to be read and to be repeated."""
+    head = f"{given.reader} after {given.mutant.kind}: {verdict.outcome}, {verdict.seconds:.2f} s of CPU"
+    return "\n".join([head, *(f"  {line}" for fault in verdict.faults for line in fault.splitlines()[:30])])

@@ -1,0 +1,32 @@
+"""A small part of the fuzz run, always the same; `python tests/fuzz --inputs 200000` is the whole of it."""
+
+from __future__ import annotations
+
+import pytest
+from judge import Input, described, judged, made
+from mutations import Mutant, Spot
+
+INPUTS = 2_000
+PARTS = 20
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_answer_is_in_order(part: int) -> None:
+    outcomes = set()
+    for number in range(part, INPUTS, PARTS):
+        given = made(0, number)
+        verdict = judged(given)
+        outcomes.add(verdict.outcome)
+        assert not verdict.faults, f"#{number} of seed 0: {described(given, verdict)}"
+    assert {"refused", "migrates"} <= outcomes
+
+
+def test_a_bad_answer_is_seen() -> None:
+    text = "num_layers: 4\nhiden_size: 64\n"
+    right, wrong = (Input(Mutant(text, "misspelt key", Spot(line, 1)), "check") for line in (2, 1))
+    assert judged(right).faults == []
+    assert "nothing points at line 1, column 1" in judged(wrong).faults[0]
+
+
+def test_an_input_is_made_again() -> None:
+    assert [made(7, number) for number in range(50)] == [made(7, number) for number in range(50)]
