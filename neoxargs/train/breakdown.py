@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from neoxargs.resolve.config import Config
@@ -28,6 +29,16 @@ def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
         _dump(engine)
     if pipelined and engine.flops_profiler_enabled():
         _print_profile(engine)
+    if pipelined and json.get("wall_clock_breakdown"):
+        engine._start_timers = lambda names: _start(engine, names)
+
+
+def _start(engine: Any, names: Sequence[str]) -> None:
+    """On all stages but the last, the pipeline engine has started the timers of the backward pass when it calls what
+    starts them again, and that fails."""
+    for name in names:
+        if not engine.timers(name).started_:
+            engine.timers(name).start()
 
 
 def _times(json: dict[str, Any]) -> bool:
