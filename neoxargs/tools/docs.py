@@ -135,7 +135,7 @@ def years(name: str) -> str:
     came, went = introduced(top), removed(top)
     if came or went:
         return " ".join(f"{word} {day}" for word, day in (("since", came), ("until", went)) if day)
-    parameter = REGISTRY.parameters.get(top)
+    parameter = None if top in plugins.DECLARED else REGISTRY.parameters.get(top)
     return "always" if top in DEEPSPEED or (parameter and knows(parameter)) else ""
 
 

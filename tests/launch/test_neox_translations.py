@@ -1,7 +1,7 @@
 """GPT-NeoX's own translations of its published configurations, and ours: the same but for what is listed here.
 
 The reference holds what GPT-NeoX (main branch of May 2026) told DeepSpeed, its launcher and every rank. Each
-difference has a row in `DIFFERENCES` and the same row in docs/migrating.md.
+difference has a row in `DIFFERENCES` and the same row in docs/from-gpt-neox.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from neoxargs.resolve.config import Config
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"
-MIGRATING = ROOT / "docs" / "migrating.md"
+MIGRATING = ROOT / "docs" / "from-gpt-neox.md"
 
 Receiver = Literal["DeepSpeed", "ranks", "launcher"]
 

@@ -1,4 +1,4 @@
-"""Where GPT-NeoX is silently wrong, one by one: what docs/migrating.md says deepy does, it does."""
+"""Where GPT-NeoX is silently wrong, one by one: what docs/from-gpt-neox.md says deepy does, it does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neoxargs.problems import Problems
 from neoxargs.registry.runner import Runner
 from neoxargs.resolve import Text, complete, draft
 
-MIGRATING = Path(__file__).parents[2] / "docs" / "migrating.md"
+MIGRATING = Path(__file__).parents[2] / "docs" / "from-gpt-neox.md"
 
 
 def refused(*texts: str) -> str:
