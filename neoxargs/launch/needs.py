@@ -1,24 +1,33 @@
-"""What our train.py needs from this machine before a run may start: files, checkpoints, a device for its precision."""
+"""What our train.py needs from this machine before a run may start: files, checkpoints, a compiler, a device."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from neoxargs.launch.devices import Device
 from neoxargs.launch.earlier import absent, overwritten
 from neoxargs.launch.files import missing_files, unnamed_files
 from neoxargs.launch.settle import Settled
 from neoxargs.problems import Problem
+from neoxargs.resolve.config import Config
 
 CPU = Path("/proc/cpuinfo")
 #: Instruction sets, as Linux names them, with one of which DeepSpeed computes fp16 on a CPU.
 FP16 = ("avx512_fp16", "avx_ne_convert")
 
+#: optimizer.type -> the op it runs on when its states stay on the device, and when they are offloaded to the CPU.
+#: (Adam on the device is PyTorch's own; Lion and Lamb are plain torch.)
+_OPS = {"adam": ("", "cpu_adam"), "adamw": ("", "cpu_adam"), "cpu_adam": ("cpu_adam", "cpu_adam"),
+        "adagrad": ("", "cpu_adagrad")}  # fmt: skip
+
 
 def files(settled: Settled) -> list[Problem]:
     """What is missing on this machine; another one may have it."""
     config = settled.config
-    return [*missing_files(config), *unnamed_files(config), *absent(config), *_precision(settled)]
+    here = [] if settled.resources.remote else [*_ops(settled), *_nvme(settled)]
+    return [*missing_files(config), *unnamed_files(config), *absent(config), *_precision(settled), *here]
 
 
 def all_needs(settled: Settled) -> list[Problem]:
@@ -33,6 +42,46 @@ def _precision(settled: Settled) -> Iterator[Problem]:
         section = " and fp16: {enabled: false}" if config.written("fp16.enabled") else ""
         hint = f"write precision: fp32 or bfloat16{section}"
         yield Problem("this machine's CPU does not compute in fp16", place, hint)
+
+
+def compiled_ops(config: Config, device: Device) -> list[str]:
+    """The C++ of DeepSpeed that training with this configuration loads."""
+    offload = config.offload_optimizer.device
+    on_device, on_cpu = _OPS.get((config.optimizer.type or "adam").lower(), ("", ""))
+    optimizer = on_cpu if offload in ("cpu", "nvme") and not config.optimizer_params.torch_adam else on_device
+    nvme = "async_io" if "nvme" in (offload, config.offload_param.device) else ""
+    exists = ("cpu_adam", "async_io") if device == "cpu" else (optimizer, nvme)
+    return [op for op in (optimizer, nvme) if op and op in exists]
+
+
+def _ops(settled: Settled) -> list[Problem]:
+    needed = compiled_ops(settled.config, settled.resources.device)
+    if not needed:
+        return []
+    from neoxargs.launch import ops  # processes, which a check that starts none need not import
+
+    return list(ops.missing(needed, os.environ))
+
+
+def _nvme(settled: Settled) -> Iterator[Problem]:
+    """Folders that ranks would fail to make, and what only a GPU can do."""
+    config = settled.config
+    for section, options in (("offload_param", config.offload_param), ("offload_optimizer", config.offload_optimizer)):
+        name = f"zero_optimization.{section}.nvme_path"
+        if options.device == "nvme" and options.nvme_path and (why := unwritable(Path(options.nvme_path))):
+            hint = "write a folder on the drive in which this user may write"
+            yield Problem(f"{name} ({options.nvme_path}): {why}", config.place(name), hint)
+    if config.aio.use_gds and settled.resources.device == "cpu":
+        what = "aio.use_gds moves data between drive and GPU, and the ranks run on CPUs"
+        yield Problem(what, config.place("aio.use_gds"), "leave use_gds out")
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written below a folder that is there or is still to be made; empty if something can."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        return f"{there} is a file"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"
 
 
 def _lacks_fp16() -> bool:

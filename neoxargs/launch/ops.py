@@ -7,39 +7,47 @@ file makes every later run wait for ever without a word.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from neoxargs.launch.devices import Device
 from neoxargs.problems import Problem, Problems
-from neoxargs.resolve.config import Config
 
-#: Compiling takes 30 to 90 s on the slowest machine measured; who waits longer than this waits for nothing.
+#: Compiling takes 30 s to 8 minutes on the slowest and busiest machine measured; who waits longer waits for nothing.
 TIME_LIMIT = 15 * 60
 #: A lock that no process on this machine holds may be held by another one that shares the home directory; a
 #: compilation there changes files in its folder at least this often.
 QUIET = 120
 
-#: optimizer.type -> the op it runs on when its states stay on the device, and when they are offloaded to the CPU.
-#: (Adam on the device is PyTorch's own; Lion and Lamb are plain torch.)
-_OPS = {"adam": ("", "cpu_adam"), "adamw": ("", "cpu_adam"), "cpu_adam": ("cpu_adam", "cpu_adam"),
-        "adagrad": ("", "cpu_adagrad")}  # fmt: skip
+#: How to do without an op.
+_WITHOUT = {
+    "cpu_adam": "optimizer: {params: {torch_adam: true}} uses PyTorch's Adam, which needs no compiler",
+    "cpu_adagrad": "zero_optimization: {offload_optimizer: {device: none}} needs no compiler",
+    "async_io": "zero_optimization: {offload_optimizer: {device: cpu}, offload_param: {device: cpu}} needs no libaio",
+}
+#: The smallest program that needs what an op needs, the flags to link it, and Debian's packages with all that.
+_TRIAL = "#include <Python.h>\nint main() { return 0; }\n", (), "g++ python3-dev"
+_NVME_TRIAL = (
+    f"{_TRIAL[0]}#include <libaio.h>\nint (*submit)(io_context_t, long, iocb **) = io_submit;\n",
+    ("-laio",),
+    f"{_TRIAL[2]} libaio-dev",
+)
 
 Say = Callable[[str], None]
 
 
-def needed(config: Config, device: Device) -> list[str]:
-    """The ops that training with this configuration loads."""
-    offload = config.offload_optimizer.device
-    on_device, on_cpu = _OPS.get((config.optimizer.type or "adam").lower(), ("", ""))
-    optimizer = on_cpu if offload in ("cpu", "nvme") and not config.optimizer_params.torch_adam else on_device
-    nvme = "async_io" if "nvme" in (offload, config.offload_param.device) else ""
-    exists = ("cpu_adam", "async_io") if device == "cpu" else (optimizer, nvme)
-    return [op for op in (optimizer, nvme) if op and op in exists]
+def missing(ops: list[str], environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Why ops that are not built cannot be: no compiler, no header files."""
+    for op in ops:
+        program, flags, packages = _NVME_TRIAL if op == "async_io" else _TRIAL
+        if not _is_built(op, environ) and (why := _refused(program, flags, environ)):
+            hint = f"on Debian and Ubuntu: apt install {packages}; {_WITHOUT[op]}"
+            yield Problem(f"DeepSpeed's {op} cannot be compiled on this machine: {why}", hint=hint)
 
 
 def prepare(ops: list[str], environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
@@ -55,7 +63,8 @@ def prepare(ops: list[str], environ: Mapping[str, str], say: Say, limit: float =
 
 def build(op: str, environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
     """Compile one op in a process of its own, which is stopped with all its compilers at the limit."""
-    say(f"compiling DeepSpeed's {op} for this machine, once (usually 30 to 90 s) ...")
+    usually = "a few minutes" if op == "async_io" else "30 to 90 s"
+    say(f"compiling DeepSpeed's {op} for this machine, once (usually {usually}) ...")
     begin = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "neoxargs.train.ops", op], env=dict(environ), stdin=subprocess.DEVNULL,
@@ -66,11 +75,11 @@ def build(op: str, environ: Mapping[str, str], say: Say, limit: float = TIME_LIM
     except BaseException as stop:
         _stop(process, environ, op)
         if isinstance(stop, subprocess.TimeoutExpired):
-            raise _failure(f"compiling DeepSpeed's {op} took more than {limit:.0f} s and was stopped") from None
+            raise _failure(op, f"compiling DeepSpeed's {op} took more than {limit:.0f} s and was stopped") from None
         raise
     if process.returncode:
         tail = "\n".join(output.strip().splitlines()[-15:])
-        raise _failure(f"DeepSpeed's {op} does not compile here:\n{tail}")
+        raise _failure(op, f"DeepSpeed's {op} does not compile here:\n{tail}")
     say(f"compiled {op} in {time.monotonic() - begin:.0f} s")
 
 
@@ -127,6 +136,21 @@ def _is_built(op: str, environ: Mapping[str, str]) -> bool:
     return any(folder.name == op and (folder / f"{op}.so").exists() for folder in _builds(environ))
 
 
+def _refused(program: str, flags: Iterable[str], environ: Mapping[str, str]) -> str:
+    """The compiler's first complaint about a program; empty if there is none."""
+    compiler = environ.get("CXX", "c++")
+    words = [*shlex.split(compiler), "-x", "c++", "-", f"-I{sysconfig.get_path('include')}", "-o", os.devnull]
+    words += [*shlex.split(environ.get("CFLAGS", "")), *shlex.split(environ.get("LDFLAGS", "")), *flags]
+    try:
+        done = subprocess.run(words, input=program, env=dict(environ), capture_output=True, text=True, timeout=60)
+    except OSError:
+        return f"there is no compiler {compiler}"
+    except subprocess.TimeoutExpired:
+        return ""  # the build has a limit of its own
+    told = [line for line in done.stderr.splitlines() if "error" in line or "cannot find" in line]
+    return (told or [f"{compiler} fails"])[0].strip() if done.returncode else ""
+
+
 def _stop(process: subprocess.Popen[str], environ: Mapping[str, str], op: str) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
@@ -135,6 +159,5 @@ def _stop(process: subprocess.Popen[str], environ: Mapping[str, str], op: str) -
             (folder / "lock").unlink(missing_ok=True)
 
 
-def _failure(what: str) -> Problems:
-    hint = "optimizer: {params: {torch_adam: true}} uses PyTorch's Adam, which needs no compiler"
-    return Problems([Problem(what, hint=hint)])
+def _failure(op: str, what: str) -> Problems:
+    return Problems([Problem(what, hint=_WITHOUT[op])])

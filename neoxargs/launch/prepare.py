@@ -11,6 +11,7 @@ from pathlib import Path
 
 from neoxargs.launch import ops
 from neoxargs.launch.hosts import Resources
+from neoxargs.launch.needs import compiled_ops
 from neoxargs.launch.ops import Say
 from neoxargs.registry import ABSENT
 from neoxargs.resolve import Text
@@ -26,7 +27,7 @@ RECORD = "config.json"
 def compile_ops(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> None:
     """What every rank would compile at once otherwise; other machines do it themselves."""
     if not resources.remote:
-        ops.prepare(ops.needed(config, resources.device), environ, say)
+        ops.prepare(compiled_ops(config, resources.device), environ, say)
 
 
 def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:

@@ -113,7 +113,9 @@ class Checkpoints:
             same = _everywhere(inventory.is_here(self.engine, found), self.process)
             # Without the optimizer DeepSpeed would gather all of a model whose weights ZeRO-3 has divided.
             whole = everything or not self.engine.zero_optimization_partition_weights()
-            if same and whole:
+            # Of a state on NVMe it would lose Adam's count of steps, and what is too small to be swapped.
+            on_nvme = self.engine.zero_nvme_offload_optimizer()
+            if same and whole and not on_nvme:
                 state = self._load_engine(found, everything)
             else:
                 state = relayout.load(self.engine, found, inventories, everything)

@@ -21,7 +21,8 @@ Inventory = dict[str, Any]
 def inventory(engine: Any) -> Inventory | None:
     """What this rank's optimizer file and the files of its weights hold; None where that is not known.
 
-    kind, pieces: as in Shares. weights: name -> its file, its key there, the slice's shape and its Cut.
+    kind, pieces: as in Shares. weights: name -> its file, its key there, the slice's shape and its Cut. swapped:
+    tensors that are not in the optimizer file but were on NVMe -> their file; `exp_avg-` and so on before its name.
     """
     mine = shares(engine)
     if mine is None:
@@ -34,6 +35,7 @@ def inventory(engine: Any) -> Inventory | None:
         "optimizer": Path(engine._get_zero_ckpt_name("", "")).name if mine.kind.startswith("zero") else states,
         "weights": _weights(engine.module, states),
         "pieces": [list(piece) for piece in mine.pieces],
+        **({"swapped": _swapped(engine)} if engine.zero_nvme_offload_optimizer() else {}),
     }
 
 
@@ -56,6 +58,16 @@ def is_here(engine: Any, folder: Path) -> bool:
         return False
     theirs = json.loads((folder / _file(ours)).read_text(encoding="utf-8"))
     return bool(theirs == {**json.loads(json.dumps(ours)), "complete": theirs["complete"]})
+
+
+def _swapped(engine: Any) -> dict[str, str]:
+    """DeepSpeed copies the files of the drive into the checkpoint as they are."""
+    zero, folder = engine.optimizer, f"offloaded_tensors/rank{engine.global_rank:02d}"
+    return {
+        str(number): f"{folder}/{tensor.ds_id}.tensor.swp"
+        for number, tensor in enumerate(zero.fp32_partitioned_groups_flat)
+        if zero._swappable_optimizer_subgroup(number)
+    }
 
 
 def _file(found: Inventory) -> str:

@@ -58,7 +58,7 @@ def _decays(name: str, parameter: nn.Parameter) -> bool:
 
 
 def _in_host_memory(config: Config) -> bool:
-    return config.offload_optimizer.device == "cpu" and not config.optimizer_params.torch_adam
+    return config.offload_optimizer.device in ("cpu", "nvme") and not config.optimizer_params.torch_adam
 
 
 def _adam(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:

@@ -7,6 +7,7 @@ all layouts (fp32 weights, Adam's moments, the schedule, the sample's number) co
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +36,41 @@ def load(engine: Any, folder: Path, inventories: list[Inventory], everything: bo
     mine = shares(engine)
     _refuse(engine, saved, mine, everything)
     assert mine is not None
-    partitioned = mine.kind == "zero3"
-    if partitioned:
-        engine.optimizer.checkpoint_event_prologue()
+    weights = named(engine.module)
     with torch.no_grad():
-        for name, weight in named(engine.module).items():
-            pieces = [piece for piece in mine.pieces if piece.name == name]
-            _Loader(saved, mine, weight, pieces).load(name, everything)
-    if partitioned:
-        engine.optimizer.checkpoint_event_epilogue()
+        if mine.kind == "zero3":
+            _fill_shares(engine.optimizer, weights, saved, mine, everything)
+        else:
+            for name, weight in weights.items():
+                pieces = [piece for piece in mine.pieces if piece.name == name]
+                _Loader(saved, mine, weight, pieces).load(name, everything)
     if everything:
         _continue(engine, saved, mine)
     return saved.common
+
+
+def _fill_shares(zero: Any, weights: dict[str, nn.Parameter], saved: Saved, mine: Shares, everything: bool) -> None:
+    """ZeRO-3, whose shares in fp32 say what the weights are; one group of them at a time need be in memory."""
+    zero.checkpoint_event_prologue()
+    for group in range(len(mine.tensors)):
+        pieces = [piece for piece in mine.pieces if piece.tensor == group]
+        with _in_memory(zero, group):
+            for name in dict.fromkeys(piece.name for piece in pieces):
+                parts = [piece for piece in pieces if piece.name == name]
+                _Loader(saved, mine, weights[name], parts).load(name, everything)
+    zero.checkpoint_event_epilogue()
+
+
+@contextmanager
+def _in_memory(zero: Any, group: int) -> Iterator[None]:
+    """Within this a group's weights and states may be changed, wherever they are kept."""
+    on_nvme = zero._swappable_optimizer_subgroup(group)
+    if on_nvme:
+        zero._optimizer_states_and_gradient_swap_in(group)
+    yield
+    zero._reassign_or_swap_out_partitioned_parameters(group)
+    if on_nvme:
+        zero._optimizer_states_and_gradient_swap_out(group)
 
 
 class _Loader:
@@ -59,7 +83,8 @@ class _Loader:
 
     def load(self, name: str, everything: bool) -> None:
         slice_ = self._slice(name, self.saved.whole(name, master=everything))
-        self._fill(slice_)
+        if self.shares.kind != "zero3":
+            self.weight.data.copy_(slice_)
         for piece in self.pieces:
             _span(self.shares.tensors[piece.tensor].data, piece).copy_(_part(slice_, piece))
         if everything and self.pieces:
@@ -94,14 +119,6 @@ class _Loader:
             raise Problems([Problem(what)])
         return share(whole, self.cut) if self.cut else whole
 
-    def _fill(self, slice_: Tensor) -> None:
-        weight: Any = self.weight
-        if not hasattr(weight, "ds_tensor"):
-            weight.data.copy_(slice_)
-            return
-        for piece in self.pieces:
-            weight.ds_tensor.data[: piece.length].copy_(_part(slice_, piece))
-
 
 def _span(tensor: Tensor, piece: Piece) -> Tensor:
     return tensor.view(-1)[piece.start : piece.start + piece.length]
@@ -127,9 +144,9 @@ def _refuse(engine: Any, saved: Saved, mine: Shares | None, everything: bool) ->
 
 def _problems(engine: Any, saved: Saved, mine: Shares | None, everything: bool) -> Iterator[Problem]:
     here = f"load ({saved.folder})"
-    if mine is None or engine.zero_nvme_offload_optimizer():
+    if mine is None:
         kind = type(engine.optimizer).__name__
-        yield Problem(f"{here}: it has another layout, and DeepSpeed's {kind} takes only its own (or keeps it on NVMe)")
+        yield Problem(f"{here}: it has another layout, and DeepSpeed's {kind} takes only its own")
     if everything and not saved.complete:
         hint = "no_load_optim: true starts with a fresh one"
         yield Problem(f"{here}: it was written without the optimizer's state (no_save_optim)", hint=hint)

@@ -12,7 +12,7 @@ from neoxargs.launch.encode import RankArguments, parse_rank_arguments
 from neoxargs.launch.split import train_values
 from neoxargs.launch.summary import described
 from neoxargs.resolve.config import Config
-from neoxargs.train import checkpoint, engine, mesh, mpi, report, setup
+from neoxargs.train import checkpoint, engine, mesh, mpi, ops, report, setup
 from neoxargs.train.data.build import summary_of
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader
@@ -46,6 +46,7 @@ def train(arguments: RankArguments) -> None:
     config = arguments.config
     mpi.join(config)
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
+    ops.ready_for_nvme(config)
     here = mesh.mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     vocabulary = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)

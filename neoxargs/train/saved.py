@@ -102,10 +102,17 @@ class Saved:
         return slice_
 
     def _tensor(self, inventory: Inventory, piece: Piece, state: str) -> Tensor:
+        if swapped := inventory.get("swapped", {}).get(str(piece.tensor)):
+            return self._swapped(Path(swapped), piece, state)
         optim = self.optim(inventory)
         flat = (optim.state[piece.tensor][state] if state else optim.weights[piece.tensor]).detach().flatten()
         if flat.numel() < piece.start + piece.length:
             raise cannot_divide(self.folder, state)
+        return flat[piece.start : piece.start + piece.length]
+
+    def _swapped(self, file: Path, piece: Piece, state: str) -> Tensor:
+        path = self.folder / file.with_name(f"{state}-{file.name}" if state else file.name)
+        flat = torch.from_file(str(path), size=path.stat().st_size // 4, dtype=torch.float32)
         return flat[piece.start : piece.start + piece.length]
 
     def _file(self, name: str) -> Any:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed
 
 from neoxargs.problems import Problem, Problems
-from neoxargs.train import corrections
+from neoxargs.train import corrections, ops
 
 #: A collective that waits longer than this fails instead of hanging for ever when another rank has died.
 TIMEOUT = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "30")))
@@ -58,6 +58,7 @@ def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
     """Join the run. `backend` is `distributed_backend`: nccl means gloo where there is no GPU."""
     for message in DEEPSPEEDS_OWN:
         warnings.filterwarnings("ignore", message=message)
+    ops.find_ninja()
     _only_process_by_default()
     rank = int(os.environ["RANK"])
     local = int(os.environ["LOCAL_RANK"]) if local_rank is None else local_rank

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch import ops
+from neoxargs.launch import needs, ops
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config, Source, Value
 
@@ -36,7 +36,32 @@ def config(**values: object) -> Config:
     ],
 )
 def test_what_a_configuration_needs(values, device, expected):
-    assert ops.needed(config(**values), device) == expected
+    assert needs.compiled_ops(config(**values), device) == expected
+
+
+def test_a_compiler_that_is_not_there_is_told_with_what_to_install(tmp_path):
+    environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "CXX": "no-compiler"}
+    adam, io = ops.missing(["cpu_adam", "async_io"], environ)
+    assert adam.what == "DeepSpeed's cpu_adam cannot be compiled on this machine: there is no compiler no-compiler"
+    assert adam.hint.startswith("on Debian and Ubuntu: apt install g++ python3-dev; optimizer: {params: {torch_adam")
+    assert "apt install g++ python3-dev libaio-dev" in io.hint and "device: cpu" in io.hint
+
+
+def test_headers_that_are_not_there_are_told_in_the_compilers_words(tmp_path, monkeypatch):
+    compiler = tmp_path / "c++"  # as g++ speaks where libaio-dev is not installed
+    compiler.write_text(
+        "#!/bin/sh\ngrep -q libaio.h || exit 0\n"
+        "echo 'In file included from x:' >&2\necho '<stdin>:3:10: fatal error: libaio.h: No such file' >&2\nexit 1\n"
+    )
+    compiler.chmod(0o755)
+    environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "CXX": str(compiler)}
+    (io,) = ops.missing(["cpu_adam", "async_io"], environ)
+    assert io.what.endswith("this machine: <stdin>:3:10: fatal error: libaio.h: No such file")
+
+
+def test_what_is_built_needs_no_compiler(cache):
+    environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(cache), "CXX": "no-compiler"}
+    assert list(ops.missing(["cpu_adam"], environ)) == []
 
 
 @pytest.fixture
@@ -147,5 +172,5 @@ def test_a_build_is_stopped_at_the_limit_and_leaves_no_lock(cache, builder):
 def test_every_op_is_one_that_deepspeed_has():
     builders = pytest.importorskip("deepspeed.ops.op_builder").__path__[0]
     sources = "".join(path.read_text() for path in Path(builders).rglob("*.py"))
-    for op in {op for pair in ops._OPS.values() for op in pair if op} | {"async_io"}:
+    for op in {op for pair in needs._OPS.values() for op in pair if op} | {"async_io"}:
         assert f'NAME = "{op}"' in sources, op
