@@ -17,7 +17,7 @@ from neoxargs.resolve.nodes import Entry, Mapping, Node, Scalar, Sequence, read_
 from neoxargs.resolve.syntax import worded
 
 DEPTH = 32
-NODES = 200_000
+REPEATED = 200_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: What ends a line for YAML; Python's splitlines() knows more.
 LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -53,7 +53,7 @@ class _Composer:
         self.problems: list[Problem] = []
         self.anchors: dict[str, tuple[Node, int]] = {}
         self.open: set[str] = set()
-        self.count = 0
+        self.count = self.repeated = 0
 
     def compose(self) -> tuple[Node | None, list[Problem]]:
         try:
@@ -90,7 +90,7 @@ class _Composer:
     def node(self, event: Any, depth: int) -> Node:
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
-        self.counted(1, event)
+        self.count += 1
         if event.tag is not None:
             what = f"a type tag (`{_written_tag(event.tag)}`) is not allowed here"
             self.problems.append(Problem(what, self.at(event), "write the plain value; quotes make it text"))
@@ -166,14 +166,12 @@ class _Composer:
             hint = f"mark the value with `&{name}` further up, or put `*{name}` in quotes if it is text"
             raise Problems([Problem(f"`*{name}` repeats a value that no `&{name}` marks before it", where, hint)])
         node, size = self.anchors[name]
-        self.counted(size, event)
-        return node
-
-    def counted(self, size: int, event: Any) -> None:
         self.count += size
-        if self.count > NODES:
-            what = f"with its `*aliases` written out, this file has more than {NODES} values"
-            raise Problems([Problem(what, self.at(event), "a configuration has some hundred")])
+        self.repeated += size
+        if self.repeated > REPEATED:
+            what = f"with this, `*aliases` repeat more than {REPEATED} values"
+            raise Problems([Problem(what, where, "a configuration has some hundred")])
+        return node
 
     def at(self, event: Any, last: Any = None) -> Place:
         start, end = event.start_mark, (last or event).end_mark

@@ -26,8 +26,8 @@ ELSEWHERE = {
     "mlp_bias": "use_bias_in_mlp", "initializer_range": "init_method_std", "n_positions": "max_position_embeddings",
     "adam_epsilon": "optimizer.params.eps", "optim": "optimizer.type", "num_train_epochs": "train_epochs",
     "n_epochs": "train_epochs", "epochs": "train_epochs", "per_device_eval_batch_size":
-    "train_micro_batch_size_per_gpu", "eval_batch_size": "train_micro_batch_size_per_gpu", "deepspeed_config":
-    "zero_optimization.stage", "resume_from_checkpoint": "load", "save_total_limit": "keep_last_n_checkpoints",
+    "train_micro_batch_size_per_gpu", "eval_batch_size": "train_micro_batch_size_per_gpu", "resume_from_checkpoint":
+    "load", "save_total_limit": "keep_last_n_checkpoints",
     "dataloader_num_workers": "num_workers", "mixed_precision": "precision",
     "num_processes": "num_gpus", "num_machines": "num_nodes", "main_process_port": "master_port",
     "main_process_ip": "master_addr", "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
@@ -70,4 +70,6 @@ def said_elsewhere(name: str, value: Any) -> str:
     """What to write for a value that does not fit, where people are known to write it."""
     if name == "warmup" and isinstance(value, int | float) and value > 1:
         return f"it is a share of the iterations, not their number: write {value} divided by train_iters"
+    if name == "deepspeed" and isinstance(value, str):
+        return f"it is a switch here; `deepy migrate {value}` makes a YAML of the file, to be named beside this one"
     return next((hint for (known, said), hint in VALUES.items() if (known, said) == (name, value)), "")

@@ -18,7 +18,7 @@ from neoxargs.resolve.syntax import looked_at
 __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_files"]
 
 SUFFIXES = ("", ".yml", ".yaml", ".json")
-LIMIT = 1_000_000  # bytes; the longest published configuration has 6 thousand
+LIMIT = 16_000_000  # bytes; the longest published configuration has 6 thousand
 EXAMPLE = "a configuration is lines like `num_layers: 12`"
 
 
@@ -109,8 +109,12 @@ def _read(path: str) -> bytes:
             data = file.read(LIMIT + 1)
             if len(data) > LIMIT:
                 size = os.fstat(file.fileno()).st_size
-                big = f"{size / 1e6:.1f} MB" if size > LIMIT else "more than 1 MB"
-                _stop(path, f"this file has {big}; a configuration has at most 1 MB", "is it data? then name it there")
+                big = f"{size / 1e6:.1f} MB" if size > LIMIT else f"more than {LIMIT / 1e6:.0f} MB"
+                _stop(
+                    path,
+                    f"this file has {big}; a configuration has at most {LIMIT / 1e6:.0f} MB",
+                    "is it data? then name it there",
+                )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         _stop(path, f"this file cannot be read: {reason}")

@@ -19,8 +19,10 @@ from neoxargs.resolve.dialect import Dialect, inferred, named
 from neoxargs.resolve.foreign import said_elsewhere
 from neoxargs.resolve.load import mapping
 from neoxargs.resolve.nodes import Entry, Mapping, Node, Scalar, shown
-from neoxargs.resolve.unknown import unknown
+from neoxargs.resolve.unknown import stranger, unknown
 
+#: Of more unknown keys than this nobody wants to know what each was meant for, and finding it takes a while.
+STRANGERS = 200
 G = TypeVar("G", bound=Group)
 
 
@@ -99,6 +101,7 @@ class _Layer:
     first: dict[str, Place] = field(default_factory=dict)
     spelled: dict[str, Place] = field(default_factory=dict)
     readable: bool = True
+    strangers: int = 0
 
     def text(self, text: Text) -> None:
         node, problems = compose(text)
@@ -150,6 +153,10 @@ class _Layer:
         elif name in REGISTRY.sections:
             self.section(name, entry, seen)
         else:
+            self.strangers += 1
+            if self.strangers > STRANGERS:
+                self.problems.append(stranger(name, entry.place, entry.key, isinstance(entry.value, Mapping)))
+                return
             problem, meant = unknown(name, entry.place, entry.key, isinstance(entry.value, Mapping))
             self.unknown(problem, *meant)
 
@@ -179,7 +186,8 @@ class _Layer:
         try:
             value = conform(node, parameter.type)
         except Mismatch as bad:
-            where = bad.node.place if bad.node.place.text.strip() else entry.place
+            there = bad.node.place
+            where = entry.place if not there.text or there.text.isspace() else there
             hint = said_elsewhere(name, node.plain()) if isinstance(node, Scalar) else ""
             self.unknown(Problem(bad.sentence(name), where, hint or bad.hint), name)
             return

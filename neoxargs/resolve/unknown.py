@@ -21,10 +21,7 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
     name: dotted and spelt with `_`; written: the key as the user has it.
     """
     section, _, word = name.rpartition(".")
-    key = written if re.fullmatch(r"[\w.-]+", written) else json.dumps(written, ensure_ascii=False)
-    what = f"{key} is not a {'section' if is_section else 'parameter'}"
-    if section in REGISTRY.sections:
-        what = f"{section} has no key {key.rpartition('.')[2]}"
+    what = stranger(name, where, written, is_section).what
     if slip := _slip(written):
         return Problem(what, where, slip), [name for name in [_clean(name)] if REGISTRY.find(name)]
     if not section and (hint := _another_programs(word)):
@@ -43,6 +40,18 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
     everywhere = {full.rpartition(".")[2]: full for full in [*REGISTRY.sections, *REGISTRY.parameters]}
     found = [everywhere[key] for key in _alike(word, everywhere, 0.85)]
     return Problem(what, where, _moved(found, where) if found else _legal(section)), found
+
+
+def stranger(name: str, where: Place, written: str, is_section: bool = False) -> Problem:
+    """The same, without a thought about what was meant."""
+    section, key = name.rpartition(".")[0], _shown(written)
+    if section in REGISTRY.sections:
+        return Problem(f"{section} has no key {key.rpartition('.')[2]}", where)
+    return Problem(f"{key} is not a {'section' if is_section else 'parameter'}", where)
+
+
+def _shown(written: str) -> str:
+    return written if re.fullmatch(r"[\w.-]+", written) else json.dumps(written, ensure_ascii=False)
 
 
 def _slip(written: str) -> str:

@@ -73,7 +73,7 @@ FILES = [
     found("a directory instead of a file", "configs"),
     found("the same file twice", "my.yml", "my"),
     found("a name with a NUL in it", "m\0y"),
-    whole("10 MB", b"# " + b"x" * 10_000_000),
+    whole("20 MB", b"# " + b"x" * 20_000_000),
     whole("binary", b"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00"),
     whole("NUL bytes in text", b"num_layers: 4\x00\n"),
     whole("UTF-16", "num_layers: 4\n".encode("utf-16")),

@@ -29,7 +29,7 @@ NO_LINE = (
     "a directory instead of a file",
     "the same file twice",
     "a name with a NUL in it",
-    "10 MB",
+    "20 MB",
     "binary",
     "NUL bytes in text",
     "UTF-16",

@@ -18,13 +18,18 @@ from neoxargs.resolve import Text
 from neoxargs.resolve.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 
 DEPTH = 32
+#: No document of configurations to choose from has as many.
+MOST = 100
 _BEGIN = re.compile(r"^[ \t]*(?:[\w.]+[ \t]*=[ \t]*)?(\{)", re.M)
 _STRING = re.compile(r"""[rRuU]?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
 _BARE = re.compile(r"[^\s,:\[\](){}\"'#]+")
 _LINE_BREAK = re.compile("\r\n|\n|\r")
+_WORD = re.compile(r"[\w./-]+")
+_PLAIN = "write the number itself, or put text in quotes; names and sums are not computed"
 _SPACE = re.compile(r"\s+")
 _COMMENT = re.compile(r"(?:#|//)([^\n]*)|/\*(.*?)\*/", re.S)
-_SETTING = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)=(\S+)[ \t]*$")
+_SETTING = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)=(\S+)[ \t]*$", re.M)
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}\s]*))?\})")
 
 
 @dataclass
@@ -41,37 +46,49 @@ class Block:
 
 def blocks(text: Text) -> list[Block]:
     """Every `{ }` that begins a line (perhaps after `name =`); raises Problems where one cannot be read."""
-    found, at = [], 0
-    while begin := _BEGIN.search(text.text, at):
-        reader = _Reader(text, begin.start(1))
-        node = reader.value(0)
-        assert isinstance(node, Mapping)
-        found.append(Block(node, _settings(text, node.place.line), reader.comments, reader.warnings))
-        at = reader.at
-    return found
-
-
-def _settings(text: Text, line: int) -> dict[str, tuple[str, Place]]:
-    """The `NAME=VALUE` lines directly above a line, blank ones between them left aside."""
-    found = {}
-    lines = _LINE_BREAK.split(text.text)
-    for number in range(line - 1, 0, -1):
-        content = lines[number - 1]
-        if match := _SETTING.match(content):
-            place = Place(text.name, number, match.start(1) + 1, content, len(match[1]))
-            found[match[1]] = (match[2].strip("\"'"), place)
-        elif content.strip() and not content.strip().startswith("`"):
-            break
+    reader, found = _Reader(text), list[Block]()
+    while begin := _BEGIN.search(text.text, reader.at):
+        if len(found) == MOST:
+            what = f"this file has more than {MOST} configurations in it"
+            raise Problems(
+                [Problem(what, reader.place(begin.start(1)), "put those that are meant into a file of their own")]
+            )
+        found.append(reader.block(begin.start(1)))
     return found
 
 
 class _Reader:
-    def __init__(self, text: Text, at: int) -> None:
-        self.name, self.text, self.at = text.name, text.text, at
+    def __init__(self, text: Text) -> None:
+        self.name, self.text, self.at = text.name, text.text, 0
         self.lines = _LINE_BREAK.split(text.text)
         self.starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text.text))]
+        self.variables: dict[str, str] = {}
         self.comments: dict[int, tuple[str, bool]] = {}
         self.warnings: list[Problem] = []
+        self.wrong: list[Problem] = []
+
+    def block(self, begin: int) -> Block:
+        """The configuration that begins with the `{` at this point."""
+        for setting in _SETTING.finditer(self.text, self.at, begin):
+            self.variables[setting[1]] = setting[2].strip("\"'")
+        self.at, self.comments, self.warnings, self.wrong = begin, {}, [], []
+        node = self.value(0)
+        assert isinstance(node, Mapping)
+        if self.wrong:
+            raise Problems([*self.wrong, *self.warnings])
+        return Block(node, self.settings(node.place.line), self.comments, self.warnings)
+
+    def settings(self, line: int) -> dict[str, tuple[str, Place]]:
+        """The `NAME=VALUE` lines directly above a line, blank ones between them left aside."""
+        found = {}
+        for number in range(line - 1, 0, -1):
+            content = self.lines[number - 1]
+            if match := _SETTING.match(content):
+                place = Place(self.name, number, match.start(1) + 1, content, len(match[1]))
+                found[match[1]] = (match[2].strip("\"'"), place)
+            elif content.strip() and not content.strip().startswith("`"):
+                break
+        return found
 
     def value(self, depth: int) -> Node:
         self.skip()
@@ -127,7 +144,8 @@ class _Reader:
         if sign == ",":
             self.at += 1
         elif sign and sign != closing and sign not in "\"'":
-            self.stop(f"a `,` or the closing `{closing}` is missing before this", self.at)
+            hint = _PLAIN if sign in "*+-/" else ""
+            self.stop(f"a `,` or the closing `{closing}` is missing before this", self.at, hint)
         elif sign and sign != closing:
             what = "a `,` is missing before this; it is read as if it were there"
             self.warnings.append(Problem(what, self.place(self.at), severity="warning"))
@@ -141,15 +159,26 @@ class _Reader:
         return Scalar(value, str(value), True, self.place(match.start(), len(match[0])))
 
     def bare(self) -> Scalar:
+        if match := _VARIABLE.match(self.text, self.at):
+            return self.variable(match)
         match = _BARE.match(self.text, self.at)
         if not match:
             self.stop("a value is missing before this", self.at)
-        value = read_plain(match[0])
-        if isinstance(value, str):
-            hint = "write the number itself, or put text in quotes; names and sums are not computed"
-            self.stop(f"`{match[0]}` is no value", match.start(), hint)
-        self.at = match.end()
-        return Scalar(value, match[0], False, self.place(match.start(), len(match[0])))
+        return self.read(match, match[0])
+
+    def variable(self, match: re.Match[str]) -> Scalar:
+        """What the script around sets a variable to, the last time before this."""
+        name, otherwise = match[1] or match[2], match[3]
+        return self.read(match, self.variables.get(name, otherwise or match[0]))
+
+    def read(self, match: re.Match[str], text: str) -> Scalar:
+        self.at, place = match.end(), self.place(match.start(), len(match[0]))
+        value = read_plain(text)
+        if isinstance(value, str) and not (match.re is _VARIABLE and _WORD.fullmatch(text)):
+            is_filled_in = text.startswith("$") or re.fullmatch(r"[A-Z][A-Z0-9_]+", text)
+            hint = "a script fills this in; write the value itself" if is_filled_in else _PLAIN
+            self.wrong.append(Problem(f"`{match[0]}` is no value", place, hint))
+        return Scalar(value, text, False, place)
 
     def skip(self) -> None:
         """Over spaces and comments, which are remembered."""
@@ -167,7 +196,8 @@ class _Reader:
         return Place(self.name, line, at - self.starts[line - 1] + 1, text, width)
 
     def stop(self, what: str, at: int, hint: str = "") -> NoReturn:
-        raise Problems([Problem(what, self.place(min(at, len(self.text) - 1)), hint), *self.warnings])
+        here = Problem(what, self.place(min(at, len(self.text) - 1)), hint)
+        raise Problems([*self.wrong, here, *self.warnings])
 
 
 def leaves(tree: Mapping, path: str = "") -> Iterator[tuple[str, Entry]]:
