@@ -23,6 +23,8 @@ python deepy.py plan FILE ...                                              ranks
 python deepy.py explain KEY [FILE ...]                                     what a parameter means
 python deepy.py migrate SOURCE ...                                         older files, as YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                       text to token files
+python deepy.py export FILE ... --to FOLDER                                a Hugging Face folder
+python deepy.py import FOLDER --to FOLDER                                  from such a folder
 python deepy.py docs [--check]                                             regenerate docs/
 
 examples:
@@ -143,7 +145,17 @@ def migrate(words: list[str]) -> int:
 
 def data(words: list[str]) -> int:
     """`deepy data TEXT ...`: the arguments are those of the builder, which needs torch's neighbours."""
-    os.execve(sys.executable, [sys.executable, "-m", "neoxargs.train.data.build", *words[1:]], _importable())
+    _run("neoxargs.train.data.build", words)
+
+
+def export(words: list[str]) -> int:
+    """`deepy export FILE ... --to FOLDER`: a checkpoint as a Hugging Face folder."""
+    _run("neoxargs.train.huggingface.exporting", words)
+
+
+def import_(words: list[str]) -> int:
+    """`deepy import FOLDER --to FOLDER`: a Hugging Face folder as a YAML and a checkpoint."""
+    _run("neoxargs.train.huggingface.importing", words)
 
 
 def docs(words: list[str]) -> int:
@@ -170,6 +182,8 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "explain": explain,
     "migrate": migrate,
     "data": data,
+    "export": export,
+    "import": import_,
     "docs": docs,
 }
 #: What is launched and not a verb.
@@ -237,6 +251,11 @@ def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
     return int(text)
+
+
+def _run(module: str, words: list[str]) -> NoReturn:
+    """A verb that needs torch, in its place."""
+    os.execve(sys.executable, [sys.executable, "-m", module, *words[1:]], _importable())
 
 
 def _importable() -> dict[str, str]:

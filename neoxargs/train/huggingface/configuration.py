@@ -1,0 +1,110 @@
+"""A config.json as parameters of ours, with everything in it that no parameter can say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from neoxargs.problems import Place, Problem, Problems, listed
+from neoxargs.resolve.load import parse, read_files
+from neoxargs.resolve.nodes import Mapping, Node
+from neoxargs.resolve.rules.spellings import shown
+from neoxargs.train.huggingface import FAMILIES
+from neoxargs.train.huggingface.family import Family, Fixed
+
+#: Where transformers 4 kept what is `rope_parameters` now.
+BEFORE = {"rope_parameters": "rope_scaling", "rope_type": "type"}
+
+
+class Read(NamedTuple):
+    """A model of theirs, described as one of ours."""
+
+    family: Family
+    values: dict[str, Any]
+    vocabulary: int
+
+
+class _Found(NamedTuple):
+    value: Any
+    place: Place | None = None
+
+
+def read(folder: Path) -> Read:
+    """Raises Problems with all that cannot be expressed, each with its place."""
+    tree = parse(read_files([folder / "config.json"])[0])
+    family = _family(tree)
+    values, problems = dict(family.always), list(_fixed(tree, family))
+    for row in family.settings:
+        found = _first(tree, row.key, *row.also) or _Found(row.default)
+        ours = row.back(found.value)
+        if ours is None:
+            problems.append(_inexpressible(row.key, found))
+            continue
+        for name, value in ours.items():
+            if values.setdefault(name, value) != value:
+                what = f"{row.key} ({shown(found.value)}) and another key are both {name}, which is {values[name]}"
+                problems.append(Problem(what, found.place))
+    problems += _head_width(tree, values)
+    vocabulary = _first(tree, "vocab_size")
+    if vocabulary is None:
+        problems.append(Problem("config.json has no vocab_size", tree.place))
+    if problems or vocabulary is None:
+        raise Problems(problems)
+    return Read(family, values, vocabulary.value)
+
+
+def _family(tree: Mapping) -> Family:
+    named, kind = _first(tree, "architectures"), _first(tree, "model_type")
+    wanted = named.value[0] if named and named.value else None
+    for family in FAMILIES.values():
+        if wanted == family.architecture or (wanted is None and kind and kind.value == family.model_type):
+            return family
+    found = named or kind or _Found(None, tree.place)
+    what = f"architectures ({shown(found.value)}) is none that can be expressed here"
+    raise Problems([Problem(what, found.place, f"{listed(FAMILIES, 'and')} are")])
+
+
+def _fixed(tree: Mapping, family: Family) -> Iterator[Problem]:
+    for row in family.fixed:
+        found = _first(tree, row.key)
+        if found and found.value not in (None, *row.values):
+            yield _inexpressible(row.key, found, row)
+
+
+def _inexpressible(key: str, found: _Found, row: Fixed | None = None) -> Problem:
+    what = f"{key} ({shown(found.value)}) cannot be expressed here"
+    hint = f"only {listed([shown(value) for value in row.values if value is not None])}" if row else ""
+    return Problem(what, found.place, hint if hint != "only " else "")
+
+
+def _head_width(tree: Mapping, values: dict[str, Any]) -> Iterator[Problem]:
+    width = values["hidden_size"] // values["num_attention_heads"]
+    found = _first(tree, "head_dim")
+    if found and found.value not in (None, width):
+        what = f"head_dim ({found.value}) must be hidden_size / num_attention_heads ({width})"
+        yield Problem(what, found.place)
+
+
+def _first(tree: Mapping, *keys: str) -> _Found | None:
+    """The value of the first of these keys that is there; a dotted one lies in a section."""
+    for key in keys:
+        found = _inside(tree, key.split("."))
+        if found:
+            return found
+    return None
+
+
+def _inside(tree: Node, path: list[str]) -> _Found | None:
+    if not isinstance(tree, Mapping):
+        return None
+    for name in filter(None, (path[0], BEFORE.get(path[0]))):
+        for entry in tree.entries:
+            if entry.key == name:
+                if path[1:]:
+                    found = _inside(entry.value, path[1:])
+                    if found:
+                        return found
+                else:
+                    return _Found(entry.value.plain(), entry.place)
+    return None

@@ -1,0 +1,233 @@
+"""`deepy export`: a checkpoint of any layout as a folder that transformers loads, a tensor at a time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neoxargs.launch.arithmetic import weights_of_layers
+from neoxargs.launch.settle import settle
+from neoxargs.problems import Problem, Problems, listed
+from neoxargs.resolve.config import Config
+from neoxargs.train import checkpoint_folder, inventory
+from neoxargs.train.data.meter import Meter
+from neoxargs.train.huggingface import FAMILIES, tokens
+from neoxargs.train.huggingface.family import Family
+from neoxargs.train.huggingface.folder import key, written
+from neoxargs.train.huggingface.forms import Form, Sizes
+from neoxargs.train.huggingface.safetensors import Spec, Writer
+from neoxargs.train.saved import Saved
+from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+class Piece(NamedTuple):
+    """A weight of ours, and the tensors it becomes."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    form: Form
+
+
+class Export(NamedTuple):
+    """What is written."""
+
+    config: Config
+    family: Family
+    saved: Saved
+    tokenizer: Tokenizer
+    sizes: Sizes
+    dtype: torch.dtype
+
+    def pieces(self) -> Iterator[Piece]:
+        """In the model's order; layers that share weights, and a norm that serves as two, are written out."""
+        order, tied = weights_of_layers(self.config.shape), self.config.attention.gpt_j_tied
+        for ours, theirs, form in self.family.modules(len(order)):
+            source = re.sub(r"layers\.(\d+)", lambda found: f"layers.{order[int(found[1])]}", ours)
+            if tied and self.config.attention.gpt_j_residual:
+                source = source.replace("post_attention_layernorm", "input_layernorm")
+            for kind in ("weight", "bias"):
+                if key(source, kind) in self.saved.slices:
+                    names = tuple(self._name(module, kind) for module in theirs)
+                    yield Piece(key(source, kind), names, form)
+
+    def specs(self, pieces: Sequence[Piece]) -> list[Spec]:
+        """Shapes are known without reading: a form applied to tensors that are not there."""
+        found = []
+        for piece in pieces:
+            parts = piece.form.apart(torch.empty(self._shape(piece.ours), device="meta"), self.sizes)
+            found += [Spec(name, tuple(part.shape), self.dtype) for name, part in zip(piece.theirs, parts, strict=True)]
+        return found
+
+    def tensors(self, piece: Piece) -> list[Tensor]:
+        # The optimizer's fp32 copy where more than the model's own precision is wanted.
+        master = self.dtype == torch.float32 and self.saved.complete
+        return piece.form.apart(self.saved.whole(piece.ours, master=master), self.sizes)
+
+    def _shape(self, name: str) -> list[int]:
+        part = self.saved.slices[name][0]
+        shape = list(part.shape)
+        if part.cut:
+            shape[part.cut.dimension] *= part.cut.size
+        return shape
+
+    def _name(self, module: str, kind: str) -> str:
+        return f"{'' if module in ('lm_head', 'embed_out') else self.family.prefix}{module}.{kind}"
+
+
+def write(export: Export, folder: Path, limit: int) -> bool:
+    """Everything that transformers reads; returns whether there is a tokenizer among it. limit: bytes of a file."""
+    pieces = list(export.pieces())
+    _require_all(export, pieces)
+    specs = export.specs(pieces)
+    title = f"writing {export.family.architecture}"
+    with Meter(sum(spec.size for spec in specs), title) as meter, Writer(folder, specs, limit) as writer:
+        for piece in pieces:
+            for tensor in export.tensors(piece):
+                writer.add(tensor)
+                meter.advance(tensor.numel() * export.dtype.itemsize)
+    _write_json(folder / "config.json", _described(export))
+    end = export.tokenizer.eod
+    _write_json(folder / "generation_config.json", {"bos_token_id": end, "eos_token_id": end})
+    return tokens.write(export.config.tokenizer, export.tokenizer, export.config.shape.seq_length, folder)
+
+
+def _described(export: Export) -> dict[str, Any]:
+    end, name = export.tokenizer.eod, str(export.dtype).removeprefix("torch.")
+    return {
+        "architectures": [export.family.architecture], "model_type": export.family.model_type,
+        **export.family.described(export.config), "vocab_size": export.sizes.vocabulary,
+        "bos_token_id": end, "eos_token_id": end, "torch_dtype": name, "use_cache": True,
+    }  # fmt: skip
+
+
+def _require_all(export: Export, pieces: Sequence[Piece]) -> None:
+    """The checkpoint is of the model that the configuration describes."""
+    here, there = {piece.ours for piece in pieces}, set(export.saved.slices)
+    tables = {key(ours, "weight") for ours in ("embedding.word_embeddings", "final_norm")}
+    if export.config.embedding.no_weight_tying:
+        tables.add("output.weight")
+    order = weights_of_layers(export.config.shape)
+    tables |= {f"layers.{layer}.attention.query_key_value.weight" for layer in order}
+    missing, surplus = sorted(tables - there), sorted(there - here)
+    where = f"load ({export.saved.folder})"
+    problems = [Problem(f"{where}: it does not fit this model: it has no {name}") for name in missing[:3]]
+    problems += [Problem(f"{where}: it does not fit this model, which has no {name}") for name in surplus[:3]]
+    rows, hidden = export._shape("embedding.word_embeddings.weight") if not missing else (0, 0)
+    if not missing and hidden != export.config.shape.hidden_size:
+        what = f"hidden_size ({export.config.shape.hidden_size}) is not that of the checkpoint ({hidden})"
+        problems.append(Problem(what, export.config.place("hidden_size")))
+    if not missing and rows < export.sizes.vocabulary:
+        problems.append(Problem(f"the checkpoint has {rows} tokens, fewer than the {export.sizes.vocabulary} to write"))
+    if problems:
+        raise Problems(problems)
+
+
+def chosen(config: Config, architecture: str | None) -> Family:
+    """The family that can express the model, or the one insisted on; raises Problems with all that stands in the way.
+
+    Where none can, those of the family that comes nearest.
+    """
+    candidates = [FAMILIES[architecture]] if architecture else list(FAMILIES.values())
+    obstacles = [(list(family.obstacles(config)), family) for family in candidates]
+    problems, family = min(obstacles, key=lambda found: len(found[0]))
+    if problems:
+        if not architecture:
+            others = [name for name in FAMILIES if name != family.architecture]
+            hint = f"{listed(others, 'and')} are further away; docs/huggingface.md has what each can express"
+            problems.append(Problem(f"{family.architecture} comes nearest to this model", hint=hint))
+        raise Problems(problems)
+    return family
+
+
+def checkpoint(config: Config) -> Path:
+    """The one that `load`, or else `save`, and `iteration` name."""
+    root, wanted = config.checkpoint.load or config.checkpoint.save, config.training.iteration
+    if not root:
+        raise Problems([Problem("there is no checkpoint to export", hint="write load: FOLDER")])
+    found = Path(root, checkpoint_folder.tag(wanted)) if wanted is not None else checkpoint_folder.newest(Path(root))
+    if found is None:
+        raise Problems([Problem(f"load ({root}): there is no checkpoint in it")])
+    damage = checkpoint_folder.damage(found) if found.is_dir() else "it does not exist"
+    if damage:
+        raise Problems([Problem(f"load ({found}) cannot be exported: {damage}")])
+    return found
+
+
+def prepared(config: Config, architecture: str | None, dtype: str | None, rows: int | None) -> Export:
+    """Everything that can be known before the first byte is written; raises Problems."""
+    family = chosen(config, architecture)
+    folder = checkpoint(config)
+    inventories = inventory.read(folder)
+    if not inventories:
+        what = f"load ({folder}): it does not say what lies where in it (there is no {inventory.PREFIX}*.json)"
+        raise Problems([Problem(what, hint="continue it for a step with train.py, which writes that")])
+    tokenizer, shape = build_tokenizer(config.tokenizer), config.shape
+    offset = config.embedding.opt_pos_emb_offset
+    queries = shape.num_attention_heads // shape.num_kv_heads
+    sizes = Sizes(queries, shape.num_kv_heads, rows or tokenizer.vocab_size, offset)
+    kind = DTYPES[dtype or inventories[0]["dtype"].removeprefix("torch.")]
+    return Export(config, family, Saved(folder, inventories), tokenizer, sizes, kind)
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="deepy export", allow_abbrev=False,
+        description="Write a checkpoint as a Hugging Face folder: config.json, safetensors, tokenizer.",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("files", metavar="FILE", nargs="+", help="YAML files, merged; .yml may be left out")
+    add("--to", required=True, metavar="FOLDER", type=Path, help="what is written; must not exist yet")
+    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which FILEs are looked for first")
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value, such as iteration=1000")
+    add("--gpus", metavar="N", type=int, help="as if there were N GPUs, for files that only fit as many")
+    add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"insist on one of {', '.join(FAMILIES)}")
+    add("--dtype", choices=list(DTYPES), metavar="NAME", help=f"{', '.join(DTYPES)} (default: the checkpoint's)")
+    add("--max-shard-size", type=_bytes, default="5GB", metavar="SIZE", help="of one file (default: %(default)s)")
+    add("--vocab-size", type=int, metavar="N", help="rows to write (default: as many as the tokenizer has tokens)")
+    return parser
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+)\s*([KMG]B)?", text.upper())
+    if not found or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size like 5GB or 500MB")
+    return int(found[1]) * UNITS[found[2] or ""]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0, or 1 after printing what is wrong."""
+    options = parser().parse_args(argv)
+    try:
+        config = settle(options.files, options.set, options.conf_dir, os.environ, options.gpus).config
+        export = prepared(config, options.architecture, options.dtype, options.vocab_size)
+        with written(options.to) as folder:
+            has_tokenizer = write(export, folder, options.max_shard_size)
+    except Problems as problems:
+        print(problems, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print(f"{options.to}: {export.family.architecture} from {export.saved.folder}")
+    if not has_tokenizer:
+        print(f"without a tokenizer: transformers has none like {config.tokenizer.tokenizer_type}")
+    return 0
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""A folder that is there when it is whole."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from neoxargs.problems import Problem, Problems
+
+
+@contextmanager
+def written(folder: Path) -> Iterator[Path]:
+    """A place to write what becomes `folder` at the end; nothing stays of it where that is not reached."""
+    if folder.exists():
+        raise Problems([Problem(f"--to ({folder}) exists already", hint="name another folder, or remove this one")])
+    part = folder.with_name(f".writing-{folder.name}")
+    try:
+        if part.exists():  # of a run that was killed
+            shutil.rmtree(part)
+        part.mkdir(parents=True)
+    except OSError as error:
+        raise Problems([Problem(f"--to ({folder}) cannot be written: {error.strerror}")]) from error
+    try:
+        yield part
+        part.rename(folder)
+    except OSError as error:
+        raise Problems([Problem(f"--to ({folder}) cannot be written: {error.strerror or error}")]) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def key(module: str, kind: str) -> str:
+    """The name of a module's weight or bias in a checkpoint of ours."""
+    return f"{module}.{'table' if (module, kind) == ('positions', 'weight') else kind}"

@@ -1,0 +1,213 @@
+"""`deepy import`: a Hugging Face folder as a YAML and a checkpoint, which runs of any layout load.
+
+The checkpoint is one that no layout wrote: a file for each layer with whole weights, and no optimizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from torch import Tensor
+
+from neoxargs.launch.split import train_values
+from neoxargs.launch.vocabulary import padded_vocab_size
+from neoxargs.problems import Problem, Problems
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import resolve
+from neoxargs.train import checkpoint_folder, inventory
+from neoxargs.train.data.encode import Recipe
+from neoxargs.train.data.meter import Meter
+from neoxargs.train.huggingface import tokens
+from neoxargs.train.huggingface.configuration import Read, read
+from neoxargs.train.huggingface.folder import key, written
+from neoxargs.train.huggingface.forms import Form, Sizes
+from neoxargs.train.huggingface.safetensors import Reader
+from neoxargs.train.tokenizer import BUILDERS, build_tokenizer
+
+YAML, STATES = "model.yml", "mp_rank_00_model_states.pt"
+PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bfloat16"}
+HEAD = """\
+# {architecture} from {source}
+#
+#   python deepy.py generate.py {file} --prompt "..."            continues a text
+#   python deepy.py train.py {file} --set text_path=FILE         trains on, from these weights
+"""
+#: A beginning for whoever trains on.
+TRAINING = {
+    "train_micro_batch_size_per_gpu": 1,
+    "train_iters": 1000,
+    "optimizer": {"type": "Adam", "params": {"lr": 1e-5, "betas": [0.9, 0.95]}},
+    "gradient_clipping": 1.0,
+    "checkpoint_factor": 500,
+}
+
+
+class Piece(NamedTuple):
+    """Tensors of theirs, and the weight they become."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    form: Form
+
+    @property
+    def file(self) -> str:
+        """Weights of one layer lie together."""
+        layer = re.match(r"layers\.\d+|[a-z_]+", self.ours)
+        assert layer
+        return f"weights-{layer[0]}.pt"
+
+
+class Import:
+    """A folder of theirs, read lazily."""
+
+    def __init__(self, source: Path) -> None:
+        self.read: Read = read(source)
+        self.reader = Reader(source)
+        self.names = {self._normal(name): name for name in self.reader.where}
+        values = self.read.values
+        heads = values["num_attention_heads"]
+        groups = values.get("num_kv_heads", heads)
+        self.sizes = Sizes(heads // groups, groups, self.read.vocabulary)
+        self.pieces = list(self._pieces())
+        self._require_all()
+
+    def tensor(self, piece: Piece) -> Tensor:
+        return piece.form.together(
+            [self.reader.read(self.names[name]) for name in piece.theirs], self.sizes
+        ).contiguous()
+
+    @property
+    def dtype(self) -> str:
+        """Of the first matrix; all have one."""
+        return str(self.reader.read(self.names[self.pieces[0].theirs[0]]).dtype).removeprefix("torch.")
+
+    def _pieces(self) -> Iterator[Piece]:
+        for ours, theirs, form in self.read.family.modules(self.read.values["num_layers"]):
+            if ours == "output" and not self.read.values["no_weight_tying"]:
+                continue
+            for kind in ("weight", "bias"):
+                names = tuple(f"{module}.{kind}" for module in theirs)
+                if kind == "weight" or names[0] in self.names:
+                    yield Piece(key(ours, kind), names, form)
+
+    def _normal(self, name: str) -> str:
+        family = self.read.family
+        module, dot, kind = name.removeprefix(family.prefix).rpartition(".")
+        return family.aliases.get(module, module) + dot + kind
+
+    def _require_all(self) -> None:
+        family, used = self.read.family, {name for piece in self.pieces for name in piece.theirs}
+        missing = sorted(used - set(self.names))
+        surplus = sorted(
+            name for normal, name in self.names.items()
+            if normal not in used and not normal.endswith(family.ignored) and normal.rpartition(".")[0] not in OUTPUTS
+        )  # fmt: skip
+        where = self.reader.folder
+        problems = [Problem(f"{where} has no {name}, which a {family.architecture} has") for name in missing[:3]]
+        problems += [Problem(f"{where} has {name}, which a {family.architecture} has not") for name in surplus[:3]]
+        if problems:
+            raise Problems(problems)
+
+
+#: Written by some although it is the embedding's.
+OUTPUTS = ("lm_head", "embed_out")
+
+
+def write(source: Import, tokenizer: dict[str, str], folder: Path, final: Path) -> None:
+    """The YAML, the checkpoint and the tokenizer's files. final: where the folder will be."""
+    rows = _rows(source.read.vocabulary, tokenizer)
+    text = _yaml(source, final, rows, tokens.copied(tokenizer, folder, final))
+    (folder / YAML).write_text(text, encoding="utf-8")
+    config = resolve([folder / YAML], gpus=1)
+    part = checkpoint_folder.begin(folder, 0)
+    _write_weights(source, part)
+    (part / "config.json").write_text(json.dumps(train_values(config), indent=1), encoding="utf-8")
+    checkpoint_folder.commit(folder, 0)
+
+
+def _write_weights(source: Import, part: Path) -> None:
+    """Layer by layer, so that one at a time is in memory."""
+    where: dict[str, Any] = {}
+    total = sum(file.stat().st_size for file in set(source.reader.where.values()))
+    with Meter(total, f"reading {source.read.family.architecture}") as meter:
+        for file, pieces in groupby(source.pieces, lambda piece: piece.file):
+            weights = {piece.ours: source.tensor(piece) for piece in pieces}
+            torch.save(weights, part / file)
+            where |= {name: [file, name, list(weight.shape), None] for name, weight in weights.items()}
+            meter.advance(sum(weight.numel() * weight.element_size() for weight in weights.values()))
+    torch.save({"iteration": 0, "consumed_samples": 0}, part / STATES)
+    described = {"kind": "imported", "dtype": f"torch.{source.dtype}", "states": STATES, "optimizer": STATES}
+    whole = {**described, "weights": where, "pieces": [], "complete": False}
+    (part / f"{inventory.PREFIX}mp_rank_00.json").write_text(json.dumps(whole), encoding="utf-8")
+
+
+def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str, str]) -> str:
+    values = {**source.read.values, "seq_length": source.read.values["max_position_embeddings"], **rows}
+    blocks = {
+        "Which year's names and defaults these are.": {"dialect": "neox-2026"},
+        "The model.": values,
+        "Its tokenizer.": tokenizer,
+        "Its weights; there is no optimizer state to continue with.": {"load": str(final), "finetune": True},
+        "How it may be trained on.": TRAINING | {"precision": PRECISIONS[source.dtype]},
+    }
+    head = HEAD.format(architecture=source.read.family.architecture, source=source.reader.folder, file=final / YAML)
+    parts = [f"\n# {title}\n{yaml.safe_dump(block, sort_keys=False)}" for title, block in blocks.items()]
+    return head + "".join(parts)
+
+
+def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
+    """More rows than the tokenizer has tokens are kept, where they are more than the usual padding."""
+    recipe = Recipe(tokenizer["tokenizer_type"], tokenizer.get("vocab_file"), tokenizer.get("merge_file"))
+    tokens = build_tokenizer(recipe).vocab_size
+    if tokens > vocabulary:
+        what = f"the tokenizer has {tokens} tokens, more than vocab_size ({vocabulary})"
+        raise Problems([Problem(what, hint="--tokenizer-type NAME [--vocab-file FILE] names another")])
+    unit = REGISTRY.parameters["make_vocab_size_divisible_by"].default
+    needed = padded_vocab_size(vocabulary, unit, 1)
+    return {"padded_vocab_size": needed} if needed > padded_vocab_size(tokens, unit, 1) else {}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="deepy import", allow_abbrev=False,
+        description=f"Write a Hugging Face folder as {YAML} and a checkpoint that runs of any layout load.",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("source", metavar="FOLDER", type=Path, help="has config.json, safetensors and a tokenizer")
+    add("--to", required=True, metavar="FOLDER", type=Path, help="what is written; must not exist yet")
+    add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME", help=f"one of {', '.join(BUILDERS)}")
+    add("--vocab-file", metavar="FILE", help="the tokenizer's vocabulary, where the folder has none")
+    add("--merge-file", metavar="FILE", help="merges.txt, for GPT2BPETokenizer")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0, or 1 after printing what is wrong."""
+    options = parser().parse_args(argv)
+    given = {name: getattr(options, name) for name in ("tokenizer_type", "vocab_file", "merge_file")}
+    named = {name: value for name, value in given.items() if value}
+    final = options.to.resolve()
+    try:
+        source = Import(options.source)
+        with written(final) as folder:
+            write(source, named or tokens.found(options.source), folder, final)
+    except Problems as problems:
+        print(problems, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print(f"{options.to / YAML}: {source.read.family.architecture} from {options.source}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Weights in safetensors files, written and read a tensor at a time, whatever the model's size.
+
+The package writes a file from tensors that are all in memory, so the writer is our own: a length, a JSON table of
+names, types, shapes and places, and the bytes (https://github.com/huggingface/safetensors, README). It reads lazily.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from neoxargs.problems import Problem, Problems
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+class Spec(NamedTuple):
+    """A tensor before it is there."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+class Writer:
+    """`with Writer(folder, specs, limit) as writer: writer.add(tensor)`, in the order of the specs.
+
+    limit: bytes of tensors in one file, unless a single one has more; several files get an index.
+    """
+
+    def __init__(self, folder: Path, specs: Sequence[Spec], limit: int) -> None:
+        self.folder, self.specs, self.shards = folder, list(specs), _shards(specs, limit)
+        self.file: IO[bytes] | None = None
+        self.waiting = self._steps()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        if self.file:
+            self.file.close()
+        if kind is None:
+            assert next(self.waiting, None) is None, "a tensor is missing"
+            self._write_index()
+
+    def add(self, tensor: Tensor) -> None:
+        spec = next(self.waiting)
+        assert tuple(tensor.shape) == spec.shape, (spec.name, tensor.shape, spec.shape)
+        assert self.file is not None
+        self.file.write(tensor.to(spec.dtype).contiguous().view(torch.uint8).numpy().data)
+
+    def _steps(self) -> Iterator[Spec]:
+        """Opens each file with its header when its first tensor comes."""
+        for number, shard in enumerate(self.shards, 1):
+            if self.file:
+                self.file.close()
+            self.file = open(self.folder / self._name(number), "wb")  # noqa: SIM115
+            self.file.write(_header(shard))
+            yield from shard
+
+    def _name(self, number: int) -> str:
+        count = len(self.shards)
+        return SINGLE if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+
+    def _write_index(self) -> None:
+        if len(self.shards) > 1:
+            where = {spec.name: self._name(number) for number, shard in enumerate(self.shards, 1) for spec in shard}
+            index = {"metadata": {"total_size": sum(spec.size for spec in self.specs)}, "weight_map": where}
+            (self.folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _shards(specs: Sequence[Spec], limit: int) -> list[list[Spec]]:
+    shards: list[list[Spec]] = [[]]
+    size = 0
+    for spec in specs:
+        if shards[-1] and size + spec.size > limit:
+            shards.append([])
+            size = 0
+        shards[-1].append(spec)
+        size += spec.size
+    return shards
+
+
+def _header(shard: Sequence[Spec]) -> bytes:
+    table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for spec in shard:
+        start, end = end, end + spec.size
+        table[spec.name] = {"dtype": TYPES[spec.dtype], "shape": spec.shape, "data_offsets": [start, end]}
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that numbers are aligned
+    return len(text).to_bytes(8, "little") + text
+
+
+class Reader:
+    """The tensors of a Hugging Face folder by name; raises Problems where there are none, or files are damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: dict[str, Any] = {}
+        self.where: dict[str, Path] = {}
+        for file in self._found():
+            for name in self._open(file).keys():  # noqa: SIM118 - no mapping, though it looks like one
+                self.where[name] = file
+
+    def read(self, name: str) -> Tensor:
+        return self._open(self.where[name]).get_tensor(name)  # type: ignore[no-any-return]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._open(self.where[name]).get_slice(name).get_shape())
+
+    def _found(self) -> list[Path]:
+        index = self.folder / INDEX
+        if index.exists():
+            return [self.folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        if (self.folder / SINGLE).exists():
+            return [self.folder / SINGLE]
+        hint = "model.save_pretrained(FOLDER) of transformers writes it, also from pytorch_model.bin"
+        raise Problems([Problem(f"{self.folder} has neither {SINGLE} nor {INDEX}", hint=hint)])
+
+    def _open(self, file: Path) -> Any:
+        from safetensors import SafetensorError, safe_open
+
+        if file.name not in self.files:
+            try:
+                self.files[file.name] = safe_open(file, "pt")
+            except (OSError, SafetensorError) as error:
+                raise Problems([Problem(f"{file} cannot be read: {error}")]) from error
+        return self.files[file.name]
