@@ -46,7 +46,7 @@
   function showDefault({ line, parts }, day) {
     const current = parts.findLast((part) => part.since && part.since <= day);
     const shown = parts.filter((part) => !day || part === current || !part.since);
-    if (parts.length > 1) line.replaceChildren(...shown.flatMap(({ span }, index) => (index ? [", ", span] : [span])));
+    line.replaceChildren(...shown.flatMap(({ span }, index) => (index ? [", ", span] : [span])));
   }
 
   const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");

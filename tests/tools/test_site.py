@@ -120,7 +120,7 @@ def choose(page: Page, name: str, value: str) -> None:
 
 
 def defaults(page: Page, name: str) -> str:
-    return str(page.value(f"document.getElementById('{name}').closest('tr').cells[2].innerText")).strip()
+    return str(page.value(f"document.getElementById('{name}').closest('tr').cells[2].textContent")).strip()
 
 
 def fragment(page: Page) -> str:
@@ -168,6 +168,7 @@ def test_an_origin_and_an_effect(table: Page) -> None:
 
 def test_a_dialect_shows_its_defaults_and_names(table: Page) -> None:
     assert defaults(table, "attention_dropout") == "0.1, 0.0 from 2023-12-26"
+    assert defaults(table, "hostfile") == "/job/hostfile"
     choose(table, "dialect", "neox-2026")
     assert defaults(table, "attention_dropout") == "0.0 from 2023-12-26"
     assert "checkpoint_factor" in shown(table) and "save_interval" not in shown(table)
