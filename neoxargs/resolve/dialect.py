@@ -16,8 +16,13 @@ from neoxargs.registry.history import NEWEST, SEED, default_at, introduced
 from neoxargs.resolve.config import Config, Source, Value
 
 NAMES = {"neox-2021": SEED, "neox-2026": NEWEST}
-#: What changed its default and thereby trains another model, the weightiest first.
-DECISIVE = ("gradient_clipping", "attention_dropout", "hidden_dropout", "weight_decay")
+#: What changed its default and thereby trains another model, the weightiest first, with the names that set it too.
+DECISIVE = {
+    "gradient_clipping": ("clip_grad", "optimizer.params.max_grad_norm"),
+    "attention_dropout": (),
+    "hidden_dropout": (),
+    "weight_decay": ("optimizer.params.weight_decay",),
+}
 
 
 class Dialect(NamedTuple):
@@ -77,7 +82,7 @@ def undecided(config: Config) -> list[Problem]:
     left = [
         f"{name} {then} / {now}"
         for name, (then, now) in then_now.items()
-        if config.place(name) is None and config.get(name) == then
+        if not any(map(config.written, (name, *DECISIVE[name]))) and config.get(name) == then
     ]
     if not left:
         return []

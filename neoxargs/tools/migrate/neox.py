@@ -6,7 +6,7 @@ Nothing is handed back that would resolve to another configuration than the orig
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, NamedTuple
 
@@ -74,10 +74,10 @@ class _Migration:
         self.is_part = any(p.required and p.name not in self.drafted.values for p in REGISTRY.parameters.values())
         self.values = {name: value.value for name, value in self.drafted.values.items()}
         self.gpus = _fitting(self.drafted)
-        self.before, _ = known(self.drafted, self.gpus)
+        self.before, errors = known(self.drafted, self.gpus)
         self.written = Written(self.get, self.values.__contains__)
         self.changes: list[Change] = []
-        self.problems: list[Problem] = []
+        self.problems: list[Problem] = [_stays(error) for error in errors if error.where and not _too_few([error])]
         self.sections: list[tuple[Document, str, str]] = []
 
     def get(self, name: str) -> Any:
@@ -338,6 +338,11 @@ def _fitting(drafted: Draft) -> int:
         *(copy * count for count in (1, 8, 2, 4, 12, 16, 32, 64, 128)),
     ]
     return next((gpus for gpus in tried if not _too_few(known(drafted, gpus)[1])), tried[0])
+
+
+def _stays(error: Problem) -> Problem:
+    """What `check` will refuse after migrating as before."""
+    return replace(error, severity="warning")
 
 
 def _too_few(errors: Sequence[Problem]) -> bool:
