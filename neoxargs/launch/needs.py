@@ -22,11 +22,18 @@ FP16 = ("avx512_fp16", "avx_ne_convert")
 _OPS = {"adam": ("", "cpu_adam"), "adamw": ("", "cpu_adam"), "cpu_adam": ("cpu_adam", "cpu_adam"),
         "adagrad": ("", "cpu_adagrad")}  # fmt: skip
 
+#: distributed_backend -> what to do where the installed torch does not have it.
+BACKENDS = {
+    "nccl": "write distributed_backend: gloo, or install a torch that is built for CUDA",
+    "gloo": "write distributed_backend: nccl",
+    "mpi": "leave distributed_backend out; deepspeed_mpi: true starts the ranks with mpirun and needs no such torch",
+}
+
 
 def files(settled: Settled) -> list[Problem]:
     """What is missing on this machine; another one may have it."""
     config = settled.config
-    here = [] if settled.resources.remote else [*_ops(settled), *_nvme(settled)]
+    here = [] if settled.resources.remote else [*_backend(settled), *_ops(settled), *_nvme(settled)]
     return [*missing_files(config), *unnamed_files(config), *absent(config), *_precision(settled), *here]
 
 
@@ -42,6 +49,26 @@ def _precision(settled: Settled) -> Iterator[Problem]:
         section = " and fp16: {enabled: false}" if config.written("fp16.enabled") else ""
         hint = f"write precision: fp32 or bfloat16{section}"
         yield Problem("this machine's CPU does not compute in fp16", place, hint)
+
+
+def _backend(settled: Settled) -> Iterator[Problem]:
+    """pip's torch knows nothing of MPI."""
+    if settled.config.training.distributed_backend == "mpi" and _torch_lacks("ProcessGroupMPI"):
+        what = "distributed_backend (mpi): the installed torch is built without it"
+        yield Problem(what, settled.config.place("distributed_backend"), BACKENDS["mpi"])
+
+
+def _torch_lacks(name: str) -> bool:
+    """Does no such class stand in torch's library? It takes seconds to load; False where there is none to look into."""
+    from importlib.util import find_spec
+    from mmap import ACCESS_READ, mmap
+
+    torch = find_spec("torch")
+    library = Path(torch.origin).parent / "lib" / "libtorch_python.so" if torch and torch.origin else None
+    if library is None or not library.is_file():
+        return False
+    with library.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return content.find(name.encode()) < 0
 
 
 def compiled_ops(config: Config, device: Device) -> list[str]:

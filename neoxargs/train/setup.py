@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.distributed
 
+from neoxargs.launch.needs import BACKENDS
 from neoxargs.problems import Problem, Problems
 from neoxargs.train import corrections, ops
 
@@ -65,7 +66,7 @@ def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
     device = _device(local)
     if device.type == "cpu":
         _use_cpu()
-    connect("gloo" if device.type == "cpu" else backend)
+    connect("gloo" if backend == "nccl" and device.type == "cpu" else backend)
     set_seeds(seed)
     return Process(rank, local, int(os.environ["WORLD_SIZE"]), device)
 
@@ -141,6 +142,9 @@ def _keep_freed_memory() -> None:
 
 def connect(backend: str) -> None:
     """Bring up torch.distributed and DeepSpeed's layer over it, or the latter alone where the former is up."""
+    if not torch.distributed.is_backend_available(backend):
+        what = f"distributed_backend ({backend}): this machine's torch is built without it"
+        raise Problems([Problem(what, hint=BACKENDS[backend])])
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     with quiet():
         import deepspeed

@@ -71,6 +71,14 @@ def test_a_drive_talks_to_gpus_only(tmp_path: Path) -> None:
     assert "aio.use_gds moves data between drive and GPU, and the ranks run on CPUs" in problem
 
 
+def test_mpi_where_torch_was_built_without_it(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("torch.distributed")
+    problems = told(settled(tmp_path, tmp_path, "distributed_backend: mpi\n"), "distributed_backend")
+    assert len(problems) == (0 if distributed.is_mpi_available() else 1)
+    assert all(f"run.yml:{YAML.count(chr(10)) + 7}:1: distributed_backend (mpi): " in what for what in problems)
+    assert told(settled(tmp_path, tmp_path, "distributed_backend: gloo\n"), "distributed_backend") == []
+
+
 def test_a_missing_compiler_is_a_problem_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("CXX", "no-compiler")

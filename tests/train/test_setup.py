@@ -12,6 +12,7 @@ import pytest
 import torch
 from ranks import run_ranks
 
+from neoxargs.problems import Problems
 from neoxargs.train import setup
 
 CORES = len(os.sched_getaffinity(0))
@@ -83,7 +84,13 @@ def test_the_backend_is_as_chosen_on_gpus_and_gloo_on_cpus(monkeypatch: pytest.M
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}.items():
         monkeypatch.setenv(name, value)
     assert [joined(backend, "cuda") for backend in ("nccl", "gloo", "mpi")] == ["nccl", "gloo", "mpi"]
-    assert [joined(backend, "cpu") for backend in ("nccl", "gloo")] == ["gloo", "gloo"]
+    assert [joined(backend, "cpu") for backend in ("nccl", "gloo", "mpi")] == ["gloo", "gloo", "mpi"]
+
+
+def test_a_backend_that_torch_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_backend_available", lambda name: name != "mpi")
+    with pytest.raises(Problems, match=r"distributed_backend \(mpi\): this machine's torch is built without it"):
+        setup.connect("mpi")
 
 
 def alone() -> setup.Process:
