@@ -17,7 +17,7 @@ import pytest
 from readme import commands
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if "```console" in page.read_text(encoding="utf-8"))
+PAGES = ("quickstart", "from-gpt-neox", "from-deepspeed", "from-megatron-lm", "extending")
 BLOCK = re.compile(r"^```(\S+)(?: (\S+))?( =)?\n(.*?)^```$", flags=re.M | re.S)
 
 
@@ -46,8 +46,9 @@ def today(block: re.Match[str], folder: Path) -> str:
     return f"```{language}{' ' + name if name else ''}{made or ''}\n{text}```"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_output_is_the_real_one(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", PAGES)
+def test_every_output_is_the_real_one(name: str, tmp_path: Path) -> None:
+    page = ROOT / "docs" / f"{name}.md"
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     shown = page.read_text(encoding="utf-8")
     real = BLOCK.sub(lambda block: today(block, tmp_path), shown)
@@ -60,7 +61,3 @@ def test_the_quick_start_has_the_commands_of_the_readme() -> None:
     text = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"^```sh\n(.*?)^```", text, flags=re.M | re.S) for line in block.splitlines()]
     assert lines and set(lines) <= set(commands())
-
-
-def test_the_guides_are_among_them() -> None:
-    assert {"from-gpt-neox", "from-deepspeed", "from-megatron-lm", "quickstart"} <= {page.stem for page in PAGES}
