@@ -46,7 +46,7 @@ def parameters(config: Config, rows: int) -> int:
     if embedding.pos_emb == "learned":
         tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
     layers = len(set(weights_of_layers(shape)))
-    norms = (norms_of_block(config) * layers + 1) * norm_size(config)
+    norms = (norms_of_block(config) * layers + 1) * norm_size(config) + layers * head_norms_size(config)
     relative = embedding.rpe_num_buckets * shape.num_attention_heads if embedding.pos_emb == "rpe" else 0
     return tables * shape.hidden_size + relative + norms + layers * (_matrices(config) + _biases(config))
 
@@ -86,11 +86,17 @@ def qkv_rows(config: Config) -> int:
     return shape.hidden_size // shape.num_attention_heads * (shape.num_attention_heads + 2 * shape.num_kv_heads)
 
 
-def norm_size(config: Config) -> int:
-    """Parameters of one norm."""
-    hidden = config.shape.hidden_size
-    sizes = {"non_parametric_layernorm": 0, "scalenorm": 1, "rmsnorm": hidden}
-    return sizes.get(config.norm.norm, hidden * (2 if config.norm.use_bias_in_norms else 1))
+def norm_size(config: Config, width: int | None = None) -> int:
+    """Parameters of one norm; width: of what it normalises, if not the residual stream."""
+    width = width or config.shape.hidden_size
+    sizes = {"non_parametric_layernorm": 0, "scalenorm": 1, "rmsnorm": width}
+    return sizes.get(config.norm.norm, width * (2 if config.norm.use_bias_in_norms else 1))
+
+
+def head_norms_size(config: Config) -> int:
+    """Parameters of a layer's norms of queries and keys."""
+    head = config.shape.hidden_size // config.shape.num_attention_heads
+    return 2 * norm_size(config, head) if config.norm.use_qk_layernorm else 0
 
 
 def norms_of_block(config: Config) -> int:

@@ -142,9 +142,9 @@ class Norm(Group, origin="NeoX", effect="model"):
     scalenorm_epsilon: Positive = param(1e-8)
     """Lower bound of the vector length that `norm: scalenorm` divides by."""
 
-    use_qk_layernorm: bool = param(False, megatron="qk-layernorm", effect="not built")
-    """Normalises each head's queries and keys before their product, which keeps attention scores bounded at high
-    learning rates."""
+    use_qk_layernorm: bool = param(False, megatron="qk-layernorm")
+    """Normalises each head's queries and keys by a `norm` of their own before their product (and before rotary
+    positions), which keeps attention scores bounded at high learning rates. All heads of a layer share its weights."""
 
     use_bias_in_norms: bool = param(True)
     """Whether `norm: layernorm` learns an offset next to its scale."""

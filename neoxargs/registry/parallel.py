@@ -21,7 +21,7 @@ class Parallel(Group, origin="Meg", effect="layout"):
     """How layers are dealt to pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,
     `type:REGEX` the number of layers whose class name matches the expression."""
 
-    sequence_parallel: bool = param(False, megatron="sequence-parallel", effect="not built")
+    sequence_parallel: bool = param(False, megatron="sequence-parallel")
     """Also splits the activations between tensor parallel regions (norms, dropout, residual) along the sequence. Saves
     activation memory at equal results; needs `model_parallel_size` above 1 to have an effect."""
 

@@ -37,8 +37,10 @@ class PostTraining(
     kto_undesirable_weight: NonNegative = param(1.0)
     """Weight of undesirable samples in KTO's loss."""
 
-    z_loss: NonNegative = param(0.0, effect="not built")
-    """Weight of a penalty on large rewards when `train_impl` is `rm`. 0 turns it off."""
+    z_loss: NonNegative = param(0.0, effect="model")
+    """Weight of a penalty on the squared logarithm of the softmax's denominator, which keeps logits from drifting
+    (Chowdhery et al. 2022, "PaLM"). Reported losses leave it out. GPT-NeoX penalises large rewards with it, and only
+    with `train_impl: rm`."""
 
     kl_impl: Literal["abs", "mse", "kl", "full"] = param("mse")
     """Estimate of the divergence from the reference model in REINFORCE: mean absolute (`abs`) or squared (`mse`)

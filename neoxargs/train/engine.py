@@ -51,7 +51,9 @@ class Result:
 
 def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh) -> Pipelined | Plain:
     """The model of `config` on this rank, with its optimizer and schedule. json: DeepSpeed's configuration."""
-    make = Make(config.training.seed, mesh.tensor, _draws_weights(config))
+    make = Make(
+        config.training.seed, mesh.tensor, _draws_weights(config), sequence_parallel=config.parallel.sequence_parallel
+    )
     pipelined = config.parallel.pipe_parallel_size >= 1
     with quiet():
         module = (
@@ -158,7 +160,7 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
     module = PipelineModule(
         layers=layers(config, vocabulary, make),
         topology=topology,
-        loss_fn=Loss(vocabulary, make.tensor, config.precision.fp16_lm_cross_entropy),
+        loss_fn=Loss.of(config, vocabulary, make),
         partition_method=config.parallel.pipe_partition_method,
         activation_checkpoint_interval=recompute.interval(config.recompute),
         activation_checkpoint_func=recompute.function(config, mesh, reentrant=False),

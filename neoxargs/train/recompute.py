@@ -21,7 +21,7 @@ from neoxargs.registry.activations import Recompute
 from neoxargs.resolve.config import Config
 from neoxargs.train import corrections
 from neoxargs.train.kept import Store
-from neoxargs.train.mesh import Mesh, Mpu
+from neoxargs.train.mesh import ALONE, Mesh, Mpu
 
 
 def interval(options: Recompute) -> int:
@@ -39,7 +39,8 @@ def function(config: Config, mesh: Mesh, reentrant: bool) -> Callable[..., Any]:
     run: Callable[..., Any] = partial(checkpoint, use_reentrant=reentrant)
     if options.partition_activations or options.contiguous_checkpointing or options.checkpoint_in_cpu:
         slots = config.activation_checkpointing.number_checkpoints or config.shape.num_layers
-        run = Store(options, mesh.tensor, slots).around(run)
+        repeated = ALONE if config.parallel.sequence_parallel else mesh.tensor  # shards are nobody else's
+        run = Store(options, repeated, slots).around(run)
     elif options.deepspeed_activation_checkpointing:
         run = _deepspeeds(mesh)
     if options.profile_backward or options.synchronize_each_layer:

@@ -29,7 +29,7 @@ def small(**changes: Any) -> Config:
 def build(config: Config, seed: int = 1234) -> nn.Module:
     """This rank's part of the GPT: for a pipeline a PipelineModule, else a GPT."""
     here = mesh(config.parallel)
-    make = Make(seed, here.tensor)
+    make = Make(seed, here.tensor, sequence_parallel=config.parallel.sequence_parallel)
     if config.parallel.pipe_parallel_size == 0:
         return GPT(config, VOCABULARY, make)
     from deepspeed.pipe import PipelineModule
@@ -42,7 +42,7 @@ def build(config: Config, seed: int = 1234) -> nn.Module:
     return PipelineModule(
         layers(config, VOCABULARY, make),
         topology=topology,
-        loss_fn=Loss(VOCABULARY, here.tensor),
+        loss_fn=Loss.of(config, VOCABULARY, make),
         partition_method="type:transformer",
     )
 

@@ -28,6 +28,7 @@ CHANGES = {
     "side by side": {"gpt_j_residual": True},
     "one norm a layer": {"gpt_j_residual": True, "gpt_j_tied": True},
     "relative positions": {"pos_emb": "rpe"},
+    "norms of queries and keys": {"use_qk_layernorm": True},
     "shared layers": {"num_layers": 4, "num_unique_layers": 2},
     "wide": {"intermediate_size": 72, "num_layers": 3, "hidden_size": 48},
 }

@@ -11,6 +11,9 @@ from trials import Losses, Trial, train
 STEPS = 4
 PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
 BOTH = TENSOR | TWO_STAGES
+SHARDS = TENSOR | {"sequence_parallel": True}
+WHOLE_SENT = {"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}
+DIVIDED = {"partition_activations": True}
 RECOMPUTE = {"checkpoint_activations": True, "checkpoint_num_layers": 1}
 SPARSE = {"block": 2, "num_random_blocks": 1, "num_sliding_window_blocks": 1, "different_layout_per_head": True}
 KINDS: dict[str, dict[str, Any]] = {
@@ -21,11 +24,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary documents": {"pos_emb": "rotary", "reset_position_ids": True},
     "bigbird": {"attention_config": ["global", "bigbird"], "sparsity_config": SPARSE},
     "window": {"sliding_window_width": 3, "num_kv_heads": 2},
+    "normed": {"use_qk_layernorm": True, "pos_emb": "rotary"},
+    "side by side": {"gpt_j_residual": True},
 }
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
     1: {"alone": {}, "pipeline": PIPE},
-    2: {"tp2": TENSOR, "pp2": TWO_STAGES},
-    4: {"tp2 x pp2, recomputed": BOTH | RECOMPUTE},
+    2: {"tp2": TENSOR, "pp2": TWO_STAGES, "shards": SHARDS, "shards, recomputed": SHARDS | RECOMPUTE | DIVIDED},
+    4: {"tp2 x pp2, recomputed": BOTH | RECOMPUTE, "tp2 x pp2, shards": SHARDS | TWO_STAGES},
 }
 #: In the largest layouts, the kinds that send something along the pipeline or share it.
 FOUR = ("rpe", "documents")
@@ -36,7 +41,11 @@ def losses() -> dict[str, Losses]:
     found: dict[str, Losses] = {}
     for world, layouts in LAYOUTS.items():
         kinds = {kind: KINDS[kind] for kind in (KINDS if world < 4 else FOUR)}
-        trials = {f"{kind}, {name}": Trial(kinds[kind] | layouts[name]) for kind in kinds for name in layouts}
+        trials = {
+            f"{kind}, {name}": Trial(kinds[kind] | layouts[name], WHOLE_SENT if "shards" in name else {})
+            for kind in kinds
+            for name in layouts
+        }
         if world == 2:
             trials |= {f"{kind}, ZeRO-3": zero(3, kind) for kind in FOUR}
             trials["rpe, ZeRO-1 in a pipeline"] = Trial(KINDS["rpe"] | TWO_STAGES, {"zero_optimization": {"stage": 1}})

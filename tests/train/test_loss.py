@@ -48,6 +48,18 @@ def test_equals_torch(at_once: int, padded: int, monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(mine, other)
 
 
+@pytest.mark.parametrize("padded", [SIZE, 32])
+def test_z_loss_is_in_the_gradient_only(padded: int) -> None:
+    hidden, weight, labels = case(padded)
+    ours = Loss(Vocabulary(SIZE, padded), z=0.1)(Readout(hidden, weight), labels)
+    plain = by_torch(hidden, weight, labels)
+    torch.testing.assert_close(ours, plain)
+    log_z = F.linear(hidden, weight[:SIZE]).logsumexp(-1)
+    penalised = plain + 0.1 * log_z[labels != IGNORED].square().mean()
+    for mine, other in zip(gradients(ours, hidden, weight), gradients(penalised, hidden, weight), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_sums_in_fp32(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module.LOGITS_AT_ONCE, "cpu", 40)

@@ -94,6 +94,31 @@ def zero_and_pipeline(zero_optimization__stage: object, pipe_parallel_size: int)
     )
 
 
+@derive
+def pipeline__pipe_partitioned(sequence_parallel: bool) -> bool | None:
+    """with sequence_parallel each rank sends the shard that it has"""
+    return False if sequence_parallel else None
+
+
+@derive
+def pipeline__grad_partitioned(sequence_parallel: bool) -> bool | None:
+    """with sequence_parallel each rank sends the shard that it has"""
+    return False if sequence_parallel else None
+
+
+@check
+def shards_are_sent_as_they_are(
+    sequence_parallel: bool, pipeline__pipe_partitioned: bool, pipeline__grad_partitioned: bool
+) -> Refusal:
+    """What is divided already is not divided again on its way through the pipeline."""
+    if not sequence_parallel:
+        return None
+    for name, value in (("pipe", pipeline__pipe_partitioned), ("grad", pipeline__grad_partitioned)):
+        if value:
+            return f"pipeline.{name}_partitioned (true) excludes sequence_parallel", "remove it; shards are sent"
+    return None
+
+
 @check
 def sequences_divide_between_tensor_ranks(
     sequence_parallel: bool, model_parallel_size: int, seq_length: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neoxargs.launch.arithmetic import mlp_rows, mlp_width, norm_size, norms_of_block, qkv_rows
+from neoxargs.launch.arithmetic import head_norms_size, mlp_rows, mlp_width, norm_size, norms_of_block, qkv_rows
 from neoxargs.resolve.config import Config
 
 
@@ -77,4 +77,5 @@ def _mlp(config: Config) -> Iterator[Weight]:
 
 
 def _norms(config: Config) -> list[Weight]:
-    return [Weight("norms", norm_size(config), cut=False)] * norms_of_block(config)
+    in_attention = [Weight("norms", head_norms_size(config), cut=False)] if config.norm.use_qk_layernorm else []
+    return [Weight("norms", norm_size(config), cut=False)] * norms_of_block(config) + in_attention

@@ -17,13 +17,14 @@ from neoxargs.train.model.dropout import different_on_each_rank
 from neoxargs.train.model.flex import attend_blocks, fits
 from neoxargs.train.model.init import draw
 from neoxargs.train.model.layers import Make
+from neoxargs.train.model.norm import norm
 from neoxargs.train.model.rotary import rotate
 from neoxargs.train.model.scores import attend, causal, steps
 from neoxargs.train.model.sparsity import pattern, visible, window
 
 
 class SelfAttention(nn.Module):
-    """(batch, seq, hidden) -> (batch, seq, hidden); layer: its place in the model, from 0."""
+    """(batch, seq, hidden), or a shard of the sequence, -> the same; layer: its place in the model, from 0."""
 
     def __init__(self, config: Config, make: Make, layer: int = 0, relative: RelativeBias | None = None) -> None:
         super().__init__()
@@ -47,18 +48,22 @@ class SelfAttention(nn.Module):
         rows = shape.num_kv_heads * (self.queries + 2) * self.head_dim
         self.query_key_value = make.column("query_key_value", shape.hidden_size, rows, enter, bias)
         self.dense = make.row("dense", shape.hidden_size, shape.hidden_size, leave, bias)
+        self.norms: nn.ModuleList | None = None
+        if config.norm.use_qk_layernorm:
+            self.norms = nn.ModuleList(norm(self.head_dim, config.norm, make.tensor) for _ in ("query", "key"))
         #: While generating.
         self.cache: Cache | None = None
 
     def forward(self, hidden: Tensor, starts: Tensor | None = None) -> Tensor:
         """starts: (batch, seq), where each token's document begins, if that matters."""
-        batch, seq, _ = hidden.shape
-        mixed = self.query_key_value(hidden).view(batch, seq, self.groups, self.queries + 2, self.head_dim)
+        mixed = self.query_key_value(hidden).unflatten(-1, (self.groups, self.queries + 2, self.head_dim))
         # One split, because its backward is one concatenation; three slices would add up three zero-filled tensors.
         query, key, value = mixed.split((self.queries, 1, 1), dim=3)
         query, key, value = (x.flatten(2, 3).transpose(1, 2) for x in (query, key, value))
+        if self.norms is not None:
+            query, key = (normed(x) for normed, x in zip(self.norms, (query, key), strict=True))
         if self.rotated:
-            places, reach = positions(starts) if starts is not None and self.restart else None, seq
+            places, reach = positions(starts) if starts is not None and self.restart else None, query.shape[2]
             if self.cache is not None:
                 places, reach = self.cache.places, self.cache.capacity
             query, key = (rotate(x, self.rotated, self.rotary_base, places, reach) for x in (query, key))

@@ -12,7 +12,9 @@ from neoxargs.registry.data import Data
 from neoxargs.registry.model import Embedding, Init, Shape
 from neoxargs.registry.regularization import Regularization
 from neoxargs.train.model.cache import Cache
+from neoxargs.train.model.communicate import sum_gradients
 from neoxargs.train.model.documents import Carried, closed, opened, positions, starts, travel
+from neoxargs.train.model.dropout import different_on_each_rank
 from neoxargs.train.model.init import draw, first_rows
 from neoxargs.train.model.layers import Make, VocabEmbedding
 from neoxargs.train.model.loss import Vocabulary
@@ -38,7 +40,10 @@ class TokenEmbedding(nn.Module):
 
 
 class PositionEmbedding(nn.Module):
-    """Adds what the residual stream is told about positions (`pos_emb`), then drops out."""
+    """Adds what the residual stream is told about positions (`pos_emb`), then drops out.
+
+    With sequence parallelism hidden states are the rank's shard here, and beginnings of documents are whole.
+    """
 
     def __init__(
         self,
@@ -59,6 +64,8 @@ class PositionEmbedding(nn.Module):
             rows = shape.max_position_embeddings + self.offset
             method = draw(init.init_method, init, shape)
             self.table = make.parameter("table", (rows, shape.hidden_size), method)
+        self.shards = make.shards
+        sum_gradients(self.parameters(), self.shards)
         #: While generating.
         self.cache: Cache | None = None
 
@@ -66,16 +73,19 @@ class PositionEmbedding(nn.Module):
         hidden, begun = opened(carried)
         places = None if self.cache is None else self.cache.places  # (batch, seq)
         if begun is not None and self.restart:
-            places = positions(begun)
+            places = positions(begun).chunk(self.shards.size, dim=1)[self.shards.rank]
+        first = self.shards.rank * hidden.shape[1]
+        here = slice(self.offset + first, self.offset + first + hidden.shape[1])
         if self.table is not None:
-            first = self.offset
-            table = self.table[first : first + hidden.shape[1]] if places is None else self.table[first + places]
-            hidden = hidden + table
+            hidden = hidden + (self.table[here] if places is None else self.table[self.offset + places])
         if self.waves:
-            if places is None:
-                places = torch.arange(hidden.shape[1], device=hidden.device)
-            hidden = hidden + waves(places + self.offset, hidden.shape[-1]).to(hidden.dtype)
-        return closed(self.dropout(hidden), begun)
+            standing = torch.arange(here.start, here.stop, device=hidden.device)
+            standing = standing if places is None else self.offset + places
+            hidden = hidden + waves(standing, hidden.shape[-1]).to(hidden.dtype)
+        if not (self.training and self.dropout.p):
+            return closed(hidden, begun)
+        with different_on_each_rank(self.shards, hidden.device):
+            return closed(self.dropout(hidden), begun)
 
 
 def waves(places: Tensor, width: int) -> Tensor:

@@ -16,20 +16,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from neoxargs.train.mesh import ALONE, Axis
+from neoxargs.train.model.dropout import different_on_each_rank
+
 
 class DropoutAdd(nn.Module):
-    """(x, residual) -> residual + dropout(x), all of one shape."""
+    """(x, residual) -> residual + dropout(x), all of one shape.
 
-    def __init__(self, probability: float, fused: bool) -> None:
+    shards: ranks of which each has other tokens, and so another mask.
+    """
+
+    def __init__(self, probability: float, fused: bool, shards: Axis = ALONE) -> None:
         super().__init__()
-        self.probability, self.fused = probability, fused
+        self.probability, self.fused, self.shards = probability, fused, shards
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
         if not (self.training and self.probability):
             return residual + x
-        if self.fused and worthwhile(x.device.type):
-            return _compiled()(x, residual, self.probability)  # type: ignore[no-any-return]
-        return _dropout_add(x, residual, self.probability)
+        with different_on_each_rank(self.shards, x.device):
+            if self.fused and worthwhile(x.device.type):
+                return _compiled()(x, residual, self.probability)  # type: ignore[no-any-return]
+            return _dropout_add(x, residual, self.probability)
 
 
 @cache

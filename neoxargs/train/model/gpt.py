@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from neoxargs.launch.arithmetic import weights_of_layers
 from neoxargs.registry.model import Init, Shape
 from neoxargs.resolve.config import Config
+from neoxargs.train.mesh import ALONE, Axis
 from neoxargs.train.model.bias import RelativeBias, relative_bias
 from neoxargs.train.model.block import TransformerBlock
 from neoxargs.train.model.documents import Carried, opened
@@ -56,10 +57,10 @@ class GPT(nn.Module):
             TransformerBlock(config, make.at(f"layers.{index}"), self.order.index(index), self.relative)
             for index in sorted(set(self.order))
         )
-        self.final_norm = norm(shape.hidden_size, config.norm)
+        self.final_norm = norm(shape.hidden_size, config.norm, make.shards)
         tied = None if config.embedding.no_weight_tying else self.embedding.weight
         self.output = OutputLayer(vocabulary, shape, init, make.at("output"), tied)
-        self.loss = Loss(vocabulary, make.tensor, config.precision.fp16_lm_cross_entropy)
+        self.loss = Loss.of(config, vocabulary, make)
         #: Recompute activations in runs of this many layers in the backward pass; 0 keeps them all.
         self.checkpoint_layers = 0
         self.checkpoint: Callable[..., Carried] = _checkpoint
@@ -86,7 +87,7 @@ def _checkpoint(run: Callable[..., Carried], *carried: Tensor) -> Carried:
 
 
 def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
-    """The same GPT for `deepspeed.pipe.PipelineModule`, whose `loss_fn` is `Loss(vocabulary, make.tensor)`."""
+    """The same GPT for `deepspeed.pipe.PipelineModule`, whose `loss_fn` is `Loss.of(config, vocabulary, make)`."""
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
     shape, embedding, init = config.shape, config.embedding, config.init
@@ -95,7 +96,7 @@ def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
     positions = LayerSpec(PositionEmbedding, *standing)
     order, relative = weights_of_layers(shape), relative_bias(config, make)
     blocks = [_block(config, make, index, order.index(index), relative) for index in order]
-    final_norm = LayerSpec(FinalNorm, config)
+    final_norm = LayerSpec(FinalNorm, config, make.shards)
     if embedding.no_weight_tying:
         output = LayerSpec(OutputLayer, vocabulary, shape, init, make.at("output"))
         return [LayerSpec(*token_embedding), positions, *blocks, final_norm, output]
@@ -126,9 +127,9 @@ def _block(config: Config, make: Make, index: int, layer: int, relative: Relativ
 class FinalNorm(nn.Module):
     """The norm after the last layer, as a class of its own because a layer specification needs one."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, shards: Axis = ALONE) -> None:
         super().__init__()
-        self.norm = norm(config.shape.hidden_size, config.norm)
+        self.norm = norm(config.shape.hidden_size, config.norm, shards)
 
     def forward(self, carried: Carried) -> Tensor:
         return self.norm(opened(carried)[0])  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.train.mesh import ALONE, Axis
-from neoxargs.train.model.communicate import copy_and_multiply, sum_over_ranks
+from neoxargs.train.model.communicate import copy_and_multiply, gather_and_multiply, leave_region, sum_gradients
 from neoxargs.train.model.init import CPU, Draw, values, zeros
 
 
@@ -40,10 +40,18 @@ class Make:
     tensor: Axis = ALONE
     device: torch.device = CPU
     """Where initial values are drawn; the parameters themselves are born wherever new tensors are."""
+    sequence_parallel: bool = False
+    partial: bool = False
+    """Row layers leave it to whoever uses them to add their results up over the ranks."""
     path: str = ""
 
     def at(self, name: str) -> Make:
         return replace(self, path=self._name(name))
+
+    @property
+    def shards(self) -> Axis:
+        """The ranks that share out a sequence between two parallel regions: the tensor parallel ones, or each alone."""
+        return self.tensor if self.sequence_parallel else ALONE
 
     def parameter(
         self, name: str, shape: tuple[int, ...], method: Draw, split: int | None = None, parts: int = 1
@@ -85,40 +93,59 @@ class Make:
 
 
 class ColumnLinear(nn.Module):
-    """(…, inputs), the same on every rank -> (…, outputs / ranks), a share of each of its `parts`."""
+    """(…, inputs), the same on every rank -> (…, outputs / ranks), a share of each of its `parts`.
+
+    With sequence parallelism a shard goes in: (batch, seq / ranks, inputs) -> (batch, seq, outputs / ranks).
+    """
 
     def __init__(self, inputs: int, outputs: int, method: Draw, bias: bool, make: Make, parts: int = 1) -> None:
         super().__init__()
-        self.tensor = make.tensor
+        self.tensor, self.shards = make.tensor, make.shards
         self.weight = make.parameter("weight", (outputs, inputs), method, split=0, parts=parts)
         self.bias = make.parameter("bias", (outputs,), zeros, split=0, parts=parts) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.shards.size > 1:
+            return gather_and_multiply(x, self.weight, self.bias, self.shards)
         return copy_and_multiply(x, self.weight, self.bias, self.tensor)
 
 
 class RowLinear(nn.Module):
-    """(…, inputs / ranks) -> (…, outputs), the same on every rank."""
+    """(…, inputs / ranks) -> (…, outputs), the same on every rank; with sequence parallelism a shard comes out.
+
+    If `make.partial`, what comes out is one summand of it.
+    """
 
     def __init__(self, inputs: int, outputs: int, method: Draw, bias: bool, make: Make) -> None:
         super().__init__()
-        self.tensor = make.tensor
+        self.tensor, self.shards = make.tensor, make.shards
         self.weight = make.parameter("weight", (outputs, inputs), method, split=1)
         self.bias = make.parameter("bias", (outputs,), zeros) if bias else None
+        self.partial = make.partial
+        if self.bias is not None and not self.partial:
+            sum_gradients([self.bias], self.shards)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.tensor.size == 1:
             return F.linear(x, self.weight, self.bias)
-        y = sum_over_ranks(F.linear(x, self.weight), self.tensor)
+        y = F.linear(x, self.weight)
+        if self.partial:
+            return y if self.bias is None else y + _share(self.bias, self.tensor.size)
+        y = leave_region(y, self.tensor, self.shards)
         return y if self.bias is None else y + self.bias  # once, not once per rank
 
 
+def _share(bias: Tensor, ranks: int) -> Tensor:
+    """One of so many equal summands of the bias, with the bias' own gradient: the sum's goes to every rank."""
+    return bias.detach() / ranks + (bias - bias.detach())
+
+
 class VocabEmbedding(nn.Module):
-    """Tokens (…) -> (…, hidden): each rank looks up the tokens whose rows it holds."""
+    """Tokens (…) -> (…, hidden), or a shard of it: each rank looks up the tokens whose rows it holds."""
 
     def __init__(self, rows: int, hidden: int, method: Draw, make: Make) -> None:
         super().__init__()
-        self.tensor = make.tensor
+        self.tensor, self.shards = make.tensor, make.shards
         self.weight = make.parameter("weight", (rows, hidden), method, split=0)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -128,4 +155,4 @@ class VocabEmbedding(nn.Module):
         local = tokens - self.tensor.rank * rows
         elsewhere = (local < 0) | (local >= rows)
         found = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
-        return sum_over_ranks(found.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor)
+        return leave_region(found.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor, self.shards)

@@ -17,8 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from neoxargs.resolve.config import Config
 from neoxargs.train.mesh import ALONE, Axis
-from neoxargs.train.model.communicate import copy_to_ranks
+from neoxargs.train.model.communicate import copy_to_ranks, gather
+from neoxargs.train.model.layers import Make
 
 #: A label that does not count: padding, or what a loss mask takes out.
 IGNORED = -100
@@ -60,17 +62,28 @@ class Loss:
     tensor: Axis = ALONE
     half: bool = False
     """Leave logits in the model's precision instead of fp32 (`fp16_lm_cross_entropy`); sums over them are fp32."""
+    z: float = 0.0
+    """`z_loss`: weight of log(Z)^2, with Z the softmax's denominator, in the gradient; the value leaves it out."""
+    shards: Axis = ALONE
+    """Ranks that hold a part of the sequence each, of which the labels are whole."""
+
+    @classmethod
+    def of(cls, config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
+        """As the configuration wants it, for these ranks."""
+        options = config.precision.fp16_lm_cross_entropy, config.post_training.z_loss
+        return cls(vocabulary, make.tensor, *options, make.shards)
 
     def __call__(self, readout: Readout, labels: Tensor) -> Tensor:
         hidden, weight = readout
-        hidden = copy_to_ranks(hidden, self.tensor).flatten(0, -2)
+        hidden = gather(hidden, self.shards) if self.shards.size > 1 else copy_to_ranks(hidden, self.tensor)
+        hidden = hidden.flatten(0, -2)
         arguments = (hidden, weight, labels.flatten(), self, torch.is_grad_enabled())
         return _CrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call, no-any-return]
 
     def logits(self, readout: Readout) -> Tensor:
         """(batch, seq, vocabulary), the same on every tensor parallel rank; without gradient."""
         with torch.no_grad():
-            mine = F.linear(*readout)
+            mine = F.linear(gather(readout.hidden, self.shards), readout.weight)
             if self.tensor.size == 1:
                 return mine[..., : self.vocabulary.size]
             slices = [torch.empty_like(mine) for _ in range(self.tensor.size)]
@@ -105,7 +118,7 @@ class _Slices:
     """Sums over slices of the tokens: the loss, and the gradients of that sum."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss) -> None:
-        self.hidden, self.weight, self.axis, self.half = hidden, weight, loss.tensor, loss.half
+        self.hidden, self.weight, self.axis, self.half, self.z = hidden, weight, loss.tensor, loss.half, loss.z
         rows = weight.shape[0]
         first = loss.tensor.rank * rows
         self.real_rows = min(rows, max(0, loss.vocabulary.size - first))
@@ -127,10 +140,11 @@ class _Slices:
         exponentials = logits.sub_(peak).exp_()
         sums = torch.cat((exponentials.sum(-1, keepdim=True, dtype=torch.float32), label_logit.float()), dim=1)
         total, label_logit = self._over_ranks(sums, dist.ReduceOp.SUM).chunk(2, dim=1)
-        self.total += (total.log() + peak - label_logit).where(self.counts[part], 0).sum()
+        log_z = total.log() + peak
+        self.total += (log_z - label_logit).where(self.counts[part], 0).sum()
         if train:
-            # d loss / d logits = softmax - one hot, and nothing where the label does not count
-            gradient = exponentials.mul_(self.counts[part] / total)
+            # d loss / d logits = softmax (1 + 2 z log Z) - one hot, and nothing where the label does not count
+            gradient = exponentials.mul_(self.counts[part] * (1 + 2 * self.z * log_z) / total)
             gradient.scatter_add_(1, self.label[part], -self.here[part].to(gradient.dtype))
             self._add_gradients(gradient.to(self.weight.dtype), part)
 

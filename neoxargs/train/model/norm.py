@@ -8,11 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.registry.model import Norm
+from neoxargs.train.mesh import ALONE, Axis
+from neoxargs.train.model.communicate import sum_gradients
 
 
-def norm(width: int, options: Norm) -> nn.Module:
-    """The layer that `norm` names, over the last dimension (…, width)."""
-    return NORMS[options.norm](width, options)
+def norm(width: int, options: Norm, shared: Axis = ALONE) -> nn.Module:
+    """The layer that `norm` names, over the last dimension (…, width).
+
+    shared: ranks that have the same weights and apply them each to inputs of its own.
+    """
+    layer = NORMS[options.norm](width, options)
+    sum_gradients(layer.parameters(), shared)
+    return layer
 
 
 class ScaleNorm(nn.Module):

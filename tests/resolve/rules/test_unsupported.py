@@ -74,7 +74,6 @@ OTHER: dict[str, Any] = {
     "optimizer.params.comm_backend_name": "mpi",
     "train_impl": "dpo",
     "train_epochs": 2,
-    "z_loss": 0.1,
     "dataset_impl": "pairwise",
     "pack_impl": "unpacked",
     "train_label_data_paths": ["a"],
@@ -92,7 +91,6 @@ _SAMPLING = "data_efficiency.data_sampling"
 _HEADS = "compression_training.head_pruning.shared_parameters"
 BESIDE = {
     "optimizer.params.comm_backend_name": "optimizer_type: OneBitAdam",
-    "sequence_parallel": "model_parallel_size: 2",
     "train_label_data_paths": "{train_data_paths: a, valid_data_paths: b, test_data_paths: c}",
     "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",
     f"{_HEADS}.enabled": nested(f"{_HEADS}.num_heads", 2),

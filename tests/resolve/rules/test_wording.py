@@ -119,6 +119,7 @@ CASES = [
     "comment: night",
     "deepspeed_extra_args: {zero_optimization: {stage: 1}}",
     "{profile_step_start: 12, profile_step_stop: 10}",
+    "{sequence_parallel: true, model_parallel_size: 2, pipeline: {pipe_partitioned: true}}",
     "{log_gradient_noise_scale: true, gradient_noise_scale_n_batches: 1}",
     "compression_training: {head_pruning: {shared_parameters: {enabled: true}}}",
     "data_efficiency: {data_sampling: {curriculum_learning: {enabled: true}}}",
