@@ -15,9 +15,11 @@ from neoxargs.launch import split
 from neoxargs.launch.encode import script_arguments
 from neoxargs.launch.hosts import SELECTING, Resources
 from neoxargs.launch.launchers import LAUNCHERS, started_by_plugin
+from neoxargs.launch.starters import BUILT_IN
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 
+LAUNCHERS.update(BUILT_IN)
 #: The folder that `neoxargs` is imported from.
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,8 +63,8 @@ def command(
 def runner_flags(config: Config, resources: Resources, port: int | None = None) -> list[str]:
     """The flags of DeepSpeed's launcher, with the hosts and devices the batch size was computed for."""
     if config.runner.launcher in LAUNCHERS:
-        what = f"launcher ({config.runner.launcher}) is a plugin's, and DeepSpeed's launcher has no flags for it"
-        raise Problems([Problem(what, config.place("launcher"), "--dry-run shows the plugin's command")])
+        what = f"launcher ({config.runner.launcher}) is none of DeepSpeed's, whose launcher has no flags for it"
+        raise Problems([Problem(what, config.place("launcher"), "--dry-run shows its command")])
     told = dict(resources.selection)
     if port is not None:
         told["master_port"] = str(port)
@@ -76,7 +78,8 @@ def runner_flags(config: Config, resources: Resources, port: int | None = None) 
 def free_port(config: Config, resources: Resources) -> int | None:
     """Another port for the ranks to meet at, if the default is taken on this machine; None keeps master_port."""
     told = resources.remote or config.get("force_multi")  # then the ranks read it in the configuration
-    if told or config.written("master_port") or not _busy(config.get("master_port")):
+    chosen = "master_port" in resources.selection or config.written("master_port")
+    if told or chosen or not _busy(config.get("master_port")):
         return None
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -94,7 +94,7 @@ def _confession(folder: Path, rank: int) -> Path:
 
 def forget(folder: Path, rank: int) -> None:
     """What an earlier attempt under the same name left."""
-    for path in (_note(folder, rank), _confession(folder, rank)):
+    for path in (log(folder, rank), _note(folder, rank), _confession(folder, rank)):
         path.unlink(missing_ok=True)
 
 
@@ -114,6 +114,13 @@ def confess(error: BaseException) -> None:
     left = {"why": what + _place(error), "nature": nature(error), "worded": isinstance(error, Problems)}
     with contextlib.suppress(OSError):
         _confession(*mine).write_text(json.dumps(left))
+
+
+def keep(text: str) -> None:
+    """Write in the log what another rank has said on the console already."""
+    if mine is not None:
+        with contextlib.suppress(OSError), log(*mine).open("a") as file:
+            file.write(f"{text}\n")
 
 
 def nature(error: BaseException) -> int:

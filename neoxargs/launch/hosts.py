@@ -8,13 +8,14 @@ documentation (`include: worker-0` without slots selects nothing), the documente
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from neoxargs.launch import inside
 from neoxargs.launch.devices import Device, device, installed_devices, local_devices, visible_devices
 from neoxargs.launch.hostfile import Hosts, Where, nowhere, read_hostfile, select
 from neoxargs.problems import Place, Problem, Problems
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_HOSTFILE = "/job/hostfile"
 #: Launchers that start one rank on every slot of the hostfile, whatever else they are told.
 MPI = ("openmpi", "mpich", "impi", "mvapich")
-EVERY_SLOT = (*MPI, "slurm")
+EVERY_SLOT = (*MPI, "slurm", "srun")
 #: Those that start equally many on each host.
 EVEN_SLOTS = ("mpich", "impi", "mvapich")
 #: The runner's flags that `Resources.selection` replaces.
@@ -44,6 +45,10 @@ class Resources:
     remote: bool = False
     """Do the ranks run on machines that the runner reaches over the network?"""
     warnings: tuple[Problem, ...] = ()
+    anywhere: bool = False
+    """Are the hosts only numbers, because a job system chooses them?"""
+    overrides: tuple[str, ...] = ()
+    """What the environment said otherwise than the configuration, for the summary."""
 
     @property
     def gpus(self) -> int:
@@ -68,16 +73,29 @@ def resources(
     layout: how many ranks one copy of the model takes (tensor x pipeline parallel); a machine without GPUs runs that
     many processes unless told otherwise. where: the place a parameter was written at, for the problems.
     """
+    found = _resources(runner, layout, environ, where, dev)
+    told = {name: environ[name] for name in ("DLTS_HOSTFILE", "MASTER_ADDR", "MASTER_PORT") if environ.get(name)}
+    if not found.remote:
+        told.pop("MASTER_ADDR", None)  # DeepSpeed's runner takes 127.0.0.1
+    port = {"master_port": told["MASTER_PORT"]} if "MASTER_PORT" in told else {}
+    overrides = tuple(f"{name} {value}  (environment)" for name, value in told.items())
+    return replace(found, selection={**found.selection, **port}, overrides=overrides)
+
+
+def _resources(runner: Runner, layout: int, environ: Mapping[str, str], where: Where, dev: Path) -> Resources:
     filters = _Filters.of(runner, where)
     path = environ.get("DLTS_HOSTFILE") or runner.hostfile or DEFAULT_HOSTFILE
     pool = read_hostfile(path)
+    if runner.launcher == "srun":
+        return _through_srun(pool, filters, path, runner, environ)
     if pool is None:
         found = _on_this_machine(filters, layout, environ, dev)
         return found if path in (DEFAULT_HOSTFILE, "None") else _without_hostfile(found, path, where("hostfile"))
     here = len(pool) == 1 and next(iter(pool)) in _own_names()
-    if here and runner.force_multi and not runner.no_ssh and runner.launcher in MPI:
-        # mpirun starts local ranks as its children
-        return replace(_on_hosts(pool, filters, path, runner, environ), device=device(environ, dev), remote=False)
+    if here and runner.force_multi and not runner.no_ssh and runner.launcher in EVERY_SLOT:
+        # mpirun starts local ranks as its children, and srun's are slurmd's
+        found = _on_hosts(pool, filters, path, runner, environ)
+        return replace(found, device=device(environ, dev), remote=runner.launcher not in MPI)
     if here and device(environ, dev) == "cpu":
         # the runner would first try `ssh localhost`, which a machine without GPUs rarely answers
         return _processes_here(filters, next(iter(pool.values())), {"hostfile": os.devnull})
@@ -120,7 +138,7 @@ def _on_hosts(
     pool: Mapping[str, int], filters: _Filters, path: str, runner: Runner, environ: Mapping[str, str]
 ) -> Resources:
     hosts = select(pool, filters.include, filters.exclude, filters.where)
-    warnings = list(filters.warnings)
+    warnings = [*filters.warnings, *_beyond(hosts, pool, path, filters)]
     selection = {"hostfile": path}
     if filters.include or filters.exclude:
         selection["include"] = _spelled(hosts)
@@ -139,6 +157,44 @@ def _on_hosts(
     if environ.get("MASTER_ADDR"):
         selection["master_addr"] = environ["MASTER_ADDR"]
     return Resources(hosts, _hosts_device(environ), selection, len(hosts) > 1 or remote, tuple(warnings))
+
+
+def _beyond(hosts: Hosts, pool: Mapping[str, int], path: str, filters: _Filters) -> Iterator[Problem]:
+    """DeepSpeed takes `include` at its word: a host that lends 8 slots may have a GPU 12."""
+    for host, slots in hosts.items() if filters.include else ():
+        if slots[-1] >= pool[host]:
+            what = f"include names slot {slots[-1]} of {host}, and {path} gives it slots 0 to {pool[host] - 1}"
+            yield _warning(f"{what}; it is used all the same", filters.where("include"))
+
+
+def _through_srun(
+    pool: Mapping[str, int] | None, filters: _Filters, path: str, runner: Runner, environ: Mapping[str, str]
+) -> Resources:
+    """On the hostfile's machines, on the nodes of the job that this shell is in, or on as many as are asked for."""
+    if pool is not None:
+        return replace(_on_hosts(pool, filters, path, runner, environ), remote=True)
+    allocated = inside.nodes(environ.get("SLURM_JOB_NODELIST", ""))
+    count = filters.num_nodes if filters.num_nodes > 0 else len(allocated)
+    each = filters.num_gpus if filters.num_gpus > 0 else _slots_of_job(environ)
+    if not count or not each:
+        missing = " and ".join([*(["num_nodes"] if not count else []), *(["num_gpus"] if not each else [])])
+        what = f"launcher srun has no hostfile and is in no job that says {missing}"
+        raise _refusal(what, filters.where("launcher"), f"write {missing}, or name a hostfile")
+    if filters.include or filters.exclude:
+        raise _refusal("include and exclude need a hostfile", filters.where("include") or filters.where("exclude"))
+    names = allocated[:count] if len(allocated) >= count else [f"node {number}" for number in range(count)]
+    hosts = {name: list(range(each)) for name in names}
+    told = {"master_addr": environ["MASTER_ADDR"]} if environ.get("MASTER_ADDR") else {}
+    return Resources(hosts, _hosts_device(environ), told, remote=True, anywhere=True, warnings=filters.warnings)
+
+
+def _slots_of_job(environ: Mapping[str, str]) -> int:
+    """How many ranks a node of the job takes: `SLURM_GPUS_PER_NODE=a100:8` is 8."""
+    for name in ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE", "SLURM_NTASKS_PER_NODE"):
+        number = environ.get(name, "").rpartition(":")[2]
+        if number.isdigit():
+            return int(number)
+    return 0
 
 
 def _every_slot(pool: Mapping[str, int], launcher: str, selection: dict[str, str], filters: _Filters) -> Hosts:

@@ -31,6 +31,11 @@ class Start:
     master_port: int
     arguments: tuple[str, ...]
     """`launcher_args`, for the program that starts the ranks."""
+    remote: bool = False
+    """Are there other machines than this one?"""
+    on_gpus: bool = False
+    anywhere: bool = False
+    """Are the hosts only numbers, because a job system chooses them?"""
 
     @property
     def ranks(self) -> int:
@@ -60,6 +65,8 @@ def started_by_plugin(
     if starter is None:
         return None
     hosts = {host: list(devices) for host, devices in resources.hosts.items()}
-    address = config.runner.master_addr or next(iter(hosts))
-    start = Start(hosts, words, address, port or config.runner.master_port, tuple(shlex.split(arguments)))
-    return tuple(starter(start))
+    told, gpus = resources.selection, resources.device == "cuda"
+    address = told.get("master_addr") or config.runner.master_addr or ("" if resources.anywhere else next(iter(hosts)))
+    port = port or int(told.get("master_port", config.runner.master_port))
+    more = tuple(shlex.split(arguments))
+    return tuple(starter(Start(hosts, words, address, port, more, resources.remote, gpus, resources.anywhere)))

@@ -53,7 +53,7 @@ def watched(run: Callable[[], int], folder: Path) -> int:
         _become_the_rank(outputs, watcher)
         death.mine = (folder, rank)
         return run()
-    with death.log(folder, rank).open("wb", buffering=0) as file:
+    with death.log(folder, rank).open("ab", buffering=0) as file:
         watch = _Watch(pid, outputs, file, folder)
         code, peak = watch.until_the_end()
     if code:

@@ -51,7 +51,7 @@ def rows(settled: Settled, width: int, cut: bool = True) -> list[Row]:
         Row("data", tuple(_data(config, cut))),
         Row("run", tuple(_run(config))),
         Row("dialect", (dialect(config),)),
-        Row("overridden", tuple(_overridden(config, cut)), cut=cut),
+        Row("overridden", (*_overridden(config, cut), *resources.overrides), cut=cut),
         Row("derived", tuple(_derived(config, cut)), cut=cut),
     ]
     return [row for row in found if row.lines]

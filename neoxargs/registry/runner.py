@@ -38,8 +38,10 @@ class Runner(Group, origin="DSL", effect="launcher"):
     master_addr: str = param("")
     """Address of the machine on which the processes meet; empty asks the first machine for its own."""
 
-    launcher: Literal["pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"] = param("pdsh")
-    """What starts processes on other machines. A run on one machine needs none of them unless `force_multi`."""
+    launcher: Literal["pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm", "ssh", "torchrun", "srun"] = param("pdsh")
+    """What starts processes on other machines. A run on one machine needs none of the first six, DeepSpeed's own,
+    unless `force_multi`. `ssh` needs nothing but ssh; `torchrun` and `srun` start the ranks without DeepSpeed's
+    launcher, `srun` also on the nodes that a job has or that `num_nodes` and `num_gpus` ask for."""
 
     launcher_args: str = param("")
     """Further arguments for the program that `launcher` names, as one string."""

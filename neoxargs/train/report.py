@@ -29,6 +29,8 @@ def say(text: str, key: str = "") -> None:
     """Print on standard error unless another rank has said the same (texts with an equal key count as the same)."""
     if _first(key or text):
         print(text, file=sys.stderr, flush=True)
+    else:
+        death.keep(text)
 
 
 def _first(key: str) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from deepspeed.launcher import constants, runner
 from deepspeed_spy import installed
 
+from neoxargs.launch.starters import BUILT_IN
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.runner import Runner, RunnerExtras
 
@@ -55,7 +56,7 @@ def test_choices_are_the_parsers(flags: dict[str, argparse.Action]) -> None:
 
 def test_the_launchers_to_choose_from_are_deepspeeds() -> None:
     known = {value for name, value in vars(constants).items() if name.endswith("_LAUNCHER")}
-    assert set(get_args(REGISTRY.parameters["launcher"].type)) == known, installed()
+    assert set(get_args(REGISTRY.parameters["launcher"].type)) == known | set(BUILT_IN), installed()
 
 
 def test_a_flag_without_a_value_is_a_bool_and_no_other(flags: dict[str, argparse.Action]) -> None:

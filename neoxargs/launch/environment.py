@@ -1,0 +1,92 @@
+"""Which variables reach the ranks, and from where; what is secret stays off command lines and out of what is printed.
+
+Ranks on this machine, and those of `srun`, inherit all. DeepSpeed's runner hands to other machines only what begins
+with one of `EXPORTED`, and the lines of `.deepspeed_env` (or $DS_ENV_FILE) in the home and the working directory,
+as words of a command line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from neoxargs.launch.hosts import Resources
+from neoxargs.problems import Place, Problem
+
+#: What DeepSpeed 0.19.6 exports (launcher/runner.py, and the CUDA accelerator's additions).
+EXPORTED = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL", "LD_LIBRARY", "PATH")
+#: What concerns a run; anything else is not listed.
+OF_INTEREST = re.compile(
+    r"NCCL_|TORCH_|PYTHON|MASTER_|CUDA_|OMP_|DS_|DEEPSPEED_|UCX_|FI_|HF_|WANDB_|COMET_|MLFLOW_|GLOO_|TRITON_"
+)
+SECRET = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
+#: Launchers that pass everything on.
+INHERITING = ("srun", "slurm")
+
+
+class Variable(NamedTuple):
+    """One variable and what becomes of it."""
+
+    name: str
+    origin: str
+    reaches: bool
+    value: str = ""
+
+
+def variables(
+    resources: Resources, launcher: str, environ: Mapping[str, str], own: Mapping[str, str]
+) -> list[Variable]:
+    """Those of interest, by name. own: what deepy itself sets for the launcher."""
+    everything = not resources.remote or launcher in INHERITING
+    found = {name: Variable(name, "this shell", everything or _exported(name, launcher), value)
+             for name, value in environ.items() if OF_INTEREST.match(name)}  # fmt: skip
+    for name, value in own.items():
+        found[name] = Variable(name, "deepy", everything or _exported(name, launcher), value)
+    if resources.remote:
+        for name, value, place in _of_files(environ, os.getcwd()):
+            found[name] = Variable(name, place.file, launcher not in INHERITING, value)
+    return [found[name] for name in sorted(found)]
+
+
+def shown(found: list[Variable]) -> str:
+    """A line each; the value of what is secret is not shown."""
+    width = max((len(variable.name) for variable in found), default=0)
+    return "\n".join(
+        f"{variable.name.ljust(width)}  {'***' if SECRET.search(variable.name) else variable.value}  ({variable.origin}"
+        f"{'' if variable.reaches else '; does not reach other machines: write it in .deepspeed_env'})"
+        for variable in found
+    )
+
+
+def passed_on(environ: Mapping[str, str], directory: str) -> dict[str, str]:
+    """What `launcher: ssh` hands over: all of interest, and the lines of `.deepspeed_env`."""
+    kept = {name: value for name, value in environ.items() if OF_INTEREST.match(name)}
+    return kept | {name: value for name, value, _ in _of_files(environ, directory)}
+
+
+def exposed(resources: Resources, launcher: str, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Secrets that DeepSpeed's launcher would write on command lines."""
+    if not resources.remote or launcher in (*INHERITING, "ssh", "torchrun"):
+        return
+    for name, _, place in _of_files(environ, os.getcwd()):
+        if SECRET.search(name):
+            what = f"{name}: {launcher} would put it on command lines, which every user of the machines can read"
+            hint = "take it out and write launcher: ssh, which hands over this shell's; or log in on each machine"
+            yield Problem(what, place, hint)
+
+
+def _exported(name: str, launcher: str) -> bool:
+    return launcher in ("ssh", "torchrun") or name.startswith(EXPORTED)
+
+
+def _of_files(environ: Mapping[str, str], directory: str) -> Iterator[tuple[str, str, Place]]:
+    for folder in (os.path.expanduser("~"), directory):
+        path = Path(folder, environ.get("DS_ENV_FILE", ".deepspeed_env"))
+        if path.is_file():
+            for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+                name, equals, value = line.partition("=")
+                if equals:  # the line itself is not shown: it may be a secret
+                    yield name.strip(), value.strip(), Place(str(path), number, 1)
