@@ -18,6 +18,7 @@ from neoxargs.problems import Problems, did_you_mean
 USAGE = """\
 python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]   start a run
 python deepy.py generate.py FILE ... [--prompt TEXT]                       sample from a checkpoint
+python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                   perplexity, and tasks of lm-eval
 python deepy.py check FILE ...                                             every problem, or ok
 python deepy.py plan FILE ...                                              ranks, memory, speed
 python deepy.py explain KEY [FILE ...]                                     what a parameter means
@@ -187,7 +188,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "docs": docs,
 }
 #: What is launched and not a verb.
-SCRIPTS = ("train.py", "generate.py")
+SCRIPTS = ("train.py", "generate.py", "eval.py")
 
 
 def _parser(verb: str, description: str, **settings: Any) -> argparse.ArgumentParser:

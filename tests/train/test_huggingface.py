@@ -14,7 +14,6 @@ from small_gpt import shaken
 from torch import Tensor
 
 from neoxargs.launch.encode import parse_rank_arguments, script_arguments
-from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.train import engine, inventory, mesh, setup
 from neoxargs.train.checkpoint import Checkpoints, Position

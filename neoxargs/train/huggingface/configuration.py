@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.resolve.load import parse, read_files
 from neoxargs.resolve.nodes import Mapping, Node
-from neoxargs.resolve.rules.spellings import shown
 from neoxargs.train.huggingface import FAMILIES
-from neoxargs.train.huggingface.family import Family, Fixed
+from neoxargs.train.huggingface.family import Family
 
 #: Where transformers 4 kept what is `rope_parameters` now.
 BEFORE = {"rope_parameters": "rope_scaling", "rope_type": "type"}
@@ -43,7 +43,7 @@ def read(folder: Path) -> Read:
             continue
         for name, value in ours.items():
             if values.setdefault(name, value) != value:
-                what = f"{row.key} ({shown(found.value)}) and another key are both {name}, which is {values[name]}"
+                what = f"{row.key} ({json.dumps(found.value)}) and another key are both {name}, which is {values[name]}"
                 problems.append(Problem(what, found.place))
     problems += _head_width(tree, values)
     vocabulary = _first(tree, "vocab_size")
@@ -61,7 +61,7 @@ def _family(tree: Mapping) -> Family:
         if wanted == family.architecture or (wanted is None and kind and kind.value == family.model_type):
             return family
     found = named or kind or _Found(None, tree.place)
-    what = f"architectures ({shown(found.value)}) is none that can be expressed here"
+    what = f"architectures ({json.dumps(found.value)}) is none that can be expressed here"
     raise Problems([Problem(what, found.place, f"{listed(FAMILIES, 'and')} are")])
 
 
@@ -69,13 +69,13 @@ def _fixed(tree: Mapping, family: Family) -> Iterator[Problem]:
     for row in family.fixed:
         found = _first(tree, row.key)
         if found and found.value not in (None, *row.values):
-            yield _inexpressible(row.key, found, row)
+            yield _inexpressible(row.key, found, row.values)
 
 
-def _inexpressible(key: str, found: _Found, row: Fixed | None = None) -> Problem:
-    what = f"{key} ({shown(found.value)}) cannot be expressed here"
-    hint = f"only {listed([shown(value) for value in row.values if value is not None])}" if row else ""
-    return Problem(what, found.place, hint if hint != "only " else "")
+def _inexpressible(key: str, found: _Found, values: Iterable[Any] = ()) -> Problem:
+    can = [json.dumps(value) for value in values if value is not None]
+    what = f"{key} ({json.dumps(found.value)}) cannot be expressed here"
+    return Problem(what, found.place, f"only {listed(can)} can" if can else "")
 
 
 def _head_width(tree: Mapping, values: dict[str, Any]) -> Iterator[Problem]:

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from neoxargs.launch.arithmetic import weights_of_layers
+from neoxargs.launch.arithmetic import mlp_rows, qkv_rows, weights_of_layers
 from neoxargs.launch.settle import settle
-from neoxargs.problems import Problem, Problems, listed
+from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.train import checkpoint_folder, inventory
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.huggingface import FAMILIES, tokens
 from neoxargs.train.huggingface.family import Family
-from neoxargs.train.huggingface.folder import key, written
+from neoxargs.train.huggingface.folder import finished, key, written
 from neoxargs.train.huggingface.forms import Form, Sizes
 from neoxargs.train.huggingface.safetensors import Spec, Writer
 from neoxargs.train.saved import Saved
@@ -57,8 +57,10 @@ class Export(NamedTuple):
             source = re.sub(r"layers\.(\d+)", lambda found: f"layers.{order[int(found[1])]}", ours)
             if tied and self.config.attention.gpt_j_residual:
                 source = source.replace("post_attention_layernorm", "input_layernorm")
+            if ours == "output" and not self.config.embedding.no_weight_tying:
+                continue
             for kind in ("weight", "bias"):
-                if key(source, kind) in self.saved.slices:
+                if kind == "weight" or key(source, kind) in self.saved.slices:
                     names = tuple(self._name(module, kind) for module in theirs)
                     yield Piece(key(source, kind), names, form)
 
@@ -66,7 +68,7 @@ class Export(NamedTuple):
         """Shapes are known without reading: a form applied to tensors that are not there."""
         found = []
         for piece in pieces:
-            parts = piece.form.apart(torch.empty(self._shape(piece.ours), device="meta"), self.sizes)
+            parts = piece.form.apart(torch.empty(self.shape(piece.ours), device="meta"), self.sizes)
             found += [Spec(name, tuple(part.shape), self.dtype) for name, part in zip(piece.theirs, parts, strict=True)]
         return found
 
@@ -75,7 +77,8 @@ class Export(NamedTuple):
         master = self.dtype == torch.float32 and self.saved.complete
         return piece.form.apart(self.saved.whole(piece.ours, master=master), self.sizes)
 
-    def _shape(self, name: str) -> list[int]:
+    def shape(self, name: str) -> list[int]:
+        """Over all tensor parallel ranks."""
         part = self.saved.slices[name][0]
         shape = list(part.shape)
         if part.cut:
@@ -114,24 +117,30 @@ def _described(export: Export) -> dict[str, Any]:
 
 def _require_all(export: Export, pieces: Sequence[Piece]) -> None:
     """The checkpoint is of the model that the configuration describes."""
-    here, there = {piece.ours for piece in pieces}, set(export.saved.slices)
-    tables = {key(ours, "weight") for ours in ("embedding.word_embeddings", "final_norm")}
-    if export.config.embedding.no_weight_tying:
-        tables.add("output.weight")
-    order = weights_of_layers(export.config.shape)
-    tables |= {f"layers.{layer}.attention.query_key_value.weight" for layer in order}
-    missing, surplus = sorted(tables - there), sorted(there - here)
-    where = f"load ({export.saved.folder})"
-    problems = [Problem(f"{where}: it does not fit this model: it has no {name}") for name in missing[:3]]
-    problems += [Problem(f"{where}: it does not fit this model, which has no {name}") for name in surplus[:3]]
-    rows, hidden = export._shape("embedding.word_embeddings.weight") if not missing else (0, 0)
-    if not missing and hidden != export.config.shape.hidden_size:
-        what = f"hidden_size ({export.config.shape.hidden_size}) is not that of the checkpoint ({hidden})"
-        problems.append(Problem(what, export.config.place("hidden_size")))
-    if not missing and rows < export.sizes.vocabulary:
-        problems.append(Problem(f"the checkpoint has {rows} tokens, fewer than the {export.sizes.vocabulary} to write"))
+    used, there = {piece.ours for piece in pieces}, set(export.saved.slices)
+    here = f"load ({export.saved.folder})"
+    problems = [Problem(f"{here}: it does not fit this model: it has no {name}") for name in sorted(used - there)[:3]]
+    problems += [
+        Problem(f"{here}: it does not fit this model, which has no {name}") for name in sorted(there - used)[:3]
+    ]
+    problems += [] if problems else _other_shapes(export, here)
     if problems:
         raise Problems(problems)
+
+
+def _other_shapes(export: Export, here: str) -> Iterator[Problem]:
+    hidden, rows = export.config.shape.hidden_size, export.sizes.vocabulary
+    first = f"layers.{weights_of_layers(export.config.shape)[0]}"
+    wanted = {
+        f"{first}.attention.query_key_value.weight": [qkv_rows(export.config), hidden],
+        f"{first}.mlp.dense_h_to_4h.weight": [mlp_rows(export.config), hidden],
+    }
+    for name, shape in wanted.items():
+        if export.shape(name) != shape:
+            sizes = [" x ".join(map(str, each)) for each in (export.shape(name), shape)]
+            yield Problem(f"{here}: {name} is {sizes[0]} there and {sizes[1]} in this configuration")
+    if (found := export.shape("embedding.word_embeddings.weight")[0]) < rows:
+        yield Problem(f"{here}: it has {found} rows for tokens, fewer than the {rows} to write")
 
 
 def chosen(config: Config, architecture: str | None) -> Family:
@@ -144,9 +153,8 @@ def chosen(config: Config, architecture: str | None) -> Family:
     problems, family = min(obstacles, key=lambda found: len(found[0]))
     if problems:
         if not architecture:
-            others = [name for name in FAMILIES if name != family.architecture]
-            hint = f"{listed(others, 'and')} are further away; docs/huggingface.md has what each can express"
-            problems.append(Problem(f"{family.architecture} comes nearest to this model", hint=hint))
+            what = f"no architecture can express this model; {family.architecture} comes nearest"
+            problems.append(Problem(what, hint="docs/huggingface.md has what each can express"))
         raise Problems(problems)
     return family
 
@@ -208,21 +216,17 @@ def _bytes(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0, or 1 after printing what is wrong."""
-    options = parser().parse_args(argv)
-    try:
-        config = settle(options.files, options.set, options.conf_dir, os.environ, options.gpus).config
-        export = prepared(config, options.architecture, options.dtype, options.vocab_size)
-        with written(options.to) as folder:
-            has_tokenizer = write(export, folder, options.max_shard_size)
-    except Problems as problems:
-        print(problems, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return finished(_export, parser().parse_args(argv))
+
+
+def _export(options: argparse.Namespace) -> None:
+    config = settle(options.files, options.set, options.conf_dir, os.environ, options.gpus).config
+    export = prepared(config, options.architecture, options.dtype, options.vocab_size)
+    with written(options.to) as folder:
+        has_tokenizer = write(export, folder, options.max_shard_size)
     print(f"{options.to}: {export.family.architecture} from {export.saved.folder}")
     if not has_tokenizer:
         print(f"without a tokenizer: transformers has none like {config.tokenizer.tokenizer_type}")
-    return 0
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

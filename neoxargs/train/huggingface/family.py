@@ -91,7 +91,9 @@ class Family:
                 yield self._obstacle(config, name, "which has nothing of the kind")
 
     def _obstacle(self, config: Config, name: str, why: str) -> Problem:
-        what = f"{name} ({shown(config.get(name))}) cannot be expressed by {self.architecture}, {why}"
+        value = config.get(name)
+        text = listed(map(str, dict.fromkeys(value)), "and") if isinstance(value, list) else shown(value)
+        what = f"{name} ({text}) cannot be expressed by {self.architecture}, {why}"
         return Problem(what, config.place(name))
 
     def described(self, config: Config) -> dict[str, Any]:
@@ -190,7 +192,9 @@ def activation(key: str, default: str, gated: bool) -> Setting:
 
 
 def only(ours: str, *values: Any) -> Demand:
-    return Demand(ours, lambda config: config.get(ours) in values, listed([shown(value) for value in values], "and"))
+    """One of these values."""
+    has = f"{ours}: {listed([shown(value) for value in values])}"
+    return Demand(ours, lambda config: config.get(ours) in values, has)
 
 
 DENSE = Demand(
@@ -203,8 +207,7 @@ UNSHARED = Demand(
     lambda config: config.shape.num_kv_heads == config.shape.num_attention_heads,
     "keys and values for each of its heads",
 )
-UNGATED = Demand("activation", lambda config: config.mlp.activation in PLAIN.values(), listed(PLAIN.values(), "and"))
-GATED_ONLY = Demand("activation", lambda config: config.mlp.activation in GATED, listed(GATED, "and"))
+UNGATED, ALWAYS_GATED = only("activation", *PLAIN), only("activation", *GATED)
 #: What a file of any family may ask for and a GPT here cannot be.
 EVERY = (
     Fixed("quantization_config", (None,)), Fixed("auto_map", (None,)), Fixed("rope_parameters.rope_type", ("default",)),

@@ -1,9 +1,12 @@
-"""A folder that is there when it is whole."""
+"""What both verbs do alike: a folder that is there when it is whole, an end with a code, the names of weights."""
 
 from __future__ import annotations
 
+import argparse
 import shutil
-from collections.abc import Iterator
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +32,19 @@ def written(folder: Path) -> Iterator[Path]:
         raise Problems([Problem(f"--to ({folder}) cannot be written: {error.strerror or error}")]) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def finished(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
+    """The exit code; 1 after printing what is wrong."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a terminated one tidies up
+    try:
+        work(options)
+    except Problems as problems:
+        print(problems, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
 def key(module: str, kind: str) -> str:

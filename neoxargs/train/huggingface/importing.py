@@ -28,7 +28,7 @@ from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.huggingface import tokens
 from neoxargs.train.huggingface.configuration import Read, read
-from neoxargs.train.huggingface.folder import key, written
+from neoxargs.train.huggingface.folder import finished, key, written
 from neoxargs.train.huggingface.forms import Form, Sizes
 from neoxargs.train.huggingface.safetensors import Reader
 from neoxargs.train.tokenizer import BUILDERS, build_tokenizer
@@ -38,14 +38,14 @@ PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bfloat16"}
 HEAD = """\
 # {architecture} from {source}
 #
-#   python deepy.py generate.py {file} --prompt "..."            continues a text
-#   python deepy.py train.py {file} --set text_path=FILE         trains on, from these weights
+#   python deepy.py generate.py {file} --prompt "..."
+#   python deepy.py train.py {file} --set text_path=FILE
 """
 #: A beginning for whoever trains on.
 TRAINING = {
     "train_micro_batch_size_per_gpu": 1,
     "train_iters": 1000,
-    "optimizer": {"type": "Adam", "params": {"lr": 1e-5, "betas": [0.9, 0.95]}},
+    "optimizer": {"type": "Adam", "params": {"lr": 1e-5}},
     "gradient_clipping": 1.0,
     "checkpoint_factor": 500,
 }
@@ -192,21 +192,16 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0, or 1 after printing what is wrong."""
-    options = parser().parse_args(argv)
+    return finished(_import, parser().parse_args(argv))
+
+
+def _import(options: argparse.Namespace) -> None:
     given = {name: getattr(options, name) for name in ("tokenizer_type", "vocab_file", "merge_file")}
     named = {name: value for name, value in given.items() if value}
-    final = options.to.resolve()
-    try:
-        source = Import(options.source)
-        with written(final) as folder:
-            write(source, named or tokens.found(options.source), folder, final)
-    except Problems as problems:
-        print(problems, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    source, final = Import(options.source), options.to.resolve()
+    with written(final) as folder:
+        write(source, named or tokens.found(options.source), folder, final)
     print(f"{options.to / YAML}: {source.read.family.architecture} from {options.source}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ A window counts the token itself there and not here. GPT-NeoX's first half of a 
 from __future__ import annotations
 
 from neoxargs.train.huggingface.family import (
+    ALWAYS_GATED,
     DENSE,
     EVERY,
-    GATED_ONLY,
     Family,
     Fixed,
     Setting,
@@ -38,7 +38,7 @@ SETTINGS = (
 )
 DEMANDS = (
     only("norm", "rmsnorm"), only("pos_emb", "rotary"), only("rotary_pct", 1.0), only("gpt_j_residual", False),
-    only("apply_residual_connection_post_layernorm", False), GATED_ONLY, DENSE,
+    only("apply_residual_connection_post_layernorm", False), ALWAYS_GATED, DENSE,
 )  # fmt: skip
 ALWAYS = {"norm": "rmsnorm", "pos_emb": "rotary", "rotary_pct": 1.0, "hidden_dropout": 0.0}
 WEIGHTS = (
