@@ -127,7 +127,7 @@ REFUSED = """\
 {file}:8:1: error: attention_config (local) cannot be expressed by GPTNeoXForCausalLM, which has layers that see \
 everything before them
   8 | attention_config: [[[local], all]]
-    | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    | ^^^^^^^^^^^^^^^^
 
 error: no architecture can express this model; GPTNeoXForCausalLM comes nearest
   = docs/huggingface.md has what each can express
