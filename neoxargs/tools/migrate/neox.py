@@ -65,7 +65,7 @@ def migrate(texts: Sequence[Text], to: str) -> Migrated:
 
 class _Migration:
     def __init__(self, texts: Sequence[Text], to: str) -> None:
-        self.texts, self.to, self.day = texts, to, NAMES[to]
+        self.start, self.to, self.day = texts, to, NAMES[to]
         self.drafted = draft(texts)
         if not self.drafted.readable:
             raise Problems(self.drafted.problems)
@@ -91,12 +91,16 @@ class _Migration:
             for name, entry in document.entries().items():
                 if name in FORGOTTEN:
                     self.forget_one(document, entry)
+        if self.changes:  # what they might have been meant for is known now
+            self.start = [Text(document.name, document.text) for document in self.documents]
+            self.before, _ = known(draft(self.start), self.gpus)
 
     def forget_one(self, document: Document, entry: Found) -> None:
         place, node = self.place(document, entry), document.plain(entry)
         others = [p for p in self.drafted.problems if p.where is None or p.where[:3] != place[:3]]
         if table.forgotten(entry.name, node, self.written):
-            self.note(document, entry, "", Row(entry.name, node, {}, "dropped, and this value says nothing"))
+            row = Row(entry.name, node, {}, "dropped, and this value says nothing", removed(entry.name))
+            self.note(document, entry, "", row)
             document.remove(entry.name)
         else:
             what = f"{entry.name} ({shown(node_of(node))}) has no counterpart"
@@ -310,10 +314,11 @@ class _Migration:
     def verify(self, result: Sequence[Text]) -> None:
         """Raise Problems if the new texts resolve to anything else."""
         fixed = [f"dialect={self.drafted.dialect.name}"] if self.is_part else []
-        before, errors = known(draft(self.texts, fixed), self.gpus)
+        before, errors = known(draft(self.start, fixed), self.gpus)
         after, new_errors = known(draft(result, fixed), self.gpus)
         if new_errors and not errors:
-            raise Problems([Problem(f"after migrating: {error.what}", error.where, error.hint) for error in new_errors])
+            whole = Place(result[0].name, 0, 0)
+            raise Problems([Problem(f"after migrating: {error.what}", whole, error.hint) for error in new_errors])
         found = list(differences(before, after))
         if found:
             raise Problems([_would_change(self.before.place(name), name, *both) for name, *both in found])
