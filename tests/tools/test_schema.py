@@ -107,6 +107,12 @@ def test_values_are_judged_as_by_check() -> None:
             assert jsonschema.Draft7Validator(part).is_valid("auto"), name
 
 
+def test_only_quotes_around_a_number_are_judged_otherwise(validator: jsonschema.Draft7Validator) -> None:
+    for name, value in {"num_layers": "12", "lr": "1e-4", "use_wandb": "true"}.items():
+        assert fits(value, REGISTRY.parameters[name].type)
+        assert places(validator, {name: value}) == [name]
+
+
 def fits(value: Any, wanted: Any) -> bool:
     try:
         conform(value, wanted)
