@@ -93,19 +93,34 @@ PROGRAMS = (
         dpo_data_seq_length train_data_token_index train_val_test_num_samples"""),
     Program("TokenFormer", True, "Haiyang-W/TokenFormer, megatron/neox_arguments/neox_args.py", """
         qkv_slot_num proj_slot_num ffn_slot_num qkv_slot_num_new proj_slot_num_new ffn_slot_num_new
-        pretrain_partial_init final_norm norm_activation_type tokenformer_use"""),
+        pretrain_partial_init final_norm norm_activation_type tokenformer_use load_module_strict old_lr_decay
+        old_lr_decay_scale scale_pretrain"""),
     Program("Stability AI's GPT-NeoX", True, "Stability-AI/gpt-neox, megatron/neox_arguments/neox_args.py", """
         attention_head_type rotary_interleaved rotary_scale_base wandb_id wandb_resume wandb_dir wandb_name slurm_job_id
         neox_working_dir neox_launch_cmd neox_launch_config_path neox_launch_job_name heartbeat_init_timeout
         heartbeat_timeout kill_timeout save_interval_timeout eval_interval_timeout s3_region eval_batch_size
-        skip_train_iteration_ranges eval_num_fewshot eval_limit"""),
+        skip_train_iteration_ranges eval_num_fewshot eval_limit use_flash_cross_entropy
+        full_precision_lm_cross_entropy cooldown s3_sync_interval use_bias_in_qk_norm"""),
     Program("BlinkDL's GPT-NeoX", True, "BlinkDL/gpt-neox, megatron/neox_arguments/neox_args.py", """
         small_init_emb_and_layernorm"""),
     Program("AGI Collective's multimodal GPT-NeoX", True, "AGI-Collective/multimodal, .../neox_args.py", """
         vision_seq_length concat_data attn_uses_sequence_id position_pad_id train_streaming_data_config
         valid_streaming_data_config test_streaming_data_config"""),
     Program("continual-pretraining's GPT-NeoX", True, "chandar-lab/continual-pretraining, .../neox_args.py", """
-        num_repeats load_buffer use_replay file_size buffer_dir fill_buffer_size forget_path"""),
+        num_repeats load_buffer use_replay file_size buffer_dir fill_buffer_size forget_path replay_buffer_proportion
+        train_proportion eff_batch_size"""),
+    Program("gpt-moe", True, "ZhiYuanZeng/gpt-moe, configs", """
+        from_dense_to_moe ep_world_size moe_freq moe_aux_loss_weight load_iteration"""),
+    Program("gpt-neox-j", True, "Lisennlp/gpt-neox-j, configs", """
+        rotary_dim only_eval icl_or_neo"""),
+    Program("polycoder's GPT-NeoX", True, "vyaivo/code-lms, polycoder/configs", """
+        finetune_data_path data_keys_collate"""),
+    Program("Accelerate", False, "huggingface/accelerate, src/accelerate/commands/config/config_args.py", """
+        compute_environment distributed_type machine_rank gpu_ids rdzv_backend same_network main_training_function
+        enable_cpu_affinity fp8_config deepspeed_config tp_config megatron_lm_config ipex_config mpirun_config
+        downcast_bf16 tpu_name tpu_zone tpu_use_cluster tpu_use_sudo command_file commands tpu_vm tpu_env
+        dynamo_config dynamo_backend use_cpu zero3_init_flag zero3_save_16bit_model deepspeed_multinode_launcher
+        deepspeed_config_file"""),
     Program("online-data-mixing's GPT-NeoX", True, "alon-albalak/online-data-mixing, .../neox_args.py", """
         use_named_train_datasets use_named_eval_datasets max_validation_samples_per_dataset
         max_test_samples_per_dataset eval_harness_interval do_lm_harness_eval"""),
@@ -178,8 +193,11 @@ INSTEAD = {
     "attn_pdrop": "attention_dropout",
     "data_parallel_shard_degree": "zero_optimization.stage",
     "datasets": "data_path",
+    "deepspeed_config": "DeepSpeed's own keys stand at the top here, such as zero_optimization: {stage: 2}",
+    "deepspeed_config_file": "`deepy migrate` makes a YAML of that file, to be named beside this one",
     "deepspeed_enable_comms_logging": "comms_logger.enabled",
     "ds_sequence_parallel_size": "sequence_parallel_size",
+    "eff_batch_size": "train_batch_size",
     "embd_pdrop": "hidden_dropout",
     "enable_cpu_offload": "zero_optimization.offload_optimizer.device",
     "enable_sequence_parallel": "sequence_parallel",
@@ -190,6 +208,7 @@ INSTEAD = {
     "fsdp_config": "zero_optimization.stage",
     "hidden_dropout_prob": "hidden_dropout",
     "layer_norm_epsilon": "layernorm_epsilon",
+    "load_iteration": "iteration",
     "local_batch_size": "train_micro_batch_size_per_gpu",
     "logging_dir": "tensorboard_dir",
     "lora_alpha": "adapters are not trained here",
@@ -217,6 +236,7 @@ INSTEAD = {
     "use_cpu": "set DS_ACCELERATOR=cpu in the environment",
     "use_parallel_residual": "gpt_j_residual",
     "val_set_size": "split",
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "zero_leaf_modules": "zero_optimization.leaf_module.names",
     "zero_use_leaf_modules": "zero_optimization.leaf_module.names",
 }

@@ -88,6 +88,8 @@ def _elsewhere(section: str, word: str) -> list[str]:
     names = [*REGISTRY.parameters, *REGISTRY.sections]
     same = [full for full in names if full.rpartition(".")[2] == word and full.rpartition(".")[0] != section]
     inside = f"{section}." if section else ""
+    if not section:  # what lies deep in a section is not what somebody at the top has in mind
+        same = [full for full in same if full.count(".") <= 2]
     below = [full for full in same if full.startswith(inside)] if section else []
     return below or sorted(same, key=lambda full: full.count("."))
 

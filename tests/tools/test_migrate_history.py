@@ -1,4 +1,4 @@
-"""Every name that GPT-NeoX ever dropped or gained, one by one: it is rewritten, left out, kept or refused with a reason."""
+"""Every name that GPT-NeoX ever dropped or gained, one by one: rewritten, left out, kept or refused with a reason."""
 
 from __future__ import annotations
 
