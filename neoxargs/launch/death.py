@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ from neoxargs.resolve.config import Config
 PACKAGE = str(Path(__file__).resolve().parents[2])
 #: Lines of the log that are shown.
 TAIL = 15
+#: Bytes; a disk with less has no room for any file of a checkpoint.
+FULL = 1 << 16
 #: How gloo and nccl word that another rank is gone; whatever happened there is told there.
 LOST = (
     "Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited", "heartbeat",
@@ -47,6 +50,8 @@ FOLLOWED = {
 
 #: The folder and number of the rank that this process is, where it is watched.
 mine: tuple[Path, int] | None = None
+#: Where it writes checkpoints.
+saves_to: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,9 +116,18 @@ def confess(error: BaseException) -> None:
         return
     first = str(error).strip().partition("\n")[0]
     what = error.problems[0].what if isinstance(error, Problems) else f"{type(error).__name__}: {first}"
+    if _is_full(saves_to):
+        what = f"the disk of {saves_to} is full; what was saved before is whole; {what}"
     left = {"why": what + _place(error), "nature": nature(error), "worded": isinstance(error, Problems)}
     with contextlib.suppress(OSError):
         _confession(*mine).write_text(json.dumps(left))
+
+
+def _is_full(folder: str | None) -> bool:
+    """torch words a full disk in many ways, and none of them says that it is one."""
+    with contextlib.suppress(OSError):
+        return bool(folder) and shutil.disk_usage(folder or "").free < FULL
+    return False
 
 
 def keep(text: str) -> None:
@@ -259,3 +273,8 @@ def tail(folder: Path, rank: int, size: int = 8192) -> str:
         return ""
     lines = text.replace("\r\n", "\n").split("\n")
     return "\n".join(line.rpartition("\r")[2] for line in lines if line.strip())
+
+
+if __name__ == "__main__":  # after an `srun` of a script, which nobody watches
+    for place in sys.argv[1:]:
+        print("\n".join(report(Path(place))[1]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -115,7 +116,8 @@ def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
     payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON, MORE)}
     attempt = str(payloads[MORE].pop(ATTEMPT, ""))
     config = config_from_values({**payloads[MEGATRON], **payloads[MORE]})
-    return RankArguments(config, payloads[DEEPSPEED], int(found.get(LOCAL_RANK, 0)), tuple(rest), attempt)
+    local = found.get(LOCAL_RANK) or os.environ.get("LOCAL_RANK", "0")
+    return RankArguments(config, payloads[DEEPSPEED], int(local), tuple(rest), attempt)
 
 
 def _payload(found: Mapping[str, str], option: str) -> dict[str, Any]:

@@ -36,10 +36,10 @@ _PR_SET_PDEATHSIG = 1
 _GONE = select.POLLERR | select.POLLHUP
 
 
-def watched(run: Callable[[], int], folder: Path) -> int:
+def watched(run: Callable[[], int], folder: Path, save: str | None = None) -> int:
     """Run this rank in a process of its own; returns its exit code, or dies by the signal that it died of.
 
-    folder: where the logs and notes of this attempt are kept, the same on all ranks.
+    folder: where the logs and notes of this attempt are kept, the same on all ranks. save: where checkpoints go.
     """
     if not hasattr(os, "pidfd_open"):  # only Linux can wait for output and an end at once
         return run()
@@ -51,7 +51,7 @@ def watched(run: Callable[[], int], folder: Path) -> int:
     watcher, pid = os.getpid(), os.fork()
     if not pid:
         _become_the_rank(outputs, watcher)
-        death.mine = (folder, rank)
+        death.mine, death.saves_to = (folder, rank), save
         return run()
     with death.log(folder, rank).open("ab", buffering=0) as file:
         watch = _Watch(pid, outputs, file, folder)

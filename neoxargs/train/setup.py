@@ -10,7 +10,7 @@ import os
 import random
 import socket
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -114,8 +114,19 @@ def on_gpu() -> bool:
 def _device(local_rank: int) -> torch.device:
     if not on_gpu():
         return torch.device("cpu")
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    number = _gpu(local_rank, torch.cuda.device_count(), os.environ)
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def _gpu(local_rank: int, present: int, environ: Mapping[str, str]) -> int:
+    """The GPU of a rank among those that it sees; raises Problems where the hostfile has promised too many."""
+    if local_rank < present:
+        return local_rank
+    if environ.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0 and present == 1:
+        return 0  # Slurm shows each task its own GPU alone
+    what = f"{socket.gethostname()} has no GPU for its rank number {local_rank}: torch sees {present}"
+    raise Problems([Problem(what, hint="the hostfile's slots, or num_gpus, are more than the machine has")])
 
 
 def _use_cpu() -> None:

@@ -135,11 +135,16 @@ def deepy(folder: Path, environ: Environ, *words: str, seconds: float = 150, **c
     return subprocess.CompletedProcess(process.args, process.returncode, output)
 
 
-@contextmanager
-def started(folder: Path, environ: Environ, *words: str, **changes: Any) -> Iterator[subprocess.Popen[str]]:
+def written(folder: Path, **changes: Any) -> None:
+    """The smallest run as `run.yml`; what is None is left out."""
     values = {**TINY, "data_path": str(tokens(folder)), "run_dir": str(folder / "out"), "train_iters": 4,
               "master_addr": "127.0.0.1", "master_port": free_port(), "checkpoint_factor": None, **changes}  # fmt: skip
     (folder / "run.yml").write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
+
+
+@contextmanager
+def started(folder: Path, environ: Environ, *words: str, **changes: Any) -> Iterator[subprocess.Popen[str]]:
+    written(folder, **changes)
     command = [sys.executable, str(ROOT / "deepy.py"), "train.py", str(folder / "run.yml"), *words]
     process = subprocess.Popen(
         command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -182,11 +187,18 @@ def _folder_of(process: Path) -> str:
     return os.readlink(process / "cwd")
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> None:
+def fill(disk: Path) -> None:
+    """Leave no space on a small file system."""
+    with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 60, often: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
+        time.sleep(often)
 
 
 def _answers(host: str, environ: Environ) -> bool:
