@@ -40,4 +40,7 @@ def _watched(run: Callable[[], int], argv: Sequence[str]) -> int:
         mpi.join(arguments.config)
     except Problems:
         return run()  # which words them
-    return watched(run, death.folder(arguments.config, arguments.attempt)) if arguments.attempt else run()
+    if not arguments.attempt:
+        return run()
+    config = arguments.config
+    return watched(run, death.folder(config, arguments.attempt), config.checkpoint.save)
