@@ -23,7 +23,7 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
     section, _, word = name.rpartition(".")
     what = stranger(name, where, written, is_section).what
     if slip := _slip(written):
-        return Problem(what, where, slip), [name for name in [_clean(name)] if REGISTRY.find(name)]
+        return Problem(what, where, slip), [meant for meant in [_clean(name.partition(":")[0])] if REGISTRY.find(meant)]
     if not section and (hint := _another_programs(word)):
         return Problem(what, where, hint), [meant] if (meant := ours(word)) else []
     found = _elsewhere(section, word)

@@ -156,7 +156,7 @@ class _Migration:
         """Last, so that the names of their keys stay true while these change."""
         for document, name, key in self.sections:
             entry = document.entries()[name]
-            self.changes.append(Change(self.place(document, entry), name, key, "renamed"))
+            self.changes.append(Change(self.place(document, entry), name, key, "renamed", introduced(key)))
             document.rename(name, key)
 
     def rename(self, document: Document, entry: Found, attribute: str, row: Row) -> None:
