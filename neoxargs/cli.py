@@ -84,14 +84,18 @@ def launch(words: list[str]) -> int:
     """`deepy train.py FILE ...`: start a run, or show what would be started."""
     parser = _launch_parser(words[0])
     options = _parsed(parser, words)
-    from neoxargs.launch.session import run, show
+    from neoxargs.launch.session import check_hosts, run, show
 
     overrides = [*_neox_overrides(options), *options.set]
     if options.dry_run or options.emit:
         return show(words[0], options.files, overrides, options.conf_dir, options.gpus, options.emit, options.json)
+    if options.check_hosts:
+        return check_hosts(words[0], options.files, overrides, options.conf_dir)
     if options.gpus or options.json:
         parser.error("--gpus and --json go with --dry-run or --emit")
-    if not options.force:
+    from neoxargs.launch.inside import names
+
+    if not options.force and not names(os.environ):
         from neoxargs.tools.plan.refuse import refuse
 
         refuse(words[0], options.files, overrides, options.conf_dir, options.device)
@@ -212,6 +216,7 @@ def _launch_parser(script: str) -> argparse.ArgumentParser:
     _add_files(parser)
     _add_json(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the command and all values; start nothing")
+    parser.add_argument("--check-hosts", action="store_true", help="ask every machine for what a run needs; start none")
     parser.add_argument("--emit", choices=FORMS, help="print just one form and start nothing")
     parser.add_argument(
         "--device", metavar="NAME", help="what the GPUs are, such as A100-40GB, where nvidia-smi is not"

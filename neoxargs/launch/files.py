@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from neoxargs.resolve.rules.data import listed
 #: What NeoX's and Megatron's tools append to the name that a user gives a token file.
 TAIL = "_text_document"
 STDLIB = "python-stdlib"
+#: Megatron's index of a token file begins so: magic, version, type of the ids, number of sequences, of document ends.
+HEADER, MAGIC = struct.Struct("<9sQBQQ"), b"MMIDIDX\x00\x00"
+#: Type of the ids -> bytes of one.
+ITEM_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}
 
 TOKEN_FILES = (
     "train_data_paths", "valid_data_paths", "test_data_paths", "train_label_data_paths", "valid_label_data_paths",
@@ -71,9 +76,35 @@ def _is_number(text: str) -> bool:
 def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     absent = [suffix for suffix in (".bin", ".idx") if not Path(prefix + suffix).exists()]
     if not absent:
+        yield from _mismatched(config, name, prefix)
         return
     what = f"{name}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
     yield Problem(what, config.source(name).where, _token_file_hint(prefix, absent))
+
+
+def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
+    """The index ends with where the last sequence begins, so it says how long the other file is."""
+    idx, size = Path(prefix + ".idx"), Path(prefix + ".bin").stat().st_size
+    with idx.open("rb") as file:
+        head = file.read(HEADER.size)
+        if len(head) < HEADER.size or not head.startswith(MAGIC):
+            return  # another program's format
+        _, _, code, count, ends = HEADER.unpack(head)
+        expected = HEADER.size + 12 * count + 8 * ends
+        if idx.stat().st_size < expected:
+            what = f"{name}: {idx} has {idx.stat().st_size:,} bytes instead of {expected:,}"
+            yield Problem(what, config.source(name).where, "half a copy? copy it once more")
+            return
+        if not count or code not in ITEM_SIZES:
+            return
+        file.seek(HEADER.size + 4 * (count - 1))
+        (length,) = struct.unpack("<i", file.read(4))
+        file.seek(HEADER.size + 12 * count - 8)
+        (begin,) = struct.unpack("<q", file.read(8))
+    whole = begin + length * ITEM_SIZES[code]
+    if size != whole:
+        what = f"{name}: {prefix}.bin has {size:,} bytes, and its index speaks of {whole:,}"
+        yield Problem(what, config.source(name).where, "half a copy, or the files of two data sets")
 
 
 def _token_file_hint(prefix: str, absent: list[str]) -> str:

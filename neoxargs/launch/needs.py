@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from neoxargs.launch import room
 from neoxargs.launch.devices import Device
 from neoxargs.launch.earlier import absent, overwritten
 from neoxargs.launch.files import missing_files, unnamed_files
@@ -38,8 +39,8 @@ def files(settled: Settled) -> list[Problem]:
 
 
 def all_needs(settled: Settled) -> list[Problem]:
-    """The same, and what a start would destroy."""
-    return [*files(settled), *overwritten(settled.config)]
+    """The same, what a start would destroy, and whether there is room for what it would write."""
+    return [*files(settled), *overwritten(settled.config), *room.problems(settled.config)]
 
 
 def _precision(settled: Settled) -> Iterator[Problem]:

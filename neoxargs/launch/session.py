@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
-from neoxargs.launch import death, needs
-from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port
+from neoxargs.launch import death, environment, inside, needs, sbatch
+from neoxargs.launch.check_hosts import report, unreachable
+from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port, with_package
+from neoxargs.launch.devices import device
+from neoxargs.launch.encode import script_arguments
 from neoxargs.launch.files import certain_files, missing_files
-from neoxargs.launch.prepare import compile_ops, tokenise, with_launch, with_text, write_record
+from neoxargs.launch.prepare import compile_ops, data_command, tokenise, with_launch, with_text, write_record
 from neoxargs.launch.run import start
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.launch.show import Form, dry_run, emitted, facts
@@ -24,16 +29,20 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.rules.unsupported import added, unsupported
 
-#: The script whose needs and abilities are known; of the other one of ours, only the model's.
-TRAINER, GENERATOR = "train.py", "generate.py"
+#: The script whose needs and abilities are known; of the other ones of ours, only the model's.
+TRAINER, GENERATOR, EVALUATOR = "train.py", "generate.py", "eval.py"
+SCRIPTS = (TRAINER, GENERATOR, EVALUATOR)
 
 
 def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: str | None) -> int:
     """Start a run and wait for its end; returns the exit code, raises Problems before anything has started."""
     path = found_script(script)
+    if inside.names(os.environ):
+        become_a_rank(path, files, overrides, directory)
     settled = _settled(path, files, overrides, directory)
     config, resources = settled.config, settled.resources
     _refuse_what_cannot_run(path, settled)
+    _refuse([*environment.exposed(resources, config.runner.launcher, os.environ), *unreachable(config, resources)])
     port = free_port(config, resources)
     attempt = time.strftime("%Y%m%d-%H%M%S")
     launched = command(config, resources, path, os.environ, port, attempt)
@@ -42,12 +51,46 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
     if port:
         say(f"port {config.get('master_port')} is in use on this machine; the ranks meet at port {port}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    if Path(path).name != GENERATOR:
+    if Path(path).name not in (GENERATOR, EVALUATOR):
         write_record(config)
-        if failed := tokenise(config, environ):
-            return failed
+    if Path(path).name != GENERATOR and (failed := tokenise(config, environ)):
+        return failed
     compile_ops(config, resources, environ, say)
     return start(launched, os.environ, say, resources.remote, logs=death.folder(config, attempt))
+
+
+def become_a_rank(path: str, files: Sequence[str], overrides: Sequence[str], directory: str | None) -> NoReturn:
+    """Under `torchrun deepy.py ...` or `srun deepy.py ...` the ranks are started already, and this is one of them."""
+    names = inside.names(os.environ)
+    assert names
+    if os.environ[names.rank] != "0":  # one says it for all
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of this process
+    settled = _settled(path, files, overrides, directory, int(os.environ[names.world_size]))
+    settled = replace(settled, resources=replace(settled.resources, device=device(os.environ)))
+    first = data_command(settled.config)
+    if first and not Path(f"{settled.config.data.data_path}.idx").exists():
+        what = "the ranks have been started already, and text_path is not tokenised"
+        _refuse([Problem(what, settled.config.place("text_path"), f"run this before: {shlex.join(first)}")])
+    _refuse_what_cannot_run(path, settled)
+    _announce(path, settled)
+    if os.environ[names.rank] == "0" and Path(path).name == TRAINER:
+        write_record(settled.config)
+    words = [sys.executable, "-u", path, *script_arguments(settled.config, inside.attempt(os.environ))]
+    os.execve(sys.executable, words, with_package(os.environ))
+
+
+def check_hosts(script: str, files: Sequence[str], overrides: Sequence[str], directory: str | None) -> int:
+    """Ask every machine for what a run needs (`--check-hosts`); returns 1 if one lacks something."""
+    settled = _settled(found_script(script), files, overrides, directory)
+    table, problems = report(settled)
+    print(table)
+    _refuse(problems)
+    return 0
+
+
+def _refuse(problems: Sequence[Problem]) -> None:
+    if problems:
+        raise Problems(problems)
 
 
 def show(
@@ -59,18 +102,22 @@ def show(
     settled = _settled(path, files, overrides, directory, gpus)
     refused = _unsupported(path, settled.config)
     _warn([*settled.warnings, *map(_as_warning, [*_needs(path, settled), *refused])])
+    if form == "sbatch":
+        words = [script, *files, *(["-d", directory] if directory else []), *(f"--set={text}" for text in overrides)]
+        print(sbatch.script(settled.config, settled.resources, words, Path(files[0]).stem))
+        return int(bool(refused))
     launched = command(settled.config, settled.resources, path, os.environ)
     print(_shown(settled, launched, form, as_json))
     return int(any(problem.severity == "error" for problem in refused))
 
 
 def found_script(script: str) -> str:
-    """The script's path; train.py and generate.py are also found from another folder than deepy's."""
+    """The script's path; ours are also found from another folder than deepy's."""
     for path in (Path(script), PACKAGE_ROOT / script):
         if path.is_file():
             return str(path)
     here = sorted(path.name for path in Path().glob("*.py"))
-    hint = did_you_mean(script, [*here, TRAINER, GENERATOR]) or f"here: {', '.join(here) or 'no .py file'}"
+    hint = did_you_mean(script, [*here, *SCRIPTS]) or f"here: {', '.join(here) or 'no .py file'}"
     raise Problems([Problem(f"there is no script {script}", hint=hint)])
 
 
@@ -95,9 +142,10 @@ def _announce(script: str, settled: Settled) -> None:
     """What will run, to be checked at a glance; sampling needs less than training."""
     from neoxargs.launch.summary import draw, ranks
 
-    if Path(script).name == GENERATOR:
+    reads = {GENERATOR: "sampling from", EVALUATOR: "evaluating"}.get(Path(script).name)
+    if reads:
         options = settled.config.checkpoint
-        say(f"sampling from {options.load or options.save}; ranks: {ranks(settled.config, settled.resources)}")
+        say(f"{reads} {options.load or options.save}; ranks: {ranks(settled.config, settled.resources)}")
         return
     draw(settled)
     _warn(settled.warnings)
@@ -106,7 +154,7 @@ def _announce(script: str, settled: Settled) -> None:
 def _refuse_what_cannot_run(script: str, settled: Settled) -> None:
     """Of our own trainer all needs are known; another script may do without the files that are named."""
     needed, problems = _needs(script, settled), _unsupported(script, settled.config)
-    problems += needed if Path(script).name == TRAINER else map(_as_warning, needed)
+    problems += needed if Path(script).name in (TRAINER, EVALUATOR) else map(_as_warning, needed)
     if any(problem.severity == "error" for problem in problems):
         raise Problems([*problems, *settled.warnings])
     _warn(problems)
@@ -119,7 +167,7 @@ def _needs(script: str, settled: Settled) -> list[Problem]:
 def _unsupported(script: str, config: Config) -> list[Problem]:
     """What a script of ours cannot do with this configuration; nothing is known of another one."""
     name = Path(script).name
-    return [*unsupported(config, training=name == TRAINER), *added(config)] if name in (TRAINER, GENERATOR) else []
+    return [*unsupported(config, training=name == TRAINER), *added(config)] if name in SCRIPTS else []
 
 
 def _as_warning(problem: Problem) -> Problem:
@@ -139,4 +187,4 @@ def _shown(settled: Settled, launched: Command, form: Form | None, as_json: bool
         return json.dumps(facts(settled.config, launched), indent=2)
     from neoxargs.launch.summary import text
 
-    return f"{text(settled)}\n\n{dry_run(settled.config, launched, brief=sys.stdout.isatty())}"
+    return f"{text(settled)}\n\n{dry_run(settled.config, settled.resources, launched, brief=sys.stdout.isatty())}"

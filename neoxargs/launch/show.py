@@ -1,20 +1,21 @@
-"""A run as the programs see it: `--dry-run` prints everything, `--emit` one of the three forms."""
+"""A run as the programs see it: `--dry-run` prints everything, `--emit` one of its forms."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
-from neoxargs.launch import neox, split
+from neoxargs.launch import environment, neox, split
 from neoxargs.launch.command import Command, runner_flags
 from neoxargs.launch.hosts import Resources
 from neoxargs.launch.prepare import data_command
 from neoxargs.resolve.config import Config
 
-Form = Literal["megatron", "deepspeed", "runner"]
+Form = Literal["megatron", "deepspeed", "runner", "sbatch"]
 FORMS: tuple[Form, ...] = get_args(Form)
 #: Words of a command that are longer are encoded values, which nobody reads.
 LONGEST = 80
@@ -28,8 +29,9 @@ def emitted(form: Form, config: Config, resources: Resources) -> str:
     return shlex.join(flags)
 
 
-def dry_run(config: Config, command: Command, brief: bool) -> str:
+def dry_run(config: Config, resources: Resources, command: Command, brief: bool) -> str:
     """All that would be started and what it would be told. brief: for reading, not for use."""
+    reaching = environment.variables(resources, config.runner.launcher, os.environ, command.environment)
     values = split.train_values(config)
     if brief:
         values = values | {name: list(values[name]) for name in ("config_files",) if name in values}
@@ -38,6 +40,7 @@ def dry_run(config: Config, command: Command, brief: bool) -> str:
         "DeepSpeed's JSON": pretty(split.deepspeed_json(config)),
         "What every rank's script receives": pretty(values),
         "Before the ranks start": shlex.join(data_command(config)),
+        "Environment of the ranks": environment.shown(reaching),
         "Command (shortened here; whole through a pipe)" if brief else "Command": str(command),
     }
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts.items() if text)

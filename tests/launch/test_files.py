@@ -1,12 +1,15 @@
 """Missing files are told before anything starts, with the name that was probably meant."""
 
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from neoxargs.launch.files import missing_files, unnamed_files
 from neoxargs.problems import Place
 from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.train.data import indexed
 
 HERE = Place("my.yml", 3, 1)
 
@@ -84,3 +87,21 @@ def test_a_run_without_data_is_told():
         "there is nothing to train on: no data_path, text_path or train_data_paths"
     ]
     assert not unnamed_files(config(data_path="x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "sentence"),
+    [
+        ("bin", 5, "tokens.bin has 5 bytes, and its index speaks of 20"),
+        ("bin", 21, "tokens.bin has 21 bytes, and its index speaks of 20"),
+        ("idx", 60, "tokens.idx has 60 bytes instead of 82"),
+        ("bin", 20, None),
+    ],
+)
+def test_token_files_that_do_not_belong_together(tmp_path, name, size, sentence):
+    writer = indexed.Writer(tmp_path / "tokens", np.uint16)
+    writer.add(np.arange(10, dtype=np.uint16), [4, 6], [True, True])
+    writer.finish()
+    os.truncate(tmp_path / f"tokens.{name}", size)
+    found = [problem.what for problem in missing_files(config(data_path=str(tmp_path / "tokens")))]
+    assert found == ([f"data_path: {tmp_path}/{sentence}"] if sentence else [])

@@ -1,0 +1,80 @@
+"""Can checkpoints be written where `save` says, and how many of them? Asked before the ranks start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from neoxargs.launch.arithmetic import parameters, vocabulary_rows
+from neoxargs.problems import Problem
+from neoxargs.resolve.config import Config
+
+#: Numbers in fp32 that an optimizer keeps for each parameter; Adam's two where it is not listed.
+MOMENTS = {"sgd": 0, "lion": 1, "adagrad": 1, "muon": 1, "sm3": 0, "madgrad_wd": 3, "rmsprop": 1, "asgd": 1}
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """What is wrong with the folder of `save`: an error where not even one checkpoint can be written."""
+    if not config.checkpoint.save:
+        return
+    folder, place = _existing(Path(config.checkpoint.save)), config.place("save")
+    if not folder.is_dir():
+        yield Problem(f"save ({config.checkpoint.save}): {folder} is not a folder", place, "write another save")
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        yield Problem(f"save ({config.checkpoint.save}): {folder} may not be written to", place, "write another save")
+    else:
+        yield from _room(config, shutil.disk_usage(folder).free)
+
+
+def _room(config: Config, free: int) -> Iterator[Problem]:
+    size = checkpoint_bytes(config)
+    if not size:
+        return
+    # one more than are kept, because the oldest is removed after the newest is whole
+    most, kept = max(1, saves(config)), config.checkpoint.keep_last_n_checkpoints
+    together = min(most, kept + 1) if kept else most
+    what = f"save ({config.checkpoint.save}): {_size(free)} are free there, and"
+    if size > free:
+        yield Problem(f"{what} one checkpoint takes about {_size(size)}", config.place("save"), "write another save")
+    elif size * together > free:
+        fits = free // size
+        hint = f"write keep_last_n_checkpoints: {fits - 1}, or another save" if fits > 1 else "write another save"
+        sentence = f"{what} {together} checkpoints of {_size(size)} take {_size(size * together)}"
+        yield Problem(sentence, config.place("save"), hint, severity="warning")
+
+
+def checkpoint_bytes(config: Config) -> int:
+    """Weights as they are computed with, and unless `no_save_optim` their fp32 copies and the optimizer's state."""
+    rows = vocabulary_rows(config)
+    if rows is None:
+        return 0
+    half = config.precision.precision != "fp32"
+    moments = MOMENTS.get((config.optimizer.type or "adam").lower(), 2)
+    states = 0 if config.checkpoint.no_save_optim else 4 * (moments + half)
+    return parameters(config, rows) * ((2 if half else 4) + states)
+
+
+def saves(config: Config) -> int:
+    """How many checkpoints a whole run writes."""
+    options, steps = config.checkpoint, config.training.train_iters
+    factor = options.checkpoint_factor or 0
+    if options.checkpoint_scale == "log":
+        count, step = 0, 1.0
+        while factor > 1 and step < steps:
+            count, step = count + 1, step * factor
+    else:
+        count = int((steps - 1) // factor) if factor else 0
+    return count + len(options.extra_save_iters or ()) + 1
+
+
+def _existing(folder: Path) -> Path:
+    """The folder itself or the nearest one above it that is there."""
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _size(size: int) -> str:
+    number, unit = (size / 1e9, "GB") if size >= 1e9 else (size / 1e6, "MB")
+    return f"{number:.3g} {unit}" if number < 1000 else f"{number:,.0f} {unit}"
