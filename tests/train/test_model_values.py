@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -134,6 +135,65 @@ def test_geglu(more: str) -> None:
     value, gate = F.linear(x, mlp.dense_h_to_4h.weight, mlp.dense_h_to_4h.bias).chunk(2, -1)
     expected = F.linear(value * F.gelu(gate), mlp.dense_4h_to_h.weight, mlp.dense_4h_to_h.bias)
     torch.testing.assert_close(mlp(x), expected, rtol=1e-5, atol=1e-5)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": lambda x: (x + x.abs()) / 2,
+    "softsign": lambda x: x / (1 + x.abs()),
+    "swish": lambda x: x / (1 + (-x).exp()),
+    "silu": lambda x: x / (1 + (-x).exp()),
+    "mish": lambda x: x * torch.tanh(torch.log(1 + x.exp())),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activation(name: str) -> None:
+    mlp, x = shaken(GPT(small(activation=name), VOCABULARY, Make())).layers[0].mlp, hidden(32)
+    inside = F.linear(x, mlp.dense_h_to_4h.weight, mlp.dense_h_to_4h.bias)
+    expected = F.linear(ACTIVATIONS[name](inside), mlp.dense_4h_to_h.weight, mlp.dense_4h_to_h.bias)
+    torch.testing.assert_close(mlp(x), expected, rtol=1e-5, atol=1e-4)
+
+
+def standardised(x: Tensor) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+NORMS: dict[str, tuple[dict[str, Any], Callable[..., Tensor]]] = {
+    "layernorm": ({}, lambda x, weight, bias: standardised(x) * weight + bias),
+    "without offset": ({"use_bias_in_norms": False}, lambda x, weight: standardised(x) * weight),
+    "rmsnorm": ({"norm": "rmsnorm"}, lambda x, weight: x / x.square().mean(-1, keepdim=True).sqrt() * weight),
+    "scalenorm": ({"norm": "scalenorm"}, lambda x, scale: scale * x / x.square().sum(-1, keepdim=True).sqrt()),
+    "nothing learned": ({"norm": "non_parametric_layernorm"}, standardised),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norm(name: str) -> None:
+    changes, formula = NORMS[name]
+    layer, x = shaken(GPT(small(**changes), VOCABULARY, Make())).final_norm, hidden(32) + 1
+    torch.testing.assert_close(layer(x), formula(x, *layer.parameters()), rtol=1e-5, atol=1e-5)
+
+
+def test_norms_of_queries_and_keys() -> None:
+    """Each head by itself, before anything turns it (Dehghani et al. 2023, arXiv:2302.05442)."""
+    plain, normed = (
+        shaken(GPT(small(use_qk_layernorm=choice, num_kv_heads=2), VOCABULARY, Make())).layers[0].attention.eval()
+        for choice in (False, True)
+    )
+    normed.load_state_dict(plain.state_dict(), strict=False)
+    assert normed.norms is not None
+    x = hidden(32)
+    groups = F.linear(x, plain.query_key_value.weight, plain.query_key_value.bias).view(2, 16, 2, 4, 8)
+    query, key, value = groups[:, :, :, :2].flatten(2, 3), groups[:, :, :, 2], groups[:, :, :, 3]
+    of_query, of_key = ([weight, bias] for weight, bias in (norm.parameters() for norm in normed.norms))
+    query = standardised(query) * of_query[0] + of_query[1]
+    key = (standardised(key) * of_key[0] + of_key[1]).repeat_interleave(2, dim=2)
+    scores = torch.einsum("bqhd,bkhd->bhqk", query, key) / math.sqrt(8)
+    weights = scores.masked_fill(torch.ones(16, 16).triu(1).bool(), -math.inf).softmax(-1)
+    context = torch.einsum("bhqk,bkhd->bqhd", weights, value.repeat_interleave(2, dim=2)).flatten(2)
+    torch.testing.assert_close(normed(x), normed.dense(context), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(normed(x), plain(x))
 
 
 @pytest.mark.shows("sinusoidal-pos-emb")
