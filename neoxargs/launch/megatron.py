@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from neoxargs.launch.arithmetic import mlp_width
-from neoxargs.problems import Problem, Problems, listed
+from neoxargs.problems import Problems
 from neoxargs.registry import ABSENT, Parameter
 from neoxargs.resolve.config import Config, Value
-from neoxargs.resolve.rules.spellings import shown
 
 Words = Iterator[str]
 
 
 def megatron_flags(config: Config) -> list[str]:
-    """The flags; raises Problems naming every setting that Megatron-LM has no flag for."""
+    """The flags; raises Problems naming every setting without which it would be another run."""
+    from neoxargs.launch.inexpressible import inexpressible
+
     problems = inexpressible(config)
     if problems:
         raise Problems(problems)
@@ -77,6 +78,9 @@ def _shape(config: Config) -> Words:
     yield from _flag("norm-epsilon", config.norm.rms_norm_epsilon if rms else config.norm.layernorm_epsilon)
     yield from _flag("swiglu", config.mlp.activation == "swiglu")
     yield from _flag("disable-bias-linear", not config.mlp.use_bias_in_mlp)
+    yield from _flag("init-method-xavier-uniform", config.init.init_method == "xavier_uniform")
+    if config.attention.sliding_window_width:
+        yield from _flag("window-size", f"{config.attention.sliding_window_width},0")
     fusion = config.fusion
     if not (fusion.scaled_upper_triang_masked_softmax_fusion or fusion.scaled_masked_softmax_fusion):
         yield "--no-masked-softmax-fusion"
@@ -114,6 +118,9 @@ def _optimizer(config: Config) -> Words:
     yield from _flag("use-torch-optimizer-for-cpu-offload", kind == "cpu_torch_adam")
     if kind == "sgd":
         yield from _flag("sgd-momentum", config.optimizer_params.momentum or 0.0)
+    betas = config.optimizer_params.betas or (LION if kind == "lion" else ())
+    for number, beta in enumerate(betas, 1):
+        yield from _flag(f"{'lion' if kind == 'lion' else 'adam'}-beta{number}", beta)
     yield from _flag("clip-grad", config.gradients.gradient_clipping)
 
 
@@ -176,7 +183,7 @@ TRANSLATED = {
     "loss_scale", "loss_scale_window", "min_scale", "hysteresis", "optimizer_type", "clip_grad",
     "checkpoint_num_layers", "partition_activations", "train_data_paths", "valid_data_paths", "test_data_paths",
     "split", "tokenizer_type", "vocab_file", "merge_file", "wandb_project", "wandb_run_name", "wandb_team",
-    "local_rank", "te_fp8_format",
+    "local_rank", "te_fp8_format", "adam_beta1", "adam_beta2", "sliding_window_width",
 }  # fmt: skip
 POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "rpe": "relative", "none": "none"}
 NORMS = {"layernorm": "LayerNorm", "te_layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_rmsnorm": "RMSNorm"}
@@ -188,71 +195,9 @@ TOKENIZERS = {
     "TiktokenTokenizer": "TikTokenizer",
     "ByteLevelTokenizer": "NullTokenizer",
 }
+#: DeepSpeed's betas of Lion, and ours, where nobody writes any; Megatron-LM's are others.
+LION = (0.9, 0.99)
 OPTIMIZERS = {
     "adam": "adam", "adamw": "adam", "cpu_adam": "adam", "cpu_torch_adam": "adam", "sgd": "sgd", "lion": "lion",
     "muon": "muon",
 }  # fmt: skip
-
-
-# -- what Megatron-LM cannot express ---------------------------------------------------------------------------------
-
-
-def inexpressible(config: Config) -> list[Problem]:
-    """One problem for every setting that no flag says."""
-    problems = []
-    for name, values in EXPRESSIBLE.items():
-        value = config.get(name)
-        if value not in values and not (isinstance(value, str) and value.lower() in values):
-            known = [shown(choice) for choice in values if choice is not None]
-            hint = f"it knows {listed(known)}" if known else f"leave {name} out"
-            problems.append(Problem(f"Megatron-LM has no flag for {name} ({shown(value)})", config.place(name), hint))
-    return [*problems, *_other_layers(config), *_half_a_bias(config), *_rhythm(config)]
-
-
-def _other_layers(config: Config) -> Iterator[Problem]:
-    other = sorted(set(config.attention.attention_config) - {"global", "flash"})
-    if other:
-        where = config.place("attention_config")
-        yield Problem(f"Megatron-LM has no flag for attention_config ({listed(other, 'and')})", where)
-
-
-def _half_a_bias(config: Config) -> Iterator[Problem]:
-    if config.mlp.use_bias_in_mlp != config.attention.use_bias_in_attn_linear:
-        where = config.place("use_bias_in_mlp") or config.place("use_bias_in_attn_linear")
-        yield Problem("Megatron-LM has biases in all linear layers or in none", where)
-
-
-def _rhythm(config: Config) -> Iterator[Problem]:
-    checkpoint = config.checkpoint
-    if checkpoint.save and (checkpoint.checkpoint_scale != "linear" or checkpoint.extra_save_iters):
-        where = config.place("checkpoint_scale") or config.place("extra_save_iters")
-        yield Problem("Megatron-LM saves checkpoints only at equal intervals", where, "write checkpoint_factor alone")
-
-
-#: Parameter -> the values that flags exist for.
-EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
-    "activation": ("gelu", "swiglu"),
-    "pos_emb": tuple(POSITIONS),
-    "norm": tuple(NORMS),
-    "tokenizer_type": tuple(TOKENIZERS),
-    "optimizer.type": tuple(OPTIMIZERS),
-    "zero_optimization.stage": (0, 1, 2, 3),
-    "zero_optimization.offload_param.device": ("none",),
-    "zero_optimization.offload_optimizer.device": ("none", "cpu"),
-    "scheduler.type": (None,),
-    "lr_decay_style": ("constant", "linear", "cosine"),
-    "init_method": ("normal",),
-    "output_layer_init_method": ("scaled_normal",),
-    "gpt_j_residual": (False,),
-    "gpt_j_tied": (False,),
-    "num_unique_layers": (None,),
-    "opt_pos_emb_offset": (0,),
-    "sliding_window_width": (None,),
-    "soft_prompt_tuning.enabled": (False,),
-    "train_impl": ("normal",),
-    "dataset_impl": ("gpt2",),
-    "distributed_backend": ("nccl", "gloo"),
-    "weight_by_num_documents": (False,),
-    "use_bnb_optimizer": (False,),
-    "amp.enabled": (False,),
-}

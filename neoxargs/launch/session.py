@@ -19,6 +19,7 @@ from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port, w
 from neoxargs.launch.devices import device
 from neoxargs.launch.encode import script_arguments
 from neoxargs.launch.files import certain_files, missing_files
+from neoxargs.launch.inexpressible import untold
 from neoxargs.launch.prepare import compile_ops, data_command, tokenise, with_launch, with_text, write_record
 from neoxargs.launch.run import start
 from neoxargs.launch.settle import Settled, settle
@@ -101,7 +102,8 @@ def show(
     path = found_script(script)
     settled = _settled(path, files, overrides, directory, gpus)
     refused = _unsupported(path, settled.config)
-    _warn([*settled.warnings, *map(_as_warning, [*_needs(path, settled), *refused])])
+    left_out = untold(settled.config) if form == "megatron" else []
+    _warn([*settled.warnings, *left_out, *map(_as_warning, [*_needs(path, settled), *refused])])
     if form == "sbatch":
         words = [script, *files, *(["-d", directory] if directory else []), *(f"--set={text}" for text in overrides)]
         print(sbatch.script(settled.config, settled.resources, words, Path(files[0]).stem))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch.megatron import inexpressible, megatron_flags
+from neoxargs.launch.inexpressible import inexpressible
+from neoxargs.launch.megatron import megatron_flags
 from neoxargs.launch.prepare import with_text
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft, resolve

@@ -10,13 +10,14 @@ import pytest
 
 from neoxargs.cli import main
 from neoxargs.launch.arithmetic import mlp_width
-from neoxargs.launch.megatron import inexpressible, megatron_flags
+from neoxargs.launch.inexpressible import inexpressible
+from neoxargs.launch.megatron import megatron_flags
 from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config
 from neoxargs.tools.migrate.megatron import converted
-from neoxargs.tools.migrate.shell import commands
+from neoxargs.tools.migrate.script import read_script
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT.parent / "shared" / "corpus" / "neox_head"
@@ -24,7 +25,7 @@ SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32
 
 
 def words(text: str) -> list[list[str]]:
-    return [[word.text for word in command] for command in commands(Text("run.sh", text))]
+    return [[word.text for word in command] for command in read_script(Text("run.sh", text)).commands]
 
 
 @pytest.mark.parametrize(
@@ -48,8 +49,28 @@ def words(text: str) -> list[list[str]]:
         ('a ${1:-"open} b', [["a", "open}", "b"]]),
         ("N=2\na $((N * 4 + 1)) $(($N/2))", [["a", "9", "1"]]),
         ("a $(date) `hostname` $1", [["a", "$(date)", "`hostname`", "$1"]]),
-        ("a --b 2>&1 | tee log; c && d", [["a", "--b"], ["1"], ["tee", "log"], ["c"], ["d"]]),
+        ("a --b 2>&1 | tee log; c && d", [["a", "--b"], ["tee", "log"], ["c"], ["d"]]),
         ("a '' $NONE", [["a", "", "$NONE"]]),
+        ('a --b 1 "$@" $* c$@', [["a", "--b", "1", "c"]]),
+        ("X=1\na ${X:+y} ${N:+y}z ${N:=2}", [["a", "y", "z", "2"]]),
+        ('A=(1 2)\nC="run ${A[@]} $@"\neval $C', [["eval", "run", "1", "2"]]),
+        ("a > log --b 2>> err", [["a", "--b"]]),
+        ("a bash -c 'b --c 1'", [["a", "bash", "-c", "b --c 1"], ["b", "--c", "1"]]),
+        ("if [ $X = 1 ]; then A=1; else A=2; fi\na $A", [["a", "1"]]),
+        ("X=2\nif [ $X = 1 ]\nthen\n A=1\nelif [[ $X -ge 2 && 1 == 1 ]]; then A=3\nelse A=2; fi\na $A", [["a", "3"]]),
+        ('if [ -z "$X" ]; then X=4; fi\nif [ -n "$X" ] && [ ! $X -lt 3 ]; then a $X; fi', [["a", "4"]]),
+        ("if false || true; then a; fi", [["a"]]),
+        ("X=b\ncase $X in\n a|c) Y=1 ;;\n b) Y=2\n ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "2"]]),
+        ("case $X in\n (a) Y=1 ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "3"]]),
+        ("for i in 1 2; do a $i; done\nb", [["a", "$i"], ["b"]]),
+        ("f() {\n a 1\n}\nf", [["f()", "{"], ["a", "1"], ["f"]]),
+        ("cat <<EOT > x.json\nif then\nEOT\na", [["cat"], ["a"]]),
+        ("cat <<'EOT'\nopen", [["cat"]]),
+        ("case", []),
+        ("if", []),
+        ("fi; esac; a", [["a"]]),
+        ("case x in a", []),
+        ("if then else fi a", [["a"]]),
         ("a 'open", [["a", "open"]]),
         ("N=$((__import__('os').getpid()))\na $N", [["a", "$((__import__('os').getpid()))"]]),
     ],
@@ -59,7 +80,7 @@ def test_words_of_a_script(script: str, expected: list[list[str]]) -> None:
 
 
 def test_a_variable_keeps_its_place() -> None:
-    (command,) = commands(Text("run.sh", 'ARGS="--lr 1\n  --seed 2"\npython p.py $ARGS\n'))
+    (command,) = read_script(Text("run.sh", 'ARGS="--lr 1\n  --seed 2"\npython p.py $ARGS\n')).commands
     assert [(word.text, word.place.line, word.place.column) for word in command[2:]] == [
         ("--lr", 1, 7), ("1", 1, 12), ("--seed", 2, 3), ("2", 2, 10)
     ]  # fmt: skip
@@ -68,7 +89,7 @@ def test_a_variable_keeps_its_place() -> None:
 def test_a_variable_that_repeats_itself_ends() -> None:
     doubling = "X=ab\n" + 'X="$X$X"\n' * 40 + "a $X"
     with pytest.raises(Problems, match="variables repeat each other"):
-        commands(Text("run.sh", doubling))
+        read_script(Text("run.sh", doubling))
 
 
 def config(flags: str) -> Config:
@@ -200,7 +221,6 @@ def test_what_has_no_counterpart_is_listed() -> None:
     ("script", "where", "what"),
     [
         ("python p.py --num-layers many", "run.sh:1:26", '--num-layers ("many") must be a whole number'),
-        ("python p.py --num-layers $N", "run.sh:1:26", "--num-layers: the script does not say what $N is"),
         ("N=x\npython p.py --num-layers $N", "run.sh:1:3", '--num-layers ("x") must be a whole number'),
         ("echo hello", "run.sh", "there is no command line of Megatron-LM in this file"),
     ],
@@ -209,6 +229,46 @@ def test_what_is_refused(script: str, where: str, what: str) -> None:
     with pytest.raises(Problems) as stop:
         converted(Text("run.sh", script))
     assert [(str(problem.where), problem.what.partition(",")[0]) for problem in stop.value.problems] == [(where, what)]
+
+
+BRANCHES = """\
+if [ $SIZE = small ]; then L=2
+else L=4; fi
+cat <<EOT > $OUT/ds.json
+{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": $MICRO,
+ "steps_per_print": $STEPS}
+EOT
+python p.py --num-layers $L --zero-stage 1 --deepspeed_config $OUT/ds.json --save $OUT --load $OUT --lr ${LR:?}
+"""
+
+
+def test_what_a_script_leaves_open_is_told_once_and_the_rest_is_kept() -> None:
+    result = converted(Text("run.sh", BRANCHES), {"MICRO": "3"}, {"SIZE": "large", "HOME": "/"})
+    assert [line for line in result.text.splitlines() if line.startswith("#")][1:] == [
+        "# To do: what --save $OUT is, the script does not say.",
+        "# To do: what --load $OUT is, the script does not say.",
+        "# To do: what --lr ${LR:?} is, the script does not say.",
+    ]
+    assert "num_layers: 4\n" in result.text
+    assert "stage: 2\n" in result.text
+    assert "train_micro_batch_size_per_gpu: 3\n" in result.text
+    assert [(str(problem.where), problem.what, problem.hint) for problem in result.problems] == [
+        ("run.sh", "$SIZE is taken from the environment", ""),
+        ("run.sh:2:1", "`else` is the branch that is read", ""),
+        ("run.sh:5:21", "the script does not say what $STEPS is, which DeepSpeed's steps_per_print needs",
+         "add --var NAME=VALUE"),
+        ("run.sh:4:24", "a flag and DeepSpeed's JSON differ in zero_optimization.stage: 1 and 2",
+         "DeepSpeed reads its JSON, so that is taken"),
+        ("run.sh:7:83", "the script does not say what $OUT is, for --save and --load", "add --var OUT=VALUE"),
+        ("run.sh:7:105", "the script does not say what ${LR:?} is, for --lr", "write it into the new file"),
+    ]  # fmt: skip
+
+
+def test_an_open_condition_is_told() -> None:
+    text = "if [ -f x ]; then N=3; else N=4; fi\npython p.py --num-layers $N"
+    (problem,) = converted(Text("run.sh", text)).problems
+    assert problem.what == "`then` is the branch that is read"
+    assert problem.hint == "only a run would tell: --var NAME=VALUE gives what is asked for"
 
 
 def there_and_back(before: Config, gpus: int) -> None:
@@ -293,5 +353,5 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert main(["migrate", "run.sh", "-o", "new.yml"]) == 0
     assert Path("new.yml").read_text().startswith("# From run.sh by deepy migrate.\n")
     assert main(["check", "new.yml", "--gpus", "1"]) in (0, 1)
-    assert main(["migrate", "run.sh", "--json"]) == 0
+    assert main(["migrate", "run.sh", "--var", "N=3", "--json"]) == 0
     assert "num_layers: 4\n" in json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))["text"]

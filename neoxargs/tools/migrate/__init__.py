@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which SOURCEs are looked for first")
     add("--to", metavar="|".join(NAMES), type=_dialect, default="neox-2026", help="the dialect to write")
     add("--from", dest="source", choices=SOURCES, help="what SOURCE is, if it is taken for something else")
+    add("--var", metavar="NAME=VALUE", action="append", default=[], type=_variable, help="a variable of the script")
     add("--choose", metavar="N", type=int, help="of several configurations in one file, the N-th")
     add("-o", "--output", metavar="FILE", help="where the new YAML goes, instead of stdout")
     add("--write", action="store_true", help="write the files, all of them or none")
@@ -51,6 +53,13 @@ def _dialect(text: str) -> str:
     if text.lower() not in NAMES:
         raise argparse.ArgumentTypeError(f"{text} is not {listed(NAMES)}")
     return text.lower()
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.replace("_", "").isalnum():
+        raise argparse.ArgumentTypeError(f"{text} is not NAME=VALUE")
+    return name, value
 
 
 def report(wish: argparse.Namespace) -> int:
@@ -74,6 +83,8 @@ def _refuse_what_has_no_meaning(wish: argparse.Namespace, source: str) -> None:
     if source == "neox" and (wish.output or wish.choose):
         option, hint = ("-o", "use --write") if wish.output else ("--choose", "leave it out")
         raise Problems([Problem(f"{option} has no meaning for GPT-NeoX's YAML, which is edited in place", hint=hint)])
+    if source != "megatron" and wish.var:
+        raise Problems([Problem("--var is for a script that starts Megatron-LM", hint="leave it out")])
     if source != "neox" and wish.to != "neox-2026":
         what = f"--to {wish.to} is for GPT-NeoX's YAML; other files become neox-2026"
         raise Problems([Problem(what, hint="migrate the new file in a second step")])
@@ -106,7 +117,7 @@ def _new_file(wish: argparse.Namespace, texts: list[Text], source: str) -> int:
         what = "one file at a time becomes YAML, unless it is GPT-NeoX's"
         raise Problems([Problem(what, Place(texts[1].name, 0, 0))])
     (text,) = texts
-    result = megatron(text) if source == "megatron" else _deepspeed(wish, text)
+    result = megatron(text, dict(wish.var), os.environ) if source == "megatron" else _deepspeed(wish, text)
     result.problems += not_launchable(Text(wish.output or NEW, result.text))
     if wish.output:
         write_all([Text(wish.output, result.text)], replace=wish.write)

@@ -136,7 +136,7 @@ def _line(version: Version) -> int:
 def converted(version: Version, source: str) -> Written:
     """The YAML of one version, in today's words."""
     result = Written("", problems=list(version.block.warnings))
-    settings = dict(_written(version, result))
+    settings = dict(settings_of(version, result))
     settings.update(_deepspeeds_own(version))
     head = [f"From {os.path.basename(source)} by deepy migrate."]
     text = yaml_text(settings, head, version.draft.sections - {name.rpartition(".")[0] for name in settings})
@@ -169,7 +169,8 @@ def _as_written(problems: Sequence[Problem], text: Text, version: Version) -> li
     ]
 
 
-def _written(version: Version, result: Written) -> Iterator[tuple[str, Setting]]:
+def settings_of(version: Version, result: Written) -> Iterator[tuple[str, Setting]]:
+    """Each parameter with its line of the new file; what is to be said of `auto` goes to the result."""
     values, seen = version.draft.values, set[int]()
     for key, entry in leaves(version.tree):
         parameter = REGISTRY.find(key)

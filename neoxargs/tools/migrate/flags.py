@@ -77,6 +77,26 @@ def _epsilon(reading: Reading, option: Option) -> None:
     reading.say("rms_norm_epsilon" if rms else "layernorm_epsilon", option)
 
 
+def _xavier(reading: Reading, option: Option) -> None:
+    reading.put("init_method", "xavier_uniform")
+    reading.put("output_layer_init_method", "xavier_uniform")
+
+
+def _window(reading: Reading, option: Option) -> None:
+    """`W,0`: W tokens before each; -1 is no limit."""
+    sides = [read_plain(side.strip(" ()")) for side in ",".join(word.text for word in option.values).split(",")]
+    if len(sides) == 2 and isinstance(sides[0], int) and sides[0] > 0 and sides[1] in (0, -1):
+        reading.put("sliding_window_width", sides[0])
+    elif sides[:1] != [-1]:
+        reading.left_out(option, "a window here reaches back from each token: W,0")
+
+
+def _head_size(reading: Reading, option: Option) -> None:
+    hidden, heads = reading.number("hidden-size"), reading.number("num-attention-heads")
+    if not (hidden and heads and reading.number(option.name) == hidden / heads):
+        reading.left_out(option, "each head is hidden_size / num_attention_heads wide")
+
+
 def _no_bias(reading: Reading, option: Option) -> None:
     reading.put("use_bias_in_mlp", False)
     reading.put("use_bias_in_attn_linear", False)
@@ -115,10 +135,17 @@ def _on_the_cpu(reading: Reading, option: Option) -> None:
     reading.put("optimizer.type", "cpu_torch_adam" if torchs else "cpu_adam")
 
 
-def _betas(reading: Reading, option: Option) -> None:
-    first, second = reading.number("adam-beta1"), reading.number("adam-beta2")
-    betas = [0.9 if first is None else first, 0.999 if second is None else second]
-    reading.say("optimizer.params.betas", option, betas)
+def _betas(kind: str, otherwise: tuple[float, float]) -> Callable[[Reading, Option], None]:
+    """Both at once; those of another optimizer than the one that runs are nobody's."""
+
+    def read(reading: Reading, option: Option) -> None:
+        chosen = reading.options["optimizer"].text if "optimizer" in reading.options else "adam"
+        if chosen == kind:
+            given = [reading.number(f"{kind}-beta{number}") for number in (1, 2)]
+            betas = [default if beta is None else beta for beta, default in zip(given, otherwise, strict=True)]
+            reading.say("optimizer.params.betas", option, betas)
+
+    return read
 
 
 def _recompute(reading: Reading, option: Option) -> None:
@@ -232,6 +259,9 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "norm-epsilon": _epsilon,
     "swiglu": _swiglu,
     "disable-bias-linear": _no_bias,
+    "init-method-xavier-uniform": _xavier,
+    "window-size": _window,
+    "kv-channels": _head_size,
     "no-masked-softmax-fusion": _no_softmax_fusion,
     "no-bias-swiglu-fusion": _sets("bias_gelu_fusion", False),
     "use-flash-attn": _sets("attention_config", [[["flash"], "all"]]),
@@ -246,8 +276,10 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "optimizer-cpu-offload": _on_the_cpu,
     "use-torch-optimizer-for-cpu-offload": _on_the_cpu,
     "sgd-momentum": _renamed("optimizer.params.momentum"),
-    "adam-beta1": _betas,
-    "adam-beta2": _betas,
+    "adam-beta1": _betas("adam", (0.9, 0.999)),
+    "adam-beta2": _betas("adam", (0.9, 0.999)),
+    "lion-beta1": _betas("lion", (0.95, 0.98)),
+    "lion-beta2": _betas("lion", (0.95, 0.98)),
     "adam-eps": _renamed("optimizer.params.eps"),
     "clip-grad": _renamed("gradient_clipping"),
     "recompute-granularity": _recompute,

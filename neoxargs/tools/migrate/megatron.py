@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from neoxargs.problems import Place, Problem, Problems, near
+from neoxargs.problems import Place, Problem, Problems, listed, near
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Text
 from neoxargs.resolve.check import Mismatch, conform
 from neoxargs.resolve.nodes import Scalar, node_of, read_plain
 from neoxargs.tools.migrate.deepspeed import Written
 from neoxargs.tools.migrate.flags import SPECIAL
+from neoxargs.tools.migrate.here import here_settings
 from neoxargs.tools.migrate.new_file import Setting, yaml_text
-from neoxargs.tools.migrate.shell import Word, commands
+from neoxargs.tools.migrate.options import reason
+from neoxargs.tools.migrate.script import read_script, variables
+from neoxargs.tools.migrate.shell import Word
 
 #: Programs that start ranks, and what their flags are here.
 LAUNCHER = {
@@ -31,6 +34,8 @@ LAUNCHER = {
 #: Earlier names of Megatron-LM's flags that the registry does not have.
 EARLIER = {
     "batch-size": "micro-batch-size",
+    "encoder-num-layers": "num-layers",
+    "encoder-seq-length": "seq-length",
     "intra-layer-model-parallel-size": "tensor-model-parallel-size",
     "activations-checkpoint-num-layers": "recompute-num-layers",
     "activations-checkpoint-method": "recompute-method",
@@ -39,16 +44,6 @@ EARLIER = {
     "lr-warmup-percent": "lr-warmup-fraction",
     "use-custom-fsdp": "use-megatron-fsdp",
 }
-#: What changes how Megatron-LM computes or reports, not what.
-NEUTRAL = {
-    "use-mcore-models", "use-legacy-models", "transformer-impl", "overlap-grad-reduce", "overlap-param-gather",
-    "tp-comm-overlap", "no-async-tensor-model-parallel-allreduce", "distributed-timeout-minutes", "timing-log-level",
-    "log-throughput", "log-timers-to-tensorboard", "log-memory-to-tensorboard", "log-validation-ppl-to-tensorboard",
-    "log-batch-size-to-tensorboard", "tensorboard-queue-size", "tensorboard-log-interval", "log-progress",
-    "no-create-attention-mask-in-dataloader", "no-gradient-accumulation-fusion", "manual-gc", "manual-gc-interval",
-    "ckpt-format", "async-save", "use-dist-ckpt", "local-rank", "data-impl", "DDP-impl", "data-cache-path",
-    "num-dataset-builder-threads", "dataloader-type", "no-mmap-bin-files", "deepspeed",
-}  # fmt: skip
 #: Megatron-LM's defaults that are not this dialect's.
 DEFAULTS = {"attention_dropout": 0.1, "hidden_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0}
 #: Fusions that are on unless a flag says no; that of the rotary embedding has no effect here and is not written.
@@ -75,19 +70,31 @@ def is_megatrons(text: Text) -> bool:
     return bool(re.search(r"--num[-_]layers\b", text.text))
 
 
-def converted(text: Text) -> Written:
-    """The YAML of a script's command; raises Problems where a value is missing or wrong."""
-    found = max(commands(text), key=_flags, default=[])
+def converted(text: Text, given: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Written:
+    """The YAML of a script's command; raises Problems where there is none, or a value of it is wrong.
+
+    given: variables of the script; where neither they nor the script say one, `environ` is asked.
+    """
+    script = read_script(text, given)
+    if found_outside := {name: value for name, value in (environ or {}).items() if name in script.asked}:
+        script = read_script(text, {**found_outside, **(given or {})})
+    found = max(script.commands, key=_flags, default=[])
     if not _flags(found):
         hint = "a command with flags such as --num-layers 24 is looked for"
         raise Problems([Problem("there is no command line of Megatron-LM in this file", Place(text.name, 0, 0), hint)])
     reading = Reading(found)
+    reading.documents = script.documents
     reading.read()
     if any(problem.severity == "error" for problem in reading.problems):
         raise Problems(reading.problems)
-    head = [f"From {os.path.basename(text.name)} by deepy migrate."]
+    outside = [_from_outside(name, text) for name in sorted(found_outside)]
+    head = [f"From {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
     body = yaml_text(reading.settings, head)
-    return Written(f"{body}dialect: neox-2026\n", problems=reading.problems)
+    return Written(f"{body}dialect: neox-2026\n", problems=[*outside, *script.notes, *reading.problems])
+
+
+def _from_outside(name: str, text: Text) -> Problem:
+    return Problem(f"${name} is taken from the environment", Place(text.name, 0, 0), severity="warning")
 
 
 def _flags(words: Sequence[Word]) -> int:
@@ -103,6 +110,9 @@ class Reading:
         self.options = _options(words[script + 1 :])
         self.settings: dict[str, Setting] = {}
         self.problems: list[Problem] = []
+        self.documents: dict[str, Text] = {}
+        self.to_do: list[str] = []
+        """For the head of the file: what the script leaves open."""
 
     def read(self) -> None:
         for option in self.launcher.values():
@@ -112,21 +122,36 @@ class Reading:
             self.settings[name] = Setting(True, behind="Megatron-LM's default")
         for option in self.options.values():
             self.option(option)
+        for text in self.documents.values():
+            self.document(text)
         for name, value in DEFAULTS.items():
             self.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))
+        self.problems += self.left_open()
+
+    def document(self, text: Text) -> None:
+        """DeepSpeed reads its own JSON, so what stands there holds where a flag says otherwise."""
+        settings, places, problems = here_settings(text)
+        self.problems += problems
+        for name, setting in settings.items():
+            flag = self.settings.get(name)
+            if flag and flag.value != setting.value:
+                what = f"a flag and DeepSpeed's JSON differ in {name}: {flag.value} and {setting.value}"
+                hint = "DeepSpeed reads its JSON, so that is taken"
+                self.problems.append(Problem(what, places.get(name), hint, severity="warning"))
+            self.settings[name] = setting
 
     def option(self, option: Option) -> None:
-        if any(not word.is_known for word in option.values):
-            what = f"--{option.name}: the script does not say what {option.text} is"
-            self.problems.append(Problem(what, option.values[0].place, "set the variable in the script"))
+        if option.name == "deepspeed-config" and option.text in self.documents:
+            pass  # the script writes it, and it is read with the flags
+        elif any(not word.is_known for word in option.values):
+            values = " ".join(word.text for word in option.values)
+            self.to_do.append(f"To do: what --{option.name} {values} is, the script does not say.")
         elif option.name in SPECIAL:
             SPECIAL[option.name](self, option)
-        elif option.name in NEUTRAL:
-            self.left_out(option, "it changes how Megatron-LM computes, not what")
-        elif names := _by_flag().get(option.name):
+        elif names := by_flag().get(option.name):
             for name in names:
                 self.say(name, option)
-        elif option.name.startswith("no-") and (names := _by_flag().get(f"!{option.name}")):
+        elif option.name.startswith("no-") and (names := by_flag().get(f"!{option.name}")):
             for name in names:
                 self.put(name, False)
         elif (parameter := REGISTRY.find(option.name)) and "." not in parameter.name:
@@ -134,9 +159,25 @@ class Reading:
         else:
             self.left_out(option)
 
+    def left_open(self) -> Iterator[Problem]:
+        """Each variable that the script does not set, once."""
+        needing: dict[str, list[tuple[Option, Word]]] = {}
+        for option in self.options.values():
+            for name, words in variables(option.values if option.text not in self.documents else ()).items():
+                needing.setdefault(name, []).append((option, words[0]))
+        for name, needs in needing.items():
+            flags = listed(dict.fromkeys(f"--{option.name}" for option, _ in needs), "and")
+            what = f"the script does not say what {name} is, for {flags}"
+            plain = name.strip("${}")
+            hint = (
+                f"add --var {plain}=VALUE" if plain.isalnum() or plain.isidentifier() else "write it into the new file"
+            )
+            yield Problem(what, needs[0][1].place, hint, severity="warning")
+
     def left_out(self, option: Option, why: str = "") -> None:
-        known = [*SPECIAL, *NEUTRAL, *(flag.lstrip("!") for flag in _by_flag())]
-        meant = [] if option.name in known else near(option.name, known)
+        why = why or reason(option.name)
+        known = [*SPECIAL, *(flag.lstrip("!") for flag in by_flag())]
+        meant = [] if why or option.name in known else near(option.name, known)
         hint = why or (f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else "it is left out")
         values = "".join(f" {word.text}" for word in option.values)
         what = f"--{option.name}{values} has no counterpart"
@@ -181,7 +222,7 @@ def _options(words: Sequence[Word]) -> dict[str, Option]:
 
 
 @cache
-def _by_flag() -> dict[str, list[str]]:
+def by_flag() -> dict[str, list[str]]:
     """Flag -> the parameters that are it; a leading `!` marks a flag that says false."""
     found: dict[str, list[str]] = {}
     for parameter in REGISTRY.parameters.values():

@@ -1,7 +1,8 @@
-"""A shell script or command line as words, with simple variables put in; nothing of it is ever run.
+"""A shell script's text as words, with simple variables put in; nothing of it is ever run.
 
-Understood: quotes, comments, continued lines, `NAME=value`, arrays, `$NAME`, `${NAME}`, `${NAME:-otherwise}`,
-`${NAME[@]}` and sums in `$(( ))`. Anything else stays in the word as it is written, with its `$`.
+Understood: quotes, comments, continued lines, `NAME=value`, arrays, `$NAME`, `${NAME}`, `${NAME:-otherwise}`, `:=` and
+`:+`, `${NAME[@]}` and sums in `$(( ))`. Anything else stays in the word as it is written, with its `$`. What is passed
+on from the command line, `$@`, is nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ast
 import operator
 import re
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from neoxargs.problems import Place, Problem, Problems
@@ -19,10 +20,12 @@ from neoxargs.resolve import Text
 #: A word's characters, each with its index in the text.
 Chars = list[tuple[str, int]]
 _ASSIGNMENT = re.compile(r"(\w+)=", re.A)
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?-((?:[^{}]|\{[^{}]*\})*))?\})", re.A)
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?([-=+])((?:[^{}]|\{[^{}]*\})*))?\})", re.A)
+_PASSED_ON_INSIDE = re.compile(r"\$[@*]|\$\{[@*][^}]*\}")
+_PASSED_ON = re.compile(r"\"\$[@*]\"|\$[@*]|\"?\$\{[@*][^}]*\}\"?")
 _SUM = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
 _COMMAND = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
-_ENDS = "\n;|&<>"
+ENDS = "\n;|&<>"
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -48,26 +51,16 @@ class Word(NamedTuple):
         return "$" not in self.text and "`" not in self.text
 
 
-def commands(text: Text) -> list[list[Word]]:
-    """Every command of a script, its variables put in as far as the script itself sets them."""
-    return _Shell(text).commands()
+class Shell:
+    """The text from which words are taken, one after the other; `given` are variables it is started with."""
 
-
-class _Shell:
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: Text, given: Mapping[str, str]) -> None:
         self.name, self.text, self.at = text.name, text.text.replace("\r\n", "\n"), 0
         self.lines = self.text.split("\n")
         self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
-        self.variables: dict[str, list[Chars]] = {}
-
-    def commands(self) -> list[list[Word]]:
-        found = []
-        while self.at < len(self.text):
-            words = self.words(_ENDS)
-            if words and not self.assigns(words):
-                found.append([self.word(chars) for chars in words])
-            self.at += 1
-        return found
+        self.asked: set[str] = set()
+        """Variables that the text needs and does not set."""
+        self.variables: dict[str, list[Chars]] = {name: [[(c, 0) for c in value]] for name, value in given.items()}
 
     def words(self, ends: str) -> list[Chars]:
         """The words up to a character that ends the command (or the array)."""
@@ -92,18 +85,18 @@ class _Shell:
         quoted = False
         while self.at < len(self.text):
             character = self.text[self.at]
-            if character == "'":
-                end = self.text.find("'", self.at + 1)
-                end = len(self.text) if end < 0 else end
-                found[-1] += [(self.text[i], i) for i in range(self.at + 1, end)]
-                quoted, self.at = True, end + 1
+            if passed_on := _PASSED_ON.match(self.text, self.at):
+                self.at = passed_on.end()
+            elif character == "'":
+                self.verbatim(found)
+                quoted = True
             elif character == '"':
                 self.at += 1
                 self.inside(found)
                 quoted = True
+            elif self.text.startswith("\\\n", self.at):
+                break
             elif character == "\\":
-                if self.text.startswith("\\\n", self.at):
-                    break
                 found[-1] += [(c, self.at + 1) for c in self.text[self.at + 1 : self.at + 2]]
                 self.at += 2
             elif character in "$`":
@@ -115,9 +108,19 @@ class _Shell:
             else:
                 found[-1].append((character, self.at))
                 self.at += 1
-        if self.text[self.at : self.at + 1] in (">", "<") and found[-1] and found[-1][-1][0].isdigit():
-            found.pop()  # `2>`: where a stream goes
-        return [chars for chars in found if chars or quoted]
+        return [chars for chars in self.without_stream(found) if chars or quoted]
+
+    def without_stream(self, found: list[Chars]) -> list[Chars]:
+        """`2>`: where a stream goes."""
+        is_stream = self.text[self.at : self.at + 1] in (">", "<") and found[-1] and found[-1][-1][0].isdigit()
+        return found[:-1] if is_stream else found
+
+    def verbatim(self, found: list[Chars]) -> None:
+        """What stands in single quotes."""
+        end = self.text.find("'", self.at + 1)
+        end = len(self.text) if end < 0 else end
+        found[-1] += [(self.text[i], i) for i in range(self.at + 1, end)]
+        self.at = end + 1
 
     def inside(self, found: list[Chars]) -> None:
         """What stands in double quotes: variables are put in and stay one word."""
@@ -127,10 +130,16 @@ class _Shell:
             elif self.text[self.at] == "\\" and self.text[self.at + 1 : self.at + 2] in ('"', "\\", "$", "`"):
                 found[-1].append((self.text[self.at + 1], self.at + 1))
                 self.at += 2
+            elif passed_on := _PASSED_ON_INSIDE.match(self.text, self.at):
+                self.at = passed_on.end()
             elif self.text[self.at] in "$`":
-                values = self.expansion(is_quoted=True)
-                found[-1] += values[0]
-                found += map(list, values[1:])
+                first, *others = self.expansion(is_quoted=True)
+                found[-1] += first
+                for other in others:  # of an array, which is one text behind `NAME=`
+                    if _begins_assignment(found):
+                        found[-1] += [(" ", self.at), *other]
+                    else:
+                        found.append(list(other))
             else:
                 found[-1].append((self.text[self.at], self.at))
                 self.at += 1
@@ -156,11 +165,13 @@ class _Shell:
             return [[(c, start) for c in (match[0] if total is None else str(total))]]
         if match := _VARIABLE.match(self.text, start):
             self.at = match.end()
-            known = self.variables.get(match[1] or match[2])
+            known = self.looked_up(match[1] or match[2])
             if known and sum(map(len, known)) > LIMIT:
                 raise Problems(
                     [Problem("variables repeat each other without end here", self.word([("$", start)]).place)]
                 )
+            if match[4] == "+":
+                return [self.otherwise(match, is_quoted) if known else []]
             if known:
                 return known
             return [[(c, start) for c in match[0]] if match[4] is None else self.otherwise(match, is_quoted)]
@@ -171,7 +182,7 @@ class _Shell:
     def otherwise(self, match: re.Match[str], is_quoted: bool) -> Chars:
         """What stands behind `:-`, without its quotes; between double quotes a single one is a letter, as in bash."""
         found: list[Chars] = [[]]
-        self.at, end = match.start(4), match.end(4)
+        self.at, end = match.start(5), match.end(5)
         while self.at < end:
             character = self.text[self.at]
             if character == '"':
@@ -196,8 +207,17 @@ class _Shell:
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
             return None
 
+    def filled(self, body: str) -> str:
+        """A here-document with the variables that are known."""
+        return _VARIABLE.sub(lambda match: self.known(match[1] or match[2]) or match[0], body)
+
     def known(self, name: str) -> str:
-        return "".join(character for chars in self.variables.get(name, []) for character, _ in chars)
+        return "".join(character for chars in self.looked_up(name) for character, _ in chars)
+
+    def looked_up(self, name: str) -> list[Chars]:
+        if name not in self.variables:
+            self.asked.add(name)
+        return self.variables.get(name, [])
 
     def is_array(self, found: list[Chars]) -> bool:
         if not found[-1] or found[-1][-1][0] != "=":  # at once, for a word may consist of brackets
