@@ -144,8 +144,10 @@ def _files(config: Config) -> list[str]:
 def _table(answers: Mapping[str, Answer], resources: Resources) -> str:
     rows = [("host", "slots", "GPUs", "Python", *PACKAGES)]
     for host, (wrong, facts) in answers.items():
-        cells = [str(facts["gpus"]), facts["python"], *(facts["packages"].get(name) or "-" for name in PACKAGES)]
-        rows.append((host, str(len(resources.hosts[host])), *(["-"] * 6 if wrong else cells)))
+        packages = facts.get("packages", {})
+        known = [] if wrong else [str(facts["gpus"]), facts["python"]]
+        cells = [*(known or "--"), *(packages.get(name) or "-" for name in PACKAGES)]
+        rows.append((host, str(len(resources.hosts[host])), *cells))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
