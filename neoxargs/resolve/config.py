@@ -58,6 +58,7 @@ class Config(Groups):
     sections: nested sections the user wrote, even empty ones (`fp16: {}`).
     warnings: what is worth telling although the run can start.
     dialect: which year's GPT-NeoX the files speak (None on a rank, which receives resolved values).
+    broken: what a problem leaves in doubt, where this is all that is certain of a configuration that came to none.
     """
 
     def __init__(
@@ -66,11 +67,13 @@ class Config(Groups):
         sections: frozenset[str] = frozenset(),
         warnings: Sequence[Problem] = (),
         dialect: Dialect | None = None,
+        broken: frozenset[str] = frozenset(),
     ) -> None:
         self.values = dict(values)
         self.sections = sections
         self.warnings = list(warnings)
         self.dialect = dialect
+        self.broken = broken
         for group in REGISTRY.groups:
             members = {p.attribute: self.values[p.name].value for p in group.parameters.values() if p.name in values}
             setattr(self, group.key(), group(**members))

@@ -94,7 +94,7 @@ class _Completion:
     def known(self) -> Config:
         """The values that no problem touches."""
         values = {name: value for name, value in self.values.items() if not self.is_broken(name)}
-        return Config(values, self.draft.sections, [], self.draft.dialect)
+        return Config(values, self.draft.sections, [], self.draft.dialect, frozenset(self.broken))
 
     # -- retired parameters ------------------------------------------------------------------------------------------
 

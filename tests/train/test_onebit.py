@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from ranks import all_ranks, run_ranks
@@ -68,6 +71,58 @@ def inside(layout: dict[str, Any]) -> list[tuple[bool, float, float]]:
     return found
 
 
+#: Elements of a tensor: fewer than ranks, than bits in a byte, no multiple of either, and a whole multiple.
+SIZES, RANKS, ROUNDS = (1, 5, 35, 1001, 96), 3, 4
+
+
+def gradients(rank: int, size: int) -> np.ndarray:
+    """(rounds, size): what a rank gives into each round, exact zeros among it."""
+    return np.random.default_rng([rank, size]).normal(size=(ROUNDS, size)).round(1).astype(np.float32)
+
+
+def padded(size: int, ranks: int) -> int:
+    """DeepSpeed's: equal shares of whole bytes for all ranks."""
+    unit = ranks * math.lcm(ranks, 8)
+    return -(-size // unit) * unit
+
+
+def compressed() -> dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+    """Per size and round: the average, and this rank's errors as a worker and as a server."""
+    from neoxargs.train.onebit import Compression
+
+    axis, found = all_ranks(), {}
+    for size in SIZES:
+        worker = torch.zeros(padded(size, RANKS))
+        server = torch.zeros(len(worker) // RANKS)
+        found[size] = []
+        for given in torch.from_numpy(gradients(axis.rank, size)):
+            average = Compression(axis).compressed_allreduce(given.clone(), worker, server)
+            found[size].append((average.numpy(), worker.numpy().copy(), server.numpy().copy()))
+    return found
+
+
+def reference(size: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The same for all ranks at once, from the paper (Tang et al. 2021, algorithm 1), in double precision.
+
+    (size), (ranks, padded), (ranks, padded / ranks)
+    """
+    length = padded(size, RANKS)
+    worker, server = np.zeros((RANKS, length)), np.zeros((RANKS, length // RANKS))
+
+    def one_bit(rows: np.ndarray) -> np.ndarray:
+        scales = np.sqrt((rows**2).mean(axis=1, keepdims=True))
+        return np.where(rows >= 0, scales, -scales)
+
+    for given in np.stack([gradients(rank, size) for rank in range(RANKS)], axis=1):
+        corrected = np.pad(given, ((0, 0), (0, length - size))) + worker
+        sent = one_bit(corrected)
+        worker = corrected - sent
+        received = sent.mean(axis=0).reshape(RANKS, -1) + server
+        answered = one_bit(received)
+        server = received - answered
+        yield answered.flatten()[:size], worker, server
+
+
 class Seen(NamedTuple):
     """What one rank saw."""
 
@@ -99,6 +154,15 @@ def test_compressed_averages_add_up_to_the_average(seen: list[Seen]) -> None:
         assert found[0].abs().unique().numel() == 2  # one scale per rank's chunk, and a sign for each number
         assert (found[0] - true).norm() > 0.2 * true.norm()
         assert (torch.stack(found).mean(0) - true).norm() < 0.05 * true.norm()
+
+
+def test_every_round_is_the_papers_on_any_size() -> None:
+    for rank, found in enumerate(run_ranks(compressed, RANKS)):
+        for size, rounds in found.items():
+            for (average, worker, server), (wanted, workers, servers) in zip(rounds, reference(size), strict=True):
+                np.testing.assert_allclose(average, wanted, rtol=1e-5)
+                np.testing.assert_allclose(worker, workers[rank], atol=1e-5)
+                np.testing.assert_allclose(server, servers[rank], atol=1e-5)
 
 
 @pytest.mark.shows("onebitadam")
