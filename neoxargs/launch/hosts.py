@@ -151,7 +151,7 @@ def _on_hosts(
     if filters.num_gpus > 0:
         selection["num_gpus"] = str(filters.num_gpus)
         hosts = {host: list(range(filters.num_gpus)) for host in hosts}
-    remote = (len(hosts) > 1 or runner.force_multi) and not runner.no_ssh
+    remote = (len(hosts) > 1 or runner.force_multi or runner.launcher in ("ssh", "srun")) and not runner.no_ssh
     if remote and runner.launcher in EVERY_SLOT:
         hosts = _every_slot(pool, runner.launcher, selection, filters)
     if environ.get("MASTER_ADDR"):

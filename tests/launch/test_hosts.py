@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.launch import inside
 from neoxargs.launch.hostfile import parse_hostfile, read_hostfile, select
 from neoxargs.launch.hosts import Resources, resources
 from neoxargs.problems import Place, Problems
@@ -264,3 +265,76 @@ def test_mpirun_starts_ranks_on_this_machine_too(tmp_path):
     runner = Runner(hostfile=path, force_multi=True, launcher="openmpi")
     found = resources(runner, 1, {"DS_ACCELERATOR": "cpu"}, dev=tmp_path)
     assert found == Resources({"localhost": [0, 1, 2]}, "cpu", {"hostfile": path})
+
+
+def test_an_included_slot_beyond_the_hostfile_is_taken_with_a_warning(tmp_path):
+    """As DeepSpeed takes it: slots are device numbers, and a host that lends 2 may have a device 12."""
+    found = resources(Runner(hostfile=hostfile(tmp_path), include="w0@w1:12"), 1, {})
+    assert found.hosts == {"w0": [0, 1, 2, 3], "w1": [12]}
+    what = f"include names slot 12 of w1, and {tmp_path}/hostfile gives it slots 0 to 1; it is used all the same"
+    assert messages(found) == [what]
+
+
+def test_the_environment_overrides_where_ranks_meet_and_the_summary_says_so(tmp_path):
+    environ = {"DLTS_HOSTFILE": hostfile(tmp_path), "MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "1234"}
+    found = resources(Runner(master_port=5), 1, environ)
+    assert found.selection == {"hostfile": environ["DLTS_HOSTFILE"], "master_addr": "10.1.2.3", "master_port": "1234"}
+    assert found.overrides == tuple(f"{name} {value}  (environment)" for name, value in environ.items())
+    alone = resources(Runner(), 2, {"MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "1234"}, dev=tmp_path)
+    assert alone.selection == {"num_gpus": "2", "master_port": "1234"}
+    assert alone.overrides == ("MASTER_PORT 1234  (environment)",)
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "hosts"),
+    [
+        ({"num_nodes": 2, "num_gpus": 4}, {}, {"node 0": [0, 1, 2, 3], "node 1": [0, 1, 2, 3]}),
+        ({}, {"SLURM_JOB_NODELIST": "gpu[01-02]", "SLURM_GPUS_PER_NODE": "a100:2"}, {"gpu01": [0, 1], "gpu02": [0, 1]}),
+        ({"num_nodes": 1}, {"SLURM_JOB_NODELIST": "a,b", "SLURM_NTASKS_PER_NODE": "2"}, {"a": [0, 1]}),
+        ({"num_gpus": 1}, {"SLURM_JOB_NODELIST": "a,b", "SLURM_GPUS_ON_NODE": "8"}, {"a": [0], "b": [0]}),
+    ],
+)
+def test_srun_knows_its_nodes_from_the_job_or_asks_for_them(given, environ, hosts):
+    found = resources(Runner(launcher="srun", **given), 1, environ)
+    assert (found.hosts, found.remote, found.anywhere) == (hosts, True, True)
+
+
+def test_srun_without_a_job_or_numbers_is_a_problem():
+    with pytest.raises(Problems, match=r"no hostfile and is in no job that says num_nodes and num_gpus"):
+        resources(Runner(launcher="srun"), 1, {})
+
+
+def test_srun_takes_a_hostfile_too(tmp_path):
+    found = resources(Runner(launcher="srun", hostfile=hostfile(tmp_path, "w0 slots=2\nw1 slots=2\n")), 1, {})
+    assert (found.hosts, found.anywhere) == ({"w0": [0, 1], "w1": [0, 1]}, False)
+    with pytest.raises(Problems, match="starts a rank on every slot"):
+        resources(Runner(launcher="srun", hostfile=hostfile(tmp_path), include="w0"), 1, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("gpu[01-03,7],login", ["gpu01", "gpu02", "gpu03", "gpu7", "login"]),
+        ("r[1-2]n[08-09]", ["r1n08", "r1n09", "r2n08", "r2n09"]),
+        ("vm", ["vm"]),
+        ("", []),
+    ],
+)
+def test_slurms_lists_of_nodes(text, hosts):
+    assert inside.nodes(text) == hosts
+
+
+@pytest.mark.parametrize(
+    ("environ", "started"),
+    [
+        ({}, False),
+        ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, True),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, False),  # a pod of several, each of which starts its own ranks
+        ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, False),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, False),  # the script of sbatch
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}, True),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "4294967290"}, False),
+    ],
+)
+def test_a_rank_is_told_from_a_shell_inside_of_a_job(environ, started):
+    assert (inside.names(environ) is not None) == started
