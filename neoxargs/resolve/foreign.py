@@ -43,7 +43,8 @@ CHOICES = {
     "rope": "rotary", "rms_norm": "rmsnorm", "layer_norm": "layernorm", "relative": "rpe", "absolute": "learned",
     "layernorm_nonparam": "non_parametric_layernorm", "linear_with_warmup": "linear", "constant_with_warmup":
     "constant",
-    "cosine_with_warmup": "cosine", "swish": "silu", "llamatokenizer": "spmtokenizer",
+    "cosine_with_warmup": "cosine", "bf16-mixed": "bfloat16", "16-mixed": "fp16",
+    "swish": "silu", "llamatokenizer": "spmtokenizer",
     "sentencepiecetokenizer": "spmtokenizer", "huggingfacetokenizer": "hftokenizer", "llama3hftokenizer": "hftokenizer",
 }  # fmt: skip
 #: Values that a parameter has elsewhere and cannot have here, and what to write.

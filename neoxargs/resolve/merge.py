@@ -19,7 +19,7 @@ from neoxargs.resolve.dialect import Dialect, inferred, named
 from neoxargs.resolve.foreign import said_elsewhere
 from neoxargs.resolve.load import mapping
 from neoxargs.resolve.nodes import Entry, Mapping, Node, Scalar, shown
-from neoxargs.resolve.unknown import stranger, unknown
+from neoxargs.resolve.unknown import NOBODYS, grouped, is_known, of_the_top, outdented, stranger, unknown
 
 #: Of more unknown keys than this nobody wants to know what each was meant for, and finding it takes a while.
 STRANGERS = 200
@@ -138,8 +138,8 @@ class _Layer:
             name = path + normal(entry.key)
             if "." in entry.key:
                 self.unknown(_dotted(name, entry), name)
-            elif begun and not _is_known(name) and _is_known(f"{begun}.{normal(entry.key)}"):
-                self.unknown(_outdented(begun, entry), f"{begun}.{normal(entry.key)}", begun)
+            elif begun and not is_known(name) and is_known(f"{begun}.{normal(entry.key)}"):
+                self.unknown(outdented(begun, entry), f"{begun}.{normal(entry.key)}", begun)
                 continue
             else:
                 self.entry(name, entry, seen)
@@ -153,12 +153,17 @@ class _Layer:
         elif name in REGISTRY.sections:
             self.section(name, entry, seen)
         else:
-            self.strangers += 1
-            if self.strangers > STRANGERS:
-                self.problems.append(stranger(name, entry.place, entry.key, isinstance(entry.value, Mapping)))
-                return
-            problem, meant = unknown(name, entry.place, entry.key, isinstance(entry.value, Mapping))
-            self.unknown(problem, *meant)
+            self.stranger(name, entry)
+
+    def stranger(self, name: str, entry: Entry) -> None:
+        self.strangers += 1
+        if self.strangers > STRANGERS:
+            self.problems.append(stranger(name, entry.place, entry.key, isinstance(entry.value, Mapping)))
+            return
+        problem, meant = unknown(name, entry.place, entry.key, isinstance(entry.value, Mapping))
+        if problem.hint == NOBODYS and (inside := of_the_top(name, entry)):
+            problem, meant = grouped(entry, inside), inside
+        self.unknown(problem, *meant)
 
     def unknown(self, problem: Problem, *meant: str) -> None:
         self.problems.append(problem)
@@ -211,16 +216,6 @@ def _present(section: str) -> str:
     """Today's name of a section."""
     group = REGISTRY.sections[section]
     return group.section if group else section
-
-
-def _is_known(name: str) -> bool:
-    return name in REGISTRY.sections or REGISTRY.find(name) is not None
-
-
-def _outdented(section: str, entry: Entry) -> Problem:
-    """A key of the section whose name stands above it with nothing in it."""
-    hint = f"indent it, with the others of {section}, by two spaces"
-    return Problem(f"{entry.key} belongs into the section {section} above it", entry.place, hint)
 
 
 def _dotted(name: str, entry: Entry) -> Problem:

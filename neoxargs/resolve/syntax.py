@@ -232,6 +232,8 @@ def _after_the_end(trouble: Trouble) -> Problem:
     if trouble.character and trouble.character in "]}":
         return _no_value(trouble)
     first = next((place for number in range(trouble.where.line) if _is_content(place := trouble.at(number, 0))), None)
+    if trouble.begins_line and trouble.character != "{" and (known := looked_at(trouble.where)):
+        return known
     if first and not re.search(r":(\s|$)|^\s*[{\[\"']", first.text):
         return _no_key(_whole(first))
     if trouble.begins_line and first and first.text.startswith(" ") and not first.text.lstrip().startswith("{"):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from neoxargs.problems import SET, Place, Problem, listed, near
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.foreign import ours
+from neoxargs.resolve.nodes import Entry
+from neoxargs.resolve.nodes import Mapping as Section
 
 
 def unknown(name: str, where: Place, written: str, is_section: bool = False) -> tuple[Problem, list[str]]:
@@ -37,7 +39,9 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
         return Problem(what, where, f"did you mean {listed(_told(key, here[key]) for key in found)}?"), [
             here[key] for key in found
         ]
-    everywhere = {full.rpartition(".")[2]: full for full in [*REGISTRY.sections, *REGISTRY.parameters]}
+    everywhere = {
+        full.rpartition(".")[2]: full for full in [*REGISTRY.sections, *([] if is_section else REGISTRY.parameters)]
+    }
     found = [everywhere[key] for key in _alike(word, everywhere, 0.85)]
     return Problem(what, where, _moved(found, where) if found else _legal(section)), found
 
@@ -52,6 +56,31 @@ def stranger(name: str, where: Place, written: str, is_section: bool = False) ->
 
 def _shown(written: str) -> str:
     return written if re.fullmatch(r"[\w.-]+", written) else json.dumps(written, ensure_ascii=False)
+
+
+def is_known(name: str) -> bool:
+    """Is it a parameter or a section, by its dotted name?"""
+    return name in REGISTRY.sections or REGISTRY.find(name) is not None
+
+
+def of_the_top(name: str, entry: Entry) -> list[str]:
+    """The parameters of the top level in a section that somebody made up, such as `model:`."""
+    if "." in name or not isinstance(entry.value, Section):
+        return []
+    found = [REGISTRY.find(inner.key) for inner in entry.value.entries]
+    return [parameter.name for parameter in found if parameter and "." not in parameter.name]
+
+
+def grouped(entry: Entry, inside: Sequence[str]) -> Problem:
+    """Told of that section."""
+    hint = f"take this line out, and the indentation of {listed(inside, 'and', most=3)} below it"
+    return Problem(f"{entry.key} is not a section; what is in it stands at the top level", entry.place, hint)
+
+
+def outdented(section: str, entry: Entry) -> Problem:
+    """A key of the section whose name stands above it with nothing in it."""
+    hint = f"indent it, with the others of {section}, by two spaces"
+    return Problem(f"{entry.key} belongs into the section {section} above it", entry.place, hint)
 
 
 def _slip(written: str) -> str:
