@@ -85,6 +85,7 @@ def for_generation(config: Config) -> Config:
         hint = "load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
         raise Problems([Problem(f"load ({folder}): there is no checkpoint in it", hint=hint)])
     changes: dict[str, Any] = {"load": folder, "no_load_optim": True, "no_load_rng": True, "finetune": False}
+    changes["sequence_parallel"] = False  # a single token has no shards
     if config.zero_optimization.stage < 3:
         changes |= {"zero_optimization.stage": 0, "zero_optimization.offload_optimizer.device": None}
         changes |= {"optimizer.type": "Adam", "scheduler.type": None}
