@@ -22,15 +22,19 @@ class WandbTracker(Tracker):
     def on_start(self, run: Run) -> None:
         self.run = run
         options = self.options
-        self.session = self.wandb.init(
-            project=options.wandb_project,
-            group=options.wandb_group,
-            name=options.wandb_run_name,
-            entity=options.wandb_team,
-            dir=str(run.folder),
-            config=dict(self.values),
-            settings=self.wandb.Settings(base_url=options.wandb_host),
-        )
+        try:
+            self.session = self.wandb.init(
+                project=options.wandb_project,
+                group=options.wandb_group,
+                name=options.wandb_run_name,
+                entity=options.wandb_team,
+                dir=str(run.folder),
+                config=dict(self.values),
+                settings=self.wandb.Settings(base_url=options.wandb_host),
+            )
+        except self.wandb.Error as error:
+            hint = "wandb login gives it a key; WANDB_MODE=offline in the environment needs none, nor a network"
+            raise Problems([Problem(f"use_wandb (true): {error}", hint=hint)]) from error
 
     def on_step(self, step: Step) -> None:
         self.session.log(scalars(self.run, step), step=step.iteration)
