@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from neoxargs.launch.hosts import Resources
 from neoxargs.problems import Place, Problem
+from neoxargs.resolve.config import Config
 
 #: What DeepSpeed 0.19.6 exports (launcher/runner.py, and the CUDA accelerator's additions).
 EXPORTED = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL", "LD_LIBRARY", "PATH")
@@ -56,9 +57,14 @@ def shown(found: list[Variable]) -> str:
     width = max((len(variable.name) for variable in found), default=0)
     return "\n".join(
         f"{variable.name.ljust(width)}  {'***' if SECRET.search(variable.name) else variable.value}  ({variable.origin}"
-        f"{'' if variable.reaches else '; does not reach other machines: write it in .deepspeed_env'})"
+        f"{'' if variable.reaches else _left_here(variable.name)})"
         for variable in found
     )
+
+
+def _left_here(name: str) -> str:
+    instead = "launcher: ssh hands it over" if SECRET.search(name) else "write it in .deepspeed_env"
+    return f"; does not reach other machines: {instead}"
 
 
 def passed_on(environ: Mapping[str, str], directory: str) -> dict[str, str]:
@@ -67,8 +73,15 @@ def passed_on(environ: Mapping[str, str], directory: str) -> dict[str, str]:
     return kept | {name: value for name, value, _ in _of_files(environ, directory)}
 
 
-def exposed(resources: Resources, launcher: str, environ: Mapping[str, str]) -> Iterator[Problem]:
-    """Secrets that DeepSpeed's launcher would write on command lines."""
+def exposed(config: Config, resources: Resources, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Secrets that would stand on command lines: in the configuration, or in what DeepSpeed's launcher hands over."""
+    for name, value in config.values.items():
+        if value.value and re.search(r"(api_key|password|secret)$", name):
+            what = f"{name} would stand on the command line of every rank, which every user of the machines can read"
+            variable, place = name.replace(".", "_").upper(), config.place(name)
+            where = place and place._replace(text="")  # the line itself would show it
+            yield Problem(what, where, f"leave it out and set {variable} in the environment")
+    launcher = config.runner.launcher
     if not resources.remote or launcher in (*INHERITING, "ssh", "torchrun"):
         return
     for name, _, place in _of_files(environ, os.getcwd()):

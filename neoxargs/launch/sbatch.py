@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from neoxargs.launch import split
 from neoxargs.launch.command import PACKAGE_ROOT
 from neoxargs.launch.hosts import Resources
 from neoxargs.resolve.config import Config
@@ -30,7 +29,7 @@ def _head(config: Config, resources: Resources, name: str) -> Iterator[str]:
         "ntasks-per-node": str(each),
         **({"gpus-per-node": str(each)} if resources.device == "cuda" else {}),
         "time": "24:00:00",
-        "output": f"{config.logging.run_dir}/slurm-%j.out",
+        "output": "slurm-%j.out",
         **{key: value for key, value in (("account", config.runner_extras.account),
                                          ("comment", config.runner_extras.comment)) if value},
     }  # fmt: skip
@@ -46,7 +45,7 @@ def _body(config: Config, words: Sequence[str]) -> Iterator[str]:
     deepy = shlex.join([sys.executable, str(PACKAGE_ROOT / "deepy.py"), *words])
     logs = shlex.quote(str(Path(config.logging.run_dir, "logs")))
     address = config.runner.master_addr or '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    arguments = split.launcher_arguments(config)
+    arguments = config.runner.launcher_args
     yield f"cd {shlex.quote(os.getcwd())} || exit 1"
     yield f"export MASTER_ADDR={address} MASTER_PORT={config.runner.master_port}"
     yield ""

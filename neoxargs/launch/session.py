@@ -43,7 +43,7 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
     settled = _settled(path, files, overrides, directory)
     config, resources = settled.config, settled.resources
     _refuse_what_cannot_run(path, settled)
-    _refuse([*environment.exposed(resources, config.runner.launcher, os.environ), *unreachable(config, resources)])
+    _refuse([*environment.exposed(config, resources, os.environ), *unreachable(config, resources)])
     port = free_port(config, resources)
     attempt = time.strftime("%Y%m%d-%H%M%S")
     launched = command(config, resources, path, os.environ, port, attempt)

@@ -12,6 +12,7 @@ import pytest
 
 from neoxargs.launch import environment
 from neoxargs.launch.hosts import Resources
+from neoxargs.resolve.config import DEFAULT, Config, Value
 
 LOCAL = Resources({"localhost": [0]}, "cuda")
 REMOTE = Resources({"w0": [0], "w1": [0]}, "cuda", remote=True)
@@ -25,6 +26,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".deepspeed_env").write_text("NCCL_IB_HCA=mlx5\n\nHF_TOKEN = hunter3\n")
     return tmp_path / ".deepspeed_env"
+
+
+def config(**values: str) -> Config:
+    return Config({name: Value(value, DEFAULT) for name, value in values.items()})
 
 
 def lines(resources: Resources, launcher: str) -> list[str]:
@@ -42,14 +47,14 @@ def test_ranks_on_this_machine_inherit_all_of_the_shell():
 
 
 def test_other_machines_get_what_deepspeed_exports(file):
-    left = "; does not reach other machines: write it in .deepspeed_env"
+    left = "; does not reach other machines: "
     assert lines(REMOTE, "pdsh") == [
         f"HF_TOKEN *** ({file})",
         "NCCL_DEBUG INFO (this shell)",
         f"NCCL_IB_HCA mlx5 ({file})",
-        f"OMP_NUM_THREADS 4 (this shell{left})",
+        f"OMP_NUM_THREADS 4 (this shell{left}write it in .deepspeed_env)",
         "PYTHONPATH /repo (deepy)",
-        f"WANDB_API_KEY *** (this shell{left})",
+        f"WANDB_API_KEY *** (this shell{left}launcher: ssh hands it over)",
     ]
     assert "WANDB_API_KEY *** (this shell)" in lines(REMOTE, "ssh")
     assert "WANDB_API_KEY *** (this shell)" in lines(REMOTE, "srun")
@@ -66,11 +71,17 @@ def test_what_deepspeed_exports_is_what_is_assumed():
 
 
 def test_a_secret_that_a_launcher_would_write_on_a_command_line_is_refused(file):
-    [problem] = environment.exposed(REMOTE, "pdsh", SHELL)
+    [problem] = environment.exposed(config(), REMOTE, SHELL)
     assert (problem.where.file, problem.where.line) == (str(file), 3)
     assert "hunter" not in f"{problem}"
     for resources, launcher in ((LOCAL, "pdsh"), (REMOTE, "ssh"), (REMOTE, "srun")):
-        assert not list(environment.exposed(resources, launcher, SHELL))
+        assert not list(environment.exposed(config(launcher=launcher), resources, SHELL))
+
+
+def test_a_secret_in_the_configuration_is_refused_on_one_machine_too():
+    [problem] = environment.exposed(config(**{"comet.api_key": "hunter4"}), LOCAL, SHELL)
+    assert problem.hint == "leave it out and set COMET_API_KEY in the environment"
+    assert "hunter" not in f"{problem}"
 
 
 @pytest.mark.timeout(120)

@@ -73,7 +73,7 @@ def test_a_submitted_script_trains(tmp_path, tmp_path_factory):
         (tmp_path / "job").write_text(script)
         done = subprocess.run(["sbatch", "--wait", "--overcommit", "job"], cwd=tmp_path, env=environ, text=True,
                               capture_output=True, timeout=200)  # fmt: skip
-    said = "".join(path.read_text() for path in tmp_path.glob("out/slurm-*.out"))
+    said = "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
     assert done.returncode == 0, done.stderr + said
     assert "2 = tensor 2 x pipeline 1 x data 1" in said
     assert [path.name for path in sorted(tmp_path.glob("out/logs/*/*"))] == ["rank-0.log", "rank-1.log"]
