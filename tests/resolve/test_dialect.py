@@ -92,6 +92,8 @@ def test_a_guess_that_decides_how_it_trains_is_told() -> None:
 def test_only_what_is_left_to_the_guess_is_told() -> None:
     ((what, *_),) = told("hidden-dropout: 0", "clip_grad: 2.0", "optimizer: {params: {weight_decay: 0.0}}")
     assert what.endswith(": attention_dropout 0.1 / 0.0")
+    ((what, *_),) = told("hidden-dropout: 0", "clip_grad: 2.0", "optimizer: {type: Adam, params: {lr: 1e-4}}")
+    assert what.endswith(": attention_dropout 0.1 / 0.0, weight_decay 0.01 / 0.1")
 
 
 @pytest.mark.parametrize(

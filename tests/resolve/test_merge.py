@@ -12,7 +12,7 @@ from neoxargs.registry.model import Shape
 from neoxargs.registry.regularization import Regularization
 from neoxargs.registry.runner import Runner
 from neoxargs.resolve.compose import Text
-from neoxargs.resolve.merge import Draft, draft
+from neoxargs.resolve.merge import STRANGERS, Draft, draft
 
 
 def drafted(*texts: str, sets: tuple[str, ...] = ()) -> Draft:
@@ -168,3 +168,11 @@ def test_an_unreadable_file_is_remembered() -> None:
     assert not drafted("a: [").readable
     assert not drafted("").readable
     assert drafted("num_layers: x").readable
+
+
+def test_very_many_unknown_keys_are_told_without_a_thought_for_each() -> None:
+    text = "".join(f"seed_{number}: 1\n" for number in range(STRANGERS + 10))
+    problems = drafted(text).problems
+    assert len(problems) == STRANGERS + 10
+    assert [problem.hint for problem in problems[:1]] == ["did you mean seed?"]
+    assert {problem.hint for problem in problems[STRANGERS:]} == {""}

@@ -46,6 +46,11 @@ def problems(text: str, number: int | None = None) -> list[tuple[str, str, str]]
         ('config = {"train_batch_size": 8}\nprint(config)', "train_batch_size: 8\n"),
         ('{"train_batch_size": 8 // all of it\n}', "train_batch_size: 8  # all of it\n"),
         ('{\n# how\n# many\n"train_batch_size": 8}', "# how\n# many\ntrain_batch_size: 8\n"),
+        (
+            'ZERO=1\nZERO=2\ncat <<EOF\n{"zero_optimization": {"stage": ${ZERO}}}\nEOF',
+            "zero_optimization:\n  stage: 2\n",
+        ),
+        ('{"train_batch_size": ${BATCH:-64}}', "train_batch_size: 64\n"),
         ('{ /* how many */\n"train_batch_size": 8}', "train_batch_size: 8\n"),
         ('{"zero_optimization": {"reduce_bucket_size": 5e8}}', "zero_optimization:\n  reduce_bucket_size: 5e8\n"),
         ('{"gradient_clipping": 1.0, "fp16": {}}', "gradient_clipping: 1.0\nfp16: {}\n"),
@@ -84,6 +89,33 @@ def test_what_cannot_be_read(text: str, where: str, what: str) -> None:
     problem = stop.value.problems[0]
     assert str(problem.where) == where
     assert problem.what.startswith(what)
+
+
+def test_every_place_that_a_script_fills_in_is_told() -> None:
+    hint = "a script fills this in; write the value itself"
+    assert problems('{"train_batch_size": CONFIG_BATCH,\n "fp16": {"enabled": $FP16}}') == [
+        ("ds.json:1:22", "`CONFIG_BATCH` is no value", hint),
+        ("ds.json:2:22", "`$FP16` is no value", hint),
+    ]
+
+
+def test_a_file_with_very_many_configurations() -> None:
+    ((_, what, _),) = problems("{}\n" * 101)
+    assert what == "this file has more than 100 configurations in it"
+
+
+def test_what_contradicts_in_todays_words_is_told_where_it_was_written() -> None:
+    (version,) = found('{"gradient_accumulation_steps": 4,\n "fp16": {},\n "gas": 8}')
+    with pytest.raises(Problems) as stop:
+        converted(version, "ds.json")
+    (problem,) = stop.value.problems
+    assert [str(place) for place in (problem.where, *problem.also)] == ["ds.json:3:2", "ds.json:1:2"]
+
+
+def test_nothing_in_it_at_all() -> None:
+    (version,) = found("{}")
+    with pytest.raises(Problems, match="has no parameters in it"):
+        converted(version, "ds.json")
 
 
 def test_nothing_is_executed(tmp_path: Path) -> None:

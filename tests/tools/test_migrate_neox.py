@@ -121,6 +121,19 @@ def test_what_was_written_in_2021(new: str) -> None:
     assert result.problems == []
 
 
+def test_what_check_refuses_before_and_after_is_told() -> None:
+    result = migrated("lr: 0.1\noptimizer: {type: Adam, params: {lr: 0.2}}\ngeglu: true\n")
+    (problem,) = result.problems
+    assert problem.what == "lr (0.1) and optimizer.params.lr (0.2) are two values for one setting"
+    assert problem.severity == "warning"
+    assert "activation: geglu" in result.texts[0].text
+
+
+def test_a_forgotten_name_is_not_taken_for_another() -> None:
+    result = migrated("moe_expert_parallel_size: 2\n")
+    assert [(change.before, change.after) for change in result.changes] == [("moe_expert_parallel_size: 2", "")]
+
+
 def test_every_row_has_been_seen() -> None:
     """Each retired name is migrated to something that means the same; the tool itself refuses anything else."""
     for name, group in rows().items():

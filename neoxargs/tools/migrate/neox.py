@@ -60,7 +60,7 @@ def migrate(texts: Sequence[Text], to: str) -> Migrated:
     work.name_dialect()
     result = [Text(document.name, document.text) for document in work.documents]
     work.verify(result)
-    return Migrated(result, work.changes, work.problems)
+    return Migrated(result, work.changes, [*work.staying, *work.problems])
 
 
 class _Migration:
@@ -77,7 +77,8 @@ class _Migration:
         self.before, errors = known(self.drafted, self.gpus)
         self.written = Written(self.get, self.values.__contains__)
         self.changes: list[Change] = []
-        self.problems: list[Problem] = [_stays(error) for error in errors if error.where and not _too_few([error])]
+        self.staying = [_stays(error) for error in errors if error.where and not _too_few([error])]
+        self.problems: list[Problem] = []
         self.sections: list[tuple[Document, str, str]] = []
 
     def get(self, name: str) -> Any:
