@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import patch
@@ -86,6 +87,25 @@ def test_every_shipped_layout_trains_the_same_model() -> None:
         assert expected[2] < expected[0]
         for name, values in found.items():
             assert values == pytest.approx(expected, rel=1e-4), name
+
+
+def against_transformers() -> list[tuple[float, float]]:
+    """bench/pythia.py, shorter and smaller: losses of ours and of transformers with torch's AdamW."""
+    sys.path.append(str(CONFIGS.parent / "bench"))
+    from pythia import curves
+
+    with patch.object(setup, "stop"):
+        return list(curves(20, ["num_layers=2", "padded_vocab_size=512"]))
+
+
+def test_the_curve_is_the_one_of_plain_transformers() -> None:
+    """Pythia's every other setting as published: warm-up, cosine, clipping, weight decay."""
+    pytest.importorskip("transformers")
+    [rows] = run_ranks(against_transformers, 1)
+    assert len(rows) == 20
+    assert rows[-1][0] < rows[0][0] - 0.5
+    for ours, theirs in rows:
+        assert ours == pytest.approx(theirs, rel=1e-3)
 
 
 #: GPT-NeoX's files as its authors combine them.

@@ -1,0 +1,166 @@
+"""Does ours train as plain PyTorch does? Two curves of Pythia 14M from the same weights on the same batches.
+
+    python bench/pythia.py [--steps 200] [--png pythia.png]
+
+One is ours: configs/models/pythia-14m.yml in DeepSpeed's engine with our optimizer and schedule. The other is
+transformers' GPTNeoXForCausalLM with torch's AdamW and LambdaLR, and knows nothing of ours but the initial weights. The
+model has its published shape and settings; only batches (4 sequences of 128 bytes of the Python library's source) and
+length are smaller. 1 % is what the losses may differ by, at every step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+from neoxargs.launch.split import deepspeed_json  # noqa: E402
+from neoxargs.resolve import resolve  # noqa: E402
+from neoxargs.resolve.config import Config  # noqa: E402
+
+FILES = [
+    ROOT / "configs" / name for name in ("models/pythia-14m.yml", "layouts/data-parallel.yml", "machines/laptop.yml")
+]
+SETS = ["seq_length=128", "train_batch_size=4", "checkpoint_activations=false"]
+ALLOWED = 0.01
+#: Our names that are not GPT-NeoX's, as transformers has them, after `gpt_neox.` is taken off.
+NAMES = {
+    "embed_in.weight": "embedding.word_embeddings.weight",
+    "lm_head.weight": "output.weight",
+    "final_layer_norm.weight": "final_norm.weight",
+    "final_layer_norm.bias": "final_norm.bias",
+}
+Batch = tuple[Tensor, Tensor]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--png", type=Path, help="draw both curves there")
+    options = parser.parse_args()
+    print("  step      ours   transformers   difference")
+    rows = []
+    for step, (ours, theirs) in enumerate(curves(options.steps), 1):
+        rows.append((ours, theirs))
+        if step % 20 == 0 or step == 1:
+            print(f"{step:6}  {ours:8.4f}  {theirs:13.4f}  {abs(ours / theirs - 1):11.4%}", flush=True)
+    worst = max(abs(ours / theirs - 1) for ours, theirs in rows)
+    print(f"largest difference {worst:.4%}; {ALLOWED:.0%} is allowed")
+    if options.png:
+        draw(rows, options.png)
+    return int(worst > ALLOWED)
+
+
+def curves(steps: int, sets: Sequence[str] = ()) -> Iterator[tuple[float, float]]:
+    """The losses of both, step by step. sets: what else is changed of the configuration."""
+    from neoxargs.train import engine, mesh, setup
+    from neoxargs.train.model.loss import Vocabulary
+
+    config = resolve(FILES, [*SETS, *sets, f"train_iters={steps}"], gpus=1)
+    setup.start("gloo", config.training.seed)
+    rows = config.embedding.padded_vocab_size
+    built = engine.build(config, deepspeed_json(config), Vocabulary(rows, rows), mesh.mesh(config.parallel))
+    theirs = Theirs(config, built.deepspeed.module)
+    for batch in batches(config, steps):
+        yield built.train_step(iter([batch])).loss, theirs.step(batch)
+    mesh.destroy()
+    setup.stop()
+
+
+class Theirs:
+    """transformers' model, torch's optimizer and schedule; numbers are those of the configuration."""
+
+    def __init__(self, config: Config, ours: nn.Module) -> None:
+        self.clip = config.gradients.gradient_clipping
+        self.model = _model(config)
+        weights = dict(ours.named_parameters())
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                name = name.removeprefix("gpt_neox.")
+                parameter.copy_(weights[NAMES.get(name, name)])
+        options, params = config.schedule, config.optimizer_params
+        matrices = [parameter for parameter in self.model.parameters() if parameter.ndim > 1]
+        others = [parameter for parameter in self.model.parameters() if parameter.ndim == 1]
+        groups = [
+            {"params": matrices, "weight_decay": config.regularization.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=params.lr, betas=tuple(params.betas), eps=params.eps)
+        warm, last, least = options.warmup * options.lr_decay_iters, options.lr_decay_iters, options.min_lr / params.lr
+
+        def factor(step: int) -> float:
+            if step < warm:
+                return step / warm
+            return least + (1 - least) * (1 + math.cos(math.pi * (step - warm) / (last - warm))) / 2
+
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factor)
+
+    def step(self, batch: Batch) -> float:
+        tokens, labels = batch
+        logits = self.model(tokens).logits
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        self.schedule.step()
+        return float(loss.detach())
+
+
+def _model(config: Config) -> Any:
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    shape, embedding = config.shape, config.embedding
+    rotary = {"rope_type": "default", "rope_theta": float(embedding.rotary_emb_base)}
+    settings = GPTNeoXConfig(
+        vocab_size=embedding.padded_vocab_size, hidden_size=shape.hidden_size, num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_attention_heads, intermediate_size=shape.intermediate_size,
+        max_position_embeddings=shape.seq_length, use_parallel_residual=config.attention.gpt_j_residual,
+        rope_parameters={**rotary, "partial_rotary_factor": embedding.rotary_pct}, tie_word_embeddings=False,
+        hidden_act="gelu_new", layer_norm_eps=config.norm.layernorm_epsilon, use_cache=False, attention_dropout=0.0,
+        hidden_dropout=0.0,
+    )  # fmt: skip
+    return GPTNeoXForCausalLM(settings).train()
+
+
+def batches(config: Config, steps: int) -> Iterator[Batch]:
+    """Stretches of the Python library's source, byte by byte."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    text = torch.frombuffer(bytearray(b"".join(path.read_bytes() for path in files)), dtype=torch.uint8).long()
+    length, chance = config.shape.seq_length, random.Random(1)
+    for _ in range(steps):
+        starts = [chance.randrange(len(text) - length) for _ in range(config.batch.train_batch_size)]
+        samples = torch.stack([text[start : start + length + 1] for start in starts])
+        yield samples[:, :-1], samples[:, 1:].contiguous()
+
+
+def draw(rows: Sequence[tuple[float, float]], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for losses, name, style in zip(zip(*rows, strict=True), ("ours", "transformers"), ("-", "--"), strict=True):
+        axes.plot(range(1, len(rows) + 1), losses, style, label=name, linewidth=1.2)
+    axes.set(xlabel="step", ylabel="loss (nats per byte)", title="Pythia 14M: same weights, same batches")
+    axes.grid(alpha=0.25)
+    axes.legend()
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
