@@ -229,6 +229,21 @@ class TestImport:
             assert line in told
         assert '  = only "default" can\n' in told
 
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"hidden_size": "x"}, {"num_attention_heads": 0}, {"vocab_size": None}, {"rotary_emb_base": "many"},
+            {"hidden_act": ["gelu"]}, {"intermediate_size": 1.5}, {"architectures": "GPTNeoX"},
+            {"tie_word_embeddings": True, "rope_parameters": "none", "num_hidden_layers": None},
+        ],
+    )  # fmt: skip
+    def test_values_that_are_none(self, theirs: Path, capsys: pytest.CaptureFixture[str], changes: Any) -> None:
+        self.describe(theirs, **changes)
+        told = self.told(theirs, capsys)
+        key, value = list(changes.items())[-1]
+        assert told.startswith("FOLDER/config.json:")
+        assert f"{key} ({json.dumps(value)})" in told.replace("rope_parameters.rope_theta", "rotary_emb_base")
+
     def test_another_architecture(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.describe(theirs, architectures=["BertModel"])
         assert 'architectures (["BertModel"]) is none that can be expressed here' in self.told(theirs, capsys)
@@ -246,6 +261,11 @@ class TestImport:
     def test_no_or_damaged_weights(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (theirs / "model.safetensors").write_bytes(b"no")
         assert "FOLDER/model.safetensors cannot be read: " in self.told(theirs, capsys)
+        save_file({"gpt_neox.embed_in.weight": torch.ones(257, 32).to(torch.float64)}, theirs / "model.safetensors")
+        assert "FOLDER has no embed_out.weight, which a GPTNeoXForCausalLM has" in self.told(theirs, capsys)
+        (theirs / INDEX).write_text("[]")
+        assert f"FOLDER/{INDEX} is no index of weights: " in self.told(theirs, capsys)
+        (theirs / INDEX).unlink()
         (theirs / "model.safetensors").unlink()
         assert f"FOLDER has neither model.safetensors nor {INDEX}\n" in self.told(theirs, capsys)
 
@@ -333,3 +353,11 @@ def test_byte_pairs_go_out_as_one_file(tmp_path: Path) -> None:
     after = build_tokenizer(small(**named).tokenizer)
     assert after.tokenize("abc ab") == before.tokenize("abc ab") == [4, 2, 3, 4]
     assert (after.vocab_size, after.eod) == (before.vocab_size, before.eod) == (6, 5)
+
+
+def test_the_shipped_models_are_what_they_are_called() -> None:
+    kinds = {"gpt-neox": "GPTNeoX", "pythia": "GPTNeoX", "llama": "Llama", "mistral": "Mistral", "gpt": "GPT2"}
+    for file in sorted((Path(__file__).parents[2] / "configs" / "models").glob("*.yml")):
+        config = resolve([file], ["train_iters=1", "train_micro_batch_size_per_gpu=1"], gpus=1)
+        kind = next(kind for name, kind in kinds.items() if file.name.startswith(name))
+        assert exporting.chosen(config, None).architecture.startswith(kind), file.name

@@ -11,10 +11,16 @@ from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.resolve.load import parse, read_files
 from neoxargs.resolve.nodes import Mapping, Node
 from neoxargs.train.huggingface import FAMILIES
-from neoxargs.train.huggingface.family import Family
+from neoxargs.train.huggingface.family import Family, Setting, Values
 
 #: Where transformers 4 kept what is `rope_parameters` now.
 BEFORE = {"rope_parameters": "rope_scaling", "rope_type": "type"}
+
+
+#: Without which nothing else can be said of a model.
+COUNTS = ("hidden_size", "num_layers", "num_attention_heads", "max_position_embeddings")
+#: What follows from those where it is missing.
+OPTIONAL = ("num_kv_heads", "intermediate_size")
 
 
 class Read(NamedTuple):
@@ -37,7 +43,13 @@ def read(folder: Path) -> Read:
     values, problems = dict(family.always), list(_fixed(tree, family))
     for row in family.settings:
         found = _first(tree, row.key, *row.also) or _Found(row.default)
-        ours = row.back(found.value)
+        optional = found.value is None and row.ours[0] in OPTIONAL
+        if row.ours[0] in (*COUNTS, *OPTIONAL) and not (optional or _counts(found.value)):
+            problems.append(
+                Problem(f"{row.key} ({json.dumps(found.value)}) must be a whole number above 0", found.place)
+            )
+            continue
+        ours = _back(row, found.value)
         if ours is None:
             problems.append(_inexpressible(row.key, found))
             continue
@@ -45,18 +57,30 @@ def read(folder: Path) -> Read:
             if values.setdefault(name, value) != value:
                 what = f"{row.key} ({json.dumps(found.value)}) and another key are both {name}, which is {values[name]}"
                 problems.append(Problem(what, found.place))
+    vocabulary = _first(tree, "vocab_size") or _Found(None, tree.place)
+    if not _counts(vocabulary.value):
+        what = f"vocab_size ({json.dumps(vocabulary.value)}) must be a whole number above 0"
+        problems.append(Problem(what, vocabulary.place))
     problems += _head_width(tree, values)
-    vocabulary = _first(tree, "vocab_size")
-    if vocabulary is None:
-        problems.append(Problem("config.json has no vocab_size", tree.place))
-    if problems or vocabulary is None:
+    if problems:
         raise Problems(problems)
     return Read(family, values, vocabulary.value)
 
 
+def _back(row: Setting, value: Any) -> Values | None:
+    try:
+        return row.back(value)
+    except (TypeError, ValueError):  # text where a number belongs
+        return None
+
+
+def _counts(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
 def _family(tree: Mapping) -> Family:
     named, kind = _first(tree, "architectures"), _first(tree, "model_type")
-    wanted = named.value[0] if named and named.value else None
+    wanted = named.value[0] if named and named.value and isinstance(named.value, list) else None
     for family in FAMILIES.values():
         if wanted == family.architecture or (wanted is None and kind and kind.value == family.model_type):
             return family
@@ -79,7 +103,7 @@ def _inexpressible(key: str, found: _Found, values: Iterable[Any] = ()) -> Probl
 
 
 def _head_width(tree: Mapping, values: dict[str, Any]) -> Iterator[Problem]:
-    width = values["hidden_size"] // values["num_attention_heads"]
+    width = values.get("hidden_size", 0) // values.get("num_attention_heads", 1)
     found = _first(tree, "head_dim")
     if found and found.value not in (None, width):
         what = f"head_dim ({found.value}) must be hidden_size / num_attention_heads ({width})"

@@ -199,12 +199,18 @@ def parser() -> argparse.ArgumentParser:
     add("--to", required=True, metavar="FOLDER", type=Path, help="what is written; must not exist yet")
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which FILEs are looked for first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value, such as iteration=1000")
-    add("--gpus", metavar="N", type=int, help="as if there were N GPUs, for files that only fit as many")
+    add("--gpus", metavar="N", type=_count, help="as if there were N GPUs, for files that only fit as many")
     add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"insist on one of {', '.join(FAMILIES)}")
     add("--dtype", choices=list(DTYPES), metavar="NAME", help=f"{', '.join(DTYPES)} (default: the checkpoint's)")
     add("--max-shard-size", type=_bytes, default="5GB", metavar="SIZE", help="of one file (default: %(default)s)")
-    add("--vocab-size", type=int, metavar="N", help="rows to write (default: as many as the tokenizer has tokens)")
+    add("--vocab-size", type=_count, metavar="N", help="rows to write (default: as many as the tokenizer has tokens)")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
 
 
 def _bytes(text: str) -> int:

@@ -34,7 +34,7 @@ from neoxargs.train.huggingface.safetensors import Reader
 from neoxargs.train.tokenizer import BUILDERS, build_tokenizer
 
 YAML, STATES = "model.yml", "mp_rank_00_model_states.pt"
-PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bfloat16"}
+PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bfloat16"}
 HEAD = """\
 # {architecture} from {source}
 #
@@ -79,16 +79,13 @@ class Import:
         self.sizes = Sizes(heads // groups, groups, self.read.vocabulary)
         self.pieces = list(self._pieces())
         self._require_all()
+        #: Of the first matrix, and as a rule of all.
+        self.dtype = self.reader.dtype(self.names[self.pieces[0].theirs[0]])
 
     def tensor(self, piece: Piece) -> Tensor:
         return piece.form.together(
             [self.reader.read(self.names[name]) for name in piece.theirs], self.sizes
         ).contiguous()
-
-    @property
-    def dtype(self) -> str:
-        """Of the first matrix; all have one."""
-        return str(self.reader.read(self.names[self.pieces[0].theirs[0]]).dtype).removeprefix("torch.")
 
     def _pieces(self) -> Iterator[Piece]:
         for ours, theirs, form in self.read.family.modules(self.read.values["num_layers"]):
@@ -145,7 +142,7 @@ def _write_weights(source: Import, part: Path) -> None:
             where |= {name: [file, name, list(weight.shape), None] for name, weight in weights.items()}
             meter.advance(sum(weight.numel() * weight.element_size() for weight in weights.values()))
     torch.save({"iteration": 0, "consumed_samples": 0}, part / STATES)
-    described = {"kind": "imported", "dtype": f"torch.{source.dtype}", "states": STATES, "optimizer": STATES}
+    described = {"kind": "imported", "dtype": str(source.dtype), "states": STATES, "optimizer": STATES}
     whole = {**described, "weights": where, "pieces": [], "complete": False}
     (part / f"{inventory.PREFIX}mp_rank_00.json").write_text(json.dumps(whole), encoding="utf-8")
 

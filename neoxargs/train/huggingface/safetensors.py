@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from neoxargs.problems import Problem, Problems
+from neoxargs.problems import Problem, Problems, listed
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -118,13 +118,22 @@ class Reader:
     def read(self, name: str) -> Tensor:
         return self._open(self.where[name]).get_tensor(name)  # type: ignore[no-any-return]
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._open(self.where[name]).get_slice(name).get_shape())
+    def dtype(self, name: str) -> torch.dtype:
+        kind = self._open(self.where[name]).get_slice(name).get_dtype()
+        found = next((dtype for dtype, known in TYPES.items() if known == kind), None)
+        if found is None:
+            what = f"{self.where[name]}: {name} is of type {kind}, which no model here has"
+            raise Problems([Problem(what, hint=f"{listed(TYPES.values(), 'and')} are read")])
+        return found
 
     def _found(self) -> list[Path]:
         index = self.folder / INDEX
         if index.exists():
-            return [self.folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+            try:
+                names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise Problems([Problem(f"{index} is no index of weights: {error!r}")]) from error
+            return [self.folder / name for name in sorted(names)]
         if (self.folder / SINGLE).exists():
             return [self.folder / SINGLE]
         hint = "model.save_pretrained(FOLDER) of transformers writes it, also from pytorch_model.bin"

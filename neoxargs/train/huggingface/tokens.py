@@ -46,7 +46,7 @@ def found(source: Path) -> dict[str, str]:
 
 def copied(named: dict[str, str], folder: Path, final: Path) -> dict[str, str]:
     """The same with files of their own in a folder, which will be `final`."""
-    files = {parameter: path for parameter, path in named.items() if parameter.endswith("_file")}
+    files = {name: path for name, path in named.items() if name.endswith("_file") and Path(path).is_file()}
     for path in files.values():
         shutil.copyfile(path, folder / Path(path).name)
     return named | {parameter: str(final / Path(path).name) for parameter, path in files.items()}
