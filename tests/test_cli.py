@@ -119,12 +119,12 @@ def test_check_tells_every_problem_at_once(capsys):
 
 
 def test_what_is_certain_is_looked_at_although_other_values_are_wrong(capsys, nothing_starts):
-    Path("bad.yml").write_text(SETUP.replace("tokens", "nowhere") + "use_mup: true\nhidden_size: wide\n")
+    Path("bad.yml").write_text(SETUP.replace("tokens", "nowhere") + "te_mha: true\nhidden_size: wide\n")
     for words in (["check"], [str(ROOT / "train.py")]):
         assert main([*words, "bad.yml"]) == 1
         told = capsys.readouterr().err
         assert "there is no nowhere.bin" in told
-        assert "use_mup (true) is not built into train.py yet" in told
+        assert "te_mha (true) is not built into train.py yet" in told
         assert "num_layers is missing" in told
     Path("bad.yml").write_text("hidden_size: wide\n")
     assert main(["check", "bad.yml"]) == 1
@@ -171,7 +171,7 @@ def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothin
 
 @pytest.mark.parametrize("form", [["--dry-run"], ["--emit", "deepspeed"]])
 def test_showing_a_run_that_would_be_refused_fails(capsys, nothing_starts, form):
-    for script, wanted in (("train.py", "char_level_ppl=true"), ("generate.py", "use_mup=true")):
+    for script, wanted in (("train.py", "char_level_ppl=true"), ("generate.py", "te_mha=true")):
         Path(script).touch()
         assert main([script, *BOTH, *form]) == 0
         capsys.readouterr()

@@ -25,10 +25,11 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.train import breakdown, corrections, optimizer, recompute
 from neoxargs.train.mesh import Mesh, Mpu
-from neoxargs.train.model import bias
-from neoxargs.train.model.gpt import GPT, layers
-from neoxargs.train.model.layers import Make
+from neoxargs.train.model import bias, mup
+from neoxargs.train.model.gpt import GPT, layers, sizes
+from neoxargs.train.model.layers import Make, VocabEmbedding
 from neoxargs.train.model.loss import Loss, Vocabulary
+from neoxargs.train.names import named
 from neoxargs.train.schedule import Curve, Schedule
 from neoxargs.train.setup import quiet
 from neoxargs.train.watch import Watch
@@ -52,17 +53,24 @@ class Result:
 def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh) -> Pipelined | Plain:
     """The model of `config` on this rank, with its optimizer and schedule. json: DeepSpeed's configuration."""
     make = Make(
-        config.training.seed, mesh.tensor, _draws_weights(config), sequence_parallel=config.parallel.sequence_parallel
+        config.training.seed,
+        mesh.tensor,
+        _draws_weights(config),
+        sequence_parallel=config.parallel.sequence_parallel,
+        widths=mup.widths(config),
     )
     pipelined = config.parallel.pipe_parallel_size >= 1
     with quiet():
         module = (
             _pipeline(config, vocabulary, make, mesh) if pipelined else _plain(config, json, vocabulary, make, mesh)
         )
-        engine = _initialize(config, json, module, mesh)
+        engine = _initialize(config, json, module, mesh, make.widths)
     breakdown.install(engine, json, pipelined)
     if not engine.zero_optimization():
         corrections.install(engine, mesh)
+        for layer in module.modules():
+            if isinstance(layer, VocabEmbedding):  # finding the rows would make a GPU wait
+                layer.adds_rows = engine.optimizer is engine.basic_optimizer and not layer.weight.is_cuda
         if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back to send it nowhere
             engine.pipeline_enable_backward_allreduce = engine.enable_backward_allreduce = False
     watch = Watch(config.logging, config.batch.train_batch_size, engine, mesh)
@@ -157,7 +165,7 @@ def _draws_weights(config: Config) -> torch.device:
 
 def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) -> PipelineModule:
     topology = PipeModelDataParallelTopology(num_pp=mesh.pipe.size, num_mp=mesh.tensor.size, num_dp=mesh.data.size)
-    module = PipelineModule(
+    module = _PipelineModule(
         layers=layers(config, vocabulary, make),
         topology=topology,
         loss_fn=Loss.of(config, vocabulary, make),
@@ -171,10 +179,18 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
     return module
 
 
+class _PipelineModule(PipelineModule):  # type: ignore[misc]
+    """For `pipe_partition_method: parameters` it would draw the weights of all layers first, to count them."""
+
+    def _count_layer_params(self) -> list[int]:
+        return sizes(self._layer_specs)
+
+
 def _plain(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Make, mesh: Mesh) -> GPT:
     with _partitioned_from_the_start(config, json, mesh):
         model = GPT(config, vocabulary, make)
     model.checkpoint_layers = recompute.interval(config.recompute)
+    model.gradients_come_once = config.zero_optimization.stage >= 2
     model.checkpoint = recompute.function(config, mesh, reentrant=config.zero_optimization.stage == 3)
     return model
 
@@ -188,8 +204,10 @@ def _partitioned_from_the_start(config: Config, json: dict[str, Any], mesh: Mesh
     )
 
 
-def _initialize(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh) -> Any:
+def _initialize(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh, widths: mup.Widths | None) -> Any:
     groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
+    if widths is not None:
+        groups = mup.groups(groups, named(module), widths, mup.normalises(config))
     ours = optimizer.build(config, groups, mesh.data)
     pipelined = isinstance(module, PipelineModule)
     onebit = is_onebit(config.optimizer.type or "")
@@ -248,7 +266,7 @@ def _schedule(config: Config, base: torch.optim.Optimizer) -> Schedule:
 
 
 def _learning_rate(engine: Any) -> float:
-    return float(engine.get_lr()[0])
+    return float(engine.get_lr()[0]) * engine.optimizer.param_groups[0].get("width_mult", 1.0)  # type: ignore[no-any-return]
 
 
 def _result(engine: Any, loss: Tensor, watch: Watch) -> Result:

@@ -128,6 +128,9 @@ _BUILDERS: dict[str, Callable[[ParameterGroups, OptimizerParams], torch.optim.Op
     "lamb": _lamb,
     "lion": _lion,
     "madgrad_wd": _madgrad,
+    "muadam": _adam,
+    "muadamw": _adamw,
+    "musgd": _sgd,
     "sgd": _sgd,
     "sm3": _sm3,
 }

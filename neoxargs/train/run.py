@@ -12,7 +12,7 @@ from neoxargs.launch.encode import RankArguments, parse_rank_arguments
 from neoxargs.launch.split import train_values
 from neoxargs.launch.summary import described
 from neoxargs.resolve.config import Config
-from neoxargs.train import checkpoint, engine, mesh, mpi, ops, report, setup
+from neoxargs.train import checkpoint, coordinates, engine, mesh, mpi, ops, report, setup
 from neoxargs.train.data.build import summary_of
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader
@@ -47,6 +47,10 @@ def train(arguments: RankArguments) -> None:
     mpi.join(config)
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     ops.ready_for_nvme(config)
+    if config.mup.save_base_shapes or config.mup.coord_check:
+        if process.main:
+            coordinates.run(config, process.device)
+        return setup.stop()
     here = mesh.mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     vocabulary = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)

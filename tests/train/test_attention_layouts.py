@@ -48,6 +48,10 @@ def losses() -> dict[str, Losses]:
         }
         if world == 2:
             trials |= {f"{kind}, ZeRO-3": zero(3, kind) for kind in FOUR}
+            trials["rpe, ZeRO-3, recomputed"] = zero(3, "rpe", **RECOMPUTE)
+            trials["rpe, ZeRO-2, recomputed by DeepSpeed"] = zero(
+                2, "rpe", **RECOMPUTE, deepspeed_activation_checkpointing=True
+            )
             trials["rpe, ZeRO-1 in a pipeline"] = Trial(KINDS["rpe"] | TWO_STAGES, {"zero_optimization": {"stage": 1}})
         ranks = run_ranks(train, world, trials, STEPS, timeout=400)
         assert all(rank == ranks[0] for rank in ranks)
@@ -55,8 +59,8 @@ def losses() -> dict[str, Losses]:
     return found
 
 
-def zero(stage: int, kind: str) -> Trial:
-    return Trial(KINDS[kind] | {"zero_optimization.stage": stage}, {"zero_optimization": {"stage": stage}})
+def zero(stage: int, kind: str, **more: Any) -> Trial:
+    return Trial(KINDS[kind] | {"zero_optimization.stage": stage} | more, {"zero_optimization": {"stage": stage}})
 
 
 @pytest.mark.timeout(600)

@@ -14,6 +14,7 @@ from neoxargs.resolve.rules import (
     data,
     deepspeed,
     model,
+    mup,
     optimizer,
     parallel,
     precision,
@@ -24,8 +25,8 @@ from neoxargs.resolve.rules import (
 from neoxargs.resolve.rules.declare import CHECKS, DERIVATIONS
 
 SUBJECTS = (
-    parallel, batch, model, attention, precision, zero, optimizer, schedule, activations, data, checkpoint, runtime,
-    deepspeed,
+    parallel, batch, model, attention, precision, zero, optimizer, schedule, mup, activations, data, checkpoint,
+    runtime, deepspeed,
 )  # fmt: skip
 
 __all__ = ["CHECKS", "DERIVATIONS", "SUBJECTS"]

@@ -146,15 +146,16 @@ def buckets_reach_their_distance(
 
 
 @check
-def one_table_is_not_recomputed_in_shares(
+def one_bias_is_not_partitioned(
     pos_emb: str,
-    zero_optimization__stage: int,
+    zero_optimization__stage: object,
     checkpoint_activations: bool,
-    deepspeed_activation_checkpointing: bool,
+    partition_activations: bool,
+    model_parallel_size: int,
 ) -> Refusal:
-    """As for layers that share weights: `pos_emb: rpe` has one table for all layers."""
-    by_itself = zero_optimization__stage == 3 or (zero_optimization__stage == 2 and deepspeed_activation_checkpointing)
-    if not (pos_emb == "rpe" and checkpoint_activations and by_itself):
+    """What tensor parallel ranks divide must be the same on all of them; the bias is of each rank's own heads."""
+    shared = checkpoint_activations and partition_activations and model_parallel_size > 1
+    if not (pos_emb == "rpe" and shared and zero_optimization__stage in (2, 3)):
         return None
-    what = f"pos_emb (rpe) excludes checkpoint_activations with zero_optimization.stage {zero_optimization__stage}"
-    return what, "its table serves every layer, and ZeRO takes a weight's gradient once; use a lower stage"
+    what = f"pos_emb (rpe) excludes partition_activations with zero_optimization.stage {zero_optimization__stage}"
+    return what, "write partition_activations: false, or a lower stage"

@@ -22,9 +22,8 @@ from neoxargs.resolve.rules.spellings import shown
 OPTIMIZERS = (
     "Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD", "Lion", "sm3", "madgrad_wd", "Lamb", "Muon", "Adagrad",
     "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop", "OneBitAdam", "ZeroOneAdam", "OneBitLamb",
+    "MuAdam", "MuAdamW", "MuSGD",
 )  # fmt: skip
-#: DeepSpeed's others: not built yet, but no slips of the pen for one that is.
-OTHER_OPTIMIZERS = ("MuAdam", "MuAdamW", "MuSGD")
 #: The last release of DeepSpeed that has the 1-bit optimizers.
 LAST_WITH_ONEBIT = "0.19.6"
 #: Parameter -> the values that are implemented; text is compared without regard to case. First the model's.
@@ -110,7 +109,7 @@ def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
 
 def _meant(kind: str) -> str:
     """`did you mean Adam?` where the name of an optimizer is mistyped."""
-    names = {name.lower(): name for name in (*OPTIMIZERS, *OTHER_OPTIMIZERS)}
+    names = {name.lower(): name for name in OPTIMIZERS}
     found = [] if kind.lower() in names else near(kind.lower(), names)
     return f"did you mean {' or '.join(names[name] for name in found)}?" if found else ""
 

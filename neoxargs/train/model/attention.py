@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
+from neoxargs.train.model import mup
 from neoxargs.train.model.bias import RelativeBias, alibi
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import positions, same_document
@@ -35,6 +36,7 @@ class SelfAttention(nn.Module):
         self.queries = self.heads // shape.num_kv_heads  # query heads per key and value head
         self.groups = shape.num_kv_heads // make.tensor.size
         self.dropout = config.regularization.attention_dropout
+        self.scale = mup.attention_scale(config)
         self.rotated = int(self.head_dim * embedding.rotary_pct) if embedding.pos_emb == "rotary" else 0
         self.rotary_base = embedding.rotary_emb_base
         self.alibi = embedding.pos_emb == "alibi"
@@ -62,6 +64,7 @@ class SelfAttention(nn.Module):
         query, key, value = (x.flatten(2, 3).transpose(1, 2) for x in (query, key, value))
         if self.norms is not None:
             query, key = (normed(x) for normed, x in zip(self.norms, (query, key), strict=True))
+        query = mup.times(query, self.scale)
         if self.rotated:
             places, reach = positions(starts) if starts is not None and self.restart else None, query.shape[2]
             if self.cache is not None:
@@ -107,6 +110,8 @@ class SelfAttention(nn.Module):
         """(heads / tensor ranks, seq, seq), added to the scores; of later passes with a cache their rows."""
         cache = self.cache if self.cache is not None and self.cache.places is not None else None
         size = cache.capacity if cache else seq
+        if self.relative is not None and self.relative.bias is not None:
+            return self.relative.bias
         if self.relative is not None:
             found = self.relative(size, cache.places if cache else None)
             return found[..., :seq].transpose(0, 1) if cache else found  # type: ignore[no-any-return]

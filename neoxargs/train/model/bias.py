@@ -6,6 +6,8 @@ Both depend on how far apart two tokens are and not on where they stand, so they
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +20,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.train.mesh import Axis
 from neoxargs.train.model.init import METHODS
 from neoxargs.train.model.layers import Make
+from neoxargs.train.model.mup import multipliers
 
 
 class RelativeBias(nn.Module):
@@ -29,10 +32,18 @@ class RelativeBias(nn.Module):
     def __init__(self, shape: Shape, embedding: Embedding, make: Make, causal: bool = True) -> None:
         super().__init__()
         self.embedding, self.causal = embedding, causal
+        self.bias: Tensor | None = None
         self.scale = math.sqrt(shape.hidden_size // shape.num_attention_heads)
         size = (embedding.rpe_num_buckets, shape.num_attention_heads)
         xavier = METHODS["xavier_normal"](0.0, shape.num_layers, shape.hidden_size)
         self.table = make.parameter("table", size, xavier, split=1)
+
+    @contextmanager
+    def given(self, bias: Tensor) -> Iterator[None]:
+        """Layers that ask meanwhile get this, which has been computed before."""
+        self.bias = bias
+        yield
+        self.bias = None
 
     def forward(self, seq: int, rows: Tensor | None = None) -> Tensor:
         """(heads / tensor ranks, seq, seq), a row for each query; of some `rows` only, (heads / ranks, *rows, seq)."""
@@ -46,7 +57,9 @@ def relative_bias(config: Config, make: Make) -> RelativeBias | None:
     if config.embedding.pos_emb != "rpe":
         return None
     causal = config.embedding.rpe_causal or "rpe_causal" not in config.values  # false must have been written
-    return RelativeBias(config.shape, config.embedding, make.at("relative_bias"), causal)
+    table = RelativeBias(config.shape, config.embedding, make.at("relative"), causal)
+    table.scale *= multipliers(config)[1]
+    return table
 
 
 def tie(pipeline: Any) -> None:

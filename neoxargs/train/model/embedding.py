@@ -18,13 +18,24 @@ from neoxargs.train.model.dropout import different_on_each_rank
 from neoxargs.train.model.init import draw, first_rows
 from neoxargs.train.model.layers import Make, VocabEmbedding
 from neoxargs.train.model.loss import Vocabulary
+from neoxargs.train.model.mup import times
 
 
 class TokenEmbedding(nn.Module):
     """Tokens (batch, seq) -> (batch, seq, hidden), and where their documents begin if later layers need it."""
 
-    def __init__(self, vocabulary: Vocabulary, shape: Shape, init: Init, make: Make, data: Data | None = None) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        shape: Shape,
+        init: Init,
+        make: Make,
+        data: Data | None = None,
+        output_scale: float = 1.0,
+    ) -> None:
+        """output_scale: where the output layer is tied to this one, the factor on what it reads."""
         super().__init__()
+        self.output_scale = output_scale
         self.eod = vocabulary.eod if data and travel(data) else None
         method = first_rows(vocabulary.size, draw(init.init_method, init, shape))
         self.word_embeddings = VocabEmbedding(vocabulary.padded, shape.hidden_size, method, make.at("word_embeddings"))
@@ -53,8 +64,11 @@ class PositionEmbedding(nn.Module):
         regularization: Regularization,
         make: Make,
         data: Data | None = None,
+        multipliers: tuple[float, float] = (1.0, 1.0),
     ) -> None:
+        """multipliers: of the result, and of what tells positions."""
         super().__init__()
+        self.multipliers = multipliers
         self.restart = data is not None and data.reset_position_ids
         self.dropout = nn.Dropout(regularization.hidden_dropout)
         self.offset = embedding.opt_pos_emb_offset
@@ -77,11 +91,13 @@ class PositionEmbedding(nn.Module):
         first = self.shards.rank * hidden.shape[1]
         here = slice(self.offset + first, self.offset + first + hidden.shape[1])
         if self.table is not None:
-            hidden = hidden + (self.table[here] if places is None else self.table[self.offset + places])
+            table = self.table[here] if places is None else self.table[self.offset + places]
+            hidden = hidden + times(table, self.multipliers[1])
         if self.waves:
             standing = torch.arange(here.start, here.stop, device=hidden.device)
             standing = standing if places is None else self.offset + places
-            hidden = hidden + waves(standing, hidden.shape[-1]).to(hidden.dtype)
+            hidden = hidden + times(waves(standing, hidden.shape[-1]).to(hidden.dtype), self.multipliers[1])
+        hidden = times(hidden, self.multipliers[0])
         if not (self.training and self.dropout.p):
             return closed(hidden, begun)
         with different_on_each_rank(self.shards, hidden.device):

@@ -5,9 +5,11 @@ Both give the same initial weights and the same losses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -20,8 +22,9 @@ from neoxargs.train.model.block import TransformerBlock
 from neoxargs.train.model.documents import Carried, opened
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.init import draw, first_rows
-from neoxargs.train.model.layers import Make
+from neoxargs.train.model.layers import Make, Shapes
 from neoxargs.train.model.loss import Loss, Readout, Vocabulary
+from neoxargs.train.model.mup import multipliers, output_scale, times
 from neoxargs.train.model.norm import norm
 
 
@@ -29,16 +32,24 @@ class OutputLayer(nn.Module):
     """The vocabulary's directions: a matrix of its own, or the token embedding's if `tied` is given."""
 
     def __init__(
-        self, vocabulary: Vocabulary, shape: Shape, init: Init, make: Make, tied: nn.Parameter | None = None
+        self,
+        vocabulary: Vocabulary,
+        shape: Shape,
+        init: Init,
+        make: Make,
+        scale: float = 1.0,
+        tied: nn.Parameter | None = None,
     ) -> None:
+        """scale: of what it reads."""
         super().__init__()
+        self.scale = scale
         size = (vocabulary.padded, shape.hidden_size)
         method = first_rows(vocabulary.size, draw(init.init_method, init, shape))
         self.weight = make.parameter("weight", size, method, split=0) if tied is None else tied
 
     def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
         """`finish` turns the readout into a loss or logits here, inside, where ZeRO-3 has gathered the weight."""
-        return finish(_readout(hidden, self.weight))
+        return finish(_readout(hidden, self.weight, self.scale))
 
 
 class GPT(nn.Module):
@@ -48,7 +59,15 @@ class GPT(nn.Module):
         super().__init__()
         shape, init = config.shape, config.init
         self.embedding = TokenEmbedding(vocabulary, shape, init, make.at("embedding"), config.data)
-        positions = (shape, config.embedding, init, config.regularization, make.at("positions"), config.data)
+        positions = (
+            shape,
+            config.embedding,
+            init,
+            config.regularization,
+            make.at("positions"),
+            config.data,
+            multipliers(config),
+        )
         self.positions = PositionEmbedding(*positions)
         #: Which of `layers` runs first, second, ...; fewer than that many where layers share their weights.
         self.order = weights_of_layers(shape)
@@ -59,26 +78,40 @@ class GPT(nn.Module):
         )
         self.final_norm = norm(shape.hidden_size, config.norm, make.shards)
         tied = None if config.embedding.no_weight_tying else self.embedding.weight
-        self.output = OutputLayer(vocabulary, shape, init, make.at("output"), tied)
+        self.output = OutputLayer(vocabulary, shape, init, make.at("output"), output_scale(config, make), tied)
         self.loss = Loss.of(config, vocabulary, make)
         #: Recompute activations in runs of this many layers in the backward pass; 0 keeps them all.
         self.checkpoint_layers = 0
         self.checkpoint: Callable[..., Carried] = _checkpoint
+        #: ZeRO takes a weight's gradient once, and recomputed parts may have backward passes of their own: what they
+        #: share is computed outside of them.
+        self.gradients_come_once = False
 
     def forward(self, tokens: Tensor, labels: Tensor | None = None) -> Tensor:
         carried = self.positions(self.embedding(tokens))
         step = self.checkpoint_layers if self.training and self.checkpoint_layers else 0
+        bias = None
+        if self.relative is not None and step and self.gradients_come_once:
+            bias = self.relative(tokens.shape[1])
         for start in range(0, len(self.order), step or len(self.order)):
             run = nn.Sequential(*(self.layers[index] for index in self.order[start:][: step or None]))
-            carried = self._recomputed(run, carried) if step else run(carried)
+            carried = self._recomputed(run, carried, bias) if step else run(carried)
         finish = self.loss.logits if labels is None else lambda readout: self.loss(readout, labels)
         return self.output(self.final_norm(opened(carried)[0]), finish)  # type: ignore[no-any-return]
 
-    def _recomputed(self, run: nn.Module, carried: Carried) -> Carried:
+    def _recomputed(self, run: nn.Module, carried: Carried, bias: Tensor | None) -> Carried:
         """Tensors one by one: of a tuple, checkpointing would not see that its tensors need gradients."""
-        if isinstance(carried, Tensor):
-            return self.checkpoint(run, carried)
-        return self.checkpoint(lambda *tensors: run(tensors), *carried)
+        alone = isinstance(carried, Tensor)
+        inputs = (carried,) if alone else carried
+
+        def part(*tensors: Tensor) -> Carried:
+            if bias is None:
+                return run(tensors[0] if alone else tensors)  # type: ignore[no-any-return]
+            assert self.relative is not None
+            with self.relative.given(tensors[-1]):
+                return run(tensors[0] if alone else tensors[:-1])  # type: ignore[no-any-return]
+
+        return self.checkpoint(part, *inputs, *(() if bias is None else (bias,)))
 
 
 def _checkpoint(run: Callable[..., Carried], *carried: Tensor) -> Carried:
@@ -91,14 +124,15 @@ def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
     shape, embedding, init = config.shape, config.embedding, config.init
-    token_embedding = (TokenEmbedding, vocabulary, shape, init, make.at("embedding"), config.data)
-    standing = (shape, embedding, init, config.regularization, make.at("positions"), config.data)
+    scale = output_scale(config, make)
+    token_embedding = (TokenEmbedding, vocabulary, shape, init, make.at("embedding"), config.data, scale)
+    standing = (shape, embedding, init, config.regularization, make.at("positions"), config.data, multipliers(config))
     positions = LayerSpec(PositionEmbedding, *standing)
     order, relative = weights_of_layers(shape), relative_bias(config, make)
     blocks = [_block(config, make, index, order.index(index), relative) for index in order]
     final_norm = LayerSpec(FinalNorm, config, make.shards)
     if embedding.no_weight_tying:
-        output = LayerSpec(OutputLayer, vocabulary, shape, init, make.at("output"))
+        output = LayerSpec(OutputLayer, vocabulary, shape, init, make.at("output"), scale)
         return [LayerSpec(*token_embedding), positions, *blocks, final_norm, output]
     tie = {"tied_weight_attr": "word_embeddings.weight"}
     first = TiedLayerSpec("embedding", *token_embedding, **tie)
@@ -124,6 +158,21 @@ def _block(config: Config, make: Make, index: int, layer: int, relative: Relativ
     return Shared(f"layers-{index}", *block)
 
 
+def sizes(specifications: Sequence[Any]) -> list[int]:
+    """How many trainable numbers each of `layers` has on this rank, without drawing any of them."""
+    found = []
+    for layer in specifications:
+        arguments = [_shapes(x) if isinstance(x, Make) else x for x in layer.module_args]
+        with torch.device("meta"):
+            built = layer.typename(*arguments, **layer.module_kwargs)
+        found.append(sum(weight.numel() for weight in built.parameters() if weight.requires_grad))
+    return found
+
+
+def _shapes(make: Make) -> Shapes:
+    return Shapes(**{field.name: getattr(make, field.name) for field in fields(make)})
+
+
 class FinalNorm(nn.Module):
     """The norm after the last layer, as a class of its own because a layer specification needs one."""
 
@@ -136,10 +185,10 @@ class FinalNorm(nn.Module):
 
 
 def _read_out(embedding: TokenEmbedding, hidden: Tensor) -> Readout:
-    return _readout(hidden, embedding.weight)
+    return _readout(hidden, embedding.weight, embedding.output_scale)
 
 
-def _readout(hidden: Tensor, weight: nn.Parameter) -> Readout:
+def _readout(hidden: Tensor, weight: nn.Parameter, scale: float) -> Readout:
     # A view, not the parameter: DeepSpeed's bf16 optimizer clears gradients when the backward pass reaches the last
     # stage's output, and the parameter's own would have arrived by then.
-    return Readout(hidden, weight.view_as(weight))
+    return Readout(times(hidden, scale), weight.view_as(weight))

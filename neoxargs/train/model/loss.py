@@ -149,11 +149,12 @@ class _Slices:
             self._add_gradients(gradient.to(self.weight.dtype), part)
 
     def _add_gradients(self, gradient: Tensor, part: slice) -> None:
-        if self.hidden_gradient is None or self.weight_gradient is None:
+        if self.hidden_gradient is None:
             self.hidden_gradient = torch.empty_like(self.hidden)
-            self.weight_gradient = torch.zeros_like(self.weight, dtype=torch.float32)
         torch.mm(gradient, self.weight, out=self.hidden_gradient[part])
-        if self.weight.dtype == torch.float32:
+        if self.weight_gradient is None:
+            self.weight_gradient = (gradient.t() @ self.hidden[part]).float()
+        elif self.weight.dtype == torch.float32:
             self.weight_gradient.addmm_(gradient.t(), self.hidden[part])
         else:  # summed over slices in fp32
             self.weight_gradient += gradient.t() @ self.hidden[part]

@@ -1,0 +1,130 @@
+"""Maximal update parametrisation (Yang et al. 2022, arXiv:2203.03466): what suits a narrow model suits a wide one.
+
+Every weight is compared with the one of the base model that the hyperparameters were tuned on. Of a matrix whose both
+dimensions have grown, initial deviation and step follow the growth m of its inputs (table 8 of the paper, with the
+output layer as a multiplier): deviation / sqrt(m), Adam's step / m. The output layer divides by the growth of the
+hidden size, and attention by the width of a head instead of its root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from torch import Tensor, nn
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+
+if TYPE_CHECKING:
+    from neoxargs.train.model.layers import Make
+
+#: Weight -> its size in the base model along each dimension; None where it does not grow with the model.
+Base = Mapping[str, list[int | None]]
+#: Its rows stay, its columns are the hidden size.
+EMBEDDING = "embedding.word_embeddings.weight"
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How much wider than the base model this one is."""
+
+    base: Base
+    init_scale: float = 1.0
+
+    def growth(self, name: str, shape: tuple[int, ...]) -> list[float]:
+        """Of each dimension that grows, outputs before inputs. Raises Problems for weights the base does not have."""
+        sizes = self.base.get(name)
+        if sizes is None or len(sizes) != len(shape):
+            raise Problems([Problem(f"base_shapes_file does not describe {name}", hint=SAVE)])
+        return [mine / theirs for mine, theirs in zip(shape, sizes, strict=True) if theirs is not None]
+
+    def deviation(self, name: str, shape: tuple[int, ...]) -> float:
+        """Factor on a weight's initial deviation."""
+        growth = self.growth(name, shape)
+        return self.init_scale * (float(growth[1] ** -0.5) if len(growth) == 2 else 1.0)
+
+    def divisor(self, name: str, shape: tuple[int, ...], normalised: bool) -> float:
+        """Of a weight's learning rate; normalised: for optimizers of Adam's kind, otherwise for SGD."""
+        growth = self.growth(name, shape)
+        if len(growth) == 2:
+            return growth[1] if normalised else growth[1] / growth[0]
+        return 1.0 if normalised or not growth else 1 / growth[0]
+
+
+SAVE = "save_base_shapes: true writes the file, with the configuration of the base model"
+
+
+def widths(config: Config) -> Widths | None:
+    """With `use_mup`, what `base_shapes_file` says. Raises Problems."""
+    if not config.mup.use_mup:
+        return None
+    file = config.mup.base_shapes_file
+    try:
+        base = yaml.safe_load(Path(str(file)).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise Problems([Problem(f"base_shapes_file ({file}) cannot be read: {error}", hint=SAVE)]) from None
+    if not isinstance(base, dict) or not all(isinstance(sizes, list) for sizes in base.values()):
+        raise Problems([Problem(f"base_shapes_file ({file}) does not list the shapes of weights", hint=SAVE)])
+    return Widths(base, config.mup.mup_init_scale)
+
+
+def groups(found: list[dict[str, Any]], names: Mapping[str, nn.Parameter], widths: Widths, normalised: bool) -> Any:
+    """Parameter groups, each divided into those of equal steps; `Schedule` divides its rate by their `width_mult`.
+
+    The decay of a step is the rate times `weight_decay`: it stays as it is.
+    """
+    name_of = {id(weight): name for name, weight in names.items()}
+    divided = []
+    for group in found:
+        parts: dict[float, list[nn.Parameter]] = {}
+        for weight in group["params"]:
+            step = widths.divisor(name_of[id(weight)], _whole(weight), normalised)
+            parts.setdefault(step, []).append(weight)
+        for step, weights in parts.items():
+            decay = group["weight_decay"] * step
+            divided.append({**group, "params": weights, "weight_decay": decay, "width_mult": step})
+    return divided
+
+
+def normalises(config: Config) -> bool:
+    """Is the optimizer one that divides gradients by their size?"""
+    return "sgd" not in (config.optimizer.type or "adam").lower()
+
+
+def output_scale(config: Config, make: Make) -> float:
+    """Factor on what the output layer reads."""
+    if not config.mup.use_mup:
+        return 1.0
+    growth = make.widths.growth(EMBEDDING, (1, config.shape.hidden_size)) if make.widths else []
+    return 1 / (config.mup.mup_output_temp * (growth[-1] if growth else 1.0))
+
+
+def attention_scale(config: Config) -> float:
+    """Factor on queries, beside the one over the root of a head's width that every model has."""
+    if not config.mup.use_mup:
+        return 1.0
+    head = config.shape.hidden_size // config.shape.num_attention_heads
+    return float(head**-0.5 / config.mup.mup_attn_temp)
+
+
+def multipliers(config: Config) -> tuple[float, float]:
+    """Factors on the embedding as a whole, and on what tells positions."""
+    options = config.mup
+    return (options.mup_embedding_mult, options.mup_rp_embedding_mult) if options.use_mup else (1.0, 1.0)
+
+
+def times(x: Tensor, factor: float) -> Tensor:
+    """x, multiplied only where there is something to multiply by."""
+    return x if factor == 1 else x * factor
+
+
+def _whole(weight: Any) -> tuple[int, ...]:
+    """The shape over all ranks."""
+    shape = list(getattr(weight, "ds_shape", weight.shape))
+    if hasattr(weight, "cut"):
+        shape[weight.cut.dimension] *= weight.cut.size
+    return tuple(shape)
