@@ -5,7 +5,10 @@
 configs/quickstart.yml with a model of 1 layer, hidden 32 and sequences of 32 bytes, on the Python library's source, in
 two data parallel processes (1-bit messages need somebody to send them to). Weights and batches are the same every
 time, so what differs is arithmetic. Every figure is held against Adam's in fp32; 1 % is what they may differ by.
-OneBitAdam compresses from a third of the run on. fp16 is computed by any CPU, with or without instructions for it.
+OneBitAdam compresses from a third of the run on. What then differs from Adam is the mean of squares that stays as it
+is, not the compression: of 2 layers, hidden 64, 600 steps, frozen after 100, the loss was 1.9750, with exact averages
+in place of compressed ones 1.9769, and Adam's 2.0263; frozen after 200, 2.0084, 2.0044 and 2.0263.
+fp16 is computed by any CPU, with or without instructions for it.
 """
 
 from __future__ import annotations

@@ -328,3 +328,11 @@ def test_heads_and_positions() -> None:
         first = gpt.layers[0].attention
         seen.append((first.heads, first.head_dim, first.query_key_value.weight.shape[0], len(gpt.positions.table)))
     assert seen == [(4, 8, 96, 16), (2, 16, 96, 24)]
+
+
+def test_a_sequence_may_be_shorter_than_the_table_of_positions() -> None:
+    gpt = model("seq-length: 8\nmax-position-embeddings: 24")
+    gpt.output(gpt.final_norm(through(gpt, sample()[:, :8])))[0].sum().backward()
+    table = gpt.positions.table
+    assert len(table) == 24
+    assert table.grad.abs().sum(1).nonzero()[:, 0].tolist() == list(range(8))
