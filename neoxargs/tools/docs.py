@@ -83,6 +83,7 @@ def parameters() -> str:
 
 
 def _table(subject: ModuleType) -> str:
+    """The sentence of its module is the heading, what follows a colon the line below; a semicolon ends it for users."""
     groups = (group for group in REGISTRY.groups if group.__module__ == subject.__name__)
     rows = (row for group in groups for row in _rows(group))
     title, _, more = _summary(subject).rstrip(".").partition(";")[0].partition(": ")

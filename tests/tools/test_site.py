@@ -204,8 +204,9 @@ def test_an_anchor_is_seen(site: Path, window: Page, width: int) -> None:
     window.until(f"{top} >= {covered} && {top} < innerHeight")
 
 
-def test_no_page_is_wider_than_a_phone(window: Page, pages: dict[Path, Links]) -> None:
-    window.size(400, 900)
+def test_no_page_is_wider_than_its_window(window: Page, pages: dict[Path, Links]) -> None:
     for page in pages:
         window.open(page.as_uri())
-        assert window.value("document.documentElement.scrollWidth") <= 400, page.name
+        for width in (400, 800, 1100, 1280, 1340, 1600):
+            window.size(width, 900)
+            assert window.value("document.documentElement.scrollWidth") <= width, page.name
