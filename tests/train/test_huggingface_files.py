@@ -258,6 +258,21 @@ class TestImport:
             "error: FOLDER has gpt_neox.extra.weight, which a GPTNeoXForCausalLM has not\n"
         )
 
+    def test_shapes_that_are_not_those_of_the_configuration(self, theirs: Path, capsys: Any) -> None:
+        self.describe(theirs, num_attention_heads=5, hidden_size=30, model_type="llama", architectures=None)
+        llama = {"model.embed_tokens": (257, 30), "model.norm": (30,), "lm_head": (257, 30)}
+        for layer in range(2):
+            for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+                llama[f"model.layers.{layer}.self_attn.{name}"] = (31, 30)
+            for name in ("gate_proj", "up_proj", "down_proj"):
+                llama[f"model.layers.{layer}.mlp.{name}"] = (30, 30)
+            for name in ("input", "post_attention"):
+                llama[f"model.layers.{layer}.{name}_layernorm"] = (30,)
+        save_file({f"{key}.weight": torch.ones(shape) for key, shape in llama.items()}, theirs / "model.safetensors")
+        names = ", ".join(f"layers.0.self_attn.{name}_proj.weight" for name in "qk")
+        told = f"FOLDER: {names} and layers.0.self_attn.v_proj.weight do not have the shapes of config.json"
+        assert told in self.told(theirs, capsys)
+
     def test_no_or_damaged_weights(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (theirs / "model.safetensors").write_bytes(b"no")
         assert "FOLDER/model.safetensors cannot be read: " in self.told(theirs, capsys)

@@ -21,23 +21,15 @@ from neoxargs.resolve.config import Config
 from neoxargs.train import checkpoint_folder, inventory
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.huggingface import FAMILIES, tokens
-from neoxargs.train.huggingface.family import Family
+from neoxargs.train.huggingface.family import Family, Piece
 from neoxargs.train.huggingface.folder import finished, key, written
-from neoxargs.train.huggingface.forms import Form, Sizes
+from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Spec, Writer
 from neoxargs.train.saved import Saved
 from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-
-
-class Piece(NamedTuple):
-    """A weight of ours, and the tensors it becomes."""
-
-    ours: str
-    theirs: tuple[str, ...]
-    form: Form
 
 
 class Export(NamedTuple):
@@ -52,13 +44,11 @@ class Export(NamedTuple):
 
     def pieces(self) -> Iterator[Piece]:
         """In the model's order; layers that share weights, and a norm that serves as two, are written out."""
-        order, tied = weights_of_layers(self.config.shape), self.config.attention.gpt_j_tied
-        for ours, theirs, form in self.family.modules(len(order)):
+        order, one_norm = weights_of_layers(self.config.shape), self.config.attention.gpt_j_tied
+        for ours, theirs, form in self.family.modules(len(order), not self.config.embedding.no_weight_tying):
             source = re.sub(r"layers\.(\d+)", lambda found: f"layers.{order[int(found[1])]}", ours)
-            if tied and self.config.attention.gpt_j_residual:
+            if one_norm and self.config.attention.gpt_j_residual:
                 source = source.replace("post_attention_layernorm", "input_layernorm")
-            if ours == "output" and not self.config.embedding.no_weight_tying:
-                continue
             for kind in ("weight", "bias"):
                 if kind == "weight" or key(source, kind) in self.saved.slices:
                     names = tuple(self._name(module, kind) for module in theirs)

@@ -56,6 +56,14 @@ class Weights(NamedTuple):
     form: Form = SAME
 
 
+class Piece(NamedTuple):
+    """A weight of ours, and the tensors of theirs that are the same."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    form: Form
+
+
 @dataclass(frozen=True)
 class Family:
     """Models of one architecture."""
@@ -104,16 +112,16 @@ class Family:
             (found.setdefault(path[0], {}) if path else found)[key] = row.out(config)
         return {**found, **self.older(found)}
 
-    def modules(self, layers: int) -> Iterator[tuple[str, tuple[str, ...], Form]]:
-        """Every module of a model: its name here, its names there, and how one becomes the other."""
+    def modules(self, layers: int, tied: bool) -> Iterator[Weights]:
+        """Every module of a model, in its order. tied: is the output layer the embedding?"""
         inner = [row for row in self.weights if "{}" in row.ours]
         first = [row for row in self.weights if row.ours.startswith(("embedding", "positions"))]
         last = [row for row in self.weights if row not in inner and row not in first]
         yield from first
         for layer in range(layers):
             for ours, theirs, form in inner:
-                yield ours.format(layer), tuple(name.format(layer) for name in theirs), form
-        yield from last
+                yield Weights(ours.format(layer), tuple(name.format(layer) for name in theirs), form)
+        yield from (row for row in last if not (tied and row.ours == "output"))
 
 
 #: Where the parameters of the model are declared.

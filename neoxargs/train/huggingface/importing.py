@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import yaml
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from neoxargs.launch.split import train_values
 from neoxargs.launch.vocabulary import padded_vocab_size
-from neoxargs.problems import Problem, Problems
+from neoxargs.problems import Problem, Problems, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.train import checkpoint_folder, inventory
@@ -28,8 +28,9 @@ from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.huggingface import tokens
 from neoxargs.train.huggingface.configuration import Read, read
+from neoxargs.train.huggingface.family import Piece
 from neoxargs.train.huggingface.folder import finished, key, written
-from neoxargs.train.huggingface.forms import Form, Sizes
+from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Reader
 from neoxargs.train.tokenizer import BUILDERS, build_tokenizer
 
@@ -51,21 +52,6 @@ TRAINING = {
 }
 
 
-class Piece(NamedTuple):
-    """Tensors of theirs, and the weight they become."""
-
-    ours: str
-    theirs: tuple[str, ...]
-    form: Form
-
-    @property
-    def file(self) -> str:
-        """Weights of one layer lie together."""
-        layer = re.match(r"layers\.\d+|[a-z_]+", self.ours)
-        assert layer
-        return f"weights-{layer[0]}.pt"
-
-
 class Import:
     """A folder of theirs, read lazily."""
 
@@ -83,14 +69,16 @@ class Import:
         self.dtype = self.reader.dtype(self.names[self.pieces[0].theirs[0]])
 
     def tensor(self, piece: Piece) -> Tensor:
-        return piece.form.together(
-            [self.reader.read(self.names[name]) for name in piece.theirs], self.sizes
-        ).contiguous()
+        parts = [self.reader.read(self.names[name]) for name in piece.theirs]
+        try:
+            return piece.form.together(parts, self.sizes).contiguous()
+        except RuntimeError as error:  # torch's word for shapes that do not go together
+            what = f"{self.reader.folder}: {listed(piece.theirs, 'and')} do not have the shapes of config.json"
+            raise Problems([Problem(what)]) from error
 
     def _pieces(self) -> Iterator[Piece]:
-        for ours, theirs, form in self.read.family.modules(self.read.values["num_layers"]):
-            if ours == "output" and not self.read.values["no_weight_tying"]:
-                continue
+        values = self.read.values
+        for ours, theirs, form in self.read.family.modules(values["num_layers"], not values["no_weight_tying"]):
             for kind in ("weight", "bias"):
                 names = tuple(f"{module}.{kind}" for module in theirs)
                 if kind == "weight" or names[0] in self.names:
@@ -136,7 +124,7 @@ def _write_weights(source: Import, part: Path) -> None:
     where: dict[str, Any] = {}
     total = sum(file.stat().st_size for file in set(source.reader.where.values()))
     with Meter(total, f"reading {source.read.family.architecture}") as meter:
-        for file, pieces in groupby(source.pieces, lambda piece: piece.file):
+        for file, pieces in groupby(source.pieces, _file):
             weights = {piece.ours: source.tensor(piece) for piece in pieces}
             torch.save(weights, part / file)
             where |= {name: [file, name, list(weight.shape), None] for name, weight in weights.items()}
@@ -145,6 +133,13 @@ def _write_weights(source: Import, part: Path) -> None:
     described = {"kind": "imported", "dtype": str(source.dtype), "states": STATES, "optimizer": STATES}
     whole = {**described, "weights": where, "pieces": [], "complete": False}
     (part / f"{inventory.PREFIX}mp_rank_00.json").write_text(json.dumps(whole), encoding="utf-8")
+
+
+def _file(piece: Piece) -> str:
+    """Weights of one layer lie together."""
+    layer = re.match(r"layers\.\d+|[a-z_]+", piece.ours)
+    assert layer
+    return f"weights-{layer[0]}.pt"
 
 
 def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str, str]) -> str:
@@ -164,13 +159,13 @@ def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str
 def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
     """More rows than the tokenizer has tokens are kept, where they are more than the usual padding."""
     recipe = Recipe(tokenizer["tokenizer_type"], tokenizer.get("vocab_file"), tokenizer.get("merge_file"))
-    tokens = build_tokenizer(recipe).vocab_size
-    if tokens > vocabulary:
-        what = f"the tokenizer has {tokens} tokens, more than vocab_size ({vocabulary})"
+    known = build_tokenizer(recipe).vocab_size
+    if known > vocabulary:
+        what = f"the tokenizer has {known} tokens, more than vocab_size ({vocabulary})"
         raise Problems([Problem(what, hint="--tokenizer-type NAME [--vocab-file FILE] names another")])
     unit = REGISTRY.parameters["make_vocab_size_divisible_by"].default
     needed = padded_vocab_size(vocabulary, unit, 1)
-    return {"padded_vocab_size": needed} if needed > padded_vocab_size(tokens, unit, 1) else {}
+    return {"padded_vocab_size": needed} if needed > padded_vocab_size(known, unit, 1) else {}
 
 
 def parser() -> argparse.ArgumentParser:
