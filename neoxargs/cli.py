@@ -18,10 +18,11 @@ from neoxargs.problems import Problems, did_you_mean
 USAGE = """\
 python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]   start a run
 python deepy.py generate.py FILE ... [--prompt TEXT]                       sample from a checkpoint
-python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                   perplexity, and tasks of lm-eval
+python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                   perplexity, lm-eval
 python deepy.py check FILE ...                                             every problem, or ok
 python deepy.py plan FILE ...                                              ranks, memory, speed
 python deepy.py explain KEY [FILE ...]                                     what a parameter means
+python deepy.py explain --all FILE ...                                     every value, and why
 python deepy.py migrate SOURCE ...                                         older files, as YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                       text to token files
 python deepy.py export FILE ... --to FOLDER                                a Hugging Face folder
@@ -62,7 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _command(words[0])(words)
     except Problems as problems:
-        print(problems, file=sys.stderr)
+        if "--json" in words:
+            print(json.dumps({"ok": False, "problems": [problem.facts() for problem in problems.problems]}, indent=2))
+        else:
+            print(problems, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -129,12 +133,19 @@ def explain(words: list[str]) -> int:
     """`deepy explain KEY [FILE ...]`: what a parameter means, where it goes, and its value here."""
     parser = _parser("explain", "What a parameter means, where it goes and, with files, its value there and why.")
     parser.add_argument("key", metavar="KEY", help="such as train_batch_size or zero_optimization.stage")
+    parser.add_argument("--all", action="store_true", help="every value of the FILEs, as YAML with where it comes from")
     _add_files(parser, "*")
     _add_json(parser)
     options = _parsed(parser, words)
     from neoxargs.tools.explain import explain as answer
+    from neoxargs.tools.explain import explain_all
 
-    print(answer(options.key, options.files, options.set, options.conf_dir, options.gpus, options.json))
+    there = (options.set, options.conf_dir, options.gpus, options.json)
+    print(
+        explain_all([options.key, *options.files], *there)
+        if options.all
+        else answer(options.key, options.files, *there)
+    )
     return 0
 
 
@@ -167,6 +178,7 @@ def docs(words: list[str]) -> int:
     """`deepy docs [--check]`: regenerate docs/ and the JSON Schema from the registry."""
     parser = _parser("docs", "Regenerate the parameter tables and the JSON Schema from the registry.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
+    _add_json(parser)
     parser.add_argument("-o", "--output", metavar="DIR", help="where to, instead of docs/; with what plugins declare")
     options = _parsed(parser, words, installed=False)
     if options.plugin and not options.output:
@@ -175,6 +187,9 @@ def docs(words: list[str]) -> int:
 
     folder = Path(options.output) if options.output else DOCS
     stale = write_docs(options.check, folder)
+    if options.json:
+        print(json.dumps({"ok": not (options.check and stale), "stale": stale, "problems": []}, indent=2))
+        return 1 if options.check and stale else 0
     for name in stale:
         path = folder / name if options.output else f"docs/{name}"
         print(f"{path} is not up to date; run deepy docs" if options.check else f"{path} written")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 #: The file name of a `--set` argument's place; its text is the argument itself.
 SET = "--set"
@@ -42,6 +42,18 @@ class Problem:
     also: tuple[Place, ...] = field(default=())
     """Other places that take part (the first of two duplicate keys, the other side of a conflict)."""
     severity: Literal["error", "warning"] = "error"
+
+    def facts(self) -> dict[str, Any]:
+        """The same for a program (`--json`): every verb tells problems in this form."""
+        told = {"severity": self.severity, "what": self.what, "hint": self.hint, **_place_facts(self.where)}
+        return {**told, "also": [_place_facts(place) for place in self.also]}
+
+
+def _place_facts(place: Place | None) -> dict[str, Any]:
+    """Where it is; null where that is no place in a file."""
+    if place is None:
+        return {"file": None, "line": None, "column": None}
+    return {"file": place.file, "line": place.line, "column": place.column}
 
 
 class Problems(Exception):

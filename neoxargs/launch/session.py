@@ -103,14 +103,26 @@ def show(
     settled = _settled(path, files, overrides, directory, gpus)
     refused = _unsupported(path, settled.config)
     left_out = untold(settled.config) if form == "megatron" else []
-    _warn([*settled.warnings, *left_out, *map(_as_warning, [*_needs(path, settled), *refused])])
+    told = [*settled.warnings, *left_out, *map(_as_warning, _needs(path, settled))]
+    if as_json and not form:
+        launched = command(settled.config, settled.resources, path, os.environ)
+        problems = [problem.facts() for problem in [*told, *refused]]
+        print(
+            json.dumps({"ok": not _fails(refused), "problems": problems, **facts(settled.config, launched)}, indent=2)
+        )
+        return int(_fails(refused))
+    _warn([*told, *map(_as_warning, refused)])
     if form == "sbatch":
         words = [script, *files, *(["-d", directory] if directory else []), *(f"--set={text}" for text in overrides)]
         print(sbatch.script(settled.config, settled.resources, words, Path(files[0]).stem))
         return int(bool(refused))
     launched = command(settled.config, settled.resources, path, os.environ)
-    print(_shown(settled, launched, form, as_json))
-    return int(any(problem.severity == "error" for problem in refused))
+    print(_shown(settled, launched, form))
+    return int(_fails(refused))
+
+
+def _fails(problems: Sequence[Problem]) -> bool:
+    return any(problem.severity == "error" for problem in problems)
 
 
 def found_script(script: str) -> str:
@@ -182,11 +194,9 @@ def _warn(warnings: Sequence[Problem] | map[Problem]) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _shown(settled: Settled, launched: Command, form: Form | None, as_json: bool) -> str:
+def _shown(settled: Settled, launched: Command, form: Form | None) -> str:
     if form:
         return emitted(form, settled.config, settled.resources)
-    if as_json:
-        return json.dumps(facts(settled.config, launched), indent=2)
     from neoxargs.launch.summary import text
 
     return f"{text(settled)}\n\n{dry_run(settled.config, settled.resources, launched, brief=sys.stdout.isatty())}"

@@ -13,7 +13,7 @@ from neoxargs.launch import needs, summary
 from neoxargs.launch.earlier import overwritten
 from neoxargs.launch.files import certain_files
 from neoxargs.launch.settle import Settled, settle
-from neoxargs.problems import Place, Problem, Problems, render
+from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.rules.unsupported import added, unsupported
 
@@ -62,14 +62,5 @@ def _as_warning(problem: Problem) -> Problem:
 
 
 def _facts(settled: Settled | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:
-    facts: dict[str, Any] = {"ok": ok, "problems": [as_json(problem) for problem in problems]}
+    facts: dict[str, Any] = {"ok": ok, "problems": [problem.facts() for problem in problems]}
     return facts | (summary.facts(settled) if settled else {})
-
-
-def as_json(problem: Problem) -> dict[str, Any]:
-    told = {"severity": problem.severity, "what": problem.what, "hint": problem.hint, **_place(problem.where)}
-    return {**told, "also": [_place(place) for place in problem.also]}
-
-
-def _place(place: Place | None) -> dict[str, Any]:
-    return {"file": place.file, "line": place.line, "column": place.column} if place else {"file": None}

@@ -5,30 +5,147 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from neoxargs.tools.explain import explain
+import pytest
+
+from neoxargs.problems import Problems
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import Text, complete, draft, resolve
+from neoxargs.resolve.config import Config
+from neoxargs.tools.explain import explain, explain_all
+from neoxargs.tools.explain.origin import origin
+from neoxargs.tools.explain.whole import LOOKED_UP, whole
 
 QUICKSTART = str(Path(__file__).parents[2] / "configs" / "quickstart.yml")
 
 
 def because(key: str, *files: str) -> str:
     facts = json.loads(explain(key, files or [QUICKSTART], [], None, 4, as_json=True))
-    return facts["because"].replace(QUICKSTART, "q.yml")
+    told: str = facts["because"]
+    return told.replace(QUICKSTART, "q.yml")
 
 
-def test_a_derived_value_shows_its_inputs_and_not_the_rule_again() -> None:
+def tree(key: str, *overrides: str) -> list[str]:
+    """What a value was derived from, a line for each."""
+    shown = explain(key, [QUICKSTART], overrides, None, 4, as_json=False).replace(QUICKSTART, "q.yml")
+    lines = shown.partition("  because ")[2].partition("  sent here ")[0].splitlines()[1:]
+    return [line[16:] for line in lines]
+
+
+def line(word: str) -> int:
+    lines = Path(QUICKSTART).read_text(encoding="utf-8").splitlines()
+    return next(number for number, text in enumerate(lines, 1) if text.strip().startswith(word))
+
+
+def test_a_derived_value_shows_its_rule_once_and_its_inputs() -> None:
     shown = explain("intermediate_size", [QUICKSTART], [], None, 4, as_json=False)
-    assert because("intermediate_size") == "derived: hidden_size 256 (q.yml:11:1)"
+    assert because("intermediate_size") == "derived: 4 x hidden_size, or expansion_factor x hidden_size"
     assert shown.count("4 x hidden_size, or") == 1
+    assert tree("intermediate_size") == [f"  hidden_size 256: q.yml:{line('hidden_size')}:1"]
 
 
-def test_written_inputs_come_first() -> None:
-    shown = because("adam_beta2")
-    assert shown.startswith("derived: optimizer.params.betas [0.9, 0.95] (q.yml:34:24), ")
-    assert shown.endswith("(derived)")
+def test_what_was_derived_is_followed_to_what_was_written() -> None:
+    (first, *_) = tree("adam_beta2")
+    assert first.startswith("  optimizer.params.betas [0.9, 0.95]: q.yml:")
+    text = "{num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32, train_iters: 9, batch_size: 1,\n"
+    config = complete(draft([Text("my.yml", f"{text} mlp_type: llama}}")]), 1)
+    assert list(origin("intermediate_size", config).lines()) == [
+        "hidden_size 64: my.yml:1:17",
+        'expansion_factor 8.0: derived: `mlp_type: "llama"` (my.yml:2:2)',
+        '  mlp_type "llama": my.yml:2:2',
+    ]
+
+
+def test_one_setting_under_two_names_is_a_default_where_neither_is_written() -> None:
+    assert because("zero_stage") == "default"
+    assert because("zero_optimization.stage") == "default"
+    told = json.loads(explain("zero_stage", [QUICKSTART], ["zero_optimization.stage=1"], None, 4, as_json=True))
+    assert told["from"] == [{"name": "zero_optimization.stage", "value": 1, "why": "--set zero_optimization.stage=1"}]
+
+
+def test_where_a_value_goes_is_spelt_as_there() -> None:
+    def sent(key: str, *overrides: str) -> list[str]:
+        told: list[str] = json.loads(explain(key, [QUICKSTART], overrides, None, 4, as_json=True))["sent here"]
+        return told
+
+    assert sent("zero_optimization.stage", "zero_stage=1") == [
+        'DeepSpeed\'s JSON: "zero_optimization.stage": 1',
+        'each rank: --megatron_config "zero_optimization.stage": 1',
+    ]
+    assert sent("num_layers")[-1] == "--emit megatron: --num-layers 4"
+    assert sent("bias_gelu_fusion")[-1] == "--emit megatron: --no-bias-gelu-fusion"
+    assert sent("master_port", "master_port=3000")[0] == "launcher: --master_port 3000"
+    assert sent("master_port")[0] == "launcher: not sent, it assumes the same"
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("num-experts", "in GPT-NeoX   since"),
+        ("geglu", 'today         true is activation: "geglu"'),
+        ("betas", "gives         adam_beta1, adam_beta2, optimizer.params.betas"),
+        ("optimizer.params.lr", "auto          Hugging Face's --learning_rate, 5e-05 unless given"),
+        ("zero_optimization.reduce_bucket_size", "auto          resolved when the run is known: hidden_size squared"),
+    ],
+)
+def test_without_files(key: str, told: str) -> None:
+    assert told in explain(key, [], [], None, None, as_json=False)
+    assert json.loads(explain(key, [], [], None, None, as_json=True))["name"]
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("hyena_mlp_len", "it is a parameter of savanna: leave it out, or declare it in a plugin"),
+        ("no_adamw", "GPT-NeoX had it from 2021-04-14 to "),
+        ("num_hidden_layers", "here it is num_layers: "),
+        ("hiden_size", "did you mean hidden_size?"),
+    ],
+)
+def test_what_is_no_parameter(key: str, hint: str) -> None:
+    with pytest.raises(Problems) as stop:
+        explain(key, [], [], None, None, as_json=False)
+    assert stop.value.problems[0].hint.startswith(hint)
+
+
+def resolves_to_the_same(config: Config, gpus: int) -> None:
+    text = whole(config)
+    again = complete(draft([Text("all.yml", text)]), gpus)
+    names = [p.name for p in REGISTRY.parameters.values() if not p.becomes and p.name not in (*LOOKED_UP, "dialect")]
+    assert {name: again.get(name) for name in names} == {name: config.get(name) for name in names}
+    assert [part for part in text.splitlines() if part.endswith(":")] or config.sections == frozenset()
+
+
+def test_the_whole_of_it_is_a_configuration_that_resolves_to_the_same() -> None:
+    config = resolve([QUICKSTART], gpus=4)
+    resolves_to_the_same(config, 4)
+    text = explain_all([QUICKSTART], [], None, 4, as_json=False)
+    assert f"hidden_size: 256  # {QUICKSTART}:{line('hidden_size')}:1" in text
+    assert "intermediate_size: 1024  # derived: 4 x hidden_size" in text
+    values = json.loads(explain_all([QUICKSTART], [], None, 4, as_json=True))["values"]
+    assert values["seed"] == {"value": 1234, "because": "default"}
+
+
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no published configurations in {CORPUS}")
+def test_the_whole_of_published_configurations_resolves_to_the_same(reference: Path) -> None:
+    count = 0
+    for case in json.loads((reference / "neox_head_translations.json").read_text()).values():
+        files = [CORPUS / "neox_head" / name.removeprefix("configs/") for name in case["files"]]
+        gpus = case["num_gpus"] or 8
+        try:
+            config = resolve(files, gpus=gpus)
+        except Problems:
+            continue
+        resolves_to_the_same(config, gpus)
+        count += 1
+    assert count > 50
 
 
 def test_the_batch_is_an_equation_in_numbers() -> None:
-    expected = "derived: 8 samples = micro batch 2 (q.yml:22:1) x accumulation 4 (q.yml:23:1) x data 1"
+    micro, steps = line("train_micro_batch_size_per_gpu"), line("gradient_accumulation_steps")
+    expected = f"derived: 8 samples = micro batch 2 (q.yml:{micro}:1) x accumulation 4 (q.yml:{steps}:1) x data 1"
     assert because("train_batch_size") == expected
 
 
@@ -52,12 +169,13 @@ def test_what_changes_with_a_parameter() -> None:
     assert changes("num-layers") == "model"
     assert changes("master_port") == "which processes are started, and how"
     assert changes("mask-prob") == "none: only BERT, ICT and REALM read it"
-    assert changes("use_mup") == "nothing: train.py refuses any value but the default"
+    not_built = next(p.name for p in REGISTRY.parameters.values() if p.effect == "not built")
+    assert changes(not_built) == "nothing: train.py refuses any value but the default"
 
 
 def test_a_section_shows_what_is_in_the_files() -> None:
     shown = explain("optimizer.params", [QUICKSTART], [], None, 4, as_json=False).partition("params here:")[2]
-    assert f"  lr 0.001 ({QUICKSTART}:34:12)" in shown
+    assert f"  lr 0.001 ({QUICKSTART}:{line('params')}:12)" in shown
     assert "amsgrad" not in shown
     values = json.loads(explain("optimizer.params", [QUICKSTART], [], None, 4, as_json=True))["values here"]
     assert values["optimizer.params.betas"] == [0.9, 0.95]

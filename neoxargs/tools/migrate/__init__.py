@@ -16,7 +16,6 @@ from typing import Any
 from neoxargs.problems import Place, Problem, Problems, listed, render
 from neoxargs.resolve import Text, read_files
 from neoxargs.resolve.dialect import NAMES
-from neoxargs.tools.check import as_json as problem_as_json
 from neoxargs.tools.migrate.deepspeed import Written, chosen, is_deepspeeds, versions
 from neoxargs.tools.migrate.deepspeed import converted as deepspeed
 from neoxargs.tools.migrate.launchable import not_launchable
@@ -74,7 +73,7 @@ def report(wish: argparse.Namespace) -> int:
     except Problems as stop:
         if not wish.json:
             raise
-        _print({"ok": False, "problems": [problem_as_json(problem) for problem in stop.problems]})
+        _print({"ok": False, "problems": [problem.facts() for problem in stop.problems]})
         return 1
 
 
@@ -172,7 +171,7 @@ def _as_json(change: Change) -> dict[str, Any]:
 
 
 def _told(problems: Sequence[Problem]) -> dict[str, Any]:
-    return {"ok": True, "problems": [problem_as_json(problem) for problem in problems]}
+    return {"ok": True, "problems": [problem.facts() for problem in problems]}
 
 
 def _print(facts: dict[str, Any]) -> None:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from neoxargs.problems import Place
+from neoxargs.problems import Place, Problems
 from neoxargs.registry import normal
-from neoxargs.resolve.compose import LINE_BREAK
+from neoxargs.resolve.compose import LINE_BREAK, UNPRINTABLE, lines_of
 from neoxargs.resolve.nodes import read_plain
+from neoxargs.resolve.syntax import worded
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ALIAS = re.compile(r"\s*:\s*(\*[^\s,\]}]+)")
@@ -47,10 +48,19 @@ class Document:
         """Every entry by its dotted name, in the order of the text; of values repeated by an alias only the first."""
         if self.read != self.text:
             self.found: dict[str, Found] = {}
-            if root := yaml.compose(self.text, Loader=_LOADER):
+            if root := self._composed():
                 self._collect(root, "", self.found)
             self.read = self.text
         return dict(self.found) if self.text else {}
+
+    def _composed(self) -> Any:
+        try:
+            return yaml.compose(self.text, Loader=_LOADER)
+        except yaml.YAMLError as error:  # an anchor set twice, which only PyYAML minds
+            lines = lines_of(self.text)
+            raise Problems(
+                [worded(error, lambda line, column: Place(self.name, line + 1, column + 1, lines[line]))]
+            ) from None
 
     def _collect(self, mapping: Any, path: str, found: dict[str, Found]) -> None:
         for number, (key, value) in enumerate(mapping.value):
@@ -258,9 +268,10 @@ def _is_own(key: Any, value: Any) -> bool:
 def shown(value: Any, quote: str = "") -> str:
     """A value as YAML on one line; text and keys in quotes where the keys around it are."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{quote}{key}{quote}: {shown(item, quote)}" for key, item in value.items()) + "}"
+        keys = {key: f"{quote}{key}{quote}" if quote or _WORD.fullmatch(key) else json.dumps(key) for key in value}
+        return "{" + ", ".join(f"{keys[key]}: {shown(item, quote)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(shown(item, quote) for item in value) + "]"
     if isinstance(value, str) and not quote and _WORD.fullmatch(value) and isinstance(read_plain(value), str):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import os
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from neoxargs.launch import summary
-from neoxargs.launch.settle import settle
+from neoxargs.launch.settle import Settled, settle
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal, plugins
-from neoxargs.registry.history import changes, default_at
+from neoxargs.registry.history import SEED, introduced, removed
 from neoxargs.resolve.check import expectation
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.dialect import NAMES
-from neoxargs.resolve.rules import DERIVATIONS
+from neoxargs.resolve.rules import CHECKS, DERIVATIONS
+from neoxargs.resolve.rules.declare import Rule
 from neoxargs.resolve.unknown import unknown
-from neoxargs.tools.docs import default_words, destination_words, effect_words
+from neoxargs.tools.docs import default_words, destination_words, effect_words, years
+from neoxargs.tools.explain import whole
+from neoxargs.tools.explain.origin import Origin, because, origin, sentences, shown
+from neoxargs.tools.explain.sent import sent
+from neoxargs.tools.migrate.auto import STANDS
 
 ORIGINS = {"DSL": "DeepSpeed's launcher", "DSC": "DeepSpeed's JSON", "Meg": "Megatron-LM", "NeoX": "GPT-NeoX"}
 #: What `changes` says where the registry's own word would not do.
@@ -35,9 +38,6 @@ EFFECTS = {
 }
 WIDTH = 96
 LABEL = 14
-#: So many of the values that another was derived from are shown.
-MOST_INPUTS = 6
-BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
 def explain(
@@ -46,18 +46,54 @@ def explain(
     """The answer as text or JSON; raises Problems if there is no such key, or the files have problems."""
     name = normal(key)
     parameter = REGISTRY.find(name)
-    config = settle(files, overrides, directory, os.environ, gpus).config if files else None
+    settled = settle(files, overrides, directory, os.environ, gpus) if files else None
+    config = settled.config if settled else None
     if parameter is None:
+        if rule := next((rule for rule in (*DERIVATIONS, *CHECKS) if rule.function.__name__ == key), None):
+            return _rule(rule, as_json)
         if name not in REGISTRY.sections:
             raise Problems([_unknown(name, key)])
         return _section(name, config, as_json)
     facts = dict(_facts(parameter, name, config))
-    return json.dumps({"name": parameter.name, **facts}, indent=2, default=str) if as_json else _text(parameter, facts)
+    if not as_json:
+        return _text(parameter, facts)
+    if config is not None:
+        facts |= {"because": facts["because"].why, "from": [read.facts() for read in facts["because"].inputs]}
+    return _json({"name": parameter.name, **facts, "problems": _warnings(settled)})
+
+
+def explain_all(
+    files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None, as_json: bool
+) -> str:
+    """The resolved configuration, annotated: YAML that resolves to the same, or JSON; raises Problems."""
+    settled = settle(files, overrides, directory, os.environ, gpus)
+    if as_json:
+        return _json({"values": whole.facts(settled.config), "problems": _warnings(settled)})
+    return whole.whole(settled.config).rstrip("\n")
+
+
+def _json(facts: dict[str, Any]) -> str:
+    return json.dumps(facts, indent=2, default=str)
+
+
+def _warnings(settled: Settled | None) -> list[dict[str, Any]]:
+    return [problem.facts() for problem in settled.warnings] if settled else []
 
 
 def _unknown(name: str, key: str) -> Problem:
     problem, _ = unknown(name, Place(SET, 1, 1, key, len(key)), key)
-    return Problem(problem.what, hint=problem.hint)
+    gone = removed(name)
+    had = f"GPT-NeoX had it from {introduced(name) or SEED} to {gone}; " if gone else ""
+    return Problem(problem.what, hint=f"{had}{problem.hint}")
+
+
+def _rule(rule: Rule, as_json: bool) -> str:
+    inputs = [name for name in rule.inputs if name in REGISTRY.parameters]
+    facts = {"rule": rule.sentence, "reads": inputs, "gives": list(rule.results)}
+    if as_json:
+        return _json({"name": rule.function.__name__, **facts})
+    words = {label: value if isinstance(value, str) else ", ".join(value) for label, value in facts.items()}
+    return "\n".join([rule.function.__name__, *_rows({label: text for label, text in words.items() if text})])
 
 
 def _facts(parameter: Parameter, asked: str, config: Config | None) -> Iterator[tuple[str, Any]]:
@@ -68,71 +104,33 @@ def _facts(parameter: Parameter, asked: str, config: Config | None) -> Iterator[
     yield "default", default_words(parameter).replace("`", "").replace("*", "")
     yield "changes", EFFECTS.get(parameter.effect, effect_words(parameter).replace("`", ""))
     yield "origin", ", ".join(ORIGINS[origin] for origin in parameter.origins)
+    if asked_years := years(asked):
+        yield "in GPT-NeoX", asked_years
+    if parameter.becomes:
+        yield "today", "; ".join(f"{shown(old)} is {_today(new)}" for old, new in parameter.becomes.items() if new)
     yield "goes to", destination_words(parameter).replace("`", "") or "nobody: used by deepy alone"
     if parameter.name in plugins.DECLARED:
         yield "declared by", f"plugin {plugins.DECLARED[parameter.name]}"
     if parameter.renamed_from:
         yield "old spellings", ", ".join(parameter.renamed_from)
+    if config is None or config.source(parameter.name).kind != "derived":
+        yield from (("derived", sentence) for sentence in sentences(parameter.name))
     yield from _relations(parameter.name)
+    if parameter.name in STANDS and "DSC" in parameter.origins:
+        yield "auto", f"{STANDS[parameter.name].why}; migrate writes what is known"
     if config is not None:
         value = config.get(parameter.name)
         yield "value here", None if value is ABSENT else value
-        yield "because", _because(parameter.name, config)
+        yield "because", origin(parameter.name, config)
+        yield "sent here", sent(parameter, config)
 
 
-def _because(name: str, config: Config) -> str:
-    """Where the value was written, what it was derived from, or whose default it is."""
-    source = config.source(name)
-    if source.kind == "default" or _is_default(name, config):
-        return _whose_default(name, config) or "default"
-    if source.kind != "derived":
-        return str(source)
-    said = "" if source.text in _sentences(name) else source.text  # it stands under `derived` already
-    made_of = summary.batch(config) if name in BATCH else ", ".join(_inputs(name, config))
-    return f"derived: {'; '.join(filter(None, [said, made_of])) or 'from nothing that is written'}"
-
-
-def _is_default(name: str, config: Config) -> bool:
-    """Does a rule only repeat the default? Nothing that was written leads to it."""
-    if config.dialect is None or config.place(name) is not None or config.get(name) is None:
-        return False
-    return bool(config.get(name) == default_at(name, config.dialect.date))
-
-
-def _whose_default(name: str, config: Config) -> str:
-    """`neox-2021's default; neox-2026 has 1.0` where the dialect decides, else nothing."""
-    if config.dialect is None or not changes(name):
-        return ""
-    defaults = {dialect: default_at(name, day) for dialect, day in NAMES.items()}
-    others = [f"{dialect} has {json.dumps(v)}" for dialect, v in defaults.items() if v != config.get(name)]
-    return "; ".join([f"{config.dialect.name}'s default", *others])
-
-
-def _sentences(name: str) -> list[str]:
-    return [rule.sentence for rule in DERIVATIONS if name in rule.results]
-
-
-def _inputs(name: str, config: Config) -> list[str]:
-    """What a value was derived from, each with its value and where that comes from; written ones first."""
-    known = [read for read in dict.fromkeys(config.source(name).inputs) if read in REGISTRY.parameters]
-    known = [read for read in known if read != name and config.get(read) not in (ABSENT, None)]
-    known.sort(key=lambda read: not config.written(read))
-    return [_input(read, config) for read in known[:MOST_INPUTS]]
-
-
-def _input(name: str, config: Config) -> str:
-    source = config.source(name)
-    why = str(source) if source.written else source.kind
-    if source.kind == "default":
-        why = _whose_default(name, config) or "default"
-    return f"{name} {json.dumps(config.get(name), default=str)} ({why})"
+def _today(new: Mapping[str, Any]) -> str:
+    return " and ".join(f"{name}: {shown(value)}" for name, value in new.items())
 
 
 def _relations(name: str) -> Iterator[tuple[str, str]]:
-    """The rule that derives it, and what other parameters are derived from it."""
-    for rule in DERIVATIONS:
-        if name in rule.results:
-            yield "derived", rule.sentence
+    """What other parameters are derived from it."""
     inputs = [rule for rule in DERIVATIONS if name in rule.inputs and name not in rule.results]
     results = [result for rule in inputs for result in rule.results]
     if results:
@@ -140,12 +138,27 @@ def _relations(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _text(parameter: Parameter, facts: dict[str, Any]) -> str:
-    lines = [parameter.name]
+    return "\n".join([parameter.name, *_rows(facts)])
+
+
+def _rows(facts: dict[str, Any]) -> Iterator[str]:
     for label, value in facts.items():
-        shown = value if isinstance(value, str) else json.dumps(value)
-        wrapped = textwrap.wrap(shown, WIDTH - LABEL, break_on_hyphens=False) or [""]
-        lines += [f"  {label.ljust(LABEL)}{wrapped[0]}", *(" " * (LABEL + 2) + part for part in wrapped[1:])]
-    return "\n".join(lines)
+        lines = [line for text in _texts(value) for line in _wrapped(text)] or [""]
+        yield f"  {label.ljust(LABEL)}{lines[0]}"
+        yield from (" " * (LABEL + 2) + line for line in lines[1:])
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, Origin):
+        return [value.why, *value.lines("  ")]
+    if isinstance(value, list) and all(isinstance(item, str) and ": " in item for item in value):
+        return value
+    return [value if isinstance(value, str) else json.dumps(value, default=str)]
+
+
+def _wrapped(text: str) -> list[str]:
+    indent = text[: len(text) - len(text.lstrip())]
+    return textwrap.wrap(text, WIDTH - LABEL, break_on_hyphens=False, subsequent_indent=indent + "  " * bool(indent))
 
 
 def _section(name: str, config: Config | None, as_json: bool) -> str:
@@ -153,11 +166,11 @@ def _section(name: str, config: Config | None, as_json: bool) -> str:
     keys = {full: p for full, p in REGISTRY.parameters.items() if full.rpartition(".")[0] == name}
     sections = [full for full in REGISTRY.sections if full.rpartition(".")[0] == name]
     here = (
-        {full: (config.get(full), _because(full, config)) for full in keys if _differs(full, config)} if config else {}
+        {full: (config.get(full), because(full, config)) for full in keys if _differs(full, config)} if config else {}
     )
     if as_json:
-        shown = {"values here": {full: value for full, (value, _) in here.items()}} if config else {}
-        return json.dumps({"name": name, "keys": list(keys), "sections": sections, **shown}, indent=2, default=str)
+        values = {"values here": {full: value for full, (value, _) in here.items()}} if config else {}
+        return _json({"name": name, "keys": list(keys), "sections": sections, **values})
     names = {full: full.rpartition(".")[2] for full in [*keys, *sections]}
     width = max(map(len, names.values()), default=0) + 2
     lines = [f"  {names[full].ljust(width)}{textwrap.shorten(p.description, WIDTH - width, placeholder=' …')}"

@@ -1,0 +1,74 @@
+"""`--json`: what each verb prints is one JSON document, and its problems have one form everywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+
+QUICKSTART = str(Path(__file__).parents[1] / "configs" / "quickstart.yml")
+FORM = {"severity": str, "what": str, "hint": str, "also": list, "file": str, "line": int, "column": int}
+FLAGS = "python pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length $N"
+GOOD = [
+    ["check", QUICKSTART, "--gpus", "4"],
+    ["plan", QUICKSTART, "--gpus", "4"],
+    ["explain", "hidden_size"],
+    ["explain", "zero_stage", QUICKSTART, "--gpus", "4"],
+    ["explain", "optimizer", QUICKSTART, "--gpus", "4"],
+    ["explain", "betas"],
+    ["explain", "--all", QUICKSTART, "--gpus", "4"],
+    ["migrate", QUICKSTART],
+    ["migrate", "run.sh"],
+    ["train.py", QUICKSTART, "--dry-run", "--gpus", "4"],
+]
+BAD = [
+    ["check", "bad.yml"],
+    ["plan", "bad.yml"],
+    ["explain", "no_such_key"],
+    ["explain", "hidden_size", "bad.yml"],
+    ["explain", "--all", "bad.yml"],
+    ["migrate", "missing.yml"],
+    ["train.py", "bad.yml", "--dry-run"],
+]
+
+
+def printed(words: list[str], folder: Path, monkeypatch, capsys) -> tuple[int, dict, str]:
+    monkeypatch.chdir(folder)
+    Path("bad.yml").write_text("num_layers: many\nhiden_size: 3\n")
+    Path("run.sh").write_text(FLAGS)
+    code = main([*words, "--json"])
+    told = capsys.readouterr()
+    return code, json.loads(told.out), told.err
+
+
+def well_formed(problems: list[dict]) -> bool:
+    return all(
+        set(problem) == set(FORM)
+        and all(value is None or isinstance(value, FORM[key]) for key, value in problem.items())
+        for problem in problems
+    )
+
+
+@pytest.mark.parametrize("words", GOOD, ids=lambda words: " ".join(words[:2]).replace(QUICKSTART, "FILE"))
+def test_what_is_well_is_one_document(words, tmp_path, monkeypatch, capsys):
+    code, facts, errors = printed(words, tmp_path, monkeypatch, capsys)
+    assert (code, errors) == (0, "")
+    assert well_formed(facts.get("problems", []))
+
+
+@pytest.mark.parametrize("words", BAD, ids=" ".join)
+def test_what_is_wrong_is_told_in_one_form(words, tmp_path, monkeypatch, capsys):
+    code, facts, errors = printed(words, tmp_path, monkeypatch, capsys)
+    assert (code, errors) == (1, "")
+    assert facts["ok"] is False
+    assert facts["problems"]
+    assert well_formed(facts["problems"])
+
+
+def test_docs(tmp_path, monkeypatch, capsys):
+    _, facts, _ = printed(["docs", "-o", str(tmp_path / "out")], tmp_path, monkeypatch, capsys)
+    assert facts["ok"]
+    assert "parameters.md" in facts["stale"]
