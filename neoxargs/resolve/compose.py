@@ -21,7 +21,8 @@ REPEATED = 200_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: What ends a line for YAML; Python's splitlines() knows more.
 LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-_UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+#: What YAML does not take as it is.
+UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Text(NamedTuple):
@@ -66,7 +67,7 @@ class _Composer:
             return None, [Problem("the nesting is too deep to read", Place(self.name, 0, 0))]
 
     def document(self) -> Node | None:
-        if bad := _UNPRINTABLE.search(self.text):
+        if bad := UNPRINTABLE.search(self.text):
             before = LINE_BREAK.split(self.text[: bad.start()])
             where = self.place(len(before) - 1, len(before[-1]))
             code = f"U+{ord(bad.group()):04X}"

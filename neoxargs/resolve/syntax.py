@@ -251,7 +251,13 @@ def _directive(trouble: Trouble) -> Problem:
     return Problem("a line that begins with `%` is an instruction to YAML", trouble.where, "take the line out")
 
 
+def _anchor(trouble: Trouble) -> Problem:
+    what = "this marks a value by a name that another has already"
+    return Problem(what, trouble.where, "give each `&name` once", (trouble.began,) if trouble.began else ())
+
+
 _SAYINGS: dict[str, Callable[[Trouble], Problem]] = {
+    "second occurrence": _anchor,
     "cannot start any token": _stray_character,
     "tab character": _tab,
     "mapping values are not allowed": _colon,

@@ -112,6 +112,13 @@ def test_what_contradicts_in_todays_words_is_told_where_it_was_written() -> None
     assert [str(place) for place in (problem.where, *problem.also)] == ["ds.json:3:2", "ds.json:1:2"]
 
 
+def test_what_yaml_does_not_take_as_it_is() -> None:
+    text = '{"wandb": {"team": "a\\u0007b"}, # not\x07here\n"train_batch_size": 8}'
+    assert yaml(text) == 'train_batch_size: 8\nwandb:\n  team: "a\\u0007b"  # not\N{REPLACEMENT CHARACTER}here\n'
+    ((where, what, _),) = problems('{"wandb": {"team": "\\ud83d"}}')
+    assert (where, what) == ("ds.json:1:20", "an escape in this is no character of its own (half of a surrogate pair)")
+
+
 def test_nothing_in_it_at_all() -> None:
     (version,) = found("{}")
     with pytest.raises(Problems, match="has no parameters in it"):

@@ -134,6 +134,11 @@ def test_a_forgotten_name_is_not_taken_for_another() -> None:
     assert [(change.before, change.after) for change in result.changes] == [("moe_expert_parallel_size: 2", "")]
 
 
+def test_an_anchor_that_is_set_twice() -> None:
+    with pytest.raises(Problems, match="my.yml:9:7: error: this marks a value by a name that another has already"):
+        migrated("fp16: &a {enabled: true}\nbf16: &a {enabled: false}\n")
+
+
 def test_every_row_has_been_seen() -> None:
     """Each retired name is migrated to something that means the same; the tool itself refuses anything else."""
     for name, group in rows().items():

@@ -156,6 +156,9 @@ class _Reader:
             value = ast.literal_eval(match[0])
         except (SyntaxError, ValueError):
             value = match[0][1:-1]
+        if re.search("[\ud800-\udfff]", str(value)):
+            what = "an escape in this is no character of its own (half of a surrogate pair)"
+            self.wrong.append(Problem(what, self.place(match.start(), len(match[0])), "write the character itself"))
         return Scalar(value, str(value), True, self.place(match.start(), len(match[0])))
 
     def bare(self) -> Scalar:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from neoxargs.problems import printable
 from neoxargs.registry import REGISTRY
 from neoxargs.tools.migrate.text import shown
 
@@ -32,7 +33,7 @@ def yaml_text(settings: Mapping[str, Setting], head: Iterable[str] = (), empty: 
         for section in sections:
             branch = branch.setdefault(section, {})
         branch.setdefault(last, settings.get(name, {}))
-    return "\n".join([*(f"# {line}" for line in head), *_lines(tree, ""), ""])
+    return "\n".join([*(f"# {printable(line)}" for line in head), *_lines(tree, ""), ""])
 
 
 def _place(name: str) -> int:
@@ -44,9 +45,9 @@ def _place(name: str) -> int:
 def _lines(tree: Mapping[str, Any], indent: str) -> Iterator[str]:
     for key, value in tree.items():
         if isinstance(value, Setting):
-            yield from (f"{indent}# {line}" for line in value.above)
+            yield from (f"{indent}# {printable(line)}" for line in value.above)
             text = value.text or shown(value.value)
-            yield f"{indent}{key}: {text}{f'  # {value.behind}' if value.behind else ''}"
+            yield f"{indent}{key}: {text}{f'  # {printable(value.behind)}' if value.behind else ''}"
         elif value:
             yield f"{indent}{key}:"
             yield from _lines(value, indent + "  ")
