@@ -44,6 +44,14 @@ ONE: dict[str, Trial] = {
     "checkpoints of 2 layers": Trial({**LONG, **CHECKPOINTS, "checkpoint_num_layers": 2}),
     "rotary, parallel residual": Trial({"pos_emb": "rotary", "gpt_j_residual": True, "no_weight_tying": True}),
     "grouped queries, SwiGLU, RMSNorm": Trial({"num_kv_heads": 2, "activation": "swiglu", "norm": "rmsnorm"}),
+    "ALiBi": Trial({"pos_emb": "alibi"}),
+    "relative positions": Trial({"pos_emb": "rpe", "num_layers": 4}),
+    "sparse layers": Trial(
+        {"attention_config": ["local", "global"], "sparsity_config": {"block": 4, "num_local_blocks": 2}}
+    ),
+    "norms of queries and keys": Trial({"use_qk_layernorm": True}),
+    "norms of queries and keys, grouped queries": Trial({"use_qk_layernorm": True, "num_kv_heads": 2}),
+    "norms of queries and keys, rotary": Trial({"use_qk_layernorm": True, "pos_emb": "rotary"}),
     "bf16, ZeRO-1": zero(1, HALF, **BF16),
     "pipeline engine": Trial({"pipe_parallel_size": 1}),
 }

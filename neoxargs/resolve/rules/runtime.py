@@ -39,9 +39,9 @@ def launcher(deepspeed_slurm: bool, deepspeed_mpi: bool) -> Literal["openmpi", "
 def slurm_words_need_slurm(comment: str | None, account: str | None, launcher: str) -> Problem | None:
     """Comment and account reach Slurm through its `srun`."""
     given = [name for name, value in {"comment": comment, "account": account}.items() if value]
-    if not given or launcher == "slurm":
+    if not given or launcher in ("slurm", "srun"):
         return None
-    sentence = f"launcher ({launcher}) does not read {' and '.join(given)}; only slurm does"
+    sentence = f"launcher ({launcher}) does not read {' and '.join(given)}; only slurm and srun do"
     return Problem(sentence, hint="write launcher: slurm", severity="warning")
 
 

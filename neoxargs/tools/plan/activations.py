@@ -22,6 +22,8 @@ from neoxargs.tools.plan.stages import Stage
 BENT = tuple(name for name in GATED if name != "bilinear")
 #: Positions that reach attention as numbers added to the scores.
 BIASED = ("alibi", "rpe")
+#: Kinds of attention that see all tokens before.
+PLAIN = ("global", "flash")
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,12 @@ def kept(sizes: Sizes, stage: Stage) -> int:
     """By one micro batch between its forward and its backward pass on this stage."""
     runs = _runs(sizes.config, stage)
     total = runs * checkpoint(sizes) if runs else len(stage.layers) * block(sizes)
-    return total + _ends(sizes, stage, recomputed=bool(runs))
+    return total + _distances(sizes.config, stage) + _ends(sizes, stage, recomputed=bool(runs))
+
+
+def _distances(config: Config, stage: Stage) -> int:
+    """Which bucket of `rpe` each pair of tokens belongs to: one table of 8 bytes a pair, whatever the layers."""
+    return 8 * config.shape.seq_length**2 if config.embedding.pos_emb == "rpe" and stage.layers else 0
 
 
 def recomputed(sizes: Sizes, stage: Stage) -> int:
@@ -121,7 +128,7 @@ def _inside_norm(sizes: Sizes) -> int:
         return 3 * sizes.stream + sizes.tokens * SINGLE
     if name in unfused:
         return sizes.stream + sizes.tokens * SINGLE
-    return (1 if name == "rmsnorm" else 2) * sizes.tokens * SINGLE
+    return _statistics(sizes.config) * sizes.tokens * SINGLE
 
 
 def _attention(sizes: Sizes) -> int:
@@ -135,28 +142,50 @@ def _attention(sizes: Sizes) -> int:
     shared = shape.num_attention_heads // shape.num_kv_heads
     keys = queries // shared
     kept = queries + 2 * keys + queries
-    if config.embedding.pos_emb == "rotary":
+    rotary, normed = config.embedding.pos_emb == "rotary", config.norm.use_qk_layernorm
+    if rotary or normed:
         kept += queries + keys + queries
-    elif shared > 1:
+    if shared > 1 and not rotary:
         kept += queries  # grouped queries are copied next to each other
     heads = shape.num_attention_heads // tensor
+    if normed:  # mean and deviation of each head's vector
+        kept += _statistics(config) * (heads + heads // shared) * sizes.tokens * SINGLE
     return kept + heads * sizes.tokens * SINGLE + _scores(sizes, heads)
+
+
+def _statistics(config: Config) -> int:
+    """Numbers that a norm keeps of each vector."""
+    return 1 if config.norm.norm == "rmsnorm" else 2
 
 
 def _scores(sizes: Sizes, heads: int) -> int:
     """What depends on the square of the sequence: a bias of the positions, or attention computed step by step.
 
-    On a CPU torch has no fused attention with dropout: it keeps the probabilities, the mask and their product.
+    On a CPU torch has no fused attention with dropout: it keeps the probabilities, the mask and their product; nor
+    with anything but the order of tokens to decide who sees whom: it keeps the probabilities. On a GPU it keeps the
+    bias that it was given, one for all samples.
     """
     config = sizes.config
     square = heads * config.shape.seq_length**2
+    chosen = config.shape.seq_length**2 if config.embedding.pos_emb == "rpe" else 0  # one byte: who sees whom
     batch = config.batch.train_micro_batch_size_per_gpu
     dropout = config.regularization.attention_dropout
     if sizes.kind == "cpu" and dropout:
         return batch * square * (3 * sizes.number)
     if sizes.number == HALF and _step_by_step(config):
-        return batch * square * (SINGLE + HALF + (1 if dropout else 0))
-    return 0
+        return batch * square * (SINGLE + HALF + (1 if dropout else 0)) + chosen
+    if sizes.kind == "cpu":
+        return round(_masked(config) * (batch * square * sizes.number - heads * sizes.tokens * SINGLE)) + chosen
+    return chosen + (square * sizes.number if config.embedding.pos_emb in BIASED else 0)
+
+
+def _masked(config: Config) -> float:
+    """The share of layers in which more than the order of tokens decides who sees whom."""
+    attention = config.attention
+    if config.embedding.pos_emb in BIASED or attention.sliding_window_width or config.data.reset_attention_mask:
+        return 1.0
+    kinds = attention.__dict__.get("attention_config") or ["global"]
+    return sum(kind not in PLAIN for kind in kinds) / len(kinds)
 
 
 def _step_by_step(config: Config) -> bool:
