@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from neoxargs.launch.command import PACKAGE_ROOT
 from neoxargs.launch.files import TOKEN_FILES
-from neoxargs.launch.hosts import Resources
+from neoxargs.launch.hosts import MPI, Resources, own_names
 from neoxargs.launch.settle import Settled
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
@@ -31,7 +31,7 @@ SLOW = 60
 #: What must be the same everywhere, by the names of the distributions.
 PACKAGES = ("torch", "deepspeed", "megatron-core", "neoxargs")
 #: Launchers that reach machines by ssh.
-BY_SSH = ("pdsh", "openmpi", "mpich", "impi", "mvapich", "ssh", "torchrun")
+BY_SSH = ("pdsh", *MPI, "ssh", "torchrun")
 #: Says in one line of JSON what a machine has; runs there, under the Python that would run the ranks.
 PROBE = """
 import glob, importlib.metadata as metadata, json, os, platform, re, sys
@@ -57,9 +57,12 @@ class Answer(NamedTuple):
 
 def unreachable(config: Config, resources: Resources) -> list[Problem]:
     """A sentence for each machine that ssh does not reach; the launchers would wait for it or fail on a part."""
-    if not resources.remote or config.runner.launcher not in BY_SSH or config.runner.no_ssh_check:
+    launcher, hosts = config.runner.launcher, list(resources.hosts)
+    if launcher in MPI:  # mpirun asks Slurm where it can, and starts what is here itself
+        hosts = [] if "SLURM_JOB_ID" in os.environ else [host for host in hosts if host not in own_names()]
+    if not hosts or not resources.remote or launcher not in BY_SSH or config.runner.no_ssh_check:
         return []
-    answers = _ask(list(resources.hosts), config.runner.ssh_port, "true", TIMEOUT + 5)
+    answers = _ask(hosts, config.runner.ssh_port, "true", TIMEOUT + 5)
     return [problem for host, done in answers.items() for problem in _not_reached(host, done)]
 
 

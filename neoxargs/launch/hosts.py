@@ -91,7 +91,7 @@ def _resources(runner: Runner, layout: int, environ: Mapping[str, str], where: W
     if pool is None:
         found = _on_this_machine(filters, layout, environ, dev)
         return found if path in (DEFAULT_HOSTFILE, "None") else _without_hostfile(found, path, where("hostfile"))
-    here = len(pool) == 1 and next(iter(pool)) in _own_names()
+    here = len(pool) == 1 and next(iter(pool)) in own_names()
     if here and runner.force_multi and not runner.no_ssh and runner.launcher in EVERY_SLOT:
         # mpirun starts local ranks as its children, and srun's are slurmd's
         found = _on_hosts(pool, filters, path, runner, environ)
@@ -257,7 +257,8 @@ def _hosts_device(environ: Mapping[str, str]) -> Device:
     return "cpu" if environ.get("DS_ACCELERATOR") == "cpu" else "cuda"
 
 
-def _own_names() -> tuple[str, ...]:
+def own_names() -> tuple[str, ...]:
+    """What this machine is called."""
     return ("localhost", "127.0.0.1", os.uname().nodename)
 
 
