@@ -2,7 +2,17 @@
 
     python bench/large_file.py [--megabytes 1 10]
 
-CPU seconds of reading, checking and wording, in one process; each kind of file is large in its own way.
+CPU seconds of reading, checking and wording, in one process; each kind of file is large in its own way. On two busy
+cores (November 2026):
+
+                            1 MB, s     10 MB, s   ratio
+    comments                   0.03         0.25     8.6
+    a list of paths            0.35         4.03    11.5
+    one long value             0.06         0.23     3.9
+    unknown keys               1.11         9.74     8.8
+    one line of JSON           0.84         9.79    11.7
+    one key again and again    0.73         9.84    13.4
+    no YAML                    0.18         1.77    10.0
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from neoxargs.problems import did_you_mean
+from neoxargs.problems import near
 from neoxargs.resolve.foreign import CHOICES
 from neoxargs.resolve.nodes import Mapping, Node, Scalar, Sequence, node_of, read_plain, shown
 
@@ -101,10 +101,9 @@ def _literal(node: Node, wanted: Any) -> Any:
             return choice
     written = node.text.lower()
     meant = CHOICES.get(written, written)
-    near = did_you_mean(written, words)
-    for word in words:
-        near = re.sub(rf"\b{re.escape(word)}\b", str(words[word]), near)
-    raise Mismatch(node, wanted, hint=f"write {words[meant]}" if meant in words else _slip(node) or near)
+    found = [str(words[word]) for word in near(written, words)]
+    likely = f"did you mean {' or '.join(found)}?" if found else ""
+    raise Mismatch(node, wanted, hint=f"write {words[meant]}" if meant in words else _slip(node) or likely)
 
 
 def _list(node: Node, wanted: Any) -> Any:
