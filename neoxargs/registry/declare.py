@@ -302,9 +302,11 @@ def _evaluate(annotation: str, module: str) -> Any:
 
 def _widened(kind: Any, more: tuple[Any, ...]) -> Any:
     """The type with further choices in each of its `Literal`s."""
-    origin, parts = get_origin(kind), get_args(kind)
+    origin: Any = get_origin(kind)
+    parts = get_args(kind)
     if origin is Literal:
-        return Literal[(*parts, *more)]
+        wider = (*parts, *more)
+        return origin[wider]
     if not parts:
         return kind
     inner = tuple(_widened(part, more) for part in parts)

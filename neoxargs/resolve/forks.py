@@ -124,6 +124,21 @@ PROGRAMS = (
     Program("online-data-mixing's GPT-NeoX", True, "alon-albalak/online-data-mixing, .../neox_args.py", """
         use_named_train_datasets use_named_eval_datasets max_validation_samples_per_dataset
         max_test_samples_per_dataset eval_harness_interval do_lm_harness_eval"""),
+    Program("Megatron-LM", False, "NVIDIA/Megatron-LM, its parser's options of 2026", """
+        overlap_grad_reduce overlap_param_gather tp_comm_overlap use_distributed_optimizer use_megatron_fsdp
+        data_parallel_sharding_strategy use_mcore_models transformer_impl attention_backend use_flash_attn
+        recompute_(granularity method modules activations) disable_bias_linear group_query_attention data_cache_path
+        ckpt_format ckpt_step async_save manual_gc mock_data num_layers_per_virtual_pipeline_stage
+        decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers expert_model_parallel_size
+        moe_(router_load_balancing_type aux_loss_coeff z_loss_coeff grouped_gemm token_dispatcher_type
+        ffn_hidden_size shared_expert_intermediate_size) multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim
+        v_head_dim kv_channels add_qkv_bias mtp_num_layers fp8_recipe distributed_timeout_minutes rampup_batch_size
+        train_samples lr_decay_samples lr_warmup_samples lr_warmup_init decoupled_lr start_weight_decay
+        end_weight_decay weight_decay_incr_style initial_loss_scale exit_duration_in_mins exit_signal_handler
+        use_checkpoint_args no_initialization use_rotary_position_embeddings rotary_scaling_factor window_size
+        softmax_type apply_layernorm_1p squared_relu quick_geglu no_masked_softmax_fusion
+        no_gradient_accumulation_fusion no_persist_layer_norm optimizer_cpu_offload num_dataset_builder_threads
+        dataloader_type tokenizer_model log_throughput timing_log_level tensorboard_queue_size"""),
     Program("Megatron-DeepSpeed", False, "microsoft/Megatron-DeepSpeed, megatron/arguments.py", """
         remote_device use_pin_memory scattered_embeddings split_transformers memory_centric_tiled_linear tile_factor
         num_layers_teacher num_experts_teacher hidden_size_teacher num_attention_heads_teacher mos kd_alpha_ce
@@ -188,25 +203,30 @@ PROGRAMS = (
 INSTEAD = {
     "activation_function": "activation",
     "adapter": "adapters are not trained here",
-    "attention_head_type": "num_kv_heads",
+    "attention_head_type": "num_kv_heads: 1 is multiquery here",
     "attention_probs_dropout_prob": "attention_dropout",
     "attn_pdrop": "attention_dropout",
     "data_parallel_shard_degree": "zero_optimization.stage",
+    "data_parallel_sharding_strategy": "zero_optimization.stage",
     "datasets": "data_path",
     "deepspeed_config": "DeepSpeed's own keys stand at the top here, such as zero_optimization: {stage: 2}",
     "deepspeed_config_file": "`deepy migrate` makes a YAML of that file, to be named beside this one",
     "deepspeed_enable_comms_logging": "comms_logger.enabled",
+    "disable_bias_linear": "use_bias_in_mlp: false and use_bias_in_attn_linear: false say it here",
     "ds_sequence_parallel_size": "sequence_parallel_size",
     "eff_batch_size": "train_batch_size",
     "embd_pdrop": "hidden_dropout",
-    "enable_cpu_offload": "zero_optimization.offload_optimizer.device",
+    "enable_cpu_offload": "zero_optimization.offload_optimizer: {device: cpu} says it here",
     "enable_sequence_parallel": "sequence_parallel",
     "eval_strategy": "eval_interval",
     "evaluation_strategy": "eval_interval",
     "fp16_opt_level": "amp.opt_level",
     "fsdp": "zero_optimization.stage",
     "fsdp_config": "zero_optimization.stage",
+    "group_query_attention": "num_kv_heads",
     "hidden_dropout_prob": "hidden_dropout",
+    "initial_loss_scale": "here fp16.initial_scale_power is its logarithm to base 2",
+    "kv_channels": "each head is hidden_size / num_attention_heads wide",
     "layer_norm_epsilon": "layernorm_epsilon",
     "load_iteration": "iteration",
     "local_batch_size": "train_micro_batch_size_per_gpu",
@@ -214,16 +234,24 @@ INSTEAD = {
     "lora_alpha": "adapters are not trained here",
     "lora_r": "adapters are not trained here",
     "lora_target_modules": "adapters are not trained here",
+    "lr_decay_samples": "here lr_decay_iters counts steps, not samples",
     "lr_scheduler": "lr_decay_style",
+    "lr_warmup_samples": "here warmup is a share of all steps",
     "make_gated_mlp_multiple_of": "mlp_multiple_of",
     "max_norm": "gradient_clipping",
     "mixed_precision_param": "precision",
     "n_ctx": "max_position_embeddings",
     "n_inner": "intermediate_size",
     "no_cuda": "set DS_ACCELERATOR=cpu in the environment",
-    "no_pipeline_parallel": "pipe_parallel_size",
+    "no_masked_softmax_fusion": "scaled_upper_triang_masked_softmax_fusion: false says it here",
+    "no_pipeline_parallel": "pipe_parallel_size: 0 says it here",
     "operator_config": "attention_config",
+    "optimizer_cpu_offload": "zero_optimization.offload_optimizer: {device: cpu} says it here",
     "profiler_type": "profile",
+    "rampup_batch_size": "the batch has one size for the whole run",
+    "recompute_activations": "checkpoint_activations",
+    "recompute_granularity": "checkpoint_activations",
+    "recompute_method": "checkpoint_activations",
     "report_to": "use_wandb, use_comet and tensorboard_dir say it here",
     "resid_pdrop": "hidden_dropout",
     "run_name": "wandb_run_name",
@@ -231,11 +259,18 @@ INSTEAD = {
     "sequence_parallel_degree": "sequence_parallel_size",
     "should_profile": "profile",
     "tensor_parallel_size": "model_parallel_size",
+    "tokenizer_model": "vocab_file",
     "topk": "moe_top_k",
     "torch_dtype": "precision",
+    "train_samples": "here train_iters counts steps, not samples",
     "use_cpu": "set DS_ACCELERATOR=cpu in the environment",
+    "use_distributed_optimizer": "zero_stage: 1 says it here",
+    "use_flash_attn": "attention_config",
+    "use_megatron_fsdp": "zero_stage: 3 says it here",
     "use_parallel_residual": "gpt_j_residual",
+    "use_rotary_position_embeddings": "pos_emb: rotary says it here",
     "val_set_size": "split",
+    "window_size": "sliding_window_width",
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "zero_leaf_modules": "zero_optimization.leaf_module.names",
     "zero_use_leaf_modules": "zero_optimization.leaf_module.names",
