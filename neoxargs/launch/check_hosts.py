@@ -1,6 +1,6 @@
 """`--check-hosts`: does every machine answer to ssh, has it the GPUs, the Python, the packages and the files?
 
-All are asked at once. `unreachable` asks only the first question, which every start over ssh does.
+All are asked at once. `unready` asks only the first two questions, as every start over ssh does.
 """
 
 from __future__ import annotations
@@ -55,15 +55,23 @@ class Answer(NamedTuple):
     facts: Mapping[str, Any]
 
 
-def unreachable(config: Config, resources: Resources) -> list[Problem]:
-    """A sentence for each machine that ssh does not reach; the launchers would wait for it or fail on a part."""
+def unready(config: Config, resources: Resources) -> list[Problem]:
+    """A sentence for each machine that ssh does not reach or that has fewer GPUs than the hostfile promises.
+
+    The launchers would wait for it, or start what they can.
+    """
     launcher, hosts = config.runner.launcher, list(resources.hosts)
     if launcher in MPI:  # mpirun asks Slurm where it can, and starts what is here itself
         hosts = [] if "SLURM_JOB_ID" in os.environ else [host for host in hosts if host not in own_names()]
     if not hosts or not resources.remote or launcher not in BY_SSH or config.runner.no_ssh_check:
         return []
-    answers = _ask(hosts, config.runner.ssh_port, "true", TIMEOUT + 5)
-    return [problem for host, done in answers.items() for problem in _not_reached(host, done)]
+    answers = _ask(hosts, config.runner.ssh_port, "ls /dev", TIMEOUT + 5)
+    wrong = [problem for host, done in answers.items() for problem in _not_reached(host, done)]
+    for host, done in answers.items():
+        present = len(re.findall(r"(?m)^nvidia\d+$", done.stdout)) if done else 0
+        if present:  # drivers that show no devices there are not spoken of
+            wrong += _too_few(config, resources, host, present)
+    return wrong
 
 
 def report(settled: Settled) -> tuple[str, list[Problem]]:
@@ -123,10 +131,8 @@ def _wrong(host: str, answer: Answer, here: Mapping[str, Any], settled: Settled)
         hint = "the same path must lead to the same Python everywhere; venv_script activates another environment"
         yield Problem(answer.wrong, hint="" if "ssh" in answer.wrong else hint)
         return
-    facts, slots = answer.facts, settled.resources.hosts[host]
-    if settled.resources.device == "cuda" and slots[-1] >= facts["gpus"]:
-        what = f"host {host} has {_count(facts['gpus'], 'GPU')}, and slot {slots[-1]} is to be used"
-        yield Problem(what, settled.config.place("hostfile"), "the hostfile says how many slots a host has")
+    facts = answer.facts
+    yield from _too_few(settled.config, settled.resources, host, facts["gpus"])
     if facts["python"] != here["python"]:
         yield Problem(f"host {host} has Python {facts['python']}, this machine {here['python']}")
     for name, version in here["packages"].items():
@@ -135,6 +141,13 @@ def _wrong(host: str, answer: Answer, here: Mapping[str, Any], settled: Settled)
             yield Problem(f"host {host} has {f'{name} {found}' if found else f'no {name}'}, this machine {version}")
     for path in facts["absent"]:
         yield Problem(f"host {host} has no {path}", hint="every host must see the same files under the same paths")
+
+
+def _too_few(config: Config, resources: Resources, host: str, gpus: int) -> Iterator[Problem]:
+    last = max(resources.hosts[host])
+    if resources.device == "cuda" and last >= gpus:
+        what = f"host {host} has {_count(gpus, 'GPU')}, and slot {last} is to be used"
+        yield Problem(what, config.place("hostfile"), "the hostfile says how many slots a host has")
 
 
 def _files(config: Config) -> list[str]:

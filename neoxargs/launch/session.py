@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from neoxargs.launch import death, environment, inside, needs, sbatch
-from neoxargs.launch.check_hosts import report, unreachable
+from neoxargs.launch.check_hosts import report, unready
 from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port, with_package
 from neoxargs.launch.devices import device
 from neoxargs.launch.encode import script_arguments
@@ -43,7 +43,7 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
     settled = _settled(path, files, overrides, directory)
     config, resources = settled.config, settled.resources
     _refuse_what_cannot_run(path, settled)
-    _refuse([*environment.exposed(config, resources, os.environ), *unreachable(config, resources)])
+    _refuse([*environment.exposed(config, resources, os.environ), *unready(config, resources)])
     port = free_port(config, resources)
     attempt = time.strftime("%Y%m%d-%H%M%S")
     launched = command(config, resources, path, os.environ, port, attempt)
