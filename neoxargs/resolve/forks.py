@@ -109,6 +109,9 @@ PROGRAMS = (
     Program("continual-pretraining's GPT-NeoX", True, "chandar-lab/continual-pretraining, .../neox_args.py", """
         num_repeats load_buffer use_replay file_size buffer_dir fill_buffer_size forget_path replay_buffer_proportion
         train_proportion eff_batch_size"""),
+    Program("a branch of GPT-NeoX", True, "EleutherAI/gpt-neox, configs of its branches", """
+        coord_check_nsteps coord_check_nseeds mup_lr mup_std mup_d_model_base mup_hidden_size mup_save batch_scheduling
+        adapter_config gradient_ascent_loss_scale moe_deepspeed_expert_parallel_size extra_sentinel_tokens fim_rate"""),
     Program("gpt-moe", True, "ZhiYuanZeng/gpt-moe, configs", """
         from_dense_to_moe ep_world_size moe_freq moe_aux_loss_weight load_iteration"""),
     Program("gpt-neox-j", True, "Lisennlp/gpt-neox-j, configs", """

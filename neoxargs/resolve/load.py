@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from neoxargs.problems import Place, Problem, Problems, listed, near
 from neoxargs.resolve.compose import Text, compose
+from neoxargs.resolve.looks import looked_at
 from neoxargs.resolve.nodes import Mapping, Node, Scalar
-from neoxargs.resolve.syntax import looked_at
 
 __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_files"]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from neoxargs.problems import Place, Problem
+from neoxargs.resolve.looks import looked_at, whole
 
 
 class At(Protocol):
@@ -47,7 +48,7 @@ class Trouble(NamedTuple):
             content = place.text.strip()
             if re.search(r":(\s|$)", content) or content.startswith(("#", "- ")) or content in _OPEN:
                 break
-            found = _whole(place) if content else found
+            found = whole(place) if content else found
         return found
 
 
@@ -68,38 +69,6 @@ def worded(error: Any, at: At) -> Problem:
 def _spot(error: Any, mark: str, at: At) -> Place | None:
     found = getattr(error, mark, None)
     return at(found.line, found.column) if found else None
-
-
-def _whole(place: Place) -> Place:
-    """The content of the line that a place is on."""
-    content = place.text.strip()
-    return place._replace(column=place.text.index(content) + 1, width=len(content))
-
-
-# -- lines that are no YAML, each by its look ------------------------------------------------------------------------
-
-_LOOKS: tuple[tuple[str, str, str], ...] = (
-    (r"(<{7}|={7}|>{7}|\|{7})( .*)?$", "git left this mark where two versions conflict", "keep one of the two"),
-    (r"```", "this is a mark of Markdown, not of YAML", "take the line out"),
-    (r"(//|/\*)", "this begins no comment in YAML", "begin comments with `#`"),
-    (r".*[\u00a0\u2000-\u200b\u202f\u3000\ufeff]", "a space in this line is none that YAML knows", "type it anew"),
-    (r"(?P<key>[\w.-]+)\uff1a *(?P<value>.*)$", "this colon is none that YAML knows", ""),
-    (r"--(?P<key>[\w-]+)[ =](?P<value>\S.*)$", "this is a flag, not `key: value`", ""),
-    (r"(export )?(?P<key>[\w.-]+) *= *(?P<value>\S.*)$", "an `=` stands where YAML has `: `", ""),
-    (r"(?P<key>[\"']?[\w.-]+[\"']?):(?P<value>[^\s:].*)$", "a space is missing behind the colon", ""),
-    (r"\{", "a `{` cannot follow lines of `key: value`", "take the outer braces out, or put everything into one pair"),
-)
-
-
-def looked_at(line: Place) -> Problem | None:
-    """What a line is that should be `key: value`, where it looks like something known."""
-    line = _whole(line)
-    content = line.text.strip()
-    for look, what, hint in _LOOKS:
-        if match := re.match(look, content):
-            said = match.groupdict()
-            return Problem(what, line, hint or f"write `{said['key']}: {said['value'].rstrip(',;')}`")
-    return None
 
 
 def _stray_character(trouble: Trouble) -> Problem:
@@ -155,9 +124,22 @@ def _unclosed(opening: str, closing: str) -> Callable[[Trouble], Problem]:
             what = f"a `,` or the closing `{closing}` is missing behind this"
             return Problem(what, line, also=(trouble.began,) if trouble.began else ())
         what = f"a `,` or the closing `{closing}` is missing before this"
-        return Problem(what, trouble.where, also=(trouble.began,) if trouble.began else ())
+        also = (trouble.began,) if trouble.began else ()
+        if trouble.begins_line and (bracket := _closed_above(trouble)):
+            hint = f"or the `{bracket.text.rstrip()[-1]}` above it closes too early"
+            return Problem(what, trouble.where, hint, (bracket, *also))
+        return Problem(what, trouble.where, also=also)
 
     return say
+
+
+def _closed_above(trouble: Trouble) -> Place | None:
+    """The bracket at the end of the line above, if there is one."""
+    if trouble.where.line < 2:
+        return None
+    line = trouble.at(trouble.where.line - 2, 0)
+    content = line.text.rstrip()
+    return line._replace(column=len(content), width=1) if content.endswith(("]", "}")) else None
 
 
 def _without_comma(trouble: Trouble) -> Place | None:
@@ -235,9 +217,9 @@ def _after_the_end(trouble: Trouble) -> Problem:
     if trouble.begins_line and trouble.character != "{" and (known := looked_at(trouble.where)):
         return known
     if first and not re.search(r":(\s|$)|^\s*[{\[\"']", first.text):
-        return _no_key(_whole(first))
+        return _no_key(whole(first))
     if trouble.begins_line and first and first.text.startswith(" ") and not first.text.lstrip().startswith("{"):
-        also = (_whole(first),)
+        also = (whole(first),)
         what = "this line begins to the left of the first one"
         return Problem(what, trouble.where, "begin all keys at the top in one column", also)
     return Problem("the configuration has ended before this", trouble.where, "keep everything in one `{ }`, or in none")

@@ -114,6 +114,7 @@ SYNTAX = [
     line("a flow mapping that stays open", "fp16: {enabled: true\nseed: 1\n"),
     line("a flow mapping that stays open to the end", "fp16: {enabled: true"),
     line("a list that stays open", "zero_optimization: {stage: [1, 2}\n"),
+    whole("a list that is closed too early", '{\n  "train_data_paths": [\n    "a",]\n    "b",\n  ],\n}\n'),
     line("a bracket too many", "seed: ]\n"),
     line("a comma too many", "train_data_paths: [a,, b]\n"),
     line("a quote that stays open", 'save: "models\nseed: 1\n'),
