@@ -73,7 +73,8 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3: most fetched weights on a GPU at a time."""
 
     stage3_max_reuse_distance: Natural = param(1_000_000_000, renamed_from="max_reuse_distance")
-    """Stage 3: keep a fetched weight if it is used again within this many weights."""
+    """Stage 3: keep a fetched weight if it is used again within this many weights. A smaller model keeps all of them
+    from forward to backward, as if it were not divided."""
 
     stage3_gather_16bit_weights_on_model_save: bool = param(
         False,
@@ -177,7 +178,8 @@ class OffloadParam(Group, origin="DSC", effect="engine", section="zero_optimizat
     """Where ZeRO 3 keeps weights that are not in use."""
 
     device: Device = param("none")
-    """`none` keeps weights on the GPU, `cpu` moves them to host memory, `nvme` to disk. Stage 3 only."""
+    """`none` keeps weights on the GPU, `cpu` moves them to host memory, `nvme` to disk, but for shares below 1 MiB or
+    `aio.block_size`. Stage 3 only."""
 
     nvme_path: str | None = param(None)
     """Folder on the disk for `device: nvme`; give each machine a local one."""
@@ -199,8 +201,8 @@ class OffloadOptimizer(Group, origin="DSC", effect="engine", section="zero_optim
     """Where the optimizer's state lives, and with it where the step is computed."""
 
     device: Device = param("none")
-    """`none` keeps the state on the GPU; `cpu` moves it to host memory and `nvme` to disk, and both compute the step
-    on the CPU. Stages 1 to 3; `nvme` needs 3."""
+    """`none` keeps the state on the GPU; `cpu` moves it to host memory and `nvme` to disk, but for shares below 1 MiB
+    or `aio.block_size`; both compute the step on the CPU. Stages 1 to 3; `nvme` needs 3."""
 
     nvme_path: str | None = param(None)
     """Folder on the disk for `device: nvme`; give each machine a local one."""
