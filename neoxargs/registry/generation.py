@@ -55,11 +55,13 @@ class Generation(Group, origin="NeoX", effect="generation"):
     )
     """Name that precomputed log-probabilities are filed under."""
 
-    eval_tasks: list[str] | None = param(None, effect="not built")
-    """Tasks of EleutherAI's evaluation harness to run."""
+    eval_tasks: list[str] | None = param(None, effect="run")
+    """Tasks that `eval.py` runs beside measuring perplexity: names in EleutherAI's lm-evaluation-harness
+    (`pip install lm_eval`), or paths of YAML files that describe tasks as it does."""
 
-    eval_results_prefix: str = param("", effect="none", because="only eval_tasks reads it, which train.py does not do")
-    """Prefix of the file that evaluation results are written to."""
+    eval_results_prefix: str = param("", effect="run")
+    """How the name of the JSON file that `eval.py` writes begins; `_eval_results_`, date and time follow. Left empty,
+    the file goes to `run_dir`."""
 
     greedy: bool = param(False, becomes={True: {"temperature": 0.0, "top_k": 0, "top_p": 0.0}, False: {}})
     """Retired in May 2021: write `temperature: 0`, which always takes the likeliest token."""

@@ -22,7 +22,7 @@ from neoxargs.train.generator import Generator, Sample, Stages, Whole
 from neoxargs.train.mesh import Mesh
 from neoxargs.train.model.documents import travel
 from neoxargs.train.model.loss import Loss
-from neoxargs.train.tokenizer import build_tokenizer
+from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
 
 #: Prompts that go through the model together, for each data parallel rank.
 ROWS = 16
@@ -58,13 +58,28 @@ def run(arguments: RankArguments) -> None:
 def load_generator(config: Config, json: dict[str, Any], here: Mesh, process: setup.Process) -> Generator:
     """The checkpoint's model on this rank, for what `for_generation` and `without_training` return."""
     tokenizer = build_tokenizer(config.tokenizer)
-    vocabulary = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
-    built = engine.build(config, json, vocabulary, here)
-    Checkpoints(config, built.deepspeed, process).load()
+    built, _ = load_model(config, json, tokenizer, here, process)
+    return make_generator(built, config, tokenizer, here, process)
+
+
+def load_model(
+    config: Config, json: dict[str, Any], tokenizer: Tokenizer, here: Mesh, process: setup.Process
+) -> tuple[engine.Pipelined | engine.Plain, Path | None]:
+    """The same without what generates, and which checkpoint it is."""
+    built = engine.build(config, json, engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod), here)
+    checkpoints = Checkpoints(config, built.deepspeed, process)
+    checkpoints.load()
     built.deepspeed.eval()
+    return built, checkpoints.last
+
+
+def make_generator(
+    built: engine.Pipelined | engine.Plain, config: Config, tokenizer: Tokenizer, here: Mesh, process: setup.Process
+) -> Generator:
+    """What continues prompts with a loaded model."""
     model: Whole | Stages
     if isinstance(built, engine.Pipelined):
-        loss = Loss(vocabulary, here.tensor)
+        loss = Loss(engine.vocabulary(config, tokenizer.vocab_size), here.tensor)
         model = Stages(
             built.deepspeed.module, loss, here, process.device, config.shape.hidden_size, travel(config.data)
         )
@@ -80,7 +95,7 @@ def for_generation(config: Config) -> Config:
     """
     folder = config.checkpoint.load or config.checkpoint.save
     if not folder:
-        raise Problems([Problem("there is no checkpoint to generate from", hint="write load: FOLDER")])
+        raise Problems([Problem("there is no checkpoint to read", hint="write load: FOLDER")])
     if checkpoint_folder.newest(Path(folder)) is None:
         hint = "load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
         raise Problems([Problem(f"load ({folder}): there is no checkpoint in it", hint=hint)])

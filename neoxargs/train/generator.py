@@ -34,12 +34,18 @@ class Whole:
         self.module, self.run, self.device = gpt, run, device
         self.documents = gpt.embedding.eod is not None
         # Only the last position of a row is of interest, and the output layer is the largest of all.
-        gpt.output.register_forward_pre_hook(lambda _, inputs: (_pick(inputs[0], self.last), *inputs[1:]))
+        self.last: Tensor | None = None
+        gpt.output.register_forward_pre_hook(self._pick_last)
 
     def logits(self, tokens: Tensor, last: Tensor) -> Tensor:
         """(batch, seq) and each row's last position (batch) -> (batch, vocabulary)."""
         self.last = last.to(self.device)
-        return self.run(tokens.to(self.device))[:, 0]
+        found = self.run(tokens.to(self.device))[:, 0]
+        self.last = None
+        return found
+
+    def _pick_last(self, _: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return inputs if self.last is None else (_pick(inputs[0], self.last), *inputs[1:])
 
 
 class Stages:

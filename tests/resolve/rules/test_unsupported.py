@@ -80,7 +80,6 @@ OTHER: dict[str, Any] = {
     "valid_label_data_paths": ["a"],
     "test_label_data_paths": ["a"],
     "s3_path": "s3://a/b",
-    "eval_tasks": ["a"],
     "peak_theoretical_tflops": 10.0,
     "curriculum_learning.enabled": True,
     "sequence_parallel_size": 2,

@@ -1,0 +1,250 @@
+"""What eval.py measures: log-probabilities that a model alone would give, on every layout, and tasks of the harness."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from processes import TINY, tokens
+from ranks import run_ranks
+from small_gpt import VOCABULARY, batch, small
+from test_generate import CPU, EOD, LIVELY, SEQ, Letters, by_hand, one_process
+from trials import Built, Trial
+
+from neoxargs.launch.encode import parse_rank_arguments, script_arguments
+from neoxargs.problems import Problems
+from neoxargs.resolve import resolve
+from neoxargs.train import evaluate, harness, mesh, run, setup
+from neoxargs.train.evaluate import Perplexity
+from neoxargs.train.harness import Model
+from neoxargs.train.mesh import Mesh
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.layers import Make
+from neoxargs.train.model.loss import IGNORED
+from neoxargs.train.scores import Row, Scorer, windows
+
+ROWS = [Row([7, 8, 9], 1), Row([5, *range(10, 26)], 16), Row([30, 31, 32, 33], 2), Row([40], 0), Row([41, 42], 1)]
+
+
+@torch.no_grad()
+def one_by_one(gpt: GPT, rows: list[Row]) -> list[tuple[float, bool]]:
+    """Each row by itself, from full logits."""
+    found = []
+    for ids, scored in rows:
+        logits = gpt(torch.tensor([ids[:-1] or [0]]))[0].log_softmax(-1)[len(ids) - 1 - scored : len(ids) - 1]
+        labels = torch.tensor(ids[len(ids) - scored :], dtype=torch.int64)
+        logs = logits.gather(1, labels.unsqueeze(1)) if scored else torch.zeros(1)
+        found.append((float(logs.sum()), bool((logits.argmax(-1) == labels).all())))
+    return found
+
+
+class Data:
+    """Two micro batches of two samples, the first one with labels that do not count."""
+
+    def has(self, _: str) -> bool:
+        return True
+
+    def held_out(self, _: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        tokens, labels = batch(4)
+        labels[0, :5] = IGNORED
+        return iter([(tokens[:2], labels[:2]), (tokens[2:], labels[2:])])
+
+
+def on_a_rank(trials: dict[str, Trial]) -> dict[str, tuple[list[tuple[float, bool]], Perplexity]]:
+    setup.start("gloo", seed=1)
+    found = {}
+    for name, trial in trials.items():
+        built = Built(trial)
+        built.engine.deepspeed.eval()
+        scorer = Scorer(built.engine, built.mesh, micro_batch=2)
+        found[name] = scorer.score(ROWS), evaluate.perplexity(scorer, Data(), 2, Letters())  # type: ignore[arg-type]
+        mesh.destroy()
+    return found
+
+
+LAYOUTS = {
+    "plain": Trial(LIVELY | {"model_parallel_size": 2}),
+    "pipeline": Trial(LIVELY | {"model_parallel_size": 2, "pipe_parallel_size": 2}),
+    "ZeRO-3": Trial(LIVELY | {"zero_optimization.stage": 3}, {"zero_optimization": {"stage": 3}}),
+}
+
+
+def test_every_layout_scores_as_a_model_alone() -> None:
+    gpt = GPT(small(**LIVELY), VOCABULARY, Make(1)).eval()
+    expected = one_by_one(gpt, ROWS)
+    assert len({score for score, _ in expected}) == len(ROWS)
+    first, second = (gpt(tokens, labels).item() for tokens, labels in Data().held_out("validation"))
+    loss = (27 * first + 32 * second) / 59
+    for ranks in run_ranks(on_a_rank, 4, LAYOUTS, timeout=240):
+        for name, (scores, perplexity) in ranks.items():
+            assert [best for _, best in scores] == [best for _, best in expected], name
+            assert [score for score, _ in scores] == pytest.approx([score for score, _ in expected], abs=1e-3), name
+            copies = 1 if name == "pipeline" else 2 if name == "plain" else 4  # each reads the same batches here
+            assert perplexity.tokens == 59 * copies
+            assert perplexity.figures()["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_windows_score_each_token_once_with_all_the_context_there_is() -> None:
+    assert windows([1, 2, 3], 9, 4) == [Row([9, 1, 2, 3], 3)]
+    assert windows([1, 2, 3, 4, 5], 9, 4) == [Row([9, 1, 2, 3, 4], 4), Row([1, 2, 3, 4, 5], 1)]
+    assert windows([], 9, 4) == []
+
+
+def test_figures_by_token_word_and_byte() -> None:
+    found = Perplexity(nats=10 * math.log(2), tokens=10, words=2, bytes=5).figures()
+    expected = {"loss": math.log(2), "perplexity": 2, "word_perplexity": 32, "byte_perplexity": 4, "bits_per_byte": 2}
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert "bits_per_byte" not in Perplexity(1.0, 1, 0, 0).figures()
+
+
+class Engine:
+    """A GPT as DeepSpeed's engine would hold it."""
+
+    device = CPU
+
+    def __init__(self) -> None:
+        self.module = GPT(small(**LIVELY), VOCABULARY, Make(1234))
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.module(*arguments)
+
+    def eval(self) -> None:
+        self.module.eval()
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def model() -> Model:
+    built = SimpleNamespace(deepspeed=Engine())
+    return Model(Scorer(built, Mesh(), 2), one_process())  # type: ignore[arg-type]
+
+
+def test_a_continuation_ends_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "STRIDE", 4)
+    ids, _ = by_hand([0, 1, 2], 40)
+    text = Letters().detokenize(ids[: ids.index(EOD)])
+    assert len(text) > 2 * harness.STRIDE
+    asked = model()
+    assert asked.generate(["abc"], [], {"maximum_tokens": 40}) == [text]
+    stop = text[5:7]
+    assert asked.generate(["abc"], [stop], {"maximum_tokens": 40}) == [text[: text.index(stop)]]
+    long = "abcdefghijklmnopqrst"  # loses its beginning, so that there is room for what follows
+    assert asked.generate([long], [], {"maximum_tokens": 4}) == asked.generate([long[-12:]], [], {"maximum_tokens": 4})
+
+
+def led() -> tuple[Any, Any]:
+    """Rank 0 asks, the others follow."""
+    asked = model()
+    if dist.get_rank():
+        asked.follow()
+        return None, None
+    found = asked.ask("score", ROWS), asked.ask("generate", ["abc", "x"], ["q"], {"maximum_tokens": 3})
+    asked.ask("end")
+    return found
+
+
+def test_all_ranks_answer_what_rank_0_asks() -> None:
+    (scores, texts), _ = run_ranks(led, 2)
+    assert scores == pytest.approx(one_by_one(model().scorer.built.deepspeed.module, ROWS), abs=1e-3)
+    assert texts == model().generate(["abc", "x"], ["q"], {"maximum_tokens": 3})
+
+
+def trained_and_evaluated(folder: str) -> None:
+    """Trained in a pipeline of one stage, where tied weights stand twice, evaluated with tensor parallelism."""
+    with patch.object(setup, "stop"):
+        for script, layout in ((run.train, "pipe_parallel_size=1"), (evaluate.run, "model_parallel_size=2")):
+            config = resolve([f"{folder}/run.yml"], [layout], gpus=2)
+            script(parse_rank_arguments(script_arguments(config)))
+
+
+def test_the_loss_is_the_one_that_training_reports(tmp_path: Path) -> None:
+    values = TINY | {"data_path": str(tokens(tmp_path)), "save": str(tmp_path / "run"), "train_iters": 2,
+                     "eval_results_prefix": str(tmp_path / "mine"), "eval_iters": 3}  # fmt: skip
+    (tmp_path / "run.yml").write_text(json.dumps(values))
+    run_ranks(trained_and_evaluated, 2, str(tmp_path), timeout=240)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    reported = next(row["loss"] for row in rows if row["event"] == "evaluation" and row["split"] == "validation")
+    [results] = tmp_path.glob("mine_eval_results_*.json")
+    found = json.loads(results.read_text())
+    assert found["checkpoint"].endswith("global_step2")
+    assert found["validation"]["loss"] == pytest.approx(reported, rel=1e-5)
+    assert found["validation"]["tokens"] == 3 * 4 * 32
+
+
+def test_nothing_to_evaluate_on() -> None:
+    with pytest.raises(Problems, match="there is nothing to evaluate on: neither validation data nor eval_tasks"):
+        evaluate.for_evaluation(small(save="x"))
+
+
+def test_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*(name for name in sys.modules if name.startswith("lm_eval.")), "lm_eval", "lm_eval.evaluator"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(Problems) as caught:
+        harness.require()
+    assert "eval_tasks needs the Python package lm_eval, which cannot be imported" in str(caught.value)
+    assert "pip install -c constraints.txt lm_eval" in str(caught.value)
+
+
+TASKS: dict[str, dict[str, Any]] = {
+    "choose": {
+        "output_type": "multiple_choice", "doc_to_text": "{{question}}", "doc_to_choice": ["{{good}}", "{{bad}}"],
+        "doc_to_target": 0, "target_delimiter": "", "metric_list": [{"metric": "acc"}],
+    },
+    "continue": {
+        "output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "{{good}}",
+        "generation_kwargs": {"until": ["0"], "max_gen_toks": 4}, "metric_list": [{"metric": "exact_match"}],
+    },
+    "read": {
+        "output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{question}}",
+        "metric_list": [{"metric": "bits_per_byte"}],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+class TestHarness:
+    @pytest.fixture
+    def files(self, tmp_path: Path, alone: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The tasks; their right answer is what the model says."""
+        pytest.importorskip("lm_eval", reason="lm_eval is not installed")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+        questions = ["abc", "xy", "hellofyou"]
+        said = model().generate(questions, ["0"], {"maximum_tokens": 4})
+        data = tmp_path / "data.json"
+        rows = [{"question": q, "good": a, "bad": "zzzz"} for q, a in zip(questions, said, strict=True)]
+        data.write_text("\n".join(map(json.dumps, rows)))
+        common = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}}, "test_split": "test"}
+        for name, task in TASKS.items():
+            (tmp_path / f"{name}.yaml").write_text(json.dumps({"task": f"mine_{name}", **common, **task}))
+        return [str(tmp_path / f"{name}.yaml") for name in TASKS]
+
+    def test_local_tasks(self, files: list[str]) -> None:
+        found = evaluate.on_tasks(files, model(), seed=1, main=True)["results"]
+        assert found["mine_choose"]["acc,none"] == 1
+        assert found["mine_continue"]["exact_match,none"] == 1
+        texts = ["abc", "xy", "hellofyou"]
+        rows = [row for text in texts for row in windows(Letters().tokenize(text), Letters.eod, SEQ)]
+        nats = -sum(score for score, _ in one_by_one(Engine().module.eval(), rows))
+        bits = nats / math.log(2) / sum(map(len, texts))
+        assert found["mine_read"]["bits_per_byte,none"] == pytest.approx(bits, rel=1e-4)
+
+    def test_unknown_tasks(self, files: list[str]) -> None:
+        with pytest.raises(Problems) as caught:
+            evaluate.on_tasks([*files, "helaswag", "absent.yaml"], model(), seed=1, main=True)
+        assert "eval_tasks: the harness knows no task helaswag\n  = did you mean hellaswag?" in str(caught.value)
+        assert "eval_tasks: there is no file absent.yaml" in str(caught.value)
