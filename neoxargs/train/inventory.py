@@ -81,7 +81,8 @@ def _weights(module: Any, states: str) -> dict[str, Any]:
         return {name: [states, name, *_shape(weight)] for name, weight in named(module).items()}
     for path, layer, number in stage(module):
         file = Path(module.ckpt_layer_path("", number)).name
-        found |= {in_gpt(path, name): [file, name, *_shape(weight)] for name, weight in layer.named_parameters()}
+        here = {in_gpt(path, name): [file, name, *_shape(weight)] for name, weight in layer.named_parameters()}
+        found = here | found  # a layer that is used again has the one file of where it stands first
     return found
 
 
