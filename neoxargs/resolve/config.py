@@ -74,6 +74,8 @@ class Config(Groups):
         self.warnings = list(warnings)
         self.dialect = dialect
         self.broken = broken
+        self.auto: frozenset[str] = frozenset()
+        """What was written as `auto`, for those who explain."""
         for group in REGISTRY.groups:
             members = {p.attribute: self.values[p.name].value for p in group.parameters.values() if p.name in values}
             setattr(self, group.key(), group(**members))

@@ -58,6 +58,7 @@ def complete(
         raise Unresolved(work.problems, work.known(), work.broken)
     config = Config(work.values, draft.sections, work.problems, draft.dialect)
     config.warnings += undecided(config)
+    config.auto = draft.auto
     return config
 
 

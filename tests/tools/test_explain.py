@@ -62,6 +62,14 @@ def test_one_setting_under_two_names_is_a_default_where_neither_is_written() -> 
     assert told["from"] == [{"name": "zero_optimization.stage", "value": 1, "why": "--set zero_optimization.stage=1"}]
 
 
+def test_auto_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "my.yml"
+    text = Path(QUICKSTART).read_text(encoding="utf-8").replace("lr: 1.0e-3", "lr: auto")
+    path.write_text(f"{text}zero_optimization: {{stage: 1, reduce_bucket_size: auto}}\n")
+    assert because("zero_optimization.reduce_bucket_size", str(path)).endswith("; auto is hidden_size squared")
+    assert because("optimizer.params.lr", str(path)).endswith("; `auto` is written, which leaves it to that")
+
+
 def test_where_a_value_goes_is_spelt_as_there() -> None:
     def sent(key: str, *overrides: str) -> list[str]:
         told: list[str] = json.loads(explain(key, [QUICKSTART], overrides, None, 4, as_json=True))["sent here"]
@@ -84,7 +92,7 @@ def test_where_a_value_goes_is_spelt_as_there() -> None:
         ("geglu", 'today         true is activation: "geglu"'),
         ("betas", "gives         adam_beta1, adam_beta2, optimizer.params.betas"),
         ("optimizer.params.lr", "auto          Hugging Face's --learning_rate, 5e-05 unless given"),
-        ("zero_optimization.reduce_bucket_size", "auto          resolved when the run is known: hidden_size squared"),
+        ("zero_optimization.reduce_bucket_size", "resolved when the run is known: hidden_size squared"),
     ],
 )
 def test_without_files(key: str, told: str) -> None:

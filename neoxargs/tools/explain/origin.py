@@ -52,11 +52,13 @@ def origin(name: str, config: Config, above: tuple[str, ...] = ()) -> Origin:
 def because(name: str, config: Config) -> str:
     """Where the value was written, the rule that derived it, or whose default it is."""
     source = config.source(name)
+    is_left = name in config.auto and "auto" not in source.text  # a rule about `auto` says so itself
+    left_to = "; `auto` is written, which leaves it to that" if is_left else ""
     if source.kind == "default" or is_default(name, config):
-        return _whose_default(name, config) or "default"
+        return (_whose_default(name, config) or "default") + left_to
     if source.kind != "derived":
         return str(source)
-    return f"derived: {summary.batch(config) if name in BATCH else source.text}"
+    return f"derived: {summary.batch(config) if name in BATCH else source.text}{left_to}"
 
 
 def is_default(name: str, config: Config) -> bool:
