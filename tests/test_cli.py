@@ -152,6 +152,13 @@ def test_missing_files_are_problems_here_and_warnings_for_another_machine(capsys
     assert "warning: data_path: there is no tokens.idx" in capsys.readouterr().err
 
 
+def test_an_evaluation_needs_the_data_that_it_names(capsys, nothing_starts):
+    Path("eval.py").touch()
+    Path("tokens.idx").unlink()
+    assert main(["eval.py", *BOTH]) == 1
+    assert "error: data_path: there is no tokens.idx" in capsys.readouterr().err
+
+
 def test_a_part_of_a_configuration_can_be_checked_for_another_machine(capsys):
     assert main(["check", "configs/small.yml"]) == 1
     assert "error: there is nothing to train on" in capsys.readouterr().err
