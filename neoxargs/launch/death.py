@@ -30,6 +30,8 @@ from neoxargs.resolve.config import Config
 PACKAGE = str(Path(__file__).resolve().parents[2])
 #: Lines of the log that are shown.
 TAIL = 15
+#: Bytes that are kept for a note.
+ROOM = 4096
 #: Bytes; a disk with less has no room for any file of a checkpoint.
 FULL = 1 << 16
 #: How gloo and nccl word that another rank is gone; whatever happened there is told there.
@@ -93,14 +95,29 @@ def _note(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.json"
 
 
-def _confession(folder: Path, rank: int) -> Path:
-    return folder / f".rank-{rank}.error"
+def _room(folder: Path, rank: int) -> tuple[Path, Path]:
+    """Where the end is written before it is a note, and what the rank itself leaves word of."""
+    return folder / f".rank-{rank}.end", folder / f".rank-{rank}.error"
 
 
-def forget(folder: Path, rank: int) -> None:
-    """What an earlier attempt under the same name left."""
-    for path in (log(folder, rank), _note(folder, rank), _confession(folder, rank)):
+def prepare(folder: Path, rank: int) -> None:
+    """Remove what an earlier attempt of the same name left, and keep room for a note on a disk that is full by then."""
+    for path in (log(folder, rank), _note(folder, rank)):
         path.unlink(missing_ok=True)
+    for path in _room(folder, rank):
+        path.write_text(" " * ROOM)
+
+
+def clean(folder: Path, rank: int) -> None:
+    """Give up the room."""
+    for path in _room(folder, rank):
+        path.unlink(missing_ok=True)
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    """In place, into the blocks that the file has."""
+    with contextlib.suppress(OSError), path.open("r+" if path.exists() else "w") as file:
+        file.write(json.dumps(values))
 
 
 def any_noted(folder: Path) -> bool:
@@ -114,13 +131,12 @@ def confess(error: BaseException) -> None:
     """Leave word of a Python exception for the note that is written when this process has ended."""
     if mine is None:
         return
-    first = str(error).strip().partition("\n")[0]
+    first = str(error).strip().partition("\n")[0][: ROOM // 4]
     what = error.problems[0].what if isinstance(error, Problems) else f"{type(error).__name__}: {first}"
     if _is_full(saves_to):
         what = f"the disk of {saves_to} is full; what was saved before is whole; {what}"
     left = {"why": what + _place(error), "nature": nature(error), "worded": isinstance(error, Problems)}
-    with contextlib.suppress(OSError):
-        _confession(*mine).write_text(json.dumps(left))
+    _write(_room(*mine)[1], left)
 
 
 def _is_full(folder: str | None) -> bool:
@@ -162,14 +178,14 @@ def note(folder: Path, rank: int, code: int, evidence: Evidence) -> None:
     left: dict[str, Any] = {"why": _why(code, tail(folder, rank), evidence), "nature": OWN}
     with contextlib.suppress(OSError, ValueError):
         if code > 0:
-            left |= json.loads(_confession(folder, rank).read_text())
+            left |= json.loads(_room(folder, rank)[1].read_text())
     if left["nature"] == OWN and code < 0:
         left["nature"] = ASKED if evidence.asked else WAITED if _timed_out(tail(folder, rank)) else OWN
     death = Death(rank, socket.gethostname(), time.time(), code, **left)
-    part = _note(folder, rank).with_suffix(".part")
-    with contextlib.suppress(OSError):  # a disk that is full has no room for this either
-        part.write_text(json.dumps(asdict(death)))
-        part.rename(_note(folder, rank))
+    end, _ = _room(folder, rank)
+    _write(end, asdict(death))
+    with contextlib.suppress(OSError):
+        end.rename(_note(folder, rank))
 
 
 def memory_kills() -> int:

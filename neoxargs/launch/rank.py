@@ -45,7 +45,7 @@ def watched(run: Callable[[], int], folder: Path, save: str | None = None) -> in
         return run()
     folder.mkdir(parents=True, exist_ok=True)
     rank, outputs, kills = int(os.environ.get("RANK", 0)), [_Output(1), _Output(2)], death.memory_kills()
-    death.forget(folder, rank)
+    death.prepare(folder, rank)
     sys.stdout.flush()
     sys.stderr.flush()
     watcher, pid = os.getpid(), os.fork()
@@ -58,6 +58,7 @@ def watched(run: Callable[[], int], folder: Path, save: str | None = None) -> in
         code, peak = watch.until_the_end()
     if code:
         death.note(folder, rank, code, death.Evidence(peak, death.memory_kills() - kills, watch.asked))
+    death.clean(folder, rank)
     if code < 0:
         _die_of(-code)
     return code

@@ -98,6 +98,23 @@ def test_the_end_of_a_rank_that_ends_well_is_not_noted_and_its_log_stays(tmp_pat
     assert (tmp_path / "rank-3.log").read_text() == "begun\ndone\n"
 
 
+def test_a_disk_that_is_full_has_room_for_the_note(tmp_path):
+    """The last blocks are taken while the rank runs."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("no small file system can be mounted here")
+    try:
+        write = "open(death.saves_to + '/{}', 'wb', buffering=0).write(bytes({}))\n"
+        does = f"death.saves_to = {str(disk)!r}\n" + write.format("filler", 65536) + write.format("more", 1)
+        assert ended(disk / "logs", does) == 1
+        code, said = death.report(disk / "logs")
+        assert code == 1
+        assert f"failed first: the disk of {disk} is full; what was saved before is whole; OSError: " in said[0]
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
 def test_output_reaches_the_console_as_before_and_the_log_too(tmp_path):
     does = "print('out'); print('err', file=sys.stderr); os.write(1, b'native\\n')"
     with running(tmp_path, does, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
