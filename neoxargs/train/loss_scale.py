@@ -36,19 +36,31 @@ class LossScale:
 
 
 class Hysteresis:
-    """Lets so many overflows pass before the scale is halved; counts as DeepSpeed's scaler of ZeRO does."""
+    """Lets so many overflows pass before the scale is halved; counts as DeepSpeed's scaler of ZeRO does.
+
+    What is left of them is kept under that one's name beside the scale, and saved with it.
+    """
 
     def __init__(self, optimizer: Any, overflows: int, consecutive: bool) -> None:
         self.state, self.update = optimizer.loss_scale_config, optimizer._update_scale
-        self.overflows = self.left = overflows
+        self.saved, self.restore = optimizer.state_dict, optimizer.load_state_dict
+        self.overflows = self.state.cur_hysteresis = overflows
         self.consecutive = consecutive
         if self.state.dynamic_loss_scale:
             optimizer._update_scale = self
+            optimizer.state_dict, optimizer.load_state_dict = self.state_dict, self.load_state_dict
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.saved(), "cur_hysteresis": self.state.cur_hysteresis}
+
+    def load_state_dict(self, state: dict[str, Any], *options: Any, **more: Any) -> None:
+        self.restore(state, *options, **more)
+        self.state.cur_hysteresis = state.get("cur_hysteresis", self.overflows)
 
     def __call__(self, overflow: bool) -> None:
         before = self.state.cur_scale
-        if overflow and self.left > 1:
-            self.left -= 1
+        if overflow and self.state.cur_hysteresis > 1:
+            self.state.cur_hysteresis -= 1
             self.state.last_overflow_iter = self.state.cur_iter
             self.state.cur_iter += 1
             return
@@ -56,7 +68,7 @@ class Hysteresis:
             raise OverflowError(f"the gradient overflows fp16 at the smallest loss scale ({before:g})")
         self.update(overflow)
         if not overflow and (self.consecutive or self.state.cur_scale > before):
-            self.left = self.overflows
+            self.state.cur_hysteresis = self.overflows
 
 
 def _scale_in_pipeline(engine: Any, scale: LossScale) -> None:
