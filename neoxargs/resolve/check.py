@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from neoxargs.problems import near
 from neoxargs.resolve.foreign import CHOICES
+from neoxargs.resolve.looks import LONG
 from neoxargs.resolve.nodes import Mapping, Node, Scalar, Sequence, node_of, read_plain, shown
 
 _NOTHING = type(None)
@@ -199,8 +200,12 @@ def _slip(node: Node) -> str:
     if "#" in text and not node.quoted:
         return "a space must stand before the `#` of a comment"
     if text.strip(_QUOTES) != text:
-        return f"write {text.strip(_QUOTES)}, in plain quotes or none"
-    return f"write {text.rstrip(',;')}, without the `{text[-1]}`" if text.endswith((",", ";")) else ""
+        return f"write {_cut(text.strip(_QUOTES))}, in plain quotes or none"
+    return f"write {_cut(text.rstrip(',;'))}, without the `{text[-1]}`" if text.endswith((",", ";")) else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) < LONG else f"{text[:20]} …"
 
 
 def _text(node: Node, wanted: Any) -> str:

@@ -27,6 +27,10 @@ _LOOKS: tuple[tuple[str, str, str], ...] = (
 )
 
 
+#: What is longer than this is not written out again.
+LONG = 80
+
+
 def looked_at(line: Place) -> Problem | None:
     """What a line is that should be `key: value`, where it looks like something known."""
     line = whole(line)
@@ -34,5 +38,6 @@ def looked_at(line: Place) -> Problem | None:
     for look, what, hint in _LOOKS:
         if match := re.match(look, content):
             said = match.groupdict()
-            return Problem(what, line, hint or f"write `{said['key']}: {said['value'].rstrip(',;')}`")
+            value = said.get("value", "").rstrip(",;")
+            return Problem(what, line, hint or f"write `{said['key']}: {value if len(value) < LONG else '…'}`")
     return None

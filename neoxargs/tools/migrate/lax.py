@@ -144,7 +144,7 @@ class _Reader:
         if sign == ",":
             self.at += 1
         elif sign and sign != closing and sign not in "\"'":
-            hint = _PLAIN if sign in "*+-/" else ""
+            hint = _PLAIN if sign in "*+-/%=<>" else ""
             self.stop(f"a `,` or the closing `{closing}` is missing before this", self.at, hint)
         elif sign and sign != closing:
             what = "a `,` is missing before this; it is read as if it were there"
