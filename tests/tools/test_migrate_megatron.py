@@ -69,6 +69,7 @@ def words(text: str) -> list[list[str]]:
         ("case", []),
         ("if", []),
         ("fi; esac; a", [["a"]]),
+        ("A=(" * 5000, []),
         ("case x in a", []),
         ("if then else fi a", [["a"]]),
         ("a 'open", [["a", "open"]]),

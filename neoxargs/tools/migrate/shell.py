@@ -58,6 +58,7 @@ class Shell:
         self.name, self.text, self.at = text.name, text.text.replace("\r\n", "\n"), 0
         self.lines = self.text.split("\n")
         self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        self.in_array = False
         self.asked: set[str] = set()
         """Variables that the text needs and does not set."""
         self.variables: dict[str, list[Chars]] = {name: [[(c, 0) for c in value]] for name, value in given.items()}
@@ -220,14 +221,16 @@ class Shell:
         return self.variables.get(name, [])
 
     def is_array(self, found: list[Chars]) -> bool:
-        if not found[-1] or found[-1][-1][0] != "=":  # at once, for a word may consist of brackets
+        if self.in_array or not found[-1] or found[-1][-1][0] != "=":  # at once, for a word may consist of brackets
             return False
         return bool(re.fullmatch(r"\w+\+?=", "".join(character for character, _ in found[-1])))
 
     def array(self) -> list[Chars]:
         """`( ... )` behind `NAME=`: a marker, then its words."""
         begin, self.at = self.at, self.at + 1
+        self.in_array = True  # none can stand in another
         words = self.words_of_array()
+        self.in_array = False
         self.at += 1
         return [[("(", begin)], *words]
 
