@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,37 +63,68 @@ def test_what_bills_the_job_and_what_srun_is_told(emitted):
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
 
 
-@pytest.mark.timeout(300)
-def test_a_submitted_script_trains(tmp_path, tmp_path_factory):
+#: A script of one's own, which says who it is; that train.py trains under srun is shown in test_two_hosts.py.
+SCRIPT = """
+import json, os, pathlib, sys
+from neoxargs.launch import death
+from neoxargs.launch.encode import parse_rank_arguments
+from neoxargs.launch.rank import watched
+from neoxargs.train import mpi
+arguments = parse_rank_arguments(sys.argv[1:])
+mpi.join(arguments.config)
+
+def run():
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
+    pathlib.Path(f"rank{os.environ['RANK']}.json").write_text(json.dumps([os.environ[name] for name in names]))
+    return int(os.path.exists("fail") and os.environ["RANK"] == "1")
+
+sys.exit(watched(run, death.folder(arguments.config, arguments.attempt)))
+"""
+
+
+@pytest.fixture
+def own_script(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def ranks(folder: Path) -> list[list[str]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
+
+
+@pytest.mark.timeout(200)
+def test_a_submitted_script_starts_the_ranks_and_tells_which_failed(own_script, tmp_path_factory):
     """On a real Slurm of one node; each task finds out by itself which rank it is."""
     cluster.need("sbatch")
     with cluster.slurm(tmp_path_factory.mktemp("slurm")) as environ:
-        cluster.written(tmp_path, num_nodes=1, num_gpus=2, model_parallel_size=2, launcher="srun", master_addr=None)
-        words = [sys.executable, str(cluster.ROOT / "deepy.py"), "train.py", "run.yml", "--emit", "sbatch"]
-        made = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
-        script = made.stdout.replace("srun ", "srun --overcommit ")
-        (tmp_path / "job").write_text(script)
-        done = subprocess.run(["sbatch", "--wait", "--overcommit", "job"], cwd=tmp_path, env=environ, text=True,
-                              capture_output=True, timeout=200)  # fmt: skip
-    said = "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
-    assert done.returncode == 0, done.stderr + said
-    assert "2 = tensor 2 x pipeline 1 x data 1" in said
-    assert [path.name for path in sorted(tmp_path.glob("out/logs/*/*"))] == ["rank-0.log", "rank-1.log"]
-    assert not cluster.left(tmp_path)
+        cluster.written(own_script, num_nodes=1, num_gpus=2, launcher="srun", master_addr=None, master_port=1234)
+        words = [sys.executable, str(cluster.ROOT / "deepy.py"), "own.py", "run.yml", "--emit", "sbatch"]
+        made = subprocess.run(words, cwd=own_script, env=environ, capture_output=True, text=True, check=True)
+        (own_script / "job").write_text(made.stdout.replace("srun ", "srun --overcommit "))
+
+        def submitted() -> tuple[int, str]:
+            sbatch = ["sbatch", "--wait", "--overcommit", "--output=said", "job"]
+            done = subprocess.run(sbatch, cwd=own_script, env=environ, capture_output=True, text=True, timeout=90)
+            return done.returncode, (own_script / "said").read_text()
+
+        code, said = submitted()
+        assert code == 0, said
+        assert said.count("2 = tensor 1 x pipeline 1 x data 2") == 1
+        assert ranks(own_script) == [["0", "2", "0", "1234"], ["1", "2", "1", "1234"]]
+        (own_script / "fail").touch()
+        code, said = submitted()
+    assert code == 1, said
+    assert f"rank 1 on {os.uname().nodename} failed first: exit code 1" in said
 
 
-@pytest.mark.timeout(300)
-def test_ranks_that_torchrun_has_started(tmp_path):
-    cluster.written(tmp_path, model_parallel_size=2)
-    words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        f"--master-port={cluster.free_port()}",
-    ]
-    words += [str(cluster.ROOT / "deepy.py"), "train.py", "run.yml"]
-    done = subprocess.run(words, cwd=tmp_path, env=cluster.plain(), capture_output=True, text=True, timeout=200)
+@pytest.mark.timeout(120)
+def test_ranks_that_torchrun_has_started(own_script):
+    cluster.written(own_script, master_port=None)
+    port = cluster.free_port()
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
+    words += [str(cluster.ROOT / "deepy.py"), "own.py", "run.yml"]
+    done = subprocess.run(words, cwd=own_script, env=cluster.plain(), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("2 = tensor 2 x pipeline 1 x data 1") == 1
-    assert len(list(tmp_path.glob("out/logs/*/rank-*.log"))) == 2
+    assert done.stdout.count("2 = tensor 1 x pipeline 1 x data 2") == 1
+    assert ranks(own_script) == [["0", "2", "0", str(port)], ["1", "2", "1", str(port)]]
+    assert len(list(own_script.glob("out/logs/*/rank-*.log"))) == 2
