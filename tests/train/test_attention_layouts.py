@@ -48,6 +48,7 @@ def losses() -> dict[str, Losses]:
         }
         if world == 2:
             trials |= {f"{kind}, ZeRO-3": zero(3, kind) for kind in FOUR}
+            trials["plain, stages of equal size"] = Trial(TWO_STAGES | {"pipe_partition_method": "parameters"})
             trials["rpe, ZeRO-3, recomputed"] = zero(3, "rpe", **RECOMPUTE)
             trials["rpe, ZeRO-2, recomputed by DeepSpeed"] = zero(
                 2, "rpe", **RECOMPUTE, deepspeed_activation_checkpointing=True
