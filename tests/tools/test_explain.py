@@ -149,6 +149,8 @@ def test_the_whole_of_published_configurations_resolves_to_the_same(reference: P
         resolves_to_the_same(config, gpus)
         count += 1
     assert count > 50
+    old = CORPUS / "neox_2021_02"
+    resolves_to_the_same(resolve([old / "ds_pretrain_gpt2.yml", old / "local_setup.yml"], gpus=8), 8)
 
 
 def test_the_batch_is_an_equation_in_numbers() -> None:

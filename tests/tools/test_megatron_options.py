@@ -92,15 +92,19 @@ def test_what_is_read(flags: str, expected: dict[str, Any]) -> None:
 # -- there and back --------------------------------------------------------------------------------------------------
 
 #: One run under two names: a kernel that chooses itself here, a width and its rounding, a norm without a bias,
-#: SGD without momentum, betas that are the optimizer's own.
+#: SGD without momentum, betas that are the optimizer's own, an earlier name of gradient_clipping.
 ALIKE = {"scaled_masked_softmax_fusion", "scaled_upper_triang_masked_softmax_fusion", "intermediate_size",
          "mlp_multiple_of", "expansion_factor", "use_bias_in_norms", "attention_config",
-         "optimizer.params.momentum", "optimizer.params.betas", "adam_beta1", "adam_beta2"}  # fmt: skip
+         "optimizer.params.momentum", "optimizer.params.betas", "adam_beta1", "adam_beta2",
+         "optimizer.params.max_grad_norm"}  # fmt: skip
 SAME = [
     parameter.name
     for parameter in REGISTRY.parameters.values()
     if parameter.effect in ("model", "optimizer", "schedule") and not parameter.becomes and parameter.name not in ALIKE
-]
+] + [
+    "gradient_clipping", "precision", "zero_optimization.stage", "train_batch_size", "gradient_accumulation_steps",
+    "train_micro_batch_size_per_gpu", "model_parallel_size", "sequence_parallel", "checkpoint_activations", "seed",
+]  # fmt: skip
 
 
 def comes_back(before: Config, gpus: int) -> None:
@@ -130,6 +134,8 @@ def _published(reference: Path) -> Iterator[Config]:
             yield resolve(files, given, gpus=case["num_gpus"] or 8)
         except Problems:  # refused for a reason that test_corpus.py holds
             continue
+    old = CORPUS.parent / "neox_2021_02"
+    yield resolve([old / "ds_pretrain_gpt2.yml", old / "local_setup.yml"], gpus=8)
 
 
 def test_published_configurations_come_back(published: list[Config]) -> None:
