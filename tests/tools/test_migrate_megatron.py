@@ -265,6 +265,12 @@ def test_what_a_script_leaves_open_is_told_once_and_the_rest_is_kept() -> None:
     ]  # fmt: skip
 
 
+def test_another_file_that_the_script_writes_is_not_read() -> None:
+    text = "cat <<EOT > hosts.py\nhosts = {broken\n{\nEOT\npython p.py --num-layers 3 --deepspeed-config ds.json"
+    (problem,) = converted(Text("run.sh", text)).problems
+    assert problem.what == "--deepspeed-config ds.json has no counterpart"
+
+
 def test_an_open_condition_is_told() -> None:
     text = "if [ -f x ]; then N=3; else N=4; fi\npython p.py --num-layers $N"
     (problem,) = converted(Text("run.sh", text)).problems

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neoxargs.registry import ABSENT, REGISTRY, Parameter
+from neoxargs.registry import ABSENT, Parameter
 from neoxargs.resolve.config import Config
 from neoxargs.tools.explain.origin import because
 from neoxargs.tools.migrate.new_file import Setting, yaml_text
@@ -23,11 +23,9 @@ def whole(config: Config) -> str:
         "The resolved configuration, by deepy explain --all; it resolves to the same.",
         f"{left} parameters that are not here have their defaults (docs/parameters.md).",
     ]
-    settings["dialect"] = Setting(config.dialect.name, behind=config.dialect.reason) if config.dialect else DIALECT
+    assert config.dialect is not None  # only a rank's configuration has none
+    settings["dialect"] = Setting(config.dialect.name, behind=config.dialect.reason)
     return yaml_text(settings, head, empty)
-
-
-DIALECT = Setting("neox-2026")
 
 
 def facts(config: Config) -> dict[str, Any]:
@@ -39,7 +37,7 @@ def facts(config: Config) -> dict[str, Any]:
 def _is_told(parameter: Parameter, value: Any, config: Config) -> bool:
     if value is ABSENT or parameter.becomes or parameter.name in LOOKED_UP:
         return False
-    return config.written(parameter.name) or value != REGISTRY.parameters[parameter.name].default
+    return config.written(parameter.name) or value != parameter.default
 
 
 #: Of this machine and this moment.

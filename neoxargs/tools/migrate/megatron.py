@@ -122,7 +122,7 @@ class Reading:
             self.settings[name] = Setting(True, behind="Megatron-LM's default")
         for option in self.options.values():
             self.option(option)
-        for text in self.documents.values():
+        if "deepspeed-config" in self.options and (text := self.documents.get(self.options["deepspeed-config"].text)):
             self.document(text)
         for name, value in DEFAULTS.items():
             self.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))

@@ -77,7 +77,7 @@ class _Reader(Shell):
     def command_words(self) -> list[Chars]:
         """One command; where its streams go is kept aside."""
         words: list[Chars] = []
-        self.target, self.pending_here = None, len(self.pending)
+        self.target = None
         while True:
             words += self.words(ENDS)
             if self.text[self.at : self.at + 1] not in ("<", ">"):
