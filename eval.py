@@ -2,7 +2,7 @@
 
 import sys
 
-from neoxargs.train.evaluate import main
+from neoxargs.train import evaluation
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(evaluation(sys.argv[1:]))

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 
 
 def main(argv: Sequence[str]) -> int:
     """Train as one rank; returns its exit code."""
-
-    def train() -> int:
-        from neoxargs.train.run import main
-
-        return main(argv)
-
-    return _watched(train, argv)
+    return _watched("neoxargs.train.run", argv)
 
 
 def sample(argv: Sequence[str]) -> int:
     """Generate as one rank; returns its exit code."""
-
-    def generate() -> int:
-        from neoxargs.train.generate import main
-
-        return main(argv)
-
-    return _watched(generate, argv)
+    return _watched("neoxargs.train.generate", argv)
 
 
-def _watched(run: Callable[[], int], argv: Sequence[str]) -> int:
+def evaluation(argv: Sequence[str]) -> int:
+    """Evaluate as one rank; returns its exit code."""
+    return _watched("neoxargs.train.evaluate", argv)
+
+
+def _watched(program: str, argv: Sequence[str]) -> int:
     """With a log of its own, where the start of the run has a name; torch is not imported before."""
     from neoxargs.launch import death
     from neoxargs.launch.encode import parse_rank_arguments
     from neoxargs.launch.rank import watched
     from neoxargs.problems import Problems
     from neoxargs.train import mpi
+
+    def run() -> int:
+        code: int = import_module(program).main(argv)
+        return code
 
     try:
         arguments = parse_rank_arguments(argv)
