@@ -5,7 +5,8 @@ badly is repeated with `--only NUMBER`.
 
 Run of 21 November 2026, 200,000 inputs of seed 1 with 2 workers: 66,010 mutations with a known place, each pointed at;
 no input took more than 0.33 s of CPU; 5 tracebacks and 24 new files that were no YAML, of two kinds: an anchor set
-twice, and line breaks or control characters that came into comments of a new file. Both are mended and tested.
+twice, and line breaks or control characters that came into comments of a new file. Both are mended and tested, and
+60,000 inputs of seed 2 after that had no bad answer (19,706 known places, 0.20 s at most).
 """
 
 from __future__ import annotations
