@@ -90,7 +90,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_fills_up_while_saving(tmp_path, small_disk):
     """The run ends and says so, although its notes lie on that disk too; what was saved before is whole."""
     save = small_disk / "ckpt"
-    changes = {"save": str(save), "run_dir": None, "checkpoint_factor": 1, "keep_last_n_checkpoints": 1}
+    changes = {
+        "save": str(save),
+        "run_dir": None,
+        "checkpoint_factor": 1,
+        "keep_last_n_checkpoints": 1,
+        "train_iters": 999,
+    }
     with cluster.started(tmp_path, cluster.plain(), **LONG | changes) as run:
         cluster.until((save / checkpoint_folder.LATEST).exists, "a checkpoint", 150)
         cluster.fill(small_disk)
