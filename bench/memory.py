@@ -4,9 +4,9 @@
 
 Counted are all tensors that rank 0 has at the same time at most, from before the model is built until after the
 second step: those of torch's CPU allocator, or of the GPU where there is one. On a CPU offloading frees nothing.
-Stages of ZeRO 0 to 3 took 61.6, 52.3, 46.7 and 40.5 MiB on two ranks and 61.6, 37.3, 33.8 and 26.6 on four. As it is
-by default, stage 3 saves less than stage 2 in a model of fewer weights than `stage3_max_reuse_distance`: from the second
-step on it keeps every fetched weight until the backward pass (61 MiB on two ranks here, 41 before the second forward).
+Stages of ZeRO 0 to 3 took 61.6, 52.3, 46.7 and 40.5 MiB on two ranks and 61.6, 37.3, 33.8 and 26.6 on four. Left at
+its default, `stage3_max_reuse_distance` lets stage 3 take more than stage 2 in a model with fewer weights than that:
+from the second step on each fetched weight is kept until the backward pass (two ranks: 41 MiB before it, 61 then).
 """
 
 from __future__ import annotations
