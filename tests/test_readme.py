@@ -32,7 +32,7 @@ def test_every_command_runs(tmp_path: Path) -> None:
     here = ["--set", f"save={tmp_path}/quickstart", "--set", "train_iters=10", "--set", "tensorboard_dir=null"]
     here += ["--set", f"sample_output_file={tmp_path}/samples.txt"]
     for command in deepy_commands():
-        launches = re.search(r"deepy\.py (train|generate)\.py", command)
+        launches = re.search(r"deepy\.py (train\.py|generate\.py|eval\.py|export)", command)
         done = run(command, tmp_path, *(here if launches and "train_iters" not in command else []))
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert (tmp_path / "quickstart" / "loss.png").stat().st_size > 1000

@@ -135,7 +135,7 @@ def test_a_forgotten_name_is_not_taken_for_another() -> None:
 
 
 def test_an_anchor_that_is_set_twice() -> None:
-    with pytest.raises(Problems, match="my.yml:9:7: error: this marks a value by a name that another has already"):
+    with pytest.raises(Problems, match=r"my\.yml:9:7: error: this marks a value by a name that another has already"):
         migrated("fp16: &a {enabled: true}\nbf16: &a {enabled: false}\n")
 
 
