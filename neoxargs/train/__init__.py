@@ -29,16 +29,27 @@ def _watched(program: str, argv: Sequence[str]) -> int:
     from neoxargs.problems import Problems
     from neoxargs.train import mpi
 
-    def run() -> int:
-        code: int = import_module(program).main(argv)
-        return code
-
     try:
         arguments = parse_rank_arguments(argv)
         mpi.join(arguments.config)
     except Problems:
-        return run()  # which words them
+        return _run(program, argv)  # which words them
     if not arguments.attempt:
-        return run()
+        return _run(program, argv)
     config = arguments.config
-    return watched(run, death.folder(config, arguments.attempt), config.checkpoint.save)
+    return watched(lambda: _run(program, argv), death.folder(config, arguments.attempt), config.checkpoint.save)
+
+
+def _run(program: str, argv: Sequence[str]) -> int:
+    """0 when all went as it should, 1 when it could not go on."""
+    from neoxargs.launch.encode import parse_rank_arguments
+    from neoxargs.train import mpi, report
+
+    try:
+        arguments = parse_rank_arguments(argv)
+        mpi.join(arguments.config)
+        import_module(program).run(arguments)
+    except Exception as error:
+        report.failure(error)
+        return 1
+    return 0

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from neoxargs.launch.encode import RankArguments, parse_rank_arguments
+from neoxargs.launch.encode import RankArguments
 from neoxargs.launch.files import SOURCES
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config, Source, Value
-from neoxargs.train import harness, mesh, mpi, report, setup
+from neoxargs.train import harness, mesh, setup
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader
 from neoxargs.train.generate import for_generation, load_model, make_generator, without_training
@@ -30,23 +30,12 @@ from neoxargs.train.scores import Scored, Scorer
 from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
 
 
-def main(argv: Sequence[str]) -> int:
-    """Evaluate as one rank; 0 when all was measured and written, 1 when it could not be."""
-    try:
-        run(parse_rank_arguments(argv))
-    except Exception as error:
-        report.failure(error)
-        return 1
-    return 0
-
-
 def run(arguments: RankArguments) -> None:
     """What a rank's command line asks for; raises Problems."""
     config = for_evaluation(arguments.config)
     tasks = config.generation.eval_tasks or []
     if tasks:
         harness.require()
-    mpi.join(config)
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     here = mesh.mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)

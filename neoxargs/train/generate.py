@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch.distributed as dist
 
-from neoxargs.launch.encode import RankArguments, parse_rank_arguments
+from neoxargs.launch.encode import RankArguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve.config import Config, Source, Value
-from neoxargs.train import checkpoint_folder, engine, mesh, mpi, report, setup
+from neoxargs.train import checkpoint_folder, engine, mesh, setup
 from neoxargs.train.checkpoint import Checkpoints
 from neoxargs.train.generator import Generator, Sample, Stages, Whole
 from neoxargs.train.mesh import Mesh
@@ -28,20 +28,9 @@ from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
 ROWS = 16
 
 
-def main(argv: Sequence[str]) -> int:
-    """Generate as one rank; 0 when all was written, 1 when it could not be."""
-    try:
-        run(parse_rank_arguments(argv))
-    except Exception as error:
-        report.failure(error)
-        return 1
-    return 0
-
-
 def run(arguments: RankArguments) -> None:
     """What a rank's command line asks for; raises Problems."""
     config = for_generation(arguments.config)
-    mpi.join(config)
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     here = mesh.mesh(config.parallel)
     generator = load_generator(config, without_training(arguments.deepspeed), here, process)

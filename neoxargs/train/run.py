@@ -1,18 +1,17 @@
-"""One rank of a training run, from its command line to its exit code."""
+"""One rank of a training run, from its configuration to its last step."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from neoxargs.launch import arithmetic
-from neoxargs.launch.encode import RankArguments, parse_rank_arguments
+from neoxargs.launch.encode import RankArguments
 from neoxargs.launch.split import train_values
 from neoxargs.launch.summary import described
 from neoxargs.resolve.config import Config
-from neoxargs.train import checkpoint, coordinates, engine, mesh, mpi, ops, report, setup
+from neoxargs.train import checkpoint, coordinates, engine, mesh, ops, setup
 from neoxargs.train.data.build import summary_of
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader
@@ -31,20 +30,9 @@ from neoxargs.train.track.tensorboard import TensorBoard
 STOP = "stop"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Train; 0 when the run ended as it should, 1 when it could not go on."""
-    try:
-        train(parse_rank_arguments(argv))
-    except Exception as error:
-        report.failure(error)
-        return 1
-    return 0
-
-
-def train(arguments: RankArguments) -> None:
+def run(arguments: RankArguments) -> None:
     """The run that a rank's command line describes; raises Problems."""
     config = arguments.config
-    mpi.join(config)
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     ops.ready_for_nvme(config)
     if config.mup.save_base_shapes or config.mup.coord_check:

@@ -168,7 +168,7 @@ def test_all_ranks_answer_what_rank_0_asks() -> None:
 def trained_and_evaluated(folder: str) -> None:
     """Trained in a pipeline of one stage, where tied weights stand twice, evaluated with tensor parallelism."""
     with patch.object(setup, "stop"):
-        for script, layout in ((run.train, "pipe_parallel_size=1"), (evaluate.run, "model_parallel_size=2")):
+        for script, layout in ((run.run, "pipe_parallel_size=1"), (evaluate.run, "model_parallel_size=2")):
             config = resolve([f"{folder}/run.yml"], [layout], gpus=2)
             script(parse_rank_arguments(script_arguments(config)))
 

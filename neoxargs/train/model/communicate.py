@@ -83,11 +83,15 @@ class _Multiply(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         of_x = gradient @ weight
         sent = dist.all_reduce(of_x, group=ctx.group, async_op=True)
-        gradient = gradient.flatten(0, -2)
-        of_weight = gradient.t() @ x.flatten(0, -2)
-        of_bias = gradient.sum(0) if ctx.biased else None
+        of_weight, of_bias = _of_parameters(gradient, x, ctx.biased)
         sent.wait()
         return of_x, of_weight, of_bias, None
+
+
+def _of_parameters(gradient: Tensor, x: Tensor, biased: bool) -> tuple[Tensor, Tensor | None]:
+    """The gradients of a product's weight and bias; computed while the one of `x` travels."""
+    gradient = gradient.flatten(0, -2)
+    return gradient.t() @ x.flatten(0, -2), gradient.sum(0) if biased else None
 
 
 class _GatherAndMultiply(torch.autograd.Function):
@@ -102,9 +106,7 @@ class _GatherAndMultiply(torch.autograd.Function):
         shard, weight = ctx.saved_tensors
         of_x, sent = _scattered(gradient @ weight, ctx.axis)
         x = _gathered(shard, ctx.axis)
-        gradient = gradient.flatten(0, -2)
-        of_weight = gradient.t() @ x.flatten(0, -2)
-        of_bias = gradient.sum(0) if ctx.biased else None
+        of_weight, of_bias = _of_parameters(gradient, x, ctx.biased)
         sent.wait()
         return of_x, of_weight, of_bias, None
 
