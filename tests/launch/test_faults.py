@@ -42,20 +42,21 @@ def saving(folder: Path) -> bool:
     return begun and (folder / "out" / checkpoint_folder.LATEST).exists()
 
 
-#: Phase -> the rank that is killed in it, how it is recognised from outside, and what makes it last.
-PHASES: dict[str, tuple[int, Callable[[Path], bool], dict[str, Any]]] = {
-    "start": (1, lambda folder: any((folder / "out").glob("logs/*/rank-1.log")), {}),
-    "first step": (0, has("start"), {}),
-    "step": (1, has("step", 3), {}),
-    "save": (0, saving, {"checkpoint_factor": 1}),
-    "eval": (1, has("step"), {"eval_interval": 1, "eval_iters": 100_000}),
+#: Phase -> how it is recognised from outside, and what makes it last.
+PHASES: dict[str, tuple[Callable[[Path], bool], dict[str, Any]]] = {
+    "start": (lambda folder: len(list((folder / "out").glob("logs/*/rank-*.log"))) == 2, {}),
+    "first step": (has("start"), {}),
+    "step": (has("step", 3), {}),
+    "save": (saving, {"checkpoint_factor": 1}),
+    "eval": (has("step"), {"eval_interval": 1, "eval_iters": 100_000}),
 }
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_rank_that_is_killed(tmp_path, phase):
-    (rank, reached, changes), often = PHASES[phase], 0.002 if phase == "save" else 0.05
+def test_a_rank_that_is_killed(tmp_path, phase, rank):
+    (reached, changes), often = PHASES[phase], 0.002 if phase == "save" else 0.05
     save = str(tmp_path / "out") if phase == "save" else None
     with cluster.started(tmp_path, cluster.plain(), save=save, **LONG | changes) as run:
         cluster.until(lambda: reached(tmp_path) and len(cluster.ranks(tmp_path, rank)) == 2, phase, 150, often)
