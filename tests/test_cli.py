@@ -296,8 +296,10 @@ def test_text_is_tokenised_before_the_ranks_start(capsys):
 def test_no_script_no_start(capsys):
     assert main(["my_scirpt.py", *BOTH]) == 1
     assert "error: there is no script my_scirpt.py\n  = did you mean my_script.py?\n" in capsys.readouterr().err
-    assert main(["trian.py", *BOTH]) == 1
-    assert "did you mean train.py?" in capsys.readouterr().err
+    for _ in range(2):
+        assert main(["trian.py", *BOTH]) == 1
+        assert "did you mean train.py?" in capsys.readouterr().err
+        Path("train.py").touch()  # one of the same name here
     assert main(["unlike.py", *BOTH]) == 1
     assert "  = here: my_script.py\n" in capsys.readouterr().err
 

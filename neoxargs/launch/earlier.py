@@ -1,4 +1,4 @@
-"""Checkpoints that are there before a run starts: one that it would write over, one that it cannot begin with."""
+"""Checkpoints before a start: one that a run would write over, one that it cannot begin with, one to read only."""
 
 from __future__ import annotations
 
@@ -33,6 +33,21 @@ def absent(config: Config) -> Iterator[Problem]:
     if newest(Path(load)) is None:
         hint = "leave load out to start from scratch, or make it the same as save to continue when there is one"
         yield Problem(f"load ({load}): there is no checkpoint in it", config.place("load"), hint)
+
+
+def unreadable(config: Config) -> Iterator[Problem]:
+    """No checkpoint for generate.py and eval.py, which read from `load`, or else from where the run has saved."""
+    options, iteration = config.checkpoint, config.training.iteration
+    name = "load" if options.load else "save"
+    folder = options.load or options.save
+    if not folder:
+        yield Problem("there is no checkpoint to read", hint="write load: FOLDER")
+    elif newest(Path(folder)) is None:
+        hint = "load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
+        yield Problem(f"{name} ({folder}): there is no checkpoint in it", config.place(name), hint)
+    elif iteration is not None and not (wanted := Path(folder, f"{PREFIX}{iteration}")).is_dir():
+        hint = f"the newest one is of iteration {newest(Path(folder))}"
+        yield Problem(f"iteration ({iteration}): there is no {wanted}", config.place("iteration"), hint)
 
 
 def _same(one: str, other: str) -> bool:

@@ -1,4 +1,4 @@
-"""What our train.py needs from this machine before a run may start: files, checkpoints, a compiler, a device."""
+"""What our scripts need from this machine before a run may start: files, checkpoints, a compiler, a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neoxargs.launch.devices import Device
 from neoxargs.launch.earlier import absent, overwritten
 from neoxargs.launch.files import missing_files, unnamed_files
 from neoxargs.launch.settle import Settled
-from neoxargs.problems import Problem
+from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
 
 CPU = Path("/proc/cpuinfo")
@@ -41,6 +41,19 @@ def files(settled: Settled) -> list[Problem]:
 def all_needs(settled: Settled) -> list[Problem]:
     """The same, what a start would destroy, and whether there is room for what it would write."""
     return [*files(settled), *overwritten(settled.config), *room.problems(settled.config)]
+
+
+def harness(config: Config) -> Iterator[Problem]:
+    """What eval.py's tasks need; not imported here, because that takes seconds."""
+    from importlib.util import find_spec
+
+    if config.generation.eval_tasks and find_spec("lm_eval") is None:
+        yield no_harness("No module named 'lm_eval'", config.place("eval_tasks"))
+
+
+def no_harness(why: str, where: Place | None = None) -> Problem:
+    what = f"eval_tasks needs the Python package lm_eval, which cannot be imported: {why}"
+    return Problem(what, where, "pip install -c constraints.txt lm_eval")
 
 
 def _precision(settled: Settled) -> Iterator[Problem]:

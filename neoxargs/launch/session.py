@@ -17,6 +17,7 @@ from neoxargs.launch import death, environment, inside, needs, sbatch
 from neoxargs.launch.check_hosts import report, unready
 from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port, with_package
 from neoxargs.launch.devices import device
+from neoxargs.launch.earlier import unreadable
 from neoxargs.launch.encode import script_arguments
 from neoxargs.launch.files import certain_files, missing_files
 from neoxargs.launch.inexpressible import untold
@@ -131,7 +132,7 @@ def found_script(script: str) -> str:
         if path.is_file():
             return str(path)
     here = sorted(path.name for path in Path().glob("*.py"))
-    hint = did_you_mean(script, [*here, *SCRIPTS]) or f"here: {', '.join(here) or 'no .py file'}"
+    hint = did_you_mean(script, dict.fromkeys([*here, *SCRIPTS])) or f"here: {', '.join(here) or 'no .py file'}"
     raise Problems([Problem(f"there is no script {script}", hint=hint)])
 
 
@@ -166,16 +167,20 @@ def _announce(script: str, settled: Settled) -> None:
 
 
 def _refuse_what_cannot_run(script: str, settled: Settled) -> None:
-    """Of our own trainer all needs are known; another script may do without the files that are named."""
-    needed, problems = _needs(script, settled), _unsupported(script, settled.config)
-    problems += needed if Path(script).name in (TRAINER, EVALUATOR) else map(_as_warning, needed)
+    problems = [*_needs(script, settled), *_unsupported(script, settled.config)]
     if any(problem.severity == "error" for problem in problems):
         raise Problems([*problems, *settled.warnings])
     _warn(problems)
 
 
 def _needs(script: str, settled: Settled) -> list[Problem]:
-    return needs.all_needs(settled) if Path(script).name == TRAINER else missing_files(settled.config)
+    """Of our own scripts all needs are known; sampling, and another script, may do without the data that is named."""
+    name, config = Path(script).name, settled.config
+    if name == TRAINER:
+        return needs.all_needs(settled)
+    if name == EVALUATOR:
+        return [*missing_files(config), *unreadable(config), *needs.harness(config)]
+    return [*map(_as_warning, missing_files(config)), *(unreadable(config) if name == GENERATOR else ())]
 
 
 def _unsupported(script: str, config: Config) -> list[Problem]:

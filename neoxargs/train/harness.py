@@ -15,6 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from neoxargs.launch.needs import no_harness
 from neoxargs.problems import Problem, Problems, did_you_mean
 from neoxargs.registry.generation import Generation
 from neoxargs.train.generate import ROWS
@@ -113,8 +114,7 @@ def _harness(module: str) -> Any:
     try:
         return importlib.import_module(f"lm_eval.{module}")
     except ImportError as error:
-        what = f"eval_tasks needs the Python package lm_eval, which cannot be imported: {error}"
-        raise Problems([Problem(what, hint="pip install -c constraints.txt lm_eval")]) from error
+        raise Problems([no_harness(str(error))]) from error
 
 
 def _loaded(tasks: Sequence[str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """An earlier run's checkpoints are noticed before a run starts."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,51 @@ def test_nothing_to_continue_from_is_told_before_the_start(capsys, started, word
     assert "--set: error: load (nowhere): there is no checkpoint in it" in capsys.readouterr().err
     assert not started
     assert main([*words, "--set", "load=out"]) == 0
+
+
+@pytest.mark.parametrize("script", ["generate.py", "eval.py"])
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("load=nowhere", "--set: error: load (nowhere): there is no checkpoint in it"),
+        ("load=null", "a.yml:10:1: error: save (out): there is no checkpoint in it"),
+        ("save=null", "error: there is no checkpoint to read\n  = write load: FOLDER"),
+    ],
+)
+def test_a_script_that_only_reads_needs_a_checkpoint(capsys, started, script, more, told):
+    Path(script).touch()
+    Path("nowhere").mkdir()
+    assert main([script, "a.yml", "--set", more]) == 1
+    assert told in capsys.readouterr().err
+    assert not started
+    assert main([script, "a.yml", "--set", more, "--dry-run"]) == 0
+    assert told.replace("error:", "warning:") in capsys.readouterr().err
+    Path("there/global_step20").mkdir(parents=True)
+    assert main([script, "a.yml", "--set", "load=there"]) == 0
+    assert len(started) == 1
+
+
+def test_and_the_iteration_that_is_named(capsys, started):
+    Path("generate.py").touch()
+    Path("out/global_step20").mkdir(parents=True)
+    assert main(["generate.py", "a.yml", "--iteration", "10"]) == 1
+    shown = capsys.readouterr().err
+    assert "iteration (10): there is no out/global_step10" in shown
+    assert "  = the newest one is of iteration 20" in shown
+    assert not started
+    assert main(["generate.py", "a.yml", "--iteration", "20"]) == 0
+
+
+def test_tasks_need_the_harness(capsys, started, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    Path("eval.py").touch()
+    Path("out/global_step20").mkdir(parents=True)
+    assert main(["eval.py", "a.yml"]) == 0
+    assert main(["eval.py", "a.yml", "--eval_tasks", "piqa"]) == 1
+    shown = capsys.readouterr().err
+    assert "error: eval_tasks needs the Python package lm_eval, which cannot be imported: No module named" in shown
+    assert "  = pip install -c constraints.txt lm_eval" in shown
+    assert len(started) == 1
 
 
 def test_fp16_on_a_cpu_that_lacks_it(capsys, started, tmp_path, monkeypatch):
