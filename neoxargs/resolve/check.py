@@ -183,7 +183,8 @@ def _with_unit(text: str) -> str:
     number = read_plain(text[:-1].strip())
     if not text or text[-1].lower() not in _UNITS or isinstance(number, bool) or not isinstance(number, int | float):
         return ""
-    return f"write {number * _UNITS[text[-1].lower()]:.12g}"
+    binary = f"{number * 1024} or " if text[-1] in "kK" and isinstance(number, int) else ""  # `seq_length: 2k`
+    return f"write {binary}{number * _UNITS[text[-1].lower()]:.12g}"
 
 
 #: Those of word processors.

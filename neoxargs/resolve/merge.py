@@ -5,11 +5,12 @@ Files may not say the same thing twice; a `--set` overrides files and nothing el
 
 from __future__ import annotations
 
+from collections.abc import Mapping as AnyMapping
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, get_args
 
-from neoxargs.problems import SET, Place, Problem, Problems
+from neoxargs.problems import SET, Place, Problem, Problems, listed, near
 from neoxargs.registry import REGISTRY, Group, Parameter, normal
 from neoxargs.registry.history import NEWEST
 from neoxargs.resolve.check import Mismatch, conform
@@ -61,7 +62,7 @@ def draft(texts: Sequence[Text], overrides: Sequence[str] = ()) -> Draft:
     for argument in overrides:
         sets.argument(argument)
     values = {name: value for name, value in files.values.items() if name not in sets.auto} | sets.values
-    problems = files.problems + sets.problems
+    problems = files.told(values) + sets.told(values)
     dialect = named(values["dialect"]) if "dialect" in values else inferred({**files.spelled, **sets.spelled})
     if isinstance(dialect, Problem):
         problems.append(dialect)
@@ -83,7 +84,7 @@ def draft_of(tree: Mapping) -> Draft:
     layer = _Layer("file")
     layer.mapping(tree)
     return Draft(
-        layer.values, frozenset(layer.sections), layer.problems, Dialect(NEWEST, "it is no file of GPT-NeoX"),
+        layer.values, frozenset(layer.sections), layer.told(layer.values), Dialect(NEWEST, "it is no file of GPT-NeoX"),
         frozenset(layer.auto), frozenset(layer.broken), True, layer.sections,
     )  # fmt: skip
 
@@ -102,6 +103,23 @@ class _Layer:
     spelled: dict[str, Place] = field(default_factory=dict)
     readable: bool = True
     strangers: int = 0
+    meant: dict[int, str] = field(default_factory=dict)
+    """Number of a problem -> the one parameter that its key was probably meant for."""
+    unfit: dict[int, str] = field(default_factory=dict)
+    """Number of a problem -> the parameter whose value does not fit it."""
+
+    def told(self, values: AnyMapping[str, Value]) -> list[Problem]:
+        """The problems, with what only the whole of the files can tell: what was meant may stand there as well."""
+        problems = list(self.problems)
+        for number, name in self.meant.items():
+            if first := self.first.get(name):
+                hint = f"did you mean {name}? it is already written: take one of the two out"
+                problems[number] = replace(problems[number], hint=hint, also=(first,))
+        for number, name in self.unfit.items():
+            if other := _of_another_type(name, values):
+                what, hint = other
+                problems[number] = Problem(what, self.first[name], hint)
+        return problems
 
     def text(self, text: Text) -> None:
         node, problems = compose(text)
@@ -166,6 +184,8 @@ class _Layer:
         self.unknown(problem, *meant)
 
     def unknown(self, problem: Problem, *meant: str) -> None:
+        if len(meant) == 1 and self.kind == "file":
+            self.meant[len(self.problems)] = meant[0]
         self.problems.append(problem)
         self.broken.update(meant)
 
@@ -177,7 +197,8 @@ class _Layer:
         if isinstance(entry.value, Mapping):
             self.mapping(entry.value, name + ".")
         elif not (isinstance(entry.value, Scalar) and entry.value.value is None):
-            self.unknown(_not_a_section(name, entry), name)
+            self.problems.append(_not_a_section(name, entry))
+            self.broken.add(name)
 
     def leaf(self, parameter: Parameter, entry: Entry) -> None:
         name, node = parameter.name, entry.value
@@ -194,9 +215,23 @@ class _Layer:
             there = bad.node.place
             where = entry.place if not there.text or there.text.isspace() else there
             hint = said_elsewhere(name, node.plain()) if isinstance(node, Scalar) else ""
-            self.unknown(Problem(bad.sentence(name), where, hint or bad.hint), name)
+            self.unfit[len(self.problems)] = name
+            self.problems.append(Problem(bad.sentence(name), where, hint or bad.hint))
+            self.broken.add(name)
             return
         self.values[name] = Value(value, Source(self.kind, _span(entry)))
+
+
+def _of_another_type(name: str, values: AnyMapping[str, Value]) -> tuple[str, str] | None:
+    """What to say (and to write) of a setting that the written optimizer or scheduler does not have."""
+    section, parameter = name.partition(".")[0], REGISTRY.parameters[name]
+    kind = values.get(f"{section}.type") or values.get(f"{section}_type")
+    if not parameter.only_for or kind is None or kind.value.lower() in parameter.only_for:
+        return None
+    own = [p.attribute for p in parameter.group.parameters.values() if kind.value.lower() in p.only_for]
+    what = f"{name} is not a setting of {section}.type {kind.value}"
+    meant = near(parameter.attribute, own)
+    return what, f"did you mean {listed(meant)}?" if meant else f"{kind.value} has {listed(own, 'and')}"
 
 
 def _malformed(argument: str, where: Place) -> Problem:

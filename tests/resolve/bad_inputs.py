@@ -259,6 +259,9 @@ TOGETHER = [
     line("ZeRO 2 with a pipeline", "pipe_parallel_size: 2\nzero_optimization: {stage: 2}\n"),
     line("two sources of data", "data_path: a\ntext_path: b\n"),
     line("a split of nothing", "split: 0,1,1\n"),
+    line("a similar key beside the right one", "num-layer: 4\n"),
+    line("a setting of another optimizer", "optimizer: {type: Adam, params: {beta: [0.9, 0.95]}}\n"),
+    line("two learning rates", "lr: 0.001\noptimizer: {type: Adam, params: {lr: 0.1}}\n"),
     line("weights for other paths", "train_data_paths: [a, b]\ntrain_data_weights: [1]\n"),
     two("many things at once", "sed: 1\nnorm: batchnorm\n", "seed: x\nmodel_parallel_size: 3\nfp16: {enable: true}\n"),
 ]

@@ -191,3 +191,37 @@ def test_a_section_shows_what_is_in_the_files() -> None:
     assert values["optimizer.params.betas"] == [0.9, 0.95]
     assert "optimizer.params here" not in explain("optimizer.params", [], [], None, None, as_json=False)
     assert "nothing but defaults" in explain("amp", [QUICKSTART], [], None, 4, as_json=False)
+
+
+def test_a_word_in_names_is_answered_by_those_names() -> None:
+    lines = explain("bucket", [], [], None, None, as_json=False).splitlines()
+    assert lines[0] == "no parameter is called bucket; about it:"
+    assert lines[1].split()[:4] == ["zero_optimization.reduce_bucket_size", "Gradients", "averaged", "in"]
+    assert all("bucket" in line.split()[0] for line in lines[1:])
+    many = explain("zero", [], [], None, None, as_json=False).splitlines()
+    assert len(many) == 1 + 15 + 1 and many[1].split() == ["zero_optimization", "a", "section"]
+    found = json.loads(explain("zero", [], [], None, None, as_json=True))["found"]
+    assert many[-1] == f"  and {len(found) - 15} more: docs/parameters.md"
+
+
+def test_a_word_that_only_descriptions_have_finds_them() -> None:
+    assert "  char_level_ppl " in explain("perplexity", [], [], None, None, as_json=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "files", "what", "hint"),
+    [
+        (QUICKSTART, [], f"explain wants a parameter first, and {QUICKSTART} is a file",
+         "write `explain KEY FILE`, or `explain --all FILE` for every one"),
+        ("my.json", ["seed"], "explain wants a parameter first, and my.json is a file",
+         "write `explain KEY FILE`, or `explain --all FILE` for every one"),
+        ("zzzz", [], "zzzz is not a parameter",
+         "no parameter has it in its name or description; docs/parameters.md lists all"),
+        ("num_layer", [], "num_layer is not a parameter", "did you mean num_layers?"),
+    ],
+)  # fmt: skip
+def test_what_is_no_parameter_at_all(key: str, files: list[str], what: str, hint: str) -> None:
+    with pytest.raises(Problems) as raised:
+        explain(key, files, [], None, None, as_json=False)
+    (problem,) = raised.value.problems
+    assert (problem.what, problem.hint) == (what, hint)

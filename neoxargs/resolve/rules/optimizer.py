@@ -76,7 +76,8 @@ def optimizer_type(optimizer_type: str | None, optimizer__type: str | None) -> d
 @derives("lr", "optimizer.params.lr")
 def lr(lr: float | None, optimizer__params__lr: float | None) -> dict[str, float]:
     """lr and optimizer.params.lr are one setting; without either it is 0.001"""
-    rate = agreed({"lr": lr, "optimizer.params.lr": optimizer__params__lr})
+    both = {"lr": lr, "optimizer.params.lr": optimizer__params__lr}
+    rate = agreed(both, hint="keep one of them; GPT-NeoX used optimizer.params.lr: leave lr out to train as it did")
     rate = LR if rate is None else rate
     return {"lr": rate, "optimizer.params.lr": rate}
 

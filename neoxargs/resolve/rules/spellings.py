@@ -13,14 +13,14 @@ T = TypeVar("T")
 Default = Callable[[str], Any]
 
 
-def agreed(spellings: Mapping[str, T | None], alike: Callable[[T, T], bool] = eq) -> T | None:
-    """What the written ones (not None) say, or None if nobody wrote any; Contradiction if two differ."""
+def agreed(spellings: Mapping[str, T | None], alike: Callable[[T, T], bool] = eq, hint: str = "") -> T | None:
+    """What the written ones (not None) say, or None if nobody wrote any; Contradiction (hint) if two differ."""
     written = [(name, value) for name, value in spellings.items() if value is not None]
     for (one, value), (other, different) in pairwise(written):
         if not alike(value, different):
             raise Contradiction(
                 f"{one} ({shown(value)}) and {other} ({shown(different)}) are two values for one setting",
-                f"keep {one} or {other}",
+                hint or f"keep {one} or {other}",
             )
     return written[0][1] if written else None
 

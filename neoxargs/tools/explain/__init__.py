@@ -6,6 +6,7 @@ import json
 import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from neoxargs.launch.settle import Settled, settle
@@ -16,9 +17,9 @@ from neoxargs.resolve.check import expectation
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.declare import Rule
-from neoxargs.resolve.unknown import unknown
+from neoxargs.resolve.unknown import NOBODYS, unknown
 from neoxargs.tools.docs import default_words, destination_words, effect_words, years
-from neoxargs.tools.explain import whole
+from neoxargs.tools.explain import search, whole
 from neoxargs.tools.explain.origin import Origin, because, origin, sentences, shown
 from neoxargs.tools.explain.sent import sent
 from neoxargs.tools.migrate.auto import STANDS
@@ -36,6 +37,10 @@ EFFECTS = {
     "config": "only what is derived from it",
     "not built": "nothing: train.py refuses any value but the default",
 }
+#: Where a file stands in the place of the parameter.
+FIRST = "write `explain KEY FILE`, or `explain --all FILE` for every one"
+#: Where nothing has the word that was asked for.
+NOWHERE = "no parameter has it in its name or description; docs/parameters.md lists all"
 WIDTH = 96
 LABEL = 14
 
@@ -46,13 +51,15 @@ def explain(
     """The answer as text or JSON; raises Problems if there is no such key, or the files have problems."""
     name = normal(key)
     parameter = REGISTRY.find(name)
+    if parameter is None and search.is_file(key):
+        raise Problems([Problem(f"explain wants a parameter first, and {key} is a file", hint=FIRST)])
     settled = settle(files, overrides, directory, os.environ, gpus) if files else None
     config = settled.config if settled else None
     if parameter is None:
         if rule := next((rule for rule in (*DERIVATIONS, *CHECKS) if rule.function.__name__ == key), None):
             return _rule(rule, as_json)
         if name not in REGISTRY.sections:
-            raise Problems([_unknown(name, key)])
+            return _nearest(name, key, as_json)
         return _section(name, config, as_json)
     facts = dict(_facts(parameter, name, config))
     if not as_json:
@@ -80,8 +87,24 @@ def _warnings(settled: Settled | None) -> list[dict[str, Any]]:
     return [problem.facts() for problem in settled.warnings] if settled else []
 
 
-def _unknown(name: str, key: str) -> Problem:
+def _nearest(name: str, key: str, as_json: bool) -> str:
+    """What has the word in it, where no parameter is like it; raises Problems otherwise."""
     problem, _ = unknown(name, Place(SET, 1, 1, key, len(key)), key)
+    if problem.hint != NOBODYS:
+        raise Problems([_once(name, problem)])
+    found = {} if removed(name) else search.having(name)
+    if not found:
+        raise Problems([_once(name, replace(problem, hint=NOWHERE))])
+    if as_json:
+        return _json({"name": key, "found": found})
+    shown = list(found.items())[: search.MOST]
+    width = max(len(name) for name, _ in shown) + 2
+    lines = [f"  {name.ljust(width)}{textwrap.shorten(text, WIDTH - 30, placeholder=' …')}" for name, text in shown]
+    more = [f"  and {len(found) - len(shown)} more: docs/parameters.md"] if len(found) > len(shown) else []
+    return "\n".join([f"no parameter is called {key}; about it:", *lines, *more])
+
+
+def _once(name: str, problem: Problem) -> Problem:
     gone = removed(name)
     had = f"GPT-NeoX had it from {introduced(name) or SEED} to {gone}; " if gone else ""
     return Problem(problem.what, hint=f"{had}{problem.hint}")
