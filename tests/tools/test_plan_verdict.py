@@ -87,6 +87,40 @@ def test_without_a_device_there_is_no_verdict(middle: str, capsys: pytest.Captur
     assert told["fits"] is None and told["stages"][0]["peak"] > 0
 
 
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+
+
+QUICKSTART = str(Path(__file__).parents[2] / "configs" / "quickstart.yml")
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_a_named_gpu_takes_the_place_of_the_processor_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(Options([QUICKSTART], device="A100")) == 0
+    told = capsys.readouterr().out
+    assert "on host0's GPU 0-3" in told and "CPU" not in told
+
+
+@pytest.mark.usefixtures("without_gpu")
+@pytest.mark.parametrize("changes", [["precision=bfloat16"], ["pipe_parallel_size=32", "num_layers=32"]])
+def test_a_run_for_gpus_is_not_planned_on_a_processor(changes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(Options([QUICKSTART], [*changes, "model_parallel_size=8"])) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith("plan no verdict: ")
+    assert "no device is known: add --device A100-80GB" in told and "CPU" not in told
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_a_run_on_a_processor_is_held_against_the_memory_of_its_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(Options([QUICKSTART]))[0].known
+    assert report(Options([QUICKSTART], host_memory=4)) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith("plan fits: ") and "of 4.00 GiB" in told
+    assert report(Options([QUICKSTART], host_memory=1)) == 1
+    assert capsys.readouterr().out.startswith("plan       does not fit: a machine needs ")
+
+
 def test_a_speed_of_a_device_that_could_not_hold_the_run_is_told_as_that(
     middle: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from neoxargs.tools.plan import Options, planned
 from neoxargs.tools.plan.text import text
-from neoxargs.tools.plan.words import count, duration, share, size
+from neoxargs.tools.plan.words import count, duration, figures, share, size
 
 YAML = """\
 num_layers: 12
@@ -34,7 +34,11 @@ def test_sizes_counts_and_times() -> None:
     assert [duration(seconds) for seconds in (0.2, 46.2, 7200, 86400 * 80.2)] == [
         "200 ms", "46.2 s", "2 hours", "80.2 days",
     ]  # fmt: skip
-    assert (share(1, 2), share(1, 1000)) == ("50 %", "0.1 %")
+    assert (share(1, 2), share(1, 1000), share(1, 10**9)) == ("50 %", "0.1 %", "<0.01 %")
+    assert duration(86400 * 6214) == "6,210 days"
+    assert [figures(number) for number in (0.00073, 5.8512, 22.8e6, 4.44e14, 4e15)] == [
+        "0.00073", "5.85", "22,800,000", "444,000,000,000,000", "4e+15",
+    ]  # fmt: skip
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from neoxargs.launch.settle import Settled, settle
+from neoxargs.launch.summary import MOST_IN_ONE
 from neoxargs.problems import render
 from neoxargs.tools.plan.advice import Suggestion, suggestions
 from neoxargs.tools.plan.assumptions import GIB
@@ -87,25 +88,39 @@ def _settled(options: Options, changes: Sequence[str]) -> Settled:
     # what is given twice would be a mistake, and a changed layout or batch decides the rest of its equation anew
     kept = [given for given in options.overrides if given.partition("=")[0] not in changed]
     settled = settle(options.files, [*kept, *changes], options.directory, os.environ, options.gpus)
-    if options.gpus:
-        return replace(settled, resources=spread(settled.resources, options.per_host))
+    kind, resources = _device(options, settled).kind, settled.resources
+    if options.gpus or kind != resources.device:
+        return replace(settled, resources=spread(replace(resources, device=kind), options.per_host))
     return settled
 
 
 def _target(options: Options, settled: Settled) -> Target:
     device = _device(options, settled)
     memory = int(options.gpu_memory * GIB) if options.gpu_memory else None
-    host = int(options.host_memory * GIB) if options.host_memory else None
+    host = int(options.host_memory * GIB) if options.host_memory else _own_memory(options, device)
     return Target(device, host, not options.built_whole).with_memory(memory)
 
 
 def _device(options: Options, settled: Settled) -> Device:
-    """The one that is named; a machine without GPUs is planned as what it is, unless GPUs are pretended."""
+    """The one that is named; a machine without GPUs is planned as what it is, unless the run is meant for GPUs."""
     if options.device:
         return named(options.device)
-    if settled.resources.device == "cpu" and options.gpu_memory is None:
+    if settled.resources.device == "cpu" and options.gpu_memory is None and not _for_gpus(settled):
         return _processor(settled.resources.gpus)
     return unnamed()  # and no verdict without a memory to hold it against
+
+
+def _for_gpus(settled: Settled) -> bool:
+    """Nobody computes in 16 bits on a CPU, or starts more ranks on one machine than it could have GPUs or has cores."""
+    most = max(MOST_IN_ONE, os.cpu_count() or 1)
+    return settled.config.precision.precision != "fp32" or settled.resources.gpus > most
+
+
+def _own_memory(options: Options, device: Device) -> int | None:
+    """Bytes of this machine, where the run would be on its CPU."""
+    if options.device or device.kind != "cpu":
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _processor(ranks: int) -> Device:

@@ -6,6 +6,7 @@ Arithmetic is dense, without sparsity; fp32 is what torch computes by default, w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from neoxargs.problems import Problem, Problems, did_you_mean
 from neoxargs.tools.plan.assumptions import GIB
@@ -27,7 +28,7 @@ class Device:
     """Bytes per second to the other devices of the host, in one direction."""
     network: float
     """Bytes per second to other hosts, for one device, in one direction."""
-    kind: str = "cuda"
+    kind: Literal["cuda", "cpu"] = "cuda"
 
 
 def _gpu(name: str, gib: int, half: float, single: float, bandwidth: float, links: tuple[float, float]) -> Device:

@@ -71,7 +71,9 @@ class Plan:
 
     @property
     def host_need(self) -> int:
-        """Bytes on a host whose ranks are all of the stage that needs most."""
+        """Bytes on a host whose ranks are all of the stage that needs most; a CPU's memory is its host's."""
+        if self.target.device.kind == "cpu":
+            return self.slots * self.worst.peak
         return self.slots * max(account.host_peak for account in self.accounts)
 
     @property
@@ -86,6 +88,12 @@ class Plan:
     def host_fits(self) -> bool:
         """Only a host's memory that somebody has named can be too small."""
         return self.target.host_memory is None or self.host_need <= self.target.host_memory
+
+    @property
+    def known(self) -> bool:
+        """Is there a memory to hold the ranks against?"""
+        on_host = self.target.device.kind == "cpu" and self.target.host_memory is not None
+        return self.usable is not None or on_host
 
     @property
     def fits(self) -> bool:

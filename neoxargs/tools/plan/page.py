@@ -57,7 +57,7 @@ def _section(title: str, about: str, body: str) -> str:
 
 
 def _colour(plan: Plan) -> str:
-    return "unknown" if plan.usable is None else "fits" if plan.fits else "breaks"
+    return "breaks" if not plan.fits else "fits" if plan.known else "unknown"
 
 
 def _word(plan: Plan) -> str:
@@ -65,7 +65,7 @@ def _word(plan: Plan) -> str:
 
 
 def _sentence(plan: Plan) -> str:
-    return verdict(plan).removeprefix("fits: ").removeprefix("does not fit: ")
+    return verdict(plan).removeprefix("fits: ").removeprefix("does not fit: ").removeprefix("no verdict: ")
 
 
 def _cards(plan: Plan) -> str:

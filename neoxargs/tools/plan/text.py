@@ -12,7 +12,7 @@ from neoxargs.tools.plan.make import Plan
 from neoxargs.tools.plan.memory import PARTS, PHASES, Account
 from neoxargs.tools.plan.notes import notes
 from neoxargs.tools.plan.places import hosts_of_stages, named
-from neoxargs.tools.plan.words import count, duration, price, share, size, verdict
+from neoxargs.tools.plan.words import count, duration, figures, price, share, size, verdict
 
 LABEL = summary.LABEL
 BAR = 44
@@ -122,8 +122,12 @@ def _bars(plan: Plan) -> Iterator[str]:
 
 
 def _host(plan: Plan) -> Iterator[str]:
+    if plan.target.device.kind == "cpu":
+        yield f"{size(plan.host_need)} on a machine of {plan.slots} ranks, with all that a rank holds"
+        return
     account = max(plan.accounts, key=lambda account: account.host_peak)
-    what = ", ".join(f"{part} {size(number)}" for part, number in account.host.items() if number)
+    words = {"processes": "Python and torch"}
+    what = ", ".join(f"{words.get(part, part)} {size(number)}" for part, number in account.host.items() if number)
     yield f"{size(plan.host_need)} on a machine of {plan.slots} ranks; each: {what}"
 
 
@@ -131,11 +135,11 @@ def _speed(plan: Plan) -> Iterator[str]:
     estimate = plan.speed
     device, training = plan.target.device, plan.config.training
     yield (
-        f"about {estimate.tflops_per_device:.3g} TFLOP/s on each {device.name}, "
+        f"about {figures(estimate.tflops_per_device)} TFLOP/s on each {device.name}, "
         f"{estimate.tokens_per_second:,.0f} tokens/s, {duration(estimate.step)} a step"
     )
     yield f"{training.train_iters:,} steps in about {duration(estimate.total)}"
-    yield f"{estimate.flops_per_token:.3g} operations a token, forward and backward"
+    yield f"{figures(estimate.flops_per_token)} operations a token, forward and backward"
     terms = {
         "compute": estimate.compute, "pipeline bubble": estimate.bubble, "tensor messages": estimate.tensor,
         "pipeline messages": estimate.pipe, "data messages": estimate.data, "optimizer": estimate.optimizer,

@@ -20,16 +20,19 @@ def verdict(plan: Plan) -> str:
     """Does it fit, and by how much."""
     worst, usable, device = plan.worst, plan.usable, plan.target.device
     where = f"on stage {worst.stage.index} " if len(plan.accounts) > 1 else ""
+    if not plan.host_fits and plan.device_fits:
+        return f"does not fit: a machine needs {size(plan.host_need)} of memory and has {size(plan.host_memory)}"
+    peak = f"a rank needs {size(worst.peak)} at its peak, {where}{DOING[worst.fullest]}"
     if usable is None:
-        return f"a rank needs {size(worst.peak)} at its peak, {where}{DOING[worst.fullest]}{_beyond(plan)}"
+        if plan.known:
+            return f"fits: {peak}; {plan.slots} of them at most {size(plan.host_need)} of {size(plan.host_memory)}"
+        return f"no verdict: {peak}{_beyond(plan)}; no device is known: add --device {USUAL}"
     limit = f"{size(usable)} that may be used of the device's {size(device.memory or 0)}"
     if not plan.device_fits:
         breaks = plan.breaks or worst.fullest
         first = worst.total(breaks)
         later = f" and {size(worst.peak)} {DOING[worst.fullest]}" if worst.peak > first else ""
         return f"does not fit: {where}a rank needs {size(first)} {DOING[breaks]}{later}, more than the {limit}"
-    if not plan.host_fits:
-        return f"does not fit: a machine needs {size(plan.host_need)} of memory and has {size(plan.host_memory)}"
     return f"fits: {size(worst.peak)} at the peak, {where}{DOING[worst.fullest]}, of the {limit}"
 
 
@@ -69,11 +72,18 @@ def duration(seconds: float) -> str:
     """In the unit a person would use."""
     for unit, factor in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+            return f"{figures(seconds / factor)} {unit}"
+    return f"{figures(seconds)} s" if seconds >= 1 else f"{figures(seconds * 1000)} ms"
+
+
+def figures(number: float) -> str:
+    """Three significant digits, as `0.00073`, `46.2` or `6,210`: an exponent only where nobody counts zeros."""
+    if number == 0 or not 1e-4 <= number < 1e15:
+        return f"{number:.3g}"
+    return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def share(number: float, of: float) -> str:
     """In percent."""
     value = 100 * number / of
-    return f"{value:.0f} %" if value >= 1 else f"{value:.1g} %"
+    return f"{value:.0f} %" if value >= 1 else f"{value:.1g} %" if value >= 0.01 else "<0.01 %"
