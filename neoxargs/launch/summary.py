@@ -85,13 +85,13 @@ def batch(config: Config, sources: bool = True) -> str:
     """The batch equation in numbers; sources: with where each of them was written."""
     sizes, config_source = config.batch, config.source
     terms = {
-        "train_batch_size": ("{}{} samples", sizes.train_batch_size),
-        "train_micro_batch_size_per_gpu": (" = micro batch {}{}", sizes.train_micro_batch_size_per_gpu),
-        "gradient_accumulation_steps": (" x accumulation {}{}", sizes.gradient_accumulation_steps),
+        "train_batch_size": ("{:,}{} samples", sizes.train_batch_size),
+        "train_micro_batch_size_per_gpu": (" = micro batch {:,}{}", sizes.train_micro_batch_size_per_gpu),
+        "gradient_accumulation_steps": (" x accumulation {:,}{}", sizes.gradient_accumulation_steps),
     }
     written = {name: f" ({_origin(config_source(name))})" if sources and config.written(name) else "" for name in terms}
     shown = "".join(template.format(number, written[name]) for name, (template, number) in terms.items())
-    return f"{shown} x data {Layout.of(config).data}"
+    return f"{shown} x data {Layout.of(config).data:,}"
 
 
 def dialect(config: Config) -> str:
@@ -283,7 +283,7 @@ def _run(config: Config) -> Iterator[str]:
     tokens = training.train_iters * config.batch.train_batch_size * config.shape.seq_length
     yield f"{_count(training.train_iters, 'step')}, {tokens:,} tokens; results in {config.logging.run_dir}"
     yield f"evaluation every {_count(training.eval_interval, 'step')}" if training.eval_iters else "no evaluation"
-    every = f"every {checkpoint.checkpoint_factor} steps and " if checkpoint.checkpoint_factor else ""
+    every = f"every {checkpoint.checkpoint_factor:,} steps and " if checkpoint.checkpoint_factor else ""
     yield f"checkpoints {every}at the end in {checkpoint.save}" if checkpoint.save else "no checkpoints: save is empty"
     if checkpoint.load:
         yield f"continues from {checkpoint.load} if there is a checkpoint"
