@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import shlex
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -79,7 +80,7 @@ def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         yield from _mismatched(config, name, prefix)
         return
     what = f"{name}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
-    yield Problem(what, config.source(name).where, _token_file_hint(prefix, absent))
+    yield Problem(what, config.source(name).where, _token_file_hint(config, prefix, absent))
 
 
 def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
@@ -107,7 +108,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         yield Problem(what, config.source(name).where, "half a copy, or the files of two data sets")
 
 
-def _token_file_hint(prefix: str, absent: list[str]) -> str:
+def _token_file_hint(config: Config, prefix: str, absent: list[str]) -> str:
     stem = prefix.removesuffix(".bin").removesuffix(".idx")
     candidates = [stem, prefix + TAIL, prefix.removesuffix(TAIL), *_near(prefix)]
     for candidate in dict.fromkeys(candidates):
@@ -115,7 +116,11 @@ def _token_file_hint(prefix: str, absent: list[str]) -> str:
             return f"write {candidate}"
     if len(absent) == 1:
         return "the two files belong together; copy the other one too"
-    return f"make it: python deepy.py data TEXT --output-prefix {prefix}"
+    tokenizer = config.tokenizer
+    named = {"vocab-file": tokenizer.vocab_file, "merge-file": tokenizer.merge_file}
+    flags = [f" --{flag} {shlex.quote(value)}" for flag, value in named.items() if value]
+    made = f"make it: python deepy.py data TEXT --output-prefix {prefix}"
+    return f"{made} --tokenizer-type {tokenizer.tokenizer_type}{''.join(flags)}"
 
 
 def _near(prefix: str) -> Iterable[str]:

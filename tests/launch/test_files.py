@@ -12,6 +12,7 @@ from neoxargs.resolve.config import Config, Source, Value
 from neoxargs.train.data import indexed
 
 HERE = Place("my.yml", 3, 1)
+MAKE = "make it: python deepy.py data TEXT --output-prefix {}"
 
 
 def config(**values: object) -> Config:
@@ -35,13 +36,20 @@ def data(tmp_path: Path) -> str:
         ("a_text", "a_text.bin and no {}a_text.idx", "write {}a_text_document"),
         ("a_text_document.bin", "a_text_document.bin.bin and no {}a_text_document.bin.idx", "write {}a_text_document"),
         ("b", "b.idx", "the two files belong together; copy the other one too"),
-        ("c", "c.bin and no {}c.idx", "make it: python deepy.py data TEXT --output-prefix {}c"),
+        ("c", "c.bin and no {}c.idx", f"{MAKE}c --tokenizer-type ByteLevelTokenizer"),
     ],
 )
 def test_token_files(data, name, problem, hint):
     found = missing_files(config(data_path=data + name))
     expected = [(f"data_path: there is no {data}{problem.format(data)}", hint.format(data), HERE)] if problem else []
     assert [(p.what, p.hint, p.where) for p in found] == expected
+
+
+def test_token_files_are_made_with_the_tokenizer_of_the_configuration(data):
+    made = {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": __file__, "merge_file": __file__}
+    (found,) = missing_files(config(data_path=data + "c", **made))
+    flags = f"--tokenizer-type GPT2BPETokenizer --vocab-file {__file__} --merge-file {__file__}"
+    assert found.hint == f"{MAKE.format(data)}c {flags}"
 
 
 def test_weights_among_the_prefixes_are_not_files(data):

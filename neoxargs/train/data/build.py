@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -193,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = made_before(texts, recipe, prefix) if args.if_missing else None
         summary = found or build(texts, recipe, prefix, args.workers)
     except Problems as problems:
-        print(problems, file=sys.stderr)
+        print(_as_flags(str(problems)), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -202,6 +203,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print(report(summary, args.output_prefix, time.perf_counter() - started))
     return 0
+
+
+def _as_flags(told: str) -> str:
+    """What is a parameter in a file is a flag on this command line."""
+    names = r"(?<![\w/.-])(tokenizer_type(?::(?= \w))?|vocab_file|merge_file)(?![\w/.])"
+    return re.sub(names, lambda found: f"--{found[1].rstrip(':').replace('_', '-')}", told)
 
 
 def report(summary: Summary, prefix: str, seconds: float) -> str:
