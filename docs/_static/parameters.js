@@ -15,6 +15,7 @@
       element,
       origins: cell.origin.textContent.split(", "),
       effect: cell.effect.textContent.split(":")[0],
+      kind: cell.effect.textContent ? "parameter" : cell.destination.textContent ? "section" : "spelling",
       words: normal(element.textContent),
       ...lifetime(cell.years.textContent),
       defaults: splitDefault(cell.default),
@@ -39,7 +40,8 @@
       });
     }
     const since = (text) => text.match(/ from (\S+)$/)?.[1];
-    return { line, parts: parts.map((span, index) => ({ span, since: since(span.textContent) ?? (index ? null : "0") })) };
+    const told = parts.filter((span) => span.textContent); // an empty cell stays empty, and unseen
+    return { line, parts: told.map((span, index) => ({ span, since: since(span.textContent) ?? (index ? null : "0") })) };
   }
 
   /** Show the default that holds on the day (without a day, all), and the receiver's own. */
@@ -118,7 +120,10 @@
       showDefault(row.defaults, day);
     }
     for (const section of page.querySelectorAll("section")) section.hidden = !section.querySelector("tbody tr:not([hidden])");
-    const count = `${shown} of ${rows.length} names`;
+    const whole = `${shown} of ${rows.length} names`;
+    const of = (kind) => rows.filter((row) => row.kind === kind).length;
+    const kinds = `${of("parameter")} parameters, ${of("section")} sections, ${of("spelling")} older or other spellings`;
+    const count = `${whole} (${kinds})`;
     form.querySelector("output").textContent = unknown ? `${count}; ${unknown} more match that GPT-NeoX did not have then.` : count;
     form.elements.all.parentElement.hidden = !unknown;
     form.elements.day.parentElement.hidden = form.elements.dialect.value !== "day";

@@ -139,7 +139,8 @@ def test_a_word_typed_leaves_its_rows(table: Page) -> None:
     choose(table, "q", "checkpoint-factor")
     assert "checkpoint_factor" in shown(table) and "num_layers" not in shown(table)
     assert fragment(table) == "#q=checkpoint-factor"
-    assert f"{len(shown(table))} of " in table.value("document.querySelector('#filter output').innerText")
+    told = table.value("document.querySelector('#filter output').innerText")
+    assert f"{len(shown(table))} of " in told and f"({len(REGISTRY.parameters)} parameters, " in told
     choose(table, "q", "no such word")
     assert shown(table) == []
     choose(table, "q", "")
