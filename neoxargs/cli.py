@@ -60,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(f"usage:\n{USAGE}", end="")
         return 0 if words else 2
+    if words[0] == "--version":
+        return version()
     try:
         return _command(words[0])(words)
     except Problems as problems:
@@ -79,9 +81,20 @@ def _command(word: str) -> Callable[[list[str]], int]:
     if word.endswith(".py"):
         return launch
     if word not in VERBS:
-        instead = did_you_mean(word, [*VERBS, *SCRIPTS]) or f"verbs: {', '.join(VERBS)}"
+        instead = did_you_mean(word, [*VERBS, *SCRIPTS]) or f"verbs: {', '.join(VERBS)}; scripts: {', '.join(SCRIPTS)}"
         _usage_error(f"there is no verb {word}; {instead}")
     return VERBS[word]
+
+
+def version() -> int:
+    """`deepy --version`: what is installed, which a checkout that is only in PYTHONPATH is not."""
+    from importlib import metadata
+
+    try:
+        print(f"neoxargs {metadata.version('neoxargs')}")
+    except metadata.PackageNotFoundError:
+        print("neoxargs, not installed as a package")
+    return 0
 
 
 def launch(words: list[str]) -> int:

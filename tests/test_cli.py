@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -70,6 +71,11 @@ def test_help(words, capsys):
     assert max(map(len, shown.splitlines())) <= 100
 
 
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"neoxargs \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("verb", ["my_script.py", "check", "explain", "docs"])
 def test_every_verb_has_help(verb, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -85,6 +91,7 @@ def test_every_verb_has_help(verb, capsys):
         (["train", "a.yml"], "did you mean train.py?"),
         (["explain"], "required: KEY\n"),
         (["frobnicate"], "verbs: check, "),
+        (["frobnicate"], "; scripts: train.py, generate.py, eval.py\n"),
         (["check"], "required"),
         (["check", "a.yml", "--nonsense"], "--nonsense"),
         (["check", "a.yml", "--gpus", "many"], "'many' is not a number of GPUs"),
@@ -300,6 +307,7 @@ def test_no_script_no_start(capsys):
         assert main(["trian.py", *BOTH]) == 1
         assert "did you mean train.py?" in capsys.readouterr().err
         Path("train.py").touch()  # one of the same name here
+    Path("train.py").unlink()
     assert main(["unlike.py", *BOTH]) == 1
     assert "  = here: my_script.py\n" in capsys.readouterr().err
 

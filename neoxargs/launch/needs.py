@@ -10,6 +10,7 @@ from neoxargs.launch import room
 from neoxargs.launch.devices import Device
 from neoxargs.launch.earlier import absent, overwritten
 from neoxargs.launch.files import missing_files, unnamed_files
+from neoxargs.launch.room import unwritable
 from neoxargs.launch.settle import Settled
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
@@ -115,14 +116,6 @@ def _nvme(settled: Settled) -> Iterator[Problem]:
     if config.aio.use_gds and settled.resources.device == "cpu":
         what = "aio.use_gds moves data between drive and GPU, and the ranks run on CPUs"
         yield Problem(what, config.place("aio.use_gds"), "leave use_gds out")
-
-
-def unwritable(folder: Path) -> str:
-    """Why nothing can be written below a folder that is there or is still to be made; empty if something can."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir():
-        return f"{there} is a file"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"
 
 
 def _lacks_fp16() -> bool:

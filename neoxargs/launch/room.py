@@ -15,17 +15,32 @@ from neoxargs.resolve.config import Config
 MOMENTS = {"sgd": 0, "lion": 1, "adagrad": 1, "muon": 1, "sm3": 0, "madgrad_wd": 3, "rmsprop": 1, "asgd": 1}
 
 
-def problems(config: Config) -> Iterator[Problem]:
+def problems(config: Config) -> list[Problem]:
     """What is wrong with the folder of `save`: an error where not even one checkpoint can be written."""
-    if not config.checkpoint.save:
-        return
-    folder, place = _existing(Path(config.checkpoint.save)), config.place("save")
-    if not folder.is_dir():
-        yield Problem(f"save ({config.checkpoint.save}): {folder} is not a folder", place, "write another save")
-    elif not os.access(folder, os.W_OK | os.X_OK):
-        yield Problem(f"save ({config.checkpoint.save}): {folder} may not be written to", place, "write another save")
-    else:
-        yield from _room(config, shutil.disk_usage(folder).free)
+    save = config.checkpoint.save
+    if not save:
+        return []
+    return list(refused(config)) or list(_room(config, shutil.disk_usage(_existing(Path(save))).free))
+
+
+def refused(config: Config) -> Iterator[Problem]:
+    """A folder of `save` that is there and may not be written to, or cannot be made."""
+    save = config.checkpoint.save
+    if save and (why := unwritable(Path(save))):
+        yield Problem(f"save ({save}): {why}", config.place("save"), "write another save")
+
+
+def unwritable(folder: Path) -> str:
+    """Why nothing can be written below a folder that is there or is still to be made; empty if something can."""
+    there = _existing(folder)
+    if not there.is_dir():
+        return f"{there} is a file"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} cannot be written to"
+    # /proc and /sys let root write by their permissions, but no file can be made there
+    if not os.statvfs(there).f_blocks:
+        return f"it cannot be created, because the file system of {there} holds no files"
+    return ""
 
 
 def _room(config: Config, free: int) -> Iterator[Problem]:

@@ -45,19 +45,19 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
     config, resources = settled.config, settled.resources
     _refuse_what_cannot_run(path, settled)
     _refuse([*environment.exposed(config, resources, os.environ), *unready(config, resources)])
-    port = free_port(config, resources)
     attempt = time.strftime("%Y%m%d-%H%M%S")
-    launched = command(config, resources, path, os.environ, port, attempt)
+    launched = command(config, resources, path, os.environ, attempt=attempt)
     environ = launched.environ(os.environ)
     _announce(path, settled)
-    if port:
-        say(f"port {config.get('master_port')} is in use on this machine; the ranks meet at port {port}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if Path(path).name not in (GENERATOR, EVALUATOR):
         write_record(config)
     if Path(path).name != GENERATOR and (failed := tokenise(config, environ)):
         return failed
     compile_ops(config, resources, environ, say)
+    if port := free_port(config, resources):  # asked last: the data may have taken hours
+        say(f"port {config.get('master_port')} is in use on this machine; the ranks meet at port {port}")
+        launched = command(config, resources, path, os.environ, port, attempt)
     return start(launched, os.environ, say, resources.remote, logs=death.folder(config, attempt))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from neoxargs.launch import needs, summary
 from neoxargs.launch.earlier import overwritten
 from neoxargs.launch.files import certain_files
+from neoxargs.launch.room import refused
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve.derive import Unresolved
@@ -52,7 +53,7 @@ def examined(
     if gpus:
         problems = [_as_warning(problem) for problem in needs.files(settled)]
     else:
-        problems = [*needs.files(settled), *map(_as_warning, overwritten(settled.config))]
+        problems = [*needs.files(settled), *map(_as_warning, [*overwritten(settled.config), *refused(settled.config)])]
     added_values = map(_as_warning, added(settled.config))
     return settled, [*settled.warnings, *problems, *unsupported(settled.config), *added_values]
 

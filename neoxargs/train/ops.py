@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from neoxargs.launch.needs import unwritable
+from neoxargs.launch.room import unwritable
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 

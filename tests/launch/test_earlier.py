@@ -99,6 +99,15 @@ def test_a_script_that_only_reads_needs_a_checkpoint(capsys, started, script, mo
     assert len(started) == 1
 
 
+def test_a_port_that_is_taken_while_text_is_tokenised(capsys, started, monkeypatch):
+    taken: list[int] = []
+    monkeypatch.setattr("neoxargs.launch.command._busy", lambda port: port in taken)
+    monkeypatch.setattr("neoxargs.launch.session.tokenise", lambda *_: taken.append(29500))
+    assert main(["train.py", "a.yml"]) == 0
+    port = capsys.readouterr().err.partition("port 29500 is in use on this machine; the ranks meet at port ")[2].strip()
+    assert f"--master_port={port} " in started[0]
+
+
 def test_and_the_iteration_that_is_named(capsys, started):
     Path("generate.py").touch()
     Path("out/global_step20").mkdir(parents=True)

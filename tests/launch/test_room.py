@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import smallest
 
+from neoxargs.cli import main
 from neoxargs.launch import room
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
@@ -72,14 +73,35 @@ def test_how_many_are_written(tmp_path, text, count):
     assert room.saves(made) == count == len(save_iterations(made.checkpoint, 10)) + 1
 
 
+def test_a_run_that_saves_nothing(tmp_path):
+    assert room.problems(complete(draft([Text("my.yml", SAVING)]), 1)) == []
+
+
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "file").touch()
     [problem] = room.problems(config("", tmp_path / "file" / "ckpt"))
-    assert problem.what == f"save ({tmp_path}/file/ckpt): {tmp_path}/file is not a folder"
+    assert problem.what == f"save ({tmp_path}/file/ckpt): {tmp_path}/file is a file"
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_else(tmp_path):
     tmp_path.chmod(0o500)
     [problem] = room.problems(config("", tmp_path / "ckpt"))
-    assert problem.what.endswith("may not be written to")
+    assert problem.what.endswith("cannot be written to")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+def test_a_folder_that_cannot_be_made(capsys, tmp_path, monkeypatch):
+    [problem] = room.problems(config("", Path("/proc/x")))
+    assert problem.what.startswith("save (/proc/x): ")
+    assert problem.what.endswith(
+        ": /proc cannot be written to" if os.getuid() else "file system of /proc holds no files"
+    )
+    monkeypatch.chdir(tmp_path)
+    for name in ("tokens.bin", "tokens.idx"):
+        Path(name).touch()
+    Path("a.yml").write_text(f"{SAVING}data_path: tokens\nsave: /proc/x\nsave_interval: 1\n")
+    assert main(["check", "a.yml"]) == 0
+    assert f"warning: {problem.what}" in capsys.readouterr().err
+    assert main(["check", "a.yml", "--gpus", "1"]) == 0
+    assert "/proc" not in capsys.readouterr().err
