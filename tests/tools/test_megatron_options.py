@@ -58,12 +58,19 @@ def test_the_reasons_are_about_options_that_there_are(options: list[str]) -> Non
         ("--kv-channels 7", "each head is hidden_size / num_attention_heads wide"),
         ("--window-size 4,4", "a window here reaches back from each token: W,0"),
         ("--rampup-batch-size 1 1 9", "the batch has one size for the whole run"),
-        ("--num-layer 3", "did you mean --num-layers?"),
     ],
 )
 def test_what_is_said_of_one(flags: str, hint: str) -> None:
     (problem,) = converted(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
     assert (problem.what, problem.hint) == (f"{flags} has no counterpart", hint)
+
+
+@pytest.mark.parametrize(
+    ("flags", "hint"), [("--num-layer 3", "did you mean --num-layers?"), ("--of-my-own 3", "it is left out")]
+)
+def test_what_megatron_does_not_have_is_said_to_be_no_flag(flags: str, hint: str) -> None:
+    (problem,) = converted(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
+    assert (problem.what, problem.hint) == (f"{flags} is no flag of Megatron-LM (2026)", hint)
 
 
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32"

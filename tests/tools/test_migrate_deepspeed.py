@@ -242,6 +242,20 @@ def test_published_json(path: Path) -> None:
     assert {name: drafted.values[name].value for name in plain} == plain
 
 
+@pytest.mark.parametrize(
+    ("halves", "told"),
+    [
+        ('"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}', ["fp16.enabled and bf16.enabled"]),
+        ('"bf16": {"enabled": "auto"}, "fp16": {"enabled": false}', ["bf16.enabled"]),
+        ('"bf16": {"enabled": "auto"}, "fp16": {"enabled": true}', []),
+        ('"fp16": {"enabled": false}', []),
+    ],
+)
+def test_auto_that_becomes_fp32_is_told(halves: str, told: list[str]) -> None:
+    warnings = converted(chosen(found(f"{{{halves}}}"), None, "ds.json"), "ds.json").problems
+    assert [problem.what.partition(' "auto" is off')[0] for problem in warnings if "fp32" in problem.what] == told
+
+
 def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("ds.json").write_text('{"train_batch_size": "auto", "fp16": {"enabled": true}}')

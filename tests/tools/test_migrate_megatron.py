@@ -212,7 +212,7 @@ def test_what_has_no_counterpart_is_listed() -> None:
     assert told == [
         ("run.sh:2:3", "--overlap-grad-reduce has no counterpart", "it changes how Megatron-LM computes, not what",
          "warning"),
-        ("run.sh:2:25", "--hiden-size 3 has no counterpart", "did you mean --hidden-size?", "warning"),
+        ("run.sh:2:25", "--hiden-size 3 is no flag of Megatron-LM (2026)", "did you mean --hidden-size?", "warning"),
         ("run.sh:2:40", "--recompute-granularity selective has no counterpart",
          "checkpoint_activations recomputes whole layers", "warning"),
     ]  # fmt: skip

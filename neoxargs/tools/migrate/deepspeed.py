@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from neoxargs.problems import Place, Problem, Problems
+from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Draft, Text
 from neoxargs.resolve.merge import draft_of
@@ -146,12 +146,24 @@ def converted(version: Version, source: str) -> Written:
         raise Problems(_as_written(stop.problems, Text(source, text), version)) from None
     result.text = f"{today.texts[0].text}dialect: neox-2026\n"
     result.changes += [change._replace(where=Place(source, 0, 0)) for change in today.changes]
+    result.problems += _became_fp32(version, source)
     missing = [p.name for p in REGISTRY.parameters.values() if p.required and p.name not in version.draft.values]
     if missing:
         what = f"a model is still to be described: {', '.join(missing)}"
         hint = "write them into this file, or name a second file that has them"
         result.problems.append(Problem(what, hint=hint, severity="warning"))
     return result
+
+
+def _became_fp32(version: Version, source: str) -> Iterator[Problem]:
+    """Told where `auto` leaves the precision to the Trainer, and nothing that is written chooses one."""
+    halves = ("fp16.enabled", "bf16.enabled")
+    values = {name: value.value for name, value in version.draft.values.items()}
+    auto = [name for name in halves if name in version.draft.auto]
+    if auto and not any(values.get(name) for name in halves):
+        what = f'{listed(auto, "and")} "auto" is off here, as Hugging Face\'s Trainer has it: this trains in fp32'
+        hint = "if the Trainer was given --bf16 or --fp16, write `bf16: {enabled: true}` or `fp16: {enabled: true}`"
+        yield Problem(what, Place(source, 0, 0), hint, severity="warning")
 
 
 def _as_written(problems: Sequence[Problem], text: Text, version: Version) -> list[Problem]:

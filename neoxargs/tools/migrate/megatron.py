@@ -180,7 +180,8 @@ class Reading:
         meant = [] if why or option.name in known else near(option.name, known)
         hint = why or (f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else "it is left out")
         values = "".join(f" {word.text}" for word in option.values)
-        what = f"--{option.name}{values} has no counterpart"
+        is_megatrons = why or option.name in known
+        what = f"--{option.name}{values} {'has no counterpart' if is_megatrons else 'is no flag of Megatron-LM (2026)'}"
         self.problems.append(Problem(what, option.place, hint, severity="warning"))
 
     def say(self, name: str, option: Option, value: Any = None) -> None:
