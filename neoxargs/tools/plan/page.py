@@ -11,7 +11,7 @@ from neoxargs.tools.plan.draw import memory, ranks, stages, step
 from neoxargs.tools.plan.make import Plan
 from neoxargs.tools.plan.notes import notes
 from neoxargs.tools.plan.style import STYLE
-from neoxargs.tools.plan.words import count, duration, price, share, size, verdict
+from neoxargs.tools.plan.words import count, duration, figures, price, share, size, verdict
 
 
 def html(plan: Plan, found: Sequence[Suggestion], files: Sequence[str]) -> str:
@@ -73,7 +73,7 @@ def _cards(plan: Plan) -> str:
     cards = [
         ("peak", size(plan.worst.peak), f"{share(plan.worst.peak, usable)} of what may be used" if usable else ""),
         ("host memory", size(plan.host_need), f"a machine of {plan.slots} ranks"),
-        ("speed", f"{speed.tflops_per_device:.3g} TFLOP/s", f"a device; {speed.tokens_per_second:,.0f} tokens/s"),
+        ("speed", f"{figures(speed.tflops_per_device)} TFLOP/s", f"a device; {speed.tokens_per_second:,.0f} tokens/s"),
         ("training", duration(speed.total), f"{speed.train_iters:,} steps"),
     ]
     shown = "".join(
