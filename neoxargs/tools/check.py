@@ -16,6 +16,7 @@ from neoxargs.launch.room import refused
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve.derive import Unresolved
+from neoxargs.resolve.load import read_files
 from neoxargs.resolve.rules.unsupported import added, unsupported
 
 
@@ -25,6 +26,8 @@ def report(
     """Print what is wrong (on stderr) or ok with the facts; returns the exit code."""
     settled, problems = examined(files, overrides, directory, gpus)
     failed = any(problem.severity == "error" for problem in problems)
+    if failed and len(files) == 1:
+        problems = [*problems, *_of_another_program(files[0], directory)]
     if as_json:
         print(json.dumps(_facts(settled, problems, not failed), indent=2))
         return int(failed)
@@ -33,6 +36,20 @@ def report(
     if settled and not failed:
         print("\n".join(["ok", *summary.brief(settled)]))
     return int(failed)
+
+
+def _of_another_program(path: str, directory: str | None) -> list[Problem]:
+    """Told of a script or a DeepSpeed JSON that stands alone: it can be made into a configuration."""
+    from neoxargs.tools.migrate import guessed  # only a mistake needs it
+
+    try:
+        (text,) = read_files([path], directory)
+    except Problems:
+        return []
+    program = {"megatron": "a script that starts Megatron-LM", "deepspeed": "DeepSpeed's JSON"}.get(guessed(text))
+    if program is None or not text.text.strip() or text.name.endswith((".yml", ".yaml")):
+        return []
+    return [Problem(f"{path} reads like {program}", hint=f"deepy migrate {text.name}", severity="warning")]
 
 
 def examined(
