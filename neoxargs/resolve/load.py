@@ -82,7 +82,7 @@ def _find(path: str, directory: str | None) -> str:
 
 
 def _nearest(bases: Sequence[str], path: str) -> str:
-    """Names like the missing one, or else what there is, in the directory it was looked for in."""
+    """Names like the missing one in the directory it was looked for in."""
     folder, wanted = os.path.split(bases[0])
     folder = folder or "."
     if not os.path.isdir(folder):
@@ -90,15 +90,13 @@ def _nearest(bases: Sequence[str], path: str) -> str:
     present = _configurations(folder)
     stems = {os.path.splitext(name)[0]: name for name in reversed(present)}
     close = near(wanted, present) or [stems[stem] for stem in near(os.path.splitext(wanted)[0], stems)]
-    if close:
-        return f"did you mean {listed(close)}?"
-    here = "here" if folder == "." else f"in {folder}"
-    return f"{here} there is {listed(present, 'and', most=8)}" if present else f"{here} there is no YAML or JSON file"
+    return f"did you mean {listed(close)}?" if close else ""
 
 
 def _configurations(folder: str) -> list[str]:
+    """YAML and JSON files; hidden ones are some other program's."""
     try:
-        return sorted(name for name in os.listdir(folder) if name.endswith(SUFFIXES[1:]))
+        return sorted(name for name in os.listdir(folder) if name.endswith(SUFFIXES[1:]) and name[0] != ".")
     except OSError:
         return []
 

@@ -50,7 +50,12 @@ def by_set(title: str, *sets: str, text: str = "") -> Bad:
 def found(title: str, *paths: str, directory: str | None = None) -> Bad:
     """Names of files in a folder with a few of them."""
     present: dict[str, str | bytes] = {"my.yml": GOOD, "configs/125M.yml": GOOD, "configs/350M.yml": GOOD}
-    return Bad(title, {**present, "configs/tune.json": "{}", "empty/.keep": ""}, paths, directory=directory)
+    return Bad(
+        title,
+        {**present, "configs/.125N.yml": GOOD, "configs/tune.json": "{}", "empty/.keep": ""},
+        paths,
+        directory=directory,
+    )
 
 
 def without(title: str, *names: str, text: str = "") -> Bad:
