@@ -124,8 +124,11 @@ def _decode(path: str, data: bytes) -> str:
         _stop(path, "this file is UTF-16; a configuration is UTF-8", f"iconv -f UTF-16 -t UTF-8 {path}")
     if (nul := data.find(b"\0")) >= 0:
         _stop(path, f"this is not a text file: its byte {nul} is NUL")
+    data = data.removeprefix(
+        b"\xef\xbb\xbf"
+    )  # a byte order mark; the codec utf-8-sig would count places from behind it
     try:
-        return data.decode("utf-8-sig")
+        return data.decode()
     except UnicodeDecodeError as error:
         raise Problems([_not_utf8(path, data, error.start)]) from None
 

@@ -135,3 +135,20 @@ def test_pyyaml_without_its_c_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert what("a: [1, 2\nb: 2\n").startswith("a `,` or the closing `]` is missing")
     assert what('a: "x\n') == "this quote is never closed"
     assert what("a: {b: 1") == "this `{` is never closed"
+
+
+@pytest.mark.parametrize(
+    ("data", "place", "byte"),
+    [
+        (b"\xef\xbb\xbfseed: 1\nlr: \xe9\n", "2:5", "0xe9"),  # behind a byte order mark
+        (b"\xef\xbb", "1:1", "0xef"),  # half of one
+        ("# größer\n".encode() + b"# \xfc", "2:3", "0xfc"),
+    ],
+)
+def test_a_byte_that_is_not_utf8_has_its_place(data: bytes, place: str, byte: str, tmp_path: Path) -> None:
+    (tmp_path / "my.yml").write_bytes(data)
+    with pytest.raises(Problems) as bad:
+        read_files([str(tmp_path / "my.yml")])
+    (problem,) = bad.value.problems
+    assert problem.where and f"{problem.where.line}:{problem.where.column}" == place
+    assert problem.what == f"byte {byte} is not UTF-8"
