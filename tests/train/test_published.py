@@ -127,7 +127,7 @@ SCALED_WHERE_WRITTEN = {"intermediate_size": 512, "attention_config": '[[["flash
 def trained(config: Config) -> None:
     """train.py's whole run on this rank."""
     with patch.object(setup, "stop"):  # the test's process group ends with the test
-        run.train(parse_rank_arguments(script_arguments(config)))
+        run.run(parse_rank_arguments(script_arguments(config)))
 
 
 def text(folder: Path) -> Path:
