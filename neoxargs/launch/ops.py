@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from neoxargs.problems import Problem, Problems
@@ -23,6 +24,8 @@ TIME_LIMIT = 15 * 60
 #: A lock that no process on this machine holds may be held by another one that shares the home directory; a
 #: compilation there changes files in its folder at least this often.
 QUIET = 120
+#: The file beside a library that names the torch and the DeepSpeed it was built with.
+BUILT_WITH = "built_with.txt"
 
 #: How to do without an op.
 _WITHOUT = {
@@ -131,9 +134,39 @@ def _builds(environ: Mapping[str, str]) -> list[Path]:
     return [folder for folder in cache.glob(f"torch_extensions/{python}_*/*") if folder.is_dir()]
 
 
+def mark(folder: Path) -> None:
+    """Note in a folder of the cache which installation its library was built with."""
+    (folder / BUILT_WITH).write_text(_installation(), encoding="utf-8")
+
+
 def _is_built(op: str, environ: Mapping[str, str]) -> bool:
-    """Is there a library? Should it be one for another torch, the first rank to need it compiles it anew."""
-    return any(folder.name == op and (folder / f"{op}.so").exists() for folder in _builds(environ))
+    """Is there a library, and of this installation? Any other one would be compiled anew by the ranks."""
+    return _is_installed(op) or any(folder.name == op and _is_ours(folder) for folder in _builds(environ))
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        built_with = (folder / BUILT_WITH).read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return (folder / f"{folder.name}.so").exists() and built_with == _installation()
+
+
+def _is_installed(op: str) -> bool:
+    """Did whoever installed DeepSpeed have the op compiled with it (DS_BUILD_OPS=1)?"""
+    package = _package("deepspeed")
+    return package is not None and any(package.parent.glob(f"ops/*/{op}_op*.so"))
+
+
+def _installation() -> str:
+    """Where torch and DeepSpeed lie and since when: by paths and times of their headers ninja decides to compile."""
+    packages = [package for name in ("torch", "deepspeed") if (package := _package(name))]
+    return "".join(f"{package} {package.stat().st_mtime_ns}\n" for package in packages)
+
+
+def _package(name: str) -> Path | None:
+    spec = find_spec(name)
+    return Path(spec.origin) if spec and spec.origin else None
 
 
 def _refused(program: str, flags: Iterable[str], environ: Mapping[str, str]) -> str:

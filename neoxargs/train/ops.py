@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from neoxargs.launch.ops import mark
 from neoxargs.launch.room import unwritable
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
@@ -42,7 +43,8 @@ def main() -> int:
     if name not in ALL_OPS:
         print(f"DeepSpeed has no op {name} for this device; it has {', '.join(ALL_OPS)}", file=sys.stderr)
         return 1
-    ALL_OPS[name].load(verbose=False)
+    library = ALL_OPS[name].load(verbose=False)
+    mark(Path(library.__file__).parent)
     return 0
 
 

@@ -69,6 +69,7 @@ def cache(tmp_path: Path, monkeypatch):
     """torch's extension cache with a library for one op, and no waiting for other machines."""
     (tmp_path / "cpu_adam").mkdir()
     (tmp_path / "cpu_adam" / "cpu_adam.so").touch()
+    ops.mark(tmp_path / "cpu_adam")
     monkeypatch.setattr(ops, "QUIET", 0)
     return tmp_path
 
@@ -81,6 +82,20 @@ def prepare(cache: Path, names: list[str], limit: float = 30.0) -> list[str]:
 
 def test_what_is_built_is_not_built_again(cache):
     assert prepare(cache, ["cpu_adam"]) == []
+
+
+@pytest.mark.parametrize("other", ["", "/another/venv/torch/__init__.py 17\n"])
+def test_what_another_installation_built_is_built_again(cache, builder, other):
+    (cache / "cpu_adam" / ops.BUILT_WITH).write_text(other)
+    builder("")
+    assert prepare(cache, ["cpu_adam"])[0].startswith("compiling DeepSpeed's cpu_adam")
+
+
+def test_what_was_installed_with_deepspeed_is_not_built(tmp_path, monkeypatch):
+    (tmp_path / "ops" / "aio").mkdir(parents=True)
+    (tmp_path / "ops" / "aio" / "async_io_op.cpython-311-x86_64-linux-gnu.so").touch()
+    monkeypatch.setattr(ops, "_package", lambda name: tmp_path / "__init__.py")
+    assert prepare(tmp_path, ["async_io"]) == []
 
 
 def test_a_stale_lock_is_removed_with_a_message_also_for_an_op_nobody_asked_for(cache):

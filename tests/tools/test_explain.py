@@ -15,7 +15,13 @@ from neoxargs.tools.explain import explain, explain_all
 from neoxargs.tools.explain.origin import origin
 from neoxargs.tools.explain.whole import LOOKED_UP, whole
 
-QUICKSTART = str(Path(__file__).parents[2] / "configs" / "quickstart.yml")
+QUICKSTART = "configs/quickstart.yml"
+
+
+@pytest.fixture(autouse=True)
+def _in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short path to the file, however long the repository's own: lines are as wide as a terminal."""
+    monkeypatch.chdir(Path(__file__).parents[2])
 
 
 def because(key: str, *files: str) -> str:
@@ -53,6 +59,14 @@ def test_what_was_derived_is_followed_to_what_was_written() -> None:
         'expansion_factor 8.0: derived: `mlp_type: "llama"` (my.yml:2:2)',
         '  mlp_type "llama": my.yml:2:2',
     ]
+
+
+def test_a_path_is_never_broken(tmp_path: Path) -> None:
+    path = tmp_path / ("deep" * 30) / "my.yml"
+    path.parent.mkdir()
+    path.write_text(Path(QUICKSTART).read_text(encoding="utf-8"))
+    shown = explain("intermediate_size", [str(path)], [], None, 4, as_json=False)
+    assert f"{path}:{line('hidden_size')}:1" in shown
 
 
 def test_one_setting_under_two_names_is_a_default_where_neither_is_written() -> None:

@@ -181,7 +181,8 @@ def _texts(value: Any) -> list[str]:
 
 def _wrapped(text: str) -> list[str]:
     indent = text[: len(text) - len(text.lstrip())]
-    return textwrap.wrap(text, WIDTH - LABEL, break_on_hyphens=False, subsequent_indent=indent + "  " * bool(indent))
+    indent += "  " * bool(indent)
+    return textwrap.wrap(text, WIDTH - LABEL, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def _section(name: str, config: Config | None, as_json: bool) -> str:
