@@ -13,10 +13,13 @@ from types import ModuleType
 from typing import Any
 
 from neoxargs.launch.neox import DEEPSPEED, knows
+from neoxargs.problems import Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter, plugins
 from neoxargs.registry.history import NEWEST, SEED, changes, introduced, removed
+from neoxargs.resolve import Text
 from neoxargs.resolve.check import expectation
 from neoxargs.tools.schema import schema
+from neoxargs.tools.write import write_all
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -59,17 +62,28 @@ Row = tuple[str, str, str, str, str, str, str, str]
 
 
 def write_docs(check: bool = False, directory: Path = DOCS) -> list[str]:
-    """Bring the generated files up to date; with `check` only look. Returns the names of those that were stale."""
+    """Bring the generated files up to date; with `check` only look. Returns the names of those that were stale.
+
+    Raises Problems where they cannot be written.
+    """
     stale = []
     for name, text in {"parameters.md": parameters(), "neoxargs.schema.json": _json(schema())}.items():
         path = directory / name
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
-        stale.append(name)
-        if not check:
-            directory.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    return stale
+        stale.append(Text(str(path), text))
+    if stale and not check:
+        _make(directory)
+        write_all(stale)
+    return [Path(text.name).name for text in stale]
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"this folder cannot be made: {(error.strerror or str(error)).lower()}"
+        raise Problems([Problem(what, Place(str(directory), 0, 0))]) from None
 
 
 def _json(value: dict[str, Any]) -> str:

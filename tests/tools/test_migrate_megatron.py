@@ -131,7 +131,14 @@ def config(flags: str) -> Config:
         ("--position-embedding-type rope --rotary-percent 0.5", {"pos_emb": "rotary", "rotary_pct": 0.5}),
         ("--group-query-attention --num-query-groups 2", {"num_kv_heads": 2}),
         ("--adam-beta2 0.95 --adam-eps 1e-6", {"optimizer.params.betas": [0.9, 0.95], "adam_eps": 1e-6}),
-        ("--optimizer sgd --sgd-momentum 0.9", {"optimizer.type": "SGD", "optimizer.params.momentum": 0.9}),
+        ("--optimizer sgd --sgd-momentum 0.8", {"optimizer.type": "SGD", "optimizer.params.momentum": 0.8}),
+        ("--sgd-momentum 0.8 --muon-momentum 0.7", {"optimizer.type": "Adam", "optimizer.params.momentum": None}),
+        ("--optimizer muon --muon-momentum 0.7", {"optimizer.params.momentum": 0.7}),
+        # what Megatron-LM takes where nothing is written, and we do not
+        ("--normalization RMSNorm", {"rms_norm_epsilon": 1e-5}),
+        ("--optimizer sgd", {"optimizer.params.momentum": 0.9}),
+        ("--optimizer lion", {"optimizer.params.betas": [0.95, 0.98]}),
+        ("--fp16", {"fp16.initial_scale_power": 32}),
         ("--clip-grad 0.5 --lr 1e-4 --weight-decay 0.1", {"gradient_clipping": 0.5, "lr": 1e-4, "weight_decay": 0.1}),
         ("--lr-warmup-iters 3 --lr-decay-iters 6", {"warmup": 0.5, "lr_decay_iters": 6}),
         ("--warmup 0.1", {"warmup": 0.1}),
@@ -269,6 +276,24 @@ def test_another_file_that_the_script_writes_is_not_read() -> None:
     text = "cat <<EOT > hosts.py\nhosts = {broken\n{\nEOT\npython p.py --num-layers 3 --deepspeed-config ds.json"
     (problem,) = converted(Text("run.sh", text)).problems
     assert problem.what == "--deepspeed-config ds.json has no counterpart"
+
+
+def test_of_several_configurations_that_the_script_writes_one_is_chosen() -> None:
+    json_text = '{"zero_optimization": {"stage": 1},\n "zero_optimization": {"stage": 2}}'
+    script = Text("run.sh", f"cat <<EOT > ds.json\n{json_text}\nEOT\npython p.py {SIZES} --deepspeed-config ds.json")
+    with pytest.raises(Problems, match="add --choose N"):
+        converted(script)
+    assert "stage: 2" in converted(script, choose=2).text
+    with pytest.raises(Problems, match="--choose is for a script that writes DeepSpeed's JSON"):
+        converted(Text("run.sh", f"python p.py {SIZES}"), choose=2)
+
+
+def test_several_commands_are_told() -> None:
+    command = f"python p.py {SIZES}"
+    assert not converted(Text("run.sh", f"echo {command}\n{command}")).problems
+    (problem,) = converted(Text("run.sh", f"{command}\n{command} --lr 1e-4")).problems
+    assert problem.what == "this is one of 2 commands that describe a model; it has the most flags, so it is read"
+    assert [str(place) for place in (problem.where, *problem.also)] == ["run.sh:2:1", "run.sh:1:1"]
 
 
 def test_an_open_condition_is_told() -> None:

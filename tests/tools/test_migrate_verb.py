@@ -11,7 +11,7 @@ import pytest
 from neoxargs.cli import main
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text
-from neoxargs.tools.migrate.write import diff, write_all
+from neoxargs.tools.write import diff, write_all
 
 OLD = """\
 # ours
@@ -119,10 +119,55 @@ def test_all_files_or_none(folder: Path) -> None:
     assert sorted(os.listdir()) == ["my.yml", "other.yml"]
 
 
+def test_a_file_that_is_in_place_already_is_put_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "other.yml").write_text("other")
+    replace = os.replace
+
+    def refused_once(source: str, target: str) -> None:
+        if target.endswith("other.yml"):
+            raise PermissionError(1, "Operation not permitted")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refused_once)
+    with pytest.raises(Problems, match=r"^other.yml: error: this cannot be written: operation not permitted"):
+        write_all([Text("my.yml", "new"), Text("fresh.yml", "new"), Text("other.yml", "new"), Text("last.yml", "new")])
+    assert (folder / "my.yml").read_text() == OLD
+    assert sorted(os.listdir()) == ["my.yml", "other.yml"]
+
+
+def test_a_file_that_may_not_be_written_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everything
+    with pytest.raises(Problems, match=r"my.yml: error: this cannot be written: permission denied"):
+        write_all([Text("my.yml", "new")])
+    assert (Path("my.yml").read_text(), os.listdir()) == (OLD, ["my.yml"])
+
+
+def test_a_link_stays_one(folder: Path) -> None:
+    os.symlink("my.yml", "link.yml")
+    write_all([Text("link.yml", "new")])
+    assert (Path("link.yml").is_symlink(), Path("my.yml").read_text()) == (True, "new")
+
+
+@pytest.mark.parametrize(("most", "one"), [("\r\n", "\n"), ("\n", "\r\n")])
+def test_line_ends_of_both_kinds(most: str, one: str, folder: Path) -> None:
+    """What is new ends as most lines do, and nothing is cut from the line behind one that goes."""
+    text = OLD.replace("geglu: true  # gated\n", f"DDP-impl: torch{one}seed: 1\n").replace("\r\n", "\n")
+    (folder / "my.yml").write_bytes(text.replace("\n", most).replace(f"torch{most}", f"torch{one}").encode())
+    assert main(["migrate", "my.yml", "--write"]) == 0
+    lines = (folder / "my.yml").read_bytes().decode().split(most)
+    assert lines[10:13] == ["seed: 1", "# defaults of neox-2021 that neox-2026 has otherwise",
+                            "deepspeed-activation-checkpointing: false"]  # fmt: skip
+
+
 def test_nothing_is_overwritten_unasked() -> None:
     with pytest.raises(Problems, match=r"my\.yml: error: this file exists"):
         write_all([Text("my.yml", "new")], replace=False)
     assert Path("my.yml").read_text() == OLD
+
+
+def test_a_diff_has_the_lines_that_patch_counts() -> None:
+    shown = diff(Text("a", "x\u2028y # b\nz"), Text("a", "x\u2028y # c\nz"))
+    assert "@@ -1,2 +1,2 @@\n-x\u2028y # b\n+x\u2028y # c\n z\n" in shown
 
 
 def test_a_diff_says_where_no_newline_ends_the_file() -> None:
@@ -135,6 +180,8 @@ def test_a_diff_says_where_no_newline_ends_the_file() -> None:
     [
         (["my.yml", "-o", "new.yml"], "-o has no meaning for GPT-NeoX's YAML, which is edited in place"),
         (["my.yml", "--choose", "2"], "--choose has no meaning for GPT-NeoX's YAML, which is edited in place"),
+        (["my.yml", "--choose", "0"], "--choose has no meaning for GPT-NeoX's YAML, which is edited in place"),
+        (["ds.json", "--write"], "--write needs -o FILE: what this becomes is a new file"),
         (["ds.json", "--to", "neox-2021"], "--to neox-2021 is for GPT-NeoX's YAML; other files become neox-2026"),
     ],
 )

@@ -179,6 +179,7 @@ def test_the_page_holds_everything_itself(middle: str, tmp_path: Path, capsys: p
     assert report(Options([middle], gpus=16, gpu_memory=24), page=str(page)) == 1
     written = page.read_text()
     assert "http" not in written and "<script" not in written
+    assert "<pre>--set " in written
     assert written.count('class="cell"') == 16
     assert "prefers-color-scheme: dark" in written
 
@@ -213,7 +214,8 @@ def test_a_page_that_cannot_be_written_is_told_and_leaves_nothing(
     before = list(tmp_path.rglob("*"))
     for name in (tmp_path / "missing" / "plan.html", folder):
         with pytest.raises(Problems, match="cannot be written"):
-            report(Options([middle], gpus=8), page=str(name))
+            report(Options([middle], gpus=8), as_json=True, page=str(name))
+    assert capsys.readouterr().out == ""
     assert list(tmp_path.rglob("*")) == before
 
 

@@ -23,7 +23,7 @@ from neoxargs.tools.migrate.lax import blocks
 from neoxargs.tools.migrate.megatron import converted as megatron
 from neoxargs.tools.migrate.megatron import is_megatrons
 from neoxargs.tools.migrate.neox import Change, migrate
-from neoxargs.tools.migrate.write import changed, diff, write_all
+from neoxargs.tools.write import changed, diff, write_all
 
 DESCRIPTION = """Bring a configuration to today's YAML. GPT-NeoX's files are edited in place, comments and all, and
 shown as a diff until --write is said; files that belong together are given together."""
@@ -79,9 +79,11 @@ def report(wish: argparse.Namespace) -> int:
 
 def _refuse_what_has_no_meaning(wish: argparse.Namespace, source: str) -> None:
     """Options that would be ignored for this kind of file."""
-    if source == "neox" and (wish.output or wish.choose):
+    if source == "neox" and (wish.output or wish.choose is not None):
         option, hint = ("-o", "use --write") if wish.output else ("--choose", "leave it out")
         raise Problems([Problem(f"{option} has no meaning for GPT-NeoX's YAML, which is edited in place", hint=hint)])
+    if source != "neox" and wish.write and not wish.output:
+        raise Problems([Problem("--write needs -o FILE: what this becomes is a new file", hint="add -o my.yml")])
     if source != "megatron" and wish.var:
         raise Problems([Problem("--var is for a script that starts Megatron-LM", hint="leave it out")])
     if source != "neox" and wish.to != "neox-2026":
@@ -116,7 +118,7 @@ def _new_file(wish: argparse.Namespace, texts: list[Text], source: str) -> int:
         what = "one file at a time becomes YAML, unless it is GPT-NeoX's"
         raise Problems([Problem(what, Place(texts[1].name, 0, 0))])
     (text,) = texts
-    result = megatron(text, dict(wish.var), os.environ) if source == "megatron" else _deepspeed(wish, text)
+    result = megatron(text, dict(wish.var), os.environ, wish.choose) if source == "megatron" else _deepspeed(wish, text)
     result.problems += not_launchable(Text(wish.output or NEW, result.text))
     if wish.output:
         write_all([Text(wish.output, result.text)], replace=wish.write)

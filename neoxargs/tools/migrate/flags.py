@@ -97,6 +97,13 @@ def _head_size(reading: Reading, option: Option) -> None:
         reading.left_out(option, "each head is hidden_size / num_attention_heads wide")
 
 
+def _fp16(reading: Reading, option: Option) -> None:
+    """And the first loss scale, unless DeepSpeed chooses it."""
+    reading.put("precision", "fp16")
+    if not reading.options.keys() & {"loss-scale", "initial-loss-scale", "deepspeed-config"}:
+        reading.put("fp16.initial_scale_power", 32, "Megatron-LM's default")
+
+
 def _no_bias(reading: Reading, option: Option) -> None:
     reading.put("use_bias_in_mlp", False)
     reading.put("use_bias_in_attn_linear", False)
@@ -139,11 +146,18 @@ def _betas(kind: str, otherwise: tuple[float, float]) -> Callable[[Reading, Opti
     """Both at once; those of another optimizer than the one that runs are nobody's."""
 
     def read(reading: Reading, option: Option) -> None:
-        chosen = reading.options["optimizer"].text if "optimizer" in reading.options else "adam"
-        if chosen == kind:
+        if reading.chosen_optimizer == kind:
             given = [reading.number(f"{kind}-beta{number}") for number in (1, 2)]
             betas = [default if beta is None else beta for beta, default in zip(given, otherwise, strict=True)]
             reading.say("optimizer.params.betas", option, betas)
+
+    return read
+
+
+def _momentum(kind: str) -> Callable[[Reading, Option], None]:
+    def read(reading: Reading, option: Option) -> None:
+        if reading.chosen_optimizer == kind:
+            reading.say("optimizer.params.momentum", option)
 
     return read
 
@@ -265,7 +279,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "no-masked-softmax-fusion": _no_softmax_fusion,
     "no-bias-swiglu-fusion": _sets("bias_gelu_fusion", False),
     "use-flash-attn": _sets("attention_config", [[["flash"], "all"]]),
-    "fp16": _sets("precision", "fp16"),
+    "fp16": _fp16,
     "bf16": _sets("precision", "bfloat16"),
     "initial-loss-scale": _initial_scale,
     "loss-scale": _scaling("loss_scale"),
@@ -275,7 +289,8 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "optimizer": _optimizer,
     "optimizer-cpu-offload": _on_the_cpu,
     "use-torch-optimizer-for-cpu-offload": _on_the_cpu,
-    "sgd-momentum": _renamed("optimizer.params.momentum"),
+    "sgd-momentum": _momentum("sgd"),
+    "muon-momentum": _momentum("muon"),
     "adam-beta1": _betas("adam", (0.9, 0.999)),
     "adam-beta2": _betas("adam", (0.9, 0.999)),
     "lion-beta1": _betas("lion", (0.95, 0.98)),

@@ -16,15 +16,18 @@ from neoxargs.tools.migrate.new_file import Setting
 _BARE = re.compile(r"([:\[,]\s*)(\$(?:\w+|\{\w+\}))")
 
 
-def here_settings(text: Text) -> tuple[dict[str, Setting], dict[str, Place], list[Problem]]:
-    """The settings of a here-document, where each is written, and what there is to say; raises Problems."""
+def here_settings(text: Text, number: int | None) -> tuple[dict[str, Setting], dict[str, Place], list[Problem]]:
+    """The settings of a here-document, where each is written, and what there is to say; raises Problems.
+
+    number: of several configurations in it the one that is meant.
+    """
     found = blocks(text._replace(text=_BARE.sub(r'\1"\2"', text.text)))
     left_open = [problem for block in found for problem in _left_open(block.tree)]
     kept = [Block(_known(block.tree), block.settings, block.comments, block.warnings) for block in found]
     offered = versions(kept)
     if not offered:
         return {}, {}, []
-    version = chosen(offered, None, text.name)
+    version = chosen(offered, number, text.name)
     result = Written("")
     settings = dict(settings_of(version, result))
     places = {name: value.source.where for name, value in version.draft.values.items() if value.source.where}

@@ -46,6 +46,13 @@ EARLIER = {
 }
 #: Megatron-LM's defaults that are not this dialect's.
 DEFAULTS = {"attention_dropout": 0.1, "hidden_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0}
+#: The same, where a flag (perhaps with this value) is given.
+DEFAULTS_WITH: dict[tuple[str, str], dict[str, Any]] = {
+    ("normalization", "RMSNorm"): {"rms_norm_epsilon": 1e-5},
+    ("optimizer", "sgd"): {"optimizer.params.momentum": 0.9},
+    ("optimizer", "lion"): {"optimizer.params.betas": [0.95, 0.98]},
+    ("optimizer", "muon"): {"optimizer.params.momentum": 0.9},
+}
 #: Fusions that are on unless a flag says no; that of the rotary embedding has no effect here and is not written.
 FUSIONS = (
     "scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion", "bias_gelu_fusion",
@@ -70,10 +77,16 @@ def is_megatrons(text: Text) -> bool:
     return bool(re.search(r"--num[-_]layers\b", text.text))
 
 
-def converted(text: Text, given: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Written:
+def converted(
+    text: Text,
+    given: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    choose: int | None = None,
+) -> Written:
     """The YAML of a script's command; raises Problems where there is none, or a value of it is wrong.
 
-    given: variables of the script; where neither they nor the script say one, `environ` is asked.
+    given: variables of the script; where neither they nor the script say one, `environ` is asked. choose: of several
+    configurations in DeepSpeed's JSON, which the script writes, the one that is meant.
     """
     script = read_script(text, given)
     if found_outside := {name: value for name, value in (environ or {}).items() if name in script.asked}:
@@ -84,13 +97,28 @@ def converted(text: Text, given: Mapping[str, str] | None = None, environ: Mappi
         raise Problems([Problem("there is no command line of Megatron-LM in this file", Place(text.name, 0, 0), hint)])
     reading = Reading(found)
     reading.documents = script.documents
-    reading.read()
+    reading.read(choose)
     if any(problem.severity == "error" for problem in reading.problems):
         raise Problems(reading.problems)
     outside = [_from_outside(name, text) for name in sorted(found_outside)]
     head = [f"From {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
     body = yaml_text(reading.settings, head)
-    return Written(f"{body}dialect: neox-2026\n", problems=[*outside, *script.notes, *reading.problems])
+    told = [*outside, *script.notes, *_other_runs(script.commands, found), *reading.problems]
+    return Written(f"{body}dialect: neox-2026\n", problems=told)
+
+
+def _other_runs(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) -> list[Problem]:
+    """Told where the script starts several models (not the same one twice, as `echo` before a command does)."""
+    others = [words for words in commands if "num-layers" in _options(words) and _given(words) != _given(chosen)]
+    if not others:
+        return []
+    what = f"this is one of {len(others) + 1} commands that describe a model; it has the most flags, so it is read"
+    also = tuple(words[0].place for words in others)
+    return [Problem(what, chosen[0].place, "migrate each from a script of its own", also, "warning")]
+
+
+def _given(words: Sequence[Word]) -> dict[str, list[str]]:
+    return {name: [word.text for word in option.values] for name, option in _options(words).items()}
 
 
 def _from_outside(name: str, text: Text) -> Problem:
@@ -114,7 +142,7 @@ class Reading:
         self.to_do: list[str] = []
         """For the head of the file: what the script leaves open."""
 
-    def read(self) -> None:
+    def read(self, choose: int | None) -> None:
         for option in self.launcher.values():
             if name := LAUNCHER.get(normal(option.name)):
                 self.say(name, option)
@@ -123,14 +151,23 @@ class Reading:
         for option in self.options.values():
             self.option(option)
         if "deepspeed-config" in self.options and (text := self.documents.get(self.options["deepspeed-config"].text)):
-            self.document(text)
-        for name, value in DEFAULTS.items():
+            self.document(text, choose)
+        elif choose is not None:
+            self.problems.append(Problem("--choose is for a script that writes DeepSpeed's JSON", hint="leave it out"))
+        for name, value in self.defaults().items():
             self.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))
         self.problems += self.left_open()
 
-    def document(self, text: Text) -> None:
+    def defaults(self) -> dict[str, Any]:
+        found = dict(DEFAULTS)
+        for (flag, value), settings in DEFAULTS_WITH.items():
+            if flag in self.options and self.options[flag].text == value:
+                found |= settings
+        return found
+
+    def document(self, text: Text, number: int | None) -> None:
         """DeepSpeed reads its own JSON, so what stands there holds where a flag says otherwise."""
-        settings, places, problems = here_settings(text)
+        settings, places, problems = here_settings(text, number)
         self.problems += problems
         for name, setting in settings.items():
             flag = self.settings.get(name)
@@ -197,6 +234,10 @@ class Reading:
             return
         is_number = isinstance(fitting, int | float) and not isinstance(fitting, bool)
         self.settings[name] = Setting(fitting, given if is_number and isinstance(given, str) else "")
+
+    @property
+    def chosen_optimizer(self) -> str:
+        return self.options["optimizer"].text if "optimizer" in self.options else "adam"
 
     def put(self, name: str, value: Any, behind: str = "") -> None:
         self.settings[name] = Setting(value, behind=behind)

@@ -39,7 +39,7 @@ class Document:
 
     def __init__(self, name: str, text: str) -> None:
         self.name, self.text = name, text
-        self.newline = "\r\n" if "\r\n" in text else "\n"
+        self.newline = "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
         self.read = ""
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Document:
         elif rest.strip():
             self._put(begin, stop, self.text[begin:start] + rest.strip())
         else:
-            self._put(begin, min(len(self.text), stop + len(self.newline)), "")
+            self._put(begin, self.text.find("\n", stop) + 1 or len(self.text), "")
 
     def add(self, section: str, key: str, value: Any, after: str = "", comment: str = "") -> None:
         """Put a new entry behind another one, or at the end of its section ("" is the top level).

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.launch.summary import MOST_IN_ONE
 from neoxargs.problems import render
+from neoxargs.resolve import Text
 from neoxargs.tools.plan.advice import Suggestion, suggestions
 from neoxargs.tools.plan.assumptions import GIB
 from neoxargs.tools.plan.devices import DEVICES, Device, named, unnamed
@@ -56,6 +57,11 @@ def run(words: argparse.Namespace) -> int:
 def report(options: Options, as_json: bool = False, page: str | None = None) -> int:
     """Print the plan; page: also write it as HTML there. Returns 1 where it does not fit; raises Problems."""
     made, found = planned(options)
+    if page:
+        from neoxargs.tools.plan.page import html
+        from neoxargs.tools.write import write_all
+
+        write_all([Text(page, html(made, found, options.files))])
     if as_json:
         from neoxargs.tools.plan.facts import facts
 
@@ -66,11 +72,6 @@ def report(options: Options, as_json: bool = False, page: str | None = None) -> 
         if made.settled.warnings:
             print(render(made.settled.warnings), end="\n\n", file=sys.stderr)
         print(text(made, found))
-    if page:
-        from neoxargs.tools.plan.page import html
-        from neoxargs.tools.plan.save import save
-
-        save(html(made, found, options.files), page)
     return int(not made.fits)
 
 

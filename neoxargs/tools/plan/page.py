@@ -89,7 +89,7 @@ def _instead(found: Sequence[Suggestion]) -> str:
 
 
 def _suggestion(suggestion: Suggestion) -> str:
-    lines = "\n".join(override.replace("=", ": ", 1) for override in suggestion.overrides)
+    lines = "\n".join(f"--set {override}" for override in suggestion.overrides)
     told = price(suggestion)
     return f'<div class="instead"><pre>{escape(lines)}</pre><p>{told}</p></div>'
 
