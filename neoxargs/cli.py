@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -57,6 +58,7 @@ NEOX_OPTIONS: dict[str, dict[str, Any]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _write_anything()
     if not words or words[0] in ("-h", "--help", "help"):
         print(f"usage:\n{USAGE}", end="")
         return 0 if words else 2
@@ -75,6 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `deepy ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _write_anything() -> None:
+    """What the terminal's encoding has no letter for is written as its code, as on stderr."""
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _command(word: str) -> Callable[[list[str]], int]:

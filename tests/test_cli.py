@@ -1,5 +1,6 @@
 """The command line as people type it: verbs, GPT-NeoX's own spellings, exit codes, and runs from start to end."""
 
+import io
 import json
 import os
 import re
@@ -74,6 +75,14 @@ def test_help(words, capsys):
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert re.fullmatch(r"neoxargs \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_a_terminal_without_the_letters_gets_their_codes(monkeypatch):
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert main(["plan", *BOTH, "--gpus", "4", "--device", "A100-40GB"]) == 0
+    screen.flush()
+    assert rb"\u2588" in screen.buffer.getvalue()
 
 
 @pytest.mark.parametrize("verb", ["my_script.py", "check", "explain", "docs"])

@@ -62,8 +62,8 @@ def test_what_was_derived_is_followed_to_what_was_written() -> None:
 
 
 def test_a_path_is_never_broken(tmp_path: Path) -> None:
-    path = tmp_path / ("deep" * 30) / "my.yml"
-    path.parent.mkdir()
+    path = tmp_path / ("deep" * 20) / ("a b" * 20) / "my.yml"
+    path.parent.mkdir(parents=True)
     path.write_text(Path(QUICKSTART).read_text(encoding="utf-8"))
     shown = explain("intermediate_size", [str(path)], [], None, 4, as_json=False)
     assert f"{path}:{line('hidden_size')}:1" in shown

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,9 +18,10 @@ from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.declare import Rule
 from neoxargs.resolve.unknown import NOBODYS, unknown
 from neoxargs.tools.docs import default_words, destination_words, effect_words, years
-from neoxargs.tools.explain import search, whole
-from neoxargs.tools.explain.origin import Origin, because, origin, sentences, shown
+from neoxargs.tools.explain import search, section, whole
+from neoxargs.tools.explain.origin import origin, sentences, shown
 from neoxargs.tools.explain.sent import sent
+from neoxargs.tools.explain.text import rows
 from neoxargs.tools.migrate.auto import STANDS
 
 ORIGINS = {"DSL": "DeepSpeed's launcher", "DSC": "DeepSpeed's JSON", "Meg": "Megatron-LM", "NeoX": "GPT-NeoX"}
@@ -41,8 +41,6 @@ EFFECTS = {
 FIRST = "write `explain KEY FILE`, or `explain --all FILE` for every one"
 #: Where nothing has the word that was asked for.
 NOWHERE = "no parameter has it in its name or description; docs/parameters.md lists all"
-WIDTH = 96
-LABEL = 14
 
 
 def explain(
@@ -60,13 +58,13 @@ def explain(
             return _rule(rule, as_json)
         if name not in REGISTRY.sections:
             return _nearest(name, key, as_json)
-        return _section(name, config, as_json)
+        return _json(section.facts(name, config), settled) if as_json else section.text(name, config)
     facts = dict(_facts(parameter, name, config))
     if not as_json:
-        return _text(parameter, facts)
+        return "\n".join([parameter.name, *rows(facts, config)])
     if config is not None:
         facts |= {"because": facts["because"].why, "from": [read.facts() for read in facts["because"].inputs]}
-    return _json({"name": parameter.name, **facts, "problems": _warnings(settled)})
+    return _json({"name": parameter.name, **facts}, settled)
 
 
 def explain_all(
@@ -75,16 +73,13 @@ def explain_all(
     """The resolved configuration, annotated: YAML that resolves to the same, or JSON; raises Problems."""
     settled = settle(files, overrides, directory, os.environ, gpus)
     if as_json:
-        return _json({"values": whole.facts(settled.config), "problems": _warnings(settled)})
+        return _json({"values": whole.facts(settled.config)}, settled)
     return whole.whole(settled.config).rstrip("\n")
 
 
-def _json(facts: dict[str, Any]) -> str:
-    return json.dumps(facts, indent=2, default=str)
-
-
-def _warnings(settled: Settled | None) -> list[dict[str, Any]]:
-    return [problem.facts() for problem in settled.warnings] if settled else []
+def _json(facts: dict[str, Any], settled: Settled | None = None) -> str:
+    warnings = [problem.facts() for problem in settled.warnings] if settled else []
+    return json.dumps({"ok": True, **facts, "problems": warnings}, indent=2, default=str)
 
 
 def _nearest(name: str, key: str, as_json: bool) -> str:
@@ -97,11 +92,9 @@ def _nearest(name: str, key: str, as_json: bool) -> str:
         raise Problems([_once(name, replace(problem, hint=NOWHERE))])
     if as_json:
         return _json({"name": key, "found": found})
-    shown = list(found.items())[: search.MOST]
-    width = max(len(name) for name, _ in shown) + 2
-    lines = [f"  {name.ljust(width)}{textwrap.shorten(text, WIDTH - 30, placeholder=' …')}" for name, text in shown]
+    shown = dict(list(found.items())[: search.MOST])
     more = [f"  and {len(found) - len(shown)} more: docs/parameters.md"] if len(found) > len(shown) else []
-    return "\n".join([f"no parameter is called {key}; about it:", *lines, *more])
+    return "\n".join([f"no parameter is called {key}; about it:", *section.table(shown), *more])
 
 
 def _once(name: str, problem: Problem) -> Problem:
@@ -116,7 +109,7 @@ def _rule(rule: Rule, as_json: bool) -> str:
     if as_json:
         return _json({"name": rule.function.__name__, **facts})
     words = {label: value if isinstance(value, str) else ", ".join(value) for label, value in facts.items()}
-    return "\n".join([rule.function.__name__, *_rows({label: text for label, text in words.items() if text})])
+    return "\n".join([rule.function.__name__, *rows({label: text for label, text in words.items() if text})])
 
 
 def _facts(parameter: Parameter, asked: str, config: Config | None) -> Iterator[tuple[str, Any]]:
@@ -158,63 +151,3 @@ def _relations(name: str) -> Iterator[tuple[str, str]]:
     results = [result for rule in inputs for result in rule.results]
     if results:
         yield "decides", ", ".join(dict.fromkeys(results))
-
-
-def _text(parameter: Parameter, facts: dict[str, Any]) -> str:
-    return "\n".join([parameter.name, *_rows(facts)])
-
-
-def _rows(facts: dict[str, Any]) -> Iterator[str]:
-    for label, value in facts.items():
-        lines = [line for text in _texts(value) for line in _wrapped(text)] or [""]
-        yield f"  {label.ljust(LABEL)}{lines[0]}"
-        yield from (" " * (LABEL + 2) + line for line in lines[1:])
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, Origin):
-        return [value.why, *value.lines("  ")]
-    if isinstance(value, list) and all(isinstance(item, str) and ": " in item for item in value):
-        return value
-    return [value if isinstance(value, str) else json.dumps(value, default=str)]
-
-
-def _wrapped(text: str) -> list[str]:
-    indent = text[: len(text) - len(text.lstrip())]
-    indent += "  " * bool(indent)
-    return textwrap.wrap(text, WIDTH - LABEL, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-
-
-def _section(name: str, config: Config | None, as_json: bool) -> str:
-    """A section's keys, each with the first sentence of its meaning, and what they are in these files."""
-    keys = {full: p for full, p in REGISTRY.parameters.items() if full.rpartition(".")[0] == name}
-    sections = [full for full in REGISTRY.sections if full.rpartition(".")[0] == name]
-    here = (
-        {full: (config.get(full), because(full, config)) for full in keys if _differs(full, config)} if config else {}
-    )
-    if as_json:
-        values = {"values here": {full: value for full, (value, _) in here.items()}} if config else {}
-        return _json({"name": name, "keys": list(keys), "sections": sections, **values})
-    names = {full: full.rpartition(".")[2] for full in [*keys, *sections]}
-    width = max(map(len, names.values()), default=0) + 2
-    lines = [f"  {names[full].ljust(width)}{textwrap.shorten(p.description, WIDTH - width, placeholder=' …')}"
-             for full, p in keys.items()]  # fmt: skip
-    lines += [f"  {names[full].ljust(width)}a section" for full in sections]
-    return "\n".join([f"{name} is a section:", *lines, *_values(name, here, config)])
-
-
-def _differs(name: str, config: Config) -> bool:
-    """Is it more than a plain default?"""
-    value = config.get(name)
-    return config.written(name) or (value is not ABSENT and value != REGISTRY.parameters[name].default)
-
-
-def _values(name: str, here: dict[str, tuple[Any, str]], config: Config | None) -> list[str]:
-    if config is None:
-        return []
-    if not here:
-        return ["", f"{name} here: nothing but defaults"]
-    lines = [
-        f"  {full.rpartition('.')[2]} {json.dumps(value, default=str)} ({why})" for full, (value, why) in here.items()
-    ]
-    return ["", f"{name} here:", *lines]

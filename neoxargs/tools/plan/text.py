@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from neoxargs.launch import summary
+from neoxargs.resolve.config import Config
 from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.assumptions import GIB
 from neoxargs.tools.plan.make import Plan
@@ -13,11 +14,10 @@ from neoxargs.tools.plan.memory import PARTS, PHASES, Account
 from neoxargs.tools.plan.notes import notes
 from neoxargs.tools.plan.places import hosts_of_stages, named
 from neoxargs.tools.plan.words import count, duration, figures, price, share, size, verdict
+from neoxargs.tools.wrap import TOGETHER, together, wrapped
 
 LABEL = summary.LABEL
 BAR = 44
-#: A space at which no line ends.
-TOGETHER = "\u00a0"
 #: Subjects told in sentences, which are wrapped; tables and what is meant to be copied stay as they are.
 SENTENCES = ("plan", "model", "ranks", "batch", "host", "speed", "messages", "assumed")
 #: How many stages are listed; of more, the fullest and some others.
@@ -38,23 +38,14 @@ def text(plan: Plan, found: Sequence[Suggestion]) -> str:
         ("messages", list(_messages(plan))),
         ("assumed", notes(plan)),
     ]
-    blocks = [_row(label, lines) for label, lines in rows if lines]
+    blocks = [_row(label, lines, plan.config) for label, lines in rows if lines]
     return "\n\n".join([_coloured(blocks[0], plan.fits), *blocks[1:]])
 
 
-def _row(label: str, lines: Sequence[str]) -> str:
+def _row(label: str, lines: Sequence[str], config: Config) -> str:
     if label in SENTENCES:
-        lines = [part for line in lines for part in _wrapped(line)]
+        lines = [part for line in lines for part in wrapped(together(line, config), summary.WIDTH - LABEL)]
     return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
-
-
-def _wrapped(line: str) -> list[str]:
-    import textwrap
-
-    lines = textwrap.wrap(
-        line, summary.WIDTH - LABEL, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
-    return [part.replace(TOGETHER, " ") for part in lines]
 
 
 def _known(plan: Plan) -> Iterator[tuple[str, list[str]]]:
