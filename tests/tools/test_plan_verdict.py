@@ -142,6 +142,30 @@ def test_a_host_can_be_too_small(middle: str) -> None:
     assert made.device_fits and not made.host_fits
 
 
+def test_what_is_offloaded_to_a_disk_is_not_in_the_host(middle: str) -> None:
+    def host(*changes: str) -> dict[str, int]:
+        section = "zero_optimization.offload_"
+        stage = [f"{section}{change}" for change in changes] + ["zero_optimization.sub_group_size=1000000"]
+        made, _ = planned(Options([middle], ["zero_optimization.stage=3", *stage], gpus=8))
+        return made.worst.host
+
+    state, weights = host("optimizer.device=cpu"), host("param.device=cpu")
+    on_disk = host("optimizer.device=nvme", "optimizer.nvme_path=/disk")
+    assert on_disk["offloaded"] == 4 * 1_000_000 * 4 < state["offloaded"]  # buffers, of a sub-group, in fp32
+    assert weights["pinned"] == weights["offloaded"]  # no buffers of NVMe's
+    on_disk = host("param.device=nvme", "param.nvme_path=/disk", "param.max_in_cpu=1000", "param.buffer_size=5000")
+    assert (on_disk["offloaded"], on_disk["pinned"]) == (1000 * 2, 5 * 5000 * 2)
+
+
+def test_a_part_of_the_optimizer_can_stay_on_the_device(middle: str) -> None:
+    def held(ratio: float) -> int:
+        changes = ["stage=3", "offload_optimizer.device=cpu", f"offload_optimizer.ratio={ratio}"]
+        made, _ = planned(Options([middle], [f"zero_optimization.{change}" for change in changes], gpus=8))
+        return made.worst.phases["step"]["optimizer"]
+
+    assert held(1.0) == 0 < held(0.75) < held(0.5)
+
+
 def test_devices_are_found_by_short_names() -> None:
     assert named("a100-40gb") is named("A100 40") is DEVICES["A100-40GB"]
     assert named("H200") is DEVICES["H200-141GB"]

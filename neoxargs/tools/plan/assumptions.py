@@ -36,6 +36,8 @@ TOKENS_AT_HALF_RATE = {"cuda": 128, "cpu": 8}
 LINK_EFFICIENCY = 0.75
 #: From a GPU to its host's memory and back, per GPU: PCIe 4.0 x16 is 32e9; less what pageable copies cost.
 HOST_LINK = 12e9
+#: From a host's NVMe drives to its memory and back, per GPU (Rajbhandari et al. 2021, arXiv:2104.07857, figure 2b).
+DISK_LINK = 1.6e9
 #: DeepSpeed's CPU Adam, parameters per second and rank (Ren et al. 2021, arXiv:2101.06840, table 4: 1e9 in 0.26-0.51 s
 #: with all cores of a host; a host serves up to 16 ranks).
 CPU_ADAM = 250e6

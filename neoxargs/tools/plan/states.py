@@ -64,8 +64,18 @@ class States:
 
     @property
     def offloaded(self) -> bool:
-        """Optimizer state in host memory; without ZeRO the section has no effect."""
+        """Optimizer state in host memory, or on disk behind it; without ZeRO the section has no effect."""
         return self.zero >= 1 and self.config.offload_optimizer.device != "none"
+
+    @property
+    def moved(self) -> int:
+        """Parameters whose state is offloaded: all of this rank's, or the `ratio` of them."""
+        return int(self.share * self.config.offload_optimizer.ratio) if self.offloaded else 0
+
+    @property
+    def on_disk(self) -> bool:
+        """Optimizer state on NVMe, from where the host has a piece at a time."""
+        return self.offloaded and self.config.offload_optimizer.device == "nvme"
 
     @property
     def weights_offloaded(self) -> bool:
@@ -100,7 +110,7 @@ def gradients(states: States) -> int:
 
 def optimizer(states: States) -> int:
     """fp32 master weights (not where the weights themselves are fp32 and undivided) and moments."""
-    return 0 if states.offloaded else states.share * state_of_one(states)
+    return (states.share - states.moved) * state_of_one(states)
 
 
 def state_of_one(states: States) -> int:
@@ -139,20 +149,29 @@ def of_step(states: States) -> int:
 
 
 def host(states: States) -> int:
-    """In the memory of the host, for one rank: what is offloaded, with its gradients in fp32."""
-    total = states.share * (state_of_one(states) + SINGLE) if states.offloaded else 0
+    """In the memory of the host, for one rank: what is offloaded, with its gradients in fp32.
+
+    Of what is on NVMe, the buffers it passes through (`runtime/swap_tensor/optimizer_utils.py`), and `max_in_cpu`.
+    """
+    options, total = states.config, 0
+    if states.on_disk:
+        piece = min(states.share, options.zero_optimization.sub_group_size)
+        total += options.offload_optimizer.buffer_count * piece * SINGLE
+    elif states.offloaded:
+        total += states.moved * (state_of_one(states) + SINGLE)
     if states.weights_offloaded:
-        total += states.share * states.number
+        on_disk = options.offload_param.device == "nvme"
+        total += (min(states.share, options.offload_param.max_in_cpu) if on_disk else states.share) * states.number
     return total
 
 
 def pinned(states: States) -> int:
-    """Of the host's memory, locked for fast copies: the 16-bit buffer of each direction."""
-    if not (states.offloaded or states.weights_offloaded):
-        return 0
-    options = states.config
-    buffers = options.offload_param.buffer_count * options.offload_param.buffer_size if states.weights_offloaded else 0
-    return (states.share + buffers) * states.number
+    """Of the host's memory, locked for fast copies: 16-bit gradients on their way, and buffers for weights on NVMe."""
+    options = states.config.offload_param
+    weights_on_disk = states.weights_offloaded and options.device == "nvme"
+    copies = states.share if states.offloaded or (states.weights_offloaded and not weights_on_disk) else 0
+    buffers = options.buffer_count * options.buffer_size if weights_on_disk else 0
+    return (copies + buffers) * states.number
 
 
 def built(states: States, zero_init: bool) -> tuple[int, int]:
