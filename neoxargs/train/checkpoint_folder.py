@@ -38,14 +38,18 @@ def begin(folder: Path, iteration: int) -> Path:
 
 
 def commit(folder: Path, iteration: int) -> Path:
-    """Make what `begin` began the newest checkpoint. Afterwards, and not before, it is visible."""
+    """Make what `begin` began the newest checkpoint. Afterwards, and not before, it is visible.
+
+    One of the same iteration, of an earlier run, is removed when the new one has its place.
+    """
     part, whole = folder / (WRITING + tag(iteration)), folder / tag(iteration)
     sizes = {str(file.relative_to(part)): file.stat().st_size for file in part.rglob("*") if file.is_file()}
     (part / FILES).write_text(json.dumps(sizes, indent=0, sort_keys=True), encoding="utf-8")
-    if whole.exists():  # the same iteration of an earlier run
-        remove(whole)
+    before = _hide(whole) if whole.exists() else None
     part.rename(whole)
     _point_latest_at(folder, whole.name)
+    if before:
+        shutil.rmtree(before)
     return whole
 
 
@@ -96,9 +100,11 @@ def prune(folder: Path, keep: int) -> None:
 
 def remove(checkpoint: Path) -> None:
     """Hide it first: a removal cut short must not leave half a checkpoint in sight."""
-    hidden = checkpoint.with_name(REMOVING + checkpoint.name)
-    checkpoint.rename(hidden)
-    shutil.rmtree(hidden)
+    shutil.rmtree(_hide(checkpoint))
+
+
+def _hide(checkpoint: Path) -> Path:
+    return checkpoint.rename(checkpoint.with_name(REMOVING + checkpoint.name))
 
 
 def _latest(folder: Path) -> str:

@@ -101,6 +101,15 @@ def test_the_same_iteration_is_replaced(tmp_path: Path) -> None:
     assert names(tmp_path) == ["global_step100", "latest"]
 
 
+def test_killed_while_the_replaced_one_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 100, "old")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(folder.shutil, "rmtree", _killed)
+        write(tmp_path, 100, "newer")
+    whole = folder.newest(tmp_path)
+    assert whole and (whole / "model.pt").read_text() == "newer"
+
+
 def test_prune_keeps_what_was_written_last(tmp_path: Path) -> None:
     for age, iteration in enumerate((500, 10, 20, 30)):  # 500 is an earlier run's
         os.utime(write(tmp_path, iteration), (age, age))
