@@ -39,7 +39,7 @@ def run(arguments: RankArguments) -> None:
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     here = mesh.mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
-    data = build_datasets(config, tokenizer, here) if reads_data(config) else None
+    data = build_datasets(config, tokenizer, here, process.local_rank) if reads_data(config) else None
     built, checkpoint = load_model(config, without_training(arguments.deepspeed), tokenizer, here, process)
     scorer = Scorer(built, here, config.batch.train_micro_batch_size_per_gpu)
     found: dict[str, Any] = {"checkpoint": str(checkpoint)}

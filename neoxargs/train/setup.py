@@ -116,6 +116,8 @@ def _device(local_rank: int) -> torch.device:
         return torch.device("cpu")
     number = _gpu(local_rank, torch.cuda.device_count(), os.environ)
     torch.cuda.set_device(number)
+    # DeepSpeed takes LOCAL_RANK for the GPU's number, and insists that Open MPI says the same.
+    os.environ |= {name: str(number) for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK") if name in os.environ}
     return torch.device("cuda", number)
 
 

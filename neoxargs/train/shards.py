@@ -66,7 +66,8 @@ class Holdings:
     def sums(self, of: Callable[[Tensor], Tensor], shards: Shards) -> dict[str, float]:
         """`of` of all shards of a weight added up, for the weights of all pipeline stages."""
         zero = torch.zeros((), device=self.engine.device)
-        mine = [of(shards[weight.name]).float() if weight.name in shards else zero for weight in self.weights]
+        # Shards of what is offloaded lie in main memory.
+        mine = [of(shards[weight.name]).to(zero) if weight.name in shards else zero for weight in self.weights]
         total = torch.stack(mine)
         for axis in (self.mesh.tensor, self.mesh.data):
             if axis.size > 1:

@@ -48,7 +48,7 @@ class Watch:
             self.found |= self._norms("gradient_norms", gradients, scale)
         if self.options.log_grad_pct_zeros:
             zeros = self.holdings.sums(lambda x: (x == 0).sum(), gradients)
-            sizes = self.holdings.sums(lambda x: torch.tensor(x.numel(), device=x.device), gradients)
+            sizes = self.holdings.sums(lambda x: torch.tensor(x.numel()), gradients)
             self.found |= {f"pct_grad_zeros/{name}": 100 * zeros[name] / sizes[name] for name in zeros}
         if self.noise is not None:
             self.noise.add(self.holdings, gradients, scale)
@@ -84,7 +84,7 @@ class NoiseScale:
             self.sum[name] = self.sum[name].add_(part) if name in self.sum else part
         self.batches += 1
         if self.batches == self.count:
-            large = sum(holdings.sums(lambda x: _square(x).to(holdings.engine.device), self.sum).values())
+            large = sum(holdings.sums(_square, self.sum).values())
             self.update(small, large)
             self.sum, self.batches = {}, 0
 

@@ -1,7 +1,6 @@
 """Token files to batches: what each part holds, in which order, and that no layout changes it."""
 
 import multiprocessing
-import os
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -61,7 +60,7 @@ def config(run_dir: Path, **changes) -> Config:
 
 def made(chosen: list[Source], samples: int, how: Sampling):
     """Training samples, built outside of torch.distributed."""
-    return datasets.first_rank_first(True, lambda: datasets.dataset(chosen, "train", samples, how))
+    return datasets.first_rank_first(None, lambda: datasets.dataset(chosen, "train", samples, how))
 
 
 def seen(samples, count=None) -> set[int]:
@@ -379,10 +378,9 @@ def first_batches(folder: str) -> list[list[list[int]]]:
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     found = []
     for shared in (True, False):
-        os.environ["LOCAL_RANK"] = str(rank if shared else 0)
         run_dir = Path(folder, "all" if shared else f"machine{rank}")
         options = {"data_path": [1, f"{folder}/a", 2, f"{folder}/b"], "use_shared_fs": shared}
-        loader = build_datasets(config(run_dir, **options), TOKENIZER, Mesh(data=Axis(world, rank)))
+        loader = build_datasets(config(run_dir, **options), TOKENIZER, Mesh(data=Axis(world, rank)), local_rank=0)
         found.append(
             [row for batch, _ in zip(loader.train(0), range(2), strict=False) for row in batch.tokens.tolist()]
         )
@@ -410,5 +408,5 @@ def test_a_first_rank_that_fails_does_not_leave_the_others_waiting(monkeypatch) 
     ):
         monkeypatch.setattr(torch.distributed, name, stand_in)
     with pytest.raises(ZeroDivisionError):
-        datasets.first_rank_first(True, lambda: 1 // 0)
+        datasets.first_rank_first(None, lambda: 1 // 0)
     assert arrived

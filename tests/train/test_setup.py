@@ -87,6 +87,18 @@ def test_the_backend_is_as_chosen_on_gpus_and_gloo_on_cpus(monkeypatch: pytest.M
     assert [joined(backend, "cpu") for backend in ("nccl", "gloo", "mpi")] == ["gloo", "gloo", "mpi"]
 
 
+def test_a_rank_that_sees_one_gpu_tells_deepspeed_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(setup, "on_gpu", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for name, value in {"LOCAL_RANK": "3", "CUDA_VISIBLE_DEVICES": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("OMPI_COMM_WORLD_LOCAL_RANK", raising=False)
+    assert setup._device(3) == torch.device("cuda", 0)
+    assert chosen == [0] and os.environ["LOCAL_RANK"] == "0" and "OMPI_COMM_WORLD_LOCAL_RANK" not in os.environ
+
+
 def test_a_backend_that_torch_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_backend_available", lambda name: name != "mpi")
     with pytest.raises(Problems, match=r"distributed_backend \(mpi\): this machine's torch is built without it"):

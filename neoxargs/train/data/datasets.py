@@ -7,7 +7,6 @@ it warns about packages that we do not use.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,10 +48,11 @@ class Sampling:
     """Open token files by prefix."""
 
 
-def build_datasets(config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Loader:
+def build_datasets(config: Config, tokenizer: Tokenizer, mesh: Mesh, local_rank: int = 0) -> Loader:
     """The three parts of the run's data; every rank calls this at the same time.
 
-    Raises Problems: a token file that is missing, not one, or made with another vocabulary; nothing to train on.
+    local_rank: its number on its machine. Raises Problems: a token file that is missing, not one, or made with another
+    vocabulary; nothing to train on.
     """
     training, cache = config.training, Path(config.logging.run_dir, "data", "index")
     sampling = Sampling(config.data, config.shape.seq_length, training.seed, tokenizer.eod, tokenizer.vocab_size, cache)
@@ -63,7 +63,7 @@ def build_datasets(config: Config, tokenizer: Tokenizer, mesh: Mesh) -> Loader:
     chosen = sources(config.data)
     _require(chosen, tokenizer.vocab_size)
     parts = first_rank_first(
-        config.data.use_shared_fs,
+        None if config.data.use_shared_fs else local_rank,
         lambda: {part: dataset(chosen[part], part, wanted[part], sampling) for part in PARTS},
     )
     _tell_empty(parts, chosen, wanted)
@@ -206,12 +206,15 @@ def _read_through(path: Path) -> None:
             pass
 
 
-def first_rank_first(shared_fs: bool, build: Callable[[], T]) -> T:
-    """`build()` on every rank: where it writes files, one rank does it before the others read them."""
+def first_rank_first(local_rank: int | None, build: Callable[[], T]) -> T:
+    """`build()` on every rank: where it writes files, one rank does it before the others read them.
+
+    local_rank: of each machine the first, if it is given.
+    """
     if not torch.distributed.is_initialized():
         with _as_only_rank():
             return build()
-    rank = torch.distributed.get_rank() if shared_fs else int(os.environ["LOCAL_RANK"])
+    rank = torch.distributed.get_rank() if local_rank is None else local_rank
     try:
         if rank == 0:
             with _as_only_rank():

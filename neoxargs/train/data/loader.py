@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from neoxargs.train.mesh import Axis, Mesh
 from neoxargs.train.model.loss import IGNORED
+from neoxargs.train.setup import on_gpu
 
 Part = Literal["train", "validation", "test"]
 
@@ -81,7 +82,7 @@ def batches(samples: Samples, consumed: int, data: Axis, micro_batch: int, worke
             batch_sampler=_Endless(indices),
             num_workers=workers,
             collate_fn=collate,
-            pin_memory=torch.cuda.is_available(),
+            pin_memory=on_gpu(),
             generator=torch.Generator(),  # else it draws from the default one, and dropout differs after resuming
         )
     )

@@ -40,11 +40,12 @@ def _kernel(compiled: bool) -> Any:
 def _block_mask(pattern: Pattern, axis: Axis, seq: int, device: torch.device) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
-    blocks = own_layout(pattern, axis).to(device)
+    blocks, size = own_layout(pattern, axis).to(device), pattern.block
     heads = blocks.shape[0]
 
+    # What is compiled into the kernel closes over tensors and numbers only.
     def reads(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         own = head if heads > 1 else 0
-        return (row >= column) & blocks[own, row // pattern.block, column // pattern.block]
+        return (row >= column) & blocks[own, row // size, column // size]
 
     return create_block_mask(reads, None, heads if heads > 1 else None, seq, seq, device=str(device))
