@@ -115,16 +115,35 @@ def _messages(config: Config, held: list[Stage], sizes: Sizes) -> Messages:
     states = _fullest(config, held)
     layers = max(len(stage.layers) for stage in held)
     around = 2 * (layout.tensor - 1) / layout.tensor  # a ring sends each number so often
-    sums = 4 + (2 if config.recompute.checkpoint_activations else 0)  # two in each pass of a layer
-    # a checkpoint that is shared out is gathered again
-    gathers = 0.5 if config.recompute.checkpoint_activations and config.recompute.partition_activations else 0
-    pipe = 2 * sizes.hidden * batches if layout.pipe > 1 else 0
     return Messages(
-        tensor=int(layers * (sums + gathers) * around * sizes.hidden * batches),
-        pipe=pipe,
+        tensor=int(layers * _sums(config) * around * sizes.hidden * batches),
+        pipe=_between_stages(config, sizes) * batches if layout.pipe > 1 else 0,
         data=_data_messages(states, batches),
         host=_host_messages(states),
     )
+
+
+def _sums(config: Config) -> float:
+    """What tensor parallel ranks sum of the residual stream in one layer; a gather is half of a sum, a scatter too.
+
+    Two inputs enter a layer's regions, and one sum leaves them where attention and feed-forward are side by side.
+    """
+    leaving = 1 if config.attention.gpt_j_residual else 2
+    if config.parallel.sequence_parallel:
+        forward, backward = 1 + leaving / 2, 2 + leaving / 2  # what enters is gathered a second time
+    else:
+        forward, backward = leaving, 2
+    recompute = config.recompute
+    if not recompute.checkpoint_activations:
+        return forward + backward
+    return 2 * forward + backward + (0.5 if recompute.partition_activations else 0)  # a shared checkpoint is gathered
+
+
+def _between_stages(config: Config, sizes: Sizes) -> int:
+    """An activation and its gradient, of which a tensor parallel rank sends its share unless it is told not to."""
+    sharded, pipeline = config.parallel.sequence_parallel, config.pipeline
+    shared = (sharded or pipeline.pipe_partitioned, sharded or pipeline.grad_partitioned)
+    return sum(sizes.hidden // (sizes.tensor if is_shared else 1) for is_shared in shared)
 
 
 def _data_messages(states: States, batches: int) -> int:
@@ -144,7 +163,9 @@ def _host_messages(states: States) -> int:
 
 def _optimizer(states: States, device: Device, sent: Messages) -> float:
     if states.offloaded:
-        swapped = 2 * states.share * (state_of_one(states) + assumed.SINGLE) if states.on_disk else 0  # read and written
+        swapped = (
+            2 * states.share * (state_of_one(states) + assumed.SINGLE) if states.on_disk else 0
+        )  # read and written
         return sent.host / assumed.HOST_LINK + states.share / assumed.CPU_ADAM + swapped / assumed.DISK_LINK
     return states.share * (assumed.STEP_TRAFFIC if state_of_one(states) else 3 * states.number) / device.bandwidth
 
