@@ -163,9 +163,8 @@ def _host_messages(states: States) -> int:
 
 def _optimizer(states: States, device: Device, sent: Messages) -> float:
     if states.offloaded:
-        swapped = (
-            2 * states.share * (state_of_one(states) + assumed.SINGLE) if states.on_disk else 0
-        )  # read and written
+        read_and_written = 2 * states.share * (state_of_one(states) + assumed.SINGLE)
+        swapped = read_and_written if states.on_disk else 0
         return sent.host / assumed.HOST_LINK + states.share / assumed.CPU_ADAM + swapped / assumed.DISK_LINK
     return states.share * (assumed.STEP_TRAFFIC if state_of_one(states) else 3 * states.number) / device.bandwidth
 
