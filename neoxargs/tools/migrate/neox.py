@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.registry.history import NEWEST, changes, default_at, introduced, removed
-from neoxargs.resolve import Config, Draft, Text, draft
-from neoxargs.resolve.derive import Unresolved, complete
+from neoxargs.resolve import Text, draft
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.nodes import node_of, shown
+from neoxargs.tools.migrate import placing
 from neoxargs.tools.migrate import rows as table
 from neoxargs.tools.migrate.rows import FORGOTTEN, GONE, Instead, Row, Written, row_for
+from neoxargs.tools.migrate.same import differences, fitting, known, too_few, verify
 from neoxargs.tools.migrate.text import Document, Found
 
 #: One setting under another name that is pinned.
@@ -59,7 +60,8 @@ def migrate(texts: Sequence[Text], to: str) -> Migrated:
         raise Problems(work.problems)
     work.name_dialect()
     result = [Text(document.name, document.text) for document in work.documents]
-    work.verify(result)
+    fixed = [f"dialect={work.drafted.dialect.name}"] if work.is_part else []
+    verify(draft(work.start, fixed), draft(result, fixed), work.gpus, Place(result[0].name, 0, 0))
     return Migrated(result, work.changes, [*work.staying, *work.problems])
 
 
@@ -73,11 +75,11 @@ class _Migration:
         self.originals = {text.name: Document(*text) for text in texts}
         self.is_part = any(p.required and p.name not in self.drafted.values for p in REGISTRY.parameters.values())
         self.values = {name: value.value for name, value in self.drafted.values.items()}
-        self.gpus = _fitting(self.drafted)
+        self.gpus = fitting(self.drafted)
         self.before, errors = known(self.drafted, self.gpus)
         self.written = Written(self.get, self.values.__contains__)
         self.changes: list[Change] = []
-        self.staying = [_stays(error) for error in errors if error.where and not _too_few([error])]
+        self.staying = [_stays(error) for error in errors if error.where and not too_few([error])]
         self.problems: list[Problem] = []
         self.sections: list[tuple[Document, str, str]] = []
 
@@ -179,9 +181,9 @@ class _Migration:
         if any(self.contradicts(document, entry, name, to) for name, to in new.items()):
             return
         self.note(document, entry, self.worded(new), row)
-        left = {name: to for name, to in new.items() if self.is_left(name, to)}
+        left = {name: _plain(to) for name, to in new.items() if self.is_left(name, to)}
         if entry.name not in new:
-            self.replace(document, entry, left)
+            placing.replace(self.documents, document, entry, left)
         self.values.update({name: _plain(to) for name, to in new.items() if to is not GONE})
 
     def worded(self, new: Mapping[str, Any]) -> str:
@@ -211,50 +213,6 @@ class _Migration:
         elif isinstance(to, Instead) and there and self.values[name] != to.value:
             there.set(name, to.value)
         return False
-
-    def replace(self, document: Document, entry: Found, new: Mapping[str, Any]) -> None:
-        """Write these in place of an entry, in its own section where they belong there."""
-        home = entry.name.rpartition(".")[0]
-        plan: dict[tuple[int, str], dict[str, Any]] = {}
-        for name, to in new.items():
-            where, section, rest = self.room(document, name)
-            _deepen(plan.setdefault((self.documents.index(where), section), {}), rest, _plain(to))
-        here = plan.pop((self.documents.index(document), home), {})
-        for (index, section), nested in plan.items():
-            for key, to in nested.items():
-                self.documents[index].add(section, self.key(document, entry, section, key), to)
-        self.in_place(document, entry, home, here)
-
-    def in_place(self, document: Document, entry: Found, home: str, here: Mapping[str, Any]) -> None:
-        if not here:
-            document.remove(entry.name)
-            return
-        prefix, last = f"{home}." if home else "", entry.name
-        spellings = {key: self.key(document, entry, home, key) for key in here}
-        for key, to in here.items():
-            spelled = spellings[key]
-            if last == entry.name:
-                document.set(last, to)
-                document.rename(last, spelled)
-            else:
-                document.add(home, spelled, to, after=last)
-            last = prefix + key
-
-    def room(self, document: Document, name: str) -> tuple[Document, str, list[str]]:
-        """The innermost section of the name that some file has, and the rest of the name."""
-        parts = name.split(".")
-        for depth in range(len(parts) - 1, 0, -1):
-            section = ".".join(parts[:depth])
-            for candidate in (document, *self.documents):
-                if section in candidate.entries():
-                    return candidate, section, parts[depth:]
-        return document, "", parts
-
-    def key(self, document: Document, entry: Found, section: str, key: str) -> str:
-        """DeepSpeed's keys have underscores; the others are spelt as the file spells its own."""
-        parameter = None if section else REGISTRY.parameters.get(key)
-        is_free = parameter is not None and "DSC" not in parameter.origins
-        return document.spelled(entry, key) if is_free else key
 
     def note(self, document: Document, entry: Found, after: str, row: Row) -> None:
         self.changes.append(Change(self.place(document, entry), document.written(entry), after, row.why, row.since))
@@ -310,73 +268,14 @@ class _Migration:
             return name
         return document.spelled(next(iter(document.entries().values())), name) if "_" in name else name
 
-    # -- the same configuration --------------------------------------------------------------------------------------
-
-    def verify(self, result: Sequence[Text]) -> None:
-        """Raise Problems if the new texts resolve to anything else."""
-        fixed = [f"dialect={self.drafted.dialect.name}"] if self.is_part else []
-        before, errors = known(draft(self.start, fixed), self.gpus)
-        after, new_errors = known(draft(result, fixed), self.gpus)
-        if new_errors and not errors:
-            whole = Place(result[0].name, 0, 0)
-            raise Problems([Problem(f"after migrating: {error.what}", whole, error.hint) for error in new_errors])
-        found = list(differences(before, after))
-        if found:
-            raise Problems([_would_change(self.before.place(name), name, *both) for name, *both in found])
-
-
-def known(drafted: Draft, gpus: int) -> tuple[Config, list[Problem]]:
-    """What the files resolve to, or what of it is certain, with the errors."""
-    try:
-        return complete(drafted, gpus), []
-    except Unresolved as stop:
-        return stop.known, [problem for problem in stop.problems if problem.severity == "error"]
-
-
-def _fitting(drafted: Draft) -> int:
-    """A number of GPUs that the files fit on, if one is found."""
-    values = {name: value.value for name, value in drafted.values.items()}
-    copy: int = values.get("model_parallel_size", 1) * max(values.get("pipe_parallel_size", 0), 1)
-    if drafted.problems:  # it will be refused
-        return copy
-    tried: list[int] = [
-        values.get("global_num_gpus", copy),
-        *(copy * count for count in (1, 8, 2, 4, 12, 16, 32, 64, 128)),
-    ]
-    return next((gpus for gpus in tried if not _too_few(known(drafted, gpus)[1])), tried[0])
-
 
 def _stays(error: Problem) -> Problem:
     """What `check` will refuse after migrating as before."""
     return replace(error, severity="warning")
 
 
-def _too_few(errors: Sequence[Problem]) -> bool:
-    """Is something wrong that another number of GPUs could mend?"""
-    return any("ranks" in error.what or "GPU" in error.what for error in errors)
-
-
-def differences(before: Config, after: Config) -> Iterator[tuple[str, Any, Any]]:
-    """Every parameter in which two configurations differ, retired names apart."""
-    retired = {*table.rows(), "dialect"} - {"precision"}
-    for name in REGISTRY.parameters:
-        if name not in retired and before.get(name) != after.get(name):
-            yield name, before.get(name), after.get(name)
-
-
-def _would_change(where: Place | None, name: str, before: Any, after: Any) -> Problem:
-    what = f"this cannot be migrated: {name} would change from {before!r} to {after!r}"
-    return Problem(what, where, "take the retired names out by hand")
-
-
 def _plain(to: Any) -> Any:
     return to.value if isinstance(to, Instead) else to
-
-
-def _deepen(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    for part in path[:-1]:
-        tree = tree.setdefault(part, {})
-    tree[path[-1]] = value
 
 
 def _changed(name: str) -> date | None:
