@@ -70,7 +70,8 @@ def page(shown: dict[str, Tests], before: dict[str, str]) -> str:
 def _row(name: str, tests: Tests, before: str) -> str:
     outcome = next((outcome for outcome in OUTCOMES if outcome in tests.values()), "not shown")
     result = before if outcome == "skipped" and before else outcome
-    shown_by = "<br>".join(f"`{test}`" for test in sorted(tests))
+    # a narrow page may break the line between file and name, and nowhere else
+    shown_by = "<br>".join(f"`{test.replace('::', '`<wbr>`::', 1)}`" for test in sorted(tests))
     return f"| `{name}` | {effect(name).replace('|', chr(92) + '|')} | {shown_by} | {result} |"
 
 

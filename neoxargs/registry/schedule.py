@@ -18,8 +18,8 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     """Iteration at which the learning rate reaches its end; afterwards it stays there. Left out: `train_iters`."""
 
     lr_decay_fraction: Fraction | None = param(None, origin="NeoX")
-    """`lr_decay_iters` as a share of `train_iters`, for runs whose length is given by `train_epochs`. Takes precedence
-    over `lr_decay_iters`."""
+    """`lr_decay_iters` as a share of `train_iters`, for runs whose length is given by `train_epochs`. Where both are
+    written they must agree."""
 
     min_lr: NonNegative = param(0.0, megatron="min-lr")
     """The learning rate never decays below this number. At most `lr`."""

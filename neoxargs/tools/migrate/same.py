@@ -23,7 +23,7 @@ def known(drafted: Draft, gpus: int) -> tuple[Config, list[Problem]]:
 def fitting(drafted: Draft) -> int:
     """A number of GPUs that the files fit on, if one is found."""
     values = {name: value.value for name, value in drafted.values.items()}
-    copy: int = values.get("model_parallel_size", 1) * max(values.get("pipe_parallel_size", 0), 1)
+    copy: int = max(values.get("model_parallel_size", 1), 1) * max(values.get("pipe_parallel_size", 0), 1)
     if drafted.problems:  # it will be refused
         return copy
     tried: list[int] = [
