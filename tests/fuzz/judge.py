@@ -19,7 +19,9 @@ from random import Random
 from types import FrameType
 from typing import NamedTuple
 
-from mutations import FREE, PLACED, Mutant, Spot, keys_fitting
+from free import FREE, keys_fitting
+from mutant import Mutant, Spot
+from placed import PLACED
 from sources import other_sources, yaml_sources
 
 from neoxargs.launch import split

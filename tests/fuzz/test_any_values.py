@@ -12,7 +12,7 @@ hypothesis = pytest.importorskip("hypothesis")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as some  # noqa: E402
 from judge import Input, judged  # noqa: E402
-from mutations import Mutant  # noqa: E402
+from mutant import Mutant  # noqa: E402
 
 from neoxargs.registry import REGISTRY  # noqa: E402
 

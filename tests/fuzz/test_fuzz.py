@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from judge import Input, described, judged, made
-from mutations import Mutant, Spot
+from mutant import Mutant, Spot
 
 INPUTS = 2_000
 PARTS = 20
