@@ -13,9 +13,9 @@ class Parallel(Group, origin="Meg", effect="layout"):
     """Pipeline stages, each holding a contiguous run of layers. 1 uses the pipeline engine with a single stage, 0 the
     plain engine without a pipeline (needed for ZeRO 2 and 3)."""
 
-    model_parallel_size: Count = param(1, megatron="tensor-model-parallel-size")
+    model_parallel_size: Natural = param(1, megatron="tensor-model-parallel-size")
     """Tensor parallel ranks: each weight matrix is cut into this many pieces. Must divide `num_attention_heads`, and is
-    best kept within one machine, because every layer communicates."""
+    best kept within one machine, because every layer communicates. 0 is read as 1."""
 
     pipe_partition_method: str = param("type:transformer|mlp", origin="NeoX")
     """How layers are dealt to pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,

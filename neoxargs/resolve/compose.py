@@ -21,6 +21,8 @@ REPEATED = 200_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: What ends a line for YAML; Python's splitlines() knows more.
 LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+#: A block of Markdown between its marks.
+FENCED = re.compile(r"^[ >]*```[^\n`]*\n(.*?)^[ >]*```", re.M | re.S)
 #: What YAML does not take as it is.
 UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -62,9 +64,20 @@ class _Composer:
         except Problems as stop:
             return None, self.problems + stop.problems
         except yaml.YAMLError as error:
-            return None, [*self.problems, worded(error, self.place)]
+            return None, [*self.problems, self.in_markdown() or worded(error, self.place)]
         except RecursionError:  # pragma: no cover - the depth is limited; this is the second lock
             return None, [Problem("the nesting is too deep to read", Place(self.name, 0, 0))]
+
+    def in_markdown(self) -> Problem | None:
+        """Told of text around a configuration between marks of Markdown."""
+        fenced = list(FENCED.finditer(self.text))
+        if not fenced or not self.text[: fenced[0].start()].strip():
+            return None
+        longest = max(fenced, key=lambda match: len(match[1]))
+        first = len(LINE_BREAK.findall(self.text[: longest.start(1)]))
+        last = first + len(LINE_BREAK.findall(longest[1]))
+        what = f"this is Markdown; lines {first + 1} to {last} of it may be a configuration"
+        return Problem(what, self.place(first, 0), "save those lines as a file of their own")
 
     def document(self) -> Node | None:
         if bad := UNPRINTABLE.search(self.text):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from neoxargs.problems import Place, Problem, Problems
+from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.check import Mismatch, conform, expectation
 from neoxargs.resolve.config import Config, Source, Value
@@ -124,11 +124,11 @@ class _Completion:
     # -- required parameters -----------------------------------------------------------------------------------------
 
     def require(self) -> None:
-        for parameter in REGISTRY.parameters.values():
-            if parameter.required and parameter.name not in self.values:
-                if not self.is_broken(parameter.name):
-                    self.problems.append(_missing(parameter))
-                self.broken.add(parameter.name)
+        required = [parameter for parameter in REGISTRY.parameters.values() if parameter.required]
+        absent = [parameter for parameter in required if parameter.name not in self.values]
+        told = [parameter for parameter in absent if not self.is_broken(parameter.name)]
+        self.problems += [_no_model(told)] if len(told) == len(required) else map(_missing, told)
+        self.broken.update(parameter.name for parameter in absent)
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
@@ -253,6 +253,13 @@ def _is_narrower(one: Any, other: Any, target: str) -> bool:
     if target != "optimizer.type" or not {str(one).lower(), str(other).lower()} <= set(ADAMS):
         return False
     return ADAMS.index(str(one).lower()) > ADAMS.index(str(other).lower())
+
+
+def _no_model(required: Iterable[Parameter]) -> Problem:
+    """A file that is one of several, such as paths or a schedule."""
+    names = listed((parameter.name for parameter in required), "and")
+    hint = "name the file of a model beside this one, such as configs/models/pythia-160m.yml, or write them here"
+    return Problem(f"no model is described: {names} are missing", hint=hint)
 
 
 def _missing(parameter: Parameter) -> Problem:

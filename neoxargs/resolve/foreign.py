@@ -25,9 +25,8 @@ ELSEWHERE = {
     "qk_norm": "use_qk_layernorm", "use_qk_norm": "use_qk_layernorm", "attention_bias": "use_bias_in_attn_linear",
     "mlp_bias": "use_bias_in_mlp", "initializer_range": "init_method_std", "n_positions": "max_position_embeddings",
     "adam_epsilon": "optimizer.params.eps", "optim": "optimizer.type", "num_train_epochs": "train_epochs",
-    "n_epochs": "train_epochs", "epochs": "train_epochs", "per_device_eval_batch_size":
-    "train_micro_batch_size_per_gpu", "eval_batch_size": "train_micro_batch_size_per_gpu", "resume_from_checkpoint":
-    "load", "save_total_limit": "keep_last_n_checkpoints",
+    "n_epochs": "train_epochs", "epochs": "train_epochs", "resume_from_checkpoint": "load",
+    "save_total_limit": "keep_last_n_checkpoints",
     "dataloader_num_workers": "num_workers", "mixed_precision": "precision",
     "num_processes": "num_gpus", "num_machines": "num_nodes", "main_process_port": "master_port",
     "main_process_ip": "master_addr", "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
@@ -37,6 +36,15 @@ ELSEWHERE = {
     "partial_rotary_factor": "rotary_pct", "ffn_hidden_size": "intermediate_size",
     "logging_steps": "log_interval", "eval_steps": "eval_interval", "attention_type": "attention_config",
     "use_flash_attention": "attention_config", "flash_attention": "attention_config", "swiglu": "activation",
+    "d_model": "hidden_size", "d_ff": "intermediate_size", "max_seq_len": "seq_length", "max_seq_length": "seq_length",
+    "max_length": "seq_length", "sequence_length": "seq_length", "context_length": "seq_length", "block_size":
+    "seq_length", "dtype": "precision", "batch_size_per_device": "train_micro_batch_size_per_gpu",
+    "gradient_accumulation": "gradient_accumulation_steps", "accumulate_grad_batches": "gradient_accumulation_steps",
+    "grad_accum_steps": "gradient_accumulation_steps", "grad_clip": "gradient_clipping", "clip_grad_norm":
+    "gradient_clipping", "train_steps": "train_iters", "total_steps": "train_iters", "num_steps": "train_iters",
+    "max_iters": "train_iters", "num_epochs": "train_epochs", "lr_schedule": "lr_decay_style", "log_steps":
+    "log_interval", "log_every_n_steps": "log_interval", "log_freq": "log_interval", "checkpoint_dir": "save",
+    "save_dir": "save", "num_experts_per_tok": "moe_top_k", "dropout": "hidden_dropout",
 }  # fmt: skip
 #: And what they call the choices of ours.
 CHOICES = {
@@ -44,13 +52,15 @@ CHOICES = {
     "layernorm_nonparam": "non_parametric_layernorm", "linear_with_warmup": "linear", "constant_with_warmup":
     "constant",
     "cosine_with_warmup": "cosine", "bf16-mixed": "bfloat16", "16-mixed": "fp16",
-    "swish": "silu", "llamatokenizer": "spmtokenizer",
+    "swish": "silu", "flash_rmsnorm": "rmsnorm", "llamatokenizer": "spmtokenizer",
     "sentencepiecetokenizer": "spmtokenizer", "huggingfacetokenizer": "hftokenizer", "llama3hftokenizer": "hftokenizer",
 }  # fmt: skip
 #: Values that a parameter has elsewhere and cannot have here, and what to write.
 VALUES: dict[tuple[str, Any], str] = {
     ("fp16.loss_scale", "dynamic"): "write 0, which scales dynamically",
     ("loss_scale", "dynamic"): "write 0, which scales dynamically",
+    ("activation", "relu2"): "the square of ReLU is not among them",
+    ("launcher", "jsrun"): "DeepSpeed has no launcher for jsrun: a plugin can add one (docs/extending.md)",
     ("mlp_type", "gated"): "activation: swiglu (or geglu, reglu, bilinear) gates the MLP",
 }
 

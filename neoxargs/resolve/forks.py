@@ -112,8 +112,30 @@ PROGRAMS = (
     Program("a branch of GPT-NeoX", True, "EleutherAI/gpt-neox, configs of its branches", """
         coord_check_nsteps coord_check_nseeds mup_lr mup_std mup_d_model_base mup_hidden_size mup_save batch_scheduling
         adapter_config gradient_ascent_loss_scale moe_deepspeed_expert_parallel_size extra_sentinel_tokens fim_rate"""),
+    Program("Mila's GPT-NeoX", True, "vaibhav016/gpt-neox and jhuang265/gpt-neox, configs", """
+        identifier_string train_dataset_name val_dataset_name replay_config constant_lr constant_iters_perc
+        cooldown_iters_perc timescale small_init_embedding train_on_new_dataset_from_old_checkpoint"""),
+    Program("Geodesic's GPT-NeoX", True, "GeodesicResearch/geodesic-gpt-neox, .../neox_args.py, and its configs", """
+        ga_(dataset dataset_impl interval iters lr_scale mode interleave_ratio loss_threshold threshold_check_mode
+        threshold_skip_forward) gd_mode gd_retain_(dataset dataset_impl weight) gd_log_separate_losses eval_task_limit
+        nemotron_hybrid_pattern mamba2_(num_heads head_dim state_size conv_kernel n_groups chunk_size expand
+        use_conv_bias) moe_(n_shared_experts routed_intermediate_size routed_scaling_factor routing_type n_group
+        topk_group e_score_correction)"""),
+    Program("a GPT-NeoX with experts of low rank", True, "zainsarwar865/gpt-neox, .../neox_args.py and configs", """
+        branch moe_lora_(experts aux_loss_coeff alpha) num_minion_experts lora_(top_k rank interaction_type)
+        train_dataset_name hn_(lora_rank use_svd) per_expert_hn hypernetwork_bottleneck_dim base_dir
+        moe_shared_expert_hidden_size moe_use_shared_expert moe_log_counts_interval"""),
+    Program("Tilde's GPT-NeoX", True, "tilde-nlp/llm-gpt-neox, train_configs", """
+        iteration_offset batch_iteration_offset"""),
     Program("gpt-moe", True, "ZhiYuanZeng/gpt-moe, configs", """
-        from_dense_to_moe ep_world_size moe_freq moe_aux_loss_weight load_iteration"""),
+        from_dense_to_moe ep_world_size moe_freq moe_aux_loss_weight load_iteration moe_loss_weight moe_share_layers
+        moe_noisy_gate_policy moe_elbo_args moe_normalize_expert_grad moe_capacity_factor"""),
+    Program("StripedHyena and vortex", False, "configurations of StripedHyena, Evo and Evo 2", """
+        attn_layer_idxs hyena_layer_idxs hcl_(layer_idxs filter_groups) hcm_(layer_idxs filter_length filter_groups)
+        hcs_(layer_idxs filter_length filter_groups) num_filters inner_mlp_size short_filter_(length bias)
+        hyena_filter_groups hyena_flip_x1x2 hyena_out_proj_bias hyena_block_dtype mha_out_proj_bias qkv_proj_bias
+        column_split column_split_hyena evo2_style_activations prefill_style inner_size_multiple_of attn_block_dtype
+        mlp_dtype max_seqlen use_flash_(rmsnorm depthwise) use_interpolated_rotary_pos_emb use_laughing_hyena"""),
     Program("gpt-neox-j", True, "Lisennlp/gpt-neox-j, configs", """
         rotary_dim only_eval icl_or_neo"""),
     Program("polycoder's GPT-NeoX", True, "vyaivo/code-lms, polycoder/configs", """
@@ -193,6 +215,10 @@ PROGRAMS = (
         push_dataset_to_hub type_of_model trainer_cls is_llama_derived_model overrides_of_model_config
         resize_token_embeddings_to_32x fix_untrained_tokens gc_steps gradio_title dpo_loss_type rl rl_beta
         simpo_gamma orpo_alpha"""),
+    Program("LLaMA-Factory and the alignment handbook", False, "their recipes", """
+        model_name_or_path finetuning_type template cutoff_len dataset dataset_dir lora_target quantization_bit
+        max_samples overwrite_cache preprocessing_num_workers plot_loss pref_beta pref_loss dataset_mixture
+        dataset_mixer dataset_splits"""),
     Program("torchtitan", False, "torchtitan 0.3, torchtitan/config/configs.py", """
         local_batch_size max_norm mixed_precision_param mixed_precision_reduce enable_cpu_offload gc_freq gc_debug
         data_parallel_replicate_degree data_parallel_shard_degree context_parallel_degree expert_parallel_degree
@@ -202,11 +228,13 @@ PROGRAMS = (
         save_traces_folder"""),
 )  # fmt: skip
 
+EVALUATED = "evaluation takes train_micro_batch_size_per_gpu samples at once too: leave it out"
+HEADS = "each head is hidden_size / num_attention_heads wide"
 #: What says the same here: a parameter, or a sentence.
 INSTEAD = {
     "activation_function": "activation",
     "adapter": "adapters are not trained here",
-    "attention_head_type": "num_kv_heads: 1 is multiquery here",
+    "attention_head_type": "num_kv_heads says it here, and 1 is multi-query attention",
     "attention_probs_dropout_prob": "attention_dropout",
     "attn_pdrop": "attention_dropout",
     "data_parallel_shard_degree": "zero_optimization.stage",
@@ -222,20 +250,23 @@ INSTEAD = {
     "enable_cpu_offload": "zero_optimization.offload_optimizer: {device: cpu} says it here",
     "enable_sequence_parallel": "sequence_parallel",
     "eval_strategy": "eval_interval",
+    "eval_batch_size": EVALUATED,
     "evaluation_strategy": "eval_interval",
     "fp16_opt_level": "amp.opt_level",
     "fsdp": "zero_optimization.stage",
     "fsdp_config": "zero_optimization.stage",
     "group_query_attention": "num_kv_heads",
+    "head_dim": HEADS,
     "hidden_dropout_prob": "hidden_dropout",
     "initial_loss_scale": "here fp16.initial_scale_power is its logarithm to base 2",
-    "kv_channels": "each head is hidden_size / num_attention_heads wide",
+    "kv_channels": HEADS,
     "layer_norm_epsilon": "layernorm_epsilon",
     "load_iteration": "iteration",
     "local_batch_size": "train_micro_batch_size_per_gpu",
     "logging_dir": "tensorboard_dir",
     "lora_alpha": "adapters are not trained here",
     "lora_r": "adapters are not trained here",
+    "max_seqlen": "seq_length",
     "lora_target_modules": "adapters are not trained here",
     "lr_decay_samples": "here lr_decay_iters counts steps, not samples",
     "lr_scheduler": "lr_decay_style",
@@ -243,6 +274,7 @@ INSTEAD = {
     "make_gated_mlp_multiple_of": "mlp_multiple_of",
     "max_norm": "gradient_clipping",
     "mixed_precision_param": "precision",
+    "model_name_or_path": "`deepy import` makes a checkpoint of a Hugging Face folder, which load names",
     "n_ctx": "max_position_embeddings",
     "n_inner": "intermediate_size",
     "no_cuda": "set DS_ACCELERATOR=cpu in the environment",
@@ -250,6 +282,7 @@ INSTEAD = {
     "no_pipeline_parallel": "pipe_parallel_size: 0 says it here",
     "operator_config": "attention_config",
     "optimizer_cpu_offload": "zero_optimization.offload_optimizer: {device: cpu} says it here",
+    "per_device_eval_batch_size": EVALUATED,
     "profiler_type": "profile",
     "rampup_batch_size": "the batch has one size for the whole run",
     "recompute_activations": "checkpoint_activations",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping as AnyMapping
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
 from neoxargs.problems import SET, Place, Problem, Problems, listed, near
@@ -20,7 +20,7 @@ from neoxargs.resolve.dialect import Dialect, inferred, named
 from neoxargs.resolve.foreign import said_elsewhere
 from neoxargs.resolve.load import mapping
 from neoxargs.resolve.nodes import Entry, Mapping, Node, Scalar, shown
-from neoxargs.resolve.unknown import NOBODYS, grouped, is_known, of_the_top, outdented, stranger, unknown
+from neoxargs.resolve.unknown import NOBODYS, beside, grouped, is_known, of_the_top, outdented, stranger, unknown
 
 #: Of more unknown keys than this nobody wants to know what each was meant for, and finding it takes a while.
 STRANGERS = 200
@@ -113,8 +113,7 @@ class _Layer:
         problems = list(self.problems)
         for number, name in self.meant.items():
             if first := self.first.get(name):
-                hint = f"did you mean {name}? it is already written: take one of the two out"
-                problems[number] = replace(problems[number], hint=hint, also=(first,))
+                problems[number] = beside(problems[number], name, first)
         for number, name in self.unfit.items():
             if other := _of_another_type(name, values):
                 what, hint = other

@@ -120,38 +120,32 @@ def _unclosed(opening: str, closing: str) -> Callable[[Trouble], Problem]:
             return Problem("an `=` stands where YAML has `: `", trouble.where, "write `key: value`")
         if trouble.character == ":" and (line := trouble.above()) and (known := looked_at(line)):
             return known
-        if trouble.character == ":" and opening == "{" and (line := _without_comma(trouble)):
-            what = f"a `,` or the closing `{closing}` is missing behind this"
-            return Problem(what, line, also=(trouble.began,) if trouble.began else ())
-        what = f"a `,` or the closing `{closing}` is missing before this"
         also = (trouble.began,) if trouble.began else ()
-        if trouble.begins_line and (bracket := _closed_above(trouble)):
-            hint = f"or the `{bracket.text.rstrip()[-1]}` above it closes too early"
-            return Problem(what, trouble.where, hint, (bracket, *also))
-        return Problem(what, trouble.where, also=also)
+        is_key = trouble.character == ":" and opening == "{" and re.fullmatch(_A_KEY, trouble.before)
+        line = _content_above(trouble) if trouble.begins_line or is_key else None
+        if line is None:
+            return Problem(f"a `,` or the closing `{closing}` is missing before this", trouble.where, also=also)
+        last, hint = line.column + line.width - 1, ""
+        if (bracket := line.text[last - 1]) in "]}":
+            line, hint = line._replace(column=last, width=1), f"or this `{bracket}` closes too early"
+        return Problem(f"a `,` or the closing `{closing}` is missing behind this", line, hint, also)
 
     return say
 
 
-def _closed_above(trouble: Trouble) -> Place | None:
-    """The bracket at the end of the line above, if there is one."""
-    if trouble.where.line < 2:
-        return None
-    line = trouble.at(trouble.where.line - 2, 0)
-    content = line.text.rstrip()
-    return line._replace(column=len(content), width=1) if content.endswith(("]", "}")) else None
+#: A key that begins its line.
+_A_KEY = r"\s*(\"[^\"]*\"|'[^']*'|[\w-]+)\s*"
 
 
-def _without_comma(trouble: Trouble) -> Place | None:
-    """The end of the value on the line above, where a key on a line of its own follows it."""
-    line = trouble.at(max(0, trouble.where.line - 2), 0)
-    content = re.sub(r"\s+#.*", "", line.text).rstrip()
-    if trouble.where.line < 2 or not re.fullmatch(r"\s*(\"[^\"]*\"|'[^']*'|[\w-]+)\s*", trouble.before):
-        return None
-    if content.endswith((",", "{", "[")) or not content:
-        return None
-    start = len(content) - len(content.split()[-1])
-    return line._replace(column=start + 1, width=len(content) - start)
+def _content_above(trouble: Trouble) -> Place | None:
+    """The last word above the line, behind which something is missing; comments are no content."""
+    for number in range(trouble.where.line - 2, -1, -1):
+        line = trouble.at(number, 0)
+        if content := re.sub(r"(^|\s+)#.*", "", line.text).rstrip():
+            width = len(content.split()[-1])
+            last = line._replace(column=len(content) - width + 1, width=width)
+            return None if content.endswith((",", "{", "[")) else last
+    return None
 
 
 def _quote(trouble: Trouble) -> Problem:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from neoxargs.problems import SET, Place, Problem, listed, near
-from neoxargs.registry import REGISTRY
+from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.foreign import ours
 from neoxargs.resolve.nodes import Entry
 from neoxargs.resolve.nodes import Mapping as Section
@@ -39,9 +40,8 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
         return Problem(what, where, f"did you mean {listed(_told(key, here[key]) for key in found)}?"), [
             here[key] for key in found
         ]
-    everywhere = {
-        full.rpartition(".")[2]: full for full in [*REGISTRY.sections, *([] if is_section else REGISTRY.parameters)]
-    }
+    names = [*REGISTRY.sections, *([] if is_section else REGISTRY.parameters)]
+    everywhere = {full.rpartition(".")[2]: full for full in names if section or full.count(".") <= 1}
     found = [everywhere[key] for key in _alike(word, everywhere, 0.85)]
     return Problem(what, where, _moved(found, where) if found else _legal(section)), found
 
@@ -58,17 +58,28 @@ def _shown(written: str) -> str:
     return written if re.fullmatch(r"[\w.-]+", written) else json.dumps(written, ensure_ascii=False)
 
 
+def beside(problem: Problem, name: str, first: Place) -> Problem:
+    """The problem of a key, where the parameter that it looks like (or means) is written as well."""
+    word, _, rest = problem.what.partition(" ")
+    is_guess = problem.hint == f"did you mean {name}?" and rest == "is not a parameter"
+    if is_guess and not near(normal(word), [name], alike=0.85):  # two keys, not one and its misspelling
+        return replace(problem, hint=NOBODYS)
+    hint = f"did you mean {name}? it is already written: take one of the two out"
+    return replace(problem, hint=hint, also=(first,))
+
+
 def is_known(name: str) -> bool:
     """Is it a parameter or a section, by its dotted name?"""
     return name in REGISTRY.sections or REGISTRY.find(name) is not None
 
 
 def of_the_top(name: str, entry: Entry) -> list[str]:
-    """The parameters of the top level in a section that somebody made up, such as `model:`."""
+    """The parameters of the top level in a section that somebody made up, such as `model:`; half its keys at least."""
     if "." in name or not isinstance(entry.value, Section):
         return []
-    found = [REGISTRY.find(inner.key) for inner in entry.value.entries]
-    return [parameter.name for parameter in found if parameter and "." not in parameter.name]
+    keys = [inner.key for inner in entry.value.entries]
+    found = [parameter.name for key in keys if (parameter := REGISTRY.find(key)) and "." not in parameter.name]
+    return found if 2 * len(found) >= len(keys) and "enabled" not in keys else []
 
 
 def grouped(entry: Entry, inside: Sequence[str]) -> Problem:
@@ -83,9 +94,16 @@ def outdented(section: str, entry: Entry) -> Problem:
     return Problem(f"{entry.key} belongs into the section {section} above it", entry.place, hint)
 
 
+def is_comment(key: str) -> bool:
+    """Is it the key of a remark, as people write into JSON, which has no comments?"""
+    return bool(re.fullmatch(r"//.*|[_#$]*(comment|note|remark)s?([_\d].*)?", key, re.I)) and not is_known(normal(key))
+
+
 def _slip(written: str) -> str:
     """What is wrong with the letters of a key that would be right without them."""
     clean = _clean(written)
+    if is_comment(written):
+        return "begin a remark with `#`, without a key"
     if re.match(r"[\w-]+:\S", written):
         key, _, value = written.partition(":")
         return f"a space is missing behind the colon: write `{key}: {value}`"
@@ -117,6 +135,8 @@ def _elsewhere(section: str, word: str) -> list[str]:
     names = [*REGISTRY.parameters, *REGISTRY.sections]
     same = [full for full in names if full.rpartition(".")[2] == word and full.rpartition(".")[0] != section]
     inside = f"{section}." if section else ""
+    if word in same:
+        return [word]
     if not section:  # what lies deep in a section is not what somebody at the top has in mind
         same = [full for full in same if full.count(".") <= 2]
     below = [full for full in same if full.startswith(inside)] if section else []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,12 +184,17 @@ def test_every_rewrite_leads_to_legal_values(name: str) -> None:
 # -- problems ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_file_without_a_model_is_one_problem() -> None:
+    problem = wrong("seed: 1")[0]
+    assert problem.what.endswith("num_layers, hidden_size, num_attention_heads and seq_length are missing")
+    assert Path(__file__).parents[2].joinpath(re.findall(r"configs/\S+\.yml", problem.hint)[0]).exists()
+
+
 def test_required_parameters_that_are_missing() -> None:
-    problems = wrong("seed: 1")
+    problems = [problem for name in EXAMPLES for problem in wrong(f"{name}: 4") if "write for" in problem.hint]
     assert {problem.what.split()[0] for problem in problems} == {
         name for name, parameter in REGISTRY.parameters.items() if parameter.required
     }
-    assert all("write for example" in problem.hint for problem in problems)
 
 
 def test_every_required_parameter_has_an_example() -> None:

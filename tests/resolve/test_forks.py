@@ -37,6 +37,7 @@ def test_endings_are_put_behind_their_beginning():
          f"{REGISTRY.parameters['attention_config'].brief}"),
         ("load_best_model_at_end", "it is a parameter of Hugging Face's Trainer, which has no counterpart here: leave "
          "it out"),
+        ("ga_dataset_impl", f"it is a parameter of Geodesic's GPT-NeoX{FORKS}"),
         ("lora_r", "it is a parameter of axolotl; adapters are not trained here"),
     ],
 )  # fmt: skip

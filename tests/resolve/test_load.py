@@ -24,6 +24,12 @@ def what(text: str) -> str:
     return "\n".join(problem.what for problem in bad.value.problems)
 
 
+def place(text: str) -> str:
+    with pytest.raises(Problems) as bad:
+        parse(Text("my.yml", text))
+    return str(bad.value.problems[0].where).partition(":")[2]
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -120,6 +126,18 @@ def test_an_alias_bomb_is_not_unfolded() -> None:
 def test_depth_is_limited_before_python_or_c_runs_out_of_stack() -> None:
     assert "nested more than 32 deep" in what("a: " + "[" * 100_000)
     assert load("a: " + "[" * 31 + "]" * 31)["a"] != 1
+
+
+def test_a_missing_comma_is_where_the_value_ends() -> None:
+    text = '{\n  "a": [1, 2]\n  # about b\n\n  "b": 2\n}\n'
+    assert what(text) == "a `,` or the closing `}` is missing behind this"
+    assert place(text) == "2:13"
+
+
+def test_a_configuration_in_markdown_is_found() -> None:
+    text = "# Report\nIt fails: why?\n```yaml\na: 1\nb: 2\n```\nand **more**: [\n"
+    assert what(text) == "this is Markdown; lines 4 to 5 of it may be a configuration"
+    assert place(text) == "4:1"
 
 
 def test_several_problems_of_form_are_told_at_once() -> None:

@@ -170,6 +170,20 @@ def test_an_unreadable_file_is_remembered() -> None:
     assert drafted("num_layers: x").readable
 
 
+def test_a_key_like_one_that_is_written_is_not_its_misspelling() -> None:
+    assert "take one of the two out" in problem("num_layers: 2\nnum_layer: 2\n")
+    assert "neither GPT-NeoX nor DeepSpeed has it" in problem("hidden_size: 2\nfidden_sizzes: 2\n")
+
+
+def test_a_remark_in_a_key() -> None:
+    assert "begin a remark with `#`" in problem("_comment: as in the paper\n")
+
+
+def test_a_made_up_section_holds_mostly_parameters() -> None:
+    assert "stands at the top level" in problem("model: {num_layers: 2, hidden_size: 4, kind: 1}\n")
+    assert "stands at the top level" not in problem("fp8: {enabled: true, hysteresis: 2}\n")
+
+
 def test_very_many_unknown_keys_are_told_without_a_thought_for_each() -> None:
     text = "".join(f"seed_{number}: 1\n" for number in range(STRANGERS + 10))
     problems = drafted(text).problems

@@ -62,7 +62,12 @@ def words(text: str) -> list[list[str]]:
         ("if false || true; then a; fi", [["a"]]),
         ("X=b\ncase $X in\n a|c) Y=1 ;;\n b) Y=2\n ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "2"]]),
         ("case $X in\n (a) Y=1 ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "3"]]),
-        ("for i in 1 2; do a $i; done\nb", [["a", "$i"], ["b"]]),
+        ("for i in 1 2; do a $i; done\nb", [["a", "1"], ["b"]]),
+        ("for", []),
+        ("for i; do a $i; done", [["a", "$i"]]),
+        ("for i in $(seq 2); do a $i; done", [["a", "$(seq 2)"]]),
+        ("N=$(b c | d)\na $N e", [["a", "$(b c | d)", "e"]]),
+        ("X='b c'\nsh -c 'a $X'", [["sh", "-c", "a $X"], ["a", "b", "c"]]),
         ("f() {\n a 1\n}\nf", [["f()", "{"], ["a", "1"], ["f"]]),
         ("cat <<EOT > x.json\nif then\nEOT\na", [["cat"], ["a"]]),
         ("cat <<'EOT'\nopen", [["cat"]]),
@@ -85,6 +90,25 @@ def test_a_variable_keeps_its_place() -> None:
     assert [(word.text, word.place.line, word.place.column) for word in command[2:]] == [
         ("--lr", 1, 7), ("1", 1, 12), ("--seed", 2, 3), ("2", 2, 10)
     ]  # fmt: skip
+
+
+def test_what_another_shell_runs_keeps_its_place() -> None:
+    script = "CMD=' p.py --lr 1'\nsrun bash -c 'python $CMD --seed 2'\n"
+    command = read_script(Text("run.sh", script)).commands[-1]
+    assert [(word.text, word.place.line, word.place.column) for word in command[2:]] == [
+        ("--lr", 1, 12), ("1", 1, 17), ("--seed", 2, 27), ("2", 2, 34)
+    ]  # fmt: skip
+
+
+def test_a_shell_that_starts_itself_ends() -> None:
+    assert read_script(Text("run.sh", "X='bash -c \"\\$X\"'\nbash -c '$X'")).commands
+
+
+def test_flags_that_variables_hold_are_read_where_nothing_is_started() -> None:
+    script = f'SIZE="{SIZES}"\nONE="$SIZE --lr 1"\nTWO=(--seed 3)\n'
+    result = converted(Text("args.sh", script))
+    assert {"lr: 1", "seed: 3", "num_layers: 4"} <= set(result.text.splitlines())
+    assert result.problems[0].what.startswith("nothing is started here with flags of Megatron-LM")
 
 
 def test_a_variable_that_repeats_itself_ends() -> None:
@@ -211,6 +235,16 @@ def test_the_launcher_says_how_many() -> None:
     text = f"torchrun --nproc_per_node 8 --nnodes=2 --rdzv_id 5 pretrain_gpt.py {SIZES}"
     assert "num_gpus: 8\n" in converted(Text("run.sh", text)).text
     assert "num_nodes: 2\n" in converted(Text("run.sh", text)).text
+
+
+def test_what_only_a_run_tells_the_launcher_is_left_open() -> None:
+    script = f"N=$(nvidia-smi | wc -l)\ntorchrun --nproc-per-node $N pretrain_gpt.py {SIZES} --${{KIND}}"
+    result = converted(Text("run.sh", script))
+    assert "num_gpus" not in result.text
+    assert [problem.what for problem in result.problems] == [
+        "the script does not say what $(nvidia-smi | wc -l) is, for --nproc-per-node",
+        "the script does not say what ${KIND} is, for --${KIND}",
+    ]
 
 
 def test_what_has_no_counterpart_is_listed() -> None:

@@ -10,6 +10,12 @@ Refusal = tuple[str, str] | None
 
 
 @derive
+def model_parallel_size(model_parallel_size: int | None) -> int | None:
+    """0 divides no matrix, like 1"""
+    return None if model_parallel_size is None else max(model_parallel_size, 1)
+
+
+@derive
 def world_size(world_size: int | None, gpus: int) -> int:
     """one process per GPU"""
     if world_size not in (None, gpus):

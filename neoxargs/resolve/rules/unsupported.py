@@ -15,6 +15,7 @@ from neoxargs.registry import ABSENT, REGISTRY, model, variants
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.inert import without_effect
+from neoxargs.resolve.rules.model import KINDS
 from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.resolve.rules.spellings import shown
 
@@ -95,9 +96,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
     value = config.get(name)
-    if isinstance(value, str):
+    if isinstance(value, str) and value:
         return value.lower() in [choice.lower() for choice in values if isinstance(choice, str)]
-    return value in (ABSENT, None) or value in values
+    return value in (ABSENT, None, "") or value in values
 
 
 def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
@@ -123,7 +124,8 @@ def _instead(name: str, values: tuple[Any, ...]) -> str:
 
 
 def _other_layers(config: Config) -> Iterator[Problem]:
-    other = sorted(set(config.get("attention_config") or ()) - set(LAYERS))
+    kinds = set(config.get("attention_config") or ()) & set(KINDS)  # a check tells those that do not exist
+    other = sorted(kinds - set(LAYERS))
     if other:
         what = f"attention_config has layers that are not built into train.py yet: {listed(other, 'and')}"
         yield Problem(what, config.place("attention_config"), f"train.py can do {listed(LAYERS, 'and')}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -46,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 NEW = "new YAML"
 #: What a SOURCE can be.
 SOURCES = ("neox", "deepspeed", "megatron")
+#: How a script is called that is not YAML, whatever stands in it.
+SHELLS = (".sh", ".bash", ".slurm", ".sbatch")
 
 
 def _dialect(text: str) -> str:
@@ -66,6 +69,8 @@ def report(wish: argparse.Namespace) -> int:
     try:
         texts = read_files(wish.files, wish.conf_dir)
         source = wish.source or guessed(texts[0])
+        if source == "neox" and texts[0].name.endswith(SHELLS):
+            raise Problems([_no_configuration(texts[0])])
         _refuse_what_has_no_meaning(wish, source)
         if source == "neox":
             return _neox(wish, texts)
@@ -102,6 +107,13 @@ def guessed(text: Text) -> str:
     except Problems:
         return "deepspeed"
     return "deepspeed" if found and all(is_deepspeeds(block.tree) for block in found) else "neox"
+
+
+def _no_configuration(text: Text) -> Problem:
+    """Told of a script that starts something else, such as a Trainer of Hugging Face."""
+    match = re.search(r"--deepspeed(?:[-_]config)?[= ]+(\S+\.json)\b", text.text)
+    hint = f"deepy migrate {match[1]}, which is DeepSpeed's" if match else "flags such as --num-layers are looked for"
+    return Problem("nothing in this script starts Megatron-LM", Place(text.name, 0, 0), hint)
 
 
 def _deepspeed(wish: argparse.Namespace, text: Text) -> Written:

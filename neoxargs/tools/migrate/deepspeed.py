@@ -16,6 +16,7 @@ from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Draft, Text
 from neoxargs.resolve.merge import draft_of
 from neoxargs.resolve.nodes import Entry, Mapping, Scalar, node_of, read_plain, shown
+from neoxargs.resolve.unknown import is_comment
 from neoxargs.tools.migrate.auto import AUTO, stands_for
 from neoxargs.tools.migrate.lax import Block, leaves
 from neoxargs.tools.migrate.neox import Change, migrate
@@ -73,11 +74,16 @@ def versions(blocks: Sequence[Block]) -> list[Version]:
     """Every configuration of a document, and of each every choice between sections that it has several of."""
     found = []
     for block in blocks:
-        for tree in _choices(block.tree):
+        for tree in _choices(_without_remarks(block.tree)):
             entries = [*_settings(block), *tree.entries]
             whole = Mapping(entries, tree.place)
             found.append(Version(block, whole, draft_of(whole)))
     return found
+
+
+def _without_remarks(tree: Mapping) -> Mapping:
+    """The tree without keys such as `_comment`, which DeepSpeed passes over at the top."""
+    return Mapping([entry for entry in tree.entries if not is_comment(entry.key)], tree.place)
 
 
 def _choices(tree: Mapping) -> Iterator[Mapping]:

@@ -43,6 +43,7 @@ EARLIER = {
     "min-scale": "min-loss-scale",
     "lr-warmup-percent": "lr-warmup-fraction",
     "use-custom-fsdp": "use-megatron-fsdp",
+    "pp-partition-method": "pipe-partition-method",
 }
 #: Megatron-LM's defaults that are not this dialect's.
 DEFAULTS = {"attention_dropout": 0.1, "hidden_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0}
@@ -71,10 +72,18 @@ class Option(NamedTuple):
     def text(self) -> str:
         return self.values[0].text if self.values else ""
 
+    @property
+    def words(self) -> list[Word]:
+        return [Word(f"--{self.name}", self.place), *self.values]
+
+    @property
+    def is_known(self) -> bool:
+        return all(word.is_known for word in self.words)
+
 
 def is_megatrons(text: Text) -> bool:
     """Does some command in the text have flags of Megatron-LM?"""
-    return bool(re.search(r"--num[-_]layers\b", text.text))
+    return bool(re.search(r"--(num[-_]layers|(tensor|pipeline)[-_]model[-_]parallel[-_]size)\b", text.text))
 
 
 def converted(
@@ -92,6 +101,10 @@ def converted(
     if found_outside := {name: value for name, value in (environ or {}).items() if name in script.asked}:
         script = read_script(text, {**found_outside, **(given or {})})
     found = max(script.commands, key=_flags, default=[])
+    if not _flags(found) and script.kept:
+        what = "nothing is started here with flags of Megatron-LM: those that variables hold are read"
+        script.notes.append(Problem(what, Place(text.name, 0, 0), severity="warning"))
+        found = script.kept
     if not _flags(found):
         hint = "a command with flags such as --num-layers 24 is looked for"
         raise Problems([Problem("there is no command line of Megatron-LM in this file", Place(text.name, 0, 0), hint)])
@@ -144,7 +157,7 @@ class Reading:
 
     def read(self, choose: int | None) -> None:
         for option in self.launcher.values():
-            if name := LAUNCHER.get(normal(option.name)):
+            if (name := LAUNCHER.get(normal(option.name))) and option.is_known:
                 self.say(name, option)
         for name in FUSIONS:
             self.settings[name] = Setting(True, behind="Megatron-LM's default")
@@ -180,9 +193,9 @@ class Reading:
     def option(self, option: Option) -> None:
         if option.name == "deepspeed-config" and option.text in self.documents:
             pass  # the script writes it, and it is read with the flags
-        elif any(not word.is_known for word in option.values):
-            values = " ".join(word.text for word in option.values)
-            self.to_do.append(f"To do: what --{option.name} {values} is, the script does not say.")
+        elif not option.is_known:
+            words = " ".join(word.text for word in option.words)
+            self.to_do.append(f"To do: what {words} is, the script does not say.")
         elif option.name in SPECIAL:
             SPECIAL[option.name](self, option)
         elif names := by_flag().get(option.name):
@@ -199,8 +212,9 @@ class Reading:
     def left_open(self) -> Iterator[Problem]:
         """Each variable that the script does not set, once."""
         needing: dict[str, list[tuple[Option, Word]]] = {}
-        for option in self.options.values():
-            for name, words in variables(option.values if option.text not in self.documents else ()).items():
+        launcher = [option for option in self.launcher.values() if normal(option.name) in LAUNCHER]
+        for option in [*launcher, *self.options.values()]:
+            for name, words in variables(option.words if option.text not in self.documents else ()).items():
                 needing.setdefault(name, []).append((option, words[0]))
         for name, needs in needing.items():
             flags = listed(dict.fromkeys(f"--{option.name}" for option, _ in needs), "and")
@@ -255,7 +269,7 @@ def _options(words: Sequence[Word]) -> dict[str, Option]:
     for word in words:
         if word.text.startswith("--"):
             name, equals, value = word.text[2:].partition("=")
-            name = name.replace("_", "-")
+            name = name if "$" in name else name.replace("_", "-")
             name = EARLIER.get(name, name)
             last = found[name] = Option(name, [Word(value, word.place)] if equals else [], word.place)
         elif last:

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve import Text
+from neoxargs.tools.migrate.conditions import holds, whole
 from neoxargs.tools.migrate.shell import ENDS, Chars, Shell, Word
 
 _PATTERN = re.compile(r"[\s(]*((?:[^()\n;]|\n\s*\|)+)\)")
@@ -31,6 +32,8 @@ class Script:
     """Which branches were read."""
     asked: set[str] = field(default_factory=set)
     """The variables that it needs and does not set."""
+    kept: list[Word] = field(default_factory=list)
+    """The flags that it keeps in variables, perhaps for another script that reads this one."""
 
 
 def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:
@@ -38,6 +41,7 @@ def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:
     reader = _Reader(text, given or {})
     reader.read()
     reader.found.asked = reader.asked
+    reader.found.kept = [reader.word(chars) for chars in reader.flags()]
     return reader.found
 
 
@@ -55,7 +59,13 @@ class _Branches:
     subject: Word | None = None
 
 
+#: So deep may one shell start another.
+DEEPEST = 3
+
+
 class _Reader(Shell):
+    depth = 0
+
     def __init__(self, text: Text, given: Mapping[str, str]) -> None:
         super().__init__(text, given)
         self.found = Script()
@@ -144,7 +154,7 @@ class _Reader(Shell):
                 self.open.append(_Branches("case", self.word(words[0]).place, False, waiting=True, subject=subject))
                 return
             if keyword in _OPENING:
-                self.open.append(_Branches(_OPENING[keyword], self.word(words[0]).place, waiting=keyword == "if"))
+                self.begin(keyword, words)
                 if keyword != "if":
                     return
             elif keyword in _CLOSING:
@@ -157,11 +167,20 @@ class _Reader(Shell):
         if self.open and self.open[-1].kind == "if" and self.open[-1].waiting:
             self.open[-1].condition.append((self.separator, self.holds([self.word(chars) for chars in words])))
         elif self.is_active and not self.assigns(words):
-            self.started([self.word(chars) for chars in words])
+            self.started(words)
+
+    def begin(self, keyword: str, words: list[Chars]) -> None:
+        """An `if` or a loop; of `for NAME in a b` the first round is read."""
+        texts = [_text(chars) for chars in words]
+        if keyword == "for" and self.is_active and texts[2:3] == ["in"] and (values := texts[3:]):
+            self.variables[texts[1]] = words[3:4]
+            what = f"of {texts[1]}, {len(values)} values are gone through, and `{values[0]}` is the one that is read"
+            self.found.notes += [Problem(what, self.word(words[1]).place, severity="warning")] * (len(values) > 1)
+        self.open.append(_Branches(_OPENING[keyword], self.word(words[0]).place, waiting=keyword == "if"))
 
     def branch(self, keyword: str, branches: _Branches, where: Place) -> None:
         if keyword == "then":
-            holds = _whole(branches.condition)
+            holds = whole(branches.condition)
             branches.waiting, branches.active = False, not branches.decided and holds is not False
             if branches.active and self.is_active:
                 self.note(branches.where, "then", holds is not None)
@@ -200,66 +219,59 @@ class _Reader(Shell):
 
     def holds(self, words: list[Word]) -> bool | None:
         """`[ "$A" = b ]`; None where that is not known."""
-        return _holds([word.text for word in words if word.text not in ("[", "]", "[[", "]]", "test")])
+        return holds([word.text for word in words if word.text not in ("[", "]", "[[", "]]", "test")])
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    def started(self, words: list[Word]) -> None:
-        self.found.commands.append(words)
-        for shell, option, inner in zip(words, words[1:], words[2:], strict=False):
-            if shell.text.endswith("sh") and option.text in ("-c", "-lc"):
-                nested = read_script(Text(self.name, inner.text))
-                self.found.commands += [[word._replace(place=inner.place) for word in line] for line in nested.commands]
+    def started(self, words: list[Chars]) -> None:
+        self.found.commands.append([self.word(chars) for chars in words])
+        texts = [_text(chars) for chars in words]
+        for shell, option, inner in zip(texts, texts[1:], words[2:], strict=False):
+            if shell.endswith("sh") and option in ("-c", "-lc") and self.depth < DEEPEST:
+                _Inner(self, inner).read()
+
+    def flags(self) -> list[Chars]:
+        """The words of the variables that hold flags, without those that are part of another."""
+        words = {name: _split(value) for name, value in self.variables.items()}
+        flags = {name: {chars[0][1] for chars in of if _text(chars[:2]) == "--"} for name, of in words.items()}
+        whole = [name for name in flags if flags[name] and not any(flags[name] < other for other in flags.values())]
+        return [chars for name in whole for chars in words[name]]
+
+
+class _Inner(_Reader):
+    """What another shell is given to run, as in `bash -c '$LAUNCHER $CMD'`; its words keep their places."""
+
+    def __init__(self, outer: _Reader, chars: Chars) -> None:
+        super().__init__(Text(outer.name, _text(chars)), {})
+        self.outer, self.where = outer, [index for _, index in chars]
+        self.found, self.asked, self.depth = outer.found, outer.asked, outer.depth + 1
+
+    def looked_up(self, name: str) -> list[Chars]:
+        if name in self.variables:
+            return self.variables[name]
+        behind = len(self.where)
+        return [[(character, index + behind) for character, index in chars] for chars in self.outer.looked_up(name)]
+
+    def word(self, chars: Chars) -> Word:
+        own = len(self.where)
+        return self.outer.word([(character, self.where[i] if i < own else i - own) for character, i in chars])
+
+
+def _split(value: list[Chars]) -> list[Chars]:
+    """A variable's words."""
+    found: list[Chars] = []
+    for chars in value:
+        found.append([])
+        for pair in chars:
+            if pair[0].isspace():
+                found.append([])
+            else:
+                found[-1].append(pair)
+    return [chars for chars in found if chars]
 
 
 def _text(chars: Chars) -> str:
     return "".join(character for character, _ in chars)
-
-
-def _known(text: str) -> bool:
-    return "$" not in text and "`" not in text
-
-
-def _holds(texts: list[str]) -> bool | None:
-    match texts:
-        case ["!", *rest]:
-            inner = _holds(rest)
-            return None if inner is None else not inner
-        case ["true"]:
-            return True
-        case ["false"]:
-            return False
-        case ["-z" | "-n" as sign, text]:
-            empty = not text or (re.fullmatch(r"\$\{?\w+[:-]*\}?", text) is not None)
-            return empty == (sign == "-z") if empty or _known(text) else None
-        case [one, sign, other] if _known(one) and _known(other):
-            return _compared(one, sign, other)
-    return None
-
-
-def _compared(one: str, sign: str, other: str) -> bool | None:
-    if sign in ("=", "==", "!="):
-        return fnmatchcase(one, other) == (sign != "!=")
-    try:
-        difference = int(one) - int(other)
-    except ValueError:
-        return None
-    signs = {"-eq": difference == 0, "-ne": difference != 0, "-lt": difference < 0, "-le": difference <= 0,
-             "-gt": difference > 0, "-ge": difference >= 0}  # fmt: skip
-    return signs.get(sign)
-
-
-def _whole(condition: list[tuple[str, bool | None]]) -> bool | None:
-    """Several tests joined by `&&` and `||`."""
-    result = condition[0][1] if condition else None
-    for sign, holds in condition[1:]:
-        if sign == "&&":
-            result = False if False in (result, holds) else None if None in (result, holds) else True
-        elif sign == "||":
-            result = True if True in (result, holds) else None if None in (result, holds) else False
-        else:
-            result = holds
-    return result
 
 
 _OPEN = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+|`[^`]*`")

@@ -151,8 +151,10 @@ class Shell:
         for number, value in enumerate(self.expansion()):
             if number:
                 found.append([])
-            for character, index in value:
-                if character.isspace() and is_split:
+            depth = 0
+            for before, (character, index) in zip([("", 0), *value], value, strict=False):
+                depth += (character == "(" and (depth > 0 or before[0] == "$")) - (character == ")" and depth > 0)
+                if character.isspace() and is_split and not depth:  # what only a run would tell is one word
                     found.append([])
                 else:
                     found[-1].append((character, index))

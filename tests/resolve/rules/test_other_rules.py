@@ -18,6 +18,10 @@ def test_ranks() -> None:
     assert configure("global_num_gpus: 8", gpus=8).parallel.world_size == 8
 
 
+def test_no_tensor_parallel_ranks_are_one():
+    assert configure("model_parallel_size: 0").parallel.model_parallel_size == 1
+
+
 def test_one_mistake_in_the_layout_is_one_problem() -> None:
     with pytest.raises(Problems) as caught:
         configure("model_parallel_size: 3", gpus=3)

@@ -11,6 +11,7 @@ from configure import configure
 
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
+from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.rules.unsupported import built, unsupported
 
 ROOT = Path(__file__).parents[3]
@@ -37,6 +38,7 @@ def test_the_default_model_is_built() -> None:
         "{precision: fp16, fp16_lm_cross_entropy: true}",
         "{precision: fp16, zero_stage: 1, pipe_parallel_size: 2, model_parallel_size: 2}",
         "optimizer: {type: adamw}",
+        's3_path: ""',
         "optimizer: {type: SGD, params: {momentum: 0.9}}",
         "{use_bias_in_mlp: false, use_bias_in_attn_linear: false, init_method: small_init}",
         "{checkpoint_activations: true, lr_decay_style: cosine, gradient_clipping: 1.0}",
@@ -110,6 +112,14 @@ def test_what_is_not_built_is_told(name: str) -> None:
     assert problem.where
     assert problem.hint
     assert problem.severity == "error"
+
+
+def test_a_layer_that_does_not_exist_is_told_once() -> None:
+    with pytest.raises(Unresolved) as stop:
+        configure('attention_config: [[["hyena"], 4]]')
+    assert [problem.what for problem in [*stop.value.problems, *unsupported(stop.value.known)]] == [
+        "attention_config has no kind of layer called hyena"
+    ]
 
 
 def test_one_bit_optimizers_have_left_newer_releases(monkeypatch: pytest.MonkeyPatch) -> None:

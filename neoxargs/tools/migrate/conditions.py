@@ -1,0 +1,54 @@
+"""Does a condition of a script hold, as far as its own text says it?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+
+def _known(text: str) -> bool:
+    return "$" not in text and "`" not in text
+
+
+def holds(texts: Sequence[str]) -> bool | None:
+    """`"$A" = b`, without its brackets; None where that is not known."""
+    match texts:
+        case ["!", *rest]:
+            inner = holds(rest)
+            return None if inner is None else not inner
+        case ["true"]:
+            return True
+        case ["false"]:
+            return False
+        case ["-z" | "-n" as sign, text]:
+            empty = not text or (re.fullmatch(r"\$\{?\w+[:-]*\}?", text) is not None)
+            return empty == (sign == "-z") if empty or _known(text) else None
+        case [one, sign, other] if _known(one) and _known(other):
+            return _compared(one, sign, other)
+    return None
+
+
+def _compared(one: str, sign: str, other: str) -> bool | None:
+    if sign in ("=", "==", "!="):
+        return fnmatchcase(one, other) == (sign != "!=")
+    try:
+        difference = int(one) - int(other)
+    except ValueError:
+        return None
+    signs = {"-eq": difference == 0, "-ne": difference != 0, "-lt": difference < 0, "-le": difference <= 0,
+             "-gt": difference > 0, "-ge": difference >= 0}  # fmt: skip
+    return signs.get(sign)
+
+
+def whole(condition: list[tuple[str, bool | None]]) -> bool | None:
+    """Several tests joined by `&&` and `||`."""
+    result = condition[0][1] if condition else None
+    for sign, holds in condition[1:]:
+        if sign == "&&":
+            result = False if False in (result, holds) else None if None in (result, holds) else True
+        elif sign == "||":
+            result = True if True in (result, holds) else None if None in (result, holds) else False
+        else:
+            result = holds
+    return result
