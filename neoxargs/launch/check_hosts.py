@@ -20,7 +20,7 @@ from neoxargs.launch.command import PACKAGE_ROOT
 from neoxargs.launch.files import TOKEN_FILES
 from neoxargs.launch.hosts import MPI, Resources, own_names
 from neoxargs.launch.settle import Settled
-from neoxargs.problems import Problem
+from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import listed
 
@@ -77,6 +77,9 @@ def unready(config: Config, resources: Resources) -> list[Problem]:
 def report(settled: Settled) -> tuple[str, list[Problem]]:
     """The table, and what is wrong."""
     config, resources = settled.config, settled.resources
+    if resources.anywhere:
+        what = f"launcher {config.runner.launcher}: which machines there will be is the job system's choice"
+        raise Problems([Problem(what, config.place("launcher"), "name them in a hostfile to have them asked")])
     paths = [str(PACKAGE_ROOT), *_files(config)]
     probe = [sys.executable, "-c", PROBE, json.dumps([PACKAGES, paths])]
     there = f"cd {shlex.quote(os.getcwd())} && {shlex.join(probe)}"
@@ -96,7 +99,9 @@ def _ask(hosts: Sequence[str], port: int | None, command: str, timeout: float) -
     def ask(host: str) -> subprocess.CompletedProcess[str] | None:
         line = [*words, host, command]
         try:
-            return subprocess.run(line, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL)
+            return subprocess.run(
+                line, capture_output=True, text=True, errors="replace", timeout=timeout, stdin=subprocess.DEVNULL
+            )
         except subprocess.TimeoutExpired:
             return None
         except FileNotFoundError:

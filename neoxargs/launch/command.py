@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 import socket
@@ -49,7 +48,7 @@ def command(
     config: Config, resources: Resources, script: str, environ: Mapping[str, str], port: int | None = None,
     attempt: str = "",
 ) -> Command:  # fmt: skip
-    """What starts this run. `port` replaces a master_port that is busy; attempt: what this start of it is called."""
+    """What starts this run. port: instead of master_port; attempt: what this start of it is called."""
     program = (script, *script_arguments(config, attempt))
     words = started_by_plugin(config, resources, (sys.executable, *program), split.launcher_arguments(config), port)
     if words is None:
@@ -76,25 +75,17 @@ def runner_flags(config: Config, resources: Resources, port: int | None = None) 
 
 
 def free_port(config: Config, resources: Resources) -> int | None:
-    """Another port for the ranks to meet at, if the default is taken on this machine; None keeps master_port."""
+    """A port of this machine for the ranks to meet at, unless somebody chose one; None keeps master_port.
+
+    Two runs that are started together would both find the default one free.
+    """
     told = resources.remote or config.get("force_multi")  # then the ranks read it in the configuration
-    chosen = "master_port" in resources.selection or config.written("master_port")
-    if told or chosen or not _busy(config.get("master_port")):
+    if told or "master_port" in resources.selection or config.written("master_port"):
         return None
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
-
-
-def _busy(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False
 
 
 def _environment(resources: Resources, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -87,6 +87,18 @@ def folder(config: Config, attempt: str) -> Path:
     return Path(config.logging.run_dir, "logs", attempt)
 
 
+def begin(config: Config) -> str:
+    """The name of a new attempt, whose folder no other start has, not even one of this second."""
+    while True:
+        attempt = time.strftime("%Y%m%d-%H%M%S")
+        try:
+            folder(config, attempt).mkdir(parents=True)
+        except FileExistsError:
+            time.sleep(0.1)
+        else:
+            return attempt
+
+
 def log(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.log"
 
@@ -149,7 +161,7 @@ def _is_full(folder: str | None) -> bool:
 def keep(text: str) -> None:
     """Write in the log what another rank has said on the console already."""
     if mine is not None:
-        with contextlib.suppress(OSError), log(*mine).open("a") as file:
+        with contextlib.suppress(OSError), log(*mine).open("a", encoding="utf-8") as file:
             file.write(f"{text}\n")
 
 

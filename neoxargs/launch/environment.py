@@ -26,6 +26,8 @@ OF_INTEREST = re.compile(
 SECRET = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
 #: Launchers that pass everything on.
 INHERITING = ("srun", "slurm")
+#: Launchers that are not DeepSpeed's and write no variable on a command line.
+DISCREET = ("srun", "ssh", "torchrun")
 
 
 class Variable(NamedTuple):
@@ -48,7 +50,7 @@ def variables(
         found[name] = Variable(name, "deepy", everything or _exported(name, launcher), value)
     if resources.remote:
         for name, value, place in _of_files(environ, os.getcwd()):
-            found[name] = Variable(name, place.file, launcher not in INHERITING, value)
+            found[name] = Variable(name, place.file, launcher != "srun", value)
     return [found[name] for name in sorted(found)]
 
 
@@ -57,19 +59,22 @@ def shown(found: list[Variable]) -> str:
     width = max((len(variable.name) for variable in found), default=0)
     return "\n".join(
         f"{variable.name.ljust(width)}  {'***' if SECRET.search(variable.name) else variable.value}  ({variable.origin}"
-        f"{'' if variable.reaches else _left_here(variable.name)})"
+        f"{'' if variable.reaches else _left_here(variable)})"
         for variable in found
     )
 
 
-def _left_here(name: str) -> str:
-    instead = "launcher: ssh hands it over" if SECRET.search(name) else "write it in .deepspeed_env"
+def _left_here(variable: Variable) -> str:
+    if os.sep in variable.origin:
+        instead = "srun reads no file, and hands this shell's variables over"
+    else:
+        instead = "launcher: ssh hands it over" if SECRET.search(variable.name) else "write it in .deepspeed_env"
     return f"; does not reach other machines: {instead}"
 
 
 def passed_on(environ: Mapping[str, str], directory: str) -> dict[str, str]:
-    """What `launcher: ssh` hands over: all of interest, and the lines of `.deepspeed_env`."""
-    kept = {name: value for name, value in environ.items() if OF_INTEREST.match(name)}
+    """What `launcher: ssh` hands over: what DeepSpeed's would, all of interest, and the lines of `.deepspeed_env`."""
+    kept = {name: value for name, value in environ.items() if OF_INTEREST.match(name) or name.startswith(EXPORTED)}
     return kept | {name: value for name, value, _ in _of_files(environ, directory)}
 
 
@@ -82,13 +87,15 @@ def exposed(config: Config, resources: Resources, environ: Mapping[str, str]) ->
             where = place and place._replace(text="")  # the line itself would show it
             yield Problem(what, where, f"leave it out and set {variable} in the environment")
     launcher = config.runner.launcher
-    if not resources.remote or launcher in (*INHERITING, "ssh", "torchrun"):
+    if not resources.remote or launcher in DISCREET:
         return
-    for name, _, place in _of_files(environ, os.getcwd()):
+    handed_over: list[tuple[str, Place | None]] = [(name, None) for name in environ if name.startswith(EXPORTED)]
+    handed_over += [(name, place) for name, _, place in _of_files(environ, os.getcwd())]
+    for name, where in handed_over:
         if SECRET.search(name):
             what = f"{name}: {launcher} would put it on command lines, which every user of the machines can read"
             hint = "take it out and write launcher: ssh, which hands over this shell's; or log in on each machine"
-            yield Problem(what, place, hint)
+            yield Problem(what, where, hint if where else "write launcher: ssh, which hands it over unseen")
 
 
 def _exported(name: str, launcher: str) -> bool:
@@ -96,10 +103,16 @@ def _exported(name: str, launcher: str) -> bool:
 
 
 def _of_files(environ: Mapping[str, str], directory: str) -> Iterator[tuple[str, str, Place]]:
-    for folder in (os.path.expanduser("~"), directory):
-        path = Path(folder, environ.get("DS_ENV_FILE", ".deepspeed_env"))
-        if path.is_file():
-            for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-                name, equals, value = line.partition("=")
-                if equals:  # the line itself is not shown: it may be a secret
-                    yield name.strip(), value.strip(), Place(str(path), number, 1)
+    for line, place in lines_of_files(environ, directory):
+        name, equals, value = line.partition("=")
+        if equals:
+            yield name.strip(), value.strip(), place
+
+
+def lines_of_files(environ: Mapping[str, str], directory: str) -> Iterator[tuple[str, Place]]:
+    """All lines of `.deepspeed_env`; a place does not show its line, which may be a secret."""
+    folders = (os.path.expanduser("~"), directory)
+    paths = [Path(folder, environ.get("DS_ENV_FILE", ".deepspeed_env")) for folder in folders]
+    for path in filter(Path.is_file, dict.fromkeys(paths)):
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+            yield line, Place(str(path), number, 1)

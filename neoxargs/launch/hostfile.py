@@ -24,9 +24,11 @@ def nowhere(key: str) -> None:
 
 def read_hostfile(path: str) -> dict[str, int] | None:
     """Host -> slots, in the file's order; None if there is no such file. Raises Problems."""
-    if not Path(path).is_file():
-        return None
-    return parse_hostfile(Path(path).read_text(encoding="utf-8", errors="replace"), path)
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace") if Path(path).is_file() else None
+    except OSError as error:
+        raise Problems([Problem(f"the hostfile {path} cannot be read: {error.strerror}")]) from None
+    return None if text is None else parse_hostfile(text, path)
 
 
 def parse_hostfile(text: str, name: str) -> dict[str, int]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from neoxargs.launch import inside
 from neoxargs.launch.devices import Device, device, installed_devices, local_devices, visible_devices
 from neoxargs.launch.hostfile import Hosts, Where, nowhere, read_hostfile, select
-from neoxargs.problems import Place, Problem, Problems
+from neoxargs.problems import Place, Problem, Problems, listed
 
 if TYPE_CHECKING:
     from neoxargs.registry.runner import Runner
@@ -86,6 +86,9 @@ def _resources(runner: Runner, layout: int, environ: Mapping[str, str], where: W
     filters = _Filters.of(runner, where)
     path = environ.get("DLTS_HOSTFILE") or runner.hostfile or DEFAULT_HOSTFILE
     pool = read_hostfile(path)
+    idle = [host for host, slots in (pool or {}).items() if not slots]
+    if idle:
+        raise _refusal(f"the hostfile {path} gives {listed(idle, 'and')} no slots", hint="leave them out of it")
     if runner.launcher == "srun":
         return _through_srun(pool, filters, path, runner, environ)
     if pool is None:
@@ -156,6 +159,10 @@ def _on_hosts(
         hosts = _every_slot(pool, runner.launcher, selection, filters)
     if environ.get("MASTER_ADDR"):
         selection["master_addr"] = environ["MASTER_ADDR"]
+    only = next(iter(hosts))
+    if len(hosts) == 1 and not remote and not runner.no_ssh and only not in own_names():
+        what = f"{only} is the only host, and DeepSpeed starts the ranks of a single one on this machine"
+        warnings.append(replace(_warning(what, filters.where("hostfile")), hint=f"force_multi: true goes to {only}"))
     return Resources(hosts, _hosts_device(environ), selection, len(hosts) > 1 or remote, tuple(warnings))
 
 
@@ -175,6 +182,9 @@ def _through_srun(
         return replace(_on_hosts(pool, filters, path, runner, environ), remote=True)
     allocated = inside.nodes(environ.get("SLURM_JOB_NODELIST", ""))
     count = filters.num_nodes if filters.num_nodes > 0 else len(allocated)
+    if allocated and count > len(allocated):
+        what = f"num_nodes is {count}, and the job has {len(allocated)} nodes"
+        raise _refusal(what, filters.where("num_nodes"), "leave num_nodes out, or submit a larger job")
     each = filters.num_gpus if filters.num_gpus > 0 else _slots_of_job(environ)
     if not count or not each:
         missing = " and ".join([*(["num_nodes"] if not count else []), *(["num_gpus"] if not each else [])])
@@ -182,7 +192,7 @@ def _through_srun(
         raise _refusal(what, filters.where("launcher"), f"write {missing}, or name a hostfile")
     if filters.include or filters.exclude:
         raise _refusal("include and exclude need a hostfile", filters.where("include") or filters.where("exclude"))
-    names = allocated[:count] if len(allocated) >= count else [f"node {number}" for number in range(count)]
+    names = allocated[:count] or [f"node {number}" for number in range(count)]
     hosts = {name: list(range(each)) for name in names}
     told = {"master_addr": environ["MASTER_ADDR"]} if environ.get("MASTER_ADDR") else {}
     return Resources(hosts, _hosts_device(environ), told, remote=True, anywhere=True, warnings=filters.warnings)

@@ -129,7 +129,7 @@ def _builds(environ: Mapping[str, str]) -> list[Path]:
     told = environ.get("TORCH_EXTENSIONS_DIR")
     if told:
         return [folder for folder in Path(told).glob("*") if folder.is_dir()]
-    cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
     return [folder for folder in cache.glob(f"torch_extensions/{python}_*/*") if folder.is_dir()]
 

@@ -33,8 +33,9 @@ def compile_ops(config: Config, resources: Resources, environ: Mapping[str, str]
 def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:
     """What GPT-NeoX's launcher adds: the script, the texts of the configuration files, the commit."""
     found: dict[str, object] = {"user_script": script, "git_hash": git_hash()}
-    if sum(len(text.text) for text in texts) < LONGEST:
-        found["config_files"] = {os.path.basename(text.name): text.text for text in texts}
+    files = {os.path.basename(text.name): text.text for text in texts}
+    if len(json.dumps(files)) < LONGEST:  # as it travels: every letter that is not ASCII takes six
+        found["config_files"] = files
     for name, value in found.items():
         if value and not config.written(name):
             config = amended(config, name, value, LAUNCHED)

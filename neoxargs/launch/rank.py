@@ -32,6 +32,8 @@ from neoxargs.launch import death
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 #: How long a rank may go on that is asked to stop when another one has failed: it may wait for that one for ever.
 PATIENCE = 10.0
+#: How long one may take to save whose launcher was killed.
+ALONE = 300.0
 _PR_SET_PDEATHSIG = 1
 _GONE = select.POLLERR | select.POLLHUP
 
@@ -93,7 +95,7 @@ class _Watch:
     """What the process that stays does."""
 
     def __init__(self, pid: int, outputs: list[_Output], file: IO[bytes], folder: Path) -> None:
-        self.pid, self.file, self.folder = pid, file, folder
+        self.pid, self.file, self.folder, self.launcher = pid, file, folder, os.getppid()
         self.asked, self.deadline = False, float("inf")
         self.outputs = {output.outer: output for output in outputs}
         self.process, self.poll = os.pidfd_open(pid), select.poll()
@@ -138,12 +140,17 @@ class _Watch:
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
+        if number == signal.SIGINT:  # of which a rank that gets it itself too would die, without having saved
+            number = signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def _hurry(self) -> None:
-        if self.asked and self.deadline == float("inf") and death.any_noted(self.folder):
-            self.deadline = time.monotonic() + PATIENCE
+        if self.launcher and os.getppid() != self.launcher:
+            self.launcher, self.deadline = 0, time.monotonic() + ALONE
+            self._forward(signal.SIGTERM, None)
+        if self.asked and death.any_noted(self.folder):
+            self.deadline = min(self.deadline, time.monotonic() + PATIENCE)
         if time.monotonic() > self.deadline:
             self._forward(signal.SIGKILL, None)
 
@@ -156,8 +163,9 @@ def _become_the_rank(outputs: list[_Output], watcher: int) -> None:
         os.dup2(output.inner, output.console)
         os.close(output.inner)
         os.close(output.outer)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whole lines, also where `python -u` would write words, to be mixed
+            stream.reconfigure(line_buffering=True, write_through=False)
     faulthandler.enable()
 
 

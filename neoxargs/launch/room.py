@@ -16,18 +16,17 @@ MOMENTS = {"sgd": 0, "lion": 1, "adagrad": 1, "muon": 1, "sm3": 0, "madgrad_wd":
 
 
 def problems(config: Config) -> list[Problem]:
-    """What is wrong with the folder of `save`: an error where not even one checkpoint can be written."""
-    save = config.checkpoint.save
-    if not save:
-        return []
-    return list(refused(config)) or list(_room(config, shutil.disk_usage(_existing(Path(save))).free))
+    """What is wrong with the folders of `save` and `run_dir`: an error where not even one checkpoint can be written."""
+    save, wrong = config.checkpoint.save, list(refused(config, "save", "run_dir"))
+    return wrong or (list(_room(config, shutil.disk_usage(_existing(Path(save))).free)) if save else [])
 
 
-def refused(config: Config) -> Iterator[Problem]:
-    """A folder of `save` that is there and may not be written to, or cannot be made."""
-    save = config.checkpoint.save
-    if save and (why := unwritable(Path(save))):
-        yield Problem(f"save ({save}): {why}", config.place("save"), "write another save")
+def refused(config: Config, *names: str) -> Iterator[Problem]:
+    """Folders, by the parameters that name them, that may not be written to or cannot be made."""
+    folders = {config.get(name): name for name in reversed(names)}  # of two names for one, the first
+    for folder, name in folders.items():
+        if folder and (why := unwritable(Path(folder))):
+            yield Problem(f"{name} ({folder}): {why}", config.place(name), f"write another {name}")
 
 
 def unwritable(folder: Path) -> str:

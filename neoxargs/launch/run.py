@@ -93,9 +93,13 @@ class _Run:
 
     def _look(self) -> None:
         """Once a rank has failed the others can only wait for it; not every launcher ends them."""
-        if self.deadline == float("inf") and self.logs and death.any_noted(self.logs):
+        if self.received:
+            return
+        if not self.logs or not death.any_noted(self.logs):
+            self.deadline = float("inf")  # also when a launcher, told to, has started all of them anew
+        elif self.deadline == float("inf"):
             self.deadline = time.monotonic() + AFTER_A_FAILURE
-        elif self.remote and time.monotonic() > self.deadline - LEFT_BEHIND and not self.received:
+        elif self.remote and time.monotonic() > self.deadline - LEFT_BEHIND:
             signal_group(self.launcher.pid, signal.SIGTERM)  # DeepSpeed's runner then ends what is on other machines
 
     def clear(self) -> bool:

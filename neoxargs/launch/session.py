@@ -7,13 +7,12 @@ import os
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from neoxargs.launch import death, environment, inside, needs, sbatch
+from neoxargs.launch import death, environment, inside, needs, sbatch, startable
 from neoxargs.launch.check_hosts import report, unready
 from neoxargs.launch.command import PACKAGE_ROOT, Command, command, free_port, with_package
 from neoxargs.launch.devices import device
@@ -22,6 +21,7 @@ from neoxargs.launch.encode import script_arguments
 from neoxargs.launch.files import certain_files, missing_files
 from neoxargs.launch.inexpressible import untold
 from neoxargs.launch.prepare import compile_ops, data_command, tokenise, with_launch, with_text, write_record
+from neoxargs.launch.room import refused
 from neoxargs.launch.run import start
 from neoxargs.launch.settle import Settled, settle
 from neoxargs.launch.show import Form, dry_run, emitted, facts
@@ -44,9 +44,10 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
     settled = _settled(path, files, overrides, directory)
     config, resources = settled.config, settled.resources
     _refuse_what_cannot_run(path, settled)
-    _refuse([*environment.exposed(config, resources, os.environ), *unready(config, resources)])
-    attempt = time.strftime("%Y%m%d-%H%M%S")
-    launched = command(config, resources, path, os.environ, attempt=attempt)
+    launched = command(config, resources, path, os.environ)
+    _refuse([*environment.exposed(config, resources, os.environ),
+             *startable.problems(config, resources, path, launched.words, os.environ)])  # fmt: skip
+    _refuse(unready(config, resources))
     environ = launched.environ(os.environ)
     _announce(path, settled)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -55,9 +56,9 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
     if Path(path).name != GENERATOR and (failed := tokenise(config, environ)):
         return failed
     compile_ops(config, resources, environ, say)
-    if port := free_port(config, resources):  # asked last: the data may have taken hours
-        say(f"port {config.get('master_port')} is in use on this machine; the ranks meet at port {port}")
-        launched = command(config, resources, path, os.environ, port, attempt)
+    attempt = death.begin(config)
+    # a port is looked for last: the data may have taken hours
+    launched = command(config, resources, path, os.environ, free_port(config, resources), attempt)
     return start(launched, os.environ, say, resources.remote, logs=death.folder(config, attempt))
 
 
@@ -178,9 +179,10 @@ def _needs(script: str, settled: Settled) -> list[Problem]:
     name, config = Path(script).name, settled.config
     if name == TRAINER:
         return needs.all_needs(settled)
+    logs = refused(config, "run_dir")
     if name == EVALUATOR:
-        return [*missing_files(config), *unreadable(config), *needs.harness(config)]
-    return [*map(_as_warning, missing_files(config)), *(unreadable(config) if name == GENERATOR else ())]
+        return [*missing_files(config), *unreadable(config), *needs.harness(config), *logs]
+    return [*map(_as_warning, missing_files(config)), *(unreadable(config) if name == GENERATOR else ()), *logs]
 
 
 def _unsupported(script: str, config: Config) -> list[Problem]:

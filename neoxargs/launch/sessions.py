@@ -1,4 +1,4 @@
-"""The processes of a run: all that the launcher has started stay in its session, whatever groups they make."""
+"""The processes of a run: the launcher's session, and what left it, as every rank of torchrun does."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ class Process(NamedTuple):
 
 
 def members(session: int) -> list[Process]:
-    """The living processes of a session (a zombie that nobody collects does not count)."""
+    """The living processes of a session and all their descendants (a zombie that nobody collects does not count)."""
     if not Path("/proc/self/stat").exists():
         return [Process(session, "?", 0, session)] if signal_group(session, 0) else []
-    everyone = (_process(path) for path in Path("/proc").glob("[0-9]*/stat"))
-    return [process for process in everyone if process and process.session == session and process.state not in "ZX"]
+    everyone = [process for path in Path("/proc").glob("[0-9]*/stat") if (process := _process(path))]
+    found = {process.pid for process in everyone if process.session == session}
+    while more := {process.pid for process in everyone if process.parent in found} - found:
+        found |= more
+    return [process for process in everyone if process.pid in found and process.state not in "ZX"]
 
 
 def kill(session: int) -> None:
     """End all processes of a session at once."""
+    related = members(session)  # asked before: whose parent has ended is nobody's descendant
     signal_group(session, signal.SIGKILL)
-    for process in members(session):
+    for process in [*related, *members(session)]:
         send(process.pid, signal.SIGKILL)
 
 
@@ -58,7 +62,8 @@ def watch(session: int) -> None:
 
 def _process(stat: Path) -> Process | None:
     try:
-        state, parent, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+        # what stands in brackets is the process's name, which may be cut within a letter
+        state, parent, _, session = stat.read_bytes().rpartition(b")")[2].decode().split()[:4]
     except OSError:
         return None  # gone meanwhile
     return Process(int(stat.parent.name), state, int(parent), int(session))

@@ -1,15 +1,16 @@
 """Starts one command on each of several hosts, as `pdsh` does where it is installed, and leaves none behind.
 
-    python -m neoxargs.launch.ssh --host worker-0=0,1 --host worker-1=0,1 -- COMMAND --node-rank %n
+    python -m neoxargs.launch.ssh --host worker-0=0,1 --host worker-1=0,1 -- COMMAND --node-rank=%n
 
-In COMMAND `%n` is the host's number, `%c` how many devices it lends, `%d` which. Its environment travels through ssh's
-standard input and not on a command line, where every user of a host could read a key. The first host that fails
-ends the others.
+Where a word of COMMAND ends in `=%n`, that is the host's number there, `=%c` how many devices it lends, `=%d` which.
+Its environment travels through ssh's standard input and not on a command line, where every user of a host could read a
+key. The first host that fails ends the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import signal
@@ -39,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 
     def forward(number: int, frame: FrameType | None) -> None:
         for host in hosts:
-            host.tell("stop")
+            host.stop()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, forward)
@@ -74,25 +75,24 @@ class _Host:
             ["ssh", "-o", "BatchMode=yes", *port, self.name, there],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(script.encode())
-        self.process.stdin.flush()
+        assert self.process.stdout
+        self._send(script)
         self.copier = threading.Thread(target=_copy, args=(self.name, self.process.stdout), daemon=True)
         self.copier.start()
 
-    def tell(self, word: str) -> None:
+    def stop(self) -> None:
+        self._send("stop\n")
+
+    def _send(self, text: str) -> None:
         assert self.process.stdin
-        try:
-            self.process.stdin.write(f"{word}\n".encode())
+        with contextlib.suppress(OSError):  # it has ended, and will be asked why
+            self.process.stdin.write(text.encode())
             self.process.stdin.flush()
-        except OSError:
-            return  # it has ended
 
 
 def _replaced(word: str, marks: Mapping[str, str]) -> str:
-    for mark, text in marks.items():
-        word = word.replace(mark, text)
-    return word
+    option, equals, mark = word.rpartition("=")
+    return option + equals + marks.get(mark, mark) if equals else word
 
 
 def _copy(name: str, output: IO[bytes]) -> None:
@@ -108,7 +108,7 @@ def _wait(hosts: Sequence[_Host]) -> int:
         if failed and not code:
             code, deadline = failed, time.monotonic() + PATIENCE
             for host in hosts:
-                host.tell("stop")
+                host.stop()
         if time.monotonic() > deadline:
             for host in hosts:
                 host.process.kill()

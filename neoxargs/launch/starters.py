@@ -15,15 +15,17 @@ from neoxargs.launch.launchers import Launcher, Start
 
 def torchrun(start: Start) -> Sequence[str]:
     """One `torchrun` on each host; over ssh where there are several."""
-    words = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(start.hosts)}", "--node-rank=%n",
-             "--nproc-per-node=%c", f"--master-addr={start.master_addr}", f"--master-port={start.master_port}",
-             *start.arguments, *start.words[1:]]  # fmt: skip
     if start.remote:
-        return _over_ssh(start, ["env", "CUDA_VISIBLE_DEVICES=%d", *words], ())
+        return _over_ssh(start, ["env", "CUDA_VISIBLE_DEVICES=%d", *_torchrun(start, "%n", "%c")], ())
     devices = next(iter(start.hosts.values()))
-    here = [word.replace("%n", "0").replace("%c", str(len(devices))) for word in words]
-    visible = ",".join(map(str, devices))
+    here, visible = _torchrun(start, "0", str(len(devices))), ",".join(map(str, devices))
     return here if devices == list(range(len(devices))) else ["env", f"CUDA_VISIBLE_DEVICES={visible}", *here]
+
+
+def _torchrun(start: Start, node: str, ranks: str) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(start.hosts)}", f"--node-rank={node}",
+            f"--nproc-per-node={ranks}", f"--master-addr={start.master_addr}", f"--master-port={start.master_port}",
+            *start.arguments, *start.words[1:]]  # fmt: skip
 
 
 def srun(start: Start) -> Sequence[str]:

@@ -70,7 +70,10 @@ def examined(
     if gpus:
         problems = [_as_warning(problem) for problem in needs.files(settled)]
     else:
-        problems = [*needs.files(settled), *map(_as_warning, [*overwritten(settled.config), *refused(settled.config)])]
+        problems = [
+            *needs.files(settled),
+            *map(_as_warning, [*overwritten(settled.config), *refused(settled.config, "save")]),
+        ]
     added_values = map(_as_warning, added(settled.config))
     return settled, [*settled.warnings, *problems, *unsupported(settled.config), *added_values]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from neoxargs.launch import check_hosts
 from neoxargs.launch.hosts import Resources
 from neoxargs.launch.settle import Settled
+from neoxargs.problems import Problems
 from neoxargs.resolve.config import DEFAULT, Config, Value
 
 HERE = {
@@ -73,6 +75,20 @@ def test_a_machine_that_cannot_answer(told, monkeypatch):
     assert told(code=127, error="bash: line 1: python: No such file\n") == [
         f"host w1 cannot run {sys.executable} in /: it says bash: line 1: python: No such file"
     ]
+
+
+def test_what_ssh_says_may_be_in_any_encoding(tmp_path, monkeypatch):
+    (tmp_path / "ssh").write_bytes(b"#!/bin/sh\nprintf 'Gr\\374sse\\n' >&2\nexit 255\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    told = check_hosts.unready(*vars(settled()).values())
+    assert [problem.what for problem in told] == [f"host {w} does not answer to ssh: Gr\ufffdsse" for w in ("w0", "w1")]
+
+
+def test_machines_that_a_job_system_will_choose_are_not_asked():
+    nowhere = Settled(Config({"launcher": Value("srun", DEFAULT)}), Resources({"node 0": [0]}, "cuda", anywhere=True))
+    with pytest.raises(Problems, match="launcher srun: which machines there will be is the job system's choice"):
+        check_hosts.report(nowhere)
 
 
 @pytest.mark.timeout(120)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import cluster
 import pytest
 
 from neoxargs.launch import death
@@ -116,10 +117,17 @@ def test_a_disk_that_is_full_has_room_for_the_note(tmp_path):
 
 
 def test_output_reaches_the_console_as_before_and_the_log_too(tmp_path):
-    does = "print('out'); print('err', file=sys.stderr); os.write(1, b'native\\n')"
+    does = "print('out'); print('err', file=sys.stderr, flush=True); os.write(1, b'native\\n')"
     with running(tmp_path, does, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.communicate(timeout=30) == ("begun\nout\nnative\n", "err\n")
     assert sorted((tmp_path / "rank-0.log").read_text().split()) == ["begun", "err", "native", "out"]
+
+
+def test_lines_stay_whole_in_the_log(tmp_path, monkeypatch):
+    """Although `python -u` writes them in pieces, and both streams end in one file."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    ended(tmp_path, "sys.stderr.write('er'); time.sleep(0.3); print('out'); time.sleep(0.3); sys.stderr.write('r\\n')")
+    assert (tmp_path / "rank-0.log").read_text().splitlines() == ["begun", "out", "err"]
 
 
 def test_a_terminal_stays_one(tmp_path):
@@ -202,6 +210,40 @@ def test_no_rank_outlives_its_watcher_or_whoever_listens(tmp_path, end):
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_rank_whose_launcher_was_killed_is_asked_to_stop(tmp_path):
+    """By its watcher: whoever listens may still be there."""
+    program = f"import subprocess, time; subprocess.Popen({words(tmp_path, 'time.sleep(60)')!r}); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL) as launcher:
+        until_it_says(tmp_path / "rank-0.log", "begun")
+        launcher.kill()
+    cluster.until(lambda: death.deaths(tmp_path), "it has ended", 30)
+    assert death.deaths(tmp_path)[0].code == -signal.SIGTERM
+
+
+def test_a_rank_that_gets_ctrl_c_twice_may_still_save(tmp_path):
+    """srun sends it to all processes of a task, and the watcher passes it on."""
+    does = (
+        "def stop(number, frame):\n    print(number); signal.signal(number, signal.SIG_DFL)\n"
+        "signal.signal(2, stop); signal.signal(15, stop); print(os.getpid()); time.sleep(2)"
+    )
+    with running(tmp_path, does, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        for pid in (int(process.stdout.readline()), process.pid):
+            os.kill(pid, signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_ranks_that_are_started_anew_are_left_alone(tmp_path, monkeypatch):
+    """torchrun does that with `launcher_args: --max-restarts=1`."""
+    monkeypatch.setattr("neoxargs.launch.run.AFTER_A_FAILURE", 1.5)
+    does = "time.sleep(3) if os.environ.get('AGAIN') else sys.exit(1)"
+    rank = words(tmp_path / "logs", does)
+    program = f"import os, subprocess, time; subprocess.run({rank!r}); time.sleep(1); os.environ['AGAIN'] = '1'; "
+    program += f"subprocess.run({rank!r})"
+    launcher = Command((sys.executable, "-c", program), {})
+    assert start(launcher, os.environ, lambda _: None, logs=tmp_path / "logs") == 0
 
 
 def test_the_launcher_tells_it_and_ends_those_that_wait(tmp_path, monkeypatch):

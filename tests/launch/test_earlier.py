@@ -99,13 +99,13 @@ def test_a_script_that_only_reads_needs_a_checkpoint(capsys, started, script, mo
     assert len(started) == 1
 
 
-def test_a_port_that_is_taken_while_text_is_tokenised(capsys, started, monkeypatch):
-    taken: list[int] = []
-    monkeypatch.setattr("neoxargs.launch.command._busy", lambda port: port in taken)
-    monkeypatch.setattr("neoxargs.launch.session.tokenise", lambda *_: taken.append(29500))
-    assert main(["train.py", "a.yml"]) == 0
-    port = capsys.readouterr().err.partition("port 29500 is in use on this machine; the ranks meet at port ")[2].strip()
-    assert f"--master_port={port} " in started[0]
+def test_two_runs_that_start_together_share_neither_a_port_nor_a_folder_of_logs(started, monkeypatch):
+    names = iter(["1", "1", "2"])
+    monkeypatch.setattr("neoxargs.launch.death.time.strftime", lambda _: next(names))
+    for _ in range(2):
+        assert main(["train.py", "a.yml", "--set", "save=null"]) == 0
+    assert sorted(path.name for path in Path().glob("*/logs/*")) == ["1", "2"]
+    assert len({line.partition("--master_port=")[2].split()[0] for line in started}) == 2
 
 
 def test_and_the_iteration_that_is_named(capsys, started):

@@ -58,6 +58,10 @@ def test_other_machines_get_what_deepspeed_exports(file):
     ]
     assert "WANDB_API_KEY *** (this shell)" in lines(REMOTE, "ssh")
     assert "WANDB_API_KEY *** (this shell)" in lines(REMOTE, "srun")
+    assert f"NCCL_IB_HCA mlx5 ({file})" in lines(REMOTE, "slurm")
+    assert f"NCCL_IB_HCA mlx5 ({file}{left}srun reads no file, and hands this shell's variables over)" in lines(
+        REMOTE, "srun"
+    )
 
 
 def test_what_deepspeed_exports_is_what_is_assumed():
@@ -78,6 +82,16 @@ def test_a_secret_that_a_launcher_would_write_on_a_command_line_is_refused(file)
         assert not list(environment.exposed(config(launcher=launcher), resources, SHELL))
 
 
+@pytest.mark.parametrize("launcher", ["pdsh", "openmpi", "slurm"])
+def test_so_is_one_of_this_shell_that_deepspeed_hands_over_by_its_name(launcher):
+    secret = SHELL | {"MLFLOW_TRACKING_PASSWORD": "hunter5"}
+    told = list(environment.exposed(config(launcher=launcher), REMOTE, secret))
+    assert "MLFLOW_TRACKING_PASSWORD" in [problem.what.partition(":")[0] for problem in told]
+    assert "hunter" not in "".join(map(str, told))
+    assert not list(environment.exposed(config(launcher="ssh"), REMOTE, secret))
+    assert environment.passed_on(secret, "/")["MLFLOW_TRACKING_PASSWORD"] == "hunter5"
+
+
 def test_a_secret_in_the_configuration_is_refused_on_one_machine_too():
     [problem] = environment.exposed(config(**{"comet.api_key": "hunter4"}), LOCAL, SHELL)
     assert problem.hint == "leave it out and set COMET_API_KEY in the environment"
@@ -88,23 +102,25 @@ def test_a_secret_in_the_configuration_is_refused_on_one_machine_too():
 def test_ssh_hands_secrets_over_without_a_command_line(tmp_path: Path, tmp_path_factory: Any) -> None:
     """The command sees the key; no process's arguments do, on either side."""
     look = (
-        "import os, pathlib; print(os.environ['WANDB_API_KEY'], os.environ['HF_TOKEN'], os.getcwd(), '%n %c %d');"
+        "import os, pathlib, sys; print(os.environ['WANDB_API_KEY'], os.environ['HF_TOKEN'], *sys.argv[1:]);"
         "print(any(b'hun' b'ter2' in path.read_bytes() for path in pathlib.Path('/proc').glob('[0-9]*/cmdline')"
         " if path.exists()))"
     )
     with cluster.two_hosts(tmp_path_factory.mktemp("ssh")) as environ:
         hosts = [f"--host={host}=4,5" for host in cluster.HOSTS]
-        words = [sys.executable, "-m", "neoxargs.launch.ssh", *hosts, "--", sys.executable, "-c", look]
+        begin = [sys.executable, "-m", "neoxargs.launch.ssh", *hosts, "--", sys.executable, "-c"]
+        words = [*begin, look, "n=%n", "c=%c", "d=%d", "/data/50%data"]
         environ |= {"WANDB_API_KEY": "hunter2", "PYTHONPATH": str(cluster.ROOT)}
         done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         told = sorted(done.stdout.splitlines())
-        failed = subprocess.run([*words[:-2], "-c", "import sys; sys.exit(3 + %n)"], env=environ, timeout=60)
+        fail = "import os, sys; sys.exit(3 + ('1' in sys.argv[1]) if os.getcwd() == sys.argv[2] else 1)"
+        failed = subprocess.run([*begin, fail, "n=%n", str(tmp_path)], env=environ, cwd=tmp_path, timeout=60)
     assert done.returncode == 0, done.stderr
     assert told == [
         "127.0.0.1: False",
-        f"127.0.0.1: hunter2 hunter3 {tmp_path} 0 2 4,5",
+        "127.0.0.1: hunter2 hunter3 n=0 c=2 d=4,5 /data/50%data",
         "127.0.0.2: False",
-        f"127.0.0.2: hunter2 hunter3 {tmp_path} 1 2 4,5",
+        "127.0.0.2: hunter2 hunter3 n=1 c=2 d=4,5 /data/50%data",
     ]
     assert failed.returncode in (3, 4)
 

@@ -186,7 +186,7 @@ def test_num_gpus_beside_include_has_no_effect_on_arithmetic_or_launch(tmp_path)
     found = resources(Runner(hostfile=hostfile(tmp_path), include="w0:0,1", num_gpus=4), 1, {})
     assert found.gpus == 2
     assert "num_gpus" not in found.selection
-    assert messages(found) == ["num_gpus (4) has no effect beside include"]
+    assert "num_gpus (4) has no effect beside include" in messages(found)
 
 
 def test_the_environment_names_hostfile_and_master(tmp_path):
@@ -297,6 +297,25 @@ def test_the_environment_overrides_where_ranks_meet_and_the_summary_says_so(tmp_
 def test_srun_knows_its_nodes_from_the_job_or_asks_for_them(given, environ, hosts):
     found = resources(Runner(launcher="srun", **given), 1, environ)
     assert (found.hosts, found.remote, found.anywhere) == (hosts, True, True)
+
+
+def test_srun_gets_no_more_nodes_than_its_job_has():
+    with pytest.raises(Problems, match="num_nodes is 3, and the job has 2 nodes"):
+        resources(Runner(launcher="srun", num_nodes=3, num_gpus=1), 1, {"SLURM_JOB_NODELIST": "a,b"})
+
+
+def test_a_machine_without_slots_is_a_problem(tmp_path):
+    """DeepSpeed's launcher would number it among the others."""
+    with pytest.raises(Problems, match="hostfile gives w0 and w2 no slots"):
+        resources(Runner(hostfile=hostfile(tmp_path, "w0 slots=0\nw1 slots=2\nw2 slots=0\n")), 1, {})
+
+
+def test_a_single_other_machine_is_not_gone_to_and_that_is_told(tmp_path):
+    path = hostfile(tmp_path, "w5 slots=2\n")
+    what = "w5 is the only host, and DeepSpeed starts the ranks of a single one on this machine"
+    assert messages(resources(Runner(hostfile=path), 1, {})) == [what]
+    assert messages(resources(Runner(hostfile=path, force_multi=True), 1, {})) == []
+    assert messages(resources(Runner(hostfile=hostfile(tmp_path, f"{os.uname().nodename} slots=1\n")), 1, {})) == []
 
 
 def test_srun_without_a_job_or_numbers_is_a_problem():

@@ -1,0 +1,69 @@
+"""Can the command be started at all? Asked before: launchers tell it by a traceback, or do something else.
+
+DeepSpeed's launcher writes the line that pdsh gives to the shells of other machines without quoting paths, and reads
+every line of `.deepspeed_env` as NAME=VALUE.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from neoxargs.launch.environment import lines_of_files
+from neoxargs.launch.hosts import MPI, Resources
+from neoxargs.problems import Problem
+from neoxargs.resolve.config import Config
+
+#: Launcher -> the program without which nothing starts.
+PROGRAMS = {"pdsh": "pdsh", "openmpi": "ompi_info", "mpich": "mpirun", "impi": "mpirun", "mvapich": "mpiname",
+            "slurm": "sinfo", "srun": "srun", "ssh": "ssh", "torchrun": "ssh"}  # fmt: skip
+#: Of DeepSpeed's own launcher.
+THROUGH_DEEPSPEED = ("pdsh", "slurm", *MPI)
+#: Bytes of one word of a command line, on Linux (MAX_ARG_STRLEN); to ssh, pdsh hands all in one.
+LONGEST_WORD = 128 * 1024 - 1
+#: What neither a shell nor pdsh takes for something else.
+PLAIN = re.compile(r"[\w@+=:,./-]+")
+
+
+def problems(
+    config: Config, resources: Resources, script: str, words: Sequence[str], environ: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Why these words cannot be started; script: the user's, as one of them."""
+    launcher = config.runner.launcher
+    if resources.remote or (config.runner.force_multi and launcher in THROUGH_DEEPSPEED):
+        yield from _program(config, launcher, environ)
+        if launcher in THROUGH_DEEPSPEED:
+            yield from _no_variables(environ)
+        if launcher == "pdsh":
+            yield from _unquoted(script)
+    size = sum(len(word) + 1 for word in words) if launcher == "pdsh" and resources.remote else max(map(len, words))
+    if size > LONGEST_WORD:
+        longest = max(config.values, key=lambda name: len(json.dumps(config.get(name), default=str)))
+        what = f"the configuration takes {size:,} bytes on a command line, and the system takes {LONGEST_WORD:,}"
+        yield Problem(what, config.place(longest), f"the longest value is that of {longest}")
+
+
+def _program(config: Config, launcher: str, environ: Mapping[str, str]) -> Iterator[Problem]:
+    program = PROGRAMS.get(launcher)
+    if program and not shutil.which(program, path=environ.get("PATH")):
+        what = f"launcher {launcher} needs {program}, which is not installed on this machine"
+        hint = "" if program == "ssh" else "launcher: ssh needs ssh alone"
+        yield Problem(what, config.place("launcher"), hint)
+
+
+def _no_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
+    for line, place in lines_of_files(environ, os.getcwd()):
+        if "=" not in line:
+            hint = "DeepSpeed's launcher needs NAME=VALUE on every line: no remarks, no empty ones"
+            yield Problem("this line sets no variable", place, hint)
+
+
+def _unquoted(script: str) -> Iterator[Problem]:
+    for kind, path in (("the working directory", os.getcwd()), ("Python", sys.executable), ("the script", script)):
+        if not PLAIN.fullmatch(path):
+            what = f"launcher pdsh cannot go to {kind} ({path}), which DeepSpeed does not quote"
+            yield Problem(what, hint="write launcher: ssh, which does, or give it a name without spaces and signs")
