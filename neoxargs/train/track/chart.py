@@ -44,8 +44,11 @@ class Chart:
 def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
     """The chart as an `<svg>` element."""
     thinned = [(series, thin(series.points)) for series in chart.series if series.points]
-    factor, unit = scaled(chart, thinned)
-    plane = Plane.around(chart, thinned, factor, width, height)
+    bins = [bin for _, found in thinned for bin in found]
+    shown = [*_without_outliers(bins), *([chart.level[1]] if chart.level else [])]
+    factor, unit = scaled(chart.unit, max(shown))
+    ends = (min(shown) if chart.floats else min(0.0, *shown)) * factor, max(shown) * factor
+    plane = Plane.around([bin.x for bin in bins], ends, chart.floats, factor, width, height)
     curves = "".join(_curve(plane, series, bins) for series, bins in thinned)
     level = _level(plane, chart.level[1]) if chart.level else ""
     drawn = _axes(plane, unit) + level + _clipped(plane, curves)
@@ -97,19 +100,18 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def scaled(chart: Chart, thinned: Sequence[tuple[Series, list[Bin]]]) -> tuple[float, str]:
-    """A factor that makes the axis' numbers short, and the unit that goes with it."""
-    most = max((bin.high for _, bins in thinned for bin in bins), default=1.0)
-    if chart.unit == "bytes":
+def scaled(unit: str, most: float) -> tuple[float, str]:
+    """A factor that makes the axis' numbers short, and the unit that goes with it. most: the largest shown."""
+    if unit == "bytes":
         name, size = next(((n, s) for n, s in (("GiB", 2.0**30), ("MiB", 2.0**20)) if most >= s), ("KiB", 1024.0))
         return 1 / size, name
     exponent = math.floor(math.log10(most)) if most > 0 else 0
     if exponent >= 4:
         thousands = exponent // 3
-        return 10.0 ** (-3 * thousands), f"{('', 'thousand', 'million', 'billion')[min(thousands, 3)]} {chart.unit}"
+        return 10.0 ** (-3 * thousands), f"{('', 'thousand', 'million', 'billion')[min(thousands, 3)]} {unit}"
     if exponent <= -2:
-        return 10.0**-exponent, f"\N{MULTIPLICATION SIGN} 10{str(exponent).translate(RAISED)} {chart.unit}".strip()
-    return 1.0, chart.unit
+        return 10.0**-exponent, f"\N{MULTIPLICATION SIGN} 10{str(exponent).translate(RAISED)} {unit}".strip()
+    return 1.0, unit
 
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -129,15 +131,12 @@ class Plane:
 
     @classmethod
     def around(
-        cls, chart: Chart, thinned: Sequence[tuple[Series, list[Bin]]], factor: float, width: int, height: int
+        cls, xs: Sequence[float], ends: tuple[float, float], floats: bool, factor: float, width: int, height: int
     ) -> Plane:
-        bins = [bin for _, found in thinned for bin in found]
-        xs = [bin.x for bin in bins]
-        ys = _without_outliers([(bin.low, bin.high) for bin in bins])
-        ys = [*ys, *([chart.level[1]] if chart.level else [])]
-        low, high = (min(ys) if chart.floats else min(0.0, *ys)) * factor, max(ys) * factor
+        """With some room above, and below if the axis `floats`."""
+        low, high = ends
         room = (high - low or abs(high) or 1.0) * 0.06
-        low = low - room if chart.floats else low
+        low = low - room if floats else low
         return cls(min(xs), max(max(xs), min(xs) + 1), low, high + room, factor, width, height)
 
     def x(self, value: float) -> str:
@@ -148,12 +147,12 @@ class Plane:
         return f"{self.height - BELOW - share * (self.height - ABOVE - BELOW):.1f}"
 
 
-def _without_outliers(pairs: Sequence[tuple[float, float]]) -> list[float]:
+def _without_outliers(bins: Sequence[Bin]) -> list[float]:
     """A first step that takes minutes, or one gradient that explodes, would flatten the rest; it leaves the plot."""
-    highs = sorted(high for _, high in pairs)
+    highs = sorted(bin.high for bin in bins)
     typical = highs[int(0.97 * (len(highs) - 1))]
     most = highs[-1] if highs[-1] <= 3 * abs(typical) else typical
-    return [value for low, high in pairs for value in (min(low, most), min(high, most))]
+    return [min(value, most) for bin in bins for value in (bin.low, bin.high)]
 
 
 def _axes(plane: Plane, unit: str) -> str:
