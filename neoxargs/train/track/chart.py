@@ -150,7 +150,7 @@ class Plane:
 def _without_outliers(bins: Sequence[Bin]) -> list[float]:
     """A first step that takes minutes, or one gradient that explodes, would flatten the rest; it leaves the plot."""
     highs = sorted(bin.high for bin in bins)
-    typical = highs[int(0.97 * (len(highs) - 1))]
+    typical = highs[math.ceil(0.97 * (len(highs) - 1))]  # of few points the largest
     most = highs[-1] if highs[-1] <= 3 * abs(typical) else typical
     return [min(value, most) for bin in bins for value in (bin.low, bin.high)]
 
