@@ -6,7 +6,7 @@ where what is kept lies meanwhile.
 
 from __future__ import annotations
 
-from neoxargs.resolve.rules.declare import check, derive
+from neoxargs.resolve.rules.declare import Refusal, check, derive
 from neoxargs.resolve.rules.spellings import same
 
 partition = same("partition_activations", "activation_checkpointing.partition_activations")
@@ -27,7 +27,7 @@ def activation_checkpointing__number_checkpoints(
 
 
 @check
-def contiguous_needs_partitions(contiguous_checkpointing: bool, partition_activations: bool) -> tuple[str, str] | None:
+def contiguous_needs_partitions(contiguous_checkpointing: bool, partition_activations: bool) -> Refusal:
     """DeepSpeed lays out one contiguous buffer only for activations that tensor parallel ranks share."""
     if not contiguous_checkpointing or partition_activations:
         return None

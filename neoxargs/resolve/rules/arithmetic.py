@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import gcd
 
 from neoxargs.problems import listed
+from neoxargs.resolve.rules.declare import Refusal
 
 
-def multiple(name: str, number: int, of: str, unit: int) -> tuple[str, str] | None:
+def multiple(name: str, number: int, of: str, unit: int) -> Refusal:
     """`hidden_size (1000) must be a multiple of num_attention_heads (12)`, with the nearest that are; or None."""
     if number % unit == 0:
         return None
@@ -20,7 +21,7 @@ def nearest(number: int, unit: int) -> str:
     return f"{below} or {below + unit}" if below else f"{unit}"
 
 
-def divided(name: str, number: int, of: str, unit: int, *others: int) -> tuple[str, str] | None:
+def divided(name: str, number: int, of: str, unit: int, *others: int) -> Refusal:
     """As `multiple`, for a size that something is divided into: the hint names first the sizes that fit."""
     refused = multiple(name, number, of, unit)
     if refused is None:

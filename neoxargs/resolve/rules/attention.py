@@ -9,10 +9,9 @@ from neoxargs.problems import Problem, did_you_mean
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.check import Mismatch, conform
 from neoxargs.resolve.rules.arithmetic import multiple
-from neoxargs.resolve.rules.declare import DERIVATIONS, Contradiction, Rule, check
+from neoxargs.resolve.rules.declare import DERIVATIONS, Contradiction, Refusal, Rule, check
 from neoxargs.resolve.rules.model import MODES
 
-Refusal = tuple[str, str] | None
 Settings = Mapping[str, Any] | None
 SECTION = "sparse_attention"
 SPARSE = (*list(MODES.values())[1:], "local")

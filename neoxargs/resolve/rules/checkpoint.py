@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neoxargs.resolve.rules.declare import check
-
-Refusal = tuple[str, str] | None
+from neoxargs.resolve.rules.declare import Refusal, check
 
 
 @check

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from neoxargs.problems import Problem
-from neoxargs.resolve.rules.declare import check, derive
+from neoxargs.resolve.rules.declare import Refusal, check, derive
 
 Paths = Sequence[str] | str | None
 Weights = Sequence[float] | None
-Refusal = tuple[str, str] | None
 WEIGHTS = ("train_data_weights", "valid_data_weights", "test_data_weights")
 
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
+#: A sentence about what cannot be, and what to write instead.
+Refusal = tuple[str, str] | None
 
 
 class Contradiction(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neoxargs.resolve.rules.declare import CHECKS, Rule, check
+from neoxargs.resolve.rules.declare import CHECKS, Refusal, Rule, check
 
 #: A switch -> what must have a value where it is on.
 NEEDS = {
@@ -24,7 +24,7 @@ NEEDS = {
 def needs(switch: str, other: str) -> None:
     """Register that a switch cannot be on without another parameter."""
 
-    def has_its_company(on: bool, value: Any) -> tuple[str, str] | None:
+    def has_its_company(on: bool, value: Any) -> Refusal:
         return (f"{switch} needs {other}", f"write {other} as well") if on and not value else None
 
     has_its_company.__doc__ = f"{switch} needs {other}."
@@ -39,7 +39,7 @@ for name, company in NEEDS.items():
 @check
 def part_of_the_optimizer_leaves_in_stage_3(
     zero_optimization__offload_optimizer__ratio: float, zero_optimization__stage: object
-) -> tuple[str, str] | None:
+) -> Refusal:
     """Only stage 3 can keep a part of the optimizer on the GPU."""
     ratio, stage = zero_optimization__offload_optimizer__ratio, zero_optimization__stage
     if ratio == 1 or stage not in (0, 1, 2):

@@ -8,7 +8,7 @@ from typing import Any
 
 from neoxargs.problems import did_you_mean
 from neoxargs.resolve.rules.arithmetic import multiple, nearest
-from neoxargs.resolve.rules.declare import Contradiction, check, derive
+from neoxargs.resolve.rules.declare import Contradiction, Refusal, check, derive
 
 #: What a layer can be.
 KINDS = (
@@ -19,7 +19,6 @@ KINDS = (
 GROUPED = ("global", "flash")
 #: Layers without attention heads.
 HEADLESS = ("mamba", "rwkv", "gmlp")
-Refusal = tuple[str, str] | None
 
 
 @derive

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from neoxargs.resolve.rules.declare import check
+from neoxargs.resolve.rules.declare import Refusal, check
 
-Refusal = tuple[str, str] | None
 #: Optimizers of which muP knows how their steps depend on the width.
 OPTIMIZERS = ("adam", "adamw", "muadam", "muadamw", "sgd", "musgd")
 #: Initial deviations that do not depend on the width by themselves.

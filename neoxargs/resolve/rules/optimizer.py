@@ -6,10 +6,9 @@ from collections.abc import Collection, Sequence
 
 from neoxargs.problems import listed
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve.rules.declare import Contradiction, check, derives
+from neoxargs.resolve.rules.declare import Contradiction, Refusal, check, derives
 from neoxargs.resolve.rules.spellings import Default, agreed
 
-Refusal = tuple[str, str] | None
 #: GPT-NeoX's learning rate and betas where nobody writes any.
 LR = 0.001
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from neoxargs.problems import Problem
 from neoxargs.resolve.rules.arithmetic import divided, multiple
-from neoxargs.resolve.rules.declare import Contradiction, check, derive
-
-Refusal = tuple[str, str] | None
+from neoxargs.resolve.rules.declare import Contradiction, Refusal, check, derive
 
 
 @derive

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from neoxargs.resolve.rules.declare import Contradiction, check, derive, derives
+from neoxargs.resolve.rules.declare import Contradiction, Refusal, check, derive, derives
 from neoxargs.resolve.rules.spellings import Default, agreed, same
 
 #: GPT-NeoX's word for each format -> the section of DeepSpeed's JSON that turns it on.
 SECTIONS = {"fp16": "fp16", "bfloat16": "bf16"}
 #: Other words for a format -> GPT-NeoX's.
 ALIASES = {"bf16": "bfloat16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
-Refusal = tuple[str, str] | None
 
 
 @derives("precision", "fp16.enabled", "bf16.enabled")

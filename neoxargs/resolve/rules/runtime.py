@@ -6,9 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from neoxargs.problems import Problem
-from neoxargs.resolve.rules.declare import CHECKS, DERIVATIONS, check, derive
-
-Refusal = tuple[str, str] | None
+from neoxargs.resolve.rules.declare import CHECKS, DERIVATIONS, Refusal, check, derive
 
 
 @derive

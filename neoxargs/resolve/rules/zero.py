@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from neoxargs.resolve.rules.declare import check, derive, derives
+from neoxargs.resolve.rules.declare import Refusal, check, derive, derives
 from neoxargs.resolve.rules.spellings import Default, agreed, same
-
-Refusal = tuple[str, str] | None
 
 reduce_scatter = same(
     "zero_reduce_scatter", "zero_optimization.reduce_scatter", otherwise="zero_optimization.reduce_scatter"

@@ -57,23 +57,22 @@ def final_norm(config: Config) -> Weight:
 
 
 def _attention(config: Config) -> Iterator[Weight]:
-    shape = config.shape
-    hidden, rows = shape.hidden_size, qkv_rows(config)
-    yield Weight("attention", rows * hidden)
-    yield Weight("attention", hidden * hidden)
-    if config.attention.use_bias_in_attn_linear:
-        yield Weight("attention", rows)
-        yield Weight("attention", hidden, cut=False)
+    biased = config.attention.use_bias_in_attn_linear
+    return _pair("attention", qkv_rows(config), config.shape.hidden_size, config.shape.hidden_size, biased)
 
 
 def _mlp(config: Config) -> Iterator[Weight]:
-    hidden, width = config.shape.hidden_size, mlp_width(config.shape, config.mlp)
-    rows = mlp_rows(config)
-    yield Weight("feed-forward", rows * hidden)
-    yield Weight("feed-forward", hidden * width)
-    if config.mlp.use_bias_in_mlp:
-        yield Weight("feed-forward", rows)
-        yield Weight("feed-forward", hidden, cut=False)
+    width = mlp_width(config.shape, config.mlp)
+    return _pair("feed-forward", mlp_rows(config), width, config.shape.hidden_size, config.mlp.use_bias_in_mlp)
+
+
+def _pair(part: str, rows: int, inner: int, hidden: int, biased: bool) -> Iterator[Weight]:
+    """hidden -> rows, cut by outputs; what is computed of these, inner wide, -> hidden, cut by inputs."""
+    yield Weight(part, rows * hidden)
+    yield Weight(part, hidden * inner)
+    if biased:
+        yield Weight(part, rows)
+        yield Weight(part, hidden, cut=False)
 
 
 def _norms(config: Config) -> list[Weight]:
