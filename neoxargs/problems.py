@@ -86,7 +86,7 @@ def _draw(problem: Problem) -> str:
         lines += _excerpt(where)
     for place in problem.also:
         if place != where:
-            lines.append("  also" if place.file == SET else f"  also at {place}")
+            lines.append("  also" if place.file == SET else f"  also at {printable(str(place))}")
             lines += _excerpt(place)
     if problem.hint:
         lines.append(f"  = {printable(problem.hint)}")
@@ -101,10 +101,20 @@ def _excerpt(place: Place, limit: int = 110) -> list[str]:
     cut = max(0, start - limit // 2) if len(place.text) > limit else 0
     text = printable(place.text[cut : cut + limit])
     before, after = "… " if cut else "", " …" if cut + limit < len(place.text) else ""
-    caret = "^" * max(1, min(place.width, len(text) - (start - cut)))
+    there = text[start - cut :][: place.width]
+    caret = "^" * max(1, _cells(there))
     label = f"{SET} " if place.file == SET else f"{place.line} | "
     blank = " " * len(label) if place.file == SET else f"{' ' * len(str(place.line))} | "
-    return [f"  {label}{before}{text}{after}", f"  {blank}{' ' * (len(before) + start - cut)}{caret}"]
+    return [f"  {label}{before}{text}{after}", f"  {blank}{' ' * (len(before) + _cells(text[: start - cut]))}{caret}"]
+
+
+def _cells(text: str) -> int:
+    """How wide a terminal draws it: Chinese, Japanese and Korean letters take two cells, combining marks none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width  # hardly any file needs it
+
+    return sum(0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def printable(text: str) -> str:

@@ -57,6 +57,12 @@ def test_long_lines_are_cut_around_the_caret() -> None:
     assert excerpt[carets.index("^")] == "X"
 
 
+def test_the_caret_stands_below_letters_of_two_cells() -> None:
+    place = Place("my.yml", 1, 14, 'a: "数据", é: 数据 # x', 2)
+    _, line, caret = render([Problem("no", place)]).splitlines()
+    assert (line[:4], caret) == ("  1 ", "    | " + " " * 14 + "^^^^")
+
+
 def test_a_line_cannot_command_the_terminal() -> None:
     excerpt = render([Problem("x", Place("f", 1, 3, "a\tX\x1b[31m"))])
     assert "a X\N{REPLACEMENT CHARACTER}[31m" in excerpt
