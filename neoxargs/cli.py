@@ -5,15 +5,15 @@ Nothing is imported before it is asked for: `check` must answer before a person 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from neoxargs.options import add_files, add_json, launch_parser, neox_overrides, parsed, parser_of
 from neoxargs.problems import Problems, did_you_mean
 
 USAGE = """\
@@ -39,20 +39,6 @@ examples:
 `python deepy.py VERB --help` tells more. Exit codes: 0, 1 for problems, 2 for a wrong command line,
 130 for a run interrupted by Ctrl-C, 143 by SIGTERM (both save first), else the failed rank's.
 """
-
-#: GPT-NeoX's own options, and `--prompt`: each is a `--set` for the parameter it is named after.
-NEOX_OPTIONS: dict[str, dict[str, Any]] = {
-    "wandb_group": {"metavar": "NAME"},
-    "wandb_team": {"metavar": "NAME"},
-    "eval_tasks": {"metavar": "TASK", "nargs": "+"},
-    "iteration": {"metavar": "N"},
-    "eval_results_prefix": {"metavar": "PREFIX"},
-    "hostfile": {"metavar": "FILE", "short": "-H"},
-    "sample_input_file": {"metavar": "FILE", "short": "-i"},
-    "sample_output_file": {"metavar": "FILE", "short": "-o"},
-    "autotuning": {"metavar": "tune|run", "key": "autotuning_run"},
-    "prompt": {"metavar": "TEXT"},
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,11 +93,11 @@ def version() -> int:
 
 def launch(words: list[str]) -> int:
     """`deepy train.py FILE ...`: start a run, or show what would be started."""
-    parser = _launch_parser(words[0])
-    options = _parsed(parser, words)
+    parser = launch_parser(words[0])
+    options = parsed(parser, words)
     from neoxargs.launch.session import check_hosts, run, show
 
-    overrides = [*_neox_overrides(options), *options.set]
+    overrides = [*neox_overrides(options), *options.set]
     if options.dry_run or options.emit:
         return show(words[0], options.files, overrides, options.conf_dir, options.gpus, options.emit, options.json)
     if options.check_hosts:
@@ -129,10 +115,10 @@ def launch(words: list[str]) -> int:
 
 def check(words: list[str]) -> int:
     """`deepy check FILE ...`: every problem, or ok."""
-    parser = _parser("check", "Tell every problem of a configuration, or ok. Starts nothing.")
-    _add_files(parser)
-    _add_json(parser)
-    options = _parsed(parser, words)
+    parser = parser_of("check", "Tell every problem of a configuration, or ok. Starts nothing.")
+    add_files(parser)
+    add_json(parser)
+    options = parsed(parser, words)
     from neoxargs.tools.check import report
 
     return report(options.files, options.set, options.conf_dir, options.gpus, options.json)
@@ -143,21 +129,21 @@ def plan(words: list[str]) -> int:
     from neoxargs.tools.plan import run
     from neoxargs.tools.plan.arguments import DESCRIPTION, add_arguments
 
-    parser = _parser("plan", DESCRIPTION)
-    _add_files(parser)
-    _add_json(parser)
+    parser = parser_of("plan", DESCRIPTION)
+    add_files(parser)
+    add_json(parser)
     add_arguments(parser)
-    return run(_parsed(parser, words))
+    return run(parsed(parser, words))
 
 
 def explain(words: list[str]) -> int:
     """`deepy explain KEY [FILE ...]`: what a parameter means, where it goes, and its value here."""
-    parser = _parser("explain", "What a parameter means, where it goes and, with files, its value there and why.")
+    parser = parser_of("explain", "What a parameter means, where it goes and, with files, its value there and why.")
     parser.add_argument("key", metavar="KEY", help="such as train_batch_size or zero_optimization.stage")
     parser.add_argument("--all", action="store_true", help="every value of the FILEs, as YAML with where it comes from")
-    _add_files(parser, "*")
-    _add_json(parser)
-    options = _parsed(parser, words)
+    add_files(parser, "*")
+    add_json(parser)
+    options = parsed(parser, words)
     from neoxargs.tools.explain import explain as answer
     from neoxargs.tools.explain import explain_all
 
@@ -174,10 +160,10 @@ def migrate(words: list[str]) -> int:
     """`deepy migrate SOURCE ...`: a configuration of another year or another program as today's YAML."""
     from neoxargs.tools.migrate import DESCRIPTION, add_arguments, report
 
-    parser = _parser("migrate", DESCRIPTION)
+    parser = parser_of("migrate", DESCRIPTION)
     add_arguments(parser)
-    _add_json(parser)
-    return report(_parsed(parser, words))
+    add_json(parser)
+    return report(parsed(parser, words))
 
 
 def data(words: list[str]) -> int:
@@ -197,11 +183,11 @@ def import_(words: list[str]) -> int:
 
 def docs(words: list[str]) -> int:
     """`deepy docs [--check]`: regenerate docs/ and the JSON Schema from the registry."""
-    parser = _parser("docs", "Regenerate the parameter tables and the JSON Schema from the registry.")
+    parser = parser_of("docs", "Regenerate the parameter tables and the JSON Schema from the registry.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
-    _add_json(parser)
+    add_json(parser)
     parser.add_argument("-o", "--output", metavar="DIR", help="where to, instead of docs/; with what plugins declare")
-    options = _parsed(parser, words, installed=False)
+    options = parsed(parser, words, installed=False)
     if options.plugin and not options.output:
         parser.error("--plugin goes with -o: docs/ is about the package itself")
     from neoxargs.tools.docs import DOCS, write_docs
@@ -229,70 +215,6 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
 }
 #: What is launched and not a verb.
 SCRIPTS = ("train.py", "generate.py", "eval.py")
-
-
-def _parser(verb: str, description: str, **settings: Any) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(prog=f"deepy {verb}", description=description, allow_abbrev=False, **settings)
-
-
-def _parsed(parser: argparse.ArgumentParser, words: list[str], installed: bool = True) -> argparse.Namespace:
-    """The options behind a verb; what plugins declare is there from here on."""
-    parser.add_argument("--plugin", metavar="MODULE", action="append", default=[], help="a module that declares more")
-    options = parser.parse_intermixed_args(words[1:])
-    from neoxargs.registry import plugins
-
-    plugins.load([*(plugins.installed() if installed else ()), *options.plugin])
-    return options
-
-
-def _launch_parser(script: str) -> argparse.ArgumentParser:
-    from neoxargs.launch.show import FORMS
-
-    parser = _parser(script, f"Launch {script} on every rank, configured by one or more YAML files.")
-    _add_files(parser)
-    _add_json(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the command and all values; start nothing")
-    parser.add_argument("--check-hosts", action="store_true", help="ask every machine for what a run needs; start none")
-    parser.add_argument("--emit", choices=FORMS, help="print just one form and start nothing")
-    parser.add_argument(
-        "--device", metavar="NAME", help="what the GPUs are, such as A100-40GB, where nvidia-smi is not"
-    )
-    parser.add_argument("--force", action="store_true", help="start although by plan the memory cannot suffice")
-    group = parser.add_argument_group("options of GPT-NeoX, each a --set")
-    for name, settings in NEOX_OPTIONS.items():
-        names = [word for word in (settings.get("short"), f"--{name}") if word]
-        group.add_argument(*names, dest=f"neox_{name}", metavar=settings["metavar"], nargs=settings.get("nargs"))
-    return parser
-
-
-def _neox_overrides(options: argparse.Namespace) -> list[str]:
-    given = {name: getattr(options, f"neox_{name}") for name in NEOX_OPTIONS}
-    # a JSON string is a YAML string, whatever stands in it
-    texts = {
-        name: value if name == "iteration" else json.dumps(value, ensure_ascii=False) for name, value in given.items()
-    }
-    return [
-        f"{NEOX_OPTIONS[name].get('key', name)}={texts[name]}" for name, value in given.items() if value is not None
-    ]
-
-
-def _add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
-    add = parser.add_argument
-    settings: dict[str, Any] = {"default": []} if nargs == "*" else {}  # or argparse would ask for them
-    add("files", metavar="FILE", nargs=nargs, help="YAML files, merged; .yml may be left out", **settings)
-    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which FILEs are looked for first")
-    add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value (repeatable)")
-    add("--gpus", metavar="N", type=_count, help="as if there were N GPUs, whatever this machine has")
-
-
-def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON for a program to read")
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
-    return int(text)
 
 
 def _run(module: str, words: list[str]) -> NoReturn:

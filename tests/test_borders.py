@@ -32,7 +32,7 @@ def imports(path: Path, everywhere: bool = True) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("folder", ["registry", "resolve", "launch", "tools", "cli.py", "problems.py"])
+@pytest.mark.parametrize("folder", ["registry", "resolve", "launch", "tools", "cli.py", "options.py", "problems.py"])
 def test_only_train_imports_torch_and_its_neighbours(folder):
     for path in modules(folder):
         assert not {name.partition(".")[0] for name in imports(path)} & HEAVY, path

@@ -1,0 +1,85 @@
+"""What may stand on the command line: the options that several verbs share, and those of a launch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+#: GPT-NeoX's own options, and `--prompt`: each is a `--set` for the parameter it is named after.
+NEOX_OPTIONS: dict[str, dict[str, Any]] = {
+    "wandb_group": {"metavar": "NAME"},
+    "wandb_team": {"metavar": "NAME"},
+    "eval_tasks": {"metavar": "TASK", "nargs": "+"},
+    "iteration": {"metavar": "N"},
+    "eval_results_prefix": {"metavar": "PREFIX"},
+    "hostfile": {"metavar": "FILE", "short": "-H"},
+    "sample_input_file": {"metavar": "FILE", "short": "-i"},
+    "sample_output_file": {"metavar": "FILE", "short": "-o"},
+    "autotuning": {"metavar": "tune|run", "key": "autotuning_run"},
+    "prompt": {"metavar": "TEXT"},
+}
+
+
+def parser_of(verb: str, description: str, **settings: Any) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=f"deepy {verb}", description=description, allow_abbrev=False, **settings)
+
+
+def parsed(parser: argparse.ArgumentParser, words: list[str], installed: bool = True) -> argparse.Namespace:
+    """The options behind a verb; what plugins declare is there from here on."""
+    parser.add_argument("--plugin", metavar="MODULE", action="append", default=[], help="a module that declares more")
+    options = parser.parse_intermixed_args(words[1:])
+    from neoxargs.registry import plugins
+
+    plugins.load([*(plugins.installed() if installed else ()), *options.plugin])
+    return options
+
+
+def launch_parser(script: str) -> argparse.ArgumentParser:
+    from neoxargs.launch.show import FORMS
+
+    parser = parser_of(script, f"Launch {script} on every rank, configured by one or more YAML files.")
+    add_files(parser)
+    add_json(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the command and all values; start nothing")
+    parser.add_argument("--check-hosts", action="store_true", help="ask every machine for what a run needs; start none")
+    parser.add_argument("--emit", choices=FORMS, help="print just one form and start nothing")
+    parser.add_argument(
+        "--device", metavar="NAME", help="what the GPUs are, such as A100-40GB, where nvidia-smi is not"
+    )
+    parser.add_argument("--force", action="store_true", help="start although by plan the memory cannot suffice")
+    group = parser.add_argument_group("options of GPT-NeoX, each a --set")
+    for name, settings in NEOX_OPTIONS.items():
+        names = [word for word in (settings.get("short"), f"--{name}") if word]
+        group.add_argument(*names, dest=f"neox_{name}", metavar=settings["metavar"], nargs=settings.get("nargs"))
+    return parser
+
+
+def neox_overrides(options: argparse.Namespace) -> list[str]:
+    given = {name: getattr(options, f"neox_{name}") for name in NEOX_OPTIONS}
+    # a JSON string is a YAML string, whatever stands in it
+    texts = {
+        name: value if name == "iteration" else json.dumps(value, ensure_ascii=False) for name, value in given.items()
+    }
+    return [
+        f"{NEOX_OPTIONS[name].get('key', name)}={texts[name]}" for name, value in given.items() if value is not None
+    ]
+
+
+def add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
+    add = parser.add_argument
+    settings: dict[str, Any] = {"default": []} if nargs == "*" else {}  # or argparse would ask for them
+    add("files", metavar="FILE", nargs=nargs, help="YAML files, merged; .yml may be left out", **settings)
+    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which FILEs are looked for first")
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value (repeatable)")
+    add("--gpus", metavar="N", type=count, help="as if there were N GPUs, whatever this machine has")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON for a program to read")
+
+
+def count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
+    return int(text)
