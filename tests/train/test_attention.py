@@ -17,7 +17,7 @@ from neoxargs.train.model.bias import alibi_slopes, bucket
 from neoxargs.train.model.documents import positions, starts
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.layers import Make
-from neoxargs.train.model.sparsity import Pattern, layout, pattern, visible
+from neoxargs.train.model.sparsity import Pattern, layout, pattern, visible, window
 
 CPU = torch.device("cpu")
 SEQ, EOD = 16, VOCABULARY.eod
@@ -194,6 +194,26 @@ def test_what_a_gpu_computes_is_what_the_mask_says() -> None:
     masked = scores.attend(query, key, value, visible(read, Make().tensor, CPU), 0.0, steps)
     torch.testing.assert_close(flex.attend_blocks(query, key, value, read, Make().tensor), masked)
     assert (masked - scores.attend(query, key, value, None, 0.0, steps)).abs().max() > 0.1
+
+
+def test_a_window_as_wide_as_the_sequence_needs_no_mask() -> None:
+    layer = attention(torch.float32, sliding_window_width=SEQ - 2)
+    assert layer._allowed(SEQ - 1, None, CPU) is None
+    assert layer._allowed(SEQ, None, CPU) is not None
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_queries_that_share_keys_where_no_kernel_lets_them(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    half, full = torch.bfloat16, torch.float32
+    refused = [
+        (dtype, mask) for dtype in (half, full) for mask in (False, True) if not scores.shares_keys("cuda", dtype, mask)
+    ]
+    assert refused == [(half, True), (full, False), (full, True)] and scores.shares_keys("cpu", full, masked=True)
+    query, key, value = torch.randn(2, 4, SEQ, 8), torch.randn(2, 2, SEQ, 8), torch.randn(2, 2, SEQ, 8)
+    arguments = (query, key, value, window(SEQ, 3, CPU) if masked else None, 0.0, scores.Steps())
+    shared = scores.attend(*arguments)
+    monkeypatch.setattr(scores, "shares_keys", lambda *_: False)
+    torch.testing.assert_close(scores.attend(*arguments), shared)
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class SelfAttention(nn.Module):
         self.alibi = embedding.pos_emb == "alibi"
         self.relative = relative
         self.pattern = pattern(config, layer, make.seed)
-        self.window = attention.sliding_window_width
+        self.window = attention.sliding_window_width or 0
         self.steps = steps(attention, config.fusion, layer)
         self.restart, self.separate = config.data.reset_position_ids, config.data.reset_attention_mask
         bias = attention.use_bias_in_attn_linear
@@ -80,7 +80,7 @@ class SelfAttention(nn.Module):
         """(batch, heads, seq, head_dim), with fewer heads in key and value when queries share them."""
         seq, device = key.shape[2], query.device
         allowed, bias = self._allowed(seq, starts, device), self._bias(seq, device)
-        other = self.window or starts is not None or bias is not None or query.shape[2] < seq
+        other = self._hides(seq) or starts is not None or bias is not None or query.shape[2] < seq
         if self.pattern and not other and fits(query, self.pattern, dropout):
             return attend_blocks(query, key, value, self.pattern, self.tensor)
         mask = allowed
@@ -99,12 +99,16 @@ class SelfAttention(nn.Module):
         found = None
         if self.pattern:
             found = visible(self.pattern, self.tensor, device)[:, :seq, :seq]
-        if self.window:
+        if self._hides(seq):
             near = window(seq, self.window, device)
             found = near if found is None else found & near
         if starts is not None:
             found = same_document(starts) & (causal(seq, device) if found is None else found)
         return found
+
+    def _hides(self, seq: int) -> bool:
+        """Is the window narrower than the sequence? Without a mask torch has faster kernels."""
+        return 0 < self.window < seq - 1
 
     def _bias(self, seq: int, device: torch.device) -> Tensor | None:
         """(heads / tensor ranks, seq, seq), added to the scores; of later passes with a cache their rows."""

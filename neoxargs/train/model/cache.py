@@ -46,8 +46,8 @@ class Cache:
         """Drop the other rows of the batch."""
         self.kept = [(keys[list(rows)], values[list(rows)]) for keys, values in self.kept]
 
-    def visible(self, window: int | None) -> Tensor:
-        """(batch, 1, seq, keys): does the row's token see the column's, itself and `window` before it?"""
+    def visible(self, window: int) -> Tensor:
+        """(batch, 1, seq, keys): does the row's token see the column's, itself and `window` before it (0: all)?"""
         assert self.places is not None
         back = self.places[:, None, :, None] - torch.arange(self.reach, device=self.places.device)
         return (back >= 0) & (back <= window) if window else back >= 0

@@ -48,6 +48,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropo
     if query.dtype != torch.float32 and (steps.causal if mask is None else steps.masked):
         return _step_by_step(query, key, value, mask, dropout, steps.layer)
     shared = key.shape[1] < query.shape[1]
+    if shared and not shares_keys(query.device.type, query.dtype, mask is not None):
+        (key, value), shared = _of_every_query(key, value, query.shape[1]), False
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=shared)
     if mask.dtype != torch.bool:
@@ -55,9 +57,24 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropo
     return F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout, enable_gqa=shared)
 
 
+def shares_keys(device: str, dtype: torch.dtype, masked: bool) -> bool:
+    """Can torch let queries share keys without storing all scores?
+
+    On a GPU only its flash kernel can, which knows neither masks nor fp32; with keys of their own others do.
+    """
+    return device != "cuda" or not (masked or dtype == torch.float32)
+
+
+def _of_every_query(key: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Repeated for each of the heads that share them."""
+    count = heads // key.shape[1]
+    if count == 1:
+        return key, value
+    return key.repeat_interleave(count, dim=1), value.repeat_interleave(count, dim=1)
+
+
 def _step_by_step(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, layer: int) -> Tensor:
-    if key.shape[1] < query.shape[1]:
-        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
+    key, value = _of_every_query(key, value, query.shape[1])
     if mask is None:
         mask = causal(query.shape[2], query.device)
     # Divided before the product: it is the product that overflows in fp16.
