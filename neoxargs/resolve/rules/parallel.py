@@ -94,7 +94,7 @@ def zero_and_pipeline(zero_optimization__stage: object, pipe_parallel_size: int)
     return (
         f"zero_optimization.stage ({zero_optimization__stage}) and pipe_parallel_size ({pipe_parallel_size}) exclude "
         "each other: the pipeline engine works with ZeRO stages 0 and 1",
-        "write zero_optimization.stage: 1, or pipe_parallel_size: 0 for the plain engine",
+        "write zero_optimization: {stage: 1}, or pipe_parallel_size: 0 for the plain engine",
     )
 
 
