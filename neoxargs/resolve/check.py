@@ -45,11 +45,18 @@ def conform(given: Any, wanted: Any) -> Any:
 
 def _fit(node: Node, wanted: Any) -> Any:
     if wanted in (Any, object):
-        return node.plain()
+        return _anything(node)
     origin = get_origin(wanted) or wanted
     if origin in _UNIONS:
         return _union(node, wanted)
     return _FITS[origin](node, wanted)
+
+
+def _anything(node: Node) -> Any:
+    """As it is; but a number must be one that JSON has too."""
+    if isinstance(node, Scalar):
+        return _float(node, float) if isinstance(node.value, float) else node.value
+    return _list(node, list) if isinstance(node, Sequence) else _dict(node, dict)
 
 
 def _union(node: Node, wanted: Any) -> Any:

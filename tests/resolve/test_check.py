@@ -76,6 +76,7 @@ def test_what_fits_is_converted(given: Any, wanted: Any, value: Any) -> None:
         (plain("true"), float, "x (true) must be a number", ""),
         (plain("0123"), Natural, 'x ("0123") must be a whole number, at least 0', "write 123, or 0o123 if it is octal"),
         (plain(".nan"), float, "x (.nan) must be a number", "write a finite number"),
+        ({"a": [1, plain(".inf")]}, Any, "x.a[1] (.inf) must be a number", "write a finite number"),
         (plain(".inf"), Positive, "x (.inf) must be a number, greater than 0", "write a finite number"),
         (10**400, float, f"x (1{'0' * 37} …) must be a number", "write a finite number"),
         (plain("1.5"), Fraction, "x (1.5) must be a number, from 0 to 1", ""),
