@@ -117,7 +117,7 @@ def show(
     if form == "sbatch":
         words = [script, *files, *(["-d", directory] if directory else []), *(f"--set={text}" for text in overrides)]
         print(sbatch.script(settled.config, settled.resources, words, Path(files[0]).stem))
-        return int(bool(refused))
+        return int(_fails(refused))
     launched = command(settled.config, settled.resources, path, os.environ)
     print(_shown(settled, launched, form))
     return int(_fails(refused))

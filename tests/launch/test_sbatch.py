@@ -44,17 +44,58 @@ def directives(script: str) -> dict[str, str]:
         ("launcher: srun\nnum_nodes: 2\nnum_gpus: 8\n", (), "2", "8"),
         ("", ("--gpus", "32"), "4", "8"),
         ("", ("--gpus", "2"), "1", "2"),
+        ("", ("--gpus", "12"), "2", "6"),
     ],
 )
 def test_nodes_and_ranks(emitted, text, words, nodes, each):
     found = directives(emitted(text, *words))
     assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == (nodes, each, each)
+    assert "ntasks" not in found
     assert found["job-name"] == "'my run'"
     assert {"time", "output", "signal"} <= set(found)
 
 
+@pytest.mark.parametrize(
+    ("text", "words", "ranks", "unknown"),
+    [
+        ("hostfile: uneven\n", (), "6", "do not hold equally many"),
+        ("hostfile: uneven\n", (), "6", "asked for with: #SBATCH --nodelist=gpu0,gpu1"),
+        ("", ("--gpus", "11"), "11", "Nodes of 8 GPUs are assumed, because only the number of ranks is known: 11"),
+    ],
+)
+def test_there_are_as_many_ranks_as_the_batch_is_made_for_and_what_is_not_known_is_said(
+    emitted, text, words, ranks, unknown
+):
+    Path("uneven").write_text("gpu0 slots=2\ngpu1 slots=4\n")
+    script = emitted(text, *words)
+    found = directives(script)
+    assert (found["nodes"], found["ntasks"], found["gpus"]) == ("2", ranks, ranks)
+    assert "ntasks-per-node" not in found
+    assert unknown in script
+
+
+def test_a_machine_without_gpus_asks_for_none_and_says_so(emitted, monkeypatch):
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    script = emitted("model_parallel_size: 2\n")
+    assert directives(script)["ntasks-per-node"] == "2"
+    assert "gpus-per-node" not in script
+    assert "# This machine has no GPUs, and so none are asked for" in script
+
+
+def test_a_single_rank_is_started_by_deepy_itself(emitted):
+    """Which is then what the signal goes to; a single task of srun is taken for a shell (`srun --pty bash`), no rank."""
+    script = emitted("", "--gpus", "1")
+    assert directives(script)["signal"] == "B:TERM@120"
+    assert script.endswith(f"exec {sys.executable} {cluster.ROOT}/deepy.py train.py 'my run.yml'\n")
+
+
+def test_jobs_on_one_node_do_not_meet_unless_they_are_told_to(emitted):
+    assert "MASTER_PORT=$((29500 + SLURM_JOB_ID % 1000))\n" in emitted("", "--gpus", "2")
+    assert "MASTER_PORT=1234\n" in emitted("master_port: 1234\n", "--gpus", "2")
+
+
 def test_what_bills_the_job_and_what_srun_is_told(emitted):
-    text = "launcher: srun\nnum_nodes: 1\nnum_gpus: 1\naccount: physics\ncomment: a b\nlauncher_args: --mpi=none\n"
+    text = "launcher: srun\nnum_nodes: 1\nnum_gpus: 2\naccount: physics\ncomment: a b\nlauncher_args: --mpi=none\n"
     script = emitted(text, "--set", "lr=0.1")
     assert directives(script)["account"] == "physics"
     assert directives(script)["comment"] == "'a b'"
