@@ -13,17 +13,17 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from neoxargs.launch.exits import Evidence, timed_out, why
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
 
@@ -39,8 +39,6 @@ LOST = (
     "Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited", "heartbeat",
     "Connection was likely closed", "connectFullMesh failed", "communicator was aborted",
 )  # fmt: skip
-#: How they word that it does not answer.
-TIMED_OUT = ("Timed out waiting", "timed out after", "collective operation timeout", "Application timeout caused")
 #: Why a rank ended, the nearest to the cause first: its own error; it waited in vain; it lost another one; it was told.
 OWN, WAITED, LEFT_ALONE, ASKED = range(4)
 FOLLOWED = {
@@ -54,18 +52,6 @@ FOLLOWED = {
 mine: tuple[Path, int] | None = None
 #: Where it writes checkpoints.
 saves_to: str | None = None
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What is known of a rank besides its exit code."""
-
-    peak: int = 0
-    """The most memory it held, in bytes."""
-    memory_kills: int = 0
-    """How many processes the system has killed for memory meanwhile."""
-    asked: bool = False
-    """Was it told to stop before it ended?"""
 
 
 @dataclass(frozen=True)
@@ -168,11 +154,7 @@ def keep(text: str) -> None:
 def nature(error: BaseException) -> int:
     """Is an exception this rank's own, or does it follow from another's end?"""
     text = str(error) if isinstance(error, RuntimeError) else ""
-    return LEFT_ALONE if any(words in text for words in LOST) else WAITED if _timed_out(text) else OWN
-
-
-def _timed_out(text: str) -> bool:
-    return any(words in text for words in TIMED_OUT)
+    return LEFT_ALONE if any(words in text for words in LOST) else WAITED if timed_out(text) else OWN
 
 
 def _place(error: BaseException) -> str:
@@ -187,71 +169,17 @@ def _place(error: BaseException) -> str:
 
 def note(folder: Path, rank: int, code: int, evidence: Evidence) -> None:
     """Write down how this host's rank ended; code: negative for a signal."""
-    left: dict[str, Any] = {"why": _why(code, tail(folder, rank), evidence), "nature": OWN}
+    left: dict[str, Any] = {"why": why(code, tail(folder, rank), evidence), "nature": OWN}
     with contextlib.suppress(OSError, ValueError):
         if code > 0:
             left |= json.loads(_room(folder, rank)[1].read_text())
     if left["nature"] == OWN and code < 0:
-        left["nature"] = ASKED if evidence.asked else WAITED if _timed_out(tail(folder, rank)) else OWN
+        left["nature"] = ASKED if evidence.asked else WAITED if timed_out(tail(folder, rank)) else OWN
     death = Death(rank, socket.gethostname(), time.time(), code, **left)
     end, _ = _room(folder, rank)
     _write(end, asdict(death))
     with contextlib.suppress(OSError):
         end.rename(_note(folder, rank))
-
-
-def memory_kills() -> int:
-    """How many processes this host has killed because memory ran out."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
-
-
-def _why(code: int, said: str, evidence: Evidence) -> str:
-    if code > 0:
-        return f"exit code {code}"
-    if _timed_out(said):
-        return f"{_name(-code)} after a collective operation timed out: some rank did not take part in it"
-    return _SIGNALS.get(-code, _other)(evidence).format(name=_name(-code))
-
-
-def _killed(evidence: Evidence) -> str:
-    held = f"this rank held up to {evidence.peak / 1e9:.1f} GB"
-    if evidence.memory_kills > 0:
-        return f"{{name}}: the host ran out of memory and the system killed it; {held}"
-    return f"{{name}}: somebody killed it, or the host ran out of memory (the system has not counted that); {held}"
-
-
-def _bus_error(evidence: Evidence) -> str:
-    with contextlib.suppress(OSError):
-        shared = shutil.disk_usage("/dev/shm")
-        sizes = f" ({shared.free / 1e9:.2f} GB of {shared.total / 1e9:.2f} are free)"
-        return f"{{name}}: usually /dev/shm is too small{sizes}; a container gets more with --shm-size"
-    return "{name}: usually /dev/shm is too small"
-
-
-def _crashed(evidence: Evidence) -> str:
-    return "{name}: native code crashed; its log ends with the Python lines that called it"
-
-
-def _other(evidence: Evidence) -> str:
-    return "{name}"
-
-
-_SIGNALS: dict[int, Callable[[Evidence], str]] = {
-    signal.SIGKILL: _killed,
-    signal.SIGBUS: _bus_error,
-    signal.SIGSEGV: _crashed,
-    signal.SIGABRT: _crashed,
-    signal.SIGFPE: _crashed,
-    signal.SIGILL: _crashed,
-}
-
-
-def _name(number: int) -> str:
-    return next((member.name for member in signal.Signals if member == number), f"signal {number}")
 
 
 # -- at the launcher -------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from types import FrameType
 from typing import IO
 
 from neoxargs.launch import death
+from neoxargs.launch.exits import Evidence, memory_kills
 
 #: What launchers and job systems send to processes.
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -46,7 +47,7 @@ def watched(run: Callable[[], int], folder: Path, save: str | None = None) -> in
     if not hasattr(os, "pidfd_open"):  # only Linux can wait for output and an end at once
         return run()
     folder.mkdir(parents=True, exist_ok=True)
-    rank, outputs, kills = int(os.environ.get("RANK", 0)), [_Output(1), _Output(2)], death.memory_kills()
+    rank, outputs, kills = int(os.environ.get("RANK", 0)), [_Output(1), _Output(2)], memory_kills()
     death.prepare(folder, rank)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -59,7 +60,7 @@ def watched(run: Callable[[], int], folder: Path, save: str | None = None) -> in
         watch = _Watch(pid, outputs, file, folder)
         code, peak = watch.until_the_end()
     if code:
-        death.note(folder, rank, code, death.Evidence(peak, death.memory_kills() - kills, watch.asked))
+        death.note(folder, rank, code, Evidence(peak, memory_kills() - kills, watch.asked))
     death.clean(folder, rank)
     if code < 0:
         _die_of(-code)

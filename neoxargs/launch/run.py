@@ -17,6 +17,7 @@ from typing import Any
 
 from neoxargs.launch import death
 from neoxargs.launch.command import Command
+from neoxargs.launch.exits import signal_name
 from neoxargs.launch.sessions import Watch, kill, members, send, signal_group
 
 Say = Callable[[str], None]
@@ -130,9 +131,8 @@ def _exit_code(returncode: int, say: Say) -> int:
     # DeepSpeed's launcher passes a death by SIGKILL on as -9, which arrives as 247
     number = -returncode if returncode < 0 else 256 - returncode if returncode > 256 - signal.NSIG else 0
     if number:
-        names = {member.value: member.name for member in signal.Signals}
         reason = ", which the system sends when memory runs out" if number == signal.SIGKILL else ""
-        say(f"a rank was ended by {names.get(number, f'signal {number}')}{reason}")
+        say(f"a rank was ended by {signal_name(number)}{reason}")
         return 128 + number
     if returncode:
         say(f"a rank failed with exit code {returncode}; what it said stands above")

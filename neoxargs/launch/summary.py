@@ -5,28 +5,24 @@ It is text that fits the terminal's width; a terminal gets the same text with co
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from neoxargs.launch.arithmetic import parameters, vocabulary_rows
+from neoxargs.launch.grid import grid, numbers
 from neoxargs.launch.hosts import Resources
-from neoxargs.launch.layout import Layout, layers_of_stages
+from neoxargs.launch.layout import Layout
 from neoxargs.launch.settle import Settled
+from neoxargs.launch.unwritten import derived, origin, overridden, short
 from neoxargs.launch.vocabulary import vocabulary_size
-from neoxargs.registry import REGISTRY
-from neoxargs.resolve.config import Config, Source
+from neoxargs.resolve.config import Config
 
 LABEL = 11
 WIDTH = 100
-#: What rules say that only carry a value from one name to another.
-ONE_SETTING = ("are one setting", "are the two")
 #: No machine has more GPUs.
 MOST_IN_ONE = 16
-#: How many pipeline stages are drawn; the rest is counted.
-STAGES = 8
 
 
 @dataclass(frozen=True)
@@ -44,15 +40,15 @@ def rows(settled: Settled, width: int, cut: bool = True) -> list[Row]:
     found = [
         Row("model", tuple(_model(config))),
         Row("ranks", (ranks(config, resources),)),
-        Row("", tuple(_grid(config, width)), cut=True),
+        Row("", tuple(grid(config, width)), cut=True),
         Row("batch", tuple(_batch(config))),
         Row("precision", (_precision(config),)),
         Row("optimizer", tuple(_optimizer(config))),
         Row("data", tuple(_data(config, cut))),
         Row("run", tuple(_run(config))),
         Row("dialect", (dialect(config),)),
-        Row("overridden", (*_overridden(config, cut), *resources.overrides), cut=cut),
-        Row("derived", tuple(_derived(config, cut)), cut=cut),
+        Row("overridden", (*overridden(config, cut), *resources.overrides), cut=cut),
+        Row("derived", tuple(derived(config, cut)), cut=cut),
     ]
     return [row for row in found if row.lines]
 
@@ -89,7 +85,7 @@ def batch(config: Config, sources: bool = True) -> str:
         "train_micro_batch_size_per_gpu": (" = micro batch {:,}{}", sizes.train_micro_batch_size_per_gpu),
         "gradient_accumulation_steps": (" x accumulation {:,}{}", sizes.gradient_accumulation_steps),
     }
-    written = {name: f" ({_origin(config_source(name))})" if sources and config.written(name) else "" for name in terms}
+    written = {name: f" ({origin(config_source(name))})" if sources and config.written(name) else "" for name in terms}
     shown = "".join(template.format(number, written[name]) for name, (template, number) in terms.items())
     return f"{shown} x data {Layout.of(config).data:,}"
 
@@ -155,7 +151,7 @@ def _lines(settled: Settled, width: int, cut: bool = True) -> Iterator[tuple[str
     for row in rows(settled, width - LABEL, cut):
         label = row.label
         for line in row.lines:
-            fitting = [_short(line, width - LABEL)] if row.cut else _wrapped(line, width - LABEL)
+            fitting = [short(line, width - LABEL)] if row.cut else _wrapped(line, width - LABEL)
             for part in fitting:
                 yield label, part
                 label = ""
@@ -200,41 +196,7 @@ def _machines(resources: Resources) -> str:
     if gpu and len(slots) > MOST_IN_ONE:  # a number that was given to see what would be
         return f"on {len(slots)} GPUs"
     where = "this machine" if host == "localhost" else host
-    return f"on {where}'s {f'GPU {_numbers(slots)}' if gpu else 'CPU'}"
-
-
-def _grid(config: Config, width: int) -> Iterator[str]:
-    """A line for each stage: the ranks of every replica, and the layers they hold."""
-    layout, layers = Layout.of(config), layers_of_stages(config)
-    if layout.ranks == 1:
-        return
-    held = [_holds(stage, layout, layers) for stage in range(layout.pipe)]
-    cell = max(len("replica 0"), len(_numbers(layout.group(layout.pipe - 1, layout.data - 1)))) + 2
-    rest = f"{layout.data} in all  "
-    fits = (width - len("stage 0   ") - max(map(len, held))) // cell
-    shown = layout.data if layout.data <= fits else max(1, (width - 10 - max(map(len, held)) - len(rest)) // cell)
-    rest = rest if shown < layout.data else ""
-    yield ("ranks of".ljust(10) + "".join(f"replica {replica}".ljust(cell) for replica in range(shown)) + rest).rstrip()
-    for stage in range(min(layout.pipe, STAGES)):
-        cells = "".join(_numbers(layout.group(stage, replica)).ljust(cell) for replica in range(shown))
-        yield f"{f'stage {stage}'.ljust(10)}{cells}{'...'.ljust(len(rest)) if rest else ''}{held[stage]}"
-    if layout.pipe > STAGES:
-        yield f"... {layout.pipe} stages in all"
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    """`0 1`, `0-7`, or every number where some are left out."""
-    gapless = len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
-    return f"{numbers[0]}-{numbers[-1]}" if gapless else " ".join(map(str, numbers))
-
-
-def _holds(stage: int, layout: Layout, layers: list[range] | None) -> str:
-    held = ["embedding"] if stage == 0 else []
-    if layers:
-        held += [f"layers {layers[stage][0]}-{layers[stage][-1]}"] if layers[stage] else []
-    elif layout.pipe > 1:
-        held += ["its share of the layers"]
-    return ", ".join([*held, *(["output"] if stage == layout.pipe - 1 else [])])
+    return f"on {where}'s {f'GPU {numbers(slots)}' if gpu else 'CPU'}"
 
 
 def _batch(config: Config, sources: bool = True) -> Iterator[str]:
@@ -273,7 +235,7 @@ def _data(config: Config, cut: bool) -> Iterator[str]:
         return
     tokenizer = config.tokenizer.tokenizer_type
     tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", made by {tokenizer}"
-    yield f"{_short(named, 3 * 66 if cut else None)}{tokens}"
+    yield f"{short(named, 3 * 66 if cut else None)}{tokens}"
     if data.data_path:
         yield f"split {data.split} into training, validation, test"
 
@@ -289,48 +251,5 @@ def _run(config: Config) -> Iterator[str]:
         yield f"continues from {checkpoint.load} if there is a checkpoint"
 
 
-def _overridden(config: Config, cut: bool) -> Iterator[str]:
-    for name, value in config.values.items():
-        if value.source.kind in ("set", "environment"):
-            yield f"{name} {_short(value.value, 40 if cut else None)}  ({_origin(value.source)})"
-
-
-def _derived(config: Config, cut: bool) -> Iterator[str]:
-    """What follows from written values; not what merely repeats one of them under another name, or is the default."""
-    listed: set[tuple[str, str]] = set()
-    for parameter, value in config.items():
-        source = value.source
-        default = value.value == parameter.default or _has_default(config, parameter.name)
-        if source.kind != "derived" or default or any(words in source.text for words in ONE_SETTING):
-            continue
-        shown = _short(value.value, 24 if cut else None)
-        others = [name for name in source.inputs if name != parameter.name and name in REGISTRY.parameters]
-        known = [config.get(name) for name in others if config.written(name) or _has_default(config, name)]
-        repeats = parameter.name in source.inputs and value.value in known
-        repeats = repeats or (source.text, shown) in listed
-        if not repeats and any(config.written(name) for name in others):
-            listed.add((source.text, shown))
-            yield f"{parameter.name} {shown}: {source.text}"
-
-
-def _has_default(config: Config, name: str) -> bool:
-    """Is the value what it would have been anyway, in the year the files speak?"""
-    then = config.dialect.defaults().get(name) if config.dialect else None
-    default: object = then.value if then else REGISTRY.parameters[name].default
-    return bool(config.get(name) == default)
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def _origin(source: Source) -> str:
-    """The place, or what else said so."""
-    return str(source.where) if source.where else source.text or source.kind
-
-
-def _short(value: object, limit: int | None) -> str:
-    if isinstance(value, list) and len(value) > 2 and all(item == value[0] for item in value):
-        return f"{len(value)} x {json.dumps(value[0])}"
-    shown = value if isinstance(value, str) else json.dumps(value)
-    return shown if limit is None or len(shown) <= limit else shown[: limit - 1] + "…"

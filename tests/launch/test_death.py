@@ -15,6 +15,7 @@ import pytest
 
 from neoxargs.launch import death
 from neoxargs.launch.command import Command
+from neoxargs.launch.exits import Evidence
 from neoxargs.launch.run import start
 
 #: A rank under watch; what it does is the second argument.
@@ -140,7 +141,7 @@ def test_a_terminal_stays_one(tmp_path):
 
 
 def test_memory_that_ran_out_is_told_with_how_much_the_rank_held(tmp_path):
-    death.note(tmp_path, 2, -9, death.Evidence(peak=12_300_000_000, memory_kills=1))
+    death.note(tmp_path, 2, -9, Evidence(peak=12_300_000_000, memory_kills=1))
     assert death.report(tmp_path) == (
         137,
         [
@@ -186,7 +187,7 @@ def test_a_stop_that_was_asked_for_is_no_cause(tmp_path):
 
 def test_a_rank_that_waits_for_a_dead_one_is_killed_when_it_is_asked_to_stop(tmp_path):
     does = "signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(60)"
-    death.note(tmp_path, 1, -9, death.Evidence())
+    death.note(tmp_path, 1, -9, Evidence())
     with running(tmp_path, does, stdout=subprocess.DEVNULL) as process:
         until_it_says(tmp_path / "rank-0.log", "deaf")
         process.terminate()

@@ -83,7 +83,7 @@ def test_a_machine_without_gpus_asks_for_none_and_says_so(emitted, monkeypatch):
 
 
 def test_a_single_rank_is_started_by_deepy_itself(emitted):
-    """Which is then what the signal goes to; a single task of srun is taken for a shell (`srun --pty bash`), no rank."""
+    """Which the signal then goes to; a single task of srun is taken for a shell, as of `srun --pty bash`."""
     script = emitted("", "--gpus", "1")
     assert directives(script)["signal"] == "B:TERM@120"
     assert script.endswith(f"exec {sys.executable} {cluster.ROOT}/deepy.py train.py 'my run.yml'\n")
