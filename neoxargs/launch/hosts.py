@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from neoxargs.launch import inside
 from neoxargs.launch.devices import Device, device, installed_devices, local_devices, visible_devices
+from neoxargs.launch.filters import Filters, refusal, warning
 from neoxargs.launch.hostfile import Hosts, Where, nowhere, read_hostfile, select
-from neoxargs.problems import Place, Problem, Problems, listed
+from neoxargs.problems import Place, Problem, listed
 
 if TYPE_CHECKING:
     from neoxargs.registry.runner import Runner
@@ -83,12 +84,12 @@ def resources(
 
 
 def _resources(runner: Runner, layout: int, environ: Mapping[str, str], where: Where, dev: Path) -> Resources:
-    filters = _Filters.of(runner, where)
+    filters = Filters.of(runner, where)
     path = environ.get("DLTS_HOSTFILE") or runner.hostfile or DEFAULT_HOSTFILE
     pool = read_hostfile(path)
     idle = [host for host, slots in (pool or {}).items() if not slots]
     if idle:
-        raise _refusal(f"the hostfile {path} gives {listed(idle, 'and')} no slots", hint="leave them out of it")
+        raise refusal(f"the hostfile {path} gives {listed(idle, 'and')} no slots", hint="leave them out of it")
     if runner.launcher == "srun":
         return _through_srun(pool, filters, path, runner, environ)
     if pool is None:
@@ -105,40 +106,8 @@ def _resources(runner: Runner, layout: int, environ: Mapping[str, str], where: W
     return _on_hosts(pool, filters, path, runner, environ)
 
 
-@dataclass(frozen=True)
-class _Filters:
-    """What narrows the hosts down, once what contradicts itself is told."""
-
-    include: str
-    exclude: str
-    num_nodes: int
-    num_gpus: int
-    where: Where
-    warnings: tuple[Problem, ...] = ()
-
-    @classmethod
-    def of(cls, runner: Runner, where: Where) -> _Filters:
-        include, exclude, num_nodes, num_gpus = runner.include, runner.exclude, runner.num_nodes, runner.num_gpus
-        if include and exclude:
-            raise _refusal("include and exclude cannot both be given", where("exclude"), "keep one of them")
-        key = "include" if include else "exclude"
-        if (include or exclude) and num_nodes >= 0:
-            what = f"num_nodes ({num_nodes}) and {key} both choose hosts"
-            raise _refusal(what, where("num_nodes"), f"keep one of them; {key} names hosts and slots")
-        warnings = []
-        if (include or exclude) and num_gpus >= 0:
-            warnings.append(_warning(f"num_gpus ({num_gpus}) has no effect beside {key}", where("num_gpus")))
-            num_gpus = -1
-        return cls(include, exclude, num_nodes, num_gpus, where, tuple(warnings))
-
-    @property
-    def any(self) -> bool:
-        """Does the runner then pay no attention to CUDA_VISIBLE_DEVICES?"""
-        return bool(self.include or self.exclude or self.num_gpus > 0)
-
-
 def _on_hosts(
-    pool: Mapping[str, int], filters: _Filters, path: str, runner: Runner, environ: Mapping[str, str]
+    pool: Mapping[str, int], filters: Filters, path: str, runner: Runner, environ: Mapping[str, str]
 ) -> Resources:
     hosts = select(pool, filters.include, filters.exclude, filters.where)
     warnings = [*filters.warnings, *_beyond(hosts, pool, path, filters)]
@@ -149,10 +118,14 @@ def _on_hosts(
         selection["num_nodes"] = str(filters.num_nodes)
         if filters.num_nodes > len(hosts):
             what = f"num_nodes is {filters.num_nodes}, but {path} lists {len(hosts)} hosts; all are used"
-            warnings.append(_warning(what, filters.where("num_nodes")))
+            warnings.append(warning(what, filters.where("num_nodes")))
         hosts = dict(islice(hosts.items(), filters.num_nodes))
     if filters.num_gpus > 0:
         selection["num_gpus"] = str(filters.num_gpus)
+        fewer = [host for host in hosts if pool[host] < filters.num_gpus]
+        if fewer:
+            what = f"num_gpus is {filters.num_gpus}, but {path} gives {listed(fewer, 'and')} fewer slots"
+            warnings.append(warning(f"{what}; so many are used all the same", filters.where("num_gpus")))
         hosts = {host: list(range(filters.num_gpus)) for host in hosts}
     remote = (len(hosts) > 1 or runner.force_multi or runner.launcher in ("ssh", "srun")) and not runner.no_ssh
     if remote and runner.launcher in EVERY_SLOT:
@@ -162,20 +135,20 @@ def _on_hosts(
     only = next(iter(hosts))
     if len(hosts) == 1 and not remote and not runner.no_ssh and only not in own_names():
         what = f"{only} is the only host, and DeepSpeed starts the ranks of a single one on this machine"
-        warnings.append(replace(_warning(what, filters.where("hostfile")), hint=f"force_multi: true goes to {only}"))
+        warnings.append(replace(warning(what, filters.where("hostfile")), hint=f"force_multi: true goes to {only}"))
     return Resources(hosts, _hosts_device(environ), selection, len(hosts) > 1 or remote, tuple(warnings))
 
 
-def _beyond(hosts: Hosts, pool: Mapping[str, int], path: str, filters: _Filters) -> Iterator[Problem]:
+def _beyond(hosts: Hosts, pool: Mapping[str, int], path: str, filters: Filters) -> Iterator[Problem]:
     """DeepSpeed takes `include` at its word: a host that lends 8 slots may have a GPU 12."""
     for host, slots in hosts.items() if filters.include else ():
         if slots[-1] >= pool[host]:
             what = f"include names slot {slots[-1]} of {host}, and {path} gives it slots 0 to {pool[host] - 1}"
-            yield _warning(f"{what}; it is used all the same", filters.where("include"))
+            yield warning(f"{what}; it is used all the same", filters.where("include"))
 
 
 def _through_srun(
-    pool: Mapping[str, int] | None, filters: _Filters, path: str, runner: Runner, environ: Mapping[str, str]
+    pool: Mapping[str, int] | None, filters: Filters, path: str, runner: Runner, environ: Mapping[str, str]
 ) -> Resources:
     """On the hostfile's machines, on the nodes of the job that this shell is in, or on as many as are asked for."""
     if pool is not None:
@@ -184,14 +157,14 @@ def _through_srun(
     count = filters.num_nodes if filters.num_nodes > 0 else len(allocated)
     if allocated and count > len(allocated):
         what = f"num_nodes is {count}, and the job has {len(allocated)} nodes"
-        raise _refusal(what, filters.where("num_nodes"), "leave num_nodes out, or submit a larger job")
+        raise refusal(what, filters.where("num_nodes"), "leave num_nodes out, or submit a larger job")
     each = filters.num_gpus if filters.num_gpus > 0 else _slots_of_job(environ)
     if not count or not each:
         missing = " and ".join([*(["num_nodes"] if not count else []), *(["num_gpus"] if not each else [])])
         what = f"launcher srun has no hostfile and is in no job that says {missing}"
-        raise _refusal(what, filters.where("launcher"), f"write {missing}, or name a hostfile")
+        raise refusal(what, filters.where("launcher"), f"write {missing}, or name a hostfile")
     if filters.include or filters.exclude:
-        raise _refusal("include and exclude need a hostfile", filters.where("include") or filters.where("exclude"))
+        raise refusal("include and exclude need a hostfile", filters.where("include") or filters.where("exclude"))
     names = allocated[:count] or [f"node {number}" for number in range(count)]
     hosts = {name: list(range(each)) for name in names}
     told = {"master_addr": environ["MASTER_ADDR"]} if environ.get("MASTER_ADDR") else {}
@@ -207,21 +180,21 @@ def _slots_of_job(environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _every_slot(pool: Mapping[str, int], launcher: str, selection: dict[str, str], filters: _Filters) -> Hosts:
+def _every_slot(pool: Mapping[str, int], launcher: str, selection: dict[str, str], filters: Filters) -> Hosts:
     if len(selection) > 1:
         key = "exclude" if filters.exclude else list(selection)[1]
         what = f"launcher {launcher} starts a rank on every slot of the hostfile; {key} cannot limit it"
-        raise _refusal(what, filters.where(key), "list only the wanted hosts and slots in the hostfile")
+        raise refusal(what, filters.where(key), "list only the wanted hosts and slots in the hostfile")
     if launcher in EVEN_SLOTS and len(set(pool.values())) > 1:
         what = f"launcher {launcher} needs the same number of slots on every host of the hostfile"
-        raise _refusal(what, filters.where("launcher"))
+        raise refusal(what, filters.where("launcher"))
     return {host: list(range(slots)) for host, slots in pool.items()}
 
 
-def _on_this_machine(filters: _Filters, layout: int, environ: Mapping[str, str], dev: Path) -> Resources:
+def _on_this_machine(filters: Filters, layout: int, environ: Mapping[str, str], dev: Path) -> Resources:
     if filters.num_nodes > 1:
         what = f"num_nodes is {filters.num_nodes}, but no hostfile lists other machines than this one"
-        raise _refusal(what, filters.where("num_nodes"), "name one: hostfile: /path/to/hostfile")
+        raise refusal(what, filters.where("num_nodes"), "name one: hostfile: /path/to/hostfile")
     if device(environ, dev) == "cpu":
         return _processes_here(filters, layout)
     present = installed_devices(dev)
@@ -235,11 +208,11 @@ def _on_this_machine(filters: _Filters, layout: int, environ: Mapping[str, str],
         return Resources(hosts, "cuda", {"include": _spelled(hosts)}, warnings=filters.warnings)
     if 0 < present < count:
         what = f"num_gpus is {count}, but this machine has {present}"
-        warnings.append(_warning(what, filters.where("num_gpus")))
+        warnings.append(warning(what, filters.where("num_gpus")))
     return Resources({"localhost": list(range(count))}, "cuda", {"num_gpus": str(count)}, warnings=tuple(warnings))
 
 
-def _processes_here(filters: _Filters, slots: int, selection: Mapping[str, str] = MappingProxyType({})) -> Resources:
+def _processes_here(filters: Filters, slots: int, selection: Mapping[str, str] = MappingProxyType({})) -> Resources:
     """Without GPUs a rank is a process on this machine, and its number is all the runner needs to know."""
     count = filters.num_gpus
     if count <= 0:
@@ -253,13 +226,13 @@ def _visible_devices(devices: list[int] | list[str]) -> Resources:
     numbers = [number for number in devices if isinstance(number, int)]
     if len(numbers) < len(devices):
         what = "CUDA_VISIBLE_DEVICES names devices that are no numbers, which DeepSpeed's launcher cannot read"
-        raise _refusal(what, hint="write their numbers (nvidia-smi -L), or use include")
+        raise refusal(what, hint="write their numbers (nvidia-smi -L), or use include")
     hosts = {"localhost": numbers}
     return Resources(hosts, "cuda", {"include": _spelled(hosts)})
 
 
 def _without_hostfile(found: Resources, path: str, where: Place | None) -> Resources:
-    missing = _warning(f"there is no hostfile {path}; only this machine is used", where)
+    missing = warning(f"there is no hostfile {path}; only this machine is used", where)
     return replace(found, warnings=(missing, *found.warnings))
 
 
@@ -274,11 +247,3 @@ def own_names() -> tuple[str, ...]:
 
 def _spelled(hosts: Hosts) -> str:
     return "@".join(f"{host}:{','.join(map(str, slots))}" for host, slots in hosts.items())
-
-
-def _refusal(what: str, where: Place | None = None, hint: str = "") -> Problems:
-    return Problems([Problem(what, where, hint)])
-
-
-def _warning(what: str, where: Place | None) -> Problem:
-    return Problem(what, where, severity="warning")

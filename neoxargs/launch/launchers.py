@@ -65,8 +65,15 @@ def started_by_plugin(
     if starter is None:
         return None
     hosts = {host: list(devices) for host, devices in resources.hosts.items()}
-    told, gpus = resources.selection, resources.device == "cuda"
-    address = told.get("master_addr") or config.runner.master_addr or ("" if resources.anywhere else next(iter(hosts)))
-    port = port or int(told.get("master_port", config.runner.master_port))
-    more = tuple(shlex.split(arguments))
-    return tuple(starter(Start(hosts, words, address, port, more, resources.remote, gpus, resources.anywhere)))
+    port = port or int(resources.selection.get("master_port", config.runner.master_port))
+    start = Start(
+        hosts, words, meeting_point(config, resources), port, tuple(shlex.split(arguments)), resources.remote,
+        resources.device == "cuda", resources.anywhere,
+    )  # fmt: skip
+    return tuple(starter(start))
+
+
+def meeting_point(config: Config, resources: Resources) -> str:
+    """The address of the first rank's machine; empty where a job system will choose it."""
+    told = resources.selection.get("master_addr") or config.runner.master_addr
+    return told or ("" if resources.anywhere else next(iter(resources.hosts)))

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from neoxargs.launch.environment import lines_of_files
 from neoxargs.launch.hosts import MPI, Resources
+from neoxargs.launch.launchers import meeting_point
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 
@@ -40,6 +41,7 @@ def problems(
             yield from _no_variables(environ)
         if launcher == "pdsh":
             yield from _unquoted(script)
+        yield from _no_meeting(config, resources)
     size = sum(len(word) + 1 for word in words) if launcher == "pdsh" and resources.remote else max(map(len, words))
     if size > LONGEST_WORD:
         longest = max(config.values, key=lambda name: len(json.dumps(config.get(name), default=str)))
@@ -53,6 +55,20 @@ def _program(config: Config, launcher: str, environ: Mapping[str, str]) -> Itera
         what = f"launcher {launcher} needs {program}, which is not installed on this machine"
         hint = "" if program == "ssh" else "launcher: ssh needs ssh alone"
         yield Problem(what, config.place("launcher"), hint)
+
+
+def _no_meeting(config: Config, resources: Resources) -> Iterator[Problem]:
+    """Each machine takes the first one's name for itself. DeepSpeed's launcher asks the first one for its address."""
+    address = meeting_point(config, resources)
+    asks = config.runner.launcher in THROUGH_DEEPSPEED and address == next(iter(resources.hosts))
+    if _is_here(address) and not asks and not all(map(_is_here, resources.hosts)):
+        what = f"the ranks would meet at {address}, by which every machine means itself"
+        hint = "write master_addr: the first machine's address as the others reach it"
+        yield Problem(what, config.place("master_addr") or config.place("hostfile"), hint)
+
+
+def _is_here(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _no_variables(environ: Mapping[str, str]) -> Iterator[Problem]:

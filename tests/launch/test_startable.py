@@ -59,6 +59,24 @@ def test_and_from_the_command_line_before_anything_is_written(here, monkeypatch,
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("launcher", "hosts", "address", "refused"),
+    [
+        ("ssh", ("localhost", "w1"), "", "localhost"),
+        ("torchrun", ("127.0.0.1", "w1"), "", "127.0.0.1"),
+        ("pdsh", ("w0", "w1"), "127.0.0.1", "127.0.0.1"),
+        ("pdsh", ("localhost", "w1"), "", ""),  # DeepSpeed asks the first host for its address
+        ("ssh", ("localhost", "w1"), "10.0.0.1", ""),
+        ("ssh", ("127.0.0.1", "127.0.0.2"), "", ""),
+        ("ssh", ("w0", "w1"), "", ""),
+    ],
+)
+def test_a_meeting_point_that_is_another_one_on_every_machine(launcher, hosts, address, refused):
+    there = Resources({host: [0] for host in hosts}, "cuda", remote=True)
+    said = told(launcher, there, master_addr=address)
+    assert said == (f"the ranks would meet at {refused}, by which every machine means itself" if refused else "")
+
+
 def test_lines_that_deepspeed_cannot_read(here):
     """It wants a variable on every line, and dies of an empty one."""
     Path(".deepspeed_env").write_text("A=1\n\n# a remark\n")
