@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from neoxargs.launch import environment, neox, split
 from neoxargs.launch.command import Command, runner_flags
+from neoxargs.launch.encode import decode
+from neoxargs.launch.grid import numbers
 from neoxargs.launch.hosts import Resources
 from neoxargs.launch.prepare import data_command
 from neoxargs.resolve.config import Config
 
 Form = Literal["megatron", "deepspeed", "runner", "sbatch"]
 FORMS: tuple[Form, ...] = get_args(Form)
-#: Words of a command that are longer are encoded values, which nobody reads.
+#: Letters of an encoded value that is shown as what it says; a longer one stands above the command.
 LONGEST = 80
+#: Machines that are shown one by one.
+MACHINES = 16
 
 
 def emitted(form: Form, config: Config, resources: Resources) -> str:
@@ -35,20 +39,39 @@ def dry_run(config: Config, resources: Resources, command: Command, brief: bool)
     values = split.train_values(config)
     if brief:
         values = values | {name: list(values[name]) for name in ("config_files",) if name in values}
-        command = replace(command, words=tuple(map(_shortened, command.words)))
+        command = replace(command, words=tuple(map(_readable, command.words)))
     parts = {
+        "Where the ranks are": "\n".join(_places(resources)),
         "DeepSpeed's JSON": pretty(split.deepspeed_json(config)),
         "What every rank's script receives": pretty(values),
         "Before the ranks start": shlex.join(data_command(config)),
         "Environment of the ranks": environment.shown(reaching),
-        "Command (shortened here; whole through a pipe)" if brief else "Command": str(command),
+        "Command (… is what stands above; whole through a pipe)" if brief else "Command": str(command),
     }
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts.items() if text)
 
 
-def _shortened(word: str) -> str:
-    """A payload by its beginning; a path stays."""
-    return word if len(word) <= LONGEST or "/" in word else word[:20] + "…"
+def _places(resources: Resources) -> Iterator[str]:
+    """Of several machines, the ranks of each; DeepSpeed's launcher and the ranks themselves count in this order."""
+    hosts, first = resources.hosts, 0
+    width = max(map(len, hosts))
+    for number, (host, slots) in enumerate(hosts.items()):
+        if len(hosts) > 1 and number < MACHINES:
+            devices = f" on GPU {numbers(slots)}" if resources.device == "cuda" else ""
+            yield f"{host.ljust(width)}  rank {numbers(range(first, first + len(slots)))}{devices}"
+        first += len(slots)
+    if len(hosts) > MACHINES:
+        yield f"... {len(hosts):,} machines in all"
+
+
+def _readable(word: str) -> str:
+    """An encoded value as what it says, if that is short."""
+    option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    try:
+        said = json.dumps(decode(value))
+    except ValueError:
+        return word
+    return f"{option}{equals}{said if len(said) <= LONGEST else '…'}"
 
 
 def facts(config: Config, command: Command) -> dict[str, Any]:
