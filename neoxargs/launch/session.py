@@ -7,7 +7,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -34,6 +36,8 @@ from neoxargs.resolve.rules.unsupported import added, unsupported
 #: The script whose needs and abilities are known; of the other ones of ours, only the model's.
 TRAINER, GENERATOR, EVALUATOR = "train.py", "generate.py", "eval.py"
 SCRIPTS = (TRAINER, GENERATOR, EVALUATOR)
+#: Seconds in which a launcher ends all ranks after the first one has failed.
+LATER = 3.0
 
 
 def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: str | None) -> int:
@@ -66,20 +70,36 @@ def become_a_rank(path: str, files: Sequence[str], overrides: Sequence[str], dir
     """Under `torchrun deepy.py ...` or `srun deepy.py ...` the ranks are started already, and this is one of them."""
     names = inside.names(os.environ)
     assert names
-    if os.environ[names.rank] != "0":  # one says it for all
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of this process
-    settled = _settled(path, files, overrides, directory, int(os.environ[names.world_size]))
-    settled = replace(settled, resources=replace(settled.resources, device=device(os.environ)))
-    first = data_command(settled.config)
-    if first and not Path(f"{settled.config.data.data_path}.idx").exists():
-        what = "the ranks have been started already, and text_path is not tokenised"
-        _refuse([Problem(what, settled.config.place("text_path"), f"run this before: {shlex.join(first)}")])
-    _refuse_what_cannot_run(path, settled)
-    _announce(path, settled)
-    if os.environ[names.rank] == "0" and Path(path).name == TRAINER:
+    rank, local_rank = os.environ[names.rank], os.environ[names.local_rank]
+    with _one_tells(rank, local_rank):
+        settled = _settled(path, files, overrides, directory, int(os.environ[names.world_size]))
+        settled = replace(settled, resources=replace(settled.resources, device=device(os.environ)))
+        first = data_command(settled.config)
+        if first and not Path(f"{settled.config.data.data_path}.idx").exists():
+            what = "the ranks have been started already, and text_path is not tokenised"
+            _refuse([Problem(what, settled.config.place("text_path"), f"run this before: {shlex.join(first)}")])
+        _refuse_what_cannot_run(path, settled)
+        _announce(path, settled)
+    if rank == "0" and Path(path).name == TRAINER:
         write_record(settled.config)
     words = [sys.executable, "-u", path, *script_arguments(settled.config, inside.attempt(os.environ))]
     os.execve(sys.executable, words, with_package(os.environ))
+
+
+@contextmanager
+def _one_tells(rank: str, local_rank: str) -> Iterator[None]:
+    """The first rank says it for all. What only another machine lacks, the first one there says if it is not ended."""
+    if rank == "0":
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        try:
+            yield
+        except Problems:
+            if local_rank != "0":
+                sys.exit(1)
+            time.sleep(LATER)
+            raise
 
 
 def check_hosts(script: str, files: Sequence[str], overrides: Sequence[str], directory: str | None) -> int:

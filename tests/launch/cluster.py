@@ -6,6 +6,7 @@ Each runs from a folder of its own, with its own keys and ports, and touches no 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -107,13 +108,20 @@ PartitionName=all Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:4
         _wait_or_skip(
             lambda: "idle" in _said(["sinfo", "--noheader"], environ), "Slurm works", folder / "slurmctld.log"
         )
-        yield environ
+        try:
+            yield environ
+        finally:  # a step of a job is a daemon of its own, with what it runs
+            mark = f"SLURM_CONF={folder}/slurm.conf".encode()
+            for pid in _having(mark, besides=("slurmctld", "slurmd")):
+                kill(pid)
 
 
 @contextmanager
 def daemon(words: list[str], log: Path, environ: Environ | None = None) -> Iterator[None]:
     with log.open("wb") as file:
-        process = subprocess.Popen(words, env=environ, stdout=file, stderr=file, start_new_session=True)
+        process = subprocess.Popen(
+            words, env=environ, stdout=file, stderr=file, start_new_session=True, preexec_fn=_end_with_the_tests
+        )
         try:
             yield
         finally:
@@ -123,6 +131,22 @@ def daemon(words: list[str], log: Path, environ: Environ | None = None) -> Itera
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _end_with_the_tests() -> None:
+    """Also where these are killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _having(mark: bytes, besides: tuple[str, ...]) -> list[int]:
+    """Processes with a variable in their environment, but for those of these names."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            named = (path / "comm").read_text(errors="replace").strip() in besides
+            if not named and mark in (path / "environ").read_bytes().split(b"\0"):
+                found.append(int(path.name))
+    return found
 
 
 def plain() -> Environ:
@@ -149,8 +173,9 @@ def started(folder: Path, environ: Environ, *words: str, **changes: Any) -> Iter
     written(folder, **changes)
     command = [sys.executable, str(ROOT / "deepy.py"), "train.py", str(folder / "run.yml"), *words]
     process = subprocess.Popen(
-        command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+        command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=_end_with_the_tests,
+    )  # fmt: skip
     try:
         yield process
     finally:

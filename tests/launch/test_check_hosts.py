@@ -92,12 +92,11 @@ def test_machines_that_a_job_system_will_choose_are_not_asked():
 
 
 @pytest.mark.timeout(120)
-def test_two_machines_that_are_alike(tmp_path: Path, tmp_path_factory: Any) -> None:
-    with cluster.two_hosts(tmp_path_factory.mktemp("ssh")) as environ:
-        (tmp_path / "hosts").write_text("127.0.0.1 slots=2\n127.0.0.2 slots=2\n")
-        cluster.written(tmp_path, hostfile=str(tmp_path / "hosts"), model_parallel_size=2)
-        words = [sys.executable, str(cluster.ROOT / "deepy.py"), "train.py", "run.yml", "--check-hosts"]
-        done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+def test_two_machines_that_are_alike(tmp_path: Path, hosts: cluster.Environ) -> None:
+    (tmp_path / "hosts").write_text("127.0.0.1 slots=2\n127.0.0.2 slots=2\n")
+    cluster.written(tmp_path, hostfile=str(tmp_path / "hosts"), model_parallel_size=2)
+    words = [sys.executable, str(cluster.ROOT / "deepy.py"), "train.py", "run.yml", "--check-hosts"]
+    done = subprocess.run(words, cwd=tmp_path, env=hosts, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     head, *rows = [line.split() for line in done.stdout.splitlines()]
     assert head == ["host", "slots", "GPUs", "Python", "torch", "deepspeed", "megatron-core", "neoxargs"]

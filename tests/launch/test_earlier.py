@@ -108,6 +108,18 @@ def test_two_runs_that_start_together_share_neither_a_port_nor_a_folder_of_logs(
     assert len({line.partition("--master_port=")[2].split()[0] for line in started}) == 2
 
 
+@pytest.mark.parametrize(("rank", "local_rank", "tells"), [(0, 0, True), (8, 0, True), (9, 1, False)])
+def test_of_ranks_that_are_started_already_one_on_each_machine_tells(capsys, monkeypatch, rank, local_rank, tells):
+    """The others' first only if the launcher has not ended it by then."""
+    monkeypatch.setattr("neoxargs.launch.session.LATER", 0.0)
+    for name, value in {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": 16}.items():
+        monkeypatch.setenv(name, str(value))
+    Path("tokens.idx").unlink()
+    with pytest.raises(SystemExit, match="1"):
+        sys.exit(main(["train.py", "a.yml"]))
+    assert ("data_path: there is no tokens.idx" in capsys.readouterr().err) == tells
+
+
 def test_and_the_iteration_that_is_named(capsys, started):
     Path("generate.py").touch()
     Path("out/global_step20").mkdir(parents=True)

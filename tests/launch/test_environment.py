@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import cluster
 import pytest
@@ -99,22 +98,21 @@ def test_a_secret_in_the_configuration_is_refused_on_one_machine_too():
 
 
 @pytest.mark.timeout(120)
-def test_ssh_hands_secrets_over_without_a_command_line(tmp_path: Path, tmp_path_factory: Any) -> None:
+def test_ssh_hands_secrets_over_without_a_command_line(tmp_path: Path, hosts: cluster.Environ) -> None:
     """The command sees the key; no process's arguments do, on either side."""
     look = (
         "import os, pathlib, sys; print(os.environ['WANDB_API_KEY'], os.environ['HF_TOKEN'], *sys.argv[1:]);"
         "print(any(b'hun' b'ter2' in path.read_bytes() for path in pathlib.Path('/proc').glob('[0-9]*/cmdline')"
         " if path.exists()))"
     )
-    with cluster.two_hosts(tmp_path_factory.mktemp("ssh")) as environ:
-        hosts = [f"--host={host}=4,5" for host in cluster.HOSTS]
-        begin = [sys.executable, "-m", "neoxargs.launch.ssh", *hosts, "--", sys.executable, "-c"]
-        words = [*begin, look, "n=%n", "c=%c", "d=%d", "/data/50%data"]
-        environ |= {"WANDB_API_KEY": "hunter2", "PYTHONPATH": str(cluster.ROOT)}
-        done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        told = sorted(done.stdout.splitlines())
-        fail = "import os, sys; sys.exit(3 + ('1' in sys.argv[1]) if os.getcwd() == sys.argv[2] else 1)"
-        failed = subprocess.run([*begin, fail, "n=%n", str(tmp_path)], env=environ, cwd=tmp_path, timeout=60)
+    both = [f"--host={host}=4,5" for host in cluster.HOSTS]
+    begin = [sys.executable, "-m", "neoxargs.launch.ssh", *both, "--", sys.executable, "-c"]
+    words = [*begin, look, "n=%n", "c=%c", "d=%d", "/data/50%data"]
+    environ = hosts | {"WANDB_API_KEY": "hunter2", "PYTHONPATH": str(cluster.ROOT)}
+    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    told = sorted(done.stdout.splitlines())
+    fail = "import os, sys; sys.exit(3 + ('1' in sys.argv[1]) if os.getcwd() == sys.argv[2] else 1)"
+    failed = subprocess.run([*begin, fail, "n=%n", str(tmp_path)], env=environ, cwd=tmp_path, timeout=60)
     assert done.returncode == 0, done.stderr
     assert told == [
         "127.0.0.1: False",
@@ -127,15 +125,14 @@ def test_ssh_hands_secrets_over_without_a_command_line(tmp_path: Path, tmp_path_
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("end", ["terminate", "kill"])
-def test_nothing_runs_on_when_ssh_is_ended(tmp_path: Path, tmp_path_factory: Any, end: str) -> None:
+def test_nothing_runs_on_when_ssh_is_ended(tmp_path: Path, hosts: cluster.Environ, end: str) -> None:
     look = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-    with cluster.two_hosts(tmp_path_factory.mktemp("ssh")) as environ:
-        hosts = [f"--host={host}=0" for host in cluster.HOSTS]
-        words = [sys.executable, "-m", "neoxargs.launch.ssh", *hosts, "--", sys.executable, "-c", look]
-        environ |= {"PYTHONPATH": str(cluster.ROOT)}
-        process = subprocess.Popen(words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-        assert process.stdout
-        pids = [int(process.stdout.readline().split()[-1]) for _ in cluster.HOSTS]
-        getattr(process, end)()
-        process.communicate(timeout=40)
-        cluster.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "both have ended", 30)
+    both = [f"--host={host}=0" for host in cluster.HOSTS]
+    words = [sys.executable, "-m", "neoxargs.launch.ssh", *both, "--", sys.executable, "-c", look]
+    environ = hosts | {"PYTHONPATH": str(cluster.ROOT)}
+    process = subprocess.Popen(words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    pids = [int(process.stdout.readline().split()[-1]) for _ in cluster.HOSTS]
+    getattr(process, end)()
+    process.communicate(timeout=40)
+    cluster.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "both have ended", 30)

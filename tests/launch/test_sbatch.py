@@ -134,26 +134,25 @@ def ranks(folder: Path) -> list[list[str]]:
 
 
 @pytest.mark.timeout(200)
-def test_a_submitted_script_starts_the_ranks_and_tells_which_failed(own_script, tmp_path_factory):
+def test_a_submitted_script_starts_the_ranks_and_tells_which_failed(own_script, node):
     """On a real Slurm of one node; each task finds out by itself which rank it is."""
     cluster.need("sbatch")
-    with cluster.slurm(tmp_path_factory.mktemp("slurm")) as environ:
-        cluster.written(own_script, num_nodes=1, num_gpus=2, launcher="srun", master_addr=None, master_port=1234)
-        words = [sys.executable, str(cluster.ROOT / "deepy.py"), "own.py", "run.yml", "--emit", "sbatch"]
-        made = subprocess.run(words, cwd=own_script, env=environ, capture_output=True, text=True, check=True)
-        (own_script / "job").write_text(made.stdout.replace("srun ", "srun --overcommit "))
+    cluster.written(own_script, num_nodes=1, num_gpus=2, launcher="srun", master_addr=None, master_port=1234)
+    words = [sys.executable, str(cluster.ROOT / "deepy.py"), "own.py", "run.yml", "--emit", "sbatch"]
+    made = subprocess.run(words, cwd=own_script, env=node, capture_output=True, text=True, check=True)
+    (own_script / "job").write_text(made.stdout.replace("srun ", "srun --overcommit "))
 
-        def submitted() -> tuple[int, str]:
-            sbatch = ["sbatch", "--wait", "--overcommit", "--output=said", "job"]
-            done = subprocess.run(sbatch, cwd=own_script, env=environ, capture_output=True, text=True, timeout=90)
-            return done.returncode, (own_script / "said").read_text()
+    def submitted() -> tuple[int, str]:
+        sbatch = ["sbatch", "--wait", "--overcommit", "--output=said", "job"]
+        done = subprocess.run(sbatch, cwd=own_script, env=node, capture_output=True, text=True, timeout=90)
+        return done.returncode, (own_script / "said").read_text()
 
-        code, said = submitted()
-        assert code == 0, said
-        assert said.count("2 = tensor 1 x pipeline 1 x data 2") == 1
-        assert ranks(own_script) == [["0", "2", "0", "1234"], ["1", "2", "1", "1234"]]
-        (own_script / "fail").touch()
-        code, said = submitted()
+    code, said = submitted()
+    assert code == 0, said
+    assert said.count("2 = tensor 1 x pipeline 1 x data 2") == 1
+    assert ranks(own_script) == [["0", "2", "0", "1234"], ["1", "2", "1", "1234"]]
+    (own_script / "fail").touch()
+    code, said = submitted()
     assert code == 1, said
     assert f"rank 1 on {os.uname().nodename} failed first: exit code 1" in said
 

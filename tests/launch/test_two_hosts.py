@@ -22,12 +22,6 @@ STARTED_BY = {
 }
 
 
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory):
-    with cluster.two_hosts(tmp_path_factory.mktemp("ssh")) as environ:
-        yield environ
-
-
 def hostfile(folder: Path, slots: int) -> str:
     path = folder / "hosts"
     path.write_text("".join(f"{host} slots={slots}\n" for host in cluster.HOSTS))
@@ -69,12 +63,6 @@ def test_a_rank_that_dies_on_the_other_host_is_named_and_all_end(hosts, tmp_path
     assert "deepy: rank 1 on " in output
     assert " failed first: SIGKILL: " in output
     assert not cluster.left(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory):
-    with cluster.slurm(tmp_path_factory.mktemp("slurm")) as environ:
-        yield environ
 
 
 @pytest.mark.timeout(300)
