@@ -1,29 +1,25 @@
-"""The model inside DeepSpeed: its pipeline engine when `pipe_parallel_size` >= 1, its plain one (ZeRO 0-3) when 0.
-
-Both train on the same micro batches `(tokens, labels)`, each (batch, seq), and mean the same by a loss: the mean
-over micro batches and data parallel ranks, known to every rank.
+"""From a configuration to an engine of DeepSpeed's: with `pipe_parallel_size` >= 1 its pipeline engine, its plain one
+(ZeRO 0-3) with 0. What they do in a step: steps.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import deepspeed
 import torch
-import torch.distributed
 from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
-from torch import Tensor, nn
+from torch import nn
 
 from neoxargs.launch.vocabulary import padded_vocab_size
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.optimizer import is_onebit
-from neoxargs.train import breakdown, corrections, optimizer, recompute
+from neoxargs.train import breakdown, corrections, optimizer, recompute, swap
+from neoxargs.train.lamb import Lamb
 from neoxargs.train.mesh import Mesh, Mpu
 from neoxargs.train.model import bias, mup
 from neoxargs.train.model.gpt import GPT, layers, sizes
@@ -32,26 +28,18 @@ from neoxargs.train.model.loss import Loss, Vocabulary
 from neoxargs.train.names import named
 from neoxargs.train.schedule import Curve, Schedule
 from neoxargs.train.setup import quiet
+from neoxargs.train.steps import Pipelined, Plain
 from neoxargs.train.watch import Watch
 
-#: (tokens, labels), each (batch, seq).
-MicroBatch = tuple[Tensor, Tensor]
 
+def build(
+    config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh, trains: bool = True
+) -> Pipelined | Plain:
+    """The model of `config` on this rank, with its optimizer and schedule. json: DeepSpeed's configuration.
 
-@dataclass(frozen=True)
-class Result:
-    """What one step gives; equal on every rank."""
-
-    loss: float
-    grad_norm: float | None
-    skipped: bool
-    """fp16 found an overflow; the weights did not change."""
-    reports: dict[str, float] = field(default_factory=dict)
-    """What was asked for besides: series name -> value (see watch.py)."""
-
-
-def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh) -> Pipelined | Plain:
-    """The model of `config` on this rank, with its optimizer and schedule. json: DeepSpeed's configuration."""
+    trains: False for a model that only computes and needs neither. (Under ZeRO-3 the optimizer has the weights.)
+    """
+    json = swap.on_own_folders(json)
     make = Make(
         config.training.seed,
         mesh.tensor,
@@ -64,15 +52,11 @@ def build(config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Me
         module = (
             _pipeline(config, vocabulary, make, mesh) if pipelined else _plain(config, json, vocabulary, make, mesh)
         )
-        engine = _initialize(config, json, module, mesh, make.widths)
+        settings = breakdown.settings(json, config)
+        engine = _trained(config, settings, module, mesh, make.widths) if trains else _engine(settings, module, mesh)
     breakdown.install(engine, json, pipelined)
-    if not engine.zero_optimization():
-        corrections.install(engine, mesh)
-        for layer in module.modules():
-            if isinstance(layer, VocabEmbedding):  # finding the rows would make a GPU wait
-                layer.adds_rows = engine.optimizer is engine.basic_optimizer and not layer.weight.is_cuda
-        if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back to send it nowhere
-            engine.pipeline_enable_backward_allreduce = engine.enable_backward_allreduce = False
+    if trains and not engine.zero_optimization():
+        _correct(engine, mesh)
     watch = Watch(config.logging, config.batch.train_batch_size, engine, mesh)
     return Pipelined(engine, watch) if pipelined else Plain(engine, watch, mesh)
 
@@ -88,73 +72,6 @@ def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabular
         what = f"padded_vocab_size ({padded}) is smaller than the tokenizer's vocabulary ({tokens})"
         raise Problems([Problem(what, hint="leave padded_vocab_size out; it is computed")])
     return Vocabulary(tokens, padded, eod)
-
-
-class Pipelined:
-    """The model cut into stages, one micro batch behind the other through all of them (1F1B)."""
-
-    def __init__(self, engine: Any, watch: Watch) -> None:
-        self.deepspeed, self.watch = engine, watch
-
-    @property
-    def reads_data(self) -> bool:
-        return bool(self.deepspeed.is_first_stage() or self.deepspeed.is_last_stage())
-
-    def learning_rate(self) -> float:
-        return _learning_rate(self.deepspeed)
-
-    def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
-        return _result(self.deepspeed, self.deepspeed.train_batch(batches), self.watch)
-
-    def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
-        """Mean loss over `count` batches of `train_batch_size` samples."""
-        micro_batches = count * self.deepspeed.gradient_accumulation_steps()
-        loss = self.deepspeed.eval_batch(batches, num_micro_batches=micro_batches)
-        return float(loss)
-
-
-class Plain:
-    """The whole model on every tensor parallel group."""
-
-    reads_data = True
-
-    def __init__(self, engine: Any, watch: Watch, mesh: Mesh) -> None:
-        self.deepspeed, self.watch, self.mesh = engine, watch, mesh
-
-    def learning_rate(self) -> float:
-        return _learning_rate(self.deepspeed)
-
-    def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
-        assert batches is not None
-        self.deepspeed.train()
-        losses = []
-        for _ in range(self.deepspeed.gradient_accumulation_steps()):
-            loss = self._loss(next(batches))
-            self.deepspeed.backward(loss)
-            self.deepspeed.step()
-            losses.append(loss.detach())
-        result = _result(self.deepspeed, self._mean(losses), self.watch)
-        breakdown.record(self.deepspeed, result.loss)
-        return result
-
-    @torch.no_grad()
-    def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
-        """Mean loss over `count` batches of `train_batch_size` samples."""
-        assert batches is not None
-        self.deepspeed.eval()
-        micro_batches = count * self.deepspeed.gradient_accumulation_steps()
-        return float(self._mean([self._loss(next(batches)) for _ in range(micro_batches)]))
-
-    def _loss(self, batch: MicroBatch) -> Tensor:
-        tokens, labels = (tensor.to(self.deepspeed.device, non_blocking=True) for tensor in batch)
-        return self.deepspeed(tokens, labels)  # type: ignore[no-any-return]
-
-    def _mean(self, losses: list[Tensor]) -> Tensor:
-        mean = torch.stack(losses).mean()
-        if self.mesh.data.size > 1:
-            torch.distributed.all_reduce(mean, group=self.mesh.data.group)
-            mean /= self.mesh.data.size
-        return mean
 
 
 def _draws_weights(config: Config) -> torch.device:
@@ -204,23 +121,18 @@ def _partitioned_from_the_start(config: Config, json: dict[str, Any], mesh: Mesh
     )
 
 
-def _initialize(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh, widths: mup.Widths | None) -> Any:
+def _trained(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh, widths: mup.Widths | None) -> Any:
     groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
     if widths is not None:
         groups = mup.groups(groups, named(module), widths, mup.normalises(config))
     ours = optimizer.build(config, groups, mesh.data)
-    pipelined = isinstance(module, PipelineModule)
     onebit = is_onebit(config.optimizer.type or "")
+    if ours is not None and not onebit and _shares_out_anyway(json, isinstance(module, PipelineModule)):
+        json = {**json, "zero_optimization": {**json.get("zero_optimization", {}), "stage": 1}}
+    schedule = None if config.scheduler.type else lambda base: _schedule(config, base)
     try:
         with ours.undivided() if onebit else nullcontext():  # type: ignore[union-attr]
-            engine, *_ = deepspeed.initialize(
-                model=module,
-                optimizer=ours,
-                model_parameters=groups,
-                lr_scheduler=None if config.scheduler.type else lambda base: _schedule(config, base),
-                mpu=None if pipelined else Mpu(mesh),
-                config=_settings(breakdown.settings(json, config), pipelined, ours is not None and not onebit),
-            )
+            engine = _engine(json, module, mesh, optimizer=ours, model_parameters=groups, lr_scheduler=schedule)
     except (ValueError, ImportError, IndexError, RuntimeError) as error:
         if ours is None:  # DeepSpeed builds it from compiled code that is not there for every device
             raise Problems(
@@ -229,15 +141,26 @@ def _initialize(config: Config, json: dict[str, Any], module: nn.Module, mesh: M
         raise
     if onebit:  # it averages over the data parallel ranks itself
         ours.attach(engine)  # type: ignore[union-attr]
+    if isinstance(ours, Lamb):
+        ours.attach(engine, mesh)
     return engine
 
 
-def _settings(json: dict[str, Any], pipelined: bool, ours: bool) -> dict[str, Any]:
-    """DeepSpeed's configuration: our optimizers may be used with ZeRO."""
-    settings = dict(json)
-    if ours and _shares_out_anyway(json, pipelined):
-        settings["zero_optimization"] = {**json.get("zero_optimization", {}), "stage": 1}
-    return {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, **settings}
+def _engine(json: dict[str, Any], module: nn.Module, mesh: Mesh, **training: Any) -> Any:
+    """DeepSpeed's; training: optimizer and schedule. Our optimizers may be used with ZeRO."""
+    settings = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, **json}
+    mpu = None if isinstance(module, PipelineModule) else Mpu(mesh)
+    return deepspeed.initialize(model=module, mpu=mpu, config=settings, **training)[0]
+
+
+def _correct(engine: Any, mesh: Mesh) -> None:
+    """Without ZeRO."""
+    corrections.install(engine, mesh)
+    for layer in engine.module.modules():
+        if isinstance(layer, VocabEmbedding):  # finding the rows would make a GPU wait
+            layer.adds_rows = engine.optimizer is engine.basic_optimizer and not layer.weight.is_cuda
+    if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back to send it nowhere
+        engine.pipeline_enable_backward_allreduce = engine.enable_backward_allreduce = False
 
 
 def _shares_out_anyway(json: dict[str, Any], pipelined: bool) -> bool:
@@ -263,12 +186,3 @@ def _schedule(config: Config, base: torch.optim.Optimizer) -> Schedule:
         decay_iters=options.lr_decay_iters,
     )
     return Schedule(base, curve, reload)
-
-
-def _learning_rate(engine: Any) -> float:
-    return float(engine.get_lr()[0]) * engine.optimizer.param_groups[0].get("width_mult", 1.0)  # type: ignore[no-any-return]
-
-
-def _result(engine: Any, loss: Tensor, watch: Watch) -> Result:
-    norm, skipped = engine.get_global_grad_norm(), not engine.was_step_applied()
-    return Result(float(loss), None if norm is None else float(norm), skipped, watch.after_step(skipped))

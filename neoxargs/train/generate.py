@@ -22,6 +22,7 @@ from neoxargs.train.generator import Generator, Sample, Stages, Whole
 from neoxargs.train.mesh import Mesh
 from neoxargs.train.model.documents import travel
 from neoxargs.train.model.loss import Loss
+from neoxargs.train.steps import Pipelined, Plain
 from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
 
 #: Prompts that go through the model together, for each data parallel rank.
@@ -33,7 +34,9 @@ def run(arguments: RankArguments) -> None:
     config = for_generation(arguments.config)
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     here = mesh.mesh(config.parallel)
-    generator = load_generator(config, without_training(arguments.deepspeed), here, process)
+    tokenizer = build_tokenizer(config.tokenizer)
+    built, _ = load_model(config, without_training(arguments.deepspeed), tokenizer, here, process)
+    generator = make_generator(built, config, tokenizer, here, process)
     options = config.generation
     with ExitStack() as files:
         output = None
@@ -44,18 +47,12 @@ def run(arguments: RankArguments) -> None:
     setup.stop()
 
 
-def load_generator(config: Config, json: dict[str, Any], here: Mesh, process: setup.Process) -> Generator:
-    """The checkpoint's model on this rank, for what `for_generation` and `without_training` return."""
-    tokenizer = build_tokenizer(config.tokenizer)
-    built, _ = load_model(config, json, tokenizer, here, process)
-    return make_generator(built, config, tokenizer, here, process)
-
-
 def load_model(
     config: Config, json: dict[str, Any], tokenizer: Tokenizer, here: Mesh, process: setup.Process
-) -> tuple[engine.Pipelined | engine.Plain, Path | None]:
-    """The same without what generates, and which checkpoint it is."""
-    built = engine.build(config, json, engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod), here)
+) -> tuple[Pipelined | Plain, Path | None]:
+    """A checkpoint's model on this rank, for what `for_generation` and `without_training` return, and its folder."""
+    rows = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
+    built = engine.build(config, json, rows, here, trains=config.zero_optimization.stage == 3)
     checkpoints = Checkpoints(config, built.deepspeed, process)
     checkpoints.load()
     built.deepspeed.eval()
@@ -63,11 +60,11 @@ def load_model(
 
 
 def make_generator(
-    built: engine.Pipelined | engine.Plain, config: Config, tokenizer: Tokenizer, here: Mesh, process: setup.Process
+    built: Pipelined | Plain, config: Config, tokenizer: Tokenizer, here: Mesh, process: setup.Process
 ) -> Generator:
     """What continues prompts with a loaded model."""
     model: Whole | Stages
-    if isinstance(built, engine.Pipelined):
+    if isinstance(built, Pipelined):
         loss = Loss(engine.vocabulary(config, tokenizer.vocab_size), here.tensor)
         model = Stages(
             built.deepspeed.module, loss, here, process.device, config.shape.hidden_size, travel(config.data)
@@ -90,9 +87,6 @@ def for_generation(config: Config) -> Config:
         raise Problems([Problem(f"load ({folder}): there is no checkpoint in it", hint=hint)])
     changes: dict[str, Any] = {"load": folder, "no_load_optim": True, "no_load_rng": True, "finetune": False}
     changes["sequence_parallel"] = False  # a single token has no shards
-    if config.zero_optimization.stage < 3:
-        changes |= {"zero_optimization.stage": 0, "zero_optimization.offload_optimizer.device": None}
-        changes |= {"optimizer.type": "Adam", "scheduler.type": None}
     source = Source("derived", text="generation does not train")
     values = config.values | {name: Value(value, source) for name, value in changes.items()}
     return Config(values, config.sections, config.warnings, config.dialect)
@@ -149,7 +143,7 @@ def _read_prompt(end: str) -> str | None:
     while line := sys.stdin.readline():
         text += line
         if text.endswith(end):
-            return text[: -len(end)]
+            return text.removesuffix(end)
     return text or None
 
 

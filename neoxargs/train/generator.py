@@ -2,8 +2,8 @@
 
 The first pass takes whole prompts, later ones a token of each row, with the keys and values of all before kept in a
 cache. Rows of a batch may differ in length: later positions cannot influence earlier ones, so they are padded on the
-right and each row is read at its own last token. Beyond `seq_length` the window slides: every token then stands at
-another place, so each pass takes the whole window, as it does with `recompute`.
+right and each row is read at its own last token. When a row is beyond `seq_length` its window slides: every token then
+stands at another place, so from there on each pass takes whole rows, as it does with `recompute`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from neoxargs.registry.generation import Generation
-from neoxargs.train.mesh import ALONE, Axis, Mesh
+from neoxargs.train.mesh import Axis, Mesh
 from neoxargs.train.model.cache import Cache, attach
 from neoxargs.train.model.documents import Carried, closed
 from neoxargs.train.model.gpt import GPT
@@ -116,18 +116,15 @@ class Sample:
 
 
 class Generator:
-    """Continues prompts. Every rank makes the same calls and has the same results.
-
-    Data parallel ranks share the prompts out, except under ZeRO-3, where no rank can run the model by itself.
-    """
+    """Continues prompts, which data parallel ranks share out. Every rank makes the same calls and has all results."""
 
     def __init__(
         self, model: Whole | Stages, tokenizer: Tokenizer, options: Generation, seq_length: int, mesh: Mesh, seed: int
     ) -> None:
         self.model, self.tokenizer, self.options, self.seq_length = model, tokenizer, options, seq_length
-        self.mesh, self.seed, self.count = mesh, seed, 0
-        divided = any(hasattr(weight, "ds_tensor") for weight in model.module.parameters())
-        self.data = ALONE if divided else mesh.data
+        self.mesh, self.data, self.seed, self.count = mesh, mesh.data, seed, 0
+        #: Under ZeRO-3 each pass needs all ranks, because each has a share of the weights.
+        self.together = mesh.data.size > 1 and any(hasattr(weight, "ds_id") for weight in model.module.parameters())
         #: Where documents begin is read from all tokens of a sample.
         self.caches = not (options.recompute or model.documents)
 
@@ -153,7 +150,7 @@ class Generator:
     def _cache(self, samples: Sequence[Sample]) -> Iterator[Cache | None]:
         """With room for all that these samples can become; None where none is kept."""
         longest = max((len(sample.prompt) for sample in samples), default=0)
-        if not self.caches or longest > self.seq_length:
+        if not (self.caches and samples) or longest > self.seq_length:
             yield None
             return
         cache = Cache(min(self.seq_length, longest + self.options.maximum_tokens))
@@ -165,27 +162,48 @@ class Generator:
 
     def _finish(self, samples: Sequence[Sample], cache: Cache | None) -> None:
         going = list(samples)
-        for _ in range(self.options.maximum_tokens if samples else 0):
-            for sample, token, logit in zip(going, *self._next(going, cache), strict=True):
+        for _ in range(self.options.maximum_tokens):
+            if not self._goes_on(going):
+                return
+            if not going:
+                self._accompany()
+                continue
+            rows = [[*sample.prompt, *sample.ids] for sample in going]
+            if cache and max(map(len, rows)) > self.seq_length:
+                attach(self.model.module, None)
+                cache = None
+            for sample, token, logit in zip(going, *self._next(rows, going, cache), strict=True):
                 sample.finished = token == self.tokenizer.eod
                 if not sample.finished:
                     sample.ids.append(token)
                     sample.logits.append(logit)
-            rows = [row for row, sample in enumerate(going) if not sample.finished]
-            if not rows:
-                return
-            if len(rows) < len(going):
-                going = [going[row] for row in rows]
-                if cache:
-                    cache.keep(rows)
+            left = [row for row, sample in enumerate(going) if not sample.finished]
+            if cache and len(left) < len(going):
+                cache.keep(left)
+            going = [going[row] for row in left]
 
-    def _next(self, samples: Sequence[Sample], cache: Cache | None) -> tuple[list[int], list[float]]:
-        """The next token of each sample, and its logit."""
-        logits = self.model.logits(*self._entering([[*s.prompt, *s.ids] for s in samples], cache))
-        chosen = torch.zeros(len(samples), 2, dtype=torch.float64, device=self.model.device)
+    def _goes_on(self, going: Sequence[Sample]) -> bool:
+        """Is there a document that has not ended, here or on a rank that needs this one?"""
+        if not self.together:
+            return bool(going)
+        most = torch.tensor(len(going), device=self.model.device)
+        dist.all_reduce(most, dist.ReduceOp.MAX, group=self.data.group)
+        return bool(most)
+
+    def _accompany(self) -> None:
+        """A pass for nobody here: the others need this rank's share of the weights."""
+        attach(self.model.module, None)
+        self.model.logits(*padded([[self.tokenizer.eod]]))
+
+    def _next(
+        self, rows: list[list[int]], samples: Sequence[Sample], cache: Cache | None
+    ) -> tuple[list[int], list[float]]:
+        """The next token of each row, drawn as its sample is, and its logit."""
+        logits = self.model.logits(*self._entering(rows, cache))
+        chosen = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.model.device)
         if logits is not None:
-            rows = zip(logits, samples, strict=True)
-            tokens = torch.cat([choose(row.unsqueeze(0), self.options, sample.random) for row, sample in rows])
+            pairs = zip(logits, samples, strict=True)
+            tokens = torch.cat([choose(row.unsqueeze(0), self.options, sample.random) for row, sample in pairs])
             found = logits.float().cpu().gather(1, tokens.unsqueeze(1))[:, 0]
             chosen = torch.stack((tokens, found), 1).double().to(chosen)
             # Even if tensor parallel ranks, which should agree, differed in the last bit, one text comes out.
@@ -195,15 +213,13 @@ class Generator:
 
     def _entering(self, rows: list[list[int]], cache: Cache | None) -> tuple[Tensor, Tensor]:
         """The tokens (batch, seq) that this pass takes, and the last position of each row among them."""
-        reach = max(map(len, rows))
-        if cache is None or reach > self.seq_length:
-            attach(self.model.module, None)
+        if cache is None:
             return padded([row[-self.seq_length :] for row in rows])
         if not cache.begun:
             cache.begun = True
             return padded(rows)
         newest = torch.tensor([len(row) - 1 for row in rows], device=self.model.device)
-        cache.begin(newest.unsqueeze(1), reach)
+        cache.begin(newest.unsqueeze(1), max(map(len, rows)))
         return torch.tensor([row[-1:] for row in rows]), torch.zeros(len(rows), dtype=torch.int64)
 
 

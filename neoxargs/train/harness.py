@@ -167,7 +167,7 @@ def _row(asked: tuple[str, str], tokenizer: Tokenizer, length: int) -> Row:
     context = asked[0].rstrip()
     before, whole = tokenizer.tokenize(context) if context else [], tokenizer.tokenize("".join(asked))
     ids = whole if before else [tokenizer.eod, *whole]
-    count = min(len(whole) - len(before), length)
+    count = max(0, min(len(whole) - len(before), length))  # together they may be fewer tokens than the context alone
     return Row(ids[-(length + 1) :], count)
 
 

@@ -22,14 +22,14 @@ from neoxargs.train.checkpoint import Position
 from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Tracker
 
 if TYPE_CHECKING:
-    from neoxargs.train.engine import Result
+    from neoxargs.train.steps import Result
 
 #: Micro batches in order, for ever; None where this pipeline stage reads no data.
 Batches = Iterator[Any] | None
 
 
 class Engine(Protocol):
-    """A model that can be trained and evaluated (engine.py has one with and one without a pipeline)."""
+    """A model that can be trained and evaluated (steps.py has one with and one without a pipeline)."""
 
     def train_step(self, batches: Batches) -> Result: ...
 

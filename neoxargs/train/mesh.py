@@ -6,6 +6,7 @@ numbers ranks as DeepSpeed's `PipeModelDataParallelTopology` does, so both libra
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 import torch.distributed as dist
 
 from neoxargs.registry.parallel import Parallel
+
+#: Minutes. A collective that waits longer than this fails instead of hanging for ever when another rank has died.
+TIMEOUT = int(os.environ.get("DEEPSPEED_TIMEOUT", "30"))
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ def mesh(parallel: Parallel) -> Mesh:
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.model_parallel_size,
         pipeline_model_parallel_size=max(1, parallel.pipe_parallel_size),
+        distributed_timeout_minutes=TIMEOUT,
         create_gloo_process_groups=False,  # a second set of groups for its own optimizer, which we do not use
     )
     return Mesh(

@@ -16,6 +16,7 @@ from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.train import optimizers
+from neoxargs.train.lamb import Lamb
 from neoxargs.train.mesh import ALONE, Axis
 
 ParameterGroups = list[dict[str, Any]]
@@ -101,7 +102,7 @@ def _lion(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optim
 
 def _lamb(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
     bounds = params.min_coeff, params.max_coeff
-    return optimizers.Lamb(groups, **_moments(params), bounds=bounds, bias_correction=params.bias_correction)
+    return Lamb(groups, **_moments(params), bounds=bounds, bias_correction=params.bias_correction)
 
 
 def _sm3(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:

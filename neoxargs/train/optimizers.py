@@ -47,42 +47,6 @@ class Lion(_PerTensor):
         momentum.lerp_(gradient, 1 - beta2)
 
 
-class Lamb(_PerTensor):
-    """Adam whose step for a tensor is as long as `lr` of the tensor itself.
-
-    You et al. 2020, arXiv:1904.00962, algorithm 2. bounds: of the factor norm(weight) / norm(step).
-    """
-
-    def __init__(
-        self,
-        groups: Any,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        *,
-        bounds: tuple[float, float] = (0.01, 10.0),
-        bias_correction: bool = True,
-    ) -> None:
-        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        self.bounds, self.bias_correction = bounds, bias_correction
-
-    def update(self, weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        if not state:
-            state.update(step=0, mean=torch.zeros_like(weight), squares=torch.zeros_like(weight))
-        state["step"] += 1
-        mean, squares = state["mean"], state["squares"]
-        beta1, beta2 = group["betas"]
-        mean.lerp_(gradient, 1 - beta1)
-        squares.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        late = [1 - beta ** state["step"] if self.bias_correction else 1.0 for beta in (beta1, beta2)]
-        step = (mean / late[0]).div_((squares / late[1]).sqrt_().add_(group["eps"]))
-        step.add_(weight, alpha=group["weight_decay"])
-        length, size = float(step.norm()), float(weight.norm())
-        factor = min(max(size / length, self.bounds[0]), self.bounds[1]) if length and size else 1.0
-        weight.add_(step, alpha=-group["lr"] * factor)
-
-
 class SM3(_PerTensor):
     """Adagrad with one accumulator per row and per column instead of one per weight.
 

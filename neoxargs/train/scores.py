@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from neoxargs.train import engine
-from neoxargs.train.engine import MicroBatch
 from neoxargs.train.mesh import Mesh
 from neoxargs.train.model.loss import IGNORED, LOGITS_AT_ONCE, Loss, Readout
+from neoxargs.train.steps import MicroBatch, Pipelined, Plain
 
 #: Micro batches that go through a pipeline one behind the other, for each of its stages.
 IN_FLIGHT = 4
@@ -69,9 +68,9 @@ class Scores:
 class Scorer:
     """A loaded model that scores. Every rank makes the same calls."""
 
-    def __init__(self, built: engine.Pipelined | engine.Plain, mesh: Mesh, micro_batch: int) -> None:
+    def __init__(self, built: Pipelined | Plain, mesh: Mesh, micro_batch: int) -> None:
         self.built, self.mesh, self.micro_batch = built, mesh, micro_batch
-        self.pipelined = isinstance(built, engine.Pipelined)
+        self.pipelined = isinstance(built, Pipelined)
         #: How many micro batches `run` should be given.
         self.in_flight = IN_FLIGHT * mesh.pipe.size
         #: Of the ranks that know the same scores, does this one tell them?

@@ -21,9 +21,7 @@ import torch.distributed
 from neoxargs.launch.needs import BACKENDS
 from neoxargs.problems import Problem, Problems
 from neoxargs.train import corrections, ops
-
-#: A collective that waits longer than this fails instead of hanging for ever when another rank has died.
-TIMEOUT = timedelta(minutes=int(os.environ.get("DEEPSPEED_TIMEOUT", "30")))
+from neoxargs.train.mesh import TIMEOUT
 
 #: Settings of mallopt(3): how many blocks may be mapped on their own, how much unused memory is kept.
 _M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
@@ -168,7 +166,7 @@ def connect(backend: str) -> None:
         if backend == "gloo":
             corrections.await_every_gather()
         try:
-            deepspeed.init_distributed(backend, timeout=TIMEOUT, verbose=False)
+            deepspeed.init_distributed(backend, timeout=timedelta(minutes=TIMEOUT), verbose=False)
         except torch.distributed.DistNetworkError as error:
             where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
             hint = "another run may use the port: `master_port` chooses one"

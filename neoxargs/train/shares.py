@@ -33,11 +33,11 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Shares:
-    """The optimizer inside DeepSpeed's, and what it steps on."""
+    """The optimizer inside DeepSpeed's (None in an engine that only computes), and what it steps on."""
 
     kind: str
     """whole: the weights themselves; copies: fp32 copies of them; zero: shares of ZeRO-1 and 2; zero3."""
-    optimizer: Optimizer
+    optimizer: Any
     tensors: list[Tensor]
     pieces: list[Piece]
 
@@ -49,6 +49,8 @@ def shares(engine: Any) -> Shares | None:
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
     outer, names = engine.optimizer, {id(weight): name for name, weight in named(engine.module).items()}
+    if engine.basic_optimizer is None:
+        return Shares("whole", None, [], [])
     if isinstance(outer, Optimizer):
         weights = list(chain.from_iterable(group["params"] for group in outer.param_groups))
         return Shares("whole", outer, weights, _whole(weights, names))

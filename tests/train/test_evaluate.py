@@ -99,6 +99,15 @@ def test_windows_score_each_token_once_with_all_the_context_there_is() -> None:
     assert windows([], 9, 4) == []
 
 
+def test_a_continuation_that_merges_with_its_context_scores_nothing() -> None:
+    class Merging(Letters):
+        def tokenize(self, text: str) -> list[int]:
+            return [40] if text == "abc" else super().tokenize(text)  # type: ignore[no-untyped-call, no-any-return]
+
+    assert harness._row(("ab", "c"), Merging(), 8) == Row([40], 0)  # type: ignore[arg-type]
+    assert harness._row(("ab", "cd"), Merging(), 8) == Row([0, 1, 2, 3], 2)  # type: ignore[arg-type]
+
+
 def test_figures_by_token_word_and_byte() -> None:
     found = Perplexity(nats=10 * math.log(2), tokens=10, words=2, bytes=5).figures()
     expected = {"loss": math.log(2), "perplexity": 2, "word_perplexity": 32, "byte_perplexity": 4, "bits_per_byte": 2}

@@ -15,13 +15,14 @@ from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.train import checkpoint_folder, engine, mesh, setup
 from neoxargs.train.checkpoint import Checkpoints, Position
-from neoxargs.train.generate import for_generation, generate, load_generator, prompts, without_training
+from neoxargs.train.generate import for_generation, generate, load_model, make_generator, prompts, without_training
 from neoxargs.train.generator import Generator, Stages, Whole, padded
 from neoxargs.train.mesh import Mesh
 from neoxargs.train.model.documents import travel
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.layers import Make
 from neoxargs.train.model.loss import Loss
+from neoxargs.train.steps import Pipelined
 from neoxargs.train.tokenizer import ByteTokenizer
 
 SEQ = 16
@@ -113,6 +114,19 @@ def test_prompts_of_different_lengths_do_not_disturb_each_other() -> None:
 
 def test_beyond_the_models_length_the_window_slides() -> None:
     assert ids(one_process(maximum_tokens=30), "abcdefghijklmnopqrst") == [by_hand(list(range(20)), 30)[0]]
+
+
+def test_when_a_row_beyond_the_models_length_has_ended_the_others_go_on() -> None:
+    ended, expected = by_hand(list(range(15)), 5)[0], by_hand([23], 10)[0]
+
+    class EndsThere(Letters):
+        eod = ended[-1]
+
+    assert EndsThere.eod not in [*ended[:-1], *expected]
+    generator = one_process(EndsThere(), maximum_tokens=10)
+    shapes = spied(generator)
+    assert ids(generator, "abcdefghijklmno", "x") == [ended[:-1], expected]
+    assert shapes == [(2, 15), (2, 1), *[(2, 16)] * 3, *[(1, length) for length in range(6, 11)]]
 
 
 def spied(generator: Generator) -> list[tuple[int, int]]:
@@ -237,56 +251,72 @@ no_weight_tying: true
 """
 
 
-def saved_and_loaded(folder: str, overrides: list[str]) -> tuple[list[list[int]], list[list[int]]]:
-    """What a model generates when it is saved, with weights that no seed gives, and after it has been loaded."""
-    config = resolve([f"{folder}/my.yml"], overrides, gpus=torch.distributed.get_world_size())
-    arguments = parse_rank_arguments(script_arguments(config))
+LAYOUTS = {
+    "pp2": ["pipe_parallel_size=2"],
+    "pp2, bf16": ["pipe_parallel_size=2", "precision=bfloat16"],
+    "dp2, ZeRO-2": ["pipe_parallel_size=0", "zero_optimization.stage=2"],
+    "dp2, bf16": ["pipe_parallel_size=0", "precision=bfloat16", "zero_optimization.stage=0"],
+    "dp2, ZeRO-3": ["pipe_parallel_size=0", "zero_optimization.stage=3", "init_method_std=0.3"],
+}
+CONTEXTS = ("abc", "x", "hello")
+Texts = list[list[int]]
+
+
+def saved_and_loaded(folder: str) -> dict[str, tuple[Texts, Texts, bool]]:
+    """What each layout's model generates when it is saved, with weights that no seed gives, and after it has been
+    loaded; and whether it was loaded with an optimizer."""
     process = setup.start("gloo", seed=1)
-    here = mesh.mesh(config.parallel)
-    trained = engine.build(config, arguments.deepspeed, engine.vocabulary(config, 257), here)
-    module = trained.deepspeed.module
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.mul_(7)
-    Checkpoints(config, trained.deepspeed, process).save(Position(1, 2))
-    module.eval()
-    if isinstance(trained, engine.Pipelined):
-        model = Stages(module, Loss(engine.vocabulary(config, 257)), here, CPU, 32)
-    else:
-        model = Whole(module, module, CPU)
-    saved = Generator(model, ByteTokenizer(257, 256), config.generation, SEQ, here, seed=1)
-    before = ids(saved, "abc", "x")
-    mesh.destroy()
-    wanted = for_generation(arguments.config)
-    loaded = load_generator(wanted, without_training(arguments.deepspeed), mesh.mesh(wanted.parallel), process)
-    return before, ids(loaded, "abc", "x")
+    found = {}
+    for name, overrides in LAYOUTS.items():
+        config = resolve([f"{folder}/my.yml"], [*overrides, f"save={folder}/{name}"], gpus=2)
+        arguments = parse_rank_arguments(script_arguments(config))
+        here = mesh.mesh(config.parallel)
+        trained = engine.build(config, arguments.deepspeed, engine.vocabulary(config, 257), here)
+        module = trained.deepspeed.module
+        if config.zero_optimization.stage < 3:
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.mul_(7)
+        Checkpoints(config, trained.deepspeed, process).save(Position(1, 2))
+        module.eval()
+        if isinstance(trained, Pipelined):
+            model = Stages(module, Loss(engine.vocabulary(config, 257)), here, CPU, 32)
+        elif config.zero_optimization.stage < 3:
+            model = Whole(module, module, CPU)
+        else:  # no rank has all of the weights: the same model once more
+            whole = GPT(config, engine.vocabulary(config, 257), Make(config.training.seed)).eval()
+            model, here = Whole(whole, whole, CPU), Mesh()
+        saved = Generator(model, ByteTokenizer(257, 256), config.generation, SEQ, here, seed=1)
+        before = ids(saved, *CONTEXTS)
+        mesh.destroy()
+        wanted, json = for_generation(arguments.config), without_training(arguments.deepspeed)
+        here, tokenizer = mesh.mesh(wanted.parallel), ByteTokenizer(257, 256)
+        built, _ = load_model(wanted, json, tokenizer, here, process)
+        loaded = make_generator(built, wanted, tokenizer, here, process)
+        shapes = spied(loaded)
+        found[name] = before, ids(loaded, *CONTEXTS), built.deepspeed.basic_optimizer is not None
+        assert shapes[0][0] == len(CONTEXTS[here.data.rank :: here.data.size])
+        mesh.destroy()
+    return found
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [["pipe_parallel_size=2"], ["pipe_parallel_size=0", "zero_optimization.stage=2"]],
-    ids=["pp2", "dp2 zero 2"],
-)
-def test_a_checkpoint_generates_what_was_saved_without_anything_for_training(tmp_path, overrides) -> None:
-    (tmp_path / "my.yml").write_text(RUN + f"save: {tmp_path / 'run'}\n")
-    for before, after in run_ranks(saved_and_loaded, 2, str(tmp_path), overrides, timeout=240):
-        assert before == after
-        assert all(before)
+def test_a_checkpoint_generates_what_was_saved_without_anything_for_training(tmp_path) -> None:
+    (tmp_path / "my.yml").write_text(RUN)
+    for found in run_ranks(saved_and_loaded, 2, str(tmp_path), timeout=240):
+        for name, (before, after, with_optimizer) in found.items():
+            assert before == after, name
+            assert all(before) and with_optimizer == (name == "dp2, ZeRO-3")
 
 
 def test_what_only_training_needs_is_left_out(tmp_path) -> None:
     checkpoint_folder.begin(tmp_path, 3)
     checkpoint_folder.commit(tmp_path, 3)
-    training = {"optimizer.type": "OneBitAdam", "zero_optimization.stage": 2, "no_load_optim": False}
-    config = for_generation(small(save=str(tmp_path), **training))
+    config = for_generation(small(save=str(tmp_path), no_load_optim=False))
     assert config.checkpoint.load == str(tmp_path) and config.checkpoint.no_load_optim
-    assert config.optimizer.type == "Adam" and config.zero_optimization.stage == 0
     json = {"zero_optimization": {"stage": 2}, "optimizer": {"type": "OneBitAdam"}, "bf16": {"enabled": True}}
     assert without_training(json) == {"bf16": {"enabled": True}}
     stage_3 = {"zero_optimization": {"stage": 3}, "optimizer": {"type": "Adam"}}
     assert without_training(stage_3) == stage_3
-    kept = for_generation(small(save=str(tmp_path), **{"zero_optimization.stage": 3, "optimizer.type": "Lamb"}))
-    assert kept.zero_optimization.stage == 3 and kept.optimizer.type == "Lamb"
 
 
 class TestNoCheckpoint:
@@ -330,6 +360,8 @@ class TestPrompts:
         monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\nlines END\nlast"))
         options = Generation(text_gen_type="interactive", prompt_end=" END\n")
         assert list(prompts(options, True)) == ["one\ntwo\nlines", "last"]
+        monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo"))
+        assert list(prompts(Generation(text_gen_type="interactive", prompt_end=""), True)) == ["one\n", "two"]
         assert capsys.readouterr().out.startswith("prompt> ")
 
     @pytest.mark.parametrize(

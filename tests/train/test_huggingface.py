@@ -25,6 +25,7 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.layers import Make
 from neoxargs.train.model.loss import Loss
 from neoxargs.train.saved import Saved
+from neoxargs.train.steps import Pipelined
 from neoxargs.train.tokenizer import build_tokenizer
 
 CPU = torch.device("cpu")
@@ -175,7 +176,7 @@ def on_this_rank(root: Path, name: str, sizes: dict[str, Any], save: Path, proce
     checkpoints.save(Position(1, 1))
     built.deepspeed.eval()
     module = built.deepspeed.module
-    if isinstance(built, engine.Pipelined):
+    if isinstance(built, Pipelined):
         model: Any = Stages(module, Loss(vocabulary, here.tensor), here, CPU, config.shape.hidden_size)
     else:
         model = Whole(module, built.deepspeed, CPU)

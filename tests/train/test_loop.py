@@ -45,7 +45,7 @@ class Engine:
         return 0.5
 
     def train_step(self, batches: Any) -> Any:
-        from neoxargs.train.engine import Result
+        from neoxargs.train.steps import Result
 
         self.steps += 1
         loss, skipped = self.losses.get(self.steps, (float(self.steps), False))

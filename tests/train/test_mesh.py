@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from datetime import timedelta
+
 import pytest
 import torch
 from ranks import run_ranks
@@ -14,6 +17,7 @@ WORLD = 4
 
 
 def places() -> list[tuple[dict[str, int], dict[str, list[int]]]]:
+    sys.modules["neoxargs.train.mesh"].TIMEOUT = 7  # type: ignore[attr-defined]
     return [_place(tensor, pipe) for tensor, pipe in LAYOUTS]
 
 
@@ -22,6 +26,8 @@ def _place(tensor: int, pipe: int) -> tuple[dict[str, int], dict[str, list[int]]
     found = mesh(small(model_parallel_size=tensor, pipe_parallel_size=pipe).parallel)
     axes = {"model": found.tensor, "data": found.data, "pipe": found.pipe}
     neighbours = {name: torch.distributed.get_process_group_ranks(axis.group) for name, axis in axes.items()}
+    waits = {axis.group._get_backend(torch.device("cpu")).options._timeout for axis in axes.values()}
+    assert waits == {timedelta(minutes=7)}
     assert all(axis.size == len(neighbours[name]) for name, axis in axes.items())
     if pipe == 0:
         _assert_known_to_deepspeed(Mpu(found), neighbours)

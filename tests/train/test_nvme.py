@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from ranks import run_ranks
 from trials import SAMPLES, Built, Trial
 
 from neoxargs.launch import ops
+from neoxargs.train import swap
 
 OPS = ["cpu_adam", "async_io"]
 #: Only pieces of a MiB are swapped; of two ranks, each has as much of this model's two larger matrices.
@@ -88,15 +91,28 @@ def test_it_trains_alike_with_everything_on_the_drive(written: Written) -> None:
     for losses, files, _ in written:
         assert losses["drive"] == pytest.approx(losses["kept"], abs=1e-4)
         for rank in (0, 1):
-            mine = {name.partition(f"rank{rank}/")[::2] for name in files if f"/rank{rank}/" in name}
-            folders, names = {folder for folder, _ in mine}, {name for _, name in mine}
-            assert folders == {"swap/zero_stage_3/optimizer/", "swap/zero_stage_3/float32params/"}
+            mine = [Path(name).parts for name in files if f"/rank{rank}/" in name]
+            owners, kinds, names = ({parts[place] for parts in mine} for place in (1, 3, -1))
+            assert len(owners) == 1 and kinds == {"optimizer", "float32params"}
             assert any(name.startswith("exp_avg_sq-") for name in names)
 
 
 def test_every_key_of_aio_reaches_the_handles(written: Written) -> None:
     for _, _, handles in written:
         assert handles == {"state": AIO, "weights": AIO}
+
+
+def test_two_runs_on_one_drive_have_folders_of_their_own(tmp_path: Path) -> None:
+    program = "import sys; from pathlib import Path; from neoxargs.train.swap import own; own(Path(sys.argv[1])){}"
+    command = [sys.executable, "-c"]
+    mine = swap.own(tmp_path)
+    subprocess.run([*command, program.format("; own(Path(sys.argv[1]))"), tmp_path], check=True)
+    assert [mine] == list(tmp_path.glob("swap-*"))  # the other one has taken its own away
+    killed = "; import os; os.kill(os.getpid(), 9)"
+    assert subprocess.run([*command, program.format(killed), tmp_path], check=False).returncode == -9
+    assert len(list(tmp_path.glob("swap-*"))) == 2
+    subprocess.run([*command, program.format(""), tmp_path], check=True)
+    assert [mine] == list(tmp_path.glob("swap-*"))  # and the next one what a killed one left
 
 
 def test_it_continues_as_if_unbroken(root: str, written: Written) -> None:

@@ -12,12 +12,14 @@ from small_gpt import small
 from torch import nn
 
 from neoxargs.train import optimizer
-from neoxargs.train.optimizers import SM3, Lamb, Lion, Madgrad
+from neoxargs.train.lamb import Lamb
+from neoxargs.train.optimizers import SM3, Lion, Madgrad
 
 MAKE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "lion": lambda weights: Lion(weights, lr=0.02, weight_decay=0.01),
     "sm3": lambda weights: SM3(weights, lr=0.5, momentum=0.9),
     "sm3 with decay": lambda weights: SM3(weights, lr=0.05, beta=0.9),
+    "lamb": lambda weights: Lamb(weights, lr=0.05, weight_decay=0.001),
     "madgrad": lambda weights: Madgrad(weights, lr=0.05, weight_decay=0.01),
 }
 
@@ -81,6 +83,14 @@ def test_sm3_keeps_one_number_per_row_and_column() -> None:
     rows, columns = running.state[weight]["slices"]
     assert rows.flatten().tolist() == [9.0, 36.0]
     assert columns.flatten().tolist() == [16.0, 25.0, 36.0]
+
+
+def test_lamb_by_hand() -> None:
+    weight = nn.Parameter(torch.tensor([3.0, 4.0]))  # of length 5
+    running = Lamb([weight], lr=0.1, weight_decay=0.0)
+    weight.grad = torch.tensor([2.0, -7.0])  # Adam's first step is the sign, of length sqrt(2)
+    running.step()
+    assert weight.tolist() == pytest.approx([3 - 0.1 * 5 / math.sqrt(2), 4 + 0.1 * 5 / math.sqrt(2)])
 
 
 def test_madgrad_by_hand() -> None:

@@ -19,9 +19,9 @@ from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.train import engine, mesh, run, setup
 from neoxargs.train.data import indexed
-from neoxargs.train.engine import MicroBatch
 from neoxargs.train.mesh import Mesh
 from neoxargs.train.model.loss import Vocabulary
+from neoxargs.train.steps import MicroBatch
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NEOX = CONFIGS.parents[1] / "shared" / "corpus" / "neox_head"

@@ -8,9 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from neoxargs.registry.data import Data
-from neoxargs.registry.model import Embedding, Init, Shape
-from neoxargs.registry.regularization import Regularization
+from neoxargs.resolve.config import Config
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.communicate import sum_gradients
 from neoxargs.train.model.documents import Carried, closed, opened, positions, starts, travel
@@ -18,27 +16,20 @@ from neoxargs.train.model.dropout import different_on_each_rank
 from neoxargs.train.model.init import draw, first_rows
 from neoxargs.train.model.layers import Make, VocabEmbedding
 from neoxargs.train.model.loss import Vocabulary
-from neoxargs.train.model.mup import times
+from neoxargs.train.model.mup import multipliers, output_scale, times
 
 
 class TokenEmbedding(nn.Module):
     """Tokens (batch, seq) -> (batch, seq, hidden), and where their documents begin if later layers need it."""
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        shape: Shape,
-        init: Init,
-        make: Make,
-        data: Data | None = None,
-        output_scale: float = 1.0,
-    ) -> None:
-        """output_scale: where the output layer is tied to this one, the factor on what it reads."""
+    def __init__(self, config: Config, vocabulary: Vocabulary, make: Make) -> None:
         super().__init__()
-        self.output_scale = output_scale
-        self.eod = vocabulary.eod if data and travel(data) else None
-        method = first_rows(vocabulary.size, draw(init.init_method, init, shape))
-        self.word_embeddings = VocabEmbedding(vocabulary.padded, shape.hidden_size, method, make.at("word_embeddings"))
+        #: Of what the output layer reads, where it is tied to this one.
+        self.output_scale = output_scale(config, make)
+        self.eod = vocabulary.eod if travel(config.data) else None
+        method = first_rows(vocabulary.size, draw(config.init.init_method, config.init, config.shape))
+        size = vocabulary.padded, config.shape.hidden_size
+        self.word_embeddings = VocabEmbedding(*size, method, make.at("word_embeddings"))
 
     @property
     def weight(self) -> nn.Parameter:
@@ -56,21 +47,13 @@ class PositionEmbedding(nn.Module):
     With sequence parallelism hidden states are the rank's shard here, and beginnings of documents are whole.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        embedding: Embedding,
-        init: Init,
-        regularization: Regularization,
-        make: Make,
-        data: Data | None = None,
-        multipliers: tuple[float, float] = (1.0, 1.0),
-    ) -> None:
-        """multipliers: of the result, and of what tells positions."""
+    def __init__(self, config: Config, make: Make) -> None:
         super().__init__()
-        self.multipliers = multipliers
-        self.restart = data is not None and data.reset_position_ids
-        self.dropout = nn.Dropout(regularization.hidden_dropout)
+        shape, embedding, init = config.shape, config.embedding, config.init
+        #: Of the result, and of what tells positions.
+        self.multipliers = multipliers(config)
+        self.restart = config.data.reset_position_ids
+        self.dropout = nn.Dropout(config.regularization.hidden_dropout)
         self.offset = embedding.opt_pos_emb_offset
         self.waves = embedding.pos_emb == "sinusoidal"
         self.table: nn.Parameter | None = None

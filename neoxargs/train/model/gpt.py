@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neoxargs.launch.arithmetic import weights_of_layers
-from neoxargs.registry.model import Init, Shape
 from neoxargs.resolve.config import Config
 from neoxargs.train.mesh import ALONE, Axis
 from neoxargs.train.model.bias import RelativeBias, relative_bias
@@ -24,27 +23,19 @@ from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.init import draw, first_rows
 from neoxargs.train.model.layers import Make, Shapes
 from neoxargs.train.model.loss import Loss, Readout, Vocabulary
-from neoxargs.train.model.mup import multipliers, output_scale, times
+from neoxargs.train.model.mup import output_scale, times
 from neoxargs.train.model.norm import norm
 
 
 class OutputLayer(nn.Module):
     """The vocabulary's directions: a matrix of its own, or the token embedding's if `tied` is given."""
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        shape: Shape,
-        init: Init,
-        make: Make,
-        scale: float = 1.0,
-        tied: nn.Parameter | None = None,
-    ) -> None:
-        """scale: of what it reads."""
+    def __init__(self, config: Config, vocabulary: Vocabulary, make: Make, tied: nn.Parameter | None = None) -> None:
         super().__init__()
-        self.scale = scale
-        size = (vocabulary.padded, shape.hidden_size)
-        method = first_rows(vocabulary.size, draw(init.init_method, init, shape))
+        #: Of what it reads.
+        self.scale = output_scale(config, make)
+        size = (vocabulary.padded, config.shape.hidden_size)
+        method = first_rows(vocabulary.size, draw(config.init.init_method, config.init, config.shape))
         self.weight = make.parameter("weight", size, method, split=0) if tied is None else tied
 
     def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
@@ -57,28 +48,18 @@ class GPT(nn.Module):
 
     def __init__(self, config: Config, vocabulary: Vocabulary, make: Make) -> None:
         super().__init__()
-        shape, init = config.shape, config.init
-        self.embedding = TokenEmbedding(vocabulary, shape, init, make.at("embedding"), config.data)
-        positions = (
-            shape,
-            config.embedding,
-            init,
-            config.regularization,
-            make.at("positions"),
-            config.data,
-            multipliers(config),
-        )
-        self.positions = PositionEmbedding(*positions)
+        self.embedding = TokenEmbedding(config, vocabulary, make.at("embedding"))
+        self.positions = PositionEmbedding(config, make.at("positions"))
         #: Which of `layers` runs first, second, ...; fewer than that many where layers share their weights.
-        self.order = weights_of_layers(shape)
+        self.order = weights_of_layers(config.shape)
         self.relative = relative_bias(config, make)
         self.layers = nn.ModuleList(
             TransformerBlock(config, make.at(f"layers.{index}"), self.order.index(index), self.relative)
             for index in sorted(set(self.order))
         )
-        self.final_norm = norm(shape.hidden_size, config.norm, make.shards)
+        self.final_norm = norm(config.shape.hidden_size, config.norm, make.shards)
         tied = None if config.embedding.no_weight_tying else self.embedding.weight
-        self.output = OutputLayer(vocabulary, shape, init, make.at("output"), output_scale(config, make), tied)
+        self.output = OutputLayer(config, vocabulary, make.at("output"), tied)
         self.loss = Loss.of(config, vocabulary, make)
         #: Recompute activations in runs of this many layers in the backward pass; 0 keeps them all.
         self.checkpoint_layers = 0
@@ -123,16 +104,13 @@ def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
     """The same GPT for `deepspeed.pipe.PipelineModule`, whose `loss_fn` is `Loss.of(config, vocabulary, make)`."""
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
-    shape, embedding, init = config.shape, config.embedding, config.init
-    scale = output_scale(config, make)
-    token_embedding = (TokenEmbedding, vocabulary, shape, init, make.at("embedding"), config.data, scale)
-    standing = (shape, embedding, init, config.regularization, make.at("positions"), config.data, multipliers(config))
-    positions = LayerSpec(PositionEmbedding, *standing)
-    order, relative = weights_of_layers(shape), relative_bias(config, make)
+    token_embedding = (TokenEmbedding, config, vocabulary, make.at("embedding"))
+    positions = LayerSpec(PositionEmbedding, config, make.at("positions"))
+    order, relative = weights_of_layers(config.shape), relative_bias(config, make)
     blocks = [_block(config, make, index, order.index(index), relative) for index in order]
     final_norm = LayerSpec(FinalNorm, config, make.shards)
-    if embedding.no_weight_tying:
-        output = LayerSpec(OutputLayer, vocabulary, shape, init, make.at("output"), scale)
+    if config.embedding.no_weight_tying:
+        output = LayerSpec(OutputLayer, config, vocabulary, make.at("output"))
         return [LayerSpec(*token_embedding), positions, *blocks, final_norm, output]
     tie = {"tied_weight_attr": "word_embeddings.weight"}
     first = TiedLayerSpec("embedding", *token_embedding, **tie)
