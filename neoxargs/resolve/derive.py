@@ -215,7 +215,8 @@ class _Completion:
         """Where the parameters and sections that the sentence names were written, those that others follow from last;
         if it names none, where any of the rule's inputs comes from."""
         sections = self.draft.section_places
-        written = {name: value.source.where for name, value in self.draft.values.items()} | sections
+        values = {name: value.source.where for name, value in self.draft.values.items()}
+        written: dict[str, Place | None] = {**self.draft.open_places, **values, **sections}
         # a rule that reads `written` speaks of parameters that are not among its inputs
         others = [name for name in self.draft.values if "_" in name or "." in name] if "written" in names else []
         named = [name for name in dict.fromkeys([*names, *others, *sections]) if _names(sentence, name)]

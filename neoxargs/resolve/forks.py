@@ -113,8 +113,8 @@ PROGRAMS = (
         coord_check_nsteps coord_check_nseeds mup_lr mup_std mup_d_model_base mup_hidden_size mup_save batch_scheduling
         adapter_config gradient_ascent_loss_scale moe_deepspeed_expert_parallel_size extra_sentinel_tokens fim_rate"""),
     Program("Mila's GPT-NeoX", True, "vaibhav016/gpt-neox and jhuang265/gpt-neox, configs", """
-        identifier_string train_dataset_name val_dataset_name replay_config constant_lr constant_iters_perc
-        cooldown_iters_perc timescale small_init_embedding train_on_new_dataset_from_old_checkpoint"""),
+        identifier_string train_dataset_name val_dataset_name replay_config constant_lr constant_iters_(perc percent)
+        cooldown_iters_(perc percent) timescale small_init_embedding train_on_new_dataset_from_old_checkpoint"""),
     Program("Geodesic's GPT-NeoX", True, "GeodesicResearch/geodesic-gpt-neox, .../neox_args.py, and its configs", """
         ga_(dataset dataset_impl interval iters lr_scale mode interleave_ratio loss_threshold threshold_check_mode
         threshold_skip_forward) gd_mode gd_retain_(dataset dataset_impl weight) gd_log_separate_losses eval_task_limit

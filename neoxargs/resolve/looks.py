@@ -13,6 +13,11 @@ def whole(place: Place) -> Place:
     return place._replace(column=place.text.index(content) + 1, width=len(content))
 
 
+def conflict(line: str) -> bool:
+    """Does git mark here where two versions begin to differ?"""
+    return bool(re.match(r"<{7}( |$)", line))
+
+
 #: How a line begins (or is), what it is, and what to do; without the last, it is written anew as `key: value`.
 _LOOKS: tuple[tuple[str, str, str], ...] = (
     (r"(<{7}|={7}|>{7}|\|{7})( .*)?$", "git left this mark where two versions conflict", "keep one of the two"),
@@ -29,6 +34,7 @@ _LOOKS: tuple[tuple[str, str, str], ...] = (
 
 #: What is longer than this is not written out again.
 LONG = 80
+LEFT_OUT = "write what was left out here, or take the `...` out"
 
 
 def looked_at(line: Place) -> Problem | None:

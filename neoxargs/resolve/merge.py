@@ -36,6 +36,7 @@ class Draft:
     auto: parameters written as `auto`, which counts as not written.
     broken: parameters (or sections) whose value is unknown because of a problem with it.
     section_places: where each section was begun.
+    open_places: where `auto`, or nothing, was written for a value that a rule supplies.
     readable: False when a file is no YAML or has no keys, so that what is missing cannot be told.
     """
 
@@ -47,6 +48,7 @@ class Draft:
     broken: frozenset[str] = frozenset()
     readable: bool = True
     section_places: dict[str, Place] = field(default_factory=dict)
+    open_places: dict[str, Place] = field(default_factory=dict)
 
     def group(self, cls: type[G]) -> G:
         """A group's written values over its defaults, before any rule has run."""
@@ -76,6 +78,7 @@ def draft(texts: Sequence[Text], overrides: Sequence[str] = ()) -> Draft:
         frozenset((files.broken | sets.broken) - set(values)),
         files.readable,
         {**files.sections, **sets.sections},
+        {name: layer.first[name] for layer in (files, sets) for name in layer.auto | layer.nothing},
     )
 
 
@@ -97,10 +100,13 @@ class _Layer:
     values: dict[str, Value] = field(default_factory=dict)
     sections: dict[str, Place] = field(default_factory=dict)
     auto: set[str] = field(default_factory=set)
+    nothing: set[str] = field(default_factory=set)
+    """What is written without a value that a rule supplies: GPT-NeoX's None, as if it were not written."""
     broken: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     first: dict[str, Place] = field(default_factory=dict)
     spelled: dict[str, Place] = field(default_factory=dict)
+    doubled: set[str] = field(default_factory=set)
     readable: bool = True
     strangers: int = 0
     meant: dict[int, str] = field(default_factory=dict)
@@ -192,6 +198,7 @@ class _Layer:
         first = seen.setdefault(name, entry.place)
         if first is not entry.place:
             self.problems.append(twice(name, entry.place, first))
+            self.doubled.add(name)
         self.sections.setdefault(_present(name), entry.place)
         if isinstance(entry.value, Mapping):
             self.mapping(entry.value, name + ".")
@@ -203,7 +210,8 @@ class _Layer:
         name, node = parameter.name, entry.value
         first = self.first.setdefault(name, entry.place)
         if first is not entry.place:
-            self.problems.append(twice(name, entry.place, first, _respelled(first, entry)))
+            if self.doubled.isdisjoint(_above(name)):  # of a section that is given twice, that says all
+                self.problems.append(twice(name, entry.place, first, _respelled(first, entry)))
             return
         if _is_auto(parameter, node):
             self.auto.add(name)
@@ -211,9 +219,15 @@ class _Layer:
         try:
             value = conform(node, parameter.type)
         except Mismatch as bad:
+            is_nothing = isinstance(node, Scalar) and node.value is None
+            if is_nothing and (parameter.derived or parameter.default == ""):
+                self.nothing.add(name)
+                return
             there = bad.node.place
             where = entry.place if not there.text or there.text.isspace() else there
             hint = said_elsewhere(name, node.plain()) if isinstance(node, Scalar) else ""
+            if is_nothing and not parameter.required:
+                hint = f"leave {name} out for its default"
             self.unfit[len(self.problems)] = name
             self.problems.append(Problem(bad.sentence(name), where, hint or bad.hint))
             self.broken.add(name)

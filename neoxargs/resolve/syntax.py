@@ -7,59 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from neoxargs.problems import Place, Problem
-from neoxargs.resolve.looks import looked_at, whole
-
-
-class At(Protocol):
-    """A line and a column, from 0, as a place."""
-
-    def __call__(self, line: int, column: int) -> Place: ...
-
-
-class Trouble(NamedTuple):
-    """What the parser reports: its words, where it stopped, and where the construct began."""
-
-    words: str
-    where: Place
-    began: Place | None
-    at: At
-
-    @property
-    def character(self) -> str:
-        """The character it stopped at; "" at the end of the file."""
-        return self.where.text[self.where.column - 1 : self.where.column]
-
-    @property
-    def before(self) -> str:
-        return self.where.text[: self.where.column - 1]
-
-    @property
-    def begins_line(self) -> bool:
-        return not self.before.strip()
-
-    def above(self) -> Place | None:
-        """The first of the lines just above that have no `: ` and so became part of a value (or of a key)."""
-        found = None
-        for number in range(self.where.line - 2, -1, -1):
-            place = self.at(number, 0)
-            content = place.text.strip()
-            if re.search(r":(\s|$)", content) or content.startswith(("#", "- ")) or content in _OPEN:
-                break
-            found = whole(place) if content else found
-        return found
-
-
-#: Lines that are no value, although they have no `: `.
-_OPEN = ("{", "}", "},", "[", "]", "],", "---")
+from neoxargs.resolve.looks import conflict, looked_at, whole
+from neoxargs.resolve.trouble import At, Trouble
+from neoxargs.resolve.unclosed import unclosed
 
 
 def worded(error: Any, at: At) -> Problem:
     """A YAMLError as a problem of the file."""
     words = str(getattr(error, "problem", None) or error)
     trouble = Trouble(words, _spot(error, "problem_mark", at) or at(0, 0), _spot(error, "context_mark", at), at)
+    if (mark := trouble.last_above(conflict)) and (known := looked_at(mark)):
+        return known
     for needle, say in _SAYINGS.items():
         if needle in words:
             return say(trouble)
@@ -110,42 +71,6 @@ def _no_colon(trouble: Trouble) -> Problem:
 def _no_key(line: Place) -> Problem:
     hint = "write `key: value`, with a space after the colon"
     return looked_at(line) or Problem("this line has no `: ` between a key and a value", line, hint)
-
-
-def _unclosed(opening: str, closing: str) -> Callable[[Trouble], Problem]:
-    def say(trouble: Trouble) -> Problem:
-        if not trouble.character:
-            return Problem(f"this `{opening}` is never closed", trouble.began, f"close it with `{closing}`")
-        if trouble.character == "=":
-            return Problem("an `=` stands where YAML has `: `", trouble.where, "write `key: value`")
-        if trouble.character == ":" and (line := trouble.above()) and (known := looked_at(line)):
-            return known
-        also = (trouble.began,) if trouble.began else ()
-        is_key = trouble.character == ":" and opening == "{" and re.fullmatch(_A_KEY, trouble.before)
-        line = _content_above(trouble) if trouble.begins_line or is_key else None
-        if line is None:
-            return Problem(f"a `,` or the closing `{closing}` is missing before this", trouble.where, also=also)
-        last, hint = line.column + line.width - 1, ""
-        if (bracket := line.text[last - 1]) in "]}":
-            line, hint = line._replace(column=last, width=1), f"or this `{bracket}` closes too early"
-        return Problem(f"a `,` or the closing `{closing}` is missing behind this", line, hint, also)
-
-    return say
-
-
-#: A key that begins its line.
-_A_KEY = r"\s*(\"[^\"]*\"|'[^']*'|[\w-]+)\s*"
-
-
-def _content_above(trouble: Trouble) -> Place | None:
-    """The last word above the line, behind which something is missing; comments are no content."""
-    for number in range(trouble.where.line - 2, -1, -1):
-        line = trouble.at(number, 0)
-        if content := re.sub(r"(^|\s+)#.*", "", line.text).rstrip():
-            width = len(content.split()[-1])
-            last = line._replace(column=len(content) - width + 1, width=width)
-            return None if content.endswith((",", "{", "[")) else last
-    return None
 
 
 def _quote(trouble: Trouble) -> Problem:
@@ -238,8 +163,8 @@ _SAYINGS: dict[str, Callable[[Trouble], Problem]] = {
     "tab character": _tab,
     "mapping values are not allowed": _colon,
     "could not find expected ':'": _no_colon,
-    "expected ',' or '}'": _unclosed("{", "}"),
-    "expected ',' or ']'": _unclosed("[", "]"),
+    "expected ',' or '}'": unclosed("{", "}"),
+    "expected ',' or ']'": unclosed("[", "]"),
     "unexpected end of stream": _quote,
     "expected alphabetic or numeric": _alias,
     "unknown escape character": _escape,

@@ -14,6 +14,7 @@ from dataclasses import replace
 from neoxargs.problems import SET, Place, Problem, listed, near
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.foreign import ours
+from neoxargs.resolve.looks import LEFT_OUT
 from neoxargs.resolve.nodes import Entry
 from neoxargs.resolve.nodes import Mapping as Section
 
@@ -61,6 +62,8 @@ def _shown(written: str) -> str:
 def beside(problem: Problem, name: str, first: Place) -> Problem:
     """The problem of a key, where the parameter that it looks like (or means) is written as well."""
     word, _, rest = problem.what.partition(" ")
+    if rest.startswith("is not a section;"):
+        return problem
     is_guess = problem.hint == f"did you mean {name}?" and rest == "is not a parameter"
     if is_guess and not near(normal(word), [name], alike=0.85):  # two keys, not one and its misspelling
         return replace(problem, hint=NOBODYS)
@@ -104,6 +107,8 @@ def _slip(written: str) -> str:
     clean = _clean(written)
     if is_comment(written):
         return "begin a remark with `#`, without a key"
+    if re.fullmatch(r"\.\.+|…", written):
+        return LEFT_OUT
     if re.match(r"[\w-]+:\S", written):
         key, _, value = written.partition(":")
         return f"a space is missing behind the colon: write `{key}: {value}`"

@@ -38,6 +38,8 @@ def wrong_value(chance: Chance, source: Source) -> Mutant | None:
     value = read_plain(wrong)
     if wrong[0] in "[{\"'" or not leaf.value.text or (value == "auto" and "DSC" in leaf.parameter.origins):
         return None
+    if value is None and (leaf.parameter.derived or leaf.parameter.default == ""):
+        return None  # as if it were not written
     try:
         conform(Scalar(value, wrong), leaf.parameter.type)
     except Mismatch:

@@ -140,6 +140,26 @@ def test_a_configuration_in_markdown_is_found() -> None:
     assert place(text) == "4:1"
 
 
+@pytest.mark.parametrize(
+    ("text", "said", "where"),
+    [
+        ('{\n  "a": {\n    "b": {\n      "c": 1\n  },\n  "d": 2,\n}\n', "this `{` is never closed, unless", "3:10"),
+        ('{\n  "a": {\n  "b": {\n  "c": 1\n  },\n  "d": 2,\n}\n', "this `{` is never closed, unless", "2:8"),
+        ('{\n"a": {\n"b": 1,\n}\n', "this `{` is never closed", "1:1"),
+        ('{\n  "a: 1,\n  "b": 2,\n}', "this quote is not closed on its line", "2:3"),
+        ('{\n  "a": "x,\n  # 5" wide\n  "b": 2,\n}', "this quote is not closed on its line", "2:8"),
+        ('{\n  "a": 1;\n  "b": 2\n}', "a `;` stands where YAML has a `,`", "2:9"),
+        ('{\n  "a": 1,\n  ...\n  "b": 2\n}', "`...` stands for what was left out here", "3:3"),
+        ('{\n  "a": ["b",\n    "c",]],\n}', "this `]` does not close the `{`", "3:10"),
+        ('{\n  "a": ${A},\n}', "YAML puts no variables in", "2:9"),
+        ('<<<<<<< HEAD\n{\n  "a": 1,\n=======\n  "a": 2,\n>>>>>>> x\n}', "git left this mark where two", "1:1"),
+    ],
+)
+def test_what_is_missing_is_told_where_it_is(text: str, said: str, where: str) -> None:
+    assert what(text).startswith(said)
+    assert place(text) == where
+
+
 def test_several_problems_of_form_are_told_at_once() -> None:
     sentences = what("a: !!str 1\n1: x\na: 2\n")
     assert sentences.count("\n") == 2

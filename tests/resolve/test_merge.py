@@ -85,6 +85,24 @@ def test_auto_in_deepspeeds_part_is_not_written() -> None:
     assert found.auto == {"train_batch_size", "zero_optimization.reduce_bucket_size"}
 
 
+def test_a_section_that_is_given_twice_is_told_once() -> None:
+    found = drafted("fp16: {enabled: true}\nfp16: {enabled: true, hysteresis: 2}")
+    assert [told.what for told in found.problems] == ["fp16 is given twice"]
+
+
+@pytest.mark.parametrize("text", ["num_kv_heads: null", "precision: ~", "include:", "lr-decay-iters: None"])
+def test_nothing_where_a_rule_supplies_the_value_is_not_written(text: str) -> None:
+    found = drafted(text)
+    assert (found.values, found.problems) == ({}, [])
+
+
+def test_nothing_elsewhere_is_refused() -> None:
+    assert [told.hint for told in drafted("num_layers:\nhidden_dropout: null").problems] == [
+        "",
+        "leave hidden_dropout out for its default",
+    ]
+
+
 def test_auto_elsewhere_is_a_value_like_any_other() -> None:
     assert 'num_layers ("auto") must be a whole number' in problem("num_layers: auto")
     assert values("pipeline: {stages: auto}") == {"pipeline.stages": "auto"}

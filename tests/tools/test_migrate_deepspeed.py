@@ -173,6 +173,19 @@ def test_every_auto_has_a_value_that_fits() -> None:
         assert any(stands.why in line for line in lines), name
 
 
+def test_auto_is_what_a_command_beside_it_gives() -> None:
+    keys = (
+        '{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"}'
+    )
+    command = "\nrun.py --per_device_train_batch_size 2 --gradient_accumulation_steps=4 --max_grad_norm $NORM --fp16\n"
+    assert yaml(keys + command).splitlines() == [
+        "train_micro_batch_size_per_gpu: 2  # auto: Hugging Face's --per_device_train_batch_size in line 2",
+        "gradient_accumulation_steps: 4  # auto: Hugging Face's --gradient_accumulation_steps in line 2",
+        "gradient_clipping: 1.0  # auto: Hugging Face's --max_grad_norm, 1.0 unless given",
+    ]
+    assert "in line" not in yaml('{"gradient_clipping": "auto"}\na --max_grad_norm 2\nb --max_grad_norm 3\n')
+
+
 def seed(name: str) -> Text:
     path = SEEDS[name]
     assert path is not None
@@ -249,6 +262,7 @@ def test_published_json(path: Path) -> None:
         ('"bf16": {"enabled": "auto"}, "fp16": {"enabled": false}', ["bf16.enabled"]),
         ('"bf16": {"enabled": "auto"}, "fp16": {"enabled": true}', []),
         ('"fp16": {"enabled": false}', []),
+        ('"bf16": {"enabled": "auto"}}\ntrain.py --bf16 \\\n#{', []),
     ],
 )
 def test_auto_that_becomes_fp32_is_told(halves: str, told: list[str]) -> None:

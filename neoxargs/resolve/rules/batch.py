@@ -39,7 +39,7 @@ def solved(total: int | None, micro: int | None, steps: int | None, ranks: int) 
     """The three sizes; where nothing else follows, one micro batch per step, as DeepSpeed decides it."""
     if total is None and micro is None:
         raise Contradiction(
-            f"nothing says how large a batch is: {TOTAL} and {MICRO} are both missing",
+            f"nothing says how large a batch is: {TOTAL} and {MICRO} have no value",
             f"write {MICRO}, the number of samples a GPU takes at once",
         )
     if total is None:

@@ -1,14 +1,19 @@
 """What `"auto"` in a DeepSpeed JSON stands for: Hugging Face's Trainer puts its own arguments there.
 
-Where the argument has a default, that is written; where the value follows from the run, `auto` stays and is resolved
-when the run is. Source: Transformers' documentation of its DeepSpeed integration, and TrainingArguments.
+Where a command in the same document gives the argument, that is written, else its default if it has one; where the
+value follows from the run, `auto` stays and is resolved when the run is. Source: Transformers' documentation of its
+DeepSpeed integration, and TrainingArguments.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from neoxargs.registry import REGISTRY
+from neoxargs.resolve.check import Mismatch, conform
+from neoxargs.resolve.nodes import read_plain
 
 AUTO = "auto"
 
@@ -18,10 +23,12 @@ class Stands(NamedTuple):
 
     value: Any
     why: str
+    argument: str = ""
+    """The Trainer's, whose value it is where a command gives it."""
 
 
 def _argument(name: str, value: Any, shown: str = "") -> Stands:
-    return Stands(value, f"Hugging Face's --{name}, {shown or value} unless given")
+    return Stands(value, f"Hugging Face's --{name}, {shown or value} unless given", name)
 
 
 def _follows(what: str) -> Stands:
@@ -55,7 +62,32 @@ STANDS = {
 }
 
 
-def stands_for(name: str) -> Stands:
+_ARGUMENT = re.compile(r"(?<![^\s\"'`])--(\w+)(?:=|[ \t]+|$)(\S*)", re.M)
+#: How a word begins that is no value of the argument before it.
+_NEXT = ("-", "\\", "#", "|", "&", ";", ">", '"', "'", "`")
+
+
+def arguments(text: str) -> dict[str, tuple[str, int]]:
+    """The Trainer's arguments that a document's commands give, with their line; what they give twice, if it agrees."""
+    known = {stands.argument for stands in STANDS.values()}
+    found: dict[str, dict[str, int]] = {}
+    for match in _ARGUMENT.finditer(text):
+        if match[1] in known:
+            value = "true" if not match[2] or match[2].startswith(_NEXT) else match[2]
+            found.setdefault(match[1], {}).setdefault(value, text.count("\n", 0, match.start()) + 1)
+    return {name: next(iter(values.items())) for name, values in found.items() if len(values) == 1}
+
+
+def stands_for(name: str, given: Mapping[str, tuple[str, int]]) -> Stands:
     """What `auto` means for a parameter; without a convention it is what the parameter is when not written."""
-    default = REGISTRY.parameters[name].default
-    return STANDS.get(name) or Stands(AUTO, f"no convention; the same as leaving it out ({default})")
+    stands = STANDS.get(name) or Stands(
+        AUTO, f"no convention; the same as leaving it out ({REGISTRY.parameters[name].default})"
+    )
+    if stands.argument in given:
+        written, line = given[stands.argument]
+        try:
+            value = conform(read_plain(written), REGISTRY.parameters[name].type)
+        except Mismatch:  # a variable, perhaps
+            return stands
+        return Stands(value, f"Hugging Face's --{stands.argument} in line {line}")
+    return stands

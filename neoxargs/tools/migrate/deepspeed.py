@@ -164,8 +164,9 @@ def converted(version: Version, source: str) -> Written:
 def _became_fp32(version: Version, source: str) -> Iterator[Problem]:
     """Told where `auto` leaves the precision to the Trainer, and nothing that is written chooses one."""
     halves = ("fp16.enabled", "bf16.enabled")
-    values = {name: value.value for name, value in version.draft.values.items()}
     auto = [name for name in halves if name in version.draft.auto]
+    values = {name: stands_for(name, version.block.arguments).value for name in auto}
+    values |= {name: value.value for name, value in version.draft.values.items()}
     if auto and not any(values.get(name) for name in halves):
         what = f'{listed(auto, "and")} "auto" is off here, as Hugging Face\'s Trainer has it: this trains in fp32'
         hint = "if the Trainer was given --bf16 or --fp16, write `bf16: {enabled: true}` or `fp16: {enabled: true}`"
@@ -196,7 +197,7 @@ def settings_of(version: Version, result: Written) -> Iterator[tuple[str, Settin
             continue
         above, behind = _comments(version.block, entry, seen)
         if parameter.name in version.draft.auto:
-            stands = stands_for(parameter.name)
+            stands = stands_for(parameter.name, version.block.arguments)
             stays = stands.value == AUTO
             after = "auto as well" if stays else shown(node_of(stands.value))
             result.changes.append(Change(entry.place, f'{key}: "auto"', after, stands.why))

@@ -16,6 +16,7 @@ from typing import NoReturn
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
 from neoxargs.resolve.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
+from neoxargs.tools.migrate.auto import arguments
 
 DEPTH = 32
 #: No document of configurations to choose from has as many.
@@ -42,11 +43,14 @@ class Block:
     comments: dict[int, tuple[str, bool]] = field(default_factory=dict)
     """Line -> the words of a comment, and whether it stands there alone."""
     warnings: list[Problem] = field(default_factory=list)
+    arguments: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """What commands of the document give the Trainer, with the line."""
 
 
 def blocks(text: Text) -> list[Block]:
     """Every `{ }` that begins a line (perhaps after `name =`); raises Problems where one cannot be read."""
     reader, found = _Reader(text), list[Block]()
+    given = arguments(text.text)
     while begin := _BEGIN.search(text.text, reader.at):
         if len(found) == MOST:
             what = f"this file has more than {MOST} configurations in it"
@@ -54,6 +58,7 @@ def blocks(text: Text) -> list[Block]:
                 [Problem(what, reader.place(begin.start(1)), "put those that are meant into a file of their own")]
             )
         found.append(reader.block(begin.start(1)))
+        found[-1].arguments = given
     return found
 
 
