@@ -182,7 +182,8 @@ class OffloadParam(Group, origin="DSC", effect="engine", section="zero_optimizat
     `aio.block_size`. Stage 3 only."""
 
     nvme_path: str | None = param(None)
-    """Folder on the disk for `device: nvme`; give each machine a local one."""
+    """Folder on the disk for `device: nvme`; give each machine a local one. Each rank makes one of its own in it, which
+    goes with the run."""
 
     buffer_count: Natural = param(5)
     """How many host buffers pass weights between disk and GPU."""
@@ -205,7 +206,8 @@ class OffloadOptimizer(Group, origin="DSC", effect="engine", section="zero_optim
     or `aio.block_size`; both compute the step on the CPU. Stages 1 to 3; `nvme` needs 3."""
 
     nvme_path: str | None = param(None)
-    """Folder on the disk for `device: nvme`; give each machine a local one."""
+    """Folder on the disk for `device: nvme`; give each machine a local one. Each rank makes one of its own in it, which
+    goes with the run."""
 
     buffer_count: Natural = param(4)
     """How many host buffers pass state between disk and CPU; at least the tensors per weight, which for Adam are 4."""
