@@ -94,7 +94,8 @@ PROGRAMS = (
     Program("TokenFormer", True, "Haiyang-W/TokenFormer, megatron/neox_arguments/neox_args.py", """
         qkv_slot_num proj_slot_num ffn_slot_num qkv_slot_num_new proj_slot_num_new ffn_slot_num_new
         pretrain_partial_init final_norm norm_activation_type tokenformer_use load_module_strict old_lr_decay
-        old_lr_decay_scale scale_pretrain"""),
+        old_lr_decay_scale scale_pretrain transformer_increase_dim
+        init_for_transformer_chunk"""),
     Program("Stability AI's GPT-NeoX", True, "Stability-AI/gpt-neox, megatron/neox_arguments/neox_args.py", """
         attention_head_type rotary_interleaved rotary_scale_base wandb_id wandb_resume wandb_dir wandb_name slurm_job_id
         neox_working_dir neox_launch_cmd neox_launch_config_path neox_launch_job_name heartbeat_init_timeout

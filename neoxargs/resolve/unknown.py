@@ -30,12 +30,12 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
         return Problem(what, where, slip), [meant for meant in [_clean(name.partition(":")[0])] if REGISTRY.find(meant)]
     if not section and (hint := _another_programs(word)):
         return Problem(what, where, hint), [meant] if (meant := ours(word)) else []
-    found = _elsewhere(section, word)
+    found = _under(section, word) or _elsewhere(section, word)
     if len(found) > 3:
         return Problem(what, where, f"it is written inside a section: {listed(_sections(found), most=8)}"), []
     if found:
-        return Problem(what, where, _moved(found, where)), found
-    here = _level(section)
+        return Problem(what, where, _moved(found, where, section)), found
+    here = {key: full for key, full in _level(section).items() if not is_section or _takes_keys(full)}
     found = _alike(word, here)
     if found:
         return Problem(what, where, f"did you mean {listed(_told(key, here[key]) for key in found)}?"), [
@@ -44,7 +44,7 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
     names = [*REGISTRY.sections, *([] if is_section else REGISTRY.parameters)]
     everywhere = {full.rpartition(".")[2]: full for full in names if section or full.count(".") <= 1}
     found = [everywhere[key] for key in _alike(word, everywhere, 0.85)]
-    return Problem(what, where, _moved(found, where) if found else _legal(section)), found
+    return Problem(what, where, _moved(found, where, section) if found else _legal(section)), found
 
 
 def stranger(name: str, where: Place, written: str, is_section: bool = False) -> Problem:
@@ -148,6 +148,23 @@ def _elsewhere(section: str, word: str) -> list[str]:
     return below or sorted(same, key=lambda full: full.count("."))
 
 
+def _under(section: str, word: str) -> list[str]:
+    """What is meant inside a section by another program's word for it: `learning_rate` in `optimizer.params`."""
+    meant = WITHIN.get(word) or ours(word)
+    names = REGISTRY.parameters if section and meant else ()
+    return [full for full in names if re.fullmatch(rf"{section}\.(params\.)?{meant}", full)]
+
+
+#: Words for what stands in the `params` of an optimizer.
+WITHIN = {"beta1": "betas", "beta2": "betas", "adam_beta1": "betas", "adam_beta2": "betas",
+          "epsilon": "eps", "adam_eps": "eps", "adam_epsilon": "eps", "wd": "weight_decay"}  # fmt: skip
+
+
+def _takes_keys(full: str) -> bool:
+    """Can what belongs there be written as a section?"""
+    return full in REGISTRY.sections or "dict" in REGISTRY.parameters[full].annotation
+
+
 def _level(section: str) -> dict[str, str]:
     """Key -> parameter for every key that may be written in a section."""
     names = {full: full for full in [*REGISTRY.parameters, *REGISTRY.sections]}
@@ -165,9 +182,11 @@ def _told(key: str, full: str) -> str:
     return key if key == present else f"{present} (an older spelling is {key})"
 
 
-def _moved(found: list[str], where: Place) -> str:
-    hint = f"did you mean {listed(found)}?"
+def _moved(found: list[str], where: Place, section: str) -> str:
     sections = _sections(found)
+    if section and sections == [section]:
+        return f"did you mean {listed(full.rpartition('.')[2] for full in found)}?"
+    hint = f"did you mean {listed(found)}?"
     if where.file == SET or len(sections) != 1:
         return hint
     return hint + (f" it is written inside `{sections[0]}:`" if sections[0] else " it stands at the top level")

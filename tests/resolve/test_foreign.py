@@ -36,3 +36,23 @@ def test_choices():
     (problem,) = draft([Text("my.yml", "pos_emb: rope\n")]).problems
     assert problem.hint == "write rotary"
     assert CHOICES["rms_norm"] == "rmsnorm"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("optimizer: {params: {learning_rate: 1}}", "did you mean lr?"),
+        ("optimizer: {learning_rate: 1}", "did you mean optimizer.params.lr? it is written inside `optimizer.params:`"),
+        ("optimizer: {params: {adam_beta1: 0.9}}", "did you mean betas?"),
+        ("optimizer: {params: {epsilon: 1}}", "did you mean eps?"),
+        ("fp16s: {enabled: true}", "did you mean fp16?"),
+    ],
+)
+def test_a_word_inside_a_section_means_what_stands_there(text: str, hint: str) -> None:
+    (problem,) = draft([Text("my.yml", text)]).problems
+    assert problem.hint == hint
+
+
+def test_no_single_value_is_suggested_for_a_section() -> None:
+    (problem,) = draft([Text("my.yml", "hidden_sizes: {a: 1}")]).problems
+    assert "hidden_size" not in problem.hint

@@ -99,7 +99,8 @@ REASONS = {
         rampup-batch-size step-batch-size-schedule phase-transition-iterations eval-global-batch-size""",
     "the schedules are constant, linear, cosine and exponential, with one rate and weight decay for all weights": """
         lr-warmup-init lr-wsd-* decoupled-* start-weight-decay end-weight-decay weight-decay-incr-style
-        no-weight-decay-cond-type apply-wd-to-qk-layernorm calculate-per-token-loss""",
+        no-weight-decay-cond-type apply-wd-to-qk-layernorm""",
+    "the loss is the mean over the tokens of a micro batch, then over micro batches": "calculate-per-token-loss",
     "this optimizer has no such setting here": "muon-*",
     "data comes from data_path, or from train_, valid_ and test_data_paths": """
         mock-data data-args-path per-split-data-args-path per-dataset-sequences-path fim-* full-validation

@@ -24,9 +24,16 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?([-=+])((?:[^{}]|\{[^
 _PASSED_ON_INSIDE = re.compile(r"\$[@*]|\$\{[@*][^}]*\}")
 _PASSED_ON = re.compile(r"\"\$[@*]\"|\$[@*]|\"?\$\{[@*][^}]*\}\"?")
 _SUM = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
+_TEST = re.compile(_SUM.pattern[2:])
 _COMMAND = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
 ENDS = "\n;|&<>"
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -102,8 +109,8 @@ class Shell:
                 self.at += 2
             elif character in "$`":
                 self.unquoted(found, is_split=not _begins_assignment(found))
-            elif character == "(" and self.is_array(found):
-                return [found[0], *self.array()]
+            elif character == "(" and (whole := self.bracketed(found)):
+                return whole
             elif character.isspace() or character in ends:
                 break
             else:
@@ -202,9 +209,17 @@ class Shell:
         self.at = max(self.at, match.end())
         return [pair for chars in found for pair in chars]
 
+    def tested(self, test: re.Match[str]) -> Chars:
+        """`(( N > 1 ))` as the word `true` or `false`; as a sum where that is not known."""
+        start, self.at = test.start(), test.end()
+        total = self.total(test[1])
+        word = f"$({test[0]})" if total is None else "true" if total else "false"
+        return [(character, start) for character in word]
+
     def total(self, sum_: str) -> int | None:
-        """A sum of whole numbers and variables."""
+        """A sum of whole numbers and variables, or whether a comparison of sums holds."""
         plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: self.known(match[1]), sum_)
+        plain = plain.replace("&&", " and ").replace("||", " or ")
         try:
             return _computed(ast.parse(plain.strip(), mode="eval").body)
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
@@ -221,6 +236,13 @@ class Shell:
         if name not in self.variables:
             self.asked.add(name)
         return self.variables.get(name, [])
+
+    def bracketed(self, found: list[Chars]) -> list[Chars]:
+        """The words of an array, or the one of a test; none where this `(` is neither."""
+        if self.is_array(found):
+            return [found[0], *self.array()]
+        test = None if found[-1] else _TEST.match(self.text, self.at)
+        return [self.tested(test)] if test else []
 
     def is_array(self, found: list[Chars]) -> bool:
         if self.in_array or not found[-1] or found[-1][-1][0] != "=":  # at once, for a word may consist of brackets
@@ -282,4 +304,9 @@ def _computed(node: ast.expr) -> int:
         return node.value
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return _OPERATORS[type(node.op)](_computed(node.left), _computed(node.right))
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _OPERATORS:
+        return int(_OPERATORS[type(node.ops[0])](_computed(node.left), _computed(node.comparators[0])))
+    if isinstance(node, ast.BoolOp):
+        joined = all if isinstance(node.op, ast.And) else any
+        return int(joined([_computed(value) for value in node.values]))
     raise ValueError
