@@ -160,6 +160,17 @@ def test_several_versions_of_a_section_are_offered_by_number() -> None:
     ]
 
 
+def test_more_versions_than_are_offered_are_counted() -> None:
+    sections = [f'"zero_optimization": {{"stage": {stage}}}, "gradient_clipping": {stage}.5' for stage in (0, 1, 2, 3)]
+    text = Text("ds.json", "{" + ",\n".join(sections) + "}")
+    with pytest.raises(Problems) as stop:
+        chosen(versions(blocks(text)), None, text.name)
+    (offer,) = stop.value.problems
+    first, *_, last = offer.what.splitlines()
+    assert first == "this holds 16 configurations; choose one by its number"
+    assert last.strip() == "and 4 more: take out of the file what is not meant"
+
+
 def test_every_auto_has_a_value_that_fits() -> None:
     """Each of them written as auto gives YAML that loads, and that says why."""
     for name, stands in STANDS.items():

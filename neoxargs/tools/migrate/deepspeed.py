@@ -7,9 +7,11 @@ number.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
 
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.registry import REGISTRY, normal
@@ -125,8 +127,15 @@ def _every_problem(found: Sequence[Version]) -> list[Problem]:
 def _offer(found: Sequence[Version], name: str) -> Problem:
     names = [name for name in TELLING if len({version.value(name) for version in found}) > 1]
     lines = [f"{number}: line {_line(version)}: {version.told(names)}" for number, version in enumerate(found, 1)]
-    what = "\n  ".join([f"this holds {len(found)} configurations; choose one by its number", *lines])
+    count = sum(map(_combinations, {id(version.block): version.block for version in found}.values()))
+    more = [f"and {count - len(found)} more: take out of the file what is not meant"] if count > len(found) else []
+    what = "\n  ".join([f"this holds {count} configurations; choose one by its number", *lines, *more])
     return Problem(what, Place(name, 0, 0), "add --choose N")
+
+
+def _combinations(block: Block) -> int:
+    """In how many ways one of each key can be taken."""
+    return prod(Counter(normal(entry.key) for entry in _without_remarks(block.tree).entries).values())
 
 
 def _line(version: Version) -> int:
