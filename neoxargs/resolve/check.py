@@ -7,18 +7,16 @@ Conversions keep the meaning: `5e8` where a whole number is wanted, `1` where a 
 from __future__ import annotations
 
 import math
-import re
-import types
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from neoxargs.problems import near
+from neoxargs.resolve.expect import UNIONS, expectation, is_list
 from neoxargs.resolve.foreign import CHOICES
-from neoxargs.resolve.looks import LONG
 from neoxargs.resolve.nodes import Mapping, Node, Scalar, Sequence, node_of, read_plain, shown
+from neoxargs.resolve.slips import number_hint, slip, without_brackets
 
 _NOTHING = type(None)
-_UNIONS = (Union, types.UnionType)
 
 
 class Mismatch(Exception):
@@ -47,7 +45,7 @@ def _fit(node: Node, wanted: Any) -> Any:
     if wanted in (Any, object):
         return _anything(node)
     origin = get_origin(wanted) or wanted
-    if origin in _UNIONS:
+    if origin in UNIONS:
         return _union(node, wanted)
     return _FITS[origin](node, wanted)
 
@@ -69,7 +67,7 @@ def _union(node: Node, wanted: Any) -> Any:
         except Mismatch as mismatch:
             if mismatch.part:  # the right kind of value with one bad part says more than "not any of these"
                 deepest = mismatch
-            if not (_is_list(member) and isinstance(node, Scalar)) or len(members) == 1 + (_NOTHING in members):
+            if not (is_list(member) and isinstance(node, Scalar)) or len(members) == 1 + (_NOTHING in members):
                 deepest.hint = deepest.hint or mismatch.hint
     raise deepest
 
@@ -97,7 +95,7 @@ def _annotated(node: Node, wanted: Any) -> Any:
 def _literal(node: Node, wanted: Any) -> Any:
     choices = get_args(wanted)
     if not isinstance(node, Scalar):
-        raise Mismatch(node, wanted, hint=_without_brackets(node))
+        raise Mismatch(node, wanted, hint=without_brackets(node))
     number = _number(node)
     words = {choice.lower(): choice for choice in reversed(choices) if isinstance(choice, str)}
     if isinstance(node.value, str) and node.value in choices:
@@ -111,7 +109,7 @@ def _literal(node: Node, wanted: Any) -> Any:
     meant = CHOICES.get(written, written)
     found = [str(words[word]) for word in near(written, words)]
     likely = f"did you mean {' or '.join(found)}?" if found else ""
-    raise Mismatch(node, wanted, hint=f"write {words[meant]}" if meant in words else _slip(node) or likely)
+    raise Mismatch(node, wanted, hint=f"write {words[meant]}" if meant in words else slip(node) or likely)
 
 
 def _list(node: Node, wanted: Any) -> Any:
@@ -140,7 +138,7 @@ def _bool(node: Node, wanted: Any) -> bool:
     if isinstance(value, bool):
         return value
     is_digit = isinstance(value, int | float) and value in (0, 1)
-    raise Mismatch(node, wanted, hint=f"write {str(bool(value)).lower()}" if is_digit else _slip(node))
+    raise Mismatch(node, wanted, hint=f"write {str(bool(value)).lower()}" if is_digit else slip(node))
 
 
 def _int(node: Node, wanted: Any) -> int:
@@ -149,7 +147,7 @@ def _int(node: Node, wanted: Any) -> int:
         return int(value)
     if isinstance(value, int):
         return value
-    raise Mismatch(node, wanted, hint=_number_hint(node))
+    raise Mismatch(node, wanted, hint=number_hint(node))
 
 
 def _float(node: Node, wanted: Any) -> float:
@@ -159,7 +157,7 @@ def _float(node: Node, wanted: Any) -> float:
             return float(value)
     except OverflowError:  # a whole number beyond 1e308
         pass
-    raise Mismatch(node, wanted, hint=_number_hint(node) if value is None else "write a finite number")
+    raise Mismatch(node, wanted, hint=number_hint(node) if value is None else "write a finite number")
 
 
 def _number(node: Node) -> int | float | None:
@@ -170,55 +168,9 @@ def _number(node: Node) -> int | float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _number_hint(node: Node) -> str:
-    text = node.text.strip() if isinstance(node, Scalar) else ""
-    if text.isdecimal() and text[0] == "0" and text.isascii():
-        return f"write {int(text)}, or 0o{text.lstrip('0')} if it is octal"
-    likely = [text.replace("e_", "e-"), text.replace("_", ""), text.replace(" ", "")]  # `1e_8`: the key beside `-`
-    likely += [text.replace(",", "")] if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+", text) else []
-    for number in likely:
-        if number != text and isinstance(read_plain(number), int | float):
-            return f"did you mean {number}?"
-    return _with_unit(text) or _slip(node)
-
-
-#: What people put behind a number, and how many of them it is.
-_UNITS = {"%": 0.01, "k": 1_000, "m": 1_000_000, "b": 1_000_000_000, "g": 1_000_000_000, "t": 1_000_000_000_000}
-
-
-def _with_unit(text: str) -> str:
-    number = read_plain(text[:-1].strip())
-    if not text or text[-1].lower() not in _UNITS or isinstance(number, bool) or not isinstance(number, int | float):
-        return ""
-    binary = f"{number * 1024} or " if text[-1] in "kK" and isinstance(number, int) else ""  # `seq_length: 2k`
-    return f"write {binary}{number * _UNITS[text[-1].lower()]:.12g}"
-
-
-#: Those of word processors.
-_QUOTES = "\u201c\u201d\u201e\xab\xbb\u2018\u2019"
-
-
-def _slip(node: Node) -> str:
-    """What to write where a value has something on it that YAML takes for a part of it."""
-    if not isinstance(node, Scalar):
-        return _without_brackets(node)
-    text = node.text.strip()
-    if re.search(r"\$\w|\$\{|\{\{", text):
-        return "variables are not filled in here; give the value with --set"
-    if "#" in text and not node.quoted:
-        return "a space must stand before the `#` of a comment"
-    if text.strip(_QUOTES) != text:
-        return f"write {_cut(text.strip(_QUOTES))}, in plain quotes or none"
-    return f"write {_cut(text.rstrip(',;'))}, without the `{text[-1]}`" if text.endswith((",", ";")) else ""
-
-
-def _cut(text: str) -> str:
-    return text if len(text) < LONG else f"{text[:20]} …"
-
-
 def _text(node: Node, wanted: Any) -> str:
     if not isinstance(node, Scalar) or node.value is None:
-        raise Mismatch(node, wanted, hint=_without_brackets(node))
+        raise Mismatch(node, wanted, hint=without_brackets(node))
     if isinstance(node.value, bool):
         raise Mismatch(node, wanted, hint=f'write "{node.text}" in quotes if it is meant as text')
     return node.text
@@ -236,11 +188,6 @@ def _in_brackets(node: Node, element: Any) -> str:
         return ""
 
 
-def _without_brackets(node: Node) -> str:
-    single = isinstance(node, Sequence) and len(node.items) == 1
-    return f"write {shown(node.items[0])}, without the brackets" if single and isinstance(node, Sequence) else ""
-
-
 _FITS: dict[Any, Callable[[Node, Any], Any]] = {
     Annotated: _annotated,
     Literal: _literal,
@@ -251,41 +198,4 @@ _FITS: dict[Any, Callable[[Node, Any], Any]] = {
     float: _float,
     str: _text,
     _NOTHING: _nothing,
-}
-
-
-def expectation(wanted: Any, many: bool = False) -> str:
-    """A type in words: `a whole number, at least 1`; with `many` as the elements of a list."""
-    origin, arguments = get_origin(wanted) or wanted, get_args(wanted)
-    if origin is Annotated:
-        bounds = " and ".join(map(str, arguments[1:]))
-        base = expectation(arguments[0], many)
-        return f"{base} {'(each ' + bounds + ')'}" if many else f"{base}, {bounds}"
-    if origin is Literal:
-        words = dict.fromkeys(str(choice) for choice in arguments)
-        words = {word: None for word in words if word == word.lower() or word.lower() not in words}
-        return f"{'any of ' if many else 'one of ' if len(words) > 1 else ''}{', '.join(words)}"
-    if origin in _UNIONS:
-        single_first = sorted(arguments, key=_is_list)
-        members = [expectation(member, many) for member in single_first if member is not _NOTHING]
-        return ", or ".join(members) if any("," in member for member in members) else " or ".join(members)
-    if origin is list:
-        element = expectation(arguments[0], True) if arguments and arguments[0] is not Any else ""
-        return ("lists" if many else "a list") + (f" of {element}" if element else "")
-    return _WORDS[origin][many]
-
-
-def _is_list(wanted: Any) -> bool:
-    return (get_origin(wanted) or wanted) is list
-
-
-_WORDS: dict[Any, tuple[str, str]] = {
-    bool: ("true or false", "true or false"),
-    int: ("a whole number", "whole numbers"),
-    float: ("a number", "numbers"),
-    str: ("text", "texts"),
-    dict: ("a mapping of keys to values", "mappings"),
-    _NOTHING: ("null", "null"),
-    Any: ("any value", "any values"),
-    object: ("any value", "any values"),
 }

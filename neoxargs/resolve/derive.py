@@ -14,9 +14,10 @@ from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.resolve.check import Mismatch, conform, expectation
+from neoxargs.resolve.check import Mismatch, conform
 from neoxargs.resolve.config import Config, Source, Value
 from neoxargs.resolve.dialect import undecided
+from neoxargs.resolve.expect import expectation
 from neoxargs.resolve.merge import Draft
 from neoxargs.resolve.nodes import node_of, shown
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS

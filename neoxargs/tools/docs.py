@@ -17,7 +17,7 @@ from neoxargs.problems import Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter, plugins
 from neoxargs.registry.history import NEWEST, SEED, changes, introduced, removed
 from neoxargs.resolve import Text
-from neoxargs.resolve.check import expectation
+from neoxargs.resolve.expect import expectation
 from neoxargs.tools.schema import schema
 from neoxargs.tools.write import write_all
 

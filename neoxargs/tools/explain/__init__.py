@@ -12,8 +12,8 @@ from neoxargs.launch.settle import Settled, settle
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal, plugins
 from neoxargs.registry.history import SEED, introduced, removed
-from neoxargs.resolve.check import expectation
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.expect import expectation
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.declare import Rule
 from neoxargs.resolve.unknown import NOBODYS, unknown

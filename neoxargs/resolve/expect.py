@@ -1,0 +1,46 @@
+"""A type in words."""
+
+from __future__ import annotations
+
+import types
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+UNIONS = (Union, types.UnionType)
+_NOTHING = type(None)
+
+
+def expectation(wanted: Any, many: bool = False) -> str:
+    """A type in words: `a whole number, at least 1`; with `many` as the elements of a list."""
+    origin, arguments = get_origin(wanted) or wanted, get_args(wanted)
+    if origin is Annotated:
+        bounds = " and ".join(map(str, arguments[1:]))
+        base = expectation(arguments[0], many)
+        return f"{base} {'(each ' + bounds + ')'}" if many else f"{base}, {bounds}"
+    if origin is Literal:
+        words = dict.fromkeys(str(choice) for choice in arguments)
+        words = {word: None for word in words if word == word.lower() or word.lower() not in words}
+        return f"{'any of ' if many else 'one of ' if len(words) > 1 else ''}{', '.join(words)}"
+    if origin in UNIONS:
+        single_first = sorted(arguments, key=is_list)
+        members = [expectation(member, many) for member in single_first if member is not _NOTHING]
+        return ", or ".join(members) if any("," in member for member in members) else " or ".join(members)
+    if origin is list:
+        element = expectation(arguments[0], True) if arguments and arguments[0] is not Any else ""
+        return ("lists" if many else "a list") + (f" of {element}" if element else "")
+    return _WORDS[origin][many]
+
+
+def is_list(wanted: Any) -> bool:
+    return (get_origin(wanted) or wanted) is list
+
+
+_WORDS: dict[Any, tuple[str, str]] = {
+    bool: ("true or false", "true or false"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("text", "texts"),
+    dict: ("a mapping of keys to values", "mappings"),
+    _NOTHING: ("null", "null"),
+    Any: ("any value", "any values"),
+    object: ("any value", "any values"),
+}
