@@ -13,7 +13,7 @@ ELSEWHERE = {
     "n_head": "num_attention_heads", "n_heads": "num_attention_heads", "dim": "hidden_size",
     "num_key_value_heads": "num_kv_heads", "n_kv_heads": "num_kv_heads", "rope_theta": "rotary_emb_base",
     "rms_norm_eps": "rms_norm_epsilon", "layer_norm_eps": "layernorm_epsilon", "hidden_act": "activation",
-    "sliding_window": "sliding_window_width", "tie_word_embeddings": "no_weight_tying", "seq_len": "seq_length",
+    "sliding_window": "sliding_window_width", "seq_len": "seq_length",
     "sequence_len": "seq_length", "max_steps": "train_iters", "steps": "train_iters", "learning_rate": "lr",
     "max_grad_norm": "gradient_clipping", "gradient_clip_val": "gradient_clipping", "micro_batch_size":
     "train_micro_batch_size_per_gpu", "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
@@ -45,6 +45,13 @@ ELSEWHERE = {
     "max_iters": "train_iters", "num_epochs": "train_epochs", "lr_schedule": "lr_decay_style", "log_steps":
     "log_interval", "log_every_n_steps": "log_interval", "log_freq": "log_interval", "checkpoint_dir": "save",
     "save_dir": "save", "num_experts_per_tok": "moe_top_k", "dropout": "hidden_dropout",
+    "beta1": "optimizer.params.betas", "beta2": "optimizer.params.betas", "epsilon": "optimizer.params.eps",
+    "opt_name": "optimizer.type",
+    "embed_dropout": "hidden_dropout", "res_dropout": "hidden_dropout", "attn_dropout": "attention_dropout",
+    "lr_decay": "lr_decay_style", "end_lr": "min_lr", "seq": "seq_length", "pe": "pos_emb", "layers": "num_layers",
+    "per_replica_batch": "train_micro_batch_size_per_gpu", "anneal_steps": "lr_decay_iters", "val_every":
+    "eval_interval", "val_batches": "eval_iters", "ckpt_every": "checkpoint_factor", "recompute_grad":
+    "checkpoint_activations", "mlp_activation": "activation",
 }  # fmt: skip
 #: And what they call the choices of ours.
 CHOICES = {

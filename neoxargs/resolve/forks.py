@@ -136,7 +136,9 @@ PROGRAMS = (
         hcs_(layer_idxs filter_length filter_groups) num_filters inner_mlp_size short_filter_(length bias)
         hyena_filter_groups hyena_flip_x1x2 hyena_out_proj_bias hyena_block_dtype mha_out_proj_bias qkv_proj_bias
         column_split column_split_hyena evo2_style_activations prefill_style inner_size_multiple_of attn_block_dtype
-        mlp_dtype max_seqlen use_flash_(rmsnorm depthwise) use_interpolated_rotary_pos_emb use_laughing_hyena"""),
+        mlp_dtype max_seqlen use_flash_(rmsnorm depthwise) use_interpolated_rotary_pos_emb use_laughing_hyena
+        state_size log_intermediate_values interleave tie_embeddings inference_mode print_activations
+        mlp_(init_method output_init_method)"""),
     Program("gpt-neox-j", True, "Lisennlp/gpt-neox-j, configs", """
         rotary_dim only_eval icl_or_neo"""),
     Program("polycoder's GPT-NeoX", True, "vyaivo/code-lms, polycoder/configs", """
@@ -194,7 +196,8 @@ PROGRAMS = (
         fsdp_transformer_layer_cls_to_wrap sharded_ddp skip_memory_metrics do_eval do_predict
         resume_from_checkpoint trackio_space_id"""),
     Program("Hugging Face's models", False, "transformers 5.23, GPTNeoXConfig, GPT2Config, LlamaConfig", """
-        architectures transformers_version torch_dtype initializer_range hidden_dropout_prob
+        architectures transformers_version vocab_size n_vocab tie_word_embeddings torch_dtype
+        initializer_range hidden_dropout_prob
         attention_probs_dropout_prob embd_pdrop resid_pdrop attn_pdrop layer_norm_epsilon n_positions n_ctx n_inner
         activation_function use_parallel_residual partial_rotary_factor rotary_ndims attention_bias mlp_bias head_dim
         rope_scaling rope_parameters use_cache pretraining_tp bos_token_id eos_token_id pad_token_id
@@ -231,6 +234,8 @@ PROGRAMS = (
 
 EVALUATED = "evaluation takes train_micro_batch_size_per_gpu samples at once too: leave it out"
 HEADS = "each head is hidden_size / num_attention_heads wide"
+TIED = "no_weight_tying says the opposite: false ties them"
+VOCABULARY = "the tokenizer says how many tokens there are, and make_vocab_size_divisible_by pads them: leave it out"
 #: What says the same here: a parameter, or a sentence.
 INSTEAD = {
     "activation_function": "activation",
@@ -296,6 +301,8 @@ INSTEAD = {
     "sequence_parallel_degree": "sequence_parallel_size",
     "should_profile": "profile",
     "tensor_parallel_size": "model_parallel_size",
+    "tie_embeddings": TIED,
+    "tie_word_embeddings": TIED,
     "tokenizer_model": "vocab_file",
     "topk": "moe_top_k",
     "torch_dtype": "precision",
@@ -307,6 +314,8 @@ INSTEAD = {
     "use_parallel_residual": "gpt_j_residual",
     "use_rotary_position_embeddings": "pos_emb: rotary says it here",
     "val_set_size": "split",
+    "vocab_size": VOCABULARY,
+    "n_vocab": VOCABULARY,
     "window_size": "sliding_window_width",
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "zero_leaf_modules": "zero_optimization.leaf_module.names",

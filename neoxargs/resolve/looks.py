@@ -18,6 +18,7 @@ def conflict(line: str) -> bool:
     return bool(re.match(r"<{7}( |$)", line))
 
 
+PRINTED = "name the files that the run was started with; a checkpoint of GPT-NeoX has them in its folder configs"
 #: How a line begins (or is), what it is, and what to do; without the last, it is written anew as `key: value`.
 _LOOKS: tuple[tuple[str, str, str], ...] = (
     (r"(<{7}|={7}|>{7}|\|{7})( .*)?$", "git left this mark where two versions conflict", "keep one of the two"),
@@ -25,7 +26,8 @@ _LOOKS: tuple[tuple[str, str, str], ...] = (
     (r"(//|/\*)", "this begins no comment in YAML", "begin comments with `#`"),
     (r".*[\u00a0\u2000-\u200b\u202f\u3000\ufeff]", "a space in this line is none that YAML knows", "type it anew"),
     (r"(?P<key>[\w.-]+)\uff1a *(?P<value>.*)$", "this colon is none that YAML knows", ""),
-    (r"--(?P<key>[\w-]+)[ =](?P<value>\S.*)$", "this is a flag, not `key: value`", ""),
+    (r"(-{4,} *\w+ *-{4,}$|\w+ \.{3,})", "this is what a run printed, not its configuration", PRINTED),
+    (r"--(?P<key>[A-Za-z][\w-]*)[ =](?P<value>\S.*)$", "this is a flag, not `key: value`", ""),
     (r"(export )?(?P<key>[\w.-]+) *= *(?P<value>\S.*)$", "an `=` stands where YAML has `: `", ""),
     (r"(?P<key>[\"']?[\w.-]+[\"']?):(?P<value>[^\s:].*)$", "a space is missing behind the colon", ""),
     (r"\{", "a `{` cannot follow lines of `key: value`", "take the outer braces out, or put everything into one pair"),

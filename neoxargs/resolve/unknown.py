@@ -43,7 +43,7 @@ def unknown(name: str, where: Place, written: str, is_section: bool = False) -> 
         ]
     names = [*REGISTRY.sections, *([] if is_section else REGISTRY.parameters)]
     everywhere = {full.rpartition(".")[2]: full for full in names if section or full.count(".") <= 1}
-    found = [everywhere[key] for key in _alike(word, everywhere, 0.85)]
+    found = [everywhere[key] for key in _alike(word, everywhere, 0.85)] if section or len(word) > SHORT else []
     return Problem(what, where, _moved(found, where, section) if found else _legal(section)), found
 
 
@@ -201,5 +201,7 @@ def _legal(section: str) -> str:
     return f"its keys: {listed(keys, 'and')}" if keys else NOBODYS
 
 
+#: Words up to this length are like too many.
+SHORT = 6
 #: What to do with a key that no parameter is like.
 NOBODYS = "neither GPT-NeoX nor DeepSpeed has it: take it out, or declare it in a plugin (docs/parameters.md lists all)"

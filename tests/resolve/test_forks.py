@@ -5,6 +5,7 @@ import pytest
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.forks import INSTEAD, PROGRAMS, expanded, whose
+from neoxargs.resolve.unknown import NOBODYS
 
 FORKS = ": leave it out, or declare it in a plugin for that fork's script"
 KEYS = [key for program in PROGRAMS for key in expanded(program.keys)]
@@ -39,6 +40,9 @@ def test_endings_are_put_behind_their_beginning():
          "it out"),
         ("ga_dataset_impl", f"it is a parameter of Geodesic's GPT-NeoX{FORKS}"),
         ("lora_r", "it is a parameter of axolotl; adapters are not trained here"),
+        ("tie-word-embeddings", "it is a parameter of Hugging Face's models; no_weight_tying says the opposite: false "
+         "ties them"),
+        ("model", NOBODYS),
     ],
 )  # fmt: skip
 def test_the_answer(written, hint):

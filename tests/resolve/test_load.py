@@ -152,6 +152,7 @@ def test_a_configuration_in_markdown_is_found() -> None:
         ('{\n  "a": 1,\n  ...\n  "b": 2\n}', "`...` stands for what was left out here", "3:3"),
         ('{\n  "a": ["b",\n    "c",]],\n}', "this `]` does not close the `{`", "3:10"),
         ('{\n  "a": ${A},\n}', "YAML puts no variables in", "2:9"),
+        ("---------- arguments ----------\n  lr ..... 0.1...updated\n", "this is what a run printed, not", "1:1"),
         ('<<<<<<< HEAD\n{\n  "a": 1,\n=======\n  "a": 2,\n>>>>>>> x\n}', "git left this mark where two", "1:1"),
     ],
 )
