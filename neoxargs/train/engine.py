@@ -122,6 +122,7 @@ def _partitioned_from_the_start(config: Config, json: dict[str, Any], mesh: Mesh
 
 
 def _trained(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh, widths: mup.Widths | None) -> Any:
+    """DeepSpeed's engine with optimizer and schedule; raises Problems where there is no such optimizer."""
     groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
     if widths is not None:
         groups = mup.groups(groups, named(module), widths, mup.normalises(config))
