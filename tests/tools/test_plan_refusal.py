@@ -86,3 +86,15 @@ def test_what_is_close_is_a_warning(
     assert main(["train.py", large]) == 0
     assert "warning" in capsys.readouterr().err
     assert started
+
+
+def test_a_search_for_the_best_stage_is_no_plan_and_starts(
+    large: str, started: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = ["--set", "zero_optimization.stage=[1, 2]", "--set", "autotuning.enabled=true"]
+    assert main(["plan", large, "--device", "V100-16GB", *search]) == 1
+    told = capsys.readouterr().err
+    assert "zero_optimization.stage ([1, 2]) is a list that the autotuner goes through" in told
+    assert "add --set zero_optimization.stage=1" in told
+    assert main(["train.py", large, "--device", "V100-16GB", *search]) == 0
+    assert started == ["train.py"]

@@ -72,7 +72,7 @@ def named(name: str) -> Device:
     found = spelled.get(_plain(ALSO.get(name.lower(), name)))
     if found is None:
         hint = did_you_mean(name, DEVICES) or f"known: {', '.join(DEVICES)}"
-        raise Problems([Problem(f"there are no facts about a device {name}", hint=f"{hint}; or give --gpu-memory GB")])
+        raise Problems([Problem(f"there are no facts about a device {name}", hint=f"{hint}; or give --gpu-memory GIB")])
     return found
 
 

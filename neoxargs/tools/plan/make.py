@@ -8,6 +8,7 @@ from neoxargs.launch.arithmetic import vocabulary_rows
 from neoxargs.launch.layout import Layout
 from neoxargs.launch.settle import Settled
 from neoxargs.launch.vocabulary import padded_vocab_size
+from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.tools.plan.assumptions import HOST_MEMORY_PER_GPU, USABLE, VOCABULARY
 from neoxargs.tools.plan.devices import DEVICES, USUAL, Device, unnamed
@@ -116,7 +117,9 @@ class Plan:
 
 
 def plan(settled: Settled, target: Target) -> Plan:
+    """Raises Problems where the configuration is of several runs."""
     config = settled.config
+    _refuse_a_search(config)
     known = vocabulary_rows(config)
     rows = known or padded_vocab_size(
         VOCABULARY, config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
@@ -126,3 +129,11 @@ def plan(settled: Settled, target: Target) -> Plan:
     slots = max(map(len, settled.resources.hosts.values()))
     estimate = speed(config, rows, held, target.device, slots)
     return Plan(settled, target, rows, known is None, whole(config, rows), accounts, estimate)
+
+
+def _refuse_a_search(config: Config) -> None:
+    name = "zero_optimization.stage"
+    stages = config.get(name)
+    if isinstance(stages, list):
+        what = f"{name} ({stages}) is a list that the autotuner goes through, and a plan is of one run"
+        raise Problems([Problem(what, config.place(name), f"add --set {name}={stages[0] if stages else 0}")])

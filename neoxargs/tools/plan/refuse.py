@@ -41,12 +41,12 @@ def refuse(
 
     try:
         here = settled([])
+        known = known or _own(here)
+        if known is None or known.memory is None:
+            return
+        made = plan(here, Target(known))
     except Problems:
         return
-    known = known or _own(here)
-    if known is None or known.memory is None:
-        return
-    made = plan(here, Target(known))
     if made.fits:
         return
     instead = " or ".join(
