@@ -91,6 +91,12 @@ def test_what_cannot_be_read(text: str, where: str, what: str) -> None:
     assert problem.what.startswith(what)
 
 
+def test_a_condition_of_python_is_not_computed() -> None:
+    hint = "write the number itself, or put text in quotes; names and sums are not computed"
+    what = "a `,` or the closing `}` is missing before this"
+    assert problems('{"a": "cpu" if x else "none"}') == [("ds.json:1:13", what, hint)]
+
+
 def test_every_place_that_a_script_fills_in_is_told() -> None:
     hint = "a script fills this in; write the value itself"
     assert problems('{"train_batch_size": CONFIG_BATCH,\n "fp16": {"enabled": $FP16}}') == [

@@ -251,13 +251,15 @@ def test_what_only_a_run_tells_the_launcher_is_left_open() -> None:
 
 
 def test_what_has_no_counterpart_is_listed() -> None:
-    text = f"python pretrain_gpt.py {SIZES}\\\n  --overlap-grad-reduce --hiden-size 3 --recompute-granularity selective"
+    flags = "--overlap-grad-reduce --hiden-size 3 --noop-layers 1 --recompute-granularity selective"
+    text = f"python pretrain_gpt.py {SIZES}\\\n  {flags}"
     told = [(str(p.where), p.what, p.hint, p.severity) for p in converted(Text("run.sh", text)).problems]
     assert told == [
         ("run.sh:2:3", "--overlap-grad-reduce has no counterpart", "it changes how Megatron-LM computes, not what",
          "warning"),
         ("run.sh:2:25", "--hiden-size 3 is no flag of Megatron-LM (2026)", "did you mean --hidden-size?", "warning"),
-        ("run.sh:2:40", "--recompute-granularity selective has no counterpart",
+        ("run.sh:2:40", "--noop-layers 1 is no flag of Megatron-LM (2026)", "it is left out", "warning"),
+        ("run.sh:2:56", "--recompute-granularity selective has no counterpart",
          "checkpoint_activations recomputes whole layers", "warning"),
     ]  # fmt: skip
 

@@ -26,6 +26,7 @@ _STRING = re.compile(r"""[rRuU]?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
 _BARE = re.compile(r"[^\s,:\[\](){}\"'#]+")
 _LINE_BREAK = re.compile("\r\n|\n|\r")
 _WORD = re.compile(r"[\w./-]+")
+_COMPUTED = re.compile(r"(if|for|and|or)\b")
 _PLAIN = "write the number itself, or put text in quotes; names and sums are not computed"
 _SPACE = re.compile(r"\s+")
 _COMMENT = re.compile(r"(?:#|//)([^\n]*)|/\*(.*?)\*/", re.S)
@@ -149,7 +150,7 @@ class _Reader:
         if sign == ",":
             self.at += 1
         elif sign and sign != closing and sign not in "\"'":
-            hint = _PLAIN if sign in "*+-/%=<>" else ""
+            hint = _PLAIN if sign in "*+-/%=<>" or _COMPUTED.match(self.text, self.at) else ""
             self.stop(f"a `,` or the closing `{closing}` is missing before this", self.at, hint)
         elif sign and sign != closing:
             what = "a `,` is missing before this; it is read as if it were there"

@@ -228,7 +228,8 @@ class Reading:
     def left_out(self, option: Option, why: str = "") -> None:
         why = why or reason(option.name)
         known = [*SPECIAL, *(flag.lstrip("!") for flag in by_flag())]
-        meant = [] if why or option.name in known else near(option.name, known)
+        alike = [] if why or option.name in known else near(option.name, known)
+        meant = [name for name in alike if name not in self.options or near(option.name, [name], alike=0.85)]
         hint = why or (f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else "it is left out")
         values = "".join(f" {word.text}" for word in option.values)
         is_megatrons = why or option.name in known
