@@ -204,7 +204,11 @@ class _Composer:
 def twice(name: str, where: Place, first: Place, spelled: str = "") -> Problem:
     """The same parameter given again."""
     second = f"{name} is given twice{spelled}"
-    hint = "keep one; only --set overrides" if where.file != SET else "give --set once for each parameter"
+    hint = "keep one; only --set overrides"
+    if where.file == SET:
+        hint = "give --set once for each parameter"
+    elif where.file == first.file and not spelled:
+        hint = "keep one; GPT-NeoX took the last one of a file"
     return Problem(second, where, hint, (first,))
 
 

@@ -60,6 +60,7 @@ CHOICES = {
     "constant",
     "cosine_with_warmup": "cosine", "bf16-mixed": "bfloat16", "16-mixed": "fp16",
     "swish": "silu", "flash_rmsnorm": "rmsnorm", "llamatokenizer": "spmtokenizer",
+    "llama2tokenizer": "spmtokenizer", "hfllamatokenizer": "hftokenizer", "pretrainedfromhf": "hftokenizer",
     "sentencepiecetokenizer": "spmtokenizer", "huggingfacetokenizer": "hftokenizer", "llama3hftokenizer": "hftokenizer",
 }  # fmt: skip
 #: Values that a parameter has elsewhere and cannot have here, and what to write.

@@ -128,6 +128,12 @@ PROGRAMS = (
         moe_shared_expert_hidden_size moe_use_shared_expert moe_log_counts_interval"""),
     Program("Tilde's GPT-NeoX", True, "tilde-nlp/llm-gpt-neox, train_configs", """
         iteration_offset batch_iteration_offset"""),
+    Program("TempNet's GPT-NeoX", True, "zhqiu/TempNet, its configs", """
+        temp use_tempnet tempnet_rho tempnet_lr"""),
+    Program("TractoAI's GPT-NeoX", True, "gritukan/gpt-neox-tractoai, its configs", """
+        load_tracto"""),
+    Program("OpenBioML's GPT-NeoX", True, "OpenBioML/gpt-neox, its configs", """
+        ia3_tuning"""),
     Program("gpt-moe", True, "ZhiYuanZeng/gpt-moe, configs", """
         from_dense_to_moe ep_world_size moe_freq moe_aux_loss_weight load_iteration moe_loss_weight moe_share_layers
         moe_noisy_gate_policy moe_elbo_args moe_normalize_expert_grad moe_capacity_factor"""),
