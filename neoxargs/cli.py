@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from neoxargs.options import add_files, add_json, launch_parser, neox_overrides, parsed, parser_of
-from neoxargs.problems import Problems, did_you_mean
+from neoxargs.problems import Place, Problem, Problems, did_you_mean
 
 USAGE = """\
 python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]   start a run
@@ -50,19 +50,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if words else 2
     if words[0] == "--version":
         return version()
+    return _answered(words)
+
+
+def _answered(words: list[str]) -> int:
+    """The exit code of a verb or a launch; what stops it is told."""
     try:
         return _command(words[0])(words)
     except Problems as problems:
-        if "--json" in words:
-            print(json.dumps({"ok": False, "problems": [problem.facts() for problem in problems.problems]}, indent=2))
-        else:
-            print(problems, file=sys.stderr)
-        return 1
+        return _tell(problems, words)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `deepy ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # a name that is too long, a disk that does not answer
+        if not isinstance(error.filename, str):
+            raise
+        reason = (error.strerror or str(error)).lower()
+        return _tell(Problems([Problem(reason, Place(error.filename, 0, 0))]), words)
+
+
+def _tell(problems: Problems, words: list[str]) -> int:
+    if "--json" in words:
+        print(json.dumps({"ok": False, "problems": [problem.facts() for problem in problems.problems]}, indent=2))
+    else:
+        print(problems, file=sys.stderr)
+    return 1
 
 
 def _write_anything() -> None:

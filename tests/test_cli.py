@@ -126,6 +126,11 @@ def test_check_says_ok_and_what_the_run_would_be(capsys):
     assert shown.err == ""
 
 
+def test_what_the_system_refuses_is_told(capsys):
+    assert main(["check", *BOTH, "--gpus", "2", "--set", f"hostfile={'h' * 300}", "--set", f"load={'l' * 300}"]) == 1
+    assert "file name too long" in capsys.readouterr().err
+
+
 def test_check_tells_every_problem_at_once(capsys):
     Path("bad.yml").write_text("num_layer: 2\nhidden_size: wide\nnum_nodes: 3\n")
     assert main(["check", "bad.yml"]) == 1
