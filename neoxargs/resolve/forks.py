@@ -134,6 +134,10 @@ PROGRAMS = (
         load_tracto"""),
     Program("OpenBioML's GPT-NeoX", True, "OpenBioML/gpt-neox, its configs", """
         ia3_tuning"""),
+    Program("Livia's GPT-NeoX", True, "shodh-ai/Livia, its configs", """
+        crms_norm_epsilon linear_zero_mean norm_rearrange CA_embedding CAE_window_size"""),
+    Program("a distilling GPT-NeoX", True, "preethamgali/gpt-neox, its configs", """
+        do_distillation reduce_loss_fp16 alpha_(lm kld mse) student_model_args teacher_model_args distil_data_gen"""),
     Program("gpt-moe", True, "ZhiYuanZeng/gpt-moe, configs", """
         from_dense_to_moe ep_world_size moe_freq moe_aux_loss_weight load_iteration moe_loss_weight moe_share_layers
         moe_noisy_gate_policy moe_elbo_args moe_normalize_expert_grad moe_capacity_factor"""),

@@ -130,8 +130,11 @@ def _clean(written: str) -> str:
 def _another_programs(word: str) -> str:
     if meant := ours(word):
         return f"here it is {meant}: {REGISTRY.parameters[meant].brief}"
-    from neoxargs.resolve.forks import whose  # only a mistake needs it
+    from neoxargs.registry.history import SEED, introduced, removed  # only a mistake needs them
+    from neoxargs.resolve.forks import whose
 
+    if gone := removed(word):
+        return f"GPT-NeoX had it from {introduced(word) or SEED} to {gone}; take it out"
     return whose(word)
 
 

@@ -43,6 +43,7 @@ def test_endings_are_put_behind_their_beginning():
         ("tie-word-embeddings", "it is a parameter of Hugging Face's models; no_weight_tying says the opposite: false "
          "ties them"),
         ("model", NOBODYS),
+        ("moe-type", "GPT-NeoX had it from 2024-05-04 to 2025-05-09; take it out"),
     ],
 )  # fmt: skip
 def test_the_answer(written, hint):

@@ -91,9 +91,8 @@ class _Migration:
     def forget(self) -> None:
         """Take out names that GPT-NeoX had for a while, where they say nothing."""
         for document in self.documents:
-            for name, entry in document.entries().items():
-                if name in FORGOTTEN:
-                    self.forget_one(document, entry)
+            for name in [name for name in document.entries() if name in FORGOTTEN]:
+                self.forget_one(document, document.entries()[name])  # where it stands after those before it left
         if self.changes:  # what they might have been meant for is known now
             self.start = [Text(document.name, document.text) for document in self.documents]
             self.before, _ = known(draft(self.start), self.gpus)
