@@ -1,7 +1,9 @@
-"""`train.py` on several ranks as a launcher would start it, in processes that can be killed."""
+"""`train.py` on several ranks as a launcher would start it, in processes that can be killed; or, several seconds
+cheaper for each rank, on those of `run_ranks`."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -10,9 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -49,10 +52,7 @@ class Ranks:
 @contextmanager
 def started(folder: Path, world: int, **changes: Any) -> Iterator[Ranks]:
     """`world` ranks with the tiny configuration and these changes; none of them outlives the block."""
-    file = folder / "run.yml"
-    run = {**TINY, "run_dir": str(folder / "out"), "data_path": str(tokens(folder)), **changes}
-    file.write_text(json.dumps({name: value for name, value in run.items() if value is not None}))
-    arguments = script_arguments(resolve([file], gpus=world))
+    arguments = rank_arguments(folder, world, **changes)
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
     everywhere = {**os.environ, **meeting, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     processes = [
@@ -71,6 +71,27 @@ def started(folder: Path, world: int, **changes: Any) -> Iterator[Ranks]:
         for process in processes:
             process.kill()
             process.communicate()
+
+
+def rank_arguments(folder: Path, world: int, **changes: Any) -> list[str]:
+    """What every rank's script is started with, for the tiny configuration and these changes."""
+    file = folder / "run.yml"
+    run = {**TINY, "run_dir": str(folder / "out"), "data_path": str(tokens(folder)), **changes}
+    file.write_text(json.dumps({name: value for name, value in run.items() if value is not None}))
+    return script_arguments(resolve([file], gpus=world))
+
+
+def on_a_rank(arguments: list[str]) -> tuple[int, str, str]:
+    """train.py's exit code, and what it has written and complained about; for `run_ranks`."""
+    from neoxargs.train import main, setup
+
+    with (
+        redirect_stdout(io.StringIO()) as output,
+        redirect_stderr(io.StringIO()) as errors,
+        patch.object(setup, "stop"),  # the test's process group ends with the test
+    ):
+        code = main(arguments)
+    return code, output.getvalue(), errors.getvalue()
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
