@@ -61,7 +61,8 @@ def _no_meeting(config: Config, resources: Resources) -> Iterator[Problem]:
     """Each machine takes the first one's name for itself. DeepSpeed's launcher asks the first one for its address."""
     address = meeting_point(config, resources)
     asks = config.runner.launcher in THROUGH_DEEPSPEED and address == next(iter(resources.hosts))
-    if _is_here(address) and not asks and not all(map(_is_here, resources.hosts)):
+    several = len(resources.hosts) > 1 and not all(map(_is_here, resources.hosts))
+    if several and _is_here(address) and not asks:
         what = f"the ranks would meet at {address}, by which every machine means itself"
         hint = "write master_addr: the first machine's address as the others reach it"
         yield Problem(what, config.place("master_addr") or config.place("hostfile"), hint)

@@ -125,11 +125,7 @@ def daemon(words: list[str], log: Path, environ: Environ | None = None) -> Itera
         try:
             yield
         finally:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)  # what it keeps is of no use to anybody; Slurm's take 10 s to save it
             process.wait()
 
 

@@ -69,6 +69,7 @@ def test_and_from_the_command_line_before_anything_is_written(here, monkeypatch,
         ("ssh", ("localhost", "w1"), "10.0.0.1", ""),
         ("ssh", ("127.0.0.1", "127.0.0.2"), "", ""),
         ("ssh", ("w0", "w1"), "", ""),
+        ("slurm", ("w0",), "127.0.0.1", ""),
     ],
 )
 def test_a_meeting_point_that_is_another_one_on_every_machine(launcher, hosts, address, refused):
