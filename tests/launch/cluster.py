@@ -125,7 +125,7 @@ def daemon(words: list[str], log: Path, environ: Environ | None = None) -> Itera
         try:
             yield
         finally:
-            os.killpg(process.pid, signal.SIGKILL)  # what it keeps is of no use to anybody; Slurm's take 10 s to save it
+            os.killpg(process.pid, signal.SIGKILL)  # at once: Slurm's daemons take 10 s to save what nobody needs
             process.wait()
 
 
