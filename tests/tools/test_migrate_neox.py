@@ -252,6 +252,11 @@ def refused(text: str, to: str = "neox-2026") -> list[tuple[str, str]]:
             "my.yml:9:1",
             "moe_min_capacity (8) has no counterpart",
         ),
+        (
+            "mlp_type: llama\nintermediate_size: 64\n",
+            "my.yml:8:1",
+            'mlp_type ("llama") has no counterpart in neox-2026',
+        ),
         ("moe_glu: true\nnum_experts: 4\n", "my.yml:8:1", "moe_glu (true) has no counterpart"),
         ("hiden-size: 4\n", "my.yml:8:1", "hiden-size is not a parameter"),
         ("save: 1\nseed: x\n", "my.yml:9:7", 'seed ("x") must be a whole number, at least 0'),

@@ -116,8 +116,17 @@ def activation(activation: str | None, mlp_type: str) -> str | None:
 
 
 @derive
-def intermediate_size(intermediate_size: int | None, hidden_size: int, expansion_factor: float | None) -> int:
+def intermediate_size(
+    intermediate_size: int | None, hidden_size: int, expansion_factor: float | None, mlp_type: str
+) -> int:
     """4 x hidden_size, or expansion_factor x hidden_size"""
+    if intermediate_size is not None and mlp_type == "llama":
+        raise Contradiction(
+            f"intermediate_size ({intermediate_size}) was one of three widths with mlp_type: llama; "
+            "today it is their sum",
+            f"instead of mlp_type write intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false "
+            "and activation: swiglu (for silu; geglu for gelu)",
+        )
     if intermediate_size is not None and expansion_factor is not None:
         raise Contradiction(
             f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor}) "

@@ -57,7 +57,7 @@ def migrate(texts: Sequence[Text], to: str) -> Migrated:
                 work.entry(document, entry)
     work.rename_sections()
     if any(problem.severity == "error" for problem in work.problems):
-        raise Problems(work.problems)
+        raise Problems([*work.problems, *work.staying])
     work.name_dialect()
     result = [Text(document.name, document.text) for document in work.documents]
     fixed = [f"dialect={work.drafted.dialect.name}"] if work.is_part else []

@@ -79,11 +79,13 @@ def _sparsity(value: Any, written: Written) -> New | None:
     return {"attention_config": [[list(kinds), layers // 2], [[kinds[0]], 1]]}
 
 
-def _llama(_: Any, written: Written) -> New:
+def _llama(_: Any, written: Written) -> New | None:
     activation = written.get("activation") if written.has("activation") else "gelu"
     gated = {"activation": Instead(GATED[activation])} if activation in GATED else {}
     registered = REGISTRY.parameters["mlp_type"].becomes
     assert registered is not None
+    if written.has("intermediate_size"):  # of each matrix, today the sum of the three: a check says what to write
+        return None
     return {**gated, **registered["llama"]}
 
 

@@ -91,6 +91,7 @@ CASES = [
     "{pos_emb: rpe, rpe_max_distance: 16}",
     "{pos_emb: rpe, zero_stage: 3, checkpoint_activations: true, partition_activations: true, model_parallel_size: 2}",
     "{intermediate_size: 128, expansion_factor: 2}",
+    "{intermediate_size: 128, mlp_type: llama}",
     "hidden_size: 66",
     '{num_kv_heads: 2, attention_config: [[["local"], "all"]]}',
     "num_kv_heads: 3",
