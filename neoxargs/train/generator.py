@@ -202,9 +202,10 @@ class Generator:
         logits = self.model.logits(*self._entering(rows, cache))
         chosen = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.model.device)
         if logits is not None:
+            logits = logits.float().cpu()  # all rows at once
             pairs = zip(logits, samples, strict=True)
             tokens = torch.cat([choose(row.unsqueeze(0), self.options, sample.random) for row, sample in pairs])
-            found = logits.float().cpu().gather(1, tokens.unsqueeze(1))[:, 0]
+            found = logits.gather(1, tokens.unsqueeze(1))[:, 0]
             chosen = torch.stack((tokens, found), 1).double().to(chosen)
             # Even if tensor parallel ranks, which should agree, differed in the last bit, one text comes out.
             _broadcast(chosen, self.mesh.tensor, 0)
