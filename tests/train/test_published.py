@@ -111,8 +111,8 @@ def test_the_curve_is_the_one_of_plain_transformers() -> None:
 #: GPT-NeoX's files as its authors combine them.
 COMBINED = {
     "125M": ["125M.yml", "local_setup.yml"],
-    "Pythia 70M": ["pythia/70M.yml", "local_setup.yml"],
-    "LLaMA 2 7B": ["llama2/7B.yml", "llama/train_config.yml", "local_setup.yml"],
+    "Pythia-70M": ["pythia/70M.yml", "local_setup.yml"],
+    "LLaMA-2-7B": ["llama2/7B.yml", "llama/train_config.yml", "local_setup.yml"],
 }
 #: Sizes, text and layout; and CPUs do not compute in fp16, nor may a test's processes start others.
 SCALED = [
@@ -124,10 +124,11 @@ SCALED = [
 SCALED_WHERE_WRITTEN = {"intermediate_size": 512, "attention_config": '[[["flash"], "all"]]'}
 
 
-def trained(config: Config) -> None:
-    """train.py's whole run on this rank."""
+def trained(configs: list[Config]) -> None:
+    """train.py's whole run of each on this rank."""
     with patch.object(setup, "stop"):  # the test's process group ends with the test
-        run.run(parse_rank_arguments(script_arguments(config)))
+        for config in configs:
+            run.run(parse_rank_arguments(script_arguments(config)))
 
 
 def text(folder: Path) -> Path:
@@ -141,17 +142,22 @@ def text(folder: Path) -> Path:
     return prefix
 
 
-@pytest.mark.skipif(not NEOX.exists(), reason=f"no configurations of GPT-NeoX in {NEOX}")
-@pytest.mark.parametrize("name", COMBINED)
-def test_gpt_neox_s_own_configurations_train(name: str, tmp_path: Path) -> None:
+def scaled(name: str, folder: Path, data: Path) -> Config:
     paths = [NEOX / file for file in COMBINED[name]]
-    folders = ("save", "load", "run_dir", "log_dir", "tensorboard_dir")
-    places = [f"data_path={text(tmp_path)}", *(f"{name}={tmp_path / 'run'}" for name in folders)]
+    places = [f"{key}={folder / name}" for key in ("save", "load", "run_dir", "log_dir", "tensorboard_dir")]
     written = resolve(paths, gpus=8)
     more = [f"{key}={value}" for key, value in SCALED_WHERE_WRITTEN.items() if written.written(key)]
-    run_ranks(trained, 4, resolve(paths, [*SCALED, *more, *places], gpus=4), timeout=240)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    steps = [row["loss"] for row in rows if row["event"] == "step"]
-    assert len(steps) == 20
-    assert sum(steps[-5:]) / 5 < steps[0] - 0.5
-    assert (tmp_path / "run" / "global_step20").is_dir()
+    return resolve(paths, [*SCALED, *more, *places, f"data_path={data}"], gpus=4)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not NEOX.exists(), reason=f"no configurations of GPT-NeoX in {NEOX}")
+def test_gpt_neox_s_own_configurations_train(tmp_path: Path) -> None:
+    data = text(tmp_path)
+    run_ranks(trained, 4, [scaled(name, tmp_path, data) for name in COMBINED], timeout=360)
+    for name in COMBINED:
+        rows = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        steps = [row["loss"] for row in rows if row["event"] == "step"]
+        assert len(steps) == 20, name
+        assert sum(steps[-5:]) / 5 < steps[0] - 0.5, name
+        assert (tmp_path / name / "global_step20").is_dir(), name
