@@ -16,7 +16,7 @@ import pytest
 from neoxargs.launch import death
 from neoxargs.launch.command import Command
 from neoxargs.launch.exits import Evidence
-from neoxargs.launch.run import start
+from neoxargs.launch.run import _Run, start
 
 #: A rank under watch; what it does is the second argument.
 RANK = """
@@ -236,15 +236,16 @@ def test_a_rank_that_gets_ctrl_c_twice_may_still_save(tmp_path):
         assert process.wait(30) == 0
 
 
-def test_ranks_that_are_started_anew_are_left_alone(tmp_path, monkeypatch):
-    """torchrun does that with `launcher_args: --max-restarts=1`."""
-    monkeypatch.setattr("neoxargs.launch.run.AFTER_A_FAILURE", 1.5)
-    does = "time.sleep(3) if os.environ.get('AGAIN') else sys.exit(1)"
-    rank = words(tmp_path / "logs", does)
-    program = f"import os, subprocess, time; subprocess.run({rank!r}); time.sleep(1); os.environ['AGAIN'] = '1'; "
-    program += f"subprocess.run({rank!r})"
-    launcher = Command((sys.executable, "-c", program), {})
-    assert start(launcher, os.environ, lambda _: None, logs=tmp_path / "logs") == 0
+def test_ranks_that_are_started_anew_are_left_alone(tmp_path):
+    """torchrun does that with `launcher_args: --max-restarts=1`; each rank then removes the note on its last end."""
+    with subprocess.Popen(["true"]) as launcher:
+        run = _Run(launcher, print, remote=False, grace=1.0, logs=tmp_path)
+        death.note(tmp_path, 1, 1, Evidence())
+        run._look()
+        assert run.deadline < float("inf")
+        death.prepare(tmp_path, 1)
+        run._look()
+        assert run.deadline == float("inf")
 
 
 def test_the_launcher_tells_it_and_ends_those_that_wait(tmp_path, monkeypatch):

@@ -234,7 +234,7 @@ def test_nothing_outlives_a_killed_deepy(fake, tmp_path, group):
 # -- through DeepSpeed -----------------------------------------------------------------------------------------------
 
 SCRIPT = """
-import json, os, sys
+import json, os, sys, time
 from neoxargs.launch.encode import parse_rank_arguments
 arguments = parse_rank_arguments(sys.argv[1:])
 rank = int(os.environ["RANK"])
@@ -244,35 +244,22 @@ facts = {
     "device": os.environ["DS_ACCELERATOR"], "torch": "torch" in sys.modules,
 }
 open(f"rank{rank}.json", "w").write(json.dumps(facts))
-if os.path.exists("fail") and rank == 1:
-    sys.exit(3)
+while rank == 1 and not os.path.exists("rank0.json"):
+    time.sleep(0.05)
+sys.exit(3 * rank)
 """
 
 
-@pytest.fixture
-def launched(tmp_path, monkeypatch):
-    """Run SCRIPT on two ranks through DeepSpeed's launcher from an empty folder."""
+def test_two_ranks_receive_what_was_encoded_and_one_that_fails_fails_the_run(tmp_path, monkeypatch, capfd):
+    """With its own exit code, and without a word of what was encoded on the console."""
     pytest.importorskip("deepspeed")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_own_script.py").write_text(SCRIPT)
-
-    def run() -> int:
-        made = command(resolved(), CPUS, "my_own_script.py", os.environ, free_port(resolved(), CPUS))
-        return start(made, os.environ, quietly)
-
-    return run
-
-
-def test_two_ranks_receive_what_was_encoded(launched, tmp_path):
-    assert launched() == 0
+    made = command(resolved(), CPUS, "my_own_script.py", os.environ, free_port(resolved(), CPUS))
+    assert start(made, os.environ, quietly) == 3
+    assert "--megatron_config" not in "".join(capfd.readouterr())
     for rank in range(2):
         facts = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert facts["deepspeed"]["train_batch_size"] == 4
         del facts["deepspeed"], facts["port"]
         assert facts == {"local_rank": rank, "world_size": "2", "hidden_size": 64, "device": "cpu", "torch": False}
-
-
-def test_a_failing_rank_fails_the_run_with_its_own_code(launched, tmp_path, capfd):
-    (tmp_path / "fail").touch()
-    assert launched() == 3
-    assert "--megatron_config" not in "".join(capfd.readouterr())
