@@ -116,23 +116,8 @@ def activation(activation: str | None, mlp_type: str) -> str | None:
 
 
 @derive
-def intermediate_size(
-    intermediate_size: int | None, hidden_size: int, expansion_factor: float | None, mlp_type: str
-) -> int:
+def intermediate_size(intermediate_size: int | None, hidden_size: int, expansion_factor: float | None) -> int:
     """4 x hidden_size, or expansion_factor x hidden_size"""
-    if intermediate_size is not None and mlp_type == "llama":
-        raise Contradiction(
-            f"intermediate_size ({intermediate_size}) was one of three widths with mlp_type: llama; "
-            "today it is their sum",
-            f"instead of mlp_type write intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false "
-            "and activation: swiglu (for silu; geglu for gelu)",
-        )
-    if intermediate_size is not None and expansion_factor is not None:
-        raise Contradiction(
-            f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor}) "
-            "both say how wide the MLP is",
-            "keep one of them",
-        )
     return intermediate_size or int((expansion_factor or 4) * hidden_size)
 
 
@@ -146,6 +131,21 @@ def use_cpu_initialization(lazy_mpu_init: bool) -> bool | None:
 def attention_softmax_in_fp32(apply_query_key_layer_scaling: bool) -> bool | None:
     """apply_query_key_layer_scaling undoes its scaling inside a softmax that must be fp32"""
     return True if apply_query_key_layer_scaling else None
+
+
+@check
+def one_width(
+    intermediate_size: int, expansion_factor: float | None, mlp_type: str, written: Collection[str]
+) -> Refusal:
+    """intermediate_size and expansion_factor both say how wide the MLP is."""
+    if "intermediate_size" not in written or expansion_factor is None:
+        return None
+    if mlp_type == "llama":
+        what = f"intermediate_size ({intermediate_size}) was one of three widths with mlp_type: llama"
+        hint = f"instead of mlp_type write intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false"
+        return f"{what}; today it is their sum", f"{hint} and activation: swiglu (for silu; geglu for gelu)"
+    both = f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor})"
+    return f"{both} both say how wide the MLP is", "keep one of them"
 
 
 @check

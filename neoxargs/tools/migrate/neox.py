@@ -57,7 +57,9 @@ def migrate(texts: Sequence[Text], to: str) -> Migrated:
                 work.entry(document, entry)
     work.rename_sections()
     if any(problem.severity == "error" for problem in work.problems):
-        raise Problems([*work.problems, *work.staying])
+        bare = [problem.where[:3] for problem in work.problems if problem.where and not problem.hint]
+        beside = [told for told in work.staying if any(at[:3] in bare for at in told.also)]
+        raise Problems([*work.problems, *beside])
     work.name_dialect()
     result = [Text(document.name, document.text) for document in work.documents]
     fixed = [f"dialect={work.drafted.dialect.name}"] if work.is_part else []
