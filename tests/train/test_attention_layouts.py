@@ -9,7 +9,7 @@ from ranks import run_ranks
 from trials import Losses, Trial, train
 
 STEPS = 4
-PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
+TWO_STAGES, TENSOR = {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
 BOTH = TENSOR | TWO_STAGES
 SHARDS = TENSOR | {"sequence_parallel": True}
 WHOLE_SENT = {"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}
@@ -28,8 +28,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "side by side": {"gpt_j_residual": True},
 }
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
-    1: {"alone": {}, "pipeline": PIPE},
-    2: {"tp2": TENSOR, "pp2": TWO_STAGES, "shards": SHARDS, "shards, recomputed": SHARDS | RECOMPUTE | DIVIDED},
+    1: {"alone": {}},
+    2: {"tp2": TENSOR, "pp2": TWO_STAGES, "shards, recomputed": SHARDS | RECOMPUTE | DIVIDED},
     4: {"tp2 x pp2, recomputed": BOTH | RECOMPUTE, "tp2 x pp2, shards": SHARDS | TWO_STAGES},
 }
 #: In the largest layouts, the kinds that send something along the pipeline or share it.
