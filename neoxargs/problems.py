@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 #: The file name of a `--set` argument's place; its text is the argument itself.
 SET = "--set"
 #: Where there are more problems, a file is not what it was taken for, and the first of them tell it.
-MOST = 20
+MOST = 100
 
 
 class Place(NamedTuple):
@@ -69,7 +69,7 @@ def render(problems: Sequence[Problem]) -> str:
     shown, more = sorted(problems, key=_order), len(problems) - MOST
     if more > 0:
         shown = sorted(shown, key=lambda problem: problem.severity == "warning")[:MOST]
-    return "\n\n".join([*map(_draw, shown), *([f"... and {more} more"] if more > 0 else [])])
+    return "\n\n".join([*map(_draw, shown), *([f"... and {more} more: --json tells all"] if more > 0 else [])])
 
 
 def _order(problem: Problem) -> tuple[bool, str, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neoxargs.problems import SET, Place, Problem, Problems, did_you_mean, listed, near, printable, render
+from neoxargs.problems import MOST, SET, Place, Problem, Problems, did_you_mean, listed, near, printable, render
 
 
 def test_a_problem_points_below_its_line() -> None:
@@ -39,9 +39,10 @@ def test_a_file_as_a_whole_has_no_line() -> None:
 
 def test_of_very_many_problems_the_first_are_shown_and_the_rest_counted() -> None:
     warnings = [Problem("careful", Place("f", line, 1), severity="warning") for line in range(1, 4)]
-    errors = [Problem("no", Place("f", line, 1)) for line in range(4, 24)]
+    errors = [Problem("no", Place("f", line, 1)) for line in range(4, 4 + MOST)]
     drawn = render([*warnings, *errors]).split("\n\n")
-    assert drawn == [*(f"f:{line}:1: error: no" for line in range(4, 24)), "... and 3 more"]
+    told = "... and 3 more: --json tells all"
+    assert drawn == [*(f"f:{line}:1: error: no" for line in range(4, 4 + MOST)), told]
     assert "more" not in render(errors)
 
 

@@ -15,6 +15,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import NEWEST, SEED, default_at, introduced
 from neoxargs.resolve.config import Config, Source, Value
 
+Day = date  # within a class with a field `date`
 NAMES = {"neox-2021": SEED, "neox-2026": NEWEST}
 #: What changed its default and thereby trains another model, the weightiest first, with the names that set it too.
 DECISIVE = {
@@ -26,15 +27,16 @@ DECISIVE = {
 
 
 class Dialect(NamedTuple):
-    """A day and how we know."""
+    """A day and how we know; where it was guessed, the other end of the days that the names allow."""
 
     date: date
     reason: str
+    or_else: Day | None = None
 
     @property
     def name(self) -> str:
         """`neox-2021`, `neox-2026`, or the date itself."""
-        return next((name for name, day in NAMES.items() if day == self.date), self.date.isoformat())
+        return _name(self.date)
 
     def defaults(self) -> dict[str, Value]:
         """The defaults of that day, where they are not the registry's own."""
@@ -49,11 +51,11 @@ def _defaults(day: date, source: Source) -> dict[str, Value]:
 
 def inferred(spelled: Mapping[str, Place]) -> Dialect:
     """The dialect of a file that does not name one, from its keys as they were written."""
-    for name, where in spelled.items():
-        since = introduced(name)
-        if since:
-            return Dialect(NEWEST, f"{name} ({where}) exists since {since}")
-    return Dialect(SEED, f"every name in it is as old as {SEED}")
+    days = {name: since for name in spelled if (since := introduced(name))}
+    if not days:
+        return Dialect(SEED, f"every name in it is as old as {SEED}", NEWEST)
+    newest = max(days, key=lambda name: days[name])
+    return Dialect(NEWEST, f"{newest} ({spelled[newest]}) exists since {days[newest]}", days[newest])
 
 
 def named(value: Value) -> Dialect | Problem:
@@ -75,18 +77,27 @@ def _day(text: str) -> date | None:
 
 
 def undecided(config: Config) -> list[Problem]:
-    """A warning where no file says the dialect, old names alone chose 2021, and today's defaults train otherwise."""
-    if config.dialect is None or config.dialect.date != SEED or config.written("dialect"):
+    """A warning where no file says the dialect, and its names may be of another day, whose defaults train otherwise."""
+    dialect = config.dialect
+    if dialect is None or dialect.or_else is None:
         return []
-    then_now = {name: (default_at(name, SEED), default_at(name, NEWEST)) for name in DECISIVE}
+    used, other = dialect.date, dialect.or_else
     left = [
-        f"{name} {then} / {now}"
-        for name, (then, now) in then_now.items()
-        if not any(map(config.written, (name, *DECISIVE[name]))) and config.get(name) == then
+        f"{name} {default_at(name, used)} / {default_at(name, other)}"
+        for name, others in DECISIVE.items()
+        if default_at(name, used) != default_at(name, other)
+        and not any(map(config.written, (name, *others)))
+        and config.get(name) == default_at(name, used)
     ]
     if not left:
         return []
     what = (
-        f"no dialect is written and every name is old, so defaults are neox-2021's, not neox-2026's: {', '.join(left)}"
+        f"no dialect is written and {dialect.reason}, so defaults are {dialect.name}'s, not {_name(other)}'s: "
+        f"{', '.join(left)}"
     )
-    return [Problem(what, hint="write dialect: neox-2021 or neox-2026 to choose", severity="warning")]
+    hint = f"write dialect: {dialect.name} or {_name(other)}, or a day between, to choose"
+    return [Problem(what, hint=hint, severity="warning")]
+
+
+def _name(day: date) -> str:
+    return next((name for name, known in NAMES.items() if known == day), day.isoformat())

@@ -63,7 +63,7 @@ def draft(texts: Sequence[Text], overrides: Sequence[str] = ()) -> Draft:
         files.text(text)
     for argument in overrides:
         sets.argument(argument)
-    values = {name: value for name, value in files.values.items() if name not in sets.auto} | sets.values
+    values = {name: value for name, value in files.values.items() if name not in sets.auto | sets.nothing} | sets.values
     problems = files.told(values) + sets.told(values)
     dialect = named(values["dialect"]) if "dialect" in values else inferred({**files.spelled, **sets.spelled})
     if isinstance(dialect, Problem):
@@ -101,7 +101,7 @@ class _Layer:
     sections: dict[str, Place] = field(default_factory=dict)
     auto: set[str] = field(default_factory=set)
     nothing: set[str] = field(default_factory=set)
-    """What is written without a value that a rule supplies: GPT-NeoX's None, as if it were not written."""
+    """What is as if it were not written: null in a `--set`; in a file, where a rule supplies the value."""
     broken: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     first: dict[str, Place] = field(default_factory=dict)
@@ -220,7 +220,7 @@ class _Layer:
             value = conform(node, parameter.type)
         except Mismatch as bad:
             is_nothing = isinstance(node, Scalar) and node.value is None
-            if is_nothing and (parameter.derived or parameter.default == ""):
+            if is_nothing and (self.kind == "set" or parameter.derived or parameter.default == ""):
                 self.nothing.add(name)
                 return
             there = bad.node.place

@@ -86,7 +86,7 @@ def test_a_guess_that_decides_how_it_trains_is_told() -> None:
     assert what.endswith(
         "gradient_clipping 0.0 / 1.0, attention_dropout 0.1 / 0.0, hidden_dropout 0.1 / 0.0, weight_decay 0.01 / 0.1"
     )
-    assert (hint, severity) == ("write dialect: neox-2021 or neox-2026 to choose", "warning")
+    assert (hint, severity) == ("write dialect: neox-2021 or neox-2026, or a day between, to choose", "warning")
 
 
 def test_only_what_is_left_to_the_guess_is_told() -> None:
@@ -96,12 +96,23 @@ def test_only_what_is_left_to_the_guess_is_told() -> None:
     assert what.endswith(": attention_dropout 0.1 / 0.0, weight_decay 0.01 / 0.1")
 
 
+def test_a_name_is_no_younger_than_what_came_after_it() -> None:
+    ((what, hint, _),) = told("pos-emb: rotary", "norm: layernorm")
+    assert what == (
+        "no dialect is written and norm (my.yml:9:1) exists since 2021-03-07, so defaults are neox-2026's, not "
+        "2021-03-07's: gradient_clipping 1.0 / 0.0, attention_dropout 0.0 / 0.1, hidden_dropout 0.0 / 0.1, "
+        "weight_decay 0.1 / 0.01"
+    )
+    assert hint == "write dialect: neox-2026 or 2021-03-07, or a day between, to choose"
+
+
 @pytest.mark.parametrize(
     "line",
     [
         "dialect: neox-2021",
         "dialect: neox-2026",
-        "pos-emb: rotary",
+        "hysteresis: 2\nhidden-dropout: 0\nattention-dropout: 0\nclip_grad: 1\nweight-decay: 0",
+        "num_kv_heads: 2",
         "gradient_clipping: 0.0\nattention-dropout: 0.1\nhidden-dropout: 0.1\nweight-decay: 0.01",
     ],
 )

@@ -120,6 +120,14 @@ def test_set_overrides_files() -> None:
     assert found.values["seed"].source.kind == "set"
 
 
+@pytest.mark.parametrize("name", ["seed", "num_layers", "intermediate_size", "attention_config"])
+def test_set_to_null_takes_a_files_value_away(name: str) -> None:
+    text = "seed: 1\nnum_layers: 2\nintermediate_size: 8\nattention_config: [[[global], 2]]"
+    found = drafted(text, sets=(f"{name}=null",))
+    assert not found.problems
+    assert {"seed", "num_layers", "intermediate_size", "attention_config"} - set(found.values) == {name}
+
+
 @pytest.mark.parametrize(
     ("argument", "name", "value"),
     [
