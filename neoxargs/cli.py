@@ -13,7 +13,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
-from neoxargs.options import add_files, add_json, launch_parser, neox_overrides, parsed, parser_of
+from neoxargs.options import add_files, add_json, launch_parser, neox_overrides, parsed, parser_of, without_dashes
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
 
 USAGE = """\
@@ -157,7 +157,7 @@ def explain(words: list[str]) -> int:
     parser.add_argument("--all", action="store_true", help="every value of the FILEs, as YAML with where it comes from")
     add_files(parser, "*")
     add_json(parser)
-    options = parsed(parser, words)
+    options = parsed(parser, without_dashes(parser, words))
     from neoxargs.tools.explain import explain as answer
     from neoxargs.tools.explain import explain_all
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import shlex
 from typing import Any
+
+from neoxargs.problems import Problem, Problems, listed
 
 #: GPT-NeoX's own options, and `--prompt`: each is a `--set` for the parameter it is named after.
 NEOX_OPTIONS: dict[str, dict[str, Any]] = {
@@ -32,7 +37,30 @@ def parsed(parser: argparse.ArgumentParser, words: list[str], installed: bool = 
     from neoxargs.registry import plugins
 
     plugins.load([*(plugins.installed() if installed else ()), *options.plugin])
+    if "set" in options:
+        _refuse_values(options.files)
     return options
+
+
+def _refuse_values(files: list[str]) -> None:
+    """`--set a=1 b=2`: the second is no file."""
+    values = [word for word in files if "=" in word and not os.path.exists(word)]
+    if not values:
+        return
+    from neoxargs.registry import REGISTRY, normal
+
+    if any(REGISTRY.find(normal(word.partition("=")[0])) for word in values):
+        what = (
+            f"{listed(values, 'and')} {'is no file' if len(values) == 1 else 'are no files'}; a --set takes one value"
+        )
+        raise Problems([Problem(what, hint=f"write {' '.join(f'--set {shlex.quote(word)}' for word in values)}")])
+
+
+def without_dashes(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
+    """`explain --num-layers`: the words of a verb that wants a key first, which may be spelt as a flag."""
+    key, *rest = words[1:] or [""]
+    is_option = key.partition("=")[0] in re.findall(r"--?[\w-]+", f"{parser.format_help()} --plugin")
+    return words if is_option or not key else [words[0], key.lstrip("-").partition("=")[0], *rest]
 
 
 def launch_parser(script: str) -> argparse.ArgumentParser:

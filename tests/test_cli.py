@@ -126,6 +126,24 @@ def test_check_says_ok_and_what_the_run_would_be(capsys):
     assert shown.err == ""
 
 
+def test_a_second_value_behind_one_set_is_no_file(capsys):
+    for verb in (["check"], ["my_script.py"], ["explain", "lr"]):
+        assert main([*verb, *BOTH, "--set", "num_layers=2", "hidden_size=64", "optimizer.type=Adam"]) == 1
+        assert capsys.readouterr().err == (
+            "error: hidden_size=64 and optimizer.type=Adam are no files; a --set takes one value\n"
+            "  = write --set hidden_size=64 --set optimizer.type=Adam\n"
+        )
+    assert main(["check", "nothing=64"]) == 1
+    assert "nothing=64: error: there is no such file" in capsys.readouterr().err
+
+
+def test_a_key_may_be_typed_as_a_flag(capsys):
+    for words in (["--tensor-model-parallel-size"], ["--model-parallel-size=2", *BOTH]):
+        assert main(["explain", *words]) == 0
+        assert capsys.readouterr().out.startswith("model_parallel_size\n")
+    assert main(["explain", "--all", *BOTH]) == 0
+
+
 def test_what_the_system_refuses_is_told(capsys):
     assert main(["check", *BOTH, "--gpus", "2", "--set", f"hostfile={'h' * 300}", "--set", f"load={'l' * 300}"]) == 1
     assert "file name too long" in capsys.readouterr().err

@@ -65,6 +65,10 @@ def named(value: Value) -> Dialect | Problem:
     if day and day >= SEED:
         return Dialect(day, f"dialect: {written} ({value.source})")
     what = f'dialect ("{value.value}") must be {", ".join(NAMES)} or a day since {SEED}, such as 2022-12-14'
+    end = _day(f"{written.removeprefix('neox-')}-12-31")
+    if end and end > SEED:
+        hint = f"write a day of that year, such as {max(end.replace(month=1, day=1), SEED)}"
+        return Problem(what, value.source.where, hint)
     return Problem(what, value.source.where, did_you_mean(written, NAMES))
 
 

@@ -70,6 +70,9 @@ VALUES: dict[tuple[str, Any], str] = {
     ("activation", "relu2"): "the square of ReLU is not among them",
     ("launcher", "jsrun"): "DeepSpeed has no launcher for jsrun: a plugin can add one (docs/extending.md)",
     ("mlp_type", "gated"): "activation: swiglu (or geglu, reglu, bilinear) gates the MLP",
+    ("lr_decay_style", "wsd"): "it is not built: constant has the plateau without the decay, linear and cosine the "
+    "decay without the plateau",
+    ("lr_decay_style", "inverse-square-root"): "it is not built: exponential too falls fast first, then slowly",
 }
 
 
@@ -91,4 +94,4 @@ def said_elsewhere(name: str, value: Any) -> str:
         return f"it is a share of the iterations, not their number: write {value} divided by train_iters"
     if name == "deepspeed" and isinstance(value, str):
         return f"it is a switch here; `deepy migrate {value}` makes a YAML of the file, to be named beside this one"
-    return next((hint for (known, said), hint in VALUES.items() if (known, said) == (name, value)), "")
+    return VALUES.get((name, value.lower() if isinstance(value, str) else value), "")

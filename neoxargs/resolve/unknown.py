@@ -153,7 +153,7 @@ def _elsewhere(section: str, word: str) -> list[str]:
 
 def _under(section: str, word: str) -> list[str]:
     """What is meant inside a section by another program's word for it: `learning_rate` in `optimizer.params`."""
-    meant = WITHIN.get(word) or ours(word)
+    meant = WITHIN.get(word.lower()) or ours(word.lower())
     names = REGISTRY.parameters if section and meant else ()
     return [full for full in names if re.fullmatch(rf"{section}\.(params\.)?{meant}", full)]
 

@@ -45,6 +45,14 @@ def test_choices():
         ("optimizer: {learning_rate: 1}", "did you mean optimizer.params.lr? it is written inside `optimizer.params:`"),
         ("optimizer: {params: {adam_beta1: 0.9}}", "did you mean betas?"),
         ("optimizer: {params: {epsilon: 1}}", "did you mean eps?"),
+        ("optimizer: {params: {Beta1: 1}}", "did you mean betas?"),
+        ("optimizer: {params: {wd: 1}}", "did you mean weight_decay?"),
+        ("optimizer: {params: {lr: 1}}\ndialect: neox-2023", "write a day of that year, such as 2023-01-01"),
+        (
+            "lr_decay_style: WSD",
+            "it is not built: constant has the plateau without the decay, linear and cosine the "
+            "decay without the plateau",
+        ),
         ("fp16s: {enabled: true}", "did you mean fp16?"),
     ],
 )

@@ -104,7 +104,15 @@ def test_where_a_value_goes_is_spelt_as_there() -> None:
     [
         ("num-experts", "in GPT-NeoX   since"),
         ("geglu", 'today         true is activation: "geglu"'),
-        ("betas", "gives         adam_beta1, adam_beta2, optimizer.params.betas"),
+        ("one_source_of_data", "reads         text_path, data_path, train_data_paths"),
+        ("betas", "optimizer.params.betas\n  meaning       Decay of the running means"),
+        ("stage", "zero_optimization.stage\n  meaning "),
+        ("type", "several parameters are called type:\n  checkpoint.writer.type "),
+        (
+            "tensor-model-parallel-size",
+            "model_parallel_size\n  spelled       tensor_model_parallel_size is another program's",
+        ),
+        ("num_hidden_layers", "num_layers\n  spelled       num_hidden_layers is another program's word for num_layers"),
         ("optimizer.params.lr", "auto          Hugging Face's --learning_rate, 5e-05 unless given"),
         ("zero_optimization.reduce_bucket_size", "resolved when the run is known: hidden_size squared"),
     ],
@@ -119,7 +127,6 @@ def test_without_files(key: str, told: str) -> None:
     [
         ("hyena_mlp_len", "it is a parameter of savanna: leave it out, or declare it in a plugin"),
         ("no_adamw", "GPT-NeoX had it from 2021-04-14 to "),
-        ("num_hidden_layers", "here it is num_layers: "),
         ("hiden_size", "did you mean hidden_size?"),
     ],
 )

@@ -221,17 +221,36 @@ def test_a_flag_is_not_its_own_correction(flag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "to_do"),
     [
-        "--train-samples 640",
-        "--train-samples 31 --global-batch-size 32",
-        "--train-samples 640 --global-batch-size 32 --rampup-batch-size 8 8 64",
+        ("--train-samples 640", "write train_iters, for --train-samples 640."),
+        ("--train-samples 31 --global-batch-size 32", "write train_iters, for --train-samples 31."),
+        ("--train-samples $N --global-batch-size 32", "write train_iters, which the script does not say."),
+        ("--global-batch-size 32", "write train_iters, which the script does not say."),
     ],
 )
-def test_samples_are_iterations_only_while_the_batch_keeps_its_size(flags: str) -> None:
+def test_iterations_that_are_not_known_are_still_to_be_written(flags: str, to_do: str) -> None:
     result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
-    assert "train_iters" not in result.text
-    assert "write train_iters: samples / batch size" in [problem.hint for problem in result.problems]
+    assert "\ntrain_iters" not in result.text
+    assert f"# To do: {to_do}\n" in result.text
+    if to_do.endswith(f"{flags}."):
+        assert "write train_iters: samples / batch size" in [problem.hint for problem in result.problems]
+
+
+def test_as_many_samples_are_seen_without_the_smaller_batches_of_a_ramp() -> None:
+    flags = "--train-samples 650 --global-batch-size 32 --rampup-batch-size 8 8 64 --lr-warmup-samples 65"
+    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
+    why = "650 samples / 32 rounded down, without the smaller batches of --rampup-batch-size"
+    assert f"train_iters: 20  # {why}\n" in result.text
+    assert "warmup: 0.1  # 65 of 650 samples\n" in result.text
+    assert "--rampup-batch-size 8 8 64 has no counterpart" in [problem.what for problem in result.problems]
+
+
+def test_a_schedule_that_is_not_built_is_still_to_be_written() -> None:
+    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --lr-decay-style WSD"))
+    assert result.text.splitlines()[1] == "# To do: write lr_decay_style, for --lr-decay-style WSD."
+    assert "lr_decay_style:" not in result.text
+    assert result.problems[0].hint.startswith("it is not built: constant has the plateau")
 
 
 def test_the_launcher_says_how_many() -> None:
@@ -295,6 +314,7 @@ def test_what_a_script_leaves_open_is_told_once_and_the_rest_is_kept() -> None:
         "# To do: what --save $OUT is, the script does not say.",
         "# To do: what --load $OUT is, the script does not say.",
         "# To do: what --lr ${LR:?} is, the script does not say.",
+        "# To do: write train_iters, which the script does not say.",
     ]
     assert "num_layers: 4\n" in result.text
     assert "stage: 2\n" in result.text

@@ -90,7 +90,9 @@ def one_source_of_data(text_path: Paths, data_path: object, train_data_paths: Pa
     given = [name for name, value in sources.items() if value]
     if len(given) < 2:
         return None
-    return f"{' and '.join(given)} each say what to train on", f"keep one of them: {' or '.join(given)}"
+    away = " or ".join(f"--set {name}=null" for name in given)
+    hint = f"keep one of them: {' or '.join(given)}; {away} takes that of a file away"
+    return f"{' and '.join(given)} each say what to train on", hint
 
 
 @check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from math import ceil
 from typing import Any
 
@@ -40,15 +40,16 @@ def attention_config(
             "remove sparsity; attention_config is today's way of saying it",
         )
     if all(isinstance(item, str) for item in attention_config):
-        layers = list(attention_config)
+        patterns = [(list(attention_config), 1)]
     else:
-        layers = [kind for item in attention_config for kind in _repeated(item, num_layers)]
-    if len(layers) != num_layers:
+        patterns = [_repeated(item, num_layers) for item in attention_config]
+    count = sum(len(kinds) * times for kinds, times in patterns)
+    if count != num_layers:
         raise Contradiction(
-            f"attention_config describes {len(layers)} layers, but num_layers is {num_layers}",
+            f"attention_config describes {count} layers, but num_layers is {num_layers}",
             'write "all" instead of a number to repeat a pattern over all layers: [[["global"], "all"]]',
         )
-    return layers
+    return [kind for kinds, times in patterns for kind in kinds * times]
 
 
 @derive
@@ -75,8 +76,8 @@ SPARSITY = {
 }
 
 
-def _repeated(item: Any, num_layers: int) -> Iterator[str]:
-    """The layers of one `[[kinds], times]`."""
+def _repeated(item: Any, num_layers: int) -> tuple[list[str], int]:
+    """The kinds of one `[[kinds], times]`, and how often they come."""
     match item:
         case [[*kinds], "all" | int() as times] if kinds and all(isinstance(kind, str) for kind in kinds):
             pass
@@ -91,12 +92,7 @@ def _repeated(item: Any, num_layers: int) -> Iterator[str]:
             f"but num_layers ({num_layers}) is no multiple of {len(kinds)}",
             f"nearest num_layers: {nearest(num_layers, len(kinds))}",
         )
-    if times != "all" and len(kinds) * times > num_layers:
-        raise Contradiction(
-            f"attention_config describes {len(kinds) * times} layers and more, but num_layers is {num_layers}",
-            'write "all" instead of a number to repeat a pattern over all layers: [[["global"], "all"]]',
-        )
-    yield from kinds * (num_layers // len(kinds) if times == "all" else times)
+    return kinds, num_layers // len(kinds) if times == "all" else max(times, 0)
 
 
 @derive

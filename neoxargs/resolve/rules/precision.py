@@ -29,7 +29,8 @@ def precision(
         if precision is not None and on is not None and on != (precision == name):
             raise Contradiction(
                 f"precision ({precision}) and {SECTIONS[name]}.enabled ({str(on).lower()}) contradict each other",
-                f"write `precision: {name}` to compute in {name}"
+                f"write `precision: {name}` to compute in {name}, or `{SECTIONS[name]}: {{enabled: false}}` "
+                f"(--set {SECTIONS[name]}.enabled=false) to compute in {precision}"
                 if on
                 else f"leave {SECTIONS[name]}.enabled out; precision turns the section on",
             )

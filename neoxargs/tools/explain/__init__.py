@@ -53,12 +53,15 @@ def explain(
         raise Problems([Problem(f"explain wants a parameter first, and {key} is a file", hint=FIRST)])
     settled = settle(files, overrides, directory, os.environ, gpus) if files else None
     config = settled.config if settled else None
+    if parameter is None and name in REGISTRY.sections:
+        return _json(section.facts(name, config), settled) if as_json else section.text(name, config)
+    if parameter is None and len(found := search.ending(name)) > 1:
+        return _several(f"several parameters are called {key}:", key, found, as_json)
+    parameter = parameter or next(map(REGISTRY.find, found), None)
     if parameter is None:
         if rule := next((rule for rule in (*DERIVATIONS, *CHECKS) if rule.function.__name__ == key), None):
             return _rule(rule, as_json)
-        if name not in REGISTRY.sections:
-            return _nearest(name, key, as_json)
-        return _json(section.facts(name, config), settled) if as_json else section.text(name, config)
+        return _nearest(name, key, as_json)
     facts = dict(_facts(parameter, name, config))
     if not as_json:
         return "\n".join([parameter.name, *rows(facts, config)])
@@ -90,16 +93,21 @@ def _nearest(name: str, key: str, as_json: bool) -> str:
     found = {} if removed(name) else search.having(name)
     if not found:
         raise Problems([_once(name, replace(problem, hint=NOWHERE))])
+    return _several(f"no parameter is called {key}; about it:", key, found, as_json)
+
+
+def _several(head: str, key: str, found: dict[str, str], as_json: bool) -> str:
     if as_json:
         return _json({"name": key, "found": found})
     shown = dict(list(found.items())[: search.MOST])
     more = [f"  and {len(found) - len(shown)} more: docs/parameters.md"] if len(found) > len(shown) else []
-    return "\n".join([f"no parameter is called {key}; about it:", *section.table(shown), *more])
+    return "\n".join([head, *section.table(shown), *more])
 
 
 def _once(name: str, problem: Problem) -> Problem:
     gone = removed(name)
     had = f"GPT-NeoX had it from {introduced(name) or SEED} to {gone}; " if gone else ""
+    had = "" if problem.hint.startswith(had) else had
     return Problem(problem.what, hint=f"{had}{problem.hint}")
 
 
@@ -113,14 +121,15 @@ def _rule(rule: Rule, as_json: bool) -> str:
 
 
 def _facts(parameter: Parameter, asked: str, config: Config | None) -> Iterator[tuple[str, Any]]:
-    if asked != parameter.name:
-        yield "spelled", f"{asked} is another spelling of {parameter.name}"
+    if asked != parameter.name and not parameter.name.endswith(f".{asked}"):
+        spelling = "another spelling of" if REGISTRY.find(asked) else "another program's word for"
+        yield "spelled", f"{asked} is {spelling} {parameter.name}"
     yield "meaning", parameter.description
     yield "type", expectation(parameter.type)
     yield "default", default_words(parameter).replace("`", "").replace("*", "")
     yield "changes", EFFECTS.get(parameter.effect, effect_words(parameter).replace("`", ""))
     yield "origin", ", ".join(ORIGINS[origin] for origin in parameter.origins)
-    if asked_years := years(asked):
+    if asked_years := years(asked if REGISTRY.find(asked) else parameter.name):
         yield "in GPT-NeoX", asked_years
     if parameter.becomes:
         yield "today", "; ".join(f"{shown(old)} is {_today(new)}" for old, new in parameter.becomes.items() if new)

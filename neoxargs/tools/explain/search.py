@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from neoxargs.registry import REGISTRY, normal
+from neoxargs.resolve.foreign import ours
 
 MOST = 15
 #: Shorter words are in nearly every name.
@@ -14,6 +15,13 @@ SHORTEST = 3
 def is_file(word: str) -> bool:
     """Is this rather a configuration than a parameter?"""
     return PurePath(word).suffix in (".yml", ".yaml", ".json") or "/" in word
+
+
+def ending(word: str) -> dict[str, str]:
+    """Name -> its description: parameters whose last part it is, or else the one that another program calls so."""
+    names = [name for name in REGISTRY.parameters if name.rpartition(".")[2] == word]
+    meant = ours(word)
+    return {name: REGISTRY.parameters[name].description for name in names or ([meant] if meant else [])}
 
 
 def having(word: str) -> dict[str, str]:

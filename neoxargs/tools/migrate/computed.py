@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neoxargs.launch.megatron import OPTIMIZERS, TOKENIZERS
+from neoxargs.resolve.foreign import said_elsewhere
 from neoxargs.resolve.nodes import read_plain
 
 if TYPE_CHECKING:
@@ -186,29 +187,46 @@ def vocabulary(reading: Reading, option: Option) -> None:
 
 
 def samples(name: str) -> Callable[[Reading, Option], None]:
-    """A number of samples as whole iterations, as Megatron-LM counts them while the batch keeps its size."""
+    """A number of samples as whole iterations, rounded down as Megatron-LM does.
+
+    `--rampup-batch-size` is not read here, so as many samples are seen in fewer iterations than Megatron-LM takes.
+    """
 
     def read(reading: Reading, option: Option) -> None:
         samples, batch = reading.number(option.name), reading.number("global-batch-size")
-        grows = "rampup-batch-size" in reading.options
-        if samples and batch and not grows and 0 < batch <= samples:
-            left = " rounded down" if samples % batch else ""
-            reading.put(name, int(samples // batch), f"{option.text} samples / {batch:g}{left}")
-        else:
-            reading.left_out(option, f"write {name}: samples / batch size")
+        if not (samples and batch and 0 < batch <= samples):
+            still_open(reading, option, name, f"write {name}: samples / batch size")
+            return
+        left = " rounded down" if samples % batch else ""
+        ramp = ", without the smaller batches of --rampup-batch-size" if "rampup-batch-size" in reading.options else ""
+        reading.put(name, int(samples // batch), f"{option.text} samples / {batch:g}{left}{ramp}")
 
     return read
 
 
 def warmup(reading: Reading, option: Option) -> None:
-    samples = option.name.endswith("samples")
-    given, batch = reading.number(option.name), reading.number("global-batch-size")
-    kind = "samples" if samples else "iters"
+    kind = option.name.rpartition("-")[2]
+    given = reading.number(option.name)
     until = reading.number(f"lr-decay-{kind}") or reading.number(f"train-{kind}")
     if given is not None and until:
-        reading.put("warmup", given / until, f"{option.text} of {until:g} {'samples' if samples else 'iterations'}")
+        unit = "samples" if kind == "samples" else "iterations"
+        reading.put("warmup", given / until, f"{option.text} of {until:.12g} {unit}")
     else:
-        reading.left_out(option, "write warmup: its share of the iterations" if batch or not samples else "")
+        still_open(reading, option, "warmup", "write warmup: its share of the iterations")
+
+
+def decay_style(reading: Reading, option: Option) -> None:
+    """Megatron-LM's own styles that are not built would train another schedule without a word."""
+    if why := said_elsewhere("lr_decay_style", option.text):
+        still_open(reading, option, "lr_decay_style", why)
+    else:
+        reading.say("lr_decay_style", option)
+
+
+def still_open(reading: Reading, option: Option, name: str, why: str) -> None:
+    """A flag that cannot be said here, and the parameter that is left for a person to write."""
+    reading.left_out(option, why)
+    reading.to_do.append(f"To do: write {name}, for --{option.name} {option.text}.")
 
 
 def tracked(name: str) -> Callable[[Reading, Option], None]:

@@ -101,6 +101,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "vocab-size": computed.vocabulary,
     "train-samples": computed.samples("train_iters"),
     "lr-decay-samples": computed.samples("lr_decay_iters"),
+    "lr-decay-style": computed.decay_style,
     "lr-warmup-iters": computed.warmup,
     "lr-warmup-samples": computed.warmup,
     "log-num-zeros-in-grad": _sets("log_grad_pct_zeros", True),

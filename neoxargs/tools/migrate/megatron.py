@@ -169,6 +169,8 @@ class Reading:
             self.problems.append(Problem("--choose is for a script that writes DeepSpeed's JSON", hint="leave it out"))
         for name, value in self.defaults().items():
             self.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))
+        if "train_iters" not in self.settings and not any("train_iters" in line for line in self.to_do):
+            self.to_do.append("To do: write train_iters, which the script does not say.")
         self.problems += self.left_open()
 
     def defaults(self) -> dict[str, Any]:

@@ -33,6 +33,8 @@ def test_every_layer_has_its_kind(text: str, layers: str) -> None:
     [
         'attention_config: [[["flash"], 3]]',
         'attention_config: [[["local", "global", "flash"], "all"]]',
+        'attention_config: [[["flash"], 12]]',
+        'attention_config: [[["flash"], -1], [["flash"], 5]]',
         'attention_config: [["flash", 4]]',
         'attention_config: [[[], "all"]]',
         "attention_config: [global, global, global, globl]",
