@@ -17,7 +17,7 @@ ALIASES = {"bf16": "bfloat16", "float16": "fp16", "half": "fp16", "float32": "fp
 def precision(
     precision: str | None, fp16__enabled: bool | None, bf16__enabled: bool | None, fp16__type: str | None
 ) -> dict[str, object]:
-    """precision, fp16.enabled and bf16.enabled agree; without any of them the model computes in fp32"""
+    """precision, fp16.enabled and bf16.enabled are one setting; without any of them it is fp32"""
     precision = ALIASES.get(precision, precision) if precision else None
     if fp16__type is not None:
         fp16__enabled = None  # `fp16: {type: bfloat16, enabled: true}` once turned on the type that it names
