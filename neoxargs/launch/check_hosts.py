@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from neoxargs.launch.command import PACKAGE_ROOT
@@ -159,7 +158,7 @@ def _files(config: Config) -> list[str]:
     """What every host opens."""
     prefixes = [prefix for name in ("data_path", *TOKEN_FILES) for prefix in listed(config.get(name))]
     found = [f"{prefix}.idx" for prefix in prefixes] + [config.tokenizer.vocab_file, config.tokenizer.merge_file]
-    return [os.path.abspath(path) for path in found if path and Path(path).exists()]
+    return [os.path.abspath(path) for path in found if path and os.path.exists(path)]
 
 
 def _table(answers: Mapping[str, Answer], resources: Resources) -> str:

@@ -66,6 +66,8 @@ class Death:
     nature: int
     worded: bool = False
     """Has the rank itself told the whole story in a sentence?"""
+    console: str = ""
+    """On what it has printed its traceback, or another rank the same one; empty where that is not known."""
 
 
 def folder(config: Config, attempt: str) -> Path:
@@ -175,11 +177,21 @@ def note(folder: Path, rank: int, code: int, evidence: Evidence) -> None:
             left |= json.loads(_room(folder, rank)[1].read_text())
     if left["nature"] == OWN and code < 0:
         left["nature"] = ASKED if evidence.asked else WAITED if timed_out(tail(folder, rank)) else OWN
+    if "worded" in left and left["nature"] in (OWN, WAITED):  # one that was left alone has printed none
+        left["console"] = _console()
     death = Death(rank, socket.gethostname(), time.time(), code, **left)
     end, _ = _room(folder, rank)
     _write(end, asdict(death))
     with contextlib.suppress(OSError):
         end.rename(_note(folder, rank))
+
+
+def _console() -> str:
+    """What this process's standard error is, by which another one on this host may know its own again."""
+    with contextlib.suppress(OSError):
+        end = os.fstat(2)
+        return f"{socket.gethostname()} {end.st_dev} {end.st_ino}"
+    return ""
 
 
 # -- at the launcher -------------------------------------------------------------------------------------------------
@@ -205,7 +217,7 @@ def report(folder: Path) -> tuple[int, list[str]]:
 def _told(found: list[Death], folder: Path) -> Iterator[str]:
     first, *others = found
     yield f"rank {first.rank} on {first.host} failed first: {first.why}"
-    if first.worded:
+    if first.worded or (first.console and first.console == _console()):
         yield f"what it said stands above, and in {log(folder, first.rank)}"
     elif said := tail(folder, first.rank):
         shown = "\n".join(f"  | {line}" for line in said.split("\n")[-TAIL:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,5 +57,7 @@ def _same(one: str, other: str) -> bool:
 
 def newest(folder: Path) -> int | None:
     """The last iteration of which there is a checkpoint, damaged or not; None without one."""
+    if not os.path.isdir(folder):  # asked so because a name may be too long for Path.glob
+        return None
     names = [path.name[len(PREFIX) :] for path in folder.glob(f"{PREFIX}*") if path.is_dir()]
     return max((int(name) for name in names if name.isdigit()), default=None)

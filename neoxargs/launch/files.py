@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import shlex
 import struct
 from collections.abc import Iterable, Iterator
@@ -75,7 +76,7 @@ def _is_number(text: str) -> bool:
 
 
 def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
-    absent = [suffix for suffix in (".bin", ".idx") if not Path(prefix + suffix).exists()]
+    absent = [suffix for suffix in (".bin", ".idx") if not os.path.exists(prefix + suffix)]
     if not absent:
         yield from _mismatched(config, name, prefix)
         return
@@ -112,7 +113,7 @@ def _token_file_hint(config: Config, prefix: str, absent: list[str]) -> str:
     stem = prefix.removesuffix(".bin").removesuffix(".idx")
     candidates = [stem, prefix + TAIL, prefix.removesuffix(TAIL), *_near(prefix)]
     for candidate in dict.fromkeys(candidates):
-        if candidate != prefix and all(Path(candidate + suffix).exists() for suffix in (".bin", ".idx")):
+        if candidate != prefix and all(os.path.exists(candidate + suffix) for suffix in (".bin", ".idx")):
             return f"write {candidate}"
     if len(absent) == 1:
         return "the two files belong together; copy the other one too"
@@ -131,8 +132,8 @@ def _near(prefix: str) -> Iterable[str]:
 def _texts(config: Config) -> Iterator[Problem]:
     texts = config.data.text_path or []
     for text in [texts] if isinstance(texts, str) else texts:
-        path = str(Path(text).expanduser())
-        if text != STDLIB and not Path(path).exists() and not glob.glob(path, recursive=True):
+        path = os.path.expanduser(text)
+        if text != STDLIB and not os.path.exists(path) and not glob.glob(path, recursive=True):
             hint = f"files, folders, patterns, or {STDLIB} for the running Python's own library"
             yield Problem(f"text_path: there is no {text}", config.source("text_path").where, hint)
 
@@ -153,5 +154,5 @@ def _unnamed_vocabulary(config: Config) -> Iterator[Problem]:
 def _absent_vocabulary(config: Config) -> Iterator[Problem]:
     for name in _vocabulary_parameters(config):
         path = config.get(name)
-        if path and not Path(path).exists():
+        if path and not os.path.exists(path):
             yield Problem(f"{name}: there is no {path}", config.source(name).where)

@@ -5,6 +5,7 @@ Both are read exactly as DeepSpeed's runner reads them, except that a mistake is
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ def nowhere(key: str) -> None:
 def read_hostfile(path: str) -> dict[str, int] | None:
     """Host -> slots, in the file's order; None if there is no such file. Raises Problems."""
     try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace") if Path(path).is_file() else None
+        text = Path(path).read_text(encoding="utf-8", errors="replace") if os.path.isfile(path) else None
     except OSError as error:
         raise Problems([Problem(f"the hostfile {path} cannot be read: {error.strerror}")]) from None
     return None if text is None else parse_hostfile(text, path)

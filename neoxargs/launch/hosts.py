@@ -232,7 +232,9 @@ def _visible_devices(devices: list[int] | list[str]) -> Resources:
 
 
 def _without_hostfile(found: Resources, path: str, where: Place | None) -> Resources:
-    missing = warning(f"there is no hostfile {path}; only this machine is used", where)
+    one, several = ("GPU", "GPUs") if found.device == "cuda" else ("process on its CPU", "processes on its CPU")
+    used = f"{found.gpus} {one if found.gpus == 1 else several}"
+    missing = warning(f"there is no hostfile {path}; only this machine is used: {used}", where)
     return replace(found, warnings=(missing, *found.warnings))
 
 

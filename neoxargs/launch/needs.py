@@ -14,6 +14,7 @@ from neoxargs.launch.room import unwritable
 from neoxargs.launch.settle import Settled
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.spellings import shown
 
 CPU = Path("/proc/cpuinfo")
 #: Instruction sets, as Linux names them, with one of which DeepSpeed computes fp16 on a CPU.
@@ -23,6 +24,19 @@ FP16 = ("avx512_fp16", "avx_ne_convert")
 #: (Adam on the device is PyTorch's own; Lion and Lamb are plain torch.)
 _OPS = {"adam": ("", "cpu_adam"), "adamw": ("", "cpu_adam"), "cpu_adam": ("cpu_adam", "cpu_adam"),
         "adagrad": ("", "cpu_adagrad")}  # fmt: skip
+
+#: Parameters that, turned on, make rank 0 import a package: train.py's trackers and DeepSpeed's own.
+PACKAGES = {
+    "use_wandb": "wandb", "wandb.enabled": "wandb", "use_comet": "comet_ml", "comet.enabled": "comet_ml",
+    "tensorboard_dir": "tensorboard", "tensorboard.enabled": "tensorboard",
+}  # fmt: skip
+#: tokenizer_type -> the package that every rank imports for it.
+TOKENIZERS = {"SPMTokenizer": "sentencepiece", "TiktokenTokenizer": "tiktoken"}
+#: What DeepSpeed does on GPUs only. Below stage 3 it reads none of these.
+ON_GPUS = (
+    "zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_nontrainable_weights",
+    "zero_optimization.zero_quantized_gradients", "zero_optimization.offload_optimizer.super_offload",
+)  # fmt: skip
 
 #: distributed_backend -> what to do where the installed torch does not have it.
 BACKENDS = {
@@ -35,8 +49,10 @@ BACKENDS = {
 def files(settled: Settled) -> list[Problem]:
     """What is missing on this machine; another one may have it."""
     config = settled.config
-    here = [] if settled.resources.remote else [*_backend(settled), *_ops(settled), *_nvme(settled)]
-    return [*missing_files(config), *unnamed_files(config), *absent(config), *_precision(settled), *here]
+    found = [*missing_files(config), *unnamed_files(config), *absent(config), *_precision(settled)]
+    if not settled.resources.remote:
+        found += [*_packages(config), *_backend(settled), *_ops(settled), *_nvme(settled), *_kernels(settled)]
+    return found
 
 
 def all_needs(settled: Settled) -> list[Problem]:
@@ -46,9 +62,7 @@ def all_needs(settled: Settled) -> list[Problem]:
 
 def harness(config: Config) -> Iterator[Problem]:
     """What eval.py's tasks need; not imported here, because that takes seconds."""
-    from importlib.util import find_spec
-
-    if config.generation.eval_tasks and find_spec("lm_eval") is None:
+    if config.generation.eval_tasks and _lacks("lm_eval"):
         yield no_harness("No module named 'lm_eval'", config.place("eval_tasks"))
 
 
@@ -62,8 +76,29 @@ def _precision(settled: Settled) -> Iterator[Problem]:
     if config.precision.precision == "fp16" and resources.device == "cpu" and not resources.remote and _lacks_fp16():
         place = config.place("precision") or config.place("fp16.enabled")
         section = " and fp16: {enabled: false}" if config.written("fp16.enabled") else ""
-        hint = f"write precision: fp32 or bfloat16{section}"
+        hint = f"write precision: fp32 or bfloat16{section}; for a machine with GPUs: deepy check --gpus N"
         yield Problem("this machine's CPU does not compute in fp16", place, hint)
+
+
+def _packages(config: Config) -> Iterator[Problem]:
+    """What would be missed only after text is tokenised and all ranks have started."""
+    asked = {name: package for name, package in PACKAGES.items() if config.get(name)}
+    if package := TOKENIZERS.get(config.tokenizer.tokenizer_type or ""):
+        asked["tokenizer_type"] = package
+    for name, package in asked.items():
+        if _lacks(package):
+            value = config.get(name)
+            off = f"write {name}: false" if name in ("use_wandb", "use_comet") else f"leave {name} out"
+            what = f"{name} ({shown(value)}) needs the Python package {package}, which is not installed"
+            yield Problem(what, config.place(name), f"pip install {package}" + f", or {off}" * (name in PACKAGES))
+
+
+def _lacks(package: str) -> bool:
+    """Is it not installed? A mere folder of that name, such as wandb's own for its runs, is no package."""
+    from importlib.util import find_spec
+
+    found = find_spec(package)
+    return found is None or found.origin is None
 
 
 def _backend(settled: Settled) -> Iterator[Problem]:
@@ -116,6 +151,16 @@ def _nvme(settled: Settled) -> Iterator[Problem]:
     if config.aio.use_gds and settled.resources.device == "cpu":
         what = "aio.use_gds moves data between drive and GPU, and the ranks run on CPUs"
         yield Problem(what, config.place("aio.use_gds"), "leave use_gds out")
+
+
+def _kernels(settled: Settled) -> Iterator[Problem]:
+    config = settled.config
+    if settled.resources.device == "cuda" or config.zero_optimization.stage < 3:
+        return
+    for name in ON_GPUS:
+        if config.get(name):
+            what = f"{name} (true) works on GPUs only, and the ranks run on CPUs"
+            yield Problem(what, config.place(name), f"leave {name.rpartition('.')[2]} out")
 
 
 def _lacks_fp16() -> bool:

@@ -36,6 +36,8 @@ def unwritable(folder: Path) -> str:
         return f"{there} is a file"
     if not os.access(there, os.W_OK | os.X_OK):
         return f"{there} cannot be written to"
+    if max(len(os.fsencode(part)) for part in folder.parts) > os.pathconf(there, "PC_NAME_MAX"):
+        return f"a name in it is longer than the file system of {there} takes"
     # /proc and /sys let root write by their permissions, but no file can be made there
     if not os.statvfs(there).f_blocks:
         return f"it cannot be created, because the file system of {there} holds no files"
@@ -86,7 +88,7 @@ def saves(config: Config) -> int:
 def _existing(folder: Path) -> Path:
     """The folder itself or the nearest one above it that is there."""
     folder = folder.absolute()
-    return next(path for path in (folder, *folder.parents) if path.exists())
+    return next(path for path in (folder, *folder.parents) if os.path.exists(path))
 
 
 def _size(size: int) -> str:

@@ -75,7 +75,7 @@ def become_a_rank(path: str, files: Sequence[str], overrides: Sequence[str], dir
         settled = _settled(path, files, overrides, directory, int(os.environ[names.world_size]))
         settled = replace(settled, resources=replace(settled.resources, device=device(os.environ)))
         first = data_command(settled.config)
-        if first and not Path(f"{settled.config.data.data_path}.idx").exists():
+        if first and not os.path.exists(f"{settled.config.data.data_path}.idx"):
             what = "the ranks have been started already, and text_path is not tokenised"
             _refuse([Problem(what, settled.config.place("text_path"), f"run this before: {shlex.join(first)}")])
         _refuse_what_cannot_run(path, settled)

@@ -17,6 +17,7 @@ from neoxargs.launch.layout import Layout
 from neoxargs.launch.settle import Settled
 from neoxargs.launch.unwritten import derived, origin, overridden, short
 from neoxargs.launch.vocabulary import vocabulary_size
+from neoxargs.launch.wrap import together, wrapped
 from neoxargs.resolve.config import Config
 
 LABEL = 11
@@ -151,16 +152,11 @@ def _lines(settled: Settled, width: int, cut: bool = True) -> Iterator[tuple[str
     for row in rows(settled, width - LABEL, cut):
         label = row.label
         for line in row.lines:
-            fitting = [short(line, width - LABEL)] if row.cut else _wrapped(line, width - LABEL)
+            whole = together(line, settled.config)
+            fitting = [short(line, width - LABEL)] if row.cut else wrapped(whole, width - LABEL)
             for part in fitting:
                 yield label, part
                 label = ""
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=True)
 
 
 def _model(config: Config) -> Iterator[str]:

@@ -6,6 +6,7 @@ The trainer's own tokenizers (`neoxargs/train/tokenizer.py`) are tested to agree
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def _tokenizer_json(vocab_file: str | None) -> int | None:
 
 def _hf_gpt2(vocab_file: str | None) -> int:
     """Of a folder with a tokenizer.json or a vocab.json, or of such a file; without one, GPT-2's own."""
-    if not vocab_file or not Path(vocab_file).exists():
+    if not vocab_file or not os.path.exists(vocab_file):
         return HF_GPT2
     tree = _json(str(tokenizer_file(vocab_file)))
     return len(_tokens(tree) | {PADDING})

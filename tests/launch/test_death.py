@@ -177,6 +177,16 @@ def test_the_cause_is_told_first_although_it_was_noted_last(tmp_path):
     assert others == ["then waited for others in vain: rank 2", "then lost their connections: rank 0, 1"]
 
 
+def test_a_traceback_that_the_console_has_shown_is_not_shown_again(tmp_path, capfd):
+    with running(tmp_path, "raise KeyError('x')") as process:  # its standard error is ours
+        process.wait(30)
+    _, where = death.report(tmp_path)[1]
+    assert where == f"what it said stands above, and in {tmp_path}/rank-0.log"
+    assert capfd.readouterr().err == "KeyError: 'x'\n"
+    death.note(tmp_path, 0, -signal.SIGSEGV, Evidence())  # the end of a crash stays
+    assert death.report(tmp_path)[1][1].startswith(f"the end of {tmp_path}/rank-0.log:")
+
+
 def test_a_stop_that_was_asked_for_is_no_cause(tmp_path):
     with running(tmp_path, "time.sleep(60)", number=0, stdout=subprocess.DEVNULL) as process:
         until_it_says(tmp_path / "rank-0.log", "begun")

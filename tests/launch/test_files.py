@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from neoxargs.launch import room
+from neoxargs.launch.earlier import absent
 from neoxargs.launch.files import missing_files, unnamed_files
 from neoxargs.problems import Place
 from neoxargs.resolve.config import Config, Source, Value
@@ -88,6 +90,16 @@ def test_vocabularies(values, unnamed, missing):
     made = config(text_path="python-stdlib", **values)
     assert [problem.what.rpartition(" ")[2] for problem in unnamed_files(made)] == unnamed
     assert [problem.what.rpartition(" ")[2] for problem in missing_files(made)] == missing
+
+
+def test_names_that_no_file_can_have():
+    """Path.exists() of Python 3.11 raises then."""
+    for name in ("x" * 5000, "x/" * 3000, "~nobody-here/x", "a\0b"):
+        made = config(text_path=name, train_data_paths=name, tokenizer_type="HFTokenizer", vocab_file=name)
+        assert {problem.where for problem in missing_files(made)} == {HERE}
+        assert len(missing_files(made)) == 3
+        assert [problem.where for problem in absent(config(load=name))] == [HERE]
+        assert [problem.where for problem in room.refused(config(save="x" * 5000), "save")] == [HERE]
 
 
 def test_a_run_without_data_is_told():

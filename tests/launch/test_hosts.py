@@ -198,9 +198,11 @@ def test_the_environment_names_hostfile_and_master(tmp_path):
 
 
 def test_a_missing_hostfile_means_this_machine_with_a_warning_if_it_was_written(gpus):
-    assert messages(resources(Runner(hostfile="/mock_path"), 1, {}, dev=gpus)) == [
-        "there is no hostfile /mock_path; only this machine is used"
-    ]
+    for environ, used in (({}, "4 GPUs"), ({"CUDA_VISIBLE_DEVICES": "2"}, "1 GPU"),
+                          ({"DS_ACCELERATOR": "cpu"}, "2 processes on its CPU")):  # fmt: skip
+        assert messages(resources(Runner(hostfile="/mock_path"), 2, environ, dev=gpus)) == [
+            f"there is no hostfile /mock_path; only this machine is used: {used}"
+        ]
     assert messages(resources(Runner(), 1, {}, dev=gpus)) == []
 
 

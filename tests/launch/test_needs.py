@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,10 +29,10 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "missing", lambda *_: [])
 
 
-def settled(folder: Path, path: Path, more: str = "") -> Settled:
+def settled(folder: Path, path: Path, more: str = "", overrides: Sequence[str] = ()) -> Settled:
     file = folder / "run.yml"
     file.write_text(YAML + OFFLOAD.format(path=path) + more)
-    return settle([str(file)], [], None, {"DS_ACCELERATOR": "cpu"}, gpus=1)
+    return settle([str(file)], overrides, None, {"DS_ACCELERATOR": "cpu"}, gpus=1)
 
 
 def told(settled: Settled, word: str) -> list[str]:
@@ -77,6 +79,64 @@ def test_mpi_where_torch_was_built_without_it(tmp_path: Path) -> None:
     assert len(problems) == (0 if distributed.is_mpi_available() else 1)
     assert all(f"run.yml:{YAML.count(chr(10)) + 7}:1: distributed_backend (mpi): " in what for what in problems)
     assert told(settled(tmp_path, tmp_path, "distributed_backend: gloo\n"), "distributed_backend") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "what", "hint"),
+    [
+        ("use_wandb: true", 1, "use_wandb (true)", "pip install wandb, or write use_wandb: false"),
+        ("wandb: {enabled: true}", 9, "wandb.enabled (true)", "pip install wandb, or leave wandb.enabled out"),
+        ("use_comet: true", 1, "use_comet (true)", "pip install comet_ml, or write use_comet: false"),
+        ("tensorboard_dir: tb", 1, "tensorboard_dir (tb)", "pip install tensorboard, or leave tensorboard_dir out"),
+        ("tokenizer_type: SPMTokenizer", 1, "tokenizer_type (SPMTokenizer)", "pip install sentencepiece"),
+        ("use_wandb: false\nuse_comet: null", 0, "", ""),
+    ],
+)
+def test_packages_that_are_not_installed(tmp_path: Path, monkeypatch, text, place, what, hint) -> None:
+    for package in (*needs.PACKAGES.values(), *needs.TOKENIZERS.values()):
+        monkeypatch.setitem(sys.modules, package, None)
+    made = settled(tmp_path, tmp_path, text)
+    found = [problem for problem in needs.files(made) if "Python package" in problem.what]
+    assert [problem.what.partition(" needs ")[0] for problem in found] == ([what] if what else [])
+    assert all((problem.where.column, problem.hint) == (place, hint) for problem in found if problem.where)
+    remote = replace(made, resources=replace(made.resources, remote=True))
+    assert told(remote, "Python package") == []
+
+
+def test_a_folder_of_a_packages_name_is_not_the_package(tmp_path: Path, monkeypatch) -> None:
+    """wandb keeps its runs in ./wandb."""
+    (tmp_path / "comet_ml").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert needs._lacks("comet_ml")
+    (tmp_path / "comet_ml" / "__init__.py").touch()
+    assert not needs._lacks("comet_ml")
+
+
+@pytest.mark.parametrize("name", needs.ON_GPUS)
+def test_what_deepspeed_computes_on_gpus_only(tmp_path: Path, name: str) -> None:
+    key = name.rpartition(".")[2]
+    on_gpus = settled(tmp_path, tmp_path, overrides=[f"{name}=true"])
+    on_cpus = replace(on_gpus, resources=replace(on_gpus.resources, device="cpu"))
+    assert told(on_gpus, key) == []
+    (problem,) = told(on_cpus, key)
+    assert problem == f"--set {name}=true: {name} (true) works on GPUs only, and the ranks run on CPUs"
+    below = settle(
+        [str(tmp_path / "run.yml")],
+        [f"{name}=true", "zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu"],
+        None,
+        {},
+        gpus=1,
+    )
+    assert told(replace(below, resources=on_cpus.resources), "on GPUs only") == []  # nobody reads it there
+
+
+def test_fp16_on_a_cpu_says_how_to_check_for_gpus(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(needs, "CPU", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text("flags : avx2\n")
+    made = settled(tmp_path, tmp_path, "precision: fp16\n")
+    on_cpus = replace(made, resources=replace(made.resources, device="cpu"))
+    (hint,) = [problem.hint for problem in needs.files(on_cpus) if "fp16" in problem.what]
+    assert "for a machine with GPUs: deepy check --gpus N" in hint
 
 
 def test_a_missing_compiler_is_a_problem_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

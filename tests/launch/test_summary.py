@@ -95,6 +95,14 @@ def test_the_brief_and_the_facts_agree_with_the_layout():
     assert [line.split()[0] for line in summary.brief(made)] == ["model", "ranks", "batch", "dialect"]
 
 
+def test_paths_and_places_stay_whole():
+    folder = "/a/folder with spaces/of-" + "many-letters" * 6
+    made = settled(SMALL + f"run_dir: {folder}/run\n", CPU)
+    shown = summary.text(made, 60)
+    assert f"{folder}/run" in shown
+    assert "(configs/my.yml:9:1)" in shown
+
+
 def test_one_rank_needs_no_drawing():
     text = SMALL.replace("size: 2\n", "size: 1\n")
     assert "stage 0" not in summary.text(settled(text, replace(CPU, hosts={"localhost": [0]})), 80)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from neoxargs.launch.wrap import together, wrapped
 from neoxargs.resolve.config import Config
 from neoxargs.tools.explain.origin import Origin
-from neoxargs.tools.wrap import together, wrapped
 
 WIDTH = 96
 LABEL = 14

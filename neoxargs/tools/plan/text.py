@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from neoxargs.launch import summary
+from neoxargs.launch.wrap import TOGETHER, together, wrapped
 from neoxargs.resolve.config import Config
 from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.assumptions import GIB
@@ -14,7 +15,6 @@ from neoxargs.tools.plan.memory import PARTS, PHASES, Account
 from neoxargs.tools.plan.notes import notes
 from neoxargs.tools.plan.places import hosts_of_stages, named
 from neoxargs.tools.plan.words import count, duration, figures, price, share, size, verdict
-from neoxargs.tools.wrap import TOGETHER, together, wrapped
 
 LABEL = summary.LABEL
 BAR = 44
