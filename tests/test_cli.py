@@ -1,5 +1,6 @@
 """The command line as people type it: verbs, GPT-NeoX's own spellings, exit codes, and runs from start to end."""
 
+import errno
 import io
 import json
 import os
@@ -144,9 +145,20 @@ def test_a_key_may_be_typed_as_a_flag(capsys):
     assert main(["explain", "--all", *BOTH]) == 0
 
 
-def test_what_the_system_refuses_is_told(capsys):
-    assert main(["check", *BOTH, "--gpus", "2", "--set", f"hostfile={'h' * 300}", "--set", f"load={'l' * 300}"]) == 1
-    assert "file name too long" in capsys.readouterr().err
+def test_names_that_are_too_long_are_told_with_their_places(capsys):
+    assert main(["check", *BOTH, "--set", f"hostfile={'h' * 300}", "--set", f"load={'l' * 300}"]) == 1
+    told = capsys.readouterr().err
+    assert f"--set: error: load ({'l' * 300}): there is no checkpoint in it" in told
+    assert f"--set: warning: there is no hostfile {'h' * 300}; only this machine is used: " in told
+
+
+def test_what_the_system_refuses_is_told(capsys, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EIO, "Input/output error", "configs/small.yml")
+
+    monkeypatch.setattr("neoxargs.tools.check.report", refuse)
+    assert main(["check", *BOTH]) == 1
+    assert capsys.readouterr().err == "configs/small.yml: error: input/output error\n"
 
 
 def test_check_tells_every_problem_at_once(capsys):
