@@ -288,3 +288,10 @@ def test_there_and_back_means_the_same() -> None:
 
 def test_forgotten_names_are_in_no_registry() -> None:
     assert [name for name in FORGOTTEN if REGISTRY.find(name)] == []
+
+
+def test_a_section_under_both_of_its_names_keeps_them() -> None:
+    result = migrated("autotuning_config: {arg_mappings: {}}\nautotuning: {enabled: false}\n")
+    assert lines(result) == "autotuning_config: {arg_mappings: {}}\nautotuning: {enabled: false}\n"
+    (warning,) = [problem for problem in result.problems if "two names of one section" in problem.what]
+    assert str(warning.where) == "my.yml:8:1"

@@ -160,6 +160,11 @@ class _Migration:
         """Last, so that the names of their keys stay true while these change."""
         for document, name, key in self.sections:
             entry = document.entries()[name]
+            if "".join(name.rpartition(".")[:2]) + key in document.entries():
+                what = f"{name} and {key} are two names of one section, and both have keys here"
+                hint = f"put them all in {key}; deepy reads them as they are"
+                self.problems.append(Problem(what, self.place(document, entry), hint, severity="warning"))
+                continue
             self.changes.append(Change(self.place(document, entry), name, key, "renamed", introduced(key)))
             document.rename(name, key)
 
