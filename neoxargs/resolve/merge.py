@@ -238,13 +238,14 @@ class _Layer:
 def _of_another_type(name: str, values: AnyMapping[str, Value]) -> tuple[str, str] | None:
     """What to say (and to write) of a setting that the written optimizer or scheduler does not have."""
     section, parameter = name.partition(".")[0], REGISTRY.parameters[name]
-    kind = values.get(f"{section}.type") or values.get(f"{section}_type")
-    if not parameter.only_for or kind is None or kind.value.lower() in parameter.only_for:
+    value = values.get(f"{section}.type") or values.get(f"{section}_type")
+    kind = value and value.value
+    if not parameter.only_for or not kind or kind.lower() in parameter.only_for:
         return None
-    own = [p.attribute for p in parameter.group.parameters.values() if kind.value.lower() in p.only_for]
-    what = f"{name} is not a setting of {section}.type {kind.value}"
+    own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in p.only_for]
+    what = f"{name} is not a setting of {section}.type {kind}"
     meant = near(parameter.attribute, own)
-    return what, f"did you mean {listed(meant)}?" if meant else f"{kind.value} has {listed(own, 'and')}"
+    return what, f"did you mean {listed(meant)}?" if meant else f"{kind} has {listed(own, 'and')}"
 
 
 def _malformed(argument: str, where: Place) -> Problem:

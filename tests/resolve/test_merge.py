@@ -103,6 +103,11 @@ def test_nothing_elsewhere_is_refused() -> None:
     ]
 
 
+def test_a_setting_of_one_optimizer_is_judged_where_none_is_named() -> None:
+    (problem,) = drafted("optimizer: {type: null, params: {max_coeff: much}}").problems
+    assert problem.what.startswith('optimizer.params.max_coeff ("much") must be a number')
+
+
 def test_auto_elsewhere_is_a_value_like_any_other() -> None:
     assert 'num_layers ("auto") must be a whole number' in problem("num_layers: auto")
     assert values("pipeline: {stages: auto}") == {"pipeline.stages": "auto"}
