@@ -50,9 +50,8 @@ def _refuse_values(files: list[str]) -> None:
     from neoxargs.registry import REGISTRY, normal
 
     if any(REGISTRY.find(normal(word.partition("=")[0])) for word in values):
-        what = (
-            f"{listed(values, 'and')} {'is no file' if len(values) == 1 else 'are no files'}; a --set takes one value"
-        )
+        are = "is no file" if len(values) == 1 else "are no files"
+        what = f"{listed(values, 'and')} {are}; a --set takes one value"
         raise Problems([Problem(what, hint=f"write {' '.join(f'--set {shlex.quote(word)}' for word in values)}")])
 
 
@@ -85,13 +84,13 @@ def launch_parser(script: str) -> argparse.ArgumentParser:
 
 def neox_overrides(options: argparse.Namespace) -> list[str]:
     given = {name: getattr(options, f"neox_{name}") for name in NEOX_OPTIONS}
+    return [_as_set(name, value) for name, value in given.items() if value is not None]
+
+
+def _as_set(name: str, value: Any) -> str:
     # a JSON string is a YAML string, whatever stands in it
-    texts = {
-        name: value if name == "iteration" else json.dumps(value, ensure_ascii=False) for name, value in given.items()
-    }
-    return [
-        f"{NEOX_OPTIONS[name].get('key', name)}={texts[name]}" for name, value in given.items() if value is not None
-    ]
+    text = value if name == "iteration" else json.dumps(value, ensure_ascii=False)
+    return f"{NEOX_OPTIONS[name].get('key', name)}={text}"
 
 
 def add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:

@@ -44,11 +44,11 @@ def _compared(one: str, sign: str, other: str) -> bool | None:
 def whole(condition: list[tuple[str, bool | None]]) -> bool | None:
     """Several tests joined by `&&` and `||`."""
     result = condition[0][1] if condition else None
-    for sign, holds in condition[1:]:
+    for sign, next_one in condition[1:]:
         if sign == "&&":
-            result = False if False in (result, holds) else None if None in (result, holds) else True
+            result = False if False in (result, next_one) else None if None in (result, next_one) else True
         elif sign == "||":
-            result = True if True in (result, holds) else None if None in (result, holds) else False
+            result = True if True in (result, next_one) else None if None in (result, next_one) else False
         else:
-            result = holds
+            result = next_one
     return result
