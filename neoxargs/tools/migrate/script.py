@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve import Text
-from neoxargs.tools.migrate.conditions import holds, whole
+from neoxargs.tools.migrate import conditions
 from neoxargs.tools.migrate.shell import ENDS, Chars, Shell, Word
 
 _PATTERN = re.compile(r"[\s(]*((?:[^()\n;]|\n\s*\|)+)\)")
@@ -180,7 +180,7 @@ class _Reader(Shell):
 
     def branch(self, keyword: str, branches: _Branches, where: Place) -> None:
         if keyword == "then":
-            holds = whole(branches.condition)
+            holds = conditions.whole(branches.condition)
             branches.waiting, branches.active = False, not branches.decided and holds is not False
             if branches.active and self.is_active:
                 self.note(branches.where, "then", holds is not None)
@@ -219,7 +219,7 @@ class _Reader(Shell):
 
     def holds(self, words: list[Word]) -> bool | None:
         """`[ "$A" = b ]`; None where that is not known."""
-        return holds([word.text for word in words if word.text not in ("[", "]", "[[", "]]", "test")])
+        return conditions.holds([word.text for word in words if word.text not in ("[", "]", "[[", "]]", "test")])
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
