@@ -28,7 +28,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from neoxargs.launch.split import deepspeed_json  # noqa: E402
+from neoxargs.launch.targets.split import deepspeed_json  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
 from neoxargs.resolve.config import Config  # noqa: E402
 
@@ -72,7 +72,7 @@ def _rank(rank: int, port: int, options: argparse.Namespace) -> None:
     os.environ.update({name: str(value) for name, value in names.items()} | {"DS_ACCELERATOR": "cpu"})
     from deepspeed.accelerator import get_accelerator
 
-    from neoxargs.train import setup
+    from neoxargs.train.process import setup
 
     setup.start("gloo", seed=1)
     get_accelerator().is_fp16_supported = lambda: True
@@ -105,8 +105,9 @@ def library() -> tuple[torch.Tensor, torch.Tensor]:
 
 def _train(config: Config, texts: Sequence[torch.Tensor], rank: int, steps: int) -> float:
     """Loss on the validation text after so many steps."""
-    from neoxargs.train import engine, mesh, setup
-    from neoxargs.train.model.loss import Vocabulary
+    from neoxargs.train.engine import build as engine
+    from neoxargs.train.kernels.cross_entropy import Vocabulary
+    from neoxargs.train.process import mesh, setup
 
     here = mesh.mesh(config.parallel)
     setup.set_seeds(1)

@@ -19,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve.config import DEFAULT, Config, Value
-from neoxargs.train.generator import Generator, Whole
-from neoxargs.train.mesh import Mesh
+from neoxargs.train.data.tokenizer import ByteTokenizer
+from neoxargs.train.generation.generator import Generator, Whole
+from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
-from neoxargs.train.model.loss import Vocabulary
-from neoxargs.train.tokenizer import ByteTokenizer
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import Mesh
 
 SHAPE = {
     "num_layers": 6, "hidden_size": 128, "num_attention_heads": 4, "num_kv_heads": 4, "intermediate_size": 512,

@@ -106,7 +106,7 @@ def measured(ranks: int, trials: dict[str, dict[str, Any]]) -> list[int]:
 def _rank(rank: int, ranks: int, port: int, trials: list[dict[str, Any]], folder: str) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                    "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}  # fmt: skip
-    from neoxargs.train import mesh, setup
+    from neoxargs.train.process import mesh, setup
 
     setup.start("nccl", seed=1)
     peaks = []
@@ -124,10 +124,11 @@ def _rank(rank: int, ranks: int, port: int, trials: list[dict[str, Any]], folder
 def _peak(trial: dict[str, Any], ranks: int) -> int:
     import yaml
 
-    from neoxargs.launch.split import deepspeed_json
+    from neoxargs.launch.targets.split import deepspeed_json
     from neoxargs.resolve import Text, complete, draft
-    from neoxargs.train import engine, memory, mesh
-    from neoxargs.train.model.loss import Vocabulary
+    from neoxargs.train.engine import build as engine
+    from neoxargs.train.kernels.cross_entropy import Vocabulary
+    from neoxargs.train.process import memory, mesh
 
     common = {"pipe_parallel_size": 0, "train_micro_batch_size_per_gpu": 4, "train_iters": 2, "data_path": "none",
               "attention_dropout": 0, "hidden_dropout": 0, "dialect": "neox-2021",

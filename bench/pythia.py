@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
-from neoxargs.launch.split import deepspeed_json  # noqa: E402
+from neoxargs.launch.targets.split import deepspeed_json  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
 from neoxargs.resolve.config import Config  # noqa: E402
 
@@ -66,8 +66,9 @@ def main() -> int:
 
 def curves(steps: int, sets: Sequence[str] = ()) -> Iterator[tuple[float, float]]:
     """The losses of both, step by step. sets: what else is changed of the configuration."""
-    from neoxargs.train import engine, mesh, setup
-    from neoxargs.train.model.loss import Vocabulary
+    from neoxargs.train.engine import build as engine
+    from neoxargs.train.kernels.cross_entropy import Vocabulary
+    from neoxargs.train.process import mesh, setup
 
     config = resolve(FILES, [*SETS, *sets, f"train_iters={steps}"], gpus=1)
     setup.start("gloo", config.training.seed)

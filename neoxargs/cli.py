@@ -109,7 +109,7 @@ def launch(words: list[str]) -> int:
     """`deepy train.py FILE ...`: start a run, or show what would be started."""
     parser = launch_parser(words[0])
     options = parsed(parser, words)
-    from neoxargs.launch.session import check_hosts, run, show
+    from neoxargs.launch.main import check_hosts, run, show
 
     overrides = [*neox_overrides(options), *options.set]
     if options.dry_run or options.emit:
@@ -118,10 +118,10 @@ def launch(words: list[str]) -> int:
         return check_hosts(words[0], options.files, overrides, options.conf_dir)
     if options.gpus or options.json:
         parser.error("--gpus and --json go with --dry-run or --emit")
-    from neoxargs.launch.inside import names
+    from neoxargs.launch.cluster.rank_env import names
 
     if not options.force and not names(os.environ):
-        from neoxargs.tools.plan.refuse import refuse
+        from neoxargs.tools.plan.gate import refuse
 
         refuse(words[0], options.files, overrides, options.conf_dir, options.device)
     return run(words[0], options.files, overrides, options.conf_dir)
@@ -141,7 +141,7 @@ def check(words: list[str]) -> int:
 def plan(words: list[str]) -> int:
     """`deepy plan FILE ...`: who sits on which rank, how full devices get, how fast it can be."""
     from neoxargs.tools.plan import run
-    from neoxargs.tools.plan.arguments import DESCRIPTION, add_arguments
+    from neoxargs.tools.plan.options import DESCRIPTION, add_arguments
 
     parser = parser_of("plan", DESCRIPTION)
     add_files(parser)
@@ -159,11 +159,11 @@ def explain(words: list[str]) -> int:
     add_json(parser)
     options = parsed(parser, without_dashes(parser, words))
     from neoxargs.tools.explain import explain as answer
-    from neoxargs.tools.explain import explain_all
+    from neoxargs.tools.explain import explain_everything
 
     there = (options.set, options.conf_dir, options.gpus, options.json)
     print(
-        explain_all([options.key, *options.files], *there)
+        explain_everything([options.key, *options.files], *there)
         if options.all
         else answer(options.key, options.files, *there)
     )
@@ -238,7 +238,7 @@ def _run(module: str, words: list[str]) -> NoReturn:
 
 def _importable() -> dict[str, str]:
     """The environment in which `python -m neoxargs...` works from any folder."""
-    from neoxargs.launch.command import with_package
+    from neoxargs.launch.launchers.deepspeed import with_package
 
     return with_package(os.environ)
 

@@ -63,7 +63,7 @@ def without_dashes(parser: argparse.ArgumentParser, words: list[str]) -> list[st
 
 
 def launch_parser(script: str) -> argparse.ArgumentParser:
-    from neoxargs.launch.show import FORMS
+    from neoxargs.launch.report.dry_run import FORMS
 
     parser = parser_of(script, f"Launch {script} on every rank, configured by one or more YAML files.")
     add_files(parser)

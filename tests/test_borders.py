@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "neoxargs"
 HEAVY = {"torch", "deepspeed", "megatron", "transformers", "numpy", "tokenizers", "matplotlib", "tensorboard"}
 #: Loaded when something is drawn or launched, never by a check.
-NOT_FOR_CHECK = {*HEAVY, "rich", "subprocess", "socket", "asyncio", "neoxargs.train", "neoxargs.launch.run"}
+NOT_FOR_CHECK = {*HEAVY, "rich", "subprocess", "socket", "asyncio", "neoxargs.train", "neoxargs.launch.processes.run"}
 
 
 def modules(folder: str) -> list[Path]:

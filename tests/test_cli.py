@@ -16,7 +16,7 @@ import pytest
 import smallest
 
 from neoxargs.cli import main
-from neoxargs.launch.encode import decode
+from neoxargs.launch.targets.encode import decode
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -415,7 +415,7 @@ def test_every_parameter_can_be_explained():
 
 SCRIPT = """
 import os, sys, time
-from neoxargs.launch.encode import parse_rank_arguments
+from neoxargs.launch.targets.encode import parse_rank_arguments
 config = parse_rank_arguments(sys.argv[1:]).config
 open(f"rank{os.environ['RANK']}", "w").write(f"{os.getpid()} {config.shape.hidden_size} {config.data.data_path}")
 time.sleep(float(os.environ.get("SLEEP", 0)))

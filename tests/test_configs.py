@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 import pytest
 
-from neoxargs.launch.arithmetic import parameters
-from neoxargs.launch.hosts import pretended
-from neoxargs.launch.settle import Settled
-from neoxargs.launch.split import deepspeed_json, runner_flags
+from neoxargs.launch.cluster.hosts import pretended
+from neoxargs.launch.run_spec import Settled
+from neoxargs.launch.targets.split import deepspeed_json, runner_flags
 from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import unsupported
+from neoxargs.sizes.model import parameters
 from neoxargs.tools.plan.assumptions import GIB
 from neoxargs.tools.plan.devices import DEVICES
-from neoxargs.tools.plan.make import Plan, Target, plan
+from neoxargs.tools.plan.plan import Plan, Target, plan
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SUMMARY = Path(__file__).parent / "snapshots" / "configs.txt"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from neoxargs.launch.hosts import Resources
+from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
 

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from neoxargs.launch import ops
-from neoxargs.launch.hosts import Resources
-from neoxargs.launch.needs import compiled_ops
-from neoxargs.launch.ops import Say
+from neoxargs.launch import compiled_ops
+from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.compiled_ops import Say
+from neoxargs.launch.preflight import ops_to_compile
 from neoxargs.registry import ABSENT
 from neoxargs.resolve import Text
 from neoxargs.resolve.config import Config, Source, Value
@@ -27,7 +27,7 @@ RECORD = "config.json"
 def compile_ops(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> None:
     """What every rank would compile at once otherwise; other machines do it themselves."""
     if not resources.remote:
-        ops.prepare(compiled_ops(config, resources.device), environ, say)
+        compiled_ops.prepare(ops_to_compile(config, resources.device), environ, say)
 
 
 def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:

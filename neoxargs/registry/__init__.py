@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from neoxargs.registry import (
     activations,
+    architectures,
     batch,
     checkpoint,
     data,
@@ -32,7 +33,6 @@ from neoxargs.registry import (
     runner,
     schedule,
     training,
-    variants,
     zero,
 )
 from neoxargs.registry.declare import (
@@ -53,7 +53,7 @@ SUBJECTS = (
     parallel,
     batch,
     model,
-    variants,
+    architectures,
     regularization,
     precision,
     deepspeed_precision,

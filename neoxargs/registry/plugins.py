@@ -31,7 +31,7 @@ DECLARED: dict[str, str] = {}
 WIDENED: dict[str, dict[Any, str]] = {}
 _waiting: list[_Choices] = []
 SHIPPED = {module.__name__ for module in SUBJECTS}
-#: What a value can be told to be by `resolve/check.py`.
+#: What a value can be told to be by `resolve/values/coerce.py`.
 TYPES = {Annotated, Literal, Union, types.UnionType, list, dict, bool, int, float, str, type(None), Any, object}
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.derive import complete
-from neoxargs.resolve.load import Text, read_files
 from neoxargs.resolve.merge import Draft, draft
+from neoxargs.resolve.yaml.read import Text, read_files
 
 __all__ = ["Config", "Draft", "Text", "complete", "draft", "read_files", "resolve"]
 

@@ -14,14 +14,14 @@ from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.resolve.check import Mismatch, conform
 from neoxargs.resolve.config import Config, Source, Value
 from neoxargs.resolve.dialect import undecided
-from neoxargs.resolve.expect import expectation
 from neoxargs.resolve.merge import Draft
-from neoxargs.resolve.nodes import node_of, shown
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
-from neoxargs.resolve.rules.declare import Contradiction, Rule
+from neoxargs.resolve.rules.rule import Contradiction, Rule
+from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.values.describe_type import expectation
+from neoxargs.resolve.yaml.nodes import node_of, shown
 
 #: Forms of Adam that in 2021 were written one beside the other, each narrower than the one before.
 ADAMS = ("adam", "cpu_adam", "cpu_torch_adam")

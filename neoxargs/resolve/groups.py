@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from neoxargs.registry.activations import Recompute
+    from neoxargs.registry.architectures import Gmlp, Mamba, Moe, Mup, Rwkv, SoftPrompt, TransformerEngine
     from neoxargs.registry.batch import Batch
     from neoxargs.registry.checkpoint import Checkpoint
     from neoxargs.registry.data import Data, Tokenizer
@@ -90,7 +91,6 @@ if TYPE_CHECKING:
     from neoxargs.registry.runner import Runner, RunnerExtras
     from neoxargs.registry.schedule import Schedule
     from neoxargs.registry.training import Training
-    from neoxargs.registry.variants import Gmlp, Mamba, Moe, Mup, Rwkv, SoftPrompt, TransformerEngine
     from neoxargs.registry.zero import ZeroShortcuts
 
 
@@ -98,6 +98,13 @@ class Groups:
     """One attribute for each group of parameters."""
 
     recompute: Recompute
+    mamba: Mamba
+    rwkv: Rwkv
+    gmlp: Gmlp
+    moe: Moe
+    transformer_engine: TransformerEngine
+    soft_prompt: SoftPrompt
+    mup: Mup
     batch: Batch
     checkpoint: Checkpoint
     data: Data
@@ -191,11 +198,4 @@ class Groups:
     runner_extras: RunnerExtras
     schedule: Schedule
     training: Training
-    mamba: Mamba
-    rwkv: Rwkv
-    gmlp: Gmlp
-    moe: Moe
-    transformer_engine: TransformerEngine
-    soft_prompt: SoftPrompt
-    mup: Mup
     zero_shortcuts: ZeroShortcuts

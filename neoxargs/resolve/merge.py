@@ -13,14 +13,14 @@ from typing import Any, Literal, TypeVar, get_args
 from neoxargs.problems import SET, Place, Problem, Problems, listed, near
 from neoxargs.registry import REGISTRY, Group, Parameter, normal
 from neoxargs.registry.history import NEWEST
-from neoxargs.resolve.check import Mismatch, conform
-from neoxargs.resolve.compose import Text, compose, compose_set, twice
 from neoxargs.resolve.config import Source, Value
 from neoxargs.resolve.dialect import Dialect, inferred, named
-from neoxargs.resolve.foreign import said_elsewhere
-from neoxargs.resolve.load import mapping
-from neoxargs.resolve.nodes import Entry, Mapping, Node, Scalar, shown
-from neoxargs.resolve.unknown import NOBODYS, beside, grouped, is_known, of_the_top, outdented, stranger, unknown
+from neoxargs.resolve.keys.foreign import said_elsewhere
+from neoxargs.resolve.keys.unknown import NOBODYS, beside, grouped, is_known, of_the_top, outdented, stranger, unknown
+from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.yaml.compose import Text, compose, compose_set, twice
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, shown
+from neoxargs.resolve.yaml.read import mapping
 
 #: Of more unknown keys than this nobody wants to know what each was meant for, and finding it takes a while.
 STRANGERS = 200

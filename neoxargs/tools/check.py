@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from neoxargs.launch import needs, summary
-from neoxargs.launch.earlier import overwritten
-from neoxargs.launch.files import certain_files
-from neoxargs.launch.room import refused
-from neoxargs.launch.settle import Settled, settle
+from neoxargs.launch import preflight
+from neoxargs.launch.preflight.checkpoints import overwritten
+from neoxargs.launch.preflight.data_files import certain_files
+from neoxargs.launch.preflight.disk_space import refused
+from neoxargs.launch.report import summary
+from neoxargs.launch.run_spec import Settled, settle
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.load import read_files
-from neoxargs.resolve.rules.unsupported import added, unsupported
+from neoxargs.resolve.trainer_support.unsupported import added, unsupported
+from neoxargs.resolve.yaml.read import read_files
 
 
 def report(
@@ -68,10 +69,10 @@ def examined(
     except Problems as stop:
         return None, stop.problems
     if gpus:
-        problems = [_as_warning(problem) for problem in needs.files(settled)]
+        problems = [_as_warning(problem) for problem in preflight.files(settled)]
     else:
         problems = [
-            *needs.files(settled),
+            *preflight.files(settled),
             *map(_as_warning, [*overwritten(settled.config), *refused(settled.config, "save")]),
         ]
     added_values = map(_as_warning, added(settled.config))

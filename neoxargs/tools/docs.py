@@ -12,12 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from neoxargs.launch.neox import DEEPSPEED, knows
+from neoxargs.launch.targets.neox_compat import DEEPSPEED, knows
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter, plugins
 from neoxargs.registry.history import NEWEST, SEED, changes, introduced, removed
 from neoxargs.resolve import Text
-from neoxargs.resolve.expect import expectation
+from neoxargs.resolve.values.describe_type import expectation
 from neoxargs.tools.schema import schema
 from neoxargs.tools.write import write_all
 

@@ -23,11 +23,11 @@ def evaluation(argv: Sequence[str]) -> int:
 
 def _watched(program: str, argv: Sequence[str]) -> int:
     """With a log of its own, where the start of the run has a name; torch is not imported before."""
-    from neoxargs.launch import death
-    from neoxargs.launch.encode import parse_rank_arguments
-    from neoxargs.launch.rank import watched
+    from neoxargs.launch.processes import failures
+    from neoxargs.launch.processes.supervisor import watched
+    from neoxargs.launch.targets.encode import parse_rank_arguments
     from neoxargs.problems import Problems
-    from neoxargs.train import mpi
+    from neoxargs.train.process import mpi
 
     try:
         arguments = parse_rank_arguments(argv)
@@ -37,13 +37,13 @@ def _watched(program: str, argv: Sequence[str]) -> int:
     if not arguments.attempt:
         return _run(program, argv)
     config = arguments.config
-    return watched(lambda: _run(program, argv), death.folder(config, arguments.attempt), config.checkpoint.save)
+    return watched(lambda: _run(program, argv), failures.folder(config, arguments.attempt), config.checkpoint.save)
 
 
 def _run(program: str, argv: Sequence[str]) -> int:
     """0 when all went as it should, 1 when it could not go on."""
-    from neoxargs.launch.encode import parse_rank_arguments
-    from neoxargs.train import mpi, report
+    from neoxargs.launch.targets.encode import parse_rank_arguments
+    from neoxargs.train.process import mpi, report
 
     try:
         arguments = parse_rank_arguments(argv)

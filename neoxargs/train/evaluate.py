@@ -17,17 +17,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from neoxargs.launch.encode import RankArguments
-from neoxargs.launch.files import SOURCES
+from neoxargs.launch.preflight.data_files import SOURCES
+from neoxargs.launch.targets.encode import RankArguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config, Source, Value
-from neoxargs.train import harness, mesh, setup
+from neoxargs.train import harness
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader
+from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.generate import for_generation, load_model, make_generator, without_training
-from neoxargs.train.model.loss import IGNORED
-from neoxargs.train.scores import Scored, Scorer
-from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.train.generation.logprobs import Scored, Scorer
+from neoxargs.train.kernels.cross_entropy import IGNORED
+from neoxargs.train.process import mesh, setup
 
 
 def run(arguments: RankArguments) -> None:

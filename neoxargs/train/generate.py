@@ -12,18 +12,20 @@ from typing import Any, TextIO
 
 import torch.distributed as dist
 
-from neoxargs.launch.encode import RankArguments
+from neoxargs.launch.targets.encode import RankArguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve.config import Config, Source, Value
-from neoxargs.train import checkpoint_folder, engine, mesh, setup
-from neoxargs.train.checkpoint import Checkpoints
-from neoxargs.train.generator import Generator, Sample, Stages, Whole
-from neoxargs.train.mesh import Mesh
+from neoxargs.train.checkpoint import folder as checkpoint_folder
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.train.engine import build as engine
+from neoxargs.train.engine.steps import Pipelined, Plain
+from neoxargs.train.generation.generator import Generator, Sample, Stages, Whole
+from neoxargs.train.kernels.cross_entropy import Loss
 from neoxargs.train.model.documents import travel
-from neoxargs.train.model.loss import Loss
-from neoxargs.train.steps import Pipelined, Plain
-from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.train.process import mesh, setup
+from neoxargs.train.process.mesh import Mesh
 
 #: Prompts that go through the model together, for each data parallel rank.
 ROWS = 16

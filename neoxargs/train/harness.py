@@ -15,13 +15,13 @@ from typing import Any
 
 import torch.distributed as dist
 
-from neoxargs.launch.needs import no_harness
+from neoxargs.launch.preflight import no_harness
 from neoxargs.problems import Problem, Problems, did_you_mean
 from neoxargs.registry.generation import Generation
+from neoxargs.train.data.tokenizer import Tokenizer
 from neoxargs.train.generate import ROWS
-from neoxargs.train.generator import Generator
-from neoxargs.train.scores import Row, Scorer, windows
-from neoxargs.train.tokenizer import Tokenizer
+from neoxargs.train.generation.generator import Generator
+from neoxargs.train.generation.logprobs import Row, Scorer, windows
 
 #: Tokens after which it is looked whether a continuation has said what ends it.
 STRIDE = 32

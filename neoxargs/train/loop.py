@@ -17,12 +17,12 @@ import torch.distributed
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
-from neoxargs.train import memory
-from neoxargs.train.checkpoint import Position
+from neoxargs.train.checkpoint.save_load import Position
+from neoxargs.train.process import memory
 from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Tracker
 
 if TYPE_CHECKING:
-    from neoxargs.train.steps import Result
+    from neoxargs.train.engine.steps import Result
 
 #: Micro batches in order, for ever; None where this pipeline stage reads no data.
 Batches = Iterator[Any] | None

@@ -6,17 +6,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from neoxargs.launch import arithmetic
-from neoxargs.launch.encode import RankArguments
-from neoxargs.launch.split import train_values
-from neoxargs.launch.summary import described
+from neoxargs.launch.report.summary import described
+from neoxargs.launch.targets.encode import RankArguments
+from neoxargs.launch.targets.split import train_values
 from neoxargs.resolve.config import Config
-from neoxargs.train import checkpoint, coordinates, engine, mesh, ops, setup
+from neoxargs.sizes import model
+from neoxargs.train import coord_check
+from neoxargs.train.checkpoint import save_load
 from neoxargs.train.data.build import summary_of
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader
+from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.train.engine import build as engine
 from neoxargs.train.loop import Loop
-from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
+from neoxargs.train.process import mesh, ops, setup
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.curve import Curve
@@ -37,7 +40,7 @@ def run(arguments: RankArguments) -> None:
     ops.ready_for_nvme(config)
     if config.mup.save_base_shapes or config.mup.coord_check:
         if process.main:
-            coordinates.run(config, process.device)
+            coord_check.run(config, process.device)
         return setup.stop()
     here = mesh.mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
@@ -46,7 +49,7 @@ def run(arguments: RankArguments) -> None:
     # Dropout: equal on the ranks of one tensor parallel group, different on all others.
     setup.set_seeds(config.training.seed, stream=here.pipe.rank * here.data.size + here.data.rank)
     trained = engine.build(config, arguments.deepspeed, vocabulary, here)
-    saver = checkpoint.Checkpoints(config, trained.deepspeed, process)
+    saver = save_load.Checkpoints(config, trained.deepspeed, process)
     position = saver.load()
     run = _facts(config, process.world_size, position.iteration, vocabulary.padded)
     trackers = _trackers(config, run.folder) if process.main else []
@@ -89,8 +92,8 @@ def _facts(config: Config, ranks: int, start: int, rows: int) -> Run:
         tokens_per_step=batch * config.shape.seq_length,
         samples_per_step=batch,
         ranks=ranks,
-        parameters=arithmetic.parameters(config, rows),
-        flops_per_token=arithmetic.flops_per_token(config, rows),
+        parameters=model.parameters(config, rows),
+        flops_per_token=model.flops_per_token(config, rows),
         peak_tflops=config.logging.peak_theoretical_tflops,
         unigram_entropy=_unigram_entropy(config.data.data_path),
     )

@@ -24,17 +24,17 @@ from mutant import Mutant, Spot
 from placed import PLACED
 from sources import other_sources, yaml_sources
 
-from neoxargs.launch import split
+from neoxargs.launch.targets import split
 from neoxargs.problems import Place, Problem, Problems, render
 from neoxargs.resolve import Text, complete, draft, read_files
-from neoxargs.resolve.compose import LINE_BREAK
-from neoxargs.resolve.rules.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import unsupported
+from neoxargs.resolve.yaml.compose import LINE_BREAK
 from neoxargs.tools.migrate import guessed
-from neoxargs.tools.migrate.deepspeed import chosen, versions
-from neoxargs.tools.migrate.deepspeed import converted as deepspeed
-from neoxargs.tools.migrate.lax import blocks
-from neoxargs.tools.migrate.megatron import converted as megatron
-from neoxargs.tools.migrate.neox import migrate
+from neoxargs.tools.migrate.deepspeed.convert import chosen, versions
+from neoxargs.tools.migrate.deepspeed.convert import converted as deepspeed
+from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
+from neoxargs.tools.migrate.megatron.convert import converted as megatron
+from neoxargs.tools.migrate.neox.migrate import migrate
 
 #: What ends a line, by the kind of file.
 BREAKS = {

@@ -13,8 +13,8 @@ from sources import Leaf, Source
 
 from neoxargs.problems import Place
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve.check import Mismatch, conform
-from neoxargs.resolve.nodes import Entry, Scalar, read_plain
+from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.yaml.nodes import Entry, Scalar, read_plain
 
 #: A `key: value` alone on its line.
 PLAIN = re.compile(r"\w[\w-]*: +[\w.]+")

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY, Parameter, normal
 from neoxargs.resolve import Text, draft
-from neoxargs.resolve.load import parse
-from neoxargs.resolve.nodes import Entry, Mapping, Scalar
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar
+from neoxargs.resolve.yaml.read import parse
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"

@@ -12,9 +12,9 @@ from typing import Any
 import cluster
 import pytest
 
-from neoxargs.launch import check_hosts
-from neoxargs.launch.hosts import Resources
-from neoxargs.launch.settle import Settled
+from neoxargs.launch.cluster import check_hosts
+from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.run_spec import Settled
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import DEFAULT, Config, Value
 

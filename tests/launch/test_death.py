@@ -13,16 +13,16 @@ from pathlib import Path
 import cluster
 import pytest
 
-from neoxargs.launch import death
-from neoxargs.launch.command import Command
-from neoxargs.launch.exits import Evidence
-from neoxargs.launch.run import _Run, start
+from neoxargs.launch.launchers.deepspeed import Command
+from neoxargs.launch.processes import failures
+from neoxargs.launch.processes.exit_codes import Evidence
+from neoxargs.launch.processes.run import _Run, start
 
 #: A rank under watch; what it does is the second argument.
 RANK = """
 import os, sys, signal, time, pathlib
 from neoxargs.launch import death, rank
-from neoxargs.launch.rank import watched
+from neoxargs.launch.processes.supervisor import watched
 folder, rank.PATIENCE = pathlib.Path(sys.argv[1]), 1.0
 
 def run():
@@ -83,15 +83,15 @@ def killed_by(number: signal.Signals) -> str:
 )
 def test_every_end_is_decoded_and_passed_on(tmp_path, does, code, why):
     assert ended(tmp_path, does) == code
-    [noted] = death.deaths(tmp_path)
+    [noted] = failures.deaths(tmp_path)
     assert noted.why.startswith(why)
     assert (noted.rank, noted.code, noted.host) == (0, code, os.uname().nodename)
 
 
 def test_a_crash_in_native_code_names_the_python_line_in_the_log(tmp_path):
     ended(tmp_path, "import ctypes; ctypes.string_at(0)")
-    assert "Segmentation fault" in death.tail(tmp_path, 0)
-    assert "string_at" in death.tail(tmp_path, 0)
+    assert "Segmentation fault" in failures.tail(tmp_path, 0)
+    assert "string_at" in failures.tail(tmp_path, 0)
 
 
 def test_the_end_of_a_rank_that_ends_well_is_not_noted_and_its_log_stays(tmp_path):
@@ -110,7 +110,7 @@ def test_a_disk_that_is_full_has_room_for_the_note(tmp_path):
         write = "open(death.saves_to + '/{}', 'wb', buffering=0).write(bytes({}))\n"
         does = f"death.saves_to = {str(disk)!r}\n" + write.format("filler", 65536) + write.format("more", 1)
         assert ended(disk / "logs", does) == 1
-        code, said = death.report(disk / "logs")
+        code, said = failures.report(disk / "logs")
         assert code == 1
         assert f"failed first: the disk of {disk} is full; what was saved before is whole; OSError: " in said[0]
     finally:
@@ -141,8 +141,8 @@ def test_a_terminal_stays_one(tmp_path):
 
 
 def test_memory_that_ran_out_is_told_with_how_much_the_rank_held(tmp_path):
-    death.note(tmp_path, 2, -9, Evidence(peak=12_300_000_000, memory_kills=1))
-    assert death.report(tmp_path) == (
+    failures.note(tmp_path, 2, -9, Evidence(peak=12_300_000_000, memory_kills=1))
+    assert failures.report(tmp_path) == (
         137,
         [
             f"rank 2 on {os.uname().nodename} failed first: SIGKILL: the host ran out of memory and the system killed "
@@ -155,22 +155,25 @@ def test_memory_that_ran_out_is_told_with_how_much_the_rank_held(tmp_path):
 @pytest.mark.parametrize(
     ("message", "nature"),
     [
-        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1", death.LEFT_ALONE),
-        ("[3] is setting up NCCL communicator: remote process exited or there was a network error", death.LEFT_ALONE),
-        ("[gloo/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete", death.WAITED),
-        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)", death.WAITED),
-        ("mat1 and mat2 shapes cannot be multiplied", death.OWN),
+        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1", failures.LEFT_ALONE),
+        (
+            "[3] is setting up NCCL communicator: remote process exited or there was a network error",
+            failures.LEFT_ALONE,
+        ),
+        ("[gloo/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete", failures.WAITED),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)", failures.WAITED),
+        ("mat1 and mat2 shapes cannot be multiplied", failures.OWN),
     ],
 )
 def test_what_follows_from_anothers_end_is_told_from_a_rank_s_own(message, nature):
-    assert death.nature(RuntimeError(message)) == nature
+    assert failures.nature(RuntimeError(message)) == nature
 
 
 def test_the_cause_is_told_first_although_it_was_noted_last(tmp_path):
     lost = "raise RuntimeError('Connection reset by peer')"
     for number, does in enumerate([lost, lost, "raise RuntimeError('Timed out waiting 1 ms')", "raise KeyError('x')"]):
         assert ended(tmp_path, does, number) == 1
-    code, (first, log, *others) = death.report(tmp_path)
+    code, (first, log, *others) = failures.report(tmp_path)
     assert code == 1
     assert first.startswith(f"rank 3 on {os.uname().nodename} failed first: KeyError: 'x' (")
     assert log == f"the end of {tmp_path}/rank-3.log:\n  | begun\n  | KeyError: 'x'"
@@ -180,11 +183,11 @@ def test_the_cause_is_told_first_although_it_was_noted_last(tmp_path):
 def test_a_traceback_that_the_console_has_shown_is_not_shown_again(tmp_path, capfd):
     with running(tmp_path, "raise KeyError('x')") as process:  # its standard error is ours
         process.wait(30)
-    _, where = death.report(tmp_path)[1]
+    _, where = failures.report(tmp_path)[1]
     assert where == f"what it said stands above, and in {tmp_path}/rank-0.log"
     assert capfd.readouterr().err == "KeyError: 'x'\n"
-    death.note(tmp_path, 0, -signal.SIGSEGV, Evidence())  # the end of a crash stays
-    assert death.report(tmp_path)[1][1].startswith(f"the end of {tmp_path}/rank-0.log:")
+    failures.note(tmp_path, 0, -signal.SIGSEGV, Evidence())  # the end of a crash stays
+    assert failures.report(tmp_path)[1][1].startswith(f"the end of {tmp_path}/rank-0.log:")
 
 
 def test_a_stop_that_was_asked_for_is_no_cause(tmp_path):
@@ -192,17 +195,17 @@ def test_a_stop_that_was_asked_for_is_no_cause(tmp_path):
         until_it_says(tmp_path / "rank-0.log", "begun")
         process.terminate()
         assert process.wait(30) == -signal.SIGTERM
-    assert json.loads((tmp_path / "rank-0.json").read_text())["nature"] == death.ASKED
+    assert json.loads((tmp_path / "rank-0.json").read_text())["nature"] == failures.ASKED
 
 
 def test_a_rank_that_waits_for_a_dead_one_is_killed_when_it_is_asked_to_stop(tmp_path):
     does = "signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(60)"
-    death.note(tmp_path, 1, -9, Evidence())
+    failures.note(tmp_path, 1, -9, Evidence())
     with running(tmp_path, does, stdout=subprocess.DEVNULL) as process:
         until_it_says(tmp_path / "rank-0.log", "deaf")
         process.terminate()
         assert process.wait(30) == -signal.SIGKILL
-    assert [found.rank for found in death.deaths(tmp_path)] == [1, 0]
+    assert [found.rank for found in failures.deaths(tmp_path)] == [1, 0]
 
 
 @pytest.mark.parametrize("end", ["kill", "close"])
@@ -229,8 +232,8 @@ def test_a_rank_whose_launcher_was_killed_is_asked_to_stop(tmp_path):
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL) as launcher:
         until_it_says(tmp_path / "rank-0.log", "begun")
         launcher.kill()
-    cluster.until(lambda: death.deaths(tmp_path), "it has ended", 30)
-    assert death.deaths(tmp_path)[0].code == -signal.SIGTERM
+    cluster.until(lambda: failures.deaths(tmp_path), "it has ended", 30)
+    assert failures.deaths(tmp_path)[0].code == -signal.SIGTERM
 
 
 def test_a_rank_that_gets_ctrl_c_twice_may_still_save(tmp_path):
@@ -250,17 +253,17 @@ def test_ranks_that_are_started_anew_are_left_alone(tmp_path):
     """torchrun does that with `launcher_args: --max-restarts=1`; each rank then removes the note on its last end."""
     with subprocess.Popen(["true"]) as launcher:
         run = _Run(launcher, print, remote=False, grace=1.0, logs=tmp_path)
-        death.note(tmp_path, 1, 1, Evidence())
+        failures.note(tmp_path, 1, 1, Evidence())
         run._look()
         assert run.deadline < float("inf")
-        death.prepare(tmp_path, 1)
+        failures.prepare(tmp_path, 1)
         run._look()
         assert run.deadline == float("inf")
 
 
 def test_the_launcher_tells_it_and_ends_those_that_wait(tmp_path, monkeypatch):
     """Under a launcher that itself only waits for all of them."""
-    monkeypatch.setattr("neoxargs.launch.run.AFTER_A_FAILURE", 1.0)
+    monkeypatch.setattr("neoxargs.launch.processes.run.AFTER_A_FAILURE", 1.0)
     ranks = {1: "os.kill(os.getpid(), 9)", 0: "time.sleep(60)"}
     program = "import os, subprocess, sys\nranks = [" + "".join(
         f"subprocess.Popen({words(tmp_path / 'logs', does)!r}, env={{**os.environ, 'RANK': '{number}'}}),"

@@ -25,8 +25,8 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     Path("a.yml").write_text(MODEL)
     seen: list[str] = []
     for name in ("tokenise", "compile_ops", "write_record"):
-        monkeypatch.setattr(f"neoxargs.launch.session.{name}", lambda *_: 0)
-    monkeypatch.setattr("neoxargs.launch.session.start", lambda launched, *_, **__: seen.append(str(launched)) or 0)
+        monkeypatch.setattr(f"neoxargs.launch.main.{name}", lambda *_: 0)
+    monkeypatch.setattr("neoxargs.launch.main.start", lambda launched, *_, **__: seen.append(str(launched)) or 0)
     return seen
 
 
@@ -101,7 +101,7 @@ def test_a_script_that_only_reads_needs_a_checkpoint(capsys, started, script, mo
 
 def test_two_runs_that_start_together_share_neither_a_port_nor_a_folder_of_logs(started, monkeypatch):
     names = iter(["1", "1", "2"])
-    monkeypatch.setattr("neoxargs.launch.death.time.strftime", lambda _: next(names))
+    monkeypatch.setattr("neoxargs.launch.processes.failures.time.strftime", lambda _: next(names))
     for _ in range(2):
         assert main(["train.py", "a.yml", "--set", "save=null"]) == 0
     assert sorted(path.name for path in Path().glob("*/logs/*")) == ["1", "2"]
@@ -111,7 +111,7 @@ def test_two_runs_that_start_together_share_neither_a_port_nor_a_folder_of_logs(
 @pytest.mark.parametrize(("rank", "local_rank", "tells"), [(0, 0, True), (8, 0, True), (9, 1, False)])
 def test_of_ranks_that_are_started_already_one_on_each_machine_tells(capsys, monkeypatch, rank, local_rank, tells):
     """The others' first only if the launcher has not ended it by then."""
-    monkeypatch.setattr("neoxargs.launch.session.LATER", 0.0)
+    monkeypatch.setattr("neoxargs.launch.main.LATER", 0.0)
     for name, value in {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": 16}.items():
         monkeypatch.setenv(name, str(value))
     Path("tokens.idx").unlink()
@@ -145,7 +145,7 @@ def test_tasks_need_the_harness(capsys, started, monkeypatch):
 
 def test_fp16_on_a_cpu_that_lacks_it(capsys, started, tmp_path, monkeypatch):
     cpu = tmp_path / "cpuinfo"
-    monkeypatch.setattr("neoxargs.launch.needs.CPU", cpu)
+    monkeypatch.setattr("neoxargs.launch.preflight.CPU", cpu)
     wanted = ["a.yml", "--set", "precision=fp16"]
     cpu.write_text("flags : avx2 avx512f")
     for words in (["check", *wanted], ["train.py", *wanted]):

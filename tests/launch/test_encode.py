@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import smallest
 
-from neoxargs.launch import encode, split
+from neoxargs.launch.targets import encode, split
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config, Source, Value

@@ -10,7 +10,7 @@ import cluster
 import pytest
 
 from neoxargs.launch import environment
-from neoxargs.launch.hosts import Resources
+from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.resolve.config import DEFAULT, Config, Value
 
 LOCAL = Resources({"localhost": [0]}, "cuda")
@@ -106,7 +106,7 @@ def test_ssh_hands_secrets_over_without_a_command_line(tmp_path: Path, hosts: cl
         " if path.exists()))"
     )
     both = [f"--host={host}=4,5" for host in cluster.HOSTS]
-    begin = [sys.executable, "-m", "neoxargs.launch.ssh", *both, "--", sys.executable, "-c"]
+    begin = [sys.executable, "-m", "neoxargs.launch.launchers.ssh", *both, "--", sys.executable, "-c"]
     words = [*begin, look, "n=%n", "c=%c", "d=%d", "/data/50%data"]
     environ = hosts | {"WANDB_API_KEY": "hunter2", "PYTHONPATH": str(cluster.ROOT)}
     done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -128,7 +128,7 @@ def test_ssh_hands_secrets_over_without_a_command_line(tmp_path: Path, hosts: cl
 def test_nothing_runs_on_when_ssh_is_ended(tmp_path: Path, hosts: cluster.Environ, end: str) -> None:
     look = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     both = [f"--host={host}=0" for host in cluster.HOSTS]
-    words = [sys.executable, "-m", "neoxargs.launch.ssh", *both, "--", sys.executable, "-c", look]
+    words = [sys.executable, "-m", "neoxargs.launch.launchers.ssh", *both, "--", sys.executable, "-c", look]
     environ = hosts | {"PYTHONPATH": str(cluster.ROOT)}
     process = subprocess.Popen(words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert process.stdout

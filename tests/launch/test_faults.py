@@ -16,11 +16,12 @@ from typing import Any
 import cluster
 import pytest
 
-from neoxargs.launch import check_hosts
-from neoxargs.launch.hosts import Resources
+from neoxargs.launch.cluster import check_hosts
+from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import DEFAULT, Config, Value
-from neoxargs.train import checkpoint_folder, setup
+from neoxargs.train.checkpoint import folder as checkpoint_folder
+from neoxargs.train.process import setup
 
 #: A run of two ranks that goes on until something happens to it.
 LONG = {"num_gpus": 2, "model_parallel_size": 2, "train_iters": 100_000, "master_port": None}

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from neoxargs.launch import room
-from neoxargs.launch.earlier import absent
-from neoxargs.launch.files import missing_files, unnamed_files
+from neoxargs.launch.preflight import disk_space
+from neoxargs.launch.preflight.checkpoints import absent
+from neoxargs.launch.preflight.data_files import missing_files, unnamed_files
 from neoxargs.problems import Place
 from neoxargs.resolve.config import Config, Source, Value
 from neoxargs.train.data import indexed
@@ -99,7 +99,7 @@ def test_names_that_no_file_can_have():
         assert {problem.where for problem in missing_files(made)} == {HERE}
         assert len(missing_files(made)) == 3
         assert [problem.where for problem in absent(config(load=name))] == [HERE]
-        assert [problem.where for problem in room.refused(config(save="x" * 5000), "save")] == [HERE]
+        assert [problem.where for problem in disk_space.refused(config(save="x" * 5000), "save")] == [HERE]
 
 
 def test_a_run_without_data_is_told():

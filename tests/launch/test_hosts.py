@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch import inside
-from neoxargs.launch.hostfile import parse_hostfile, read_hostfile, select
-from neoxargs.launch.hosts import Resources, resources
+from neoxargs.launch.cluster import rank_env
+from neoxargs.launch.cluster.hostfile import parse_hostfile, read_hostfile, select
+from neoxargs.launch.cluster.hosts import Resources, resources
 from neoxargs.problems import Place, Problems
 from neoxargs.registry.runner import Runner
 
@@ -343,7 +343,7 @@ def test_srun_takes_a_hostfile_too(tmp_path):
     ],
 )
 def test_slurms_lists_of_nodes(text, hosts):
-    assert inside.nodes(text) == hosts
+    assert rank_env.nodes(text) == hosts
 
 
 @pytest.mark.parametrize(
@@ -359,4 +359,4 @@ def test_slurms_lists_of_nodes(text, hosts):
     ],
 )
 def test_a_rank_is_told_from_a_shell_inside_of_a_job(environ, started):
-    assert (inside.names(environ) is not None) == started
+    assert (rank_env.names(environ) is not None) == started

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 import smallest
 
-from neoxargs.launch.command import command
-from neoxargs.launch.settle import settle
+from neoxargs.launch.launchers.deepspeed import command
+from neoxargs.launch.run_spec import settle
 
 HOSTS = "w0 slots=2\nw1 slots=2\n"
 

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from neoxargs.launch.layout import AFTER, BEFORE, Layout, layers_of_stages
 from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.sizes.layout import AFTER, BEFORE, Layout, layers_of_stages
 
 
 def config(**values: object) -> Config:

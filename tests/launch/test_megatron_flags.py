@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch.inexpressible import inexpressible
-from neoxargs.launch.megatron import megatron_flags
 from neoxargs.launch.prepare import with_text
+from neoxargs.launch.targets.megatron import megatron_flags
+from neoxargs.launch.targets.megatron_unsupported import inexpressible
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from smallest import YAML
 
-from neoxargs.launch import needs, ops
-from neoxargs.launch.settle import Settled, settle
+from neoxargs.launch import compiled_ops, preflight
+from neoxargs.launch.run_spec import Settled, settle
 
 OFFLOAD = """\
 pipe_parallel_size: 0
@@ -26,7 +26,7 @@ zero_optimization:
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops, "missing", lambda *_: [])
+    monkeypatch.setattr(compiled_ops, "missing", lambda *_: [])
 
 
 def settled(folder: Path, path: Path, more: str = "", overrides: Sequence[str] = ()) -> Settled:
@@ -36,7 +36,7 @@ def settled(folder: Path, path: Path, more: str = "", overrides: Sequence[str] =
 
 
 def told(settled: Settled, word: str) -> list[str]:
-    return [f"{problem.where}: {problem.what}" for problem in needs.files(settled) if word in problem.what]
+    return [f"{problem.where}: {problem.what}" for problem in preflight.files(settled) if word in problem.what]
 
 
 def test_a_folder_that_is_there_or_can_be_made(tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_mpi_where_torch_was_built_without_it(tmp_path: Path) -> None:
     ],
 )
 def test_packages_that_are_not_installed(tmp_path: Path, monkeypatch, text, place, what, hint) -> None:
-    for package in (*needs.PACKAGES.values(), *needs.TOKENIZERS.values()):
+    for package in (*preflight.PACKAGES.values(), *preflight.TOKENIZERS.values()):
         monkeypatch.setitem(sys.modules, package, None)
     made = settled(tmp_path, tmp_path, text)
-    found = [problem for problem in needs.files(made) if "Python package" in problem.what]
+    found = [problem for problem in preflight.files(made) if "Python package" in problem.what]
     assert [problem.what.partition(" needs ")[0] for problem in found] == ([what] if what else [])
     assert all((problem.where.column, problem.hint) == (place, hint) for problem in found if problem.where)
     remote = replace(made, resources=replace(made.resources, remote=True))
@@ -107,12 +107,12 @@ def test_a_folder_of_a_packages_name_is_not_the_package(tmp_path: Path, monkeypa
     """wandb keeps its runs in ./wandb."""
     (tmp_path / "comet_ml").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert needs._lacks("comet_ml")
+    assert preflight._lacks("comet_ml")
     (tmp_path / "comet_ml" / "__init__.py").touch()
-    assert not needs._lacks("comet_ml")
+    assert not preflight._lacks("comet_ml")
 
 
-@pytest.mark.parametrize("name", needs.ON_GPUS)
+@pytest.mark.parametrize("name", preflight.ON_GPUS)
 def test_what_deepspeed_computes_on_gpus_only(tmp_path: Path, name: str) -> None:
     key = name.rpartition(".")[2]
     on_gpus = settled(tmp_path, tmp_path, overrides=[f"{name}=true"])
@@ -131,11 +131,11 @@ def test_what_deepspeed_computes_on_gpus_only(tmp_path: Path, name: str) -> None
 
 
 def test_fp16_on_a_cpu_says_how_to_check_for_gpus(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(needs, "CPU", tmp_path / "cpuinfo")
+    monkeypatch.setattr(preflight, "CPU", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text("flags : avx2\n")
     made = settled(tmp_path, tmp_path, "precision: fp16\n")
     on_cpus = replace(made, resources=replace(made.resources, device="cpu"))
-    (hint,) = [problem.hint for problem in needs.files(on_cpus) if "fp16" in problem.what]
+    (hint,) = [problem.hint for problem in preflight.files(on_cpus) if "fp16" in problem.what]
     assert "for a machine with GPUs: deepy check --gpus N" in hint
 
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, Optional, Union, get_args, get_origin
 import pytest
 from test_megatron_flags import configured
 
-from neoxargs.launch import encode
-from neoxargs.launch.neox import DEEPSPEED, knows, more_values, neox_values
+from neoxargs.launch.targets import encode
+from neoxargs.launch.targets.neox_compat import DEEPSPEED, knows, more_values, neox_values
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from test_split import accepted
 
-from neoxargs.launch.split import deepspeed_json, runner_flags, train_values
+from neoxargs.launch.targets.split import deepspeed_json, runner_flags, train_values
 from neoxargs.problems import Problems
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve import resolve

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch import needs, ops
+from neoxargs.launch import compiled_ops, preflight
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config, Source, Value
 
@@ -36,12 +36,12 @@ def config(**values: object) -> Config:
     ],
 )
 def test_what_a_configuration_needs(values, device, expected):
-    assert needs.compiled_ops(config(**values), device) == expected
+    assert preflight.ops_to_compile(config(**values), device) == expected
 
 
 def test_a_compiler_that_is_not_there_is_told_with_what_to_install(tmp_path):
     environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "CXX": "no-compiler"}
-    adam, io = ops.missing(["cpu_adam", "async_io"], environ)
+    adam, io = compiled_ops.missing(["cpu_adam", "async_io"], environ)
     assert adam.what == "DeepSpeed's cpu_adam cannot be compiled on this machine: there is no compiler no-compiler"
     assert adam.hint.startswith("on Debian and Ubuntu: apt install g++ python3-dev; optimizer: {params: {torch_adam")
     assert "apt install g++ python3-dev libaio-dev" in io.hint and "device: cpu" in io.hint
@@ -55,13 +55,13 @@ def test_headers_that_are_not_there_are_told_in_the_compilers_words(tmp_path, mo
     )
     compiler.chmod(0o755)
     environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "CXX": str(compiler)}
-    (io,) = ops.missing(["cpu_adam", "async_io"], environ)
+    (io,) = compiled_ops.missing(["cpu_adam", "async_io"], environ)
     assert io.what.endswith("this machine: <stdin>:3:10: fatal error: libaio.h: No such file")
 
 
 def test_what_is_built_needs_no_compiler(cache):
     environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(cache), "CXX": "no-compiler"}
-    assert list(ops.missing(["cpu_adam"], environ)) == []
+    assert list(compiled_ops.missing(["cpu_adam"], environ)) == []
 
 
 @pytest.fixture
@@ -69,14 +69,14 @@ def cache(tmp_path: Path, monkeypatch):
     """torch's extension cache with a library for one op, and no waiting for other machines."""
     (tmp_path / "cpu_adam").mkdir()
     (tmp_path / "cpu_adam" / "cpu_adam.so").touch()
-    ops.mark(tmp_path / "cpu_adam")
-    monkeypatch.setattr(ops, "QUIET", 0)
+    compiled_ops.mark(tmp_path / "cpu_adam")
+    monkeypatch.setattr(compiled_ops, "QUIET", 0)
     return tmp_path
 
 
 def prepare(cache: Path, names: list[str], limit: float = 30.0) -> list[str]:
     said: list[str] = []
-    ops.prepare(names, {**os.environ, "TORCH_EXTENSIONS_DIR": str(cache)}, said.append, limit)
+    compiled_ops.prepare(names, {**os.environ, "TORCH_EXTENSIONS_DIR": str(cache)}, said.append, limit)
     return said
 
 
@@ -86,7 +86,7 @@ def test_what_is_built_is_not_built_again(cache):
 
 @pytest.mark.parametrize("other", ["", "/another/venv/torch/__init__.py 17\n"])
 def test_what_another_installation_built_is_built_again(cache, builder, other):
-    (cache / "cpu_adam" / ops.BUILT_WITH).write_text(other)
+    (cache / "cpu_adam" / compiled_ops.BUILT_WITH).write_text(other)
     builder("")
     assert prepare(cache, ["cpu_adam"])[0].startswith("compiling DeepSpeed's cpu_adam")
 
@@ -94,7 +94,7 @@ def test_what_another_installation_built_is_built_again(cache, builder, other):
 def test_what_was_installed_with_deepspeed_is_not_built(tmp_path, monkeypatch):
     (tmp_path / "ops" / "aio").mkdir(parents=True)
     (tmp_path / "ops" / "aio" / "async_io_op.cpython-311-x86_64-linux-gnu.so").touch()
-    monkeypatch.setattr(ops, "_package", lambda name: tmp_path / "__init__.py")
+    monkeypatch.setattr(compiled_ops, "_package", lambda name: tmp_path / "__init__.py")
     assert prepare(tmp_path, ["async_io"]) == []
 
 
@@ -110,7 +110,7 @@ def test_a_stale_lock_is_removed_with_a_message_also_for_an_op_nobody_asked_for(
 
 
 def test_a_lock_that_was_touched_lately_may_be_another_machines(cache, monkeypatch):
-    monkeypatch.setattr(ops, "QUIET", 1.0)
+    monkeypatch.setattr(compiled_ops, "QUIET", 1.0)
     (cache / "cpu_adam" / "lock").touch()
     begin = time.monotonic()
     said = prepare(cache, ["cpu_adam"])
@@ -138,7 +138,7 @@ def hold(lock: Path, seconds: float) -> subprocess.Popen[str]:
 def test_a_lock_that_a_living_process_holds_is_waited_for(cache):
     lock = cache / "cpu_adam" / "lock"
     with hold(lock, 2.0) as process:
-        assert ops.holders(lock) == [process.pid]
+        assert compiled_ops.holders(lock) == [process.pid]
         assert len(prepare(cache, ["cpu_adam"])) == 1
         assert process.wait() == 0
 
@@ -153,7 +153,7 @@ def test_waiting_for_a_living_process_has_an_end(cache):
 
 @pytest.fixture
 def builder(monkeypatch, tmp_path):
-    """Run a program in place of `python -m neoxargs.train.ops`."""
+    """Run a program in place of `python -m neoxargs.train.process.ops`."""
 
     def install(program: str) -> None:
         start = subprocess.Popen
@@ -187,5 +187,5 @@ def test_a_build_is_stopped_at_the_limit_and_leaves_no_lock(cache, builder):
 def test_every_op_is_one_that_deepspeed_has():
     builders = pytest.importorskip("deepspeed.ops.op_builder").__path__[0]
     sources = "".join(path.read_text() for path in Path(builders).rglob("*.py"))
-    for op in {op for pair in needs._OPS.values() for op in pair if op} | {"async_io"}:
+    for op in {op for pair in preflight._OPS.values() for op in pair if op} | {"async_io"}:
         assert f'NAME = "{op}"' in sources, op

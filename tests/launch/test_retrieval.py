@@ -7,12 +7,12 @@ import json
 import pytest
 import smallest
 
-from neoxargs.launch.megatron import megatron_flags
-from neoxargs.launch.split import train_values
+from neoxargs.launch.targets.megatron import megatron_flags
+from neoxargs.launch.targets.split import train_values
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import unsupported
 
 #: Parameter -> another value than the default.
 CHANGED = {

@@ -8,7 +8,7 @@ import pytest
 import smallest
 
 from neoxargs.cli import main
-from neoxargs.launch import room
+from neoxargs.launch.preflight import disk_space
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
 
@@ -27,9 +27,9 @@ def told(tmp_path, monkeypatch):
 
     def problems(text: str, fit: float) -> list[str]:
         made = config(text, tmp_path / "a" / "b")
-        free = int(fit * room.checkpoint_bytes(made))
+        free = int(fit * disk_space.checkpoint_bytes(made))
         monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
-        return [f"{problem.severity}: {problem.what}; {problem.hint}" for problem in room.problems(made)]
+        return [f"{problem.severity}: {problem.what}; {problem.hint}" for problem in disk_space.problems(made)]
 
     return problems
 
@@ -59,7 +59,7 @@ def test_as_many_as_the_run_keeps(told, text, fit, hint):
 def test_bytes_of_a_checkpoint(tmp_path):
     """fp32: 4 of weights and 8 of Adam's moments; half precision: 2 and a copy of 4 besides."""
     single, half, bare = (
-        room.checkpoint_bytes(config(text, tmp_path))
+        disk_space.checkpoint_bytes(config(text, tmp_path))
         for text in ("precision: fp32\n", "precision: bfloat16\n", "precision: fp32\nno_save_optim: true\n")
     )
     assert (half * 12, bare * 12) == (single * 14, single * 4)
@@ -70,29 +70,29 @@ def test_how_many_are_written(tmp_path, text, count):
     from neoxargs.train.loop import save_iterations
 
     made = config(text, tmp_path)
-    assert room.saves(made) == count == len(save_iterations(made.checkpoint, 10)) + 1
+    assert disk_space.saves(made) == count == len(save_iterations(made.checkpoint, 10)) + 1
 
 
 def test_a_run_that_saves_nothing(tmp_path):
-    assert room.problems(complete(draft([Text("my.yml", SAVING)]), 1)) == []
+    assert disk_space.problems(complete(draft([Text("my.yml", SAVING)]), 1)) == []
 
 
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "file").touch()
-    [problem] = room.problems(config("", tmp_path / "file" / "ckpt"))
+    [problem] = disk_space.problems(config("", tmp_path / "file" / "ckpt"))
     assert problem.what == f"save ({tmp_path}/file/ckpt): {tmp_path}/file is a file"
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_else(tmp_path):
     tmp_path.chmod(0o500)
-    [problem] = room.problems(config("", tmp_path / "ckpt"))
+    [problem] = disk_space.problems(config("", tmp_path / "ckpt"))
     assert problem.what.endswith("cannot be written to")
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
 def test_a_folder_that_cannot_be_made(capsys, tmp_path, monkeypatch):
-    [problem] = room.problems(config("", Path("/proc/x")))
+    [problem] = disk_space.problems(config("", Path("/proc/x")))
     assert problem.what.startswith("save (/proc/x): ")
     assert problem.what.endswith(
         ": /proc cannot be written to" if os.getuid() else "file system of /proc holds no files"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import smallest
 
-from neoxargs.launch.command import Command, command, free_port, runner_flags
-from neoxargs.launch.hosts import Resources
-from neoxargs.launch.run import start
-from neoxargs.launch.sessions import members
+from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.launchers.deepspeed import Command, command, free_port, runner_flags
+from neoxargs.launch.processes.process_tree import members
+from neoxargs.launch.processes.run import start
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
 
@@ -127,8 +127,8 @@ def starting(fake_command: Command, grace: float = 20.0) -> list[str]:
     """A process that does what deepy.py does to start ranks."""
     program = f"""
 import sys
-from neoxargs.launch.command import Command
-from neoxargs.launch.run import start
+from neoxargs.launch.launchers.deepspeed import Command
+from neoxargs.launch.processes.run import start
 sys.exit(start(Command({fake_command.words!r}, {{}}), {dict(os.environ)!r}, print, grace={grace}))
 """
     return [sys.executable, "-c", program]
@@ -202,7 +202,7 @@ def test_a_second_signal_kills(fake, tmp_path):
 
 
 def test_processes_that_a_dead_launcher_left_behind_are_killed_and_fail_the_run(fake, tmp_path, monkeypatch):
-    monkeypatch.setattr("neoxargs.launch.run.LEFT_BEHIND", 1.0)
+    monkeypatch.setattr("neoxargs.launch.processes.run.LEFT_BEHIND", 1.0)
     script = UP + "if sys.argv[1] == '1': time.sleep(1); os.kill(os.getppid(), 9); os.kill(os.getppid(), 9)\n" + WAIT
     said: list[str] = []
     assert start(fake(script), os.environ, said.append) == 128 + 9
@@ -235,7 +235,7 @@ def test_nothing_outlives_a_killed_deepy(fake, tmp_path, group):
 
 SCRIPT = """
 import json, os, sys, time
-from neoxargs.launch.encode import parse_rank_arguments
+from neoxargs.launch.targets.encode import parse_rank_arguments
 arguments = parse_rank_arguments(sys.argv[1:])
 rank = int(os.environ["RANK"])
 facts = {

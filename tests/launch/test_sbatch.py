@@ -108,8 +108,8 @@ def test_what_bills_the_job_and_what_srun_is_told(emitted):
 SCRIPT = """
 import json, os, pathlib, sys
 from neoxargs.launch import death
-from neoxargs.launch.encode import parse_rank_arguments
-from neoxargs.launch.rank import watched
+from neoxargs.launch.targets.encode import parse_rank_arguments
+from neoxargs.launch.processes.supervisor import watched
 from neoxargs.train import mpi
 arguments = parse_rank_arguments(sys.argv[1:])
 mpi.join(arguments.config)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import smallest
 
-from neoxargs.launch.settle import settle
+from neoxargs.launch.run_spec import settle
 from neoxargs.problems import Problems
 
 MODEL = smallest.YAML

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import smallest
 
-from neoxargs.launch import show
-from neoxargs.launch.command import command
-from neoxargs.launch.hosts import Resources
+from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.launchers.deepspeed import command
+from neoxargs.launch.report import dry_run
 from neoxargs.resolve import Text, complete, draft
 
 TWO = Resources({"w0": [0, 1], "worker-1": [3]}, "cuda", {"hostfile": "hosts"}, remote=True)
@@ -15,7 +15,7 @@ TWO = Resources({"w0": [0, 1], "worker-1": [3]}, "cuda", {"hostfile": "hosts"}, 
 
 def shown(launcher: str, brief: bool, resources: Resources = TWO) -> str:
     config = complete(draft([Text("my.yml", f"{smallest.YAML}launcher: {launcher}\n")]), resources.gpus)
-    return show.dry_run(config, resources, command(config, resources, "/s.py", {}), brief)
+    return dry_run.dry_run(config, resources, command(config, resources, "/s.py", {}), brief)
 
 
 def test_the_ranks_of_each_machine():

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from test_megatron_flags import SHAPE, configured
 
-from neoxargs.launch.files import missing_files
-from neoxargs.launch.hosts import resources
-from neoxargs.launch.split import deepspeed_json
+from neoxargs.launch.cluster.hosts import resources
+from neoxargs.launch.preflight.data_files import missing_files
+from neoxargs.launch.targets.split import deepspeed_json
 from neoxargs.problems import Problems
 from neoxargs.registry.runner import Runner
 from neoxargs.resolve import Text, complete, draft

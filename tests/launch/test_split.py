@@ -13,8 +13,8 @@ from deepspeed.launcher.runner import parse_args
 from deepspeed.runtime.config import DeepSpeedConfig
 from test_megatron_flags import configured
 
-from neoxargs.launch.encode import config_from_values, decode, encode
-from neoxargs.launch.split import deepspeed_json, nested, runner_flags, train_values
+from neoxargs.launch.targets.encode import config_from_values, decode, encode
+from neoxargs.launch.targets.split import deepspeed_json, nested, runner_flags, train_values
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, history
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config

@@ -12,8 +12,8 @@ import pytest
 import smallest
 
 from neoxargs.cli import main
-from neoxargs.launch import startable
-from neoxargs.launch.hosts import Resources
+from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.preflight import launcher as launcher_checks
 from neoxargs.launch.prepare import with_launch
 from neoxargs.resolve import Text
 from neoxargs.resolve.config import DEFAULT, Config, Value
@@ -28,21 +28,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bin").mkdir()
-    for program in {"pdsh", *startable.PROGRAMS.values()}:
+    for program in {"pdsh", *launcher_checks.PROGRAMS.values()}:
         (tmp_path / "bin" / program).touch(0o755)
     return tmp_path
 
 
 def told(launcher: str, resources: Resources = REMOTE, words: Any = ("x",), script: str = "/s.py", **more: Any) -> str:
     config = Config({name: Value(value, DEFAULT) for name, value in (more | {"launcher": launcher}).items()})
-    found = startable.problems(config, resources, script, words, {"PATH": str(Path("bin").absolute())})
+    found = launcher_checks.problems(config, resources, script, words, {"PATH": str(Path("bin").absolute())})
     return "\n".join(problem.what for problem in found)
 
 
-@pytest.mark.parametrize("launcher", startable.PROGRAMS)
+@pytest.mark.parametrize("launcher", launcher_checks.PROGRAMS)
 def test_a_program_that_is_not_installed(launcher):
     assert told(launcher) == ""
-    program = Path("bin", startable.PROGRAMS[launcher])
+    program = Path("bin", launcher_checks.PROGRAMS[launcher])
     program.unlink()
     assert told(launcher) == f"launcher {launcher} needs {program.name}, which is not installed on this machine"
     assert told(launcher, LOCAL) == ""
@@ -91,7 +91,7 @@ def test_paths_that_deepspeed_does_not_quote(here, monkeypatch):
     startable_there = {"PATH": str(here / "bin")}
     for launcher, count in (("pdsh", 2), ("ssh", 0), ("openmpi", 0)):
         config = Config({"launcher": Value(launcher, DEFAULT)})
-        found = list(startable.problems(config, REMOTE, "/a;b/s.py", ["x"], startable_there))
+        found = list(launcher_checks.problems(config, REMOTE, "/a;b/s.py", ["x"], startable_there))
         assert len(found) == count
 
 
@@ -102,8 +102,8 @@ def test_a_configuration_that_is_too_long_for_a_command_line(here):
     assert told("pdsh", LOCAL, ["a" * 70_000] * 2) == ""
     assert told("pdsh", REMOTE, ["a" * 70_000] * 2).startswith("the configuration takes 140,002 bytes")
     with pytest.raises(OSError, match="too long"):
-        subprocess.run(["true", "a" * (startable.LONGEST_WORD + 1)])
-    subprocess.run(["true", "a" * startable.LONGEST_WORD], check=True)
+        subprocess.run(["true", "a" * (launcher_checks.LONGEST_WORD + 1)])
+    subprocess.run(["true", "a" * launcher_checks.LONGEST_WORD], check=True)
 
 
 def test_files_that_only_explain_do_not_make_it_too_long():
@@ -116,7 +116,16 @@ def test_files_that_only_explain_do_not_make_it_too_long():
 def test_an_ssh_that_dies_at_once_ends_all_with_its_code(here, monkeypatch):
     """Although more is to be written to it than fits into a pipe."""
     Path("bin/ssh").write_text("#!/bin/sh\nexit 7\n")
-    words = [sys.executable, "-m", "neoxargs.launch.ssh", "--host=w0=0", "--host=w1=0", "--", "echo", "a" * 100_000]
+    words = [
+        sys.executable,
+        "-m",
+        "neoxargs.launch.launchers.ssh",
+        "--host=w0=0",
+        "--host=w1=0",
+        "--",
+        "echo",
+        "a" * 100_000,
+    ]
     environ = cluster.plain() | {"PATH": f"{here}/bin:/usr/bin:/bin", "PYTHONPATH": str(cluster.ROOT)}
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (7, "")

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from neoxargs.launch import starters
-from neoxargs.launch.launchers import Start
+from neoxargs.launch.launchers import Start, starters
 
 TWO = {"w0": [0, 1], "w1": [0, 1]}
 WORDS = (sys.executable, "train.py", "--x", "y")
@@ -34,7 +33,7 @@ def start(hosts: dict[str, list[int]], arguments: tuple[str, ...] = (), **more: 
         ),
         (
             start(TWO, remote=True),
-            [sys.executable, "-m", "neoxargs.launch.ssh", "--host=w0=0,1", "--host=w1=0,1", "--", "env",
+            [sys.executable, "-m", "neoxargs.launch.launchers.ssh", "--host=w0=0,1", "--host=w1=0,1", "--", "env",
              "CUDA_VISIBLE_DEVICES=%d", *RUN, "--nnodes=2", "--node-rank=%n", "--nproc-per-node=%c", *MEET],
         ),
     ],

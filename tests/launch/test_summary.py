@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch import summary
-from neoxargs.launch.hosts import Resources, pretended
+from neoxargs.launch.cluster.hosts import Resources, pretended
 from neoxargs.launch.prepare import with_text
-from neoxargs.launch.settle import Settled
+from neoxargs.launch.report import summary
+from neoxargs.launch.run_spec import Settled
 from neoxargs.resolve import Text, complete, draft
 
 SMALL = """\

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from neoxargs.launch.vocabulary import padded_vocab_size, vocabulary_size
+from neoxargs.sizes.vocab import padded_vocab_size, vocabulary_size
 
 
 def test_tokenizers_without_a_file() -> None:

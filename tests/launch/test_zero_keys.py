@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from test_megatron_flags import configured
 from test_split import BESIDE, _value, accepted
 
-from neoxargs.launch.split import nested
+from neoxargs.launch.targets.split import nested
 from neoxargs.registry import REGISTRY, Parameter
 
 #: Values that the type alone does not suggest.

@@ -13,7 +13,7 @@ from reference_tables import read
 
 from neoxargs.registry import ABSENT, GROUPS, REGISTRY, SUBJECTS, Group, Parameter, descriptions
 from neoxargs.registry.declare import Effect
-from neoxargs.resolve.check import conform
+from neoxargs.resolve.values.coerce import conform
 
 PARAMETERS = list(REGISTRY.parameters.values())
 

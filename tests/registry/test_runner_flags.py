@@ -9,7 +9,7 @@ import pytest
 from deepspeed.launcher import constants, runner
 from deepspeed_spy import installed
 
-from neoxargs.launch.starters import BUILT_IN
+from neoxargs.launch.launchers.starters import BUILT_IN
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.runner import Runner, RunnerExtras
 

@@ -8,9 +8,9 @@ import pytest
 
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.types import Bound, Count, Fraction, Natural, NonNegative, Paths, Positive
-from neoxargs.resolve.check import Mismatch, conform
-from neoxargs.resolve.expect import expectation
-from neoxargs.resolve.nodes import Scalar, read_plain
+from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.values.describe_type import expectation
+from neoxargs.resolve.yaml.nodes import Scalar, read_plain
 
 Norm = Literal["layernorm", "rmsnorm"]
 

@@ -12,13 +12,13 @@ import pytest
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
-from neoxargs.resolve.check import conform
-from neoxargs.resolve.compose import Text
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.derive import EXAMPLES, complete, ordered
 from neoxargs.resolve.merge import draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
-from neoxargs.resolve.rules.declare import Contradiction, Rule
+from neoxargs.resolve.rules.rule import Contradiction, Rule
+from neoxargs.resolve.values.coerce import conform
+from neoxargs.resolve.yaml.compose import Text
 
 SIZES = "num_layers: 2\nhidden_size: 8\nnum_attention_heads: 2\nseq_length: 16\nmax_position_embeddings: 16\n"
 

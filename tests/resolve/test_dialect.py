@@ -9,10 +9,10 @@ import pytest
 from neoxargs.problems import render
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import NEWEST, SEED, default_at
-from neoxargs.resolve.compose import Text
 from neoxargs.resolve.derive import complete
 from neoxargs.resolve.dialect import DECISIVE, Dialect
 from neoxargs.resolve.merge import draft
+from neoxargs.resolve.yaml.compose import Text
 
 
 def dialect(text: str, *sets: str) -> Dialect:

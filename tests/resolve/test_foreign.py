@@ -4,7 +4,7 @@ import pytest
 
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, draft
-from neoxargs.resolve.foreign import CHOICES, ELSEWHERE, ours
+from neoxargs.resolve.keys.foreign import CHOICES, ELSEWHERE, ours
 
 
 def test_every_name_leads_to_a_parameter_and_is_none():

@@ -4,8 +4,8 @@ import pytest
 
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, draft
-from neoxargs.resolve.forks import INSTEAD, PROGRAMS, expanded, whose
-from neoxargs.resolve.unknown import NOBODYS
+from neoxargs.resolve.keys.forks import INSTEAD, PROGRAMS, expanded, whose
+from neoxargs.resolve.keys.unknown import NOBODYS
 
 FORKS = ": leave it out, or declare it in a plugin for that fork's script"
 KEYS = [key for program in PROGRAMS for key in expanded(program.keys)]

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from neoxargs.problems import Problems
-from neoxargs.resolve import compose as composing
-from neoxargs.resolve.load import Text, parse, read_files
-from neoxargs.resolve.nodes import Mapping, Scalar
+from neoxargs.resolve.yaml import compose as composing
+from neoxargs.resolve.yaml.nodes import Mapping, Scalar
+from neoxargs.resolve.yaml.read import Text, parse, read_files
 
 
 def load(text: str) -> Any:

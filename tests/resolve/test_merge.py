@@ -11,8 +11,8 @@ from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.registry.model import Shape
 from neoxargs.registry.regularization import Regularization
 from neoxargs.registry.runner import Runner
-from neoxargs.resolve.compose import Text
 from neoxargs.resolve.merge import STRANGERS, Draft, draft
+from neoxargs.resolve.yaml.compose import Text
 
 
 def drafted(*texts: str, sets: tuple[str, ...] = ()) -> Draft:

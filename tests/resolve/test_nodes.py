@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs.resolve.nodes import Mapping, Scalar, Sequence, node_of, read_plain, shown
+from neoxargs.resolve.yaml.nodes import Mapping, Scalar, Sequence, node_of, read_plain, shown
 
 # What YAML 1.2's core schema (section 10.3.2) reads, and what this reads.
 YAML_1_2 = {

@@ -11,9 +11,9 @@ from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config
-from neoxargs.tools.explain import explain, explain_all
-from neoxargs.tools.explain.origin import origin
-from neoxargs.tools.explain.whole import LOOKED_UP, whole
+from neoxargs.tools.explain import explain, explain_everything
+from neoxargs.tools.explain.explain_all import LOOKED_UP, whole
+from neoxargs.tools.explain.provenance import origin
 
 QUICKSTART = "configs/quickstart.yml"
 
@@ -147,10 +147,10 @@ def resolves_to_the_same(config: Config, gpus: int) -> None:
 def test_the_whole_of_it_is_a_configuration_that_resolves_to_the_same() -> None:
     config = resolve([QUICKSTART], gpus=4)
     resolves_to_the_same(config, 4)
-    text = explain_all([QUICKSTART], [], None, 4, as_json=False)
+    text = explain_everything([QUICKSTART], [], None, 4, as_json=False)
     assert f"hidden_size: 256  # {QUICKSTART}:{line('hidden_size')}:1" in text
     assert "intermediate_size: 1024  # derived: 4 x hidden_size" in text
-    values = json.loads(explain_all([QUICKSTART], [], None, 4, as_json=True))["values"]
+    values = json.loads(explain_everything([QUICKSTART], [], None, 4, as_json=True))["values"]
     assert values["seed"] == {"value": 1234, "because": "default"}
 
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from neoxargs.launch.arithmetic import mlp_width
-from neoxargs.launch.inexpressible import inexpressible, untold
-from neoxargs.launch.megatron import megatron_flags
+from neoxargs.launch.targets.megatron import megatron_flags
+from neoxargs.launch.targets.megatron_unsupported import inexpressible, untold
 from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config
-from neoxargs.tools.migrate.flags import SPECIAL
-from neoxargs.tools.migrate.megatron import EARLIER, by_flag, converted
-from neoxargs.tools.migrate.options import REASONS, reason
+from neoxargs.sizes.model import mlp_width
+from neoxargs.tools.migrate.megatron.convert import EARLIER, by_flag, converted
+from neoxargs.tools.migrate.megatron.flags import SPECIAL
+from neoxargs.tools.migrate.megatron.unsupported_flags import REASONS, reason
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT.parent / "shared" / "corpus" / "neox_head"

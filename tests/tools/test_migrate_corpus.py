@@ -10,8 +10,8 @@ import pytest
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, draft, read_files
 from neoxargs.resolve.dialect import NAMES
-from neoxargs.tools.migrate.neox import migrate
-from neoxargs.tools.migrate.same import differences, known
+from neoxargs.tools.migrate.neox.migrate import migrate
+from neoxargs.tools.migrate.neox.verify import differences, known
 
 SHARED = Path(__file__).parents[3] / "shared"
 CORPUS = SHARED / "corpus"

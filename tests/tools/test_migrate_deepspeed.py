@@ -10,9 +10,9 @@ from neoxargs.cli import main
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.tools.migrate.auto import STANDS
-from neoxargs.tools.migrate.deepspeed import Version, chosen, converted, versions
-from neoxargs.tools.migrate.lax import blocks
+from neoxargs.tools.migrate.deepspeed.auto import STANDS
+from neoxargs.tools.migrate.deepspeed.convert import Version, chosen, converted, versions
+from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
 
 SHARED = Path(__file__).parents[3] / "shared"
 SEEDS = {name: next(iter(SHARED.glob(f"seeds/{name}_*.txt")), None) for name in ("000", "001", "002")}

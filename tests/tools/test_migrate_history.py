@@ -14,10 +14,10 @@ from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.registry.history import introduced, removed
 from neoxargs.resolve import Text, draft
-from neoxargs.resolve.check import Mismatch, conform
-from neoxargs.tools.migrate.neox import Migrated, migrate
-from neoxargs.tools.migrate.rows import FORGOTTEN
-from neoxargs.tools.migrate.text import shown
+from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.tools.migrate.neox.migrate import Migrated, migrate
+from neoxargs.tools.migrate.neox.rewrites import FORGOTTEN
+from neoxargs.tools.migrate.yaml_edit import shown
 
 REFERENCE = Path(__file__).parents[3] / "shared" / "reference"
 needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason=f"no reference data in {REFERENCE}")

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from neoxargs.cli import main
-from neoxargs.launch.arithmetic import mlp_width
-from neoxargs.launch.inexpressible import inexpressible
-from neoxargs.launch.megatron import megatron_flags
+from neoxargs.launch.targets.megatron import megatron_flags
+from neoxargs.launch.targets.megatron_unsupported import inexpressible
 from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config
-from neoxargs.tools.migrate.megatron import converted
-from neoxargs.tools.migrate.script import read_script
+from neoxargs.sizes.model import mlp_width
+from neoxargs.tools.migrate.megatron.convert import converted
+from neoxargs.tools.migrate.shell.script import read_script
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT.parent / "shared" / "corpus" / "neox_head"

@@ -9,9 +9,9 @@ import pytest
 from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft
-from neoxargs.tools.migrate.neox import Migrated, migrate
-from neoxargs.tools.migrate.rows import FORGOTTEN, rows
-from neoxargs.tools.migrate.same import differences
+from neoxargs.tools.migrate.neox.migrate import Migrated, migrate
+from neoxargs.tools.migrate.neox.rewrites import FORGOTTEN, rows
+from neoxargs.tools.migrate.neox.verify import differences
 
 SIZES = """\
 num-layers: 4

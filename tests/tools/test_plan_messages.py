@@ -8,8 +8,8 @@ import pytest
 import smallest
 
 from neoxargs.tools.plan import Options, planned
-from neoxargs.tools.plan.activations import Sizes
-from neoxargs.tools.plan.make import Plan
+from neoxargs.tools.plan.memory.activations import Sizes
+from neoxargs.tools.plan.plan import Plan
 
 
 def made(folder: Path, *changes: str) -> tuple[Plan, float]:

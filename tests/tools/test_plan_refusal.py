@@ -9,14 +9,14 @@ import pytest
 import smallest
 
 from neoxargs.cli import main
-from neoxargs.launch import session
+from neoxargs.launch import main as launch_main
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The scripts that a launch got as far as."""
     scripts: list[str] = []
-    monkeypatch.setattr(session, "run", lambda script, *_: scripts.append(script) or 0)
+    monkeypatch.setattr(launch_main, "run", lambda script, *_: scripts.append(script) or 0)
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return scripts

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch.hosts import Resources
-from neoxargs.launch.settle import Settled
+from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.run_spec import Settled
 from neoxargs.resolve import Text
 from neoxargs.resolve.derive import complete
 from neoxargs.resolve.merge import draft
 from neoxargs.tools.plan.devices import DEVICES
-from neoxargs.tools.plan.make import Plan, Target, plan
+from neoxargs.tools.plan.plan import Plan, Target, plan
 
 RUNS = Path(__file__).parents[3] / "shared" / "reference" / "seed_180b_runs.tsv"
 

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from neoxargs.launch.arithmetic import parameters
-from neoxargs.launch.layout import Layout
 from neoxargs.resolve.config import Config, Source, Value
-from neoxargs.tools.plan.places import hosts_of_stages, seats, spread
-from neoxargs.tools.plan.stages import balanced, stages, whole
+from neoxargs.sizes.layout import Layout
+from neoxargs.sizes.model import parameters
+from neoxargs.tools.plan.memory.stages import balanced, stages, whole
+from neoxargs.tools.plan.placement import hosts_of_stages, seats, spread
 
 ROWS = 512
 SHAPE = {
@@ -82,7 +82,7 @@ def test_a_tied_table_is_on_both_ends() -> None:
 
 
 def test_seats_follow_the_hostfile() -> None:
-    from neoxargs.launch.hosts import pretended
+    from neoxargs.launch.cluster.hosts import pretended
 
     resources, layout = spread(pretended(20), 8), Layout(tensor=2, pipe=2, data=5)
     assert [len(slots) for slots in resources.hosts.values()] == [8, 8, 4]

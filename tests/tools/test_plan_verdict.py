@@ -15,7 +15,7 @@ import smallest
 from neoxargs.problems import Problems
 from neoxargs.tools.plan import Options, planned, report
 from neoxargs.tools.plan.devices import DEVICES, named
-from neoxargs.tools.plan.draw import memory, stages
+from neoxargs.tools.plan.output.svg import memory, stages
 
 NEOX_20B = Path(__file__).parents[3] / "shared" / "corpus" / "neox_head" / "20B.yml"
 published = pytest.mark.skipif(not NEOX_20B.exists(), reason=f"{NEOX_20B} is not here")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from neoxargs.tools.plan import Options, planned
-from neoxargs.tools.plan.text import text
-from neoxargs.tools.plan.words import count, duration, figures, share, size
+from neoxargs.tools.plan.output.text import text
+from neoxargs.tools.plan.output.wording import count, duration, figures, share, size
 
 YAML = """\
 num_layers: 12

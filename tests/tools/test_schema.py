@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from neoxargs.registry import ABSENT, REGISTRY
-from neoxargs.resolve.check import Mismatch, conform
-from neoxargs.resolve.compose import Text, compose
+from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.yaml.compose import Text, compose
 from neoxargs.tools.schema import schema
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from neoxargs.launch.encode import script_arguments
+from neoxargs.launch.targets.encode import script_arguments
 from neoxargs.resolve import resolve
 from neoxargs.train.data import indexed
 
@@ -83,7 +83,8 @@ def rank_arguments(folder: Path, world: int, **changes: Any) -> list[str]:
 
 def on_a_rank(arguments: list[str]) -> tuple[int, str, str]:
     """train.py's exit code, and what it has written and complained about; for `run_ranks`."""
-    from neoxargs.train import main, setup
+    from neoxargs.train import main
+    from neoxargs.train.process import setup
 
     with (
         redirect_stdout(io.StringIO()) as output,

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from neoxargs.train.mesh import Axis
+from neoxargs.train.process.mesh import Axis
 
 
 def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout: float = 150) -> list[Any]:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import DEFAULT, Config, Value
-from neoxargs.train.mesh import Axis, mesh
+from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
 from neoxargs.train.model.gpt import GPT, layers
-from neoxargs.train.model.layers import Make
-from neoxargs.train.model.loss import Loss, Vocabulary
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import Axis, mesh
 
 SMALL = {
     "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_kv_heads": 4, "intermediate_size": 128,
@@ -35,7 +35,7 @@ def build(config: Config, seed: int = 1234) -> nn.Module:
     from deepspeed.pipe import PipelineModule
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 
-    from neoxargs.train.setup import connect
+    from neoxargs.train.process.setup import connect
 
     connect("gloo")
     topology = PipeModelDataParallelTopology(here.pipe.size, here.tensor.size, here.data.size)

@@ -1,4 +1,4 @@
-"""What `launch/arithmetic.py` says of a model without building it is what the built model has and does."""
+"""What `sizes/model.py` says of a model without building it is what the built model has and does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from small_gpt import SMALL, VOCABULARY, batch, small
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode, mm_flop
 
-from neoxargs.launch.arithmetic import flops_per_token, parameters
+from neoxargs.sizes.model import flops_per_token, parameters
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
+from neoxargs.train.parallel.make import Make
 
 CHANGES = {
     "as it is": {},

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
-from neoxargs.train.model import flex, scores
+from neoxargs.train.kernels import flex, sdpa
+from neoxargs.train.kernels.sparsity import Pattern, layout, pattern, visible, window
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import alibi_slopes, bucket
 from neoxargs.train.model.documents import positions, starts
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
-from neoxargs.train.model.sparsity import Pattern, layout, pattern, visible, window
+from neoxargs.train.parallel.make import Make
 
 CPU = torch.device("cpu")
 SEQ, EOD = 16, VOCABULARY.eod
@@ -190,10 +190,10 @@ def test_what_a_gpu_computes_is_what_the_mask_says() -> None:
     config = {"block": 2, "different_layout_per_head": True, "num_random_blocks": 1}
     read = pattern(small(attention_config=["bigbird"], sparsity_config=config), 0, 1)
     query, key, value = torch.randn(3, 2, 4, SEQ, 16, generator=torch.Generator().manual_seed(1))
-    steps = scores.Steps()
-    masked = scores.attend(query, key, value, visible(read, Make().tensor, CPU), 0.0, steps)
+    steps = sdpa.Steps()
+    masked = sdpa.attend(query, key, value, visible(read, Make().tensor, CPU), 0.0, steps)
     torch.testing.assert_close(flex.attend_blocks(query, key, value, read, Make().tensor), masked)
-    assert (masked - scores.attend(query, key, value, None, 0.0, steps)).abs().max() > 0.1
+    assert (masked - sdpa.attend(query, key, value, None, 0.0, steps)).abs().max() > 0.1
 
 
 def test_a_window_as_wide_as_the_sequence_needs_no_mask() -> None:
@@ -206,14 +206,14 @@ def test_a_window_as_wide_as_the_sequence_needs_no_mask() -> None:
 def test_queries_that_share_keys_where_no_kernel_lets_them(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     half, full = torch.bfloat16, torch.float32
     refused = [
-        (dtype, mask) for dtype in (half, full) for mask in (False, True) if not scores.shares_keys("cuda", dtype, mask)
+        (dtype, mask) for dtype in (half, full) for mask in (False, True) if not sdpa.shares_keys("cuda", dtype, mask)
     ]
-    assert refused == [(half, True), (full, False), (full, True)] and scores.shares_keys("cpu", full, masked=True)
+    assert refused == [(half, True), (full, False), (full, True)] and sdpa.shares_keys("cpu", full, masked=True)
     query, key, value = torch.randn(2, 4, SEQ, 8), torch.randn(2, 2, SEQ, 8), torch.randn(2, 2, SEQ, 8)
-    arguments = (query, key, value, window(SEQ, 3, CPU) if masked else None, 0.0, scores.Steps())
-    shared = scores.attend(*arguments)
-    monkeypatch.setattr(scores, "shares_keys", lambda *_: False)
-    torch.testing.assert_close(scores.attend(*arguments), shared)
+    arguments = (query, key, value, window(SEQ, 3, CPU) if masked else None, 0.0, sdpa.Steps())
+    shared = sdpa.attend(*arguments)
+    monkeypatch.setattr(sdpa, "shares_keys", lambda *_: False)
+    torch.testing.assert_close(sdpa.attend(*arguments), shared)
 
 
 # -- documents ---------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_they_are_megatrons() -> None:
     mask, _, places = megatron._get_ltor_masks_and_position_ids(tokens, EOD, True, True, False, True)
     begun = starts(tokens[None], EOD)
     assert positions(begun)[0].tolist() == places.tolist()
-    ours = (begun[0][:, None] == begun[0]) & scores.causal(9, CPU)
+    ours = (begun[0][:, None] == begun[0]) & sdpa.causal(9, CPU)
     assert torch.equal(~ours, mask[0])
 
 
@@ -322,7 +322,7 @@ def test_layer_scaling_keeps_fp16_from_overflowing() -> None:
 def test_steps_and_kernel_agree_where_queries_share_keys(groups: int) -> None:
     query, key, value = torch.randn(3, 2, 4, SEQ, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     key, value = key[:, :groups], value[:, :groups]
-    both = [scores.attend(query, key, value, None, 0.0, scores.Steps(causal=step)) for step in (True, False)]
+    both = [sdpa.attend(query, key, value, None, 0.0, sdpa.Steps(causal=step)) for step in (True, False)]
     torch.testing.assert_close(*both, rtol=0.05, atol=0.05)
 
 

@@ -19,7 +19,7 @@ import zstandard
 from neoxargs.problems import Problems
 from neoxargs.train.data import build, encode, indexed, text
 from neoxargs.train.data.encode import Recipe
-from neoxargs.train.tokenizer import build_tokenizer
+from neoxargs.train.data.tokenizer import build_tokenizer
 
 BYTES = Recipe("ByteLevelTokenizer")
 DOCUMENTS = ["first, naïve\n", "second 日本語", "third\r\nwith lines\n"]

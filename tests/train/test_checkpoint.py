@@ -15,8 +15,8 @@ Case = Callable[[Path], Any]
 
 def cases(root: str) -> dict[str, Any]:
     """Every case's result; each has a folder with checkpoints of iterations 2 and 3."""
-    from neoxargs.train import mesh, setup
-    from neoxargs.train.checkpoint import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
     found: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.train import checkpoint_folder as folder
+from neoxargs.train.checkpoint import folder
 
 
 def write(root: Path, iteration: int, content: str = "weights") -> Path:

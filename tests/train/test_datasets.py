@@ -17,9 +17,9 @@ from neoxargs.train.data import datasets, indexed, sources
 from neoxargs.train.data.datasets import Sampling, build_datasets
 from neoxargs.train.data.loader import Batch, batches, sample_indices
 from neoxargs.train.data.sources import Source
-from neoxargs.train.mesh import Axis, Mesh
-from neoxargs.train.model.loss import IGNORED
-from neoxargs.train.tokenizer import ByteTokenizer
+from neoxargs.train.data.tokenizer import ByteTokenizer
+from neoxargs.train.kernels.cross_entropy import IGNORED
+from neoxargs.train.process.mesh import Axis, Mesh
 
 SEQ = 8
 TOKENIZER = ByteTokenizer(257, 256)

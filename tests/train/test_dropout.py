@@ -7,9 +7,9 @@ from ranks import all_ranks, run_ranks
 from small_gpt import VOCABULARY, batch, small
 from torch import Tensor
 
-from neoxargs.train.model.dropout import different_on_each_rank
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
 def draws() -> tuple[Tensor, Tensor, Tensor]:

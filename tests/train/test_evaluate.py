@@ -20,17 +20,18 @@ from small_gpt import VOCABULARY, batch, small
 from test_generate import CPU, EOD, LIVELY, SEQ, Letters, by_hand, one_process
 from trials import Built, Trial
 
-from neoxargs.launch.encode import parse_rank_arguments, script_arguments
+from neoxargs.launch.targets.encode import parse_rank_arguments, script_arguments
 from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
-from neoxargs.train import evaluate, harness, mesh, run, setup
+from neoxargs.train import evaluate, harness, run
 from neoxargs.train.evaluate import Perplexity
+from neoxargs.train.generation.logprobs import Row, Scorer, windows
 from neoxargs.train.harness import Model
-from neoxargs.train.mesh import Mesh
+from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
-from neoxargs.train.model.loss import IGNORED
-from neoxargs.train.scores import Row, Scorer, windows
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process import mesh, setup
+from neoxargs.train.process.mesh import Mesh
 
 ROWS = [Row([7, 8, 9], 1), Row([5, *range(10, 26)], 16), Row([30, 31, 32, 33], 2), Row([40], 0), Row([41, 42], 1)]
 

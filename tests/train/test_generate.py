@@ -8,22 +8,24 @@ import torch
 from ranks import run_ranks
 from small_gpt import VOCABULARY, build, small
 
-from neoxargs.launch.encode import parse_rank_arguments, script_arguments
+from neoxargs.launch.targets.encode import parse_rank_arguments, script_arguments
 from neoxargs.problems import Problems
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
-from neoxargs.train import checkpoint_folder, engine, mesh, setup
-from neoxargs.train.checkpoint import Checkpoints, Position
+from neoxargs.train.checkpoint import folder as checkpoint_folder
+from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+from neoxargs.train.data.tokenizer import ByteTokenizer
+from neoxargs.train.engine import build as engine
+from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generate import for_generation, generate, load_model, make_generator, prompts, without_training
-from neoxargs.train.generator import Generator, Stages, Whole, padded
-from neoxargs.train.mesh import Mesh
+from neoxargs.train.generation.generator import Generator, Stages, Whole, padded
+from neoxargs.train.kernels.cross_entropy import Loss
 from neoxargs.train.model.documents import travel
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
-from neoxargs.train.model.loss import Loss
-from neoxargs.train.steps import Pipelined
-from neoxargs.train.tokenizer import ByteTokenizer
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process import mesh, setup
+from neoxargs.train.process.mesh import Mesh
 
 SEQ = 16
 CPU = torch.device("cpu")

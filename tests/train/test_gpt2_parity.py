@@ -11,9 +11,9 @@ from ranks import all_ranks, run_ranks
 from small_gpt import VOCABULARY, batch, build, join, load, named, shaken, small
 from torch import Tensor
 
-from neoxargs.train.mesh import Axis
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import Axis
 
 Weights = dict[str, Tensor]
 NAMES = {

@@ -13,20 +13,22 @@ from ranks import run_ranks
 from small_gpt import shaken
 from torch import Tensor
 
-from neoxargs.launch.encode import parse_rank_arguments, script_arguments
+from neoxargs.launch.targets.encode import parse_rank_arguments, script_arguments
 from neoxargs.resolve import resolve
-from neoxargs.train import engine, inventory, mesh, setup
-from neoxargs.train.checkpoint import Checkpoints, Position
-from neoxargs.train.generator import Generator, Stages, Whole
+from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+from neoxargs.train.checkpoint.saved import Saved
+from neoxargs.train.data.tokenizer import build_tokenizer
+from neoxargs.train.engine import build as engine
+from neoxargs.train.engine.steps import Pipelined
+from neoxargs.train.generation.generator import Generator, Stages, Whole
 from neoxargs.train.huggingface import exporting, importing, tokens
 from neoxargs.train.huggingface.safetensors import Reader
-from neoxargs.train.mesh import Mesh
+from neoxargs.train.kernels.cross_entropy import Loss
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
-from neoxargs.train.model.loss import Loss
-from neoxargs.train.saved import Saved
-from neoxargs.train.steps import Pipelined
-from neoxargs.train.tokenizer import build_tokenizer
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process import mesh, setup
+from neoxargs.train.process.mesh import Mesh
 
 CPU = torch.device("cpu")
 SEQ, NEW = 32, 6

@@ -15,14 +15,15 @@ from small_gpt import shaken, small
 from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
-from neoxargs.train import checkpoint_folder, inventory
+from neoxargs.train.checkpoint import folder as checkpoint_folder
+from neoxargs.train.checkpoint import inventory
+from neoxargs.train.data.tokenizer import ByteTokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, exporting, importing, safetensors, tokens
 from neoxargs.train.huggingface.configuration import read
 from neoxargs.train.huggingface.safetensors import INDEX, Reader, Spec, Writer
+from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
-from neoxargs.train.model.loss import Vocabulary
-from neoxargs.train.tokenizer import ByteTokenizer, build_tokenizer
+from neoxargs.train.parallel.make import Make
 
 ROTARY = {"pos_emb": "rotary", "no_weight_tying": True}
 LLAMA = {

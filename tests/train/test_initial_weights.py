@@ -11,11 +11,11 @@ from small_gpt import VOCABULARY, build, join, named, small
 from torch import Tensor
 
 from neoxargs.registry.model import Init, Shape
-from neoxargs.train.mesh import Axis, destroy
+from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.init import METHODS, draw, values
-from neoxargs.train.model.layers import Make
-from neoxargs.train.model.loss import Vocabulary
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import Axis, destroy
 
 
 def one_process(seed: int = 1234) -> dict[str, Tensor]:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from small_gpt import VOCABULARY, small
 
-from neoxargs.train.mesh import Axis
 from neoxargs.train.model.gpt import layers, sizes
 from neoxargs.train.model.init import METHODS
-from neoxargs.train.model.layers import Make, VocabEmbedding
+from neoxargs.train.parallel.make import Make, VocabEmbedding
+from neoxargs.train.process.mesh import Axis
 
 
 def test_rows_added_to_a_gradient_are_the_gradient_to_the_last_bit() -> None:

@@ -16,7 +16,7 @@ import torch.distributed
 from neoxargs.problems import Problems
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
-from neoxargs.train.checkpoint import Position
+from neoxargs.train.checkpoint.save_load import Position
 from neoxargs.train.loop import Loop, save_iterations
 from neoxargs.train.track import Evaluation, Outcome, Step, Tracker
 
@@ -45,7 +45,7 @@ class Engine:
         return 0.5
 
     def train_step(self, batches: Any) -> Any:
-        from neoxargs.train.steps import Result
+        from neoxargs.train.engine.steps import Result
 
         self.steps += 1
         loss, skipped = self.losses.get(self.steps, (float(self.steps), False))

@@ -11,8 +11,8 @@ from ranks import all_ranks, run_ranks
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from neoxargs.train.model import loss as module
-from neoxargs.train.model.loss import IGNORED, Loss, Readout, Vocabulary, masked
+from neoxargs.train.kernels import cross_entropy as module
+from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Vocabulary, masked
 
 #: Rows from the 21st on are padding: some of the last of two ranks' 12 rows, all of the last of three ranks' 16.
 SIZE, HIDDEN = 21, 8

@@ -33,8 +33,8 @@ def steps(built: Built, count: int) -> list[float]:
 
 def write(root: str) -> Scales:
     """What every layout's scale is after each step; saved in between."""
-    from neoxargs.train import mesh, setup
-    from neoxargs.train.checkpoint import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.process import mesh, setup
 
     process, found = setup.start("gloo", seed=1), {}
     _allow_fp16()
@@ -49,8 +49,8 @@ def write(root: str) -> Scales:
 
 def read(root: str, names: list[str]) -> dict[str, Scales]:
     """What it is after each step that follows loading each of the checkpoints on each of these layouts."""
-    from neoxargs.train import mesh, setup
-    from neoxargs.train.checkpoint import Checkpoints
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.process import mesh, setup
 
     process, found = setup.start("gloo", seed=1), {}
     _allow_fp16()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from neoxargs.train import memory
+from neoxargs.train.process import memory
 
 KIB = 256  # numbers in fp32
 

@@ -10,14 +10,14 @@ import torch
 from ranks import run_ranks
 from small_gpt import small
 
-from neoxargs.train.mesh import Axis, Mesh, Mpu, destroy, mesh
+from neoxargs.train.process.mesh import Axis, Mesh, Mpu, destroy, mesh
 
 LAYOUTS = {(2, 2): "tensor and pipe", (2, 0): "tensor and data", (1, 2): "pipe and data"}
 WORLD = 4
 
 
 def places() -> list[tuple[dict[str, int], dict[str, list[int]]]]:
-    sys.modules["neoxargs.train.mesh"].TIMEOUT = 7  # type: ignore[attr-defined]
+    sys.modules["neoxargs.train.process.mesh"].TIMEOUT = 7  # type: ignore[attr-defined]
     return [_place(tensor, pipe) for tensor, pipe in LAYOUTS]
 
 

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
-from neoxargs.train import engine
-from neoxargs.train.model import fused
+from neoxargs.train.engine import build as engine
+from neoxargs.train.kernels import fused
+from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.block import TransformerBlock
 from neoxargs.train.model.documents import opened
 from neoxargs.train.model.embedding import waves
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
-from neoxargs.train.model.loss import Vocabulary
+from neoxargs.train.parallel.make import Make
 
 START = """
 dialect: neox-2021

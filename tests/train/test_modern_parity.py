@@ -13,12 +13,12 @@ from small_gpt import VOCABULARY, batch, load, named, shaken, small
 from torch import Tensor
 
 from neoxargs.registry.model import Norm
-from neoxargs.train.mesh import Axis
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
 from neoxargs.train.model.mlp import activation
 from neoxargs.train.model.norm import norm
 from neoxargs.train.model.rotary import rotate
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import Axis
 
 Weights = dict[str, Tensor]
 SIZES = {

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from processes import ROOT, TINY, free_port, tokens
 
-from neoxargs.launch.sessions import members
+from neoxargs.launch.processes.process_tree import members
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import DEFAULT, Config, Value
-from neoxargs.train import mpi
+from neoxargs.train.process import mpi
 
 HERE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 
@@ -32,7 +32,7 @@ def config(**values: Any) -> Config:
 def environ(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """An empty environment, for this test only."""
     found: dict[str, str] = {}
-    monkeypatch.setattr("neoxargs.train.mpi.os.environ", found)
+    monkeypatch.setattr("neoxargs.train.process.mpi.os.environ", found)
     return found
 
 

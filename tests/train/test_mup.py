@@ -14,11 +14,12 @@ from small_gpt import VOCABULARY, batch, small
 from trials import Built, Trial
 
 from neoxargs.problems import Problems
-from neoxargs.train import coordinates, optimizer
+from neoxargs.train import coord_check
 from neoxargs.train.model import mup
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
-from neoxargs.train.names import named
+from neoxargs.train.optim import build as optimizer
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.pipeline import named
 
 CPU = torch.device("cpu")
 NARROW = {
@@ -29,7 +30,7 @@ NARROW = {
 
 def grown(changes: dict[str, Any]) -> dict[str, float]:
     """How many times as large each layer's output is at hidden size 256 than at 64, after the last step."""
-    found = coordinates.measure(small(**NARROW | changes), CPU)
+    found = coord_check.measure(small(**NARROW | changes), CPU)
     assert sorted(found) == [64, 128, 256]
     return {layer: found[256][layer][-1] / found[64][layer][-1] for layer in found[64]}
 
@@ -48,7 +49,7 @@ def test_outputs_stay_as_large(kind: str) -> None:
 def file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The base shapes of `small()`."""
     path = tmp_path_factory.mktemp("mup") / "new" / "base.yml"
-    assert coordinates.save_base_shapes(small(base_shapes_file=str(path))) == path
+    assert coord_check.save_base_shapes(small(base_shapes_file=str(path))) == path
     return str(path)
 
 
@@ -120,7 +121,7 @@ def test_files_that_are_none(tmp_path: Path, file: str) -> None:
 
 
 def curves(file: str, trials: dict[str, Trial]) -> dict[str, tuple[list[float], float]]:
-    from neoxargs.train import mesh, setup
+    from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
     found = {}
@@ -133,7 +134,7 @@ def curves(file: str, trials: dict[str, Trial]) -> dict[str, tuple[list[float], 
 
 def test_every_layout(tmp_path: Path) -> None:
     path = str(tmp_path / "base.yml")
-    coordinates.save_base_shapes(small(base_shapes_file=path, pos_emb="rpe"))
+    coord_check.save_base_shapes(small(base_shapes_file=path, pos_emb="rpe"))
     two = {
         "tp2": Trial({"model_parallel_size": 2}),
         "pp2": Trial({"pipe_parallel_size": 2}),

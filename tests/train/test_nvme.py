@@ -12,8 +12,8 @@ import pytest
 from ranks import run_ranks
 from trials import SAMPLES, Built, Trial
 
-from neoxargs.launch import ops
-from neoxargs.train import swap
+from neoxargs.launch import compiled_ops
+from neoxargs.train.deepspeed import swap
 
 OPS = ["cpu_adam", "async_io"]
 #: Only pieces of a MiB are swapped; of two ranks, each has as much of this model's two larger matrices.
@@ -33,8 +33,8 @@ def zero(stage: int, place: str = "", **more: Any) -> Trial:
 
 def write(root: str) -> tuple[dict[str, list[float]], list[str], dict[str, Any]]:
     """Losses on the drive and off it, with a checkpoint after step 3; swap files; the settings of the handles."""
-    from neoxargs.train import mesh, setup
-    from neoxargs.train.checkpoint import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
     losses = {}
@@ -57,8 +57,8 @@ def settings(handle: Any) -> dict[str, Any]:
 
 def read(root: str, source: str, trial: Trial) -> list[float]:
     """The losses after loading a checkpoint."""
-    from neoxargs.train import setup
-    from neoxargs.train.checkpoint import Checkpoints
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.process import setup
 
     process = setup.start("gloo", seed=1)
     built = Built(trial, load=f"{root}/{source}")
@@ -69,9 +69,9 @@ def read(root: str, source: str, trial: Trial) -> list[float]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    for problem in ops.missing(OPS, os.environ):
+    for problem in compiled_ops.missing(OPS, os.environ):
         pytest.skip(f"{problem.what} ({problem.hint})")
-    ops.prepare(OPS, os.environ, print)
+    compiled_ops.prepare(OPS, os.environ, print)
     return str(tmp_path_factory.mktemp("drive"))
 
 
@@ -103,7 +103,9 @@ def test_every_key_of_aio_reaches_the_handles(written: Written) -> None:
 
 
 def test_two_runs_on_one_drive_have_folders_of_their_own(tmp_path: Path) -> None:
-    program = "import sys; from pathlib import Path; from neoxargs.train.swap import own; own(Path(sys.argv[1])){}"
+    program = (
+        "import sys; from pathlib import Path; from neoxargs.train.deepspeed.swap import own; own(Path(sys.argv[1])){}"
+    )
     command = [sys.executable, "-c"]
     mine = swap.own(tmp_path)
     subprocess.run([*command, program.format("; own(Path(sys.argv[1]))"), tmp_path], check=True)

@@ -25,7 +25,7 @@ TRIALS = {
 
 def train(trials: dict[str, Trial]) -> dict[str, tuple[list[float], bool]]:
     """Losses of four steps, and whether DeepSpeed's optimizer says that it offloads."""
-    from neoxargs.train import mesh, setup
+    from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
     found = {}

@@ -43,7 +43,7 @@ TRIALS = {
 
 def averages(count: int) -> tuple[list[Tensor], Tensor]:
     """Compressed averages of the same tensors over and over, and their true average."""
-    from neoxargs.train.onebit import Compression
+    from neoxargs.train.deepspeed.onebit import Compression
 
     axis = all_ranks()
     torch.manual_seed(axis.rank)
@@ -57,7 +57,7 @@ def averages(count: int) -> tuple[list[Tensor], Tensor]:
 
 def inside(layout: dict[str, Any]) -> list[tuple[bool, float, float]]:
     """Per step: whether DeepSpeed averages gradients, the sum of mean squares, and that of all weights."""
-    from neoxargs.train import mesh
+    from neoxargs.train.process import mesh
 
     built, found = Built(Trial(onebit(freeze=3) | layout)), []
     engine = built.engine.deepspeed
@@ -88,7 +88,7 @@ def padded(size: int, ranks: int) -> int:
 
 def compressed() -> dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
     """Per size and round: the average, and this rank's errors as a worker and as a server."""
-    from neoxargs.train.onebit import Compression
+    from neoxargs.train.deepspeed.onebit import Compression
 
     axis, found = all_ranks(), {}
     for size in SIZES:

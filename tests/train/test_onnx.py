@@ -10,7 +10,7 @@ import torch
 from small_gpt import VOCABULARY, batch, shaken, small
 
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
+from neoxargs.train.parallel.make import Make
 
 #: The first with an operation for GELU.
 OPSET = 20

@@ -47,7 +47,7 @@ def observe(texts: dict[str, str]) -> dict[str, Seen]:
     """A few steps of each configuration, on both engines where its name does not end in one of them."""
     from deepspeed.accelerator import get_accelerator
 
-    from neoxargs.train import setup
+    from neoxargs.train.process import setup
 
     setup.start("gloo", seed=1)
     get_accelerator().is_fp16_supported = lambda: True
@@ -59,7 +59,7 @@ def observe(texts: dict[str, str]) -> dict[str, Seen]:
 
 
 def _observe(text: str) -> Seen:
-    from neoxargs.train import mesh
+    from neoxargs.train.process import mesh
 
     sent: list[tuple[torch.dtype, float]] = []
     try:
@@ -72,9 +72,10 @@ def _observe(text: str) -> Seen:
 
 
 def _trained(text: str) -> Seen:
-    from neoxargs.launch.split import deepspeed_json
+    from neoxargs.launch.targets.split import deepspeed_json
     from neoxargs.resolve import Text, complete, draft
-    from neoxargs.train import engine, mesh, setup
+    from neoxargs.train.engine import build as engine
+    from neoxargs.train.process import mesh, setup
 
     # a schedule of DeepSpeed's has a warm-up of its own
     given = f"\n{text}" + "\nwarmup:" * ("scheduler:" in text)

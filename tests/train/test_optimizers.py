@@ -11,9 +11,9 @@ import torch
 from small_gpt import small
 from torch import nn
 
-from neoxargs.train import optimizer
-from neoxargs.train.lamb import Lamb
-from neoxargs.train.optimizers import SM3, Lion, Madgrad
+from neoxargs.train.optim import build as optimizer
+from neoxargs.train.optim.extra import SM3, Lion, Madgrad
+from neoxargs.train.optim.lamb import Lamb
 
 MAKE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "lion": lambda weights: Lion(weights, lr=0.02, weight_decay=0.01),

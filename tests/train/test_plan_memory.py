@@ -18,10 +18,10 @@ from small_gpt import VOCABULARY
 from trials import MICRO_BATCH, SAMPLES, Built, Trial
 
 from neoxargs.resolve.config import Config, Source, Value
-from neoxargs.tools.plan import activations, states
-from neoxargs.tools.plan.activations import Sizes
-from neoxargs.tools.plan.stages import stages
-from neoxargs.tools.plan.states import States
+from neoxargs.tools.plan.memory import activations, states
+from neoxargs.tools.plan.memory.activations import Sizes
+from neoxargs.tools.plan.memory.stages import stages
+from neoxargs.tools.plan.memory.states import States
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "plan.md"
 BF16 = {"bf16": {"enabled": True}}
@@ -83,7 +83,7 @@ class Held(NamedTuple):
 
 
 def measure(trials: dict[str, Trial]) -> dict[str, Held]:
-    from neoxargs.train import mesh, setup
+    from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
     found = {}

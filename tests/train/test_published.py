@@ -14,14 +14,16 @@ import pytest
 import torch
 from ranks import run_ranks
 
-from neoxargs.launch.encode import parse_rank_arguments, script_arguments
+from neoxargs.launch.targets.encode import parse_rank_arguments, script_arguments
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
-from neoxargs.train import engine, mesh, run, setup
+from neoxargs.train import run
 from neoxargs.train.data import indexed
-from neoxargs.train.mesh import Mesh
-from neoxargs.train.model.loss import Vocabulary
-from neoxargs.train.steps import MicroBatch
+from neoxargs.train.engine import build as engine
+from neoxargs.train.engine.steps import MicroBatch
+from neoxargs.train.kernels.cross_entropy import Vocabulary
+from neoxargs.train.process import mesh, setup
+from neoxargs.train.process.mesh import Mesh
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NEOX = CONFIGS.parents[1] / "shared" / "corpus" / "neox_head"

@@ -53,7 +53,7 @@ class Seen(NamedTuple):
 
 
 def observe(trials: dict[str, Trial]) -> dict[str, Seen]:
-    from neoxargs.train import mesh, setup
+    from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
     found = {}
@@ -84,13 +84,13 @@ class Spies(contextlib.ExitStack):
         from deepspeed.accelerator import get_accelerator
         from deepspeed.runtime.activation_checkpointing import checkpointing
 
-        from neoxargs.train import kept, recompute
+        from neoxargs.train.engine import activation_store, recompute
 
         patch = self.enter_context(pytest.MonkeyPatch.context())
         self._count(patch, recompute, "checkpoint", "parts")
         self._count(patch, checkpointing.CheckpointFunction, "forward", "deepspeed")
         self._count(patch, get_accelerator(), "synchronize", "synchronize")
-        keep = kept.Store.keep
+        keep = activation_store.Store.keep
 
         def look(store: Any, x: Any) -> Any:
             result = keep(store, x)
@@ -99,7 +99,7 @@ class Spies(contextlib.ExitStack):
             assert result.piece.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
             return result
 
-        patch.setattr(kept.Store, "keep", look)
+        patch.setattr(activation_store.Store, "keep", look)
         return self
 
     def _count(self, patch: pytest.MonkeyPatch, owner: Any, attribute: str, name: str) -> None:

@@ -10,7 +10,7 @@ from ranks import run_ranks
 from small_gpt import small
 from trials import SAMPLES, Built, Trial
 
-from neoxargs.train.model.loss import Vocabulary
+from neoxargs.train.kernels.cross_entropy import Vocabulary
 
 STEPS = 3
 #: The learning rate still rises when the checkpoint is written; a gate's halves are cut one by one.
@@ -36,8 +36,8 @@ FP32 = [name for name in LAYOUTS if name != "bf16"]
 
 def write(trials: dict[str, Trial], root: str) -> Curves:
     """Saves every trial after step 3; returns the losses of the steps after that."""
-    from neoxargs.train import mesh, setup
-    from neoxargs.train.checkpoint import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
     found = {}
@@ -56,8 +56,8 @@ def read(trials: dict[str, Trial], sources: list[str], root: str) -> dict[str, C
 
     One engine loads them one after the other: with the steps in between, what a load left out would show.
     """
-    from neoxargs.train import mesh, setup
-    from neoxargs.train.checkpoint import Checkpoints
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
     found: dict[str, Curves] = {}
@@ -110,8 +110,8 @@ def special(root: str) -> dict[str, Any]:
     import trials as shared
 
     from neoxargs.problems import Problems
-    from neoxargs.train import mesh, setup
-    from neoxargs.train.checkpoint import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
     found: dict[str, Any] = {}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from neoxargs.registry.generation import Generation
-from neoxargs.train.sampling import choose, keep_top_k, keep_top_p
+from neoxargs.train.generation.sampling import choose, keep_top_k, keep_top_p
 
 LOGITS = torch.log(torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.7, 0.1, 0.1, 0.1]]))
 

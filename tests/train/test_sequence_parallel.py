@@ -13,10 +13,10 @@ from small_gpt import VOCABULARY, batch, load, named, shaken, small
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from neoxargs.train.mesh import Axis
-from neoxargs.train.model.fused import DropoutAdd
+from neoxargs.train.kernels.fused import DropoutAdd
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import Axis
 
 Weights = dict[str, Tensor]
 SIDE_BY_SIDE = {"gpt_j_residual": True, "pos_emb": "rotary"}

@@ -13,7 +13,7 @@ import torch
 from ranks import run_ranks
 
 from neoxargs.problems import Problems
-from neoxargs.train import setup
+from neoxargs.train.process import setup
 
 CORES = len(os.sched_getaffinity(0))
 

@@ -11,11 +11,11 @@ from small_gpt import VOCABULARY, batch, build, join, named, small
 from torch import Tensor
 from trials import Losses, Trial, resume, train
 
-from neoxargs.launch.arithmetic import weights_of_layers
 from neoxargs.registry.model import Shape
-from neoxargs.train.mesh import destroy
+from neoxargs.sizes.model import weights_of_layers
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import destroy
 
 STEPS = 4
 GROUPED = {"num_layers": 4, "num_unique_layers": 2}

@@ -35,7 +35,7 @@ def asked(folder: Path) -> dict[str, dict[str, Any]]:
 
 def listen(trials: dict[str, Trial]) -> dict[str, str]:
     """What each trial prints, by name."""
-    from neoxargs.train import mesh, setup
+    from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
     logger, found = logging.getLogger("DeepSpeed"), {}

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from neoxargs.launch.vocabulary import vocabulary_size
 from neoxargs.problems import Problems
-from neoxargs.train.tokenizer import BUILDERS, build_tokenizer
+from neoxargs.sizes.vocab import vocabulary_size
+from neoxargs.train.data.tokenizer import BUILDERS, build_tokenizer
 
 TEXTS = ["hello there, hello world", "x = {'a': 1}\n\n    return x\n", "naïve, 日本語 🙂", "", "<|endoftext|>"]
 
@@ -171,7 +171,7 @@ def test_every_type_of_the_registry_can_be_built() -> None:
 
 def test_the_sentencepiece_adapter() -> None:
     """Against a stand-in with the library's methods: ids, the end of a document by name or else by id."""
-    from neoxargs.train.tokenizer import PieceTokenizer
+    from neoxargs.train.data.tokenizer import PieceTokenizer
 
     class Model:
         pieces = ["<unk>", "<s>", "</s>", "a", "b"]

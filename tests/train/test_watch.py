@@ -10,9 +10,9 @@ from ranks import run_ranks
 from small_gpt import VOCABULARY, batch, small
 from trials import SAMPLES, Built, Trial
 
+from neoxargs.train.engine.reports import NoiseScale
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
-from neoxargs.train.watch import NoiseScale
+from neoxargs.train.parallel.make import Make
 
 ASKED = {
     "log_grad_norm": True, "log_grad_pct_zeros": True, "log_param_norm": True, "log_optimizer_states": True,
@@ -49,7 +49,7 @@ ROUNDING = "query_key_value.bias"
 
 def watched(trials: dict[str, Trial]) -> dict[str, Reports]:
     """What three steps report of each trial."""
-    from neoxargs.train import mesh, setup
+    from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
     from deepspeed.accelerator import get_accelerator
@@ -123,7 +123,7 @@ def test_the_noise_scale_finds_the_noise() -> None:
 
 
 def unasked() -> tuple[bool, dict[str, float]]:
-    from neoxargs.train import setup
+    from neoxargs.train.process import setup
 
     setup.start("gloo", seed=1)
     built = Built(Trial())

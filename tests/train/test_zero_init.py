@@ -11,9 +11,9 @@ from ranks import run_ranks
 from small_gpt import VOCABULARY, batch, small
 from torch import Tensor
 
-from neoxargs.train.mesh import Mpu, destroy, mesh
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.layers import Make
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import Mpu, destroy, mesh
 
 
 def trained(stages: list[int]) -> list[tuple[dict[str, Tensor], list[float]]]:
@@ -25,7 +25,7 @@ def gathered(times: int) -> list[str]:
     """The weights that were not yet there after one of many gathers of all of them."""
     import deepspeed
 
-    from neoxargs.train.setup import connect
+    from neoxargs.train.process.setup import connect
 
     connect("gloo")
     here = mesh(small().parallel)
@@ -42,7 +42,7 @@ def gathered(times: int) -> list[str]:
 def _trained(stage: int) -> tuple[dict[str, Tensor], list[float]]:
     import deepspeed
 
-    from neoxargs.train.setup import connect
+    from neoxargs.train.process.setup import connect
 
     connect("gloo")
     here = mesh(small().parallel)

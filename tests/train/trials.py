@@ -30,7 +30,7 @@ class Losses(NamedTuple):
 
 def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
     """Every trial from the same start, `steps` steps and an evaluation."""
-    from neoxargs.train import mesh, setup
+    from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
     assert process.device.type == "cpu"
@@ -47,8 +47,8 @@ def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
 
 def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float], list[float]]]:
     """Per trial: losses of steps 4 to 6 without a break, and after loading what was saved after step 3."""
-    from neoxargs.train import mesh, setup
-    from neoxargs.train.checkpoint import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
     found = {}
@@ -69,7 +69,7 @@ def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float]
 
 def overflow(trial: Trial) -> tuple[list[float], list[bool], bool]:
     """Losses of three steps on one batch, which of them were skipped, and whether the learning rate stood still."""
-    from neoxargs.train import mesh, setup
+    from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
     _allow_fp16()
@@ -92,7 +92,8 @@ class Built:
     """A trial's engine and data."""
 
     def __init__(self, trial: Trial, **more: Any) -> None:
-        from neoxargs.train import engine, mesh, setup
+        from neoxargs.train.engine import build as engine
+        from neoxargs.train.process import mesh, setup
 
         values = {
             "seed": 1, "lr": 1e-2, "optimizer.params.lr": 1e-2, "lr_decay_style": "cosine", "lr_decay_iters": 30,

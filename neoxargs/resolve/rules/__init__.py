@@ -22,7 +22,7 @@ from neoxargs.resolve.rules import (
     schedule,
     zero,
 )
-from neoxargs.resolve.rules.declare import CHECKS, DERIVATIONS
+from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
 SUBJECTS = (
     parallel, batch, model, attention, precision, zero, optimizer, schedule, mup, activations, data, checkpoint,

@@ -6,8 +6,8 @@ where what is kept lies meanwhile.
 
 from __future__ import annotations
 
-from neoxargs.resolve.rules.declare import Refusal, check, derive
-from neoxargs.resolve.rules.spellings import same
+from neoxargs.resolve.rules.rule import Refusal, check, derive
+from neoxargs.resolve.rules.synonyms import same
 
 partition = same("partition_activations", "activation_checkpointing.partition_activations")
 contiguous = same("contiguous_checkpointing", "activation_checkpointing.contiguous_memory_optimization")

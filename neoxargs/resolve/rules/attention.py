@@ -7,10 +7,10 @@ from typing import Any
 
 from neoxargs.problems import Problem, did_you_mean
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve.check import Mismatch, conform
-from neoxargs.resolve.rules.arithmetic import multiple
-from neoxargs.resolve.rules.declare import DERIVATIONS, Contradiction, Refusal, Rule, check
+from neoxargs.resolve.rules.divisibility import multiple
 from neoxargs.resolve.rules.model import MODES
+from neoxargs.resolve.rules.rule import DERIVATIONS, Contradiction, Refusal, Rule, check
+from neoxargs.resolve.values.coerce import Mismatch, conform
 
 Settings = Mapping[str, Any] | None
 SECTION = "sparse_attention"

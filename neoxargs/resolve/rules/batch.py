@@ -6,9 +6,9 @@ words for the micro batch and for the accumulation steps.
 
 from __future__ import annotations
 
-from neoxargs.resolve.rules.arithmetic import nearest
-from neoxargs.resolve.rules.declare import Contradiction, derives
-from neoxargs.resolve.rules.spellings import agreed
+from neoxargs.resolve.rules.divisibility import nearest
+from neoxargs.resolve.rules.rule import Contradiction, derives
+from neoxargs.resolve.rules.synonyms import agreed
 
 TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 RANKS = "data parallel ranks"

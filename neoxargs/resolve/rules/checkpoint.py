@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neoxargs.resolve.rules.declare import Refusal, check
+from neoxargs.resolve.rules.rule import Refusal, check
 
 
 @check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from neoxargs.problems import Problem
-from neoxargs.resolve.rules.declare import Refusal, check, derive
+from neoxargs.resolve.rules.rule import Refusal, check, derive
 
 Paths = Sequence[str] | str | None
 Weights = Sequence[float] | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neoxargs.resolve.rules.declare import CHECKS, Refusal, Rule, check
+from neoxargs.resolve.rules.rule import CHECKS, Refusal, Rule, check
 
 #: A switch -> what must have a value where it is on.
 NEEDS = {

@@ -7,8 +7,8 @@ from math import ceil
 from typing import Any
 
 from neoxargs.problems import did_you_mean
-from neoxargs.resolve.rules.arithmetic import multiple, nearest
-from neoxargs.resolve.rules.declare import Contradiction, Refusal, check, derive
+from neoxargs.resolve.rules.divisibility import multiple, nearest
+from neoxargs.resolve.rules.rule import Contradiction, Refusal, check, derive
 
 #: What a layer can be.
 KINDS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neoxargs.resolve.rules.declare import Refusal, check
+from neoxargs.resolve.rules.rule import Refusal, check
 
 #: Optimizers of which muP knows how their steps depend on the width.
 OPTIMIZERS = ("adam", "adamw", "muadam", "muadamw", "sgd", "musgd")

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from neoxargs.problems import listed
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve.rules.declare import Contradiction, Refusal, check, derives
-from neoxargs.resolve.rules.spellings import Default, agreed
+from neoxargs.resolve.rules.rule import Contradiction, Refusal, check, derives
+from neoxargs.resolve.rules.synonyms import Default, agreed
 
 #: GPT-NeoX's learning rate and betas where nobody writes any.
 LR = 0.001

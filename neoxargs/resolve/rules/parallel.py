@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from neoxargs.problems import Problem
-from neoxargs.resolve.rules.arithmetic import divided, multiple
-from neoxargs.resolve.rules.declare import Contradiction, Refusal, check, derive
+from neoxargs.resolve.rules.divisibility import divided, multiple
+from neoxargs.resolve.rules.rule import Contradiction, Refusal, check, derive
 
 
 @derive

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from neoxargs.resolve.rules.declare import Contradiction, Refusal, check, derive, derives
-from neoxargs.resolve.rules.spellings import Default, agreed, same
+from neoxargs.resolve.rules.rule import Contradiction, Refusal, check, derive, derives
+from neoxargs.resolve.rules.synonyms import Default, agreed, same
 
 #: GPT-NeoX's word for each format -> the section of DeepSpeed's JSON that turns it on.
 SECTIONS = {"fp16": "fp16", "bfloat16": "bf16"}

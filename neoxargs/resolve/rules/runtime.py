@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from neoxargs.problems import Problem
-from neoxargs.resolve.rules.declare import CHECKS, DERIVATIONS, Refusal, check, derive
+from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS, Refusal, check, derive
 
 
 @derive

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from neoxargs.resolve.rules.declare import Contradiction, Refusal, check, derive
 from neoxargs.resolve.rules.optimizer import is_onebit
+from neoxargs.resolve.rules.rule import Contradiction, Refusal, check, derive
 
 #: DeepSpeed's schedules that rise from a lowest to a highest rate, and those that end after a number of steps.
 RISING = ("WarmupLR", "WarmupDecayLR")

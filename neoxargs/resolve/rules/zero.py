@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from neoxargs.resolve.rules.declare import Refusal, check, derive, derives
-from neoxargs.resolve.rules.spellings import Default, agreed, same
+from neoxargs.resolve.rules.rule import Refusal, check, derive, derives
+from neoxargs.resolve.rules.synonyms import Default, agreed, same
 
 reduce_scatter = same(
     "zero_reduce_scatter", "zero_optimization.reduce_scatter", otherwise="zero_optimization.reduce_scatter"

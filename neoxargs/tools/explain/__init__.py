@@ -8,21 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from neoxargs.launch.settle import Settled, settle
+from neoxargs.launch.run_spec import Settled, settle
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal, plugins
 from neoxargs.registry.history import SEED, introduced, removed
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.expect import expectation
+from neoxargs.resolve.keys.unknown import NOBODYS, unknown
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
-from neoxargs.resolve.rules.declare import Rule
-from neoxargs.resolve.unknown import NOBODYS, unknown
+from neoxargs.resolve.rules.rule import Rule
+from neoxargs.resolve.values.describe_type import expectation
 from neoxargs.tools.docs import default_words, destination_words, effect_words, years
-from neoxargs.tools.explain import search, section, whole
-from neoxargs.tools.explain.origin import origin, sentences, shown
-from neoxargs.tools.explain.sent import sent
-from neoxargs.tools.explain.text import rows
-from neoxargs.tools.migrate.auto import STANDS
+from neoxargs.tools.explain import explain_all, keyword_search, section
+from neoxargs.tools.explain.destinations import sent
+from neoxargs.tools.explain.provenance import origin, sentences, shown
+from neoxargs.tools.explain.render import rows
+from neoxargs.tools.migrate.deepspeed.auto import STANDS
 
 ORIGINS = {"DSL": "DeepSpeed's launcher", "DSC": "DeepSpeed's JSON", "Meg": "Megatron-LM", "NeoX": "GPT-NeoX"}
 #: What `changes` says where the registry's own word would not do.
@@ -49,13 +49,13 @@ def explain(
     """The answer as text or JSON; raises Problems if there is no such key, or the files have problems."""
     name = normal(key)
     parameter = REGISTRY.find(name)
-    if parameter is None and search.is_file(key):
+    if parameter is None and keyword_search.is_file(key):
         raise Problems([Problem(f"explain wants a parameter first, and {key} is a file", hint=FIRST)])
     settled = settle(files, overrides, directory, os.environ, gpus) if files else None
     config = settled.config if settled else None
     if parameter is None and name in REGISTRY.sections:
         return _json(section.facts(name, config), settled) if as_json else section.text(name, config)
-    if parameter is None and len(found := search.ending(name)) > 1:
+    if parameter is None and len(found := keyword_search.ending(name)) > 1:
         return _several(f"several parameters are called {key}:", key, found, as_json)
     parameter = parameter or next(map(REGISTRY.find, found), None)
     if parameter is None:
@@ -70,14 +70,14 @@ def explain(
     return _json({"name": parameter.name, **facts}, settled)
 
 
-def explain_all(
+def explain_everything(
     files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None, as_json: bool
 ) -> str:
     """The resolved configuration, annotated: YAML that resolves to the same, or JSON; raises Problems."""
     settled = settle(files, overrides, directory, os.environ, gpus)
     if as_json:
-        return _json({"values": whole.facts(settled.config)}, settled)
-    return whole.whole(settled.config).rstrip("\n")
+        return _json({"values": explain_all.facts(settled.config)}, settled)
+    return explain_all.whole(settled.config).rstrip("\n")
 
 
 def _json(facts: dict[str, Any], settled: Settled | None = None) -> str:
@@ -90,7 +90,7 @@ def _nearest(name: str, key: str, as_json: bool) -> str:
     problem, _ = unknown(name, Place(SET, 1, 1, key, len(key)), key)
     if problem.hint != NOBODYS:
         raise Problems([_once(name, problem)])
-    found = {} if removed(name) else search.having(name)
+    found = {} if removed(name) else keyword_search.having(name)
     if not found:
         raise Problems([_once(name, replace(problem, hint=NOWHERE))])
     return _several(f"no parameter is called {key}; about it:", key, found, as_json)
@@ -99,7 +99,7 @@ def _nearest(name: str, key: str, as_json: bool) -> str:
 def _several(head: str, key: str, found: dict[str, str], as_json: bool) -> str:
     if as_json:
         return _json({"name": key, "found": found})
-    shown = dict(list(found.items())[: search.MOST])
+    shown = dict(list(found.items())[: keyword_search.MOST])
     more = [f"  and {len(found) - len(shown)} more: docs/parameters.md"] if len(found) > len(shown) else []
     return "\n".join([head, *section.table(shown), *more])
 

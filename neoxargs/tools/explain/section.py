@@ -9,8 +9,8 @@ from typing import Any
 
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve.config import Config
-from neoxargs.tools.explain.origin import because
-from neoxargs.tools.explain.text import WIDTH
+from neoxargs.tools.explain.provenance import because
+from neoxargs.tools.explain.render import WIDTH
 
 
 def facts(name: str, config: Config | None) -> dict[str, Any]:

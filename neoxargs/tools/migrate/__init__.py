@@ -17,13 +17,13 @@ from typing import Any
 from neoxargs.problems import Place, Problem, Problems, listed, render
 from neoxargs.resolve import Text, read_files
 from neoxargs.resolve.dialect import NAMES
-from neoxargs.tools.migrate.deepspeed import Written, chosen, is_deepspeeds, versions
-from neoxargs.tools.migrate.deepspeed import converted as deepspeed
+from neoxargs.tools.migrate.deepspeed.convert import Written, chosen, is_deepspeeds, versions
+from neoxargs.tools.migrate.deepspeed.convert import converted as deepspeed
+from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
 from neoxargs.tools.migrate.launchable import not_launchable
-from neoxargs.tools.migrate.lax import blocks
-from neoxargs.tools.migrate.megatron import converted as megatron
-from neoxargs.tools.migrate.megatron import is_megatrons
-from neoxargs.tools.migrate.neox import Change, migrate
+from neoxargs.tools.migrate.megatron.convert import converted as megatron
+from neoxargs.tools.migrate.megatron.convert import is_megatrons
+from neoxargs.tools.migrate.neox.migrate import Change, migrate
 from neoxargs.tools.write import changed, diff, write_all
 
 DESCRIPTION = """Bring a configuration to today's YAML. GPT-NeoX's files are edited in place, comments and all, and

@@ -8,7 +8,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.rules.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import unsupported
 
 
 def not_launchable(new: Text) -> list[Problem]:

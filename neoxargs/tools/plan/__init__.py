@@ -9,15 +9,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from neoxargs.launch.settle import Settled, settle
-from neoxargs.launch.summary import MOST_IN_ONE
+from neoxargs.launch.report.summary import MOST_IN_ONE
+from neoxargs.launch.run_spec import Settled, settle
 from neoxargs.problems import render
 from neoxargs.resolve import Text
 from neoxargs.tools.plan.advice import Suggestion, suggestions
 from neoxargs.tools.plan.assumptions import GIB
 from neoxargs.tools.plan.devices import DEVICES, Device, named, unnamed
-from neoxargs.tools.plan.make import Plan, Target, plan
-from neoxargs.tools.plan.places import PER_HOST, spread
+from neoxargs.tools.plan.placement import PER_HOST, spread
+from neoxargs.tools.plan.plan import Plan, Target, plan
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ def report(options: Options, as_json: bool = False, page: str | None = None) -> 
     """Print the plan; page: also write it as HTML there. Returns 1 where it does not fit; raises Problems."""
     made, found = planned(options)
     if page:
-        from neoxargs.tools.plan.page import html
+        from neoxargs.tools.plan.output.html import html
         from neoxargs.tools.write import write_all
 
         write_all([Text(page, html(made, found, options.files))])
     if as_json:
-        from neoxargs.tools.plan.facts import facts
+        from neoxargs.tools.plan.output.json import facts
 
         print(json.dumps(facts(made, found), indent=1))
     else:
-        from neoxargs.tools.plan.text import text
+        from neoxargs.tools.plan.output.text import text
 
         if made.settled.warnings:
             print(render(made.settled.warnings), end="\n\n", file=sys.stderr)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from neoxargs.launch.layout import Layout
-from neoxargs.launch.settle import Settled
+from neoxargs.launch.run_spec import Settled
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
-from neoxargs.tools.plan.make import Plan, Target, plan
+from neoxargs.sizes.layout import Layout
+from neoxargs.tools.plan.plan import Plan, Target, plan
 
 #: With changed values -> the settled configuration; raises Problems.
 Settle = Callable[[list[str]], Settled]

@@ -19,7 +19,7 @@ CONTEXT = {"cuda": int(0.75 * GIB), "cpu": int(0.4 * GIB)}
 GROUP_BUFFERS = 200 * 2**20
 #: What torch's allocator reserves and cannot use, as a share of activations and temporary buffers.
 FRAGMENTATION = 0.08
-#: Logits that the loss computes at once (train/model/loss.py), by device.
+#: Logits that the loss computes at once (train/kernels/cross_entropy.py), by device.
 LOGITS_AT_ONCE = {"cpu": 2**25, "cuda": 2**27}
 #: DeepSpeed sums gradients in buffers of at most so many elements where there is no ZeRO.
 ALLREDUCE_BUCKET = 500_000_000

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neoxargs.launch.arithmetic import flops_per_token
-from neoxargs.launch.layout import Layout
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.layout import Layout
+from neoxargs.sizes.model import flops_per_token
 from neoxargs.tools.plan import assumptions as assumed
-from neoxargs.tools.plan.activations import Sizes
 from neoxargs.tools.plan.devices import Device
-from neoxargs.tools.plan.stages import Stage
-from neoxargs.tools.plan.states import States, state_of_one
+from neoxargs.tools.plan.memory.activations import Sizes
+from neoxargs.tools.plan.memory.stages import Stage
+from neoxargs.tools.plan.memory.states import States, state_of_one
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.train.data import indexed, text
 from neoxargs.train.data.encode import Recipe, encode, stored_type, useful_workers
 from neoxargs.train.data.meter import Meter
-from neoxargs.train.tokenizer import BUILDERS, Tokenizer, build_tokenizer
+from neoxargs.train.data.tokenizer import BUILDERS, Tokenizer, build_tokenizer
 
 #: Changes when the same text and recipe would give other files.
 FORMAT = 1

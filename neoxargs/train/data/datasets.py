@@ -27,8 +27,8 @@ from neoxargs.train.data import indexed
 from neoxargs.train.data.build import summary_of
 from neoxargs.train.data.loader import Loader, Part, Samples
 from neoxargs.train.data.sources import PARTS, Source, sources
-from neoxargs.train.mesh import Mesh
-from neoxargs.train.tokenizer import Tokenizer
+from neoxargs.train.data.tokenizer import Tokenizer
+from neoxargs.train.process.mesh import Mesh
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.data.text import MIB, Raw, decode
-from neoxargs.train.tokenizer import Ids, Tokenizer, build_tokenizer
+from neoxargs.train.data.tokenizer import Ids, Tokenizer, build_tokenizer
 
 #: What one worker gets at a time: enough to hide the cost of handing it over, little enough to share fairly.
 CHUNK_BYTES, CHUNK_DOCUMENTS = MIB, 2048

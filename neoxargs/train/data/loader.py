@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from neoxargs.train.mesh import Axis, Mesh
-from neoxargs.train.model.loss import IGNORED
-from neoxargs.train.setup import on_gpu
+from neoxargs.train.kernels.cross_entropy import IGNORED
+from neoxargs.train.process.mesh import Axis, Mesh
+from neoxargs.train.process.setup import on_gpu
 
 Part = Literal["train", "validation", "test"]
 

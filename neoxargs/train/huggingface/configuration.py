@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from neoxargs.problems import Place, Problem, Problems, listed
-from neoxargs.resolve.load import parse, read_files
-from neoxargs.resolve.nodes import Mapping, Node
+from neoxargs.resolve.yaml.nodes import Mapping, Node
+from neoxargs.resolve.yaml.read import parse, read_files
 from neoxargs.train.huggingface import FAMILIES
 from neoxargs.train.huggingface.family import Family, Setting, Values
 

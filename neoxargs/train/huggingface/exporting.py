@@ -14,19 +14,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from neoxargs.launch.arithmetic import mlp_rows, qkv_rows, weights_of_layers
-from neoxargs.launch.settle import settle
+from neoxargs.launch.run_spec import settle
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
-from neoxargs.train import checkpoint_folder, inventory
+from neoxargs.sizes.model import mlp_rows, qkv_rows, weights_of_layers
+from neoxargs.train.checkpoint import folder as checkpoint_folder
+from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint.saved import Saved
 from neoxargs.train.data.meter import Meter
+from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, tokens
 from neoxargs.train.huggingface.family import Family, Piece
 from neoxargs.train.huggingface.folder import finished, key, written
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Spec, Writer
-from neoxargs.train.saved import Saved
-from neoxargs.train.tokenizer import Tokenizer, build_tokenizer
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from neoxargs.launch.arithmetic import GATED, mlp_width
 from neoxargs.problems import Problem, listed
 from neoxargs.registry import ABSENT
 from neoxargs.registry.model import Fusion, Init
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.spellings import shown
+from neoxargs.resolve.rules.synonyms import shown
+from neoxargs.sizes.model import GATED, mlp_width
 from neoxargs.train.huggingface.forms import SAME, Form
 
 Values = Mapping[str, Any]

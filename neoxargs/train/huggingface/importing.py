@@ -18,21 +18,22 @@ import torch
 import yaml
 from torch import Tensor
 
-from neoxargs.launch.split import train_values
-from neoxargs.launch.vocabulary import padded_vocab_size
+from neoxargs.launch.targets.split import train_values
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
-from neoxargs.train import checkpoint_folder, inventory
+from neoxargs.sizes.vocab import padded_vocab_size
+from neoxargs.train.checkpoint import folder as checkpoint_folder
+from neoxargs.train.checkpoint import inventory
 from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.meter import Meter
+from neoxargs.train.data.tokenizer import BUILDERS, build_tokenizer
 from neoxargs.train.huggingface import tokens
 from neoxargs.train.huggingface.configuration import Read, read
 from neoxargs.train.huggingface.family import Piece
 from neoxargs.train.huggingface.folder import finished, key, written
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Reader
-from neoxargs.train.tokenizer import BUILDERS, build_tokenizer
 
 YAML, STATES = "model.yml", "mp_rank_00_model_states.pt"
 PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bfloat16"}

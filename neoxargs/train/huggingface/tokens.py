@@ -9,7 +9,7 @@ from typing import Any
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.data import Tokenizer as Options
-from neoxargs.train.tokenizer import ByteTokenizer, FastTokenizer, PieceTokenizer, Tokenizer
+from neoxargs.train.data.tokenizer import ByteTokenizer, FastTokenizer, PieceTokenizer, Tokenizer
 
 #: What is looked for in a folder -> the parameters that read it.
 FILES: tuple[tuple[str, dict[str, str]], ...] = (

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
+from neoxargs.train.kernels.flex import attend_blocks, fits
+from neoxargs.train.kernels.sdpa import attend, causal, steps
+from neoxargs.train.kernels.sparsity import pattern, visible, window
 from neoxargs.train.model import mup
 from neoxargs.train.model.bias import RelativeBias, alibi
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import positions, same_document
-from neoxargs.train.model.dropout import different_on_each_rank
-from neoxargs.train.model.flex import attend_blocks, fits
 from neoxargs.train.model.init import draw
-from neoxargs.train.model.layers import Make
 from neoxargs.train.model.norm import norm
 from neoxargs.train.model.rotary import rotate
-from neoxargs.train.model.scores import attend, causal, steps
-from neoxargs.train.model.sparsity import pattern, visible, window
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
 class SelfAttention(nn.Module):

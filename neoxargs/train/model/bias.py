@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from neoxargs.registry.model import Embedding, Shape
 from neoxargs.resolve.config import Config
-from neoxargs.train.mesh import Axis
 from neoxargs.train.model.init import METHODS
-from neoxargs.train.model.layers import Make
 from neoxargs.train.model.mup import multipliers
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import Axis
 
 
 class RelativeBias(nn.Module):

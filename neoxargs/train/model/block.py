@@ -10,15 +10,15 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
-from neoxargs.train.mesh import ALONE
+from neoxargs.train.kernels.fused import DropoutAdd
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import RelativeBias
-from neoxargs.train.model.communicate import leave_region
 from neoxargs.train.model.documents import Carried, closed, opened
-from neoxargs.train.model.fused import DropoutAdd
-from neoxargs.train.model.layers import Make
 from neoxargs.train.model.mlp import FeedForward
 from neoxargs.train.model.norm import norm
+from neoxargs.train.parallel.communicate import leave_region
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import ALONE
 
 
 class TransformerBlock(nn.Module):

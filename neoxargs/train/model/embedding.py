@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
+from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.cache import Cache
-from neoxargs.train.model.communicate import sum_gradients
 from neoxargs.train.model.documents import Carried, closed, opened, positions, starts, travel
-from neoxargs.train.model.dropout import different_on_each_rank
 from neoxargs.train.model.init import draw, first_rows
-from neoxargs.train.model.layers import Make, VocabEmbedding
-from neoxargs.train.model.loss import Vocabulary
 from neoxargs.train.model.mup import multipliers, output_scale, times
+from neoxargs.train.parallel.communicate import sum_gradients
+from neoxargs.train.parallel.make import Make, VocabEmbedding
+from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
 class TokenEmbedding(nn.Module):

@@ -13,18 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from neoxargs.launch.arithmetic import weights_of_layers
 from neoxargs.resolve.config import Config
-from neoxargs.train.mesh import ALONE, Axis
+from neoxargs.sizes.model import weights_of_layers
+from neoxargs.train.kernels.cross_entropy import Loss, Readout, Vocabulary
 from neoxargs.train.model.bias import RelativeBias, relative_bias
 from neoxargs.train.model.block import TransformerBlock
 from neoxargs.train.model.documents import Carried, opened
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.init import draw, first_rows
-from neoxargs.train.model.layers import Make, Shapes
-from neoxargs.train.model.loss import Loss, Readout, Vocabulary
 from neoxargs.train.model.mup import output_scale, times
 from neoxargs.train.model.norm import norm
+from neoxargs.train.parallel.make import Make, Shapes
+from neoxargs.train.process.mesh import ALONE, Axis
 
 
 class OutputLayer(nn.Module):

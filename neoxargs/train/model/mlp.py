@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neoxargs.launch.arithmetic import mlp_width
 from neoxargs.registry.model import Fusion, Init, Mlp, Shape
+from neoxargs.sizes.model import mlp_width
 from neoxargs.train.model.init import draw
-from neoxargs.train.model.layers import Make
+from neoxargs.train.parallel.make import Make
 
 
 def _tanh_gelu(x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 
 if TYPE_CHECKING:
-    from neoxargs.train.model.layers import Make
+    from neoxargs.train.parallel.make import Make
 
 #: Weight -> its size in the base model along each dimension; None where it does not grow with the model.
 Base = Mapping[str, list[int | None]]

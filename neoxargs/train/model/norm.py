@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.registry.model import Norm
-from neoxargs.train.mesh import ALONE, Axis
-from neoxargs.train.model.communicate import sum_gradients
+from neoxargs.train.parallel.communicate import sum_gradients
+from neoxargs.train.process.mesh import ALONE, Axis
 
 
 def norm(width: int, options: Norm, shared: Axis = ALONE) -> nn.Module:

@@ -9,7 +9,7 @@ from configure import configure
 
 from neoxargs.problems import Problems
 from neoxargs.resolve.rules.batch import solved
-from neoxargs.resolve.rules.declare import Contradiction
+from neoxargs.resolve.rules.rule import Contradiction
 
 SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 

@@ -11,8 +11,8 @@ from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.rules.idle import IDLE
-from neoxargs.resolve.rules.unsupported import unsupported
+from neoxargs.resolve.trainer_support.switched_off import IDLE
+from neoxargs.resolve.trainer_support.unsupported import unsupported
 
 CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
 FILES = sorted(path for path in CORPUS.rglob("*") if path.suffix in (".yml", ".yaml", ".json"))

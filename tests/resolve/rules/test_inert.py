@@ -10,7 +10,7 @@ from configure import configure
 
 from neoxargs.problems import Problem, render
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.resolve.rules.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import unsupported
 
 
 def warnings(*texts: str) -> list[Problem]:

@@ -12,7 +12,7 @@ from configure import configure
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.rules.unsupported import built, unsupported
+from neoxargs.resolve.trainer_support.unsupported import built, unsupported
 
 ROOT = Path(__file__).parents[3]
 

@@ -16,7 +16,7 @@ from configure import configure
 from neoxargs.problems import Problems, render
 from neoxargs.resolve import derive
 from neoxargs.resolve.rules import CHECKS
-from neoxargs.resolve.rules.declare import Rule
+from neoxargs.resolve.rules.rule import Rule
 
 SNAPSHOT = Path(__file__).with_name("wording.txt")
 NO_BATCH = "train_micro_batch_size_per_gpu"

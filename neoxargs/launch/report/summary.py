@@ -1,0 +1,251 @@
+"""What a person sees before a run starts, to notice at a glance what is not as it was meant.
+
+It is text that fits the terminal's width; a terminal gets the same text with colours.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.report.provenance import derived, origin, overridden, short
+from neoxargs.launch.report.rank_grid import grid, numbers
+from neoxargs.launch.run_spec import Settled
+from neoxargs.resolve.config import Config
+from neoxargs.sizes.layout import Layout
+from neoxargs.sizes.model import parameters, vocabulary_rows
+from neoxargs.sizes.vocab import vocabulary_size
+from neoxargs.text import together, wrapped
+
+LABEL = 11
+WIDTH = 100
+#: No machine has more GPUs.
+MOST_IN_ONE = 16
+
+
+@dataclass(frozen=True)
+class Row:
+    """A subject and its lines. Sentences are wrapped; the lines of a drawing or a list are cut."""
+
+    label: str
+    lines: tuple[str, ...]
+    cut: bool = False
+
+
+def rows(settled: Settled, width: int, cut: bool = True) -> list[Row]:
+    """All that is shown, in order. width: for the drawing of the ranks. cut: shorten what is long."""
+    config, resources = settled.config, settled.resources
+    found = [
+        Row("model", tuple(_model(config))),
+        Row("ranks", (ranks(config, resources),)),
+        Row("", tuple(grid(config, width)), cut=True),
+        Row("batch", tuple(_batch(config))),
+        Row("precision", (_precision(config),)),
+        Row("optimizer", tuple(_optimizer(config))),
+        Row("data", tuple(_data(config, cut))),
+        Row("run", tuple(_run(config))),
+        Row("dialect", (dialect(config),)),
+        Row("overridden", (*overridden(config, cut), *resources.overrides), cut=cut),
+        Row("derived", tuple(derived(config, cut)), cut=cut),
+    ]
+    return [row for row in found if row.lines]
+
+
+def ranks(config: Config, resources: Resources) -> str:
+    """How many ranks run where, and what they are."""
+    return f"{Layout.of(config).ranks} = {_factors(config)}, {_machines(resources)}"
+
+
+def _factors(config: Config) -> str:
+    layout = Layout.of(config)
+    engine = "" if config.parallel.pipe_parallel_size else " (no pipeline engine)"
+    return f"tensor {layout.tensor} x pipeline {layout.pipe} x data {layout.data}{engine}"
+
+
+def described(config: Config) -> list[tuple[str, str]]:
+    """What the run is, a line for each subject, wherever it runs."""
+    subjects = {
+        "model": _model(config),
+        "ranks": [f"{Layout.of(config).ranks} = {_factors(config)}"],
+        "batch": _batch(config, sources=False),
+        "precision": [_precision(config)],
+        "optimizer": _optimizer(config),
+        "data": _data(config, cut=True),
+    }
+    return [(label, "; ".join(lines)) for label, lines in subjects.items()]
+
+
+def batch(config: Config, sources: bool = True) -> str:
+    """The batch equation in numbers; sources: with where each of them was written."""
+    sizes, config_source = config.batch, config.source
+    terms = {
+        "train_batch_size": ("{:,}{} samples", sizes.train_batch_size),
+        "train_micro_batch_size_per_gpu": (" = micro batch {:,}{}", sizes.train_micro_batch_size_per_gpu),
+        "gradient_accumulation_steps": (" x accumulation {:,}{}", sizes.gradient_accumulation_steps),
+    }
+    written = {name: f" ({origin(config_source(name))})" if sources and config.written(name) else "" for name in terms}
+    shown = "".join(template.format(number, written[name]) for name, (template, number) in terms.items())
+    return f"{shown} x data {Layout.of(config).data:,}"
+
+
+def dialect(config: Config) -> str:
+    """Which year's GPT-NeoX the files speak, and how that is known."""
+    if not config.dialect:
+        return ""
+    name, reason = config.dialect.name, config.dialect.reason
+    named = f"dialect: {name} "  # the file's own words
+    return f"{name} {reason.removeprefix(named)}" if reason.startswith(named) else f"{name}: {reason}"
+
+
+def brief(settled: Settled) -> list[str]:
+    """The facts of the run, one line each."""
+    config = settled.config
+    lines = {
+        "model": "; ".join(_model(config)),
+        "ranks": ranks(config, settled.resources),
+        "batch": batch(config),
+        "dialect": dialect(config),
+    }
+    return [f"{label.ljust(LABEL)}{line}" for label, line in lines.items()]
+
+
+def facts(settled: Settled) -> dict[str, Any]:
+    """The same for a program."""
+    config, layout, rows = settled.config, Layout.of(settled.config), vocabulary_rows(settled.config)
+    return {
+        "parameters": None if rows is None else parameters(config, rows),
+        "device": settled.resources.device,
+        "hosts": settled.resources.hosts,
+        "ranks": layout.ranks,
+        "layout": {"tensor": layout.tensor, "pipeline": layout.pipe, "data": layout.data},
+        "train_batch_size": config.batch.train_batch_size,
+        "train_micro_batch_size_per_gpu": config.batch.train_micro_batch_size_per_gpu,
+        "gradient_accumulation_steps": config.batch.gradient_accumulation_steps,
+        "dialect": config.dialect.name if config.dialect else None,
+    }
+
+
+def text(settled: Settled, width: int = WIDTH, cut: bool = True) -> str:
+    """The summary as plain text. cut: shorten what is long, for a person to see it at a glance."""
+    return "\n".join(label.ljust(LABEL) + line for label, line in _lines(settled, width, cut))
+
+
+def draw(settled: Settled) -> None:
+    """Print the summary; on a terminal with colours, elsewhere (a log) in full."""
+    if not sys.stdout.isatty():
+        print(text(settled, cut=False), flush=True)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console, subject = Console(highlight=False), ""
+    for label, line in _lines(settled, min(console.width, WIDTH)):
+        subject = label or subject
+        shown = Text.assemble((label.ljust(LABEL), "bold cyan"), (line, "dim" if subject == "derived" else ""))
+        console.print(shown, soft_wrap=True)
+
+
+def _lines(settled: Settled, width: int, cut: bool = True) -> Iterator[tuple[str, str]]:
+    for row in rows(settled, width - LABEL, cut):
+        label = row.label
+        for line in row.lines:
+            whole = together(line, settled.config)
+            fitting = [short(line, width - LABEL)] if row.cut else wrapped(whole, width - LABEL)
+            for part in fitting:
+                yield label, part
+                label = ""
+
+
+def _model(config: Config) -> Iterator[str]:
+    shape, tokenizer = config.shape, config.tokenizer
+    yield (
+        f"{shape.num_layers} layers, hidden {shape.hidden_size}, {shape.num_attention_heads} heads, "
+        f"sequence {shape.seq_length}, {config.embedding.pos_emb} positions"
+    )
+    size, rows = vocabulary_size(tokenizer.tokenizer_type, tokenizer.vocab_file), vocabulary_rows(config)
+    if rows is None:
+        yield f"vocabulary known only to {tokenizer.tokenizer_type}"
+        return
+    words = f"{size:,}, padded to {rows:,}" if size and size != rows else f"{rows:,}"
+    yield f"{_rounded(parameters(config, rows))} parameters; vocabulary {words}"
+
+
+def _rounded(number: int) -> str:
+    """`3.35 million`: three digits and the word."""
+    for unit, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if number >= unit:
+            return f"{number / unit:#.3g} {word}".replace(". ", " ")
+    return str(number)
+
+
+def _machines(resources: Resources) -> str:
+    hosts = resources.hosts
+    gpu = resources.device == "cuda"
+    if len(hosts) > 1:
+        counts = sorted({len(slots) for slots in hosts.values()})
+        each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        return f"on {len(hosts)} machines, {each} {'GPUs' if gpu else 'processes'} each"
+    host, slots = next(iter(hosts.items()))
+    if gpu and len(slots) > MOST_IN_ONE:  # a number that was given to see what would be
+        return f"on {len(slots)} GPUs"
+    where = "this machine" if host == "localhost" else host
+    return f"on {where}'s {f'GPU {numbers(slots)}' if gpu else 'CPU'}"
+
+
+def _batch(config: Config, sources: bool = True) -> Iterator[str]:
+    yield batch(config, sources)
+    yield f"{config.batch.train_batch_size * config.shape.seq_length:,} tokens a step"
+
+
+def _precision(config: Config) -> str:
+    words: list[str] = [config.precision.precision]
+    if config.precision.precision == "fp16":
+        scale = config.fp16.loss_scale
+        words.append(f"loss scale {scale:g}" if scale else "loss scale adapts itself")
+    return ", ".join(words)
+
+
+def _optimizer(config: Config) -> Iterator[str]:
+    options, schedule = config.optimizer_options, config.schedule
+    stage = config.zero_optimization.stage
+    clipping = config.get("gradient_clipping")
+    words = [config.optimizer.type or "Adam", f"weight decay {config.regularization.weight_decay:g}"]
+    words += [f"clipping at {clipping:g}"] if clipping else ["no clipping"]
+    yield ", ".join([*words, f"ZeRO stage {stage}" if stage else "no ZeRO"])
+    if config.scheduler.type:
+        yield f"learning rate by DeepSpeed's {config.scheduler.type}"
+        return
+    warmup = round(schedule.warmup * schedule.lr_decay_iters)
+    fall = "" if schedule.lr_decay_style == "constant" else f" to {schedule.min_lr:g}"
+    yield f"learning rate {options.lr:g}{fall}, {schedule.lr_decay_style}, {_count(warmup, 'warm-up step')}"
+
+
+def _data(config: Config, cut: bool) -> Iterator[str]:
+    data = config.data
+    named = data.text_path or data.data_path or data.train_data_paths
+    if not named:
+        yield "none"
+        return
+    tokenizer = config.tokenizer.tokenizer_type
+    tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", made by {tokenizer}"
+    yield f"{short(named, 3 * 66 if cut else None)}{tokens}"
+    if data.data_path:
+        yield f"split {data.split} into training, validation, test"
+
+
+def _run(config: Config) -> Iterator[str]:
+    training, checkpoint = config.training, config.checkpoint
+    tokens = training.train_iters * config.batch.train_batch_size * config.shape.seq_length
+    yield f"{_count(training.train_iters, 'step')}, {tokens:,} tokens; results in {config.logging.run_dir}"
+    yield f"evaluation every {_count(training.eval_interval, 'step')}" if training.eval_iters else "no evaluation"
+    every = f"every {checkpoint.checkpoint_factor:,} steps and " if checkpoint.checkpoint_factor else ""
+    yield f"checkpoints {every}at the end in {checkpoint.save}" if checkpoint.save else "no checkpoints: save is empty"
+    if checkpoint.load:
+        yield f"continues from {checkpoint.load} if there is a checkpoint"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

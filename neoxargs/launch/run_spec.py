@@ -1,0 +1,60 @@
+"""From the command line to a configuration that knows how many ranks it has, and on which devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from neoxargs.launch.cluster.hosts import Resources, pretended, resources
+from neoxargs.problems import Place, Problem
+from neoxargs.registry.parallel import Parallel
+from neoxargs.registry.runner import Runner
+from neoxargs.registry.training import Training
+from neoxargs.resolve import Draft, resolve
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.runtime import launcher
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A complete configuration and where it runs."""
+
+    config: Config
+    resources: Resources
+
+    @property
+    def warnings(self) -> list[Problem]:
+        """What is worth telling although the run can start."""
+        return [*self.resources.warnings, *self.config.warnings]
+
+
+def settle(
+    files: Sequence[str],
+    overrides: Sequence[str],
+    directory: str | None,
+    environ: Mapping[str, str],
+    gpus: int | None = None,
+) -> Settled:
+    """Read, resolve and count; raises Problems. gpus: instead of looking for hosts and devices."""
+    found: list[Resources] = [] if gpus is None else [pretended(gpus)]
+
+    def count(draft: Draft) -> int:
+        if not found:
+            found.append(_resources(draft, environ))
+        return found[0].gpus
+
+    config = resolve(files, overrides, directory, gpus=count)
+    return Settled(config, found[0])
+
+
+def _resources(draft: Draft, environ: Mapping[str, str]) -> Resources:
+    def where(key: str) -> Place | None:
+        return draft.values[key].source.where if key in draft.values else None
+
+    runner, parallel, training = draft.group(Runner), draft.group(Parallel), draft.group(Training)
+    runner.force_multi |= training.deepspeed_slurm or training.deepspeed_mpi
+    if "launcher" not in draft.values and (started_by := launcher(training.deepspeed_slurm, training.deepspeed_mpi)):
+        runner.launcher = started_by
+    copy = parallel.model_parallel_size * max(parallel.pipe_parallel_size, 1)
+    told = draft.values.get("global_num_gpus")
+    return resources(runner, told.value if told else copy, environ, where)

@@ -1,0 +1,131 @@
+"""What our own train.py and generate.py can run today, so that they say what they cannot instead of leaving it out.
+
+Apart from the rules: a script of somebody else's may be launched with a configuration that train.py cannot run.
+A parameter that the registry declares `not built` keeps its default; here are those of which some values are built.
+A feature that gets built loses its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from neoxargs.problems import Problem, listed, near
+from neoxargs.registry import ABSENT, REGISTRY, architectures, model
+from neoxargs.registry.plugins import WIDENED
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.model import KINDS
+from neoxargs.resolve.rules.optimizer import is_onebit
+from neoxargs.resolve.rules.synonyms import shown
+from neoxargs.resolve.trainer_support.no_effect import without_effect
+
+#: Ours, torch's and DeepSpeed's.
+OPTIMIZERS = (
+    "Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD", "Lion", "sm3", "madgrad_wd", "Lamb", "Muon", "Adagrad",
+    "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop", "OneBitAdam", "ZeroOneAdam", "OneBitLamb",
+    "MuAdam", "MuAdamW", "MuSGD",
+)  # fmt: skip
+#: The last release of DeepSpeed that has the 1-bit optimizers.
+LAST_WITH_ONEBIT = "0.19.6"
+#: Parameter -> the values that are implemented; text is compared without regard to case. First the model's.
+MODEL: dict[str, tuple[Any, ...]] = {
+    "norm": ("layernorm", "rmsnorm", "scalenorm", "non_parametric_layernorm"),
+}
+#: Subjects of the registry that generate.py reads like train.py.
+MODEL_SUBJECTS = (model.__name__, architectures.__name__)
+#: What only training reads: the optimizer, the data, checkpoints.
+TRAINING: dict[str, tuple[Any, ...]] = {
+    "optimizer.type": OPTIMIZERS,
+    "optimizer.params.comm_backend_name": ("nccl", "gloo"),
+}
+#: Layers that train.py computes. `global` and `flash` are the same attention, and torch chooses the kernel.
+LAYERS = ("global", "flash", "local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer")
+
+
+def unsupported(config: Config, training: bool = True) -> list[Problem]:
+    """What train.py cannot do yet (errors), and what is written and has no effect (warnings).
+
+    training: False for generate.py, which only needs the model.
+    """
+    rows = built(training)
+    refused = [name for name, values in rows.items() if not _is_among(config, name, values)]
+    problems = [_not_built(config, name, rows[name]) for name in refused]
+    problems += _other_layers(config)
+    problems += _gone(config) if training else []
+    return [*problems, *without_effect(config, refused)] if training else problems
+
+
+def added(config: Config) -> Iterator[Problem]:
+    """Values that a plugin added to a parameter's choices: its own script knows them, ours do not."""
+    for name, values in WIDENED.items():
+        if (value := config.get(name)) in values and name != "launcher":
+            what = f"{name} ({shown(value)}), which plugin {values[value]} adds, is not built into train.py"
+            yield Problem(what, config.place(name), "launch the script that knows it instead")
+
+
+def built(training: bool = True) -> dict[str, tuple[Any, ...]]:
+    """Parameter -> the values that are implemented, where that is not all of them."""
+    defaults = {
+        parameter.name: (parameter.default,)
+        for parameter in REGISTRY.parameters.values()
+        if parameter.effect == "not built" and (training or parameter.group.__module__ in MODEL_SUBJECTS)
+    }
+    return MODEL | (TRAINING if training else {}) | defaults
+
+
+def _gone(config: Config) -> Iterator[Problem]:
+    """A 1-bit optimizer and a DeepSpeed that no longer has any."""
+    kind = config.optimizer.type or ""
+    if not is_onebit(kind):
+        return
+    from importlib.metadata import PackageNotFoundError, version  # loads much, which other checks need not
+
+    try:
+        installed = version("deepspeed")
+    except PackageNotFoundError:
+        return
+    if _numbers(installed) > _numbers(LAST_WITH_ONEBIT):
+        what = f"optimizer.type ({kind}) needs DeepSpeed {LAST_WITH_ONEBIT} or older, and {installed} is installed"
+        yield Problem(what, config.place("optimizer.type"), f'pip install "deepspeed<={LAST_WITH_ONEBIT}"')
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`0.19.6+cpu` as (0, 19, 6)."""
+    return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
+
+
+def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
+    value = config.get(name)
+    if isinstance(value, str) and value:
+        return value.lower() in [choice.lower() for choice in values if isinstance(choice, str)]
+    return value in (ABSENT, None, "") or value in values
+
+
+def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
+    if name == "optimizer.type" and (meant := _meant(str(config.get(name)))):
+        return Problem(f"there is no optimizer {config.get(name)}", config.place(name), meant)
+    what = f"{name} ({shown(config.get(name))}) is not built into train.py yet"
+    return Problem(what, config.place(name), _instead(name, values))
+
+
+def _meant(kind: str) -> str:
+    """`did you mean Adam?` where the name of an optimizer is mistyped."""
+    names = {name.lower(): name for name in OPTIMIZERS}
+    found = [] if kind.lower() in names else near(kind.lower(), names)
+    return f"did you mean {' or '.join(names[name] for name in found)}?" if found else ""
+
+
+def _instead(name: str, values: tuple[Any, ...]) -> str:
+    """What to write: the default where it is built, with its like."""
+    choices = [shown(value) for value in values if value is not None]
+    if not choices or choices == [shown(REGISTRY.parameters[name].default)]:
+        return f"leave {name} out"
+    return f"train.py can do {listed(choices, 'and')}"
+
+
+def _other_layers(config: Config) -> Iterator[Problem]:
+    kinds = set(config.get("attention_config") or ()) & set(KINDS)  # a check tells those that do not exist
+    other = sorted(kinds - set(LAYERS))
+    if other:
+        what = f"attention_config has layers that are not built into train.py yet: {listed(other, 'and')}"
+        yield Problem(what, config.place("attention_config"), f"train.py can do {listed(LAYERS, 'and')}")

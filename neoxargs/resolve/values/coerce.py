@@ -1,0 +1,201 @@
+"""Does a written value fit its parameter's type? What fits is converted, what does not is worded.
+
+Conversions keep the meaning: `5e8` where a whole number is wanted, `1` where a real one is, `"10"` in quotes,
+`LayerNorm` for the choice `layernorm`, `0` where text is wanted (as it was written). Nothing else is guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from neoxargs.problems import near
+from neoxargs.resolve.keys.foreign import CHOICES
+from neoxargs.resolve.values.describe_type import UNIONS, expectation, is_list
+from neoxargs.resolve.values.hints import number_hint, slip, without_brackets
+from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, Sequence, node_of, read_plain, shown
+
+_NOTHING = type(None)
+
+
+class Mismatch(Exception):
+    """A value that does not fit: which part of it (`[1]`, `.name`), what was wanted there, how to mend it."""
+
+    def __init__(self, node: Node, wanted: Any, part: str = "", hint: str = "") -> None:
+        self.node, self.wanted, self.part, self.hint = node, wanted, part, hint
+        super().__init__(self.sentence("the value"))
+
+    def sentence(self, name: str) -> str:
+        """`hidden_size ("big") must be a whole number, at least 1`."""
+        name, wanted = name + self.part, expectation(self.wanted)
+        if isinstance(self.node, Mapping):
+            return f"{name} is one value, not a section with keys: it must be {wanted}"
+        if isinstance(self.node, Scalar) and self.node.value is None:
+            return f"{name} has no value; it must be {wanted}"
+        return f"{name} ({shown(self.node)}) must be {wanted}"
+
+
+def conform(given: Any, wanted: Any) -> Any:
+    """The value as the type wants it; `given` is a node or a Python value. Raises Mismatch."""
+    return _fit(node_of(given), wanted)
+
+
+def _fit(node: Node, wanted: Any) -> Any:
+    if wanted in (Any, object):
+        return _anything(node)
+    origin = get_origin(wanted) or wanted
+    if origin in UNIONS:
+        return _union(node, wanted)
+    return _FITS[origin](node, wanted)
+
+
+def _anything(node: Node) -> Any:
+    """As it is; but a number must be one that JSON has too."""
+    if isinstance(node, Scalar):
+        return _float(node, float) if isinstance(node.value, float) else node.value
+    return _list(node, list) if isinstance(node, Sequence) else _dict(node, dict)
+
+
+def _union(node: Node, wanted: Any) -> Any:
+    """The member that the value already is, or else the first it can become."""
+    members = sorted(get_args(wanted), key=lambda member: not _is_already(node, member))
+    deepest = Mismatch(node, wanted)
+    for member in members:
+        try:
+            return _fit(node, member)
+        except Mismatch as mismatch:
+            if mismatch.part:  # the right kind of value with one bad part says more than "not any of these"
+                deepest = mismatch
+            if not (is_list(member) and isinstance(node, Scalar)) or len(members) == 1 + (_NOTHING in members):
+                deepest.hint = deepest.hint or mismatch.hint
+    raise deepest
+
+
+def _is_already(node: Node, member: Any) -> bool:
+    if get_origin(member) is Annotated:
+        member = get_args(member)[0]
+    if isinstance(node, Scalar):
+        choices = get_args(member) if get_origin(member) is Literal else ()
+        return type(node.value) is member or any(type(node.value) is type(c) and node.value == c for c in choices)
+    return (get_origin(member) or member) is (list if isinstance(node, Sequence) else dict)
+
+
+def _annotated(node: Node, wanted: Any) -> Any:
+    base, *bounds = get_args(wanted)
+    try:
+        value = _fit(node, base)
+    except Mismatch as mismatch:
+        raise Mismatch(node, wanted, hint=mismatch.hint) from None
+    if not all(bound.holds(value) for bound in bounds):
+        raise Mismatch(node, wanted)
+    return value
+
+
+def _literal(node: Node, wanted: Any) -> Any:
+    choices = get_args(wanted)
+    if not isinstance(node, Scalar):
+        raise Mismatch(node, wanted, hint=without_brackets(node))
+    number = _number(node)
+    words = {choice.lower(): choice for choice in reversed(choices) if isinstance(choice, str)}
+    if isinstance(node.value, str) and node.value in choices:
+        return node.value
+    if node.text.lower() in words:
+        return words[node.text.lower()]
+    for choice in choices:
+        if not isinstance(choice, str) and number == choice:
+            return choice
+    written = node.text.lower()
+    meant = CHOICES.get(written, written)
+    found = [str(words[word]) for word in near(written, words)]
+    likely = f"did you mean {' or '.join(found)}?" if found else ""
+    raise Mismatch(node, wanted, hint=f"write {words[meant]}" if meant in words else slip(node) or likely)
+
+
+def _list(node: Node, wanted: Any) -> Any:
+    element = (get_args(wanted) or (Any,))[0]
+    if not isinstance(node, Sequence):
+        raise Mismatch(node, wanted, hint=_in_brackets(node, element))
+    return [_part(item, element, f"[{index}]") for index, item in enumerate(node.items)]
+
+
+def _dict(node: Node, wanted: Any) -> Any:
+    element = (get_args(wanted) or (Any, Any))[1]
+    if not isinstance(node, Mapping):
+        raise Mismatch(node, wanted)
+    return {entry.key: _part(entry.value, element, f".{entry.key}") for entry in node.entries}
+
+
+def _part(node: Node, wanted: Any, part: str) -> Any:
+    try:
+        return _fit(node, wanted)
+    except Mismatch as inner:
+        raise Mismatch(inner.node, inner.wanted, part + inner.part, inner.hint) from None
+
+
+def _bool(node: Node, wanted: Any) -> bool:
+    value = read_plain(node.text.strip()) if isinstance(node, Scalar) else None
+    if isinstance(value, bool):
+        return value
+    is_digit = isinstance(value, int | float) and value in (0, 1)
+    raise Mismatch(node, wanted, hint=f"write {str(bool(value)).lower()}" if is_digit else slip(node))
+
+
+def _int(node: Node, wanted: Any) -> int:
+    value = _number(node)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, int):
+        return value
+    raise Mismatch(node, wanted, hint=number_hint(node))
+
+
+def _float(node: Node, wanted: Any) -> float:
+    value = _number(node)
+    try:
+        if value is not None and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number beyond 1e308
+        pass
+    raise Mismatch(node, wanted, hint=number_hint(node) if value is None else "write a finite number")
+
+
+def _number(node: Node) -> int | float | None:
+    """The number a scalar is, also one in quotes."""
+    if not isinstance(node, Scalar):
+        return None
+    value = read_plain(node.value.strip()) if isinstance(node.value, str) else node.value
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _text(node: Node, wanted: Any) -> str:
+    if not isinstance(node, Scalar) or node.value is None:
+        raise Mismatch(node, wanted, hint=without_brackets(node))
+    if isinstance(node.value, bool):
+        raise Mismatch(node, wanted, hint=f'write "{node.text}" in quotes if it is meant as text')
+    return node.text
+
+
+def _nothing(node: Node, wanted: Any) -> None:
+    if not isinstance(node, Scalar) or node.value is not None:
+        raise Mismatch(node, wanted)
+
+
+def _in_brackets(node: Node, element: Any) -> str:
+    try:
+        return f"write [{shown(node)}]" if isinstance(node, Scalar) and _fit(node, element) is not None else ""
+    except Mismatch:
+        return ""
+
+
+_FITS: dict[Any, Callable[[Node, Any], Any]] = {
+    Annotated: _annotated,
+    Literal: _literal,
+    list: _list,
+    dict: _dict,
+    bool: _bool,
+    int: _int,
+    float: _float,
+    str: _text,
+    _NOTHING: _nothing,
+}

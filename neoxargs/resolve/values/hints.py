@@ -1,0 +1,59 @@
+"""What to write instead of a value that does not fit, where it looks like something known."""
+
+from __future__ import annotations
+
+import re
+
+from neoxargs.resolve.yaml.line_patterns import LONG
+from neoxargs.resolve.yaml.nodes import Node, Scalar, Sequence, read_plain, shown
+
+
+def number_hint(node: Node) -> str:
+    text = node.text.strip() if isinstance(node, Scalar) else ""
+    if text.isdecimal() and text[0] == "0" and text.isascii():
+        return f"write {int(text)}, or 0o{text.lstrip('0')} if it is octal"
+    likely = [text.replace("e_", "e-"), text.replace("_", ""), text.replace(" ", "")]  # `1e_8`: the key beside `-`
+    likely += [text.replace(",", "")] if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+", text) else []
+    for number in likely:
+        if number != text and isinstance(read_plain(number), int | float):
+            return f"did you mean {number}?"
+    return _with_unit(text) or slip(node)
+
+
+#: What people put behind a number, and how many of them it is.
+_UNITS = {"%": 0.01, "k": 1_000, "m": 1_000_000, "b": 1_000_000_000, "g": 1_000_000_000, "t": 1_000_000_000_000}
+
+
+def _with_unit(text: str) -> str:
+    number = read_plain(text[:-1].strip())
+    if not text or text[-1].lower() not in _UNITS or isinstance(number, bool) or not isinstance(number, int | float):
+        return ""
+    binary = f"{number * 1024} or " if text[-1] in "kK" and isinstance(number, int) else ""  # `seq_length: 2k`
+    return f"write {binary}{number * _UNITS[text[-1].lower()]:.12g}"
+
+
+#: Those of word processors.
+_QUOTES = "\u201c\u201d\u201e\xab\xbb\u2018\u2019"
+
+
+def slip(node: Node) -> str:
+    """What to write where a value has something on it that YAML takes for a part of it."""
+    if not isinstance(node, Scalar):
+        return without_brackets(node)
+    text = node.text.strip()
+    if re.search(r"\$\w|\$\{|\{\{", text):
+        return "variables are not filled in here; give the value with --set"
+    if "#" in text and not node.quoted:
+        return "a space must stand before the `#` of a comment"
+    if text.strip(_QUOTES) != text:
+        return f"write {_cut(text.strip(_QUOTES))}, in plain quotes or none"
+    return f"write {_cut(text.rstrip(',;'))}, without the `{text[-1]}`" if text.endswith((",", ";")) else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) < LONG else f"{text[:20]} …"
+
+
+def without_brackets(node: Node) -> str:
+    single = isinstance(node, Sequence) and len(node.items) == 1
+    return f"write {shown(node.items[0])}, without the brackets" if single and isinstance(node, Sequence) else ""

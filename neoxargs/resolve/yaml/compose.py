@@ -1,0 +1,232 @@
+"""YAML (and so JSON) text to nodes with places.
+
+PyYAML only delivers events; putting them together here keeps every limit in our hands: tags are refused,
+aliases are counted before they unfold, nesting ends at a depth no configuration needs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import yaml
+
+from neoxargs.problems import SET, Place, Problem, Problems
+from neoxargs.registry import normal
+from neoxargs.resolve.yaml.errors import worded
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
+
+DEPTH = 32
+REPEATED = 200_000
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: What ends a line for YAML; Python's splitlines() knows more.
+LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+#: A block of Markdown between its marks.
+FENCED = re.compile(r"^[ >]*```[^\n`]*\n(.*?)^[ >]*```", re.M | re.S)
+#: What YAML does not take as it is.
+UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class Text(NamedTuple):
+    """A configuration as it was given: the name to show and the characters."""
+
+    name: str
+    text: str
+
+
+def compose(text: Text) -> tuple[Node | None, list[Problem]]:
+    """The document's tree (None: it is empty or cannot be read) and what is wrong with it."""
+    return _Composer(text.name, text.text, lines_of(text.text)).compose()
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines as YAML counts them, without what ends them."""
+    lines = LINE_BREAK.split(text)
+    return lines if lines[-1] else lines[:-1]
+
+
+def compose_set(argument: str, column: int) -> tuple[Node | None, list[Problem]]:
+    """The value of a `--set` argument, which begins at a column (from 0), placed in the argument."""
+    return _Composer(SET, " " * column + argument[column:], argument.splitlines()).compose()
+
+
+class _Composer:
+    def __init__(self, name: str, text: str, lines: list[str]) -> None:
+        self.name, self.text, self.lines = name, text, lines
+        self.problems: list[Problem] = []
+        self.anchors: dict[str, tuple[Node, int]] = {}
+        self.open: set[str] = set()
+        self.count = self.repeated = 0
+
+    def compose(self) -> tuple[Node | None, list[Problem]]:
+        try:
+            return self.document(), self.problems
+        except Problems as stop:
+            return None, self.problems + stop.problems
+        except yaml.YAMLError as error:
+            return None, [*self.problems, self.in_markdown() or worded(error, self.place)]
+        except RecursionError:  # pragma: no cover - the depth is limited; this is the second lock
+            return None, [Problem("the nesting is too deep to read", Place(self.name, 0, 0))]
+
+    def in_markdown(self) -> Problem | None:
+        """Told of text around a configuration between marks of Markdown."""
+        fenced = list(FENCED.finditer(self.text))
+        if not fenced or not self.text[: fenced[0].start()].strip():
+            return None
+        longest = max(fenced, key=lambda match: len(match[1]))
+        first = len(LINE_BREAK.findall(self.text[: longest.start(1)]))
+        last = first + len(LINE_BREAK.findall(longest[1]))
+        what = f"this is Markdown; lines {first + 1} to {last} of it may be a configuration"
+        return Problem(what, self.place(first, 0), "save those lines as a file of their own")
+
+    def document(self) -> Node | None:
+        if bad := UNPRINTABLE.search(self.text):
+            before = LINE_BREAK.split(self.text[: bad.start()])
+            where = self.place(len(before) - 1, len(before[-1]))
+            code = f"U+{ord(bad.group()):04X}"
+            raise Problems([Problem(f"a control character ({code}) cannot stand in a YAML file", where, "delete it")])
+        self.loader = _LOADER(self.text if "CSafe" in _LOADER.__name__ else _without_tabs(self.text))
+        self.next()  # the stream starts
+        if isinstance(self.next(), yaml.StreamEndEvent):
+            return None
+        root = self.node(self.next(), 0)
+        self.next()  # the document ends
+        more = self.next()
+        if isinstance(more, yaml.StreamEndEvent):
+            return root
+        what = "a second document begins here; a configuration is one document"
+        hint = "take out the `---`, or move what follows to a file of its own"
+        raise Problems([Problem(what, self.at(more), hint)])
+
+    def next(self) -> Any:
+        return self.loader.get_event()
+
+    def node(self, event: Any, depth: int) -> Node:
+        if isinstance(event, yaml.AliasEvent):
+            return self.alias(event)
+        self.count += 1
+        if event.tag is not None:
+            what = f"a type tag (`{_written_tag(event.tag)}`) is not allowed here"
+            self.problems.append(Problem(what, self.at(event), "write the plain value; quotes make it text"))
+        if isinstance(event, yaml.ScalarEvent):
+            node: Node = self.scalar(event)
+            size = 1
+        else:
+            node, size = self.collection(event, depth)
+        if event.anchor:
+            self.anchors[event.anchor] = node, size
+        return node
+
+    def scalar(self, event: Any) -> Scalar:
+        text, quoted = event.value, bool(event.style)
+        return Scalar(text if quoted else read_plain(text), text, quoted, self.at(event))
+
+    def collection(self, event: Any, depth: int) -> tuple[Node, int]:
+        if depth >= DEPTH:
+            what = f"brackets or indents nested more than {DEPTH} deep; no parameter needs that"
+            raise Problems([Problem(what, self.at(event), "look for a bracket that is opened but never closed")])
+        before = self.count
+        if event.anchor:
+            self.open.add(event.anchor)
+        is_mapping = isinstance(event, yaml.MappingStartEvent)
+        node = self.mapping(event, depth + 1) if is_mapping else self.sequence(event, depth + 1)
+        self.open.discard(event.anchor)
+        return node, 1 + self.count - before
+
+    def sequence(self, start: Any, depth: int) -> Node:
+        items = []
+        while not isinstance(event := self.next(), yaml.SequenceEndEvent):
+            items.append(self.node(event, depth))
+        return Sequence(items, self.at(start, event))
+
+    def mapping(self, start: Any, depth: int) -> Node:
+        entries: dict[str, Entry] = {}
+        merged: list[Node] = []
+        while not isinstance(event := self.next(), yaml.MappingEndEvent):
+            key = self.node(event, depth)
+            value = self.node(self.next(), depth)
+            if isinstance(key, Scalar) and key.text == "<<" and not key.quoted:
+                merged += value.items if isinstance(value, Sequence) else [value]
+            elif isinstance(key, Scalar) and isinstance(key.value, str):
+                self.entry(entries, Entry(key.text, value, key.place))
+            else:
+                self.problems.append(_not_a_name(key))
+        self.merge(entries, merged)
+        return Mapping(list(entries.values()), self.at(start, event))
+
+    def entry(self, entries: dict[str, Entry], entry: Entry) -> None:
+        first = entries.setdefault(entry.key, entry)
+        if first is not entry:
+            self.problems.append(twice(entry.key, entry.place, first.place))
+
+    def merge(self, entries: dict[str, Entry], merged: list[Node]) -> None:
+        """What `<<` brings in gives way to what is written beside it, and the later to the earlier."""
+        names = {normal(key) for key in entries}
+        for node in merged:
+            if not isinstance(node, Mapping):
+                what = "`<<` takes the keys of another mapping; this value has none"
+                self.problems.append(Problem(what, node.place, "write `<<: *name`, where `&name` marks a mapping"))
+                continue
+            for entry in node.entries:
+                if normal(entry.key) not in names:
+                    names.add(normal(entry.key))
+                    entries[entry.key] = entry
+
+    def alias(self, event: Any) -> Node:
+        name, where = event.anchor, self.at(event)
+        if name in self.open:
+            raise Problems([Problem(f"`*{name}` stands inside the value it repeats", where, "write the value out")])
+        if name not in self.anchors:
+            hint = f"mark the value with `&{name}` further up, or put `*{name}` in quotes if it is text"
+            raise Problems([Problem(f"`*{name}` repeats a value that no `&{name}` marks before it", where, hint)])
+        node, size = self.anchors[name]
+        self.count += size
+        self.repeated += size
+        if self.repeated > REPEATED:
+            what = f"with this, `*aliases` repeat more than {REPEATED} values"
+            raise Problems([Problem(what, where, "a configuration has some hundred")])
+        return node
+
+    def at(self, event: Any, last: Any = None) -> Place:
+        start, end = event.start_mark, (last or event).end_mark
+        width = end.column - start.column if end.line == start.line else 0
+        return self.place(start.line, start.column, width)
+
+    def place(self, line: int, column: int, width: int = 1) -> Place:
+        """Line and column count from 0 here; a position behind the last line is the end of that line."""
+        if line >= len(self.lines):
+            line = max(0, len(self.lines) - 1)
+            column = len(self.lines[line]) if self.lines else 0
+        text = self.lines[line] if self.lines else ""
+        return Place(self.name, line + 1, column + 1, text, width or max(1, len(text) - column))
+
+
+def twice(name: str, where: Place, first: Place, spelled: str = "") -> Problem:
+    """The same parameter given again."""
+    second = f"{name} is given twice{spelled}"
+    hint = "keep one; only --set overrides"
+    if where.file == SET:
+        hint = "give --set once for each parameter"
+    elif where.file == first.file and not spelled:
+        hint = "keep one; GPT-NeoX took the last one of a file"
+    return Problem(second, where, hint, (first,))
+
+
+def _not_a_name(key: Node) -> Problem:
+    if isinstance(key, Scalar):
+        hint = f'write "{key.text}" in quotes if it is meant as text' if key.text else "write `name: value`"
+        return Problem(f"a key must be a name; YAML reads `{key.text}` as {_kind(key.value)}", key.place, hint)
+    return Problem("a key must be a name, not a list or a mapping", key.place, "write `name: value`")
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else "true or false" if isinstance(value, bool) else "a number"
+
+
+def _written_tag(tag: str) -> str:
+    return tag.replace("tag:yaml.org,2002:", "!!")
+
+
+def _without_tabs(text: str) -> str:
+    """PyYAML without its C part refuses tabs between the tokens of JSON."""
+    return text.replace("\t", " ") if text.lstrip().startswith("{") else text

@@ -1,0 +1,141 @@
+"""From the names on the command line to texts, and from a text to its tree.
+
+A name is looked for in the `-d` directory, then from where the command runs; `.yml`, `.yaml` or `.json` may be
+left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+from neoxargs.problems import Place, Problem, Problems, listed, near
+from neoxargs.resolve.yaml.compose import Text, compose
+from neoxargs.resolve.yaml.line_patterns import looked_at
+from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar
+
+__all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_files"]
+
+SUFFIXES = ("", ".yml", ".yaml", ".json")
+LIMIT = 16_000_000  # bytes; the longest published configuration has 6 thousand
+EXAMPLE = "a configuration is lines like `num_layers: 12`"
+
+
+def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.PathLike[str] | None = None) -> list[Text]:
+    """The texts of all files; raises Problems that name every file which cannot be read."""
+    texts: list[Text] = []
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    for given in paths:
+        path = os.fspath(given)
+        try:
+            found = _find(path, os.fspath(directory) if directory else None)
+            if os.path.realpath(found) in seen:
+                _stop(found, "this file is given twice", "name it once")
+            seen.add(os.path.realpath(found))
+            texts.append(Text(found, _decode(found, _read(found))))
+        except Problems as stop:
+            problems += stop.problems
+    if problems:
+        raise Problems(problems)
+    return texts
+
+
+def parse(text: Text) -> Mapping:
+    """The tree of a whole configuration; raises Problems with all that is wrong with its form."""
+    node, problems = compose(text)
+    if problems:
+        raise Problems(problems)
+    return mapping(node, Place(text.name, 0, 0))
+
+
+def mapping(node: Node | None, whole: Place) -> Mapping:
+    """The document as the mapping it must be."""
+    if isinstance(node, Mapping):
+        return node
+    if node is None or (isinstance(node, Scalar) and node.value is None):
+        raise Problems([Problem("this file has no parameters in it", whole, EXAMPLE)])
+    if isinstance(node, Scalar):
+        raise Problems([looked_at(node.place) or Problem("this is text, not `key: value`", node.place, EXAMPLE)])
+    raise Problems([Problem("this is a list, not `key: value`", node.place, EXAMPLE)])
+
+
+def _stop(path: str, what: str, hint: str = "") -> NoReturn:
+    raise Problems([Problem(what, Place(path, 0, 0), hint)])
+
+
+def _find(path: str, directory: str | None) -> str:
+    bases = [os.path.join(directory, path), path] if directory else [path]
+    candidates = [base + suffix for base in bases for suffix in SUFFIXES]
+    found = [candidate for candidate in candidates if os.path.exists(candidate)]
+    files = [candidate for candidate in found if not os.path.isdir(candidate)]
+    if files:
+        return files[0]
+    if found:
+        inside = _configurations(found[0])
+        hint = f"name a file in it: {listed(inside, most=6)}" if inside else "name a YAML file"
+        _stop(found[0], "this is a directory, not a file", hint)
+    if directory and not os.path.isdir(directory):
+        _stop(directory, "there is no such directory (given by -d)")
+    _stop(bases[0], "there is no such file", _nearest(bases, path))
+
+
+def _nearest(bases: Sequence[str], path: str) -> str:
+    """Names like the missing one in the directory it was looked for in."""
+    folder, wanted = os.path.split(bases[0])
+    folder = folder or "."
+    if not os.path.isdir(folder):
+        return f"there is no directory {folder} either"
+    present = _configurations(folder)
+    stems = {os.path.splitext(name)[0]: name for name in reversed(present)}
+    close = near(wanted, present) or [stems[stem] for stem in near(os.path.splitext(wanted)[0], stems)]
+    return f"did you mean {listed(close)}?" if close else ""
+
+
+def _configurations(folder: str) -> list[str]:
+    """YAML and JSON files; hidden ones are some other program's."""
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith(SUFFIXES[1:]) and name[0] != ".")
+    except OSError:
+        return []
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LIMIT + 1)
+            if len(data) > LIMIT:
+                size = os.fstat(file.fileno()).st_size
+                big = f"{size / 1e6:.1f} MB" if size > LIMIT else f"more than {LIMIT / 1e6:.0f} MB"
+                _stop(
+                    path,
+                    f"this file has {big}; a configuration has at most {LIMIT / 1e6:.0f} MB",
+                    "is it data? then name it there",
+                )
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        _stop(path, f"this file cannot be read: {reason}")
+    return data
+
+
+def _decode(path: str, data: bytes) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        _stop(path, "this file is UTF-16; a configuration is UTF-8", f"iconv -f UTF-16 -t UTF-8 {path}")
+    if (nul := data.find(b"\0")) >= 0:
+        _stop(path, f"this is not a text file: its byte {nul} is NUL")
+    data = data.removeprefix(
+        b"\xef\xbb\xbf"
+    )  # a byte order mark; the codec utf-8-sig would count places from behind it
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise Problems([_not_utf8(path, data, error.start)]) from None
+
+
+def _not_utf8(path: str, data: bytes, start: int) -> Problem:
+    begin = data.rfind(b"\n", 0, start) + 1
+    line = data[begin:].split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
+    where = Place(path, data.count(b"\n", 0, start) + 1, len(data[begin:start].decode()) + 1, line)
+    hint = f"save it as UTF-8; if it is Latin-1: iconv -f LATIN1 -t UTF-8 {path}"
+    return Problem(f"byte 0x{data[start]:02x} is not UTF-8", where, hint)

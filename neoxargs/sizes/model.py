@@ -1,0 +1,104 @@
+"""How large the GPT of a configuration is and how much it computes, known without building it.
+
+A test compares these counts with the modules that `train/model` builds.
+"""
+
+from __future__ import annotations
+
+from neoxargs.registry.model import Mlp, Shape
+from neoxargs.resolve.config import Config
+from neoxargs.sizes.vocab import padded_vocab_size, vocabulary_size
+
+#: Activations that multiply two projections.
+GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
+
+
+def weights_of_layers(shape: Shape) -> list[int]:
+    """For each layer, which of the layers' weights it uses: 0, 1, 2, ... unless layers share them."""
+    unique, depth = shape.num_unique_layers or shape.num_layers, shape.num_layers
+    spaced = shape.param_sharing_style == "spaced"
+    return [layer * unique // depth if spaced else layer % unique for layer in range(depth)]
+
+
+def mlp_width(shape: Shape, mlp: Mlp) -> int:
+    """How many numbers lie between the MLP's two matrices. GPT-NeoX counts a gated MLP's intermediate_size over all
+    three matrices, so two thirds of it are shared by gate and value."""
+    size, unit = shape.intermediate_size, shape.mlp_multiple_of
+    width = int(size * 2 / 3) // 2 if mlp.activation in GATED else size
+    return -(-width // unit) * unit
+
+
+def vocabulary_rows(config: Config) -> int | None:
+    """Rows of the embedding, padding included; None where only the tokenizer itself knows."""
+    written: int | None = config.embedding.__dict__.get("padded_vocab_size")
+    if written:
+        return written
+    size = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
+    if size is None:
+        return None
+    return padded_vocab_size(size, config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size)
+
+
+def parameters(config: Config, rows: int) -> int:
+    """Trainable parameters of the whole model, over all ranks; what is tied or shared by layers counts once."""
+    shape, embedding = config.shape, config.embedding
+    tables = rows * (2 if embedding.no_weight_tying else 1)
+    if embedding.pos_emb == "learned":
+        tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
+    layers = len(set(weights_of_layers(shape)))
+    norms = (norms_of_block(config) * layers + 1) * norm_size(config) + layers * head_norms_size(config)
+    relative = embedding.rpe_num_buckets * shape.num_attention_heads if embedding.pos_emb == "rpe" else 0
+    return tables * shape.hidden_size + relative + norms + layers * (_matrices(config) + _biases(config))
+
+
+def flops_per_token(config: Config, rows: int) -> float:
+    """Floating point operations of forward and backward pass for one token, recomputation not counted.
+
+    6 x parameters of the matrix products + 12 x layers x hidden x sequence for attention's two (Chowdhery et al.
+    2022, "PaLM", appendix B); like Megatron's, the figure takes attention as if it were not causal.
+    """
+    shape = config.shape
+    matrices = shape.num_layers * _matrices(config) + rows * shape.hidden_size
+    return 6.0 * matrices + 12.0 * shape.num_layers * shape.hidden_size * shape.seq_length
+
+
+def _matrices(config: Config) -> int:
+    """Weights of one layer that multiply: query, key, value, output, and those of the feed-forward part."""
+    hidden = config.shape.hidden_size
+    return hidden * (qkv_rows(config) + hidden + mlp_rows(config) + mlp_width(config.shape, config.mlp))
+
+
+def _biases(config: Config) -> int:
+    shape = config.shape
+    attention = qkv_rows(config) + shape.hidden_size if config.attention.use_bias_in_attn_linear else 0
+    mlp = mlp_rows(config) + shape.hidden_size if config.mlp.use_bias_in_mlp else 0
+    return attention + mlp
+
+
+def mlp_rows(config: Config) -> int:
+    """Rows of the feed-forward part's first matrix."""
+    return mlp_width(config.shape, config.mlp) * (2 if config.mlp.activation in GATED else 1)
+
+
+def qkv_rows(config: Config) -> int:
+    """Outputs of the fused projection to queries, keys and values."""
+    shape = config.shape
+    return shape.hidden_size // shape.num_attention_heads * (shape.num_attention_heads + 2 * shape.num_kv_heads)
+
+
+def norm_size(config: Config, width: int | None = None) -> int:
+    """Parameters of one norm; width: of what it normalises, if not the residual stream."""
+    width = width or config.shape.hidden_size
+    sizes = {"non_parametric_layernorm": 0, "scalenorm": 1, "rmsnorm": width}
+    return sizes.get(config.norm.norm, width * (2 if config.norm.use_bias_in_norms else 1))
+
+
+def head_norms_size(config: Config) -> int:
+    """Parameters of a layer's norms of queries and keys."""
+    head = config.shape.hidden_size // config.shape.num_attention_heads
+    return 2 * norm_size(config, head) if config.norm.use_qk_layernorm else 0
+
+
+def norms_of_block(config: Config) -> int:
+    """A parallel residual can share one norm between both halves."""
+    return 1 if config.attention.gpt_j_residual and config.attention.gpt_j_tied else 2

@@ -1,0 +1,69 @@
+"""Where a value goes in this run, spelt as its receiver spells it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from neoxargs.launch.targets import neox_compat, split
+from neoxargs.launch.targets.megatron import megatron_flags
+from neoxargs.problems import Problems
+from neoxargs.registry import Parameter
+from neoxargs.resolve.config import Config
+
+
+def sent(parameter: Parameter, config: Config) -> list[str]:
+    """One line for each receiver; what is not sent is what the receiver assumes by itself."""
+    return [*_launcher(parameter, config), *_engine(parameter, config), *_ranks(parameter, config),
+            *_megatron(parameter, config)]  # fmt: skip
+
+
+def _launcher(parameter: Parameter, config: Config) -> Iterator[str]:
+    if "runner" in parameter.to:
+        flags = _with_values(split.runner_flags(config), parameter.name)
+        yield f"launcher: {flags}" if flags else "launcher: not sent, it assumes the same"
+
+
+def _engine(parameter: Parameter, config: Config) -> Iterator[str]:
+    if "deepspeed" in parameter.to:
+        found = _at(split.deepspeed_json(config), parameter.name)
+        said = "not sent, it assumes the same" if found is None else f'"{parameter.name}": {json.dumps(found)}'
+        yield f"DeepSpeed's JSON: {said}"
+
+
+def _ranks(parameter: Parameter, config: Config) -> Iterator[str]:
+    if not parameter.to:
+        return
+    values = {"--megatron_config": neox_compat.neox_values(config), "--deepy_config": neox_compat.more_values(config)}
+    for option, told in values.items():
+        found = told.get(parameter.name, _at(told, parameter.name))
+        if found is not None:
+            yield f'each rank: {option} "{parameter.name}": {json.dumps(found)}'
+
+
+def _megatron(parameter: Parameter, config: Config) -> Iterator[str]:
+    if not parameter.megatron:
+        return
+    try:
+        flags = _with_values(megatron_flags(config), parameter.megatron.removeprefix("!"))
+    except Problems:
+        yield "--emit megatron: refused, for Megatron-LM has no flags for some of this run"
+        return
+    yield f"--emit megatron: {flags}" if flags else "--emit megatron: no flag, Megatron-LM assumes the same"
+
+
+def _with_values(words: list[str], name: str) -> str:
+    """A flag of a command line with what follows it."""
+    start = next((i for i, word in enumerate(words) if word.partition("=")[0] == f"--{name}"), None)
+    if start is None:
+        return ""
+    end = next((i for i in range(start + 1, len(words)) if words[i].startswith("--")), len(words))
+    return " ".join(words[start:end])
+
+
+def _at(tree: dict[str, Any], name: str) -> Any:
+    found: Any = tree
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found

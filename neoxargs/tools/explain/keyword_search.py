@@ -1,0 +1,38 @@
+"""A word that is no parameter's name: the parameters that have it in their name, or else in their description."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from neoxargs.registry import REGISTRY, normal
+from neoxargs.resolve.keys.foreign import ours
+
+MOST = 15
+#: Shorter words are in nearly every name.
+SHORTEST = 3
+
+
+def is_file(word: str) -> bool:
+    """Is this rather a configuration than a parameter?"""
+    return PurePath(word).suffix in (".yml", ".yaml", ".json") or "/" in word
+
+
+def ending(word: str) -> dict[str, str]:
+    """Name -> its description: parameters whose last part it is, or else the one that another program calls so."""
+    names = [name for name in REGISTRY.parameters if name.rpartition(".")[2] == word]
+    meant = ours(word)
+    return {name: REGISTRY.parameters[name].description for name in names or ([meant] if meant else [])}
+
+
+def having(word: str) -> dict[str, str]:
+    """Name -> its description; sections first, then parameters that have it in the last part of their name."""
+    word = normal(word).lower()
+    if len(word) < SHORTEST:
+        return {}
+    found = {name: "a section" for name in REGISTRY.sections if word in name.rpartition(".")[2].lower()}
+    names = {name: parameter.description for name, parameter in REGISTRY.parameters.items()}
+    found |= {name: text for name, text in names.items() if word in name.rpartition(".")[2].lower()}
+    found |= {name: text for name, text in names.items() if word in name.lower()}
+    if found:
+        return found
+    return {name: text for name, text in names.items() if word in normal(text.lower()).replace(" ", "_")}

@@ -1,0 +1,37 @@
+"""Facts for a person: a label for each, and what it is in sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from neoxargs.resolve.config import Config
+from neoxargs.text import together, wrapped
+from neoxargs.tools.explain.provenance import Origin
+
+WIDTH = 96
+LABEL = 14
+
+
+def rows(facts: Mapping[str, Any], config: Config | None = None) -> Iterator[str]:
+    """Each fact with its label; files of the configuration are kept whole."""
+    for label, value in facts.items():
+        texts = [together(text, config) for text in _texts(value)]
+        lines = [line for text in texts for line in wrapped(text, WIDTH - LABEL, _indent(text))] or [""]
+        yield f"  {label.ljust(LABEL)}{lines[0]}"
+        yield from (" " * (LABEL + 2) + line for line in lines[1:])
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, Origin):
+        return [value.why, *value.lines("  ")]
+    if isinstance(value, list) and all(isinstance(item, str) and ": " in item for item in value):
+        return value
+    return [value if isinstance(value, str) else json.dumps(value, default=str)]
+
+
+def _indent(text: str) -> str:
+    """Of its further lines: a line of a tree goes on two columns deeper."""
+    own = text[: len(text) - len(text.lstrip())]
+    return own + "  " * bool(own)

@@ -1,0 +1,217 @@
+"""Configurations as people keep them: JSON with comments and stray commas, a Python dict, blocks inside a document.
+
+A reader of its own, because none of these is JSON: it takes `#`, `//` and `/* */` comments, both quotes, Python's
+words, commas too many or too few, and the same key again. Nothing is ever executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from neoxargs.problems import Place, Problem, Problems
+from neoxargs.resolve import Text
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
+from neoxargs.tools.migrate.deepspeed.auto import arguments
+
+DEPTH = 32
+#: No document of configurations to choose from has as many.
+MOST = 100
+_BEGIN = re.compile(r"^[ \t]*(?:[\w.]+[ \t]*=[ \t]*)?(\{)", re.M)
+_STRING = re.compile(r"""[rRuU]?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
+_BARE = re.compile(r"[^\s,:\[\](){}\"'#]+")
+_LINE_BREAK = re.compile("\r\n|\n|\r")
+_WORD = re.compile(r"[\w./-]+")
+_COMPUTED = re.compile(r"(if|for|and|or)\b")
+_PLAIN = "write the number itself, or put text in quotes; names and sums are not computed"
+_SPACE = re.compile(r"\s+")
+_COMMENT = re.compile(r"(?:#|//)([^\n]*)|/\*(.*?)\*/", re.S)
+_SETTING = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)=(\S+)[ \t]*$", re.M)
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}\s]*))?\})")
+
+
+@dataclass
+class Block:
+    """One configuration of a document."""
+
+    tree: Mapping
+    settings: dict[str, tuple[str, Place]] = field(default_factory=dict)
+    """`NAME=VALUE` lines right above it."""
+    comments: dict[int, tuple[str, bool]] = field(default_factory=dict)
+    """Line -> the words of a comment, and whether it stands there alone."""
+    warnings: list[Problem] = field(default_factory=list)
+    arguments: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """What commands of the document give the Trainer, with the line."""
+
+
+def blocks(text: Text) -> list[Block]:
+    """Every `{ }` that begins a line (perhaps after `name =`); raises Problems where one cannot be read."""
+    reader, found = _Reader(text), list[Block]()
+    given = arguments(text.text)
+    while begin := _BEGIN.search(text.text, reader.at):
+        if len(found) == MOST:
+            what = f"this file has more than {MOST} configurations in it"
+            raise Problems(
+                [Problem(what, reader.place(begin.start(1)), "put those that are meant into a file of their own")]
+            )
+        found.append(reader.block(begin.start(1)))
+        found[-1].arguments = given
+    return found
+
+
+class _Reader:
+    def __init__(self, text: Text) -> None:
+        self.name, self.text, self.at = text.name, text.text, 0
+        self.lines = _LINE_BREAK.split(text.text)
+        self.starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text.text))]
+        self.variables: dict[str, str] = {}
+        self.comments: dict[int, tuple[str, bool]] = {}
+        self.warnings: list[Problem] = []
+        self.wrong: list[Problem] = []
+
+    def block(self, begin: int) -> Block:
+        """The configuration that begins with the `{` at this point."""
+        for setting in _SETTING.finditer(self.text, self.at, begin):
+            self.variables[setting[1]] = setting[2].strip("\"'")
+        self.at, self.comments, self.warnings, self.wrong = begin, {}, [], []
+        node = self.value(0)
+        assert isinstance(node, Mapping)
+        if self.wrong:
+            raise Problems([*self.wrong, *self.warnings])
+        return Block(node, self.settings(node.place.line), self.comments, self.warnings)
+
+    def settings(self, line: int) -> dict[str, tuple[str, Place]]:
+        """The `NAME=VALUE` lines directly above a line, blank ones between them left aside."""
+        found = {}
+        for number in range(line - 1, 0, -1):
+            content = self.lines[number - 1]
+            if match := _SETTING.match(content):
+                place = Place(self.name, number, match.start(1) + 1, content, len(match[1]))
+                found[match[1]] = (match[2].strip("\"'"), place)
+            elif content.strip() and not content.strip().startswith("`"):
+                break
+        return found
+
+    def value(self, depth: int) -> Node:
+        self.skip()
+        sign = self.text[self.at : self.at + 1]
+        if sign in ("{", "[", "("):
+            if depth >= DEPTH:
+                self.stop(f"brackets nested more than {DEPTH} deep; no parameter needs that", self.at)
+            return self.mapping(depth + 1) if sign == "{" else self.sequence(depth + 1)
+        if match := _STRING.match(self.text, self.at):
+            return self.string(match)
+        return self.bare()
+
+    def mapping(self, depth: int) -> Mapping:
+        begin, entries = self.at, list[Entry]()
+        self.at += 1
+        while not self.ends("}", begin):
+            start = self.at
+            match = _STRING.match(self.text, start) or _BARE.match(self.text, start)
+            if not match:
+                self.stop("a key is missing before this", start)
+            self.at = match.end()
+            key = str(self.string(match).value) if match[0][-1] in "\"'" else match[0]
+            self.skip()
+            if self.text[self.at : self.at + 1] != ":":
+                self.stop(f"there is no `:` behind the key {key}", start, "write `key: value`")
+            self.at += 1
+            entries.append(Entry(key, self.value(depth), self.place(start, len(match[0]))))
+            self.comma("}")
+        return Mapping(entries, self.place(begin))
+
+    def sequence(self, depth: int) -> Sequence:
+        begin, items = self.at, list[Node]()
+        closing = "]" if self.text[begin] == "[" else ")"
+        self.at += 1
+        while not self.ends(closing, begin):
+            items.append(self.value(depth))
+            self.comma(closing)
+        return Sequence(items, self.place(begin))
+
+    def ends(self, closing: str, begin: int) -> bool:
+        self.skip()
+        if self.at >= len(self.text):
+            self.stop(f"this `{self.text[begin]}` is never closed", begin, f"close it with `{closing}`")
+        if self.text[self.at] != closing:
+            return False
+        self.at += 1
+        return True
+
+    def comma(self, closing: str) -> None:
+        """The comma behind an entry, which may be missing."""
+        self.skip()
+        sign = self.text[self.at : self.at + 1]
+        if sign == ",":
+            self.at += 1
+        elif sign and sign != closing and sign not in "\"'":
+            hint = _PLAIN if sign in "*+-/%=<>" or _COMPUTED.match(self.text, self.at) else ""
+            self.stop(f"a `,` or the closing `{closing}` is missing before this", self.at, hint)
+        elif sign and sign != closing:
+            what = "a `,` is missing before this; it is read as if it were there"
+            self.warnings.append(Problem(what, self.place(self.at), severity="warning"))
+
+    def string(self, match: re.Match[str]) -> Scalar:
+        self.at = match.end()
+        try:
+            value = ast.literal_eval(match[0])
+        except (SyntaxError, ValueError):
+            value = match[0][1:-1]
+        if re.search("[\ud800-\udfff]", str(value)):
+            what = "an escape in this is no character of its own (half of a surrogate pair)"
+            self.wrong.append(Problem(what, self.place(match.start(), len(match[0])), "write the character itself"))
+        return Scalar(value, str(value), True, self.place(match.start(), len(match[0])))
+
+    def bare(self) -> Scalar:
+        if match := _VARIABLE.match(self.text, self.at):
+            return self.variable(match)
+        match = _BARE.match(self.text, self.at)
+        if not match:
+            self.stop("a value is missing before this", self.at)
+        return self.read(match, match[0])
+
+    def variable(self, match: re.Match[str]) -> Scalar:
+        """What the script around sets a variable to, the last time before this."""
+        name, otherwise = match[1] or match[2], match[3]
+        return self.read(match, self.variables.get(name, otherwise or match[0]))
+
+    def read(self, match: re.Match[str], text: str) -> Scalar:
+        self.at, place = match.end(), self.place(match.start(), len(match[0]))
+        value = read_plain(text)
+        if isinstance(value, str) and not (match.re is _VARIABLE and _WORD.fullmatch(text)):
+            is_filled_in = text.startswith("$") or re.fullmatch(r"[A-Z][A-Z0-9_]+", text)
+            hint = "a script fills this in; write the value itself" if is_filled_in else _PLAIN
+            self.wrong.append(Problem(f"`{match[0]}` is no value", place, hint))
+        return Scalar(value, text, False, place)
+
+    def skip(self) -> None:
+        """Over spaces and comments, which are remembered."""
+        while match := _SPACE.match(self.text, self.at) or _COMMENT.match(self.text, self.at):
+            words = match.lastindex and match[match.lastindex]
+            if words and words.strip():
+                place = self.place(match.start())
+                alone = not place.text[: place.column - 1].strip()
+                self.comments[place.line] = (" ".join(words.split()), alone)
+            self.at = match.end()
+
+    def place(self, at: int, width: int = 1) -> Place:
+        line = bisect_right(self.starts, at)
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        return Place(self.name, line, at - self.starts[line - 1] + 1, text, width)
+
+    def stop(self, what: str, at: int, hint: str = "") -> NoReturn:
+        here = Problem(what, self.place(min(at, len(self.text) - 1)), hint)
+        raise Problems([*self.wrong, here, *self.warnings])
+
+
+def leaves(tree: Mapping, path: str = "") -> Iterator[tuple[str, Entry]]:
+    """Every entry by its dotted key, sections before what is in them."""
+    for entry in tree.entries:
+        yield path + entry.key, entry
+        if isinstance(entry.value, Mapping):
+            yield from leaves(entry.value, f"{path}{entry.key}.")

@@ -1,0 +1,111 @@
+"""Megatron-LM's flags that are no single parameter of ours: a table, flag by flag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from neoxargs.launch.targets.megatron import NORMS, POSITIONS
+from neoxargs.tools.migrate.megatron import computed_flags
+from neoxargs.tools.migrate.yaml_write import Setting
+
+if TYPE_CHECKING:
+    from neoxargs.tools.migrate.megatron.convert import Option, Reading
+
+#: Words of BigScience's Megatron-DeepSpeed.
+BIGSCIENCES = {"absolute": "learned", "rotary": "rotary", "alibi": "alibi"}
+SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def _sets(name: str, value: Any) -> Callable[[Reading, Option], None]:
+    return lambda reading, option: reading.put(name, value)
+
+
+def _unless_said(name: str, value: Any) -> Callable[[Reading, Option], None]:
+    def read(reading: Reading, option: Option) -> None:
+        reading.settings.setdefault(name, Setting(value))
+
+    return read
+
+
+def _named(name: str, words: dict[str, Any]) -> Callable[[Reading, Option], None]:
+    """A choice that is spelt differently here."""
+
+    def read(reading: Reading, option: Option) -> None:
+        if option.text in words:
+            reading.put(name, words[option.text])
+        else:
+            reading.left_out(option)
+
+    return read
+
+
+def _renamed(name: str) -> Callable[[Reading, Option], None]:
+    return lambda reading, option: reading.say(name, option)
+
+
+SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
+    "pipeline-model-parallel-size": computed_flags.pipeline,
+    "no-pipeline-parallel": _sets("pipe_parallel_size", 0),
+    "deepspeed-config": computed_flags.deepspeeds_file,
+    "context-parallel-size": computed_flags.one_only,
+    "expert-model-parallel-size": computed_flags.one_only,
+    "use-distributed-optimizer": _sets("zero_optimization.stage", 1),
+    "use-megatron-fsdp": _unless_said("zero_optimization.stage", 3),
+    "data-parallel-sharding-strategy": _named("zero_optimization.stage", SHARDING),
+    "zero-stage": _renamed("zero_optimization.stage"),
+    "ffn-hidden-size": computed_flags.ffn_width,
+    "group-query-attention": lambda reading, option: None,  # --num-query-groups says it
+    "position-embedding-type": _named("pos_emb", {theirs: ours for ours, theirs in POSITIONS.items()} | BIGSCIENCES),
+    "use-rotary-position-embeddings": _sets("pos_emb", "rotary"),
+    "no-position-embedding": _unless_said("pos_emb", "none"),
+    "normalization": _named("norm", {theirs: ours for ours, theirs in reversed(NORMS.items())}),
+    "norm-epsilon": computed_flags.epsilon,
+    "swiglu": computed_flags.swiglu,
+    "disable-bias-linear": computed_flags.no_bias,
+    "init-method-xavier-uniform": computed_flags.xavier,
+    "window-size": computed_flags.window,
+    "kv-channels": computed_flags.head_size,
+    "no-masked-softmax-fusion": computed_flags.no_softmax_fusion,
+    "no-bias-swiglu-fusion": _sets("bias_gelu_fusion", False),
+    "use-flash-attn": _sets("attention_config", [[["flash"], "all"]]),
+    "fp16": computed_flags.fp16,
+    "bf16": _sets("precision", "bfloat16"),
+    "initial-loss-scale": computed_flags.initial_scale,
+    "loss-scale": computed_flags.scaling("loss_scale"),
+    "loss-scale-window": computed_flags.scaling("loss_scale_window"),
+    "hysteresis": computed_flags.scaling("hysteresis"),
+    "min-loss-scale": computed_flags.scaling("min_loss_scale"),
+    "optimizer": computed_flags.optimizer,
+    "optimizer-cpu-offload": computed_flags.on_the_cpu,
+    "use-torch-optimizer-for-cpu-offload": computed_flags.on_the_cpu,
+    "sgd-momentum": computed_flags.momentum("sgd"),
+    "muon-momentum": computed_flags.momentum("muon"),
+    "adam-beta1": computed_flags.betas("adam", (0.9, 0.999)),
+    "adam-beta2": computed_flags.betas("adam", (0.9, 0.999)),
+    "lion-beta1": computed_flags.betas("lion", (0.95, 0.98)),
+    "lion-beta2": computed_flags.betas("lion", (0.95, 0.98)),
+    "adam-eps": _renamed("optimizer.params.eps"),
+    "clip-grad": _renamed("gradient_clipping"),
+    "recompute-granularity": computed_flags.recompute,
+    "recompute-method": computed_flags.method,
+    "recompute-num-layers": _renamed("checkpoint_num_layers"),
+    "checkpoint-activations": _sets("checkpoint_activations", True),
+    "distribute-saved-activations": _sets("partition_activations", True),
+    "data-path": computed_flags.data,
+    "train-data-path": computed_flags.paths("train"),
+    "valid-data-path": computed_flags.paths("valid"),
+    "test-data-path": computed_flags.paths("test"),
+    "tokenizer-type": computed_flags.tokenizer,
+    "tokenizer-model": _renamed("vocab_file"),
+    "vocab-size": computed_flags.vocabulary,
+    "train-samples": computed_flags.samples("train_iters"),
+    "lr-decay-samples": computed_flags.samples("lr_decay_iters"),
+    "lr-decay-style": computed_flags.decay_style,
+    "lr-warmup-iters": computed_flags.warmup,
+    "lr-warmup-samples": computed_flags.warmup,
+    "log-num-zeros-in-grad": _sets("log_grad_pct_zeros", True),
+    "wandb-project": computed_flags.tracked("wandb_project"),
+    "wandb-exp-name": computed_flags.tracked("wandb_run_name"),
+    "wandb-entity": computed_flags.tracked("wandb_team"),
+}

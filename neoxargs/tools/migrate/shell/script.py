@@ -1,0 +1,286 @@
+"""What a shell script would start, as far as the script itself says it: its commands in order, its branches, the files
+it writes. Nothing of it is ever run, so a condition may stay open; then its first branch is read, and that is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from neoxargs.problems import Place, Problem
+from neoxargs.resolve import Text
+from neoxargs.tools.migrate.shell import conditions
+from neoxargs.tools.migrate.shell.words import ENDS, Chars, Shell, Word
+
+_PATTERN = re.compile(r"[\s(]*((?:[^()\n;]|\n\s*\|)+)\)")
+_SPACE = re.compile(r"(?:\s|#[^\n]*\n)*")
+_OPENING = {"if": "if", "for": "loop", "while": "loop", "until": "loop", "select": "loop"}
+_CLOSING = {"fi", "done", "esac"}
+_PREFIXES = ("then", "do", "else", "{", "}", "time", "(", ")")
+
+
+@dataclass
+class Script:
+    """What there is to know of a script without running it."""
+
+    commands: list[list[Word]] = field(default_factory=list)
+    documents: dict[str, Text] = field(default_factory=dict)
+    """Here-documents by the file they are written to; each keeps its lines' numbers."""
+    notes: list[Problem] = field(default_factory=list)
+    """Which branches were read."""
+    asked: set[str] = field(default_factory=set)
+    """The variables that it needs and does not set."""
+    kept: list[Word] = field(default_factory=list)
+    """The flags that it keeps in variables, perhaps for another script that reads this one."""
+
+
+def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:
+    """given: variables that the script is started with."""
+    reader = _Reader(text, given or {})
+    reader.read()
+    reader.found.asked = reader.asked
+    reader.found.kept = [reader.word(chars) for chars in reader.flags()]
+    return reader.found
+
+
+@dataclass
+class _Branches:
+    """An `if`, a `case` or a loop that is not closed yet."""
+
+    kind: str
+    where: Place
+    active: bool = True
+    decided: bool = False
+    waiting: bool = False
+    """Is its condition still being read, or its next pattern expected?"""
+    condition: list[tuple[str, bool | None]] = field(default_factory=list)
+    subject: Word | None = None
+
+
+#: So deep may one shell start another.
+DEEPEST = 3
+
+
+class _Reader(Shell):
+    depth = 0
+
+    def __init__(self, text: Text, given: Mapping[str, str]) -> None:
+        super().__init__(text, given)
+        self.found = Script()
+        self.open: list[_Branches] = []
+        self.separator = ""
+        self.target: Word | None = None
+        self.pending: list[tuple[str, bool, Word | None]] = []
+
+    def read(self) -> None:
+        while self.at < len(self.text):
+            if self.open and self.open[-1].kind == "case" and self.open[-1].waiting:
+                self.pattern(self.open[-1])
+                continue
+            words = self.command_words()
+            if words:
+                self.command(words)
+            self.separate()
+
+    def command_words(self) -> list[Chars]:
+        """One command; where its streams go is kept aside."""
+        words: list[Chars] = []
+        self.target = None
+        while True:
+            words += self.words(ENDS)
+            if self.text[self.at : self.at + 1] not in ("<", ">"):
+                break
+            self.redirect()
+        self.pending = [(end, plain, into or self.target) for end, plain, into in self.pending]
+        return words
+
+    def redirect(self) -> None:
+        start = self.at
+        while self.text[self.at : self.at + 1] in ("<", ">", "&", "|"):
+            self.at += 1
+        sign = self.text[start : self.at]
+        if sign == "<<":
+            self.at += self.text.startswith("-", self.at)
+        while self.text[self.at : self.at + 1] in (" ", "\t"):
+            self.at += 1
+        begin = self.at
+        words = self.one(ENDS)
+        if not words:
+            return
+        if sign == "<<":
+            plain = self.text[begin] in "'\"\\"
+            self.pending.append((self.word(words[0]).text, plain, None))
+        elif sign[0] == ">":
+            self.target = self.word(words[0])
+
+    def separate(self) -> None:
+        """What stands between this command and the next."""
+        for sign in (";;", "&&", "||"):
+            if self.text.startswith(sign, self.at):
+                self.separator, self.at = sign, self.at + 2
+                if sign == ";;" and self.open and self.open[-1].kind == "case":
+                    self.open[-1].active, self.open[-1].waiting = False, True
+                return
+        self.separator, self.at = self.text[self.at : self.at + 1], self.at + 1
+        if self.separator == "\n":
+            for end, plain, into in self.pending:
+                self.document(end, plain, into)
+            self.pending = []
+
+    def document(self, end: str, plain: bool, into: Word | None) -> None:
+        """A here-document: up to the line that consists of its end."""
+        close = re.compile(rf"^\t*{re.escape(end)}$", re.M).search(self.text, self.at)
+        stop = close.start() if close else len(self.text)
+        body = self.text[self.at : stop]
+        if self.is_active:
+            name = into.text if into else ""
+            lines = self.text.count("\n", 0, self.at)
+            self.found.documents[name] = Text(self.name, "\n" * lines + (body if plain else self.filled(body)))
+        self.at = close.end() if close else stop
+
+    # -- branches ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        return all(branches.active for branches in self.open)
+
+    def command(self, words: list[Chars]) -> None:
+        while words and (keyword := _text(words[0])) in (*_PREFIXES, *_OPENING, *_CLOSING, "elif", "case"):
+            rest = words[1:]
+            if keyword == "case":
+                subject = self.word(rest[0]) if rest else None
+                self.open.append(_Branches("case", self.word(words[0]).place, False, waiting=True, subject=subject))
+                return
+            if keyword in _OPENING:
+                self.begin(keyword, words)
+                if keyword != "if":
+                    return
+            elif keyword in _CLOSING:
+                self.open = self.open[:-1]
+            elif self.open and self.open[-1].kind == "if":
+                self.branch(keyword, self.open[-1], self.word(words[0]).place)
+            words = rest
+        if not words:
+            return
+        if self.open and self.open[-1].kind == "if" and self.open[-1].waiting:
+            self.open[-1].condition.append((self.separator, self.holds([self.word(chars) for chars in words])))
+        elif self.is_active and not self.assigns(words):
+            self.started(words)
+
+    def begin(self, keyword: str, words: list[Chars]) -> None:
+        """An `if` or a loop; of `for NAME in a b` the first round is read."""
+        texts = [_text(chars) for chars in words]
+        if keyword == "for" and self.is_active and texts[2:3] == ["in"] and (values := texts[3:]):
+            self.variables[texts[1]] = words[3:4]
+            what = f"of {texts[1]}, {len(values)} values are gone through, and `{values[0]}` is the one that is read"
+            self.found.notes += [Problem(what, self.word(words[1]).place, severity="warning")] * (len(values) > 1)
+        self.open.append(_Branches(_OPENING[keyword], self.word(words[0]).place, waiting=keyword == "if"))
+
+    def branch(self, keyword: str, branches: _Branches, where: Place) -> None:
+        if keyword == "then":
+            holds = conditions.whole(branches.condition)
+            branches.waiting, branches.active = False, not branches.decided and holds is not False
+            if branches.active and self.is_active:
+                self.note(branches.where, "then", holds is not None)
+            branches.decided |= branches.active
+        elif keyword in ("else", "elif"):
+            branches.where = where
+            branches.active, branches.waiting, branches.condition = not branches.decided, keyword == "elif", []
+            if keyword == "else" and self.is_active:
+                self.note(where, "else", True)
+
+    def pattern(self, branches: _Branches) -> None:
+        """`a|b)` of a `case`."""
+        skipped = _SPACE.match(self.text, self.at)
+        self.at = skipped.end() if skipped else self.at
+        match = _PATTERN.match(self.text, self.at)
+        branches.waiting = False
+        if self.text.startswith("esac", self.at) or match is None:
+            return
+        start, self.at = match.start(1) + len(match[1]) - len(match[1].lstrip()), match.end()
+        where = self.word([(character, start + i) for i, character in enumerate(match[1].strip())]).place
+        patterns = [pattern.strip().strip("'\"") for pattern in match[1].split("|")]
+        subject = branches.subject
+        known = subject is not None and subject.is_known
+        fits = any(fnmatchcase(subject.text, pattern) if subject and known else pattern == "*" for pattern in patterns)
+        branches.active = fits and not branches.decided
+        branches.decided |= fits
+        if self.is_active:
+            self.note(where, f"{match[1].strip()})", known)
+
+    def note(self, where: Place, branch: str, known: bool) -> None:
+        what = f"`{branch}` is the branch that is read"
+        hint = "" if known else "only a run would tell: --var NAME=VALUE gives what is asked for"
+        self.found.notes.append(Problem(what, where, hint, severity="warning"))
+
+    # -- conditions --------------------------------------------------------------------------------------------------
+
+    def holds(self, words: list[Word]) -> bool | None:
+        """`[ "$A" = b ]`; None where that is not known."""
+        return conditions.holds([word.text for word in words if word.text not in ("[", "]", "[[", "]]", "test")])
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    def started(self, words: list[Chars]) -> None:
+        self.found.commands.append([self.word(chars) for chars in words])
+        texts = [_text(chars) for chars in words]
+        for shell, option, inner in zip(texts, texts[1:], words[2:], strict=False):
+            if shell.endswith("sh") and option in ("-c", "-lc") and self.depth < DEEPEST:
+                _Inner(self, inner).read()
+
+    def flags(self) -> list[Chars]:
+        """The words of the variables that hold flags, without those that are part of another."""
+        words = {name: _split(value) for name, value in self.variables.items()}
+        flags = {name: {chars[0][1] for chars in of if _text(chars[:2]) == "--"} for name, of in words.items()}
+        whole = [name for name in flags if flags[name] and not any(flags[name] < other for other in flags.values())]
+        return [chars for name in whole for chars in words[name]]
+
+
+class _Inner(_Reader):
+    """What another shell is given to run, as in `bash -c '$LAUNCHER $CMD'`; its words keep their places."""
+
+    def __init__(self, outer: _Reader, chars: Chars) -> None:
+        super().__init__(Text(outer.name, _text(chars)), {})
+        self.outer, self.where = outer, [index for _, index in chars]
+        self.found, self.asked, self.depth = outer.found, outer.asked, outer.depth + 1
+
+    def looked_up(self, name: str) -> list[Chars]:
+        if name in self.variables:
+            return self.variables[name]
+        behind = len(self.where)
+        return [[(character, index + behind) for character, index in chars] for chars in self.outer.looked_up(name)]
+
+    def word(self, chars: Chars) -> Word:
+        own = len(self.where)
+        return self.outer.word([(character, self.where[i] if i < own else i - own) for character, i in chars])
+
+
+def _split(value: list[Chars]) -> list[Chars]:
+    """A variable's words."""
+    found: list[Chars] = []
+    for chars in value:
+        found.append([])
+        for pair in chars:
+            if pair[0].isspace():
+                found.append([])
+            else:
+                found[-1].append(pair)
+    return [chars for chars in found if chars]
+
+
+def _text(chars: Chars) -> str:
+    return "".join(character for character, _ in chars)
+
+
+_OPEN = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+|`[^`]*`")
+
+
+def variables(words: Iterable[Word]) -> dict[str, list[Word]]:
+    """What the words leave open, as it is written, with the words that need it."""
+    found: dict[str, list[Word]] = {}
+    for word in words:
+        for name in _OPEN.findall(word.text):
+            found.setdefault(name, []).append(word)
+    return found

@@ -1,0 +1,277 @@
+"""A YAML file that is edited where it stands: by character ranges, so that whatever is not touched stays as it is.
+
+Every edit reads the text afresh, which keeps the ranges true; a configuration has a few hundred lines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import yaml
+
+from neoxargs.problems import Place, Problems
+from neoxargs.registry import normal
+from neoxargs.resolve.yaml.compose import LINE_BREAK, UNPRINTABLE, lines_of
+from neoxargs.resolve.yaml.errors import worded
+from neoxargs.resolve.yaml.nodes import read_plain
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_ALIAS = re.compile(r"\s*:\s*(\*[^\s,\]}]+)")
+_WORD = re.compile(r"[A-Za-z_][\w./-]*")
+_COMMENT = re.compile(r"\s*#.*")
+
+
+class Found(NamedTuple):
+    """One `key: value` of the text, by character ranges; `name` is dotted and spelt with `_`."""
+
+    name: str
+    key: tuple[int, int]
+    value: tuple[int, int]
+    parent: Any
+    number: int
+
+
+class Document:
+    """The text of one file, its entries, and ways to change them."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self.text = name, text
+        self.newline = "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
+        self.read = ""
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def entries(self) -> dict[str, Found]:
+        """Every entry by its dotted name, in the order of the text; of values repeated by an alias only the first."""
+        if self.read != self.text:
+            self.found: dict[str, Found] = {}
+            if root := self._composed():
+                self._collect(root, "", self.found)
+            self.read = self.text
+        return dict(self.found) if self.text else {}
+
+    def _composed(self) -> Any:
+        try:
+            return yaml.compose(self.text, Loader=_LOADER)
+        except yaml.YAMLError as error:  # an anchor set twice, which only PyYAML minds
+            lines = lines_of(self.text)
+            raise Problems(
+                [worded(error, lambda line, column: Place(self.name, line + 1, column + 1, lines[line]))]
+            ) from None
+
+    def _collect(self, mapping: Any, path: str, found: dict[str, Found]) -> None:
+        for number, (key, value) in enumerate(mapping.value):
+            if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
+                continue
+            name = path + normal(key.value)
+            found.setdefault(name, Found(name, _range(key), self._value(key, value), mapping, number))
+            if isinstance(value, yaml.MappingNode) and _is_own(key, value):
+                self._collect(value, name + ".", found)
+
+    def _value(self, key: Any, value: Any) -> tuple[int, int]:
+        if _is_own(key, value):
+            return value.start_mark.index, self._end(value)
+        alias = _ALIAS.match(self.text, key.end_mark.index)
+        return alias.span(1) if alias else _range(key)
+
+    def _end(self, node: Any) -> int:
+        """Where a value really ends: a block is said to end where the next thing begins."""
+        if isinstance(node, yaml.MappingNode) and not node.flow_style and node.value:
+            return self._value(*node.value[-1])[1]
+        if isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
+            return self._end(node.value[-1])
+        start, end = _range(node)
+        return start + len(self.text[start:end].rstrip())
+
+    def place(self, entry: Found) -> Place:
+        """Where the key stands, for problems and notes."""
+        start, end = entry.key
+        before = LINE_BREAK.split(self.text[:start])
+        line = before[-1] + LINE_BREAK.split(self.text[start:], maxsplit=1)[0]
+        return Place(self.name, len(before), len(before[-1]) + 1, line, end - start)
+
+    def plain(self, entry: Found) -> Any:
+        """The value as Python has it; a list or mapping as its text."""
+        return read_plain(self.text[slice(*entry.value)].strip("\"'"))
+
+    def written(self, entry: Found) -> str:
+        """The entry as it stands, on one line."""
+        start, end = entry.key[0], max(entry.key[1], entry.value[1])
+        return re.sub(r"\s+", " ", self.text[start:end])
+
+    def spelled(self, entry: Found, attribute: str) -> str:
+        """A new key with `-` or `_` as the old one has it, or else most keys of the file."""
+        old = self.text[slice(*entry.key)]
+        if "-" in old or "_" in old:
+            return attribute.replace("_", "-") if "-" in old and "_" not in old else attribute
+        keys = [self.text[slice(*found.key)] for found in self.entries().values()]
+        hyphens = sum("-" in key for key in keys) > sum("_" in key for key in keys)
+        return attribute.replace("_", "-") if hyphens else attribute
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def rename(self, name: str, key: str) -> None:
+        """Give an entry another key, in the quotes of the old one."""
+        start, end = self.entries()[name].key
+        quote = self.text[start] if self.text[start] in "\"'" else ""
+        self._put(start, end, f"{quote}{key}{quote}")
+
+    def set(self, name: str, value: Any) -> None:
+        """Give an entry another value."""
+        entry = self.entries()[name]
+        start, end = entry.value
+        space = " " if self.text[start - 1] == ":" else ""
+        self._put(start, end, space + shown(value, self._quote(entry)))
+
+    def remove(self, name: str) -> None:
+        """Take an entry out; a comment behind it stays."""
+        entry = self.entries()[name]
+        start, end = entry.key[0], max(entry.key[1], entry.value[1])
+        if self.text[end : end + 1] == ":":  # a key without a value
+            end += 1
+        if entry.parent.flow_style:
+            self._without_comma(entry, end)
+        else:
+            self._cut(start, end)
+
+    def _without_comma(self, entry: Found, end: int) -> None:
+        """Take an entry of a `{ }` out together with the comma behind it, or before it where it is the last."""
+        after = self._next(end)
+        if self.text[after] == ",":
+            self._cut(entry.key[0], after + 1)
+            return
+        self._cut(entry.key[0], end)
+        if entry.number:
+            before = self._value(*entry.parent.value[entry.number - 1])[1]
+            comma = self._next(before)
+            if self.text[comma] == ",":
+                stop = comma + 1
+                if self.text[stop : stop + 1] == " " and self.text[stop:].lstrip(" ")[:1] == "}":
+                    stop += 1
+                self._put(comma, stop, "")
+
+    def _cut(self, start: int, end: int) -> None:
+        """Delete a stretch: with its line where nothing else stands on it, but never a comment."""
+        begin, stop = self._line_start(start), self._line_end(end)
+        rest = self.text[end:stop]
+        if self.text[begin:start].strip() or not (rest.strip() == "" or _COMMENT.fullmatch(rest)):
+            self._put(start, end + (len(rest) - len(rest.lstrip(" "))), "")
+        elif rest.strip():
+            self._put(begin, stop, self.text[begin:start] + rest.strip())
+        else:
+            self._put(begin, self.text.find("\n", stop) + 1 or len(self.text), "")
+
+    def add(self, section: str, key: str, value: Any, after: str = "", comment: str = "") -> None:
+        """Put a new entry behind another one, or at the end of its section ("" is the top level).
+
+        comment: a line of its own above it, where the form of the file has room for one.
+        """
+        entries = self.entries()
+        mapping = self._mapping(section, entries)
+        siblings = [entry for entry in entries.values() if entry.parent is mapping]
+        if after:
+            sibling = entries[after]
+        elif siblings:
+            sibling = max(siblings, key=lambda entry: entry.key[0])
+        else:
+            self._first(entries[section], key, value)
+            return
+        line = self._entry(sibling, key, value)
+        if mapping.flow_style:
+            self._add_in_braces(sibling, line, comment)
+        else:
+            end = self._line_end(max(sibling.value[1], sibling.key[1]))
+            self._put(end, end, self._lines(sibling, line, comment))
+
+    def _mapping(self, section: str, entries: Mapping[str, Found]) -> Any:
+        inside = (entry.parent for name, entry in entries.items() if name.rpartition(".")[0] == section)
+        return next(inside, None)
+
+    def _first(self, entry: Found, key: str, value: Any) -> None:
+        """The first entry of a section that is empty so far, `{}` or nothing."""
+        quote = self._quote(entry)
+        start, end = entry.value
+        if end <= start:
+            start = end = self.text.index(":", entry.key[1]) + 1
+        space = " " if self.text[start - 1] == ":" else ""
+        self._put(start, end, f"{space}{{{quote}{key}{quote}: {shown(value, quote)}}}")
+
+    def _add_in_braces(self, sibling: Found, line: str, comment: str) -> None:
+        end = max(sibling.value[1], sibling.key[1])
+        after = self._next(end)
+        comma = self.text[after] == ","
+        stop = after + 1 if comma else end
+        rest = self.text[stop : self._line_end(stop)]
+        alone = not self.text[self._line_start(sibling.key[0]) : sibling.key[0]].strip()
+        if alone and (not rest.strip() or _COMMENT.fullmatch(rest)):
+            at = self._line_end(stop)
+            self._put(at, at, self._lines(sibling, line + "," * comma, comment))
+        else:
+            self._put(stop, stop, f" {line}," if comma else f" {line}")
+        if not comma:
+            self._put(end, end, ",")
+
+    def _lines(self, sibling: Found, line: str, comment: str) -> str:
+        indent = self.text[self._line_start(sibling.key[0]) : sibling.key[0]]
+        indent = indent if not indent.strip() else ""
+        above = f"{self.newline}{indent}# {comment}" if comment else ""
+        return f"{above}{self.newline}{indent}{line}"
+
+    def _entry(self, sibling: Found, key: str, value: Any) -> str:
+        quote = self._quote(sibling)
+        between = self.text[sibling.key[1] : sibling.value[0]]
+        colon = between if re.fullmatch(r" *: *", between) and (quote or between.endswith(" ")) else ": "
+        return f"{quote}{key}{quote}{colon}{shown(value, quote)}"
+
+    def _quote(self, entry: Found) -> str:
+        first = self.text[entry.key[0]]
+        return first if first in "\"'" else ""
+
+    # -- characters --------------------------------------------------------------------------------------------------
+
+    def _put(self, start: int, end: int, new: str) -> None:
+        self.text = self.text[:start] + new + self.text[end:]
+
+    def _line_start(self, at: int) -> int:
+        return self.text.rfind("\n", 0, at) + 1
+
+    def _line_end(self, at: int) -> int:
+        """Where the line ends, before its line break."""
+        end = self.text.find("\n", at)
+        end = len(self.text) if end < 0 else end
+        return end - 1 if end > at and self.text[end - 1] == "\r" else end
+
+    def _next(self, at: int) -> int:
+        """The next character that is neither space nor comment."""
+        while at < len(self.text) - 1:
+            if self.text[at].isspace():
+                at += 1
+            elif self.text[at] == "#":
+                at = self._line_end(at)
+            else:
+                break
+        return min(at, len(self.text) - 1)
+
+
+def _range(node: Any) -> tuple[int, int]:
+    return node.start_mark.index, node.end_mark.index
+
+
+def _is_own(key: Any, value: Any) -> bool:
+    """Does the value stand behind its key, not somewhere else under an anchor?"""
+    return bool(value.start_mark.index >= key.end_mark.index)
+
+
+def shown(value: Any, quote: str = "") -> str:
+    """A value as YAML on one line; text and keys in quotes where the keys around it are."""
+    if isinstance(value, Mapping):
+        keys = {key: f"{quote}{key}{quote}" if quote or _WORD.fullmatch(key) else json.dumps(key) for key in value}
+        return "{" + ", ".join(f"{keys[key]}: {shown(item, quote)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(shown(item, quote) for item in value) + "]"
+    if isinstance(value, str) and not quote and _WORD.fullmatch(value) and isinstance(read_plain(value), str):
+        return value
+    return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))

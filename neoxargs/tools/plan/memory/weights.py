@@ -1,0 +1,80 @@
+"""Which weights there are, and how many numbers of each a tensor parallel rank holds.
+
+The same tensors as `train/model` makes (a test compares them one by one). Slices follow Shoeybi et al. 2019
+(arXiv:1909.08053): the first matrix of a pair is cut by outputs, the second by inputs, whose bias and all norms every
+rank repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from neoxargs.resolve.config import Config
+from neoxargs.sizes.model import head_norms_size, mlp_rows, mlp_width, norm_size, norms_of_block, qkv_rows
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Equal tensors of one kind."""
+
+    part: str
+    numel: int
+    """Numbers in the whole tensor."""
+    cut: bool = True
+    """Is it shared out among tensor parallel ranks, or repeated on each?"""
+
+    def on_rank(self, tensor: int) -> int:
+        return self.numel // tensor if self.cut else self.numel
+
+
+def block(config: Config) -> list[Weight]:
+    """One transformer layer."""
+    return [*_attention(config), *_mlp(config), *_norms(config)]
+
+
+def token_table(config: Config, rows: int) -> Weight:
+    return Weight("embedding", rows * config.shape.hidden_size)
+
+
+def position_table(config: Config) -> list[Weight]:
+    """Learned positions, which every rank repeats."""
+    if config.embedding.pos_emb != "learned":
+        return []
+    rows = config.shape.max_position_embeddings + config.embedding.opt_pos_emb_offset
+    return [Weight("positions", rows * config.shape.hidden_size, cut=False)]
+
+
+def relative_table(config: Config) -> list[Weight]:
+    """A number for each bucket of distances and head, which all layers share."""
+    if config.embedding.pos_emb != "rpe":
+        return []
+    return [Weight("positions", config.embedding.rpe_num_buckets * config.shape.num_attention_heads)]
+
+
+def final_norm(config: Config) -> Weight:
+    return Weight("norms", norm_size(config), cut=False)
+
+
+def _attention(config: Config) -> Iterator[Weight]:
+    biased = config.attention.use_bias_in_attn_linear
+    return _pair("attention", qkv_rows(config), config.shape.hidden_size, config.shape.hidden_size, biased)
+
+
+def _mlp(config: Config) -> Iterator[Weight]:
+    width = mlp_width(config.shape, config.mlp)
+    return _pair("feed-forward", mlp_rows(config), width, config.shape.hidden_size, config.mlp.use_bias_in_mlp)
+
+
+def _pair(part: str, rows: int, inner: int, hidden: int, biased: bool) -> Iterator[Weight]:
+    """hidden -> rows, cut by outputs; what is computed of these, inner wide, -> hidden, cut by inputs."""
+    yield Weight(part, rows * hidden)
+    yield Weight(part, hidden * inner)
+    if biased:
+        yield Weight(part, rows)
+        yield Weight(part, hidden, cut=False)
+
+
+def _norms(config: Config) -> list[Weight]:
+    in_attention = [Weight("norms", head_norms_size(config), cut=False)] if config.norm.use_qk_layernorm else []
+    return [Weight("norms", norm_size(config), cut=False)] * norms_of_block(config) + in_attention

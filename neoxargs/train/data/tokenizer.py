@@ -1,0 +1,284 @@
+"""Text to token ids and back. One builder per `tokenizer_type`; libraries that few need are imported when asked for.
+
+A tokenizer knows two ways in: `tokenize` for one text (a prompt), `tokenize_batch` for a corpus, which
+returns arrays so that a million ids never become a million Python integers where that can be helped.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neoxargs.problems import Problem, Problems, did_you_mean
+from neoxargs.sizes.vocab import CHAR_LEVEL, PADDING, tokenizer_file
+
+Ids = NDArray[np.int32]
+
+#: What end-of-document is called, in the order in which a vocabulary is searched. The first is GPT-2's and NeoX's.
+END_OF_DOCUMENT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[SEP]")
+
+
+class TokenizerOptions(Protocol):
+    """The `tokenizer` group of a configuration, or anything with its three fields."""
+
+    @property
+    def tokenizer_type(self) -> str: ...
+    @property
+    def vocab_file(self) -> str | None: ...
+    @property
+    def merge_file(self) -> str | None: ...
+
+
+class Tokenizer(Protocol):
+    """What the data builder, the data sets and the generator use."""
+
+    vocab_size: int
+    eod: int
+    """The id that ends a document."""
+
+    def tokenize(self, text: str) -> list[int]: ...
+    def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]: ...
+    def detokenize(self, ids: Iterable[int]) -> str: ...
+
+
+class ByteTokenizer:
+    """One token per byte of UTF-8. Lossless, needs no file."""
+
+    def __init__(self, vocab_size: int, eod: int) -> None:
+        self.vocab_size, self.eod = vocab_size, eod
+
+    def tokenize(self, text: str) -> list[int]:
+        return list(_utf8(text))
+
+    def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]:
+        return [np.frombuffer(_utf8(text), dtype=np.uint8).astype(np.int32) for text in texts]
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        """Only bytes are written: the end of a document and unused entries have no text."""
+        return bytes(i for i in ids if i < 256 and i != self.eod).decode("utf-8", errors="replace")
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", errors="surrogatepass")  # JSON may carry half a surrogate pair
+
+
+class FastTokenizer:
+    """A tokenizer of Hugging Face's `tokenizers` library."""
+
+    def __init__(self, inner: Any, name: str) -> None:
+        self.inner = inner
+        self.vocab_size: int = inner.get_vocab_size(with_added_tokens=True)
+        self.eod = _end_of_document(inner.token_to_id, name)
+
+    def tokenize(self, text: str) -> list[int]:
+        ids: list[int] = self.inner.encode(_valid(text)).ids
+        return ids
+
+    def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]:
+        encodings = self.inner.encode_batch_fast([_valid(text) for text in texts])
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        text: str = self.inner.decode(list(ids))
+        return text
+
+
+def _valid(text: str) -> str:
+    """Half a surrogate pair is no character; the library would refuse the whole text."""
+    return text if text.isascii() else text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+class PieceTokenizer:
+    """A SentencePiece model."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.vocab_size: int = inner.get_piece_size()
+        end = next((i for i in map(self._known, END_OF_DOCUMENT) if i is not None), inner.eos_id())
+        self.eod: int = end
+
+    def _known(self, piece: str) -> int | None:
+        found: int = self.inner.piece_to_id(piece)
+        return None if found == self.inner.unk_id() else found
+
+    def tokenize(self, text: str) -> list[int]:
+        ids: list[int] = self.inner.encode(text)
+        return ids
+
+    def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]:
+        return [np.array(ids, dtype=np.int32) for ids in self.inner.encode(list(texts))]
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        text: str = self.inner.decode([int(i) for i in ids])
+        return text
+
+
+class TiktokenTokenizer:
+    """One of OpenAI's encodings, by name."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.vocab_size: int = inner.n_vocab
+        self.eod: int = inner.eot_token
+
+    def tokenize(self, text: str) -> list[int]:
+        ids: list[int] = self.inner.encode_ordinary(text)
+        return ids
+
+    def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]:
+        return [np.array(self.tokenize(text), dtype=np.int32) for text in texts]
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        text: str = self.inner.decode([int(i) for i in ids])
+        return text
+
+
+def build_tokenizer(options: TokenizerOptions) -> Tokenizer:
+    """The tokenizer that `tokenizer_type`, `vocab_file` and `merge_file` describe.
+
+    Raises Problems: an unknown type, a file that is missing or not what it should be, a library not installed.
+    """
+    name = options.tokenizer_type
+    builder = BUILDERS.get(name)
+    if builder is None:
+        hint = did_you_mean(name, BUILDERS) or f"write one of {', '.join(BUILDERS)}"
+        raise Problems([Problem(f"tokenizer_type ({name}) is not known", hint=hint)])
+    return builder(options)
+
+
+def _byte_level(_: TokenizerOptions) -> Tokenizer:
+    return ByteTokenizer(vocab_size=257, eod=256)
+
+
+def _char_level(_: TokenizerOptions) -> Tokenizer:
+    """NeoX's: bytes in a table of 512, id 0 (a byte that text does not contain) ends a document."""
+    return ByteTokenizer(vocab_size=CHAR_LEVEL, eod=0)
+
+
+def _gpt2_bpe(options: TokenizerOptions) -> Tokenizer:
+    """GPT-2's byte pair encoding. The text `<|endoftext|>` is spelled out, never taken for the end of a document."""
+    vocab = _file("vocab_file", options.vocab_file, "GPT-2's vocab.json")
+    merges = _file("merge_file", options.merge_file, "GPT-2's merges.txt")
+    return FastTokenizer(_reading("vocab_file", vocab, lambda: _byte_pair(vocab, merges)), str(vocab))
+
+
+def _byte_pair(vocab: Path, merges: Path) -> Any:
+    from tokenizers import Tokenizer as Fast
+    from tokenizers import decoders, models, pre_tokenizers
+
+    inner = Fast(models.BPE.from_file(str(vocab), str(merges)))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def _hf(options: TokenizerOptions) -> Tokenizer:
+    path = _file("vocab_file", options.vocab_file, "a tokenizer.json")
+    return FastTokenizer(_tokenizer_json(path), str(path))
+
+
+def _hf_gpt2(options: TokenizerOptions) -> Tokenizer:
+    """GPT-2's as Hugging Face has it, and NeoX's padding token; without a path it is fetched by its name."""
+    if options.vocab_file and Path(options.vocab_file).exists():
+        inner = _from_folder(tokenizer_file(options.vocab_file))
+    else:
+        inner = _from_hub(options.vocab_file or "gpt2")
+    inner.add_special_tokens([PADDING])
+    return FastTokenizer(inner, options.vocab_file or "gpt2")
+
+
+def _from_folder(path: Path) -> Any:
+    if path.name != "vocab.json":
+        return _tokenizer_json(path)
+    merges = path.with_name("merges.txt")
+    return _reading("vocab_file", path, lambda: _byte_pair(path, _file("vocab_file", str(merges), "merges.txt")))
+
+
+def _tokenizer_json(path: Path) -> Any:
+    from tokenizers import Tokenizer as Fast
+
+    return _reading("vocab_file", path, lambda: Fast.from_file(str(path)))
+
+
+def _from_hub(name: str) -> Any:
+    from tokenizers import Tokenizer as Fast
+
+    try:
+        return Fast.from_pretrained(name)
+    except Exception as error:  # the network, the hub and the file format each raise their own
+        what = f"the tokenizer {name} could not be fetched: {_first_line(error)}"
+        hint = "write a local path as vocab_file: a folder with tokenizer.json, or with vocab.json and merges.txt"
+        raise Problems([Problem(what, hint=hint)]) from error
+
+
+def _sentencepiece(options: TokenizerOptions) -> Tokenizer:
+    path = _file("vocab_file", options.vocab_file, "a SentencePiece .model file")
+    library = _library("sentencepiece", "SPMTokenizer")
+    return PieceTokenizer(_reading("vocab_file", path, lambda: library.SentencePieceProcessor(model_file=str(path))))
+
+
+def _tiktoken(options: TokenizerOptions) -> Tokenizer:
+    library = _library("tiktoken", "TiktokenTokenizer")
+    name = options.vocab_file or ""
+    if name not in library.list_encoding_names():
+        hint = f"write one of {', '.join(library.list_encoding_names())}"
+        raise Problems([Problem(f"vocab_file ({name or 'not given'}) is no encoding of tiktoken", hint=hint)])
+    return TiktokenTokenizer(library.get_encoding(name))
+
+
+BUILDERS: dict[str, Callable[[TokenizerOptions], Tokenizer]] = {
+    "GPT2BPETokenizer": _gpt2_bpe,
+    "HFTokenizer": _hf,
+    "HFGPT2Tokenizer": _hf_gpt2,
+    "SPMTokenizer": _sentencepiece,
+    "CharLevelTokenizer": _char_level,
+    "ByteLevelTokenizer": _byte_level,
+    "TiktokenTokenizer": _tiktoken,
+}
+
+
+def _file(parameter: str, path: str | None, what: str) -> Path:
+    """A file that must be there."""
+    if not path:
+        raise Problems([Problem(f"{parameter} is not given; this tokenizer_type needs {what}", hint=_NO_FILE)])
+    if not Path(path).is_file():
+        raise Problems([Problem(f"{parameter} ({path}) is not a file; it should be {what}", hint=_NO_FILE)])
+    return Path(path)
+
+
+_NO_FILE = "tokenizer_type: ByteLevelTokenizer needs no file"
+
+
+def _reading(parameter: str, path: Path, read: Callable[[], Any]) -> Any:
+    """The library's own complaint about a file, as a problem."""
+    try:
+        return read()
+    except Problems:
+        raise
+    except Exception as error:  # `tokenizers` raises bare Exception
+        raise Problems([Problem(f"{parameter} ({path}) cannot be read: {_first_line(error)}")]) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _library(name: str, tokenizer_type: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        what = f"tokenizer_type ({tokenizer_type}) needs the Python package {name}, which is not installed"
+        raise Problems([Problem(what, hint=f"pip install {name}")]) from error
+
+
+def _end_of_document(find: Callable[[str], int | None], name: str) -> int:
+    found = next((i for i in map(find, END_OF_DOCUMENT) if i is not None), None)
+    if found is None:
+        hint = f"the vocabulary must contain one of {' '.join(END_OF_DOCUMENT)}"
+        raise Problems([Problem(f"{name} has no token for the end of a document", hint=hint)])
+    return found

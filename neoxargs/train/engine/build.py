@@ -1,0 +1,191 @@
+"""From a configuration to an engine of DeepSpeed's: with `pipe_parallel_size` >= 1 its pipeline engine, its plain one
+(ZeRO 0-3) with 0. What they do in a step: steps.py.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.accelerator import get_accelerator
+from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from torch import nn
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.optimizer import is_onebit
+from neoxargs.sizes.vocab import padded_vocab_size
+from neoxargs.train.deepspeed import patches, swap
+from neoxargs.train.engine import recompute, timing
+from neoxargs.train.engine.reports import Watch
+from neoxargs.train.engine.steps import Pipelined, Plain
+from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
+from neoxargs.train.model import bias, mup
+from neoxargs.train.model.gpt import GPT, layers, sizes
+from neoxargs.train.optim import build as optimizer
+from neoxargs.train.optim.lamb import Lamb
+from neoxargs.train.optim.schedule import Curve, Schedule
+from neoxargs.train.parallel.make import Make, VocabEmbedding
+from neoxargs.train.parallel.pipeline import named
+from neoxargs.train.process.mesh import Mesh, Mpu
+from neoxargs.train.process.setup import quiet
+
+
+def build(
+    config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh, trains: bool = True
+) -> Pipelined | Plain:
+    """The model of `config` on this rank, with its optimizer and schedule. json: DeepSpeed's configuration.
+
+    trains: False for a model that only computes and needs neither. (Under ZeRO-3 the optimizer has the weights.)
+    """
+    json = swap.on_own_folders(json)
+    make = Make(
+        config.training.seed,
+        mesh.tensor,
+        _draws_weights(config),
+        sequence_parallel=config.parallel.sequence_parallel,
+        widths=mup.widths(config),
+    )
+    pipelined = config.parallel.pipe_parallel_size >= 1
+    with quiet():
+        module = (
+            _pipeline(config, vocabulary, make, mesh) if pipelined else _plain(config, json, vocabulary, make, mesh)
+        )
+        settings = timing.settings(json, config)
+        engine = _trained(config, settings, module, mesh, make.widths) if trains else _engine(settings, module, mesh)
+    timing.install(engine, json, pipelined)
+    if trains and not engine.zero_optimization():
+        _correct(engine, mesh)
+    watch = Watch(config.logging, config.batch.train_batch_size, engine, mesh)
+    return Pipelined(engine, watch) if pipelined else Plain(engine, watch, mesh)
+
+
+def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabulary:
+    """The tokenizer's tokens, the rows that hold them, and the token that ends a document."""
+    padded: int | None = config.embedding.__dict__.get("padded_vocab_size")
+    if padded is None:
+        padded = padded_vocab_size(
+            tokens, config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
+        )
+    if padded < tokens:
+        what = f"padded_vocab_size ({padded}) is smaller than the tokenizer's vocabulary ({tokens})"
+        raise Problems([Problem(what, hint="leave padded_vocab_size out; it is computed")])
+    return Vocabulary(tokens, padded, eod)
+
+
+def _draws_weights(config: Config) -> torch.device:
+    """Which device draws the initial weights."""
+    name = "cpu" if config.init.use_cpu_initialization else get_accelerator().current_device_name()
+    return torch.device(name)
+
+
+def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) -> PipelineModule:
+    topology = PipeModelDataParallelTopology(num_pp=mesh.pipe.size, num_mp=mesh.tensor.size, num_dp=mesh.data.size)
+    module = _PipelineModule(
+        layers=layers(config, vocabulary, make),
+        topology=topology,
+        loss_fn=Loss.of(config, vocabulary, make),
+        partition_method=config.parallel.pipe_partition_method,
+        activation_checkpoint_interval=recompute.interval(config.recompute),
+        activation_checkpoint_func=recompute.function(config, mesh, reentrant=False),
+        # Not the embedding: no gradient reaches its integers, and DeepSpeed's own function then has none for weights.
+        checkpointable_layers=["PositionEmbedding", "TransformerBlock", "FinalNorm"],
+    )
+    bias.tie(module)
+    return module
+
+
+class _PipelineModule(PipelineModule):  # type: ignore[misc]
+    """For `pipe_partition_method: parameters` it would draw the weights of all layers first, to count them."""
+
+    def _count_layer_params(self) -> list[int]:
+        return sizes(self._layer_specs)
+
+
+def _plain(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Make, mesh: Mesh) -> GPT:
+    with _partitioned_from_the_start(config, json, mesh):
+        model = GPT(config, vocabulary, make)
+    model.checkpoint_layers = recompute.interval(config.recompute)
+    model.gradients_come_once = config.zero_optimization.stage >= 2
+    model.checkpoint = recompute.function(config, mesh, reentrant=config.zero_optimization.stage == 3)
+    return model
+
+
+def _partitioned_from_the_start(config: Config, json: dict[str, Any], mesh: Mesh) -> AbstractContextManager[Any]:
+    """ZeRO-3: no rank ever holds more than one layer whole, not even while the model is built."""
+    if config.zero_optimization.stage < 3:
+        return nullcontext()
+    return deepspeed.zero.Init(  # type: ignore[no-any-return]
+        data_parallel_group=mesh.data.group, config_dict_or_path=json, mpu=Mpu(mesh)
+    )
+
+
+def _trained(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh, widths: mup.Widths | None) -> Any:
+    """DeepSpeed's engine with optimizer and schedule; raises Problems where there is no such optimizer."""
+    groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
+    if widths is not None:
+        groups = mup.groups(groups, named(module), widths, mup.normalises(config))
+    ours = optimizer.build(config, groups, mesh.data)
+    onebit = is_onebit(config.optimizer.type or "")
+    if ours is not None and not onebit and _shares_out_anyway(json, isinstance(module, PipelineModule)):
+        json = {**json, "zero_optimization": {**json.get("zero_optimization", {}), "stage": 1}}
+    schedule = None if config.scheduler.type else lambda base: _schedule(config, base)
+    try:
+        with ours.undivided() if onebit else nullcontext():  # type: ignore[union-attr]
+            engine = _engine(json, module, mesh, optimizer=ours, model_parameters=groups, lr_scheduler=schedule)
+    except (ValueError, ImportError, IndexError, RuntimeError) as error:
+        if ours is None:  # DeepSpeed builds it from compiled code that is not there for every device
+            raise Problems(
+                [Problem(f"optimizer.type ({config.optimizer.type}) cannot be used here: {error}")]
+            ) from error
+        raise
+    if onebit:  # it averages over the data parallel ranks itself
+        ours.attach(engine)  # type: ignore[union-attr]
+    if isinstance(ours, Lamb):
+        ours.attach(engine, mesh)
+    return engine
+
+
+def _engine(json: dict[str, Any], module: nn.Module, mesh: Mesh, **training: Any) -> Any:
+    """DeepSpeed's; training: optimizer and schedule. Our optimizers may be used with ZeRO."""
+    settings = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, **json}
+    mpu = None if isinstance(module, PipelineModule) else Mpu(mesh)
+    return deepspeed.initialize(model=module, mpu=mpu, config=settings, **training)[0]
+
+
+def _correct(engine: Any, mesh: Mesh) -> None:
+    """Without ZeRO."""
+    patches.install(engine, mesh)
+    for layer in engine.module.modules():
+        if isinstance(layer, VocabEmbedding):  # finding the rows would make a GPU wait
+            layer.adds_rows = engine.optimizer is engine.basic_optimizer and not layer.weight.is_cuda
+    if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back to send it nowhere
+        engine.pipeline_enable_backward_allreduce = engine.enable_backward_allreduce = False
+
+
+def _shares_out_anyway(json: dict[str, Any], pipelined: bool) -> bool:
+    """Half precision without ZeRO, where DeepSpeed has nothing that works but what divides its state as ZeRO-1 does.
+
+    For bf16 in a pipeline it takes such an optimizer anyway; called stage 1, that one can also be resumed, and accept
+    gradients summed in fp32. In fp16 the pipeline engine forgets the loss scale without ZeRO.
+    """
+    half = any(json.get(section, {}).get("enabled") for section in ("bf16", "fp16"))
+    if not half or json.get("zero_optimization", {}).get("stage", 0):
+        return False
+    return pipelined or json.get("data_types", {}).get("grad_accum_dtype") == "fp32"
+
+
+def _schedule(config: Config, base: torch.optim.Optimizer) -> Schedule:
+    options = config.schedule
+    reload = "ours" if options.override_lr_scheduler else "theirs" if options.use_checkpoint_lr_scheduler else "neither"
+    curve = Curve(
+        style=options.lr_decay_style,
+        lr=config.optimizer_options.lr,
+        min_lr=options.min_lr,
+        warmup_iters=options.warmup * options.lr_decay_iters,
+        decay_iters=options.lr_decay_iters,
+    )
+    return Schedule(base, curve, reload)

@@ -1,0 +1,110 @@
+"""A training step and an evaluation on DeepSpeed's two engines.
+
+Both take the same micro batches and mean the same by a loss: the mean over micro batches and data parallel ranks,
+known to every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from neoxargs.train.engine import timing
+from neoxargs.train.engine.reports import Watch
+from neoxargs.train.process.mesh import Mesh
+
+#: (tokens, labels), each (batch, seq).
+MicroBatch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one step gives; equal on every rank."""
+
+    loss: float
+    grad_norm: float | None
+    skipped: bool
+    """fp16 found an overflow; the weights did not change."""
+    reports: dict[str, float] = field(default_factory=dict)
+    """What was asked for besides: series name -> value (see watch.py)."""
+
+
+class Pipelined:
+    """The model cut into stages, one micro batch behind the other through all of them (1F1B)."""
+
+    def __init__(self, engine: Any, watch: Watch) -> None:
+        self.deepspeed, self.watch = engine, watch
+
+    @property
+    def reads_data(self) -> bool:
+        return bool(self.deepspeed.is_first_stage() or self.deepspeed.is_last_stage())
+
+    def learning_rate(self) -> float:
+        return _learning_rate(self.deepspeed)
+
+    def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
+        return _result(self.deepspeed, self.deepspeed.train_batch(batches), self.watch)
+
+    def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
+        """Mean loss over `count` batches of `train_batch_size` samples."""
+        micro_batches = count * self.deepspeed.gradient_accumulation_steps()
+        loss = self.deepspeed.eval_batch(batches, num_micro_batches=micro_batches)
+        return float(loss)
+
+
+class Plain:
+    """The whole model on every tensor parallel group."""
+
+    reads_data = True
+
+    def __init__(self, engine: Any, watch: Watch, mesh: Mesh) -> None:
+        self.deepspeed, self.watch, self.mesh = engine, watch, mesh
+
+    def learning_rate(self) -> float:
+        return _learning_rate(self.deepspeed)
+
+    def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
+        assert batches is not None
+        self.deepspeed.train()
+        losses = []
+        for _ in range(self.deepspeed.gradient_accumulation_steps()):
+            loss = self._loss(next(batches))
+            self.deepspeed.backward(loss)
+            self.deepspeed.step()
+            losses.append(loss.detach())
+        result = _result(self.deepspeed, self._mean(losses), self.watch)
+        timing.record(self.deepspeed, result.loss)
+        return result
+
+    @torch.no_grad()
+    def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
+        """Mean loss over `count` batches of `train_batch_size` samples."""
+        assert batches is not None
+        self.deepspeed.eval()
+        micro_batches = count * self.deepspeed.gradient_accumulation_steps()
+        return float(self._mean([self._loss(next(batches)) for _ in range(micro_batches)]))
+
+    def _loss(self, batch: MicroBatch) -> Tensor:
+        tokens, labels = (tensor.to(self.deepspeed.device, non_blocking=True) for tensor in batch)
+        return self.deepspeed(tokens, labels)  # type: ignore[no-any-return]
+
+    def _mean(self, losses: list[Tensor]) -> Tensor:
+        mean = torch.stack(losses).mean()
+        if self.mesh.data.size > 1:
+            torch.distributed.all_reduce(mean, group=self.mesh.data.group)
+            mean /= self.mesh.data.size
+        return mean
+
+
+def _learning_rate(engine: Any) -> float:
+    return float(engine.get_lr()[0]) * engine.optimizer.param_groups[0].get("width_mult", 1.0)  # type: ignore[no-any-return]
+
+
+def _result(engine: Any, loss: Tensor, watch: Watch) -> Result:
+    norm, skipped = engine.get_global_grad_norm(), not engine.was_step_applied()
+    return Result(float(loss), None if norm is None else float(norm), skipped, watch.after_step(skipped))

@@ -1,0 +1,137 @@
+"""The optimizer: torch's fused kernels for Adam and SGD, ours for what torch lacks, DeepSpeed's for the rest.
+
+`Adam` decays weights directly (AdamW), as DeepSpeed's and therefore GPT-NeoX's does, unless `adam_w_mode: false`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.registry.deepspeed_optimizer import OptimizerParams
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.optimizer import is_onebit
+from neoxargs.train.optim import extra
+from neoxargs.train.optim.lamb import Lamb
+from neoxargs.train.process.mesh import ALONE, Axis
+
+ParameterGroups = list[dict[str, Any]]
+
+
+def parameter_groups(module: nn.Module, weight_decay: float) -> ParameterGroups:
+    """Megatron's two groups: matrices are pulled towards zero, biases and norms are not."""
+    trained = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    decayed = [parameter for name, parameter in trained if _decays(name, parameter)]
+    exempt = [parameter for name, parameter in trained if not _decays(name, parameter)]
+    return [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": exempt, "weight_decay": 0.0},
+    ]
+
+
+def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.optim.Optimizer | None:
+    """The optimizer for these groups, or None where DeepSpeed builds it from its section `optimizer`.
+
+    data: the ranks over which 1-bit optimizers average by themselves.
+    """
+    kind = (config.optimizer.type or "adam").lower()
+    if is_onebit(kind):
+        from neoxargs.train.deepspeed import onebit
+
+        return onebit.build(kind, groups, config.optimizer_params, data)
+    if kind in ("adam", "adamw") and _in_host_memory(config):
+        kind = "cpu_adam"
+    on_gpu = any(weight.is_cuda for group in groups for weight in group["params"])
+    if kind == "cpu_adam" and config.offload_optimizer.device == "none" and on_gpu:
+        hint = "write zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}, or type: Adam"
+        raise Problems([Problem("optimizer.type (cpu_adam) needs the optimizer's state in main memory", hint=hint)])
+    make = _BUILDERS.get(kind)
+    return make(groups, config.optimizer_params) if make else None
+
+
+def _decays(name: str, parameter: nn.Parameter) -> bool:
+    shape = getattr(parameter, "ds_shape", parameter.shape)  # ZeRO-3 leaves an empty tensor and keeps the shape here
+    return len(shape) > 1 and not name.endswith(".bias")
+
+
+def _in_host_memory(config: Config) -> bool:
+    return config.offload_optimizer.device in ("cpu", "nvme") and not config.optimizer_params.torch_adam
+
+
+def _adam(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    kind = torch.optim.AdamW if params.adam_w_mode else torch.optim.Adam
+    return kind(groups, fused=True, amsgrad=params.amsgrad, **_moments(params))
+
+
+def _adamw(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, fused=True, amsgrad=params.amsgrad, **_moments(params))
+
+
+def _cpu_adam(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    adam: torch.optim.Optimizer = DeepSpeedCPUAdam(
+        groups,
+        bias_correction=params.bias_correction,
+        adamw_mode=params.adam_w_mode,
+        fp32_optimizer_states=params.fp32_optimizer_states,
+        **_moments(params),
+    )
+    return adam
+
+
+def _sgd(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        groups,
+        lr=params.lr or 0.0,
+        momentum=params.momentum or 0.0,
+        dampening=params.dampening,
+        nesterov=params.nesterov,
+        fused=True,
+    )
+
+
+def _lion(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    beta1, beta2 = params.betas or (0.9, 0.99)
+    return extra.Lion(groups, params.lr or 0.0, (beta1, beta2))
+
+
+def _lamb(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    bounds = params.min_coeff, params.max_coeff
+    return Lamb(groups, **_moments(params), bounds=bounds, bias_correction=params.bias_correction)
+
+
+def _sm3(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    eps = 1e-30 if params.eps is None else params.eps
+    return extra.SM3(groups, params.lr or 0.0, params.momentum or 0.0, params.beta, eps)
+
+
+def _madgrad(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
+    momentum = 0.9 if params.momentum is None else params.momentum
+    eps = 1e-6 if params.eps is None else params.eps
+    return extra.Madgrad(groups, params.lr or 0.0, momentum, eps=eps)
+
+
+def _moments(params: OptimizerParams) -> dict[str, Any]:
+    beta1, beta2 = params.betas or (0.9, 0.999)
+    return {"lr": params.lr or 0.0, "betas": (beta1, beta2), "eps": 1e-8 if params.eps is None else params.eps}
+
+
+_BUILDERS: dict[str, Callable[[ParameterGroups, OptimizerParams], torch.optim.Optimizer]] = {
+    "adam": _adam,
+    "adamw": _adamw,
+    "cpu_adam": _cpu_adam,
+    "cpu_torch_adam": _adam,
+    "lamb": _lamb,
+    "lion": _lion,
+    "madgrad_wd": _madgrad,
+    "muadam": _adam,
+    "muadamw": _adamw,
+    "musgd": _sgd,
+    "sgd": _sgd,
+    "sm3": _sm3,
+}

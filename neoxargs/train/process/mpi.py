@@ -1,0 +1,48 @@
+"""Ranks that `mpirun` or `srun` starts: who they are stands in the environment, under another name for each kind.
+
+No MPI library is needed: ranks talk through torch.distributed, and all MPI does is to start them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from neoxargs.launch.cluster.rank_env import MPI, SLURM, Names, names, nodes, present
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+
+
+def join(config: Config) -> None:
+    """Tell torch.distributed by its own names what `mpirun` or `srun` says; raises Problems.
+
+    Whoever asks for one of them by `deepspeed_mpi` or `deepspeed_slurm` must have been started by it.
+    """
+    if "RANK" in os.environ:
+        return
+    training = config.training
+    if not (training.deepspeed_mpi or training.deepspeed_slurm):
+        found = names(os.environ)
+    else:
+        kinds = MPI if training.deepspeed_mpi else SLURM
+        found = next((kind for kind in kinds if present(kind, os.environ)), None)
+        if found is None:
+            name, program = ("deepspeed_mpi", "mpirun") if training.deepspeed_mpi else ("deepspeed_slurm", "srun")
+            raise Problems([Problem(f"{name} (true), but no {program} has started this process")])
+    if found:
+        os.environ |= as_torch(found, config, os.environ)
+
+
+def as_torch(names: Names, config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that torch.distributed and DeepSpeed read."""
+    size = environ[names.world_size]
+    local_size = environ.get(names.local_size, "").partition("(")[0]  # Slurm's `4(x2)`: 4 on each of 2 machines
+    address = environ.get("MASTER_ADDR") or config.get("master_addr") or ("127.0.0.1" if local_size == size else "")
+    if not address and names in SLURM:
+        address = (nodes(environ.get("SLURM_STEP_NODELIST", "")) or [""])[0]
+    if not address:
+        hint = "write master_addr: the first machine's address, as the others reach it"
+        raise Problems([Problem("the ranks run on several machines and do not know where to meet", hint=hint)])
+    numbers = {"RANK": environ[names.rank], "WORLD_SIZE": size, "LOCAL_RANK": environ[names.local_rank]}
+    meeting = {"MASTER_ADDR": address, "MASTER_PORT": environ.get("MASTER_PORT") or str(config.get("master_port"))}
+    return {**numbers, **meeting, **({"LOCAL_SIZE": local_size} if local_size else {})}

@@ -1,0 +1,52 @@
+"""`python -m neoxargs.train.process.ops NAME`: compile one of DeepSpeed's C++ ops into torch's extension cache."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from neoxargs.launch.compiled_ops import mark
+from neoxargs.launch.preflight.disk_space import unwritable
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+
+
+def find_ninja() -> None:
+    """torch compiles with `ninja`, which pip puts beside an interpreter whose folder need not be in PATH."""
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+
+
+def ready_for_nvme(config: Config) -> None:
+    """Raise Problems where this rank's machine cannot offload to NVMe; the launcher has seen only its own."""
+    places = {options.nvme_path for options in (config.offload_param, config.offload_optimizer)
+              if options.device == "nvme"}  # fmt: skip
+    if not places:
+        return
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    for place in filter(None, places):
+        if why := unwritable(Path(place)):
+            raise Problems([Problem(f"nvme_path ({place}): {why}")])
+    try:
+        AsyncIOBuilder().load(verbose=False)
+    except (RuntimeError, OSError, ImportError) as error:
+        hint = "it needs a C++ compiler and libaio (Debian and Ubuntu: apt install g++ python3-dev libaio-dev)"
+        raise Problems([Problem(f"DeepSpeed's async_io does not load: {error}", hint=hint)]) from error
+
+
+def main() -> int:
+    name = sys.argv[1]
+    find_ninja()
+    from deepspeed.ops.op_builder.all_ops import ALL_OPS
+
+    if name not in ALL_OPS:
+        print(f"DeepSpeed has no op {name} for this device; it has {', '.join(ALL_OPS)}", file=sys.stderr)
+        return 1
+    library = ALL_OPS[name].load(verbose=False)
+    mark(Path(library.__file__).parent)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

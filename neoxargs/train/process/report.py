@@ -1,0 +1,48 @@
+"""What a rank says when it cannot go on: each sentence once, by whichever rank comes to it first."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from datetime import timedelta
+
+import torch.distributed
+
+from neoxargs.launch.processes import failures
+from neoxargs.problems import Problems, render
+
+
+def failure(error: BaseException) -> None:
+    """Word an error on standard error: a problem as `deepy check` words it, anything else with its traceback."""
+    failures.confess(error)
+    if isinstance(error, Problems):
+        say(render(error.problems))
+    elif failures.nature(error) == failures.LEFT_ALONE:
+        print(f"[rank {_rank()}] another rank has ended", file=sys.stderr, flush=True)
+    else:
+        trace = "".join(traceback.format_exception(error))
+        say(f"[rank {_rank()}] {trace}", key=f"{type(error).__name__}: {error}")
+
+
+def say(text: str, key: str = "") -> None:
+    """Print on standard error unless another rank has said the same (texts with an equal key count as the same)."""
+    if _first(key or text):
+        print(text, file=sys.stderr, flush=True)
+    else:
+        failures.keep(text)
+
+
+def _first(key: str) -> bool:
+    if not torch.distributed.is_initialized():
+        return _rank() == 0
+    store = torch.distributed.distributed_c10d._get_default_store()
+    try:
+        store.set_timeout(timedelta(seconds=5))
+        return bool(store.add(f"said: {key}", 1) == 1)
+    except RuntimeError:  # rank 0, which keeps the store, has ended; it will have said it
+        return False
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", 0))

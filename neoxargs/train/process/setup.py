@@ -1,0 +1,174 @@
+"""From a bare process to a rank: device, process group, threads, seeds, and how it reports what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import logging
+import os
+import random
+import socket
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed
+
+from neoxargs.launch.preflight import BACKENDS
+from neoxargs.problems import Problem, Problems
+from neoxargs.train.deepspeed import patches
+from neoxargs.train.process import ops
+from neoxargs.train.process.mesh import TIMEOUT
+
+#: Settings of mallopt(3): how many blocks may be mapped on their own, how much unused memory is kept.
+_M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
+
+
+@dataclass(frozen=True)
+class Process:
+    """Which rank this is, out of how many, on which device."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def main(self) -> bool:
+        """Is this the rank that prints and writes? Every rank knows the loss, so rank 0 is as good as any."""
+        return self.rank == 0
+
+
+#: What DeepSpeed makes torch warn of, on every rank, and nobody who runs it can change: names that torch gives up,
+#: receive buffers that require a gradient (the pipeline takes what is written into them as new leaves), and torch 1's
+#: order of arguments.
+DEEPSPEEDS_OWN = (
+    r".*_into_tensor` is deprecated",
+    r".*_scatter_tensor` is deprecated",
+    "c10d::.*autograd kernel was not registered",
+    r"This overload of add(cmul)?_ is deprecated",
+)
+
+
+def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
+    """Join the run. `backend` is `distributed_backend`: nccl means gloo where there is no GPU."""
+    for message in DEEPSPEEDS_OWN:
+        warnings.filterwarnings("ignore", message=message)
+    ops.find_ninja()
+    _only_process_by_default()
+    rank = int(os.environ["RANK"])
+    local = int(os.environ["LOCAL_RANK"]) if local_rank is None else local_rank
+    device = _device(local)
+    if device.type == "cpu":
+        _use_cpu()
+    connect("gloo" if backend == "nccl" and device.type == "cpu" else backend)
+    set_seeds(seed)
+    return Process(rank, local, int(os.environ["WORLD_SIZE"]), device)
+
+
+def set_seeds(seed: int, stream: int = 0) -> None:
+    """Seed every generator; ranks with another `stream` draw other numbers."""
+    seed = seed + 1_000_003 * stream
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Swallow what DeepSpeed prints while it builds; its warnings go through its logger and stay."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        yield
+
+
+def stop() -> None:
+    """Leave the process group; a rank that exits without this makes torch warn about it."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def _only_process_by_default() -> None:
+    """`python train.py ...` without a launcher is a run of one process."""
+    if "RANK" in os.environ:
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in alone.items():
+        os.environ.setdefault(name, value)
+
+
+def on_gpu() -> bool:
+    """Does this process compute on a GPU? DS_ACCELERATOR=cpu keeps it off one that is there."""
+    return os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available()
+
+
+def _device(local_rank: int) -> torch.device:
+    if not on_gpu():
+        return torch.device("cpu")
+    number = _gpu(local_rank, torch.cuda.device_count(), os.environ)
+    torch.cuda.set_device(number)
+    # DeepSpeed takes LOCAL_RANK for the GPU's number, and insists that Open MPI says the same.
+    os.environ |= {name: str(number) for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK") if name in os.environ}
+    return torch.device("cuda", number)
+
+
+def _gpu(local_rank: int, present: int, environ: Mapping[str, str]) -> int:
+    """The GPU of a rank among those that it sees; raises Problems where the hostfile has promised too many."""
+    if local_rank < present:
+        return local_rank
+    if environ.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0 and present == 1:
+        return 0  # Slurm shows each task its own GPU alone
+    what = f"{socket.gethostname()} has no GPU for its rank number {local_rank}: torch sees {present}"
+    raise Problems([Problem(what, hint="the hostfile's slots, or num_gpus, are more than the machine has")])
+
+
+def _use_cpu() -> None:
+    """Share the cores among this host's ranks (LOCAL_SIZE is the DeepSpeed launcher's, LOCAL_WORLD_SIZE torchrun's)."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    ranks_here = os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(ranks_here)))
+    _keep_freed_memory()
+    # Adam's moments of rarely seen words decay into denormal numbers, which a CPU handles a hundred times slower.
+    torch.set_flush_denormal(True)
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library reuse large blocks instead of handing each back to the system, which clears it page by page.
+
+    Logits, their gradients and the embedding's are such blocks: a tenth of a step at a vocabulary of 50,304.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+    if mallopt:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, -1)
+
+
+def connect(backend: str) -> None:
+    """Bring up torch.distributed and DeepSpeed's layer over it, or the latter alone where the former is up."""
+    if not torch.distributed.is_backend_available(backend):
+        what = f"distributed_backend ({backend}): this machine's torch is built without it"
+        raise Problems([Problem(what, hint=BACKENDS[backend])])
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    with quiet():
+        import deepspeed
+
+        # On a CPU init_distributed compiles a shared-memory all-reduce that only inference uses: a minute, and a
+        # run killed meanwhile leaves a lock that stops every later one.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        if backend == "gloo":
+            patches.await_every_gather()
+        try:
+            deepspeed.init_distributed(backend, timeout=timedelta(minutes=TIMEOUT), verbose=False)
+        except torch.distributed.DistNetworkError as error:
+            where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            hint = "another run may use the port: `master_port` chooses one"
+            raise Problems([Problem(f"the ranks cannot meet at {where}: {error}", hint=hint)]) from error
