@@ -21,16 +21,16 @@ from neoxargs.launch.processes.run import _Run, start
 #: A rank under watch; what it does is the second argument.
 RANK = """
 import os, sys, signal, time, pathlib
-from neoxargs.launch import death, rank
+from neoxargs.launch.processes import failures, supervisor
 from neoxargs.launch.processes.supervisor import watched
-folder, rank.PATIENCE = pathlib.Path(sys.argv[1]), 1.0
+folder, supervisor.PATIENCE = pathlib.Path(sys.argv[1]), 1.0
 
 def run():
     print("begun", flush=True)
     try:
         exec(sys.argv[2])
     except Exception as error:
-        death.confess(error)
+        failures.confess(error)
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
@@ -107,8 +107,8 @@ def test_a_disk_that_is_full_has_room_for_the_note(tmp_path):
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
         pytest.skip("no small file system can be mounted here")
     try:
-        write = "open(death.saves_to + '/{}', 'wb', buffering=0).write(bytes({}))\n"
-        does = f"death.saves_to = {str(disk)!r}\n" + write.format("filler", 65536) + write.format("more", 1)
+        write = "open(failures.saves_to + '/{}', 'wb', buffering=0).write(bytes({}))\n"
+        does = f"failures.saves_to = {str(disk)!r}\n" + write.format("filler", 65536) + write.format("more", 1)
         assert ended(disk / "logs", does) == 1
         code, said = failures.report(disk / "logs")
         assert code == 1

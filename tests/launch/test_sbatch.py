@@ -107,7 +107,7 @@ def test_what_bills_the_job_and_what_srun_is_told(emitted):
 #: A script of one's own, which says who it is; that train.py trains under srun is shown in test_two_hosts.py.
 SCRIPT = """
 import json, os, pathlib, sys
-from neoxargs.launch import death
+from neoxargs.launch.processes import failures
 from neoxargs.launch.targets.encode import parse_rank_arguments
 from neoxargs.launch.processes.supervisor import watched
 from neoxargs.train import mpi
@@ -119,7 +119,7 @@ def run():
     pathlib.Path(f"rank{os.environ['RANK']}.json").write_text(json.dumps([os.environ[name] for name in names]))
     return int(os.path.exists("fail") and os.environ["RANK"] == "1")
 
-sys.exit(watched(run, death.folder(arguments.config, arguments.attempt)))
+sys.exit(watched(run, failures.folder(arguments.config, arguments.attempt)))
 """
 
 
