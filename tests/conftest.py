@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from shows import Shows
+
+from tests.support.shows import Shows
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")

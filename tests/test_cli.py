@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-import smallest
 
 from neoxargs.cli import main
 from neoxargs.launch.targets.encode import decode
+from tests.support import smallest
 
 ROOT = Path(__file__).resolve().parents[1]
 

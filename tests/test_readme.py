@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from readme import README, commands
+
+from tests.support.readme import README, commands
 
 ROOT = README.parent
 #: Installing and testing are what CI does with these very lines before and around this test.

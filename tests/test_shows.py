@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import shows
-from shows import PAGE, SEED, effect, names, page, rows
+
+from tests.support import shows
+from tests.support.shows import PAGE, SEED, effect, names, page, rows
 
 
 def test_the_committed_page_has_the_seeds_rows_and_the_registrys_effects() -> None:

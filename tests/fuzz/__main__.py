@@ -1,4 +1,4 @@
-"""The fuzz run: `python tests/fuzz --inputs 200000 --seed 1 --workers 2`.
+"""The fuzz run: `python -m tests.fuzz --inputs 200000 --seed 1 --workers 2`.
 
 Every input is made from its number and the seed (and the configurations there are to start from), so one that did
 badly is repeated with `--only NUMBER`.
@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 
-from judge import described, judged, made
 from rich.progress import Progress
+
+from tests.fuzz.judge import described, judged, made
 
 CHUNK = 250
 
@@ -63,7 +64,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python tests/fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=20_000, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     parser.add_argument("--workers", type=int, default=2, metavar="W")

@@ -7,11 +7,10 @@ import string
 from collections.abc import Callable
 from typing import Any, get_args
 
-from mutant import VALUES, Chance
-
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.values.coerce import Mismatch, conform
 from neoxargs.resolve.yaml.nodes import Scalar, read_plain
+from tests.fuzz.mutant import VALUES, Chance
 
 WORDS = ("*a", "&a b", "!!str", "!!python/object:os.system", "|", ">", "'", '"', "[", "{", "]", "}", "- a", "%x", "@x")
 CHARACTERS = "{}[]:,#&*!|>'\"%@`-?~\t \n\r\\0123.eE_<=\x00\x07\x85\xa0\u2028\u202eé\ufeff\U0001f600"

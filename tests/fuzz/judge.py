@@ -19,11 +19,6 @@ from random import Random
 from types import FrameType
 from typing import NamedTuple
 
-from free import FREE, keys_fitting
-from mutant import Mutant, Spot
-from placed import PLACED
-from sources import other_sources, yaml_sources
-
 from neoxargs.launch.targets import split
 from neoxargs.problems import Place, Problem, Problems, render
 from neoxargs.resolve import Text, complete, draft, read_files
@@ -35,6 +30,10 @@ from neoxargs.tools.migrate.deepspeed.convert import converted as deepspeed
 from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
 from neoxargs.tools.migrate.megatron.convert import converted as megatron
 from neoxargs.tools.migrate.neox.migrate import migrate
+from tests.fuzz.free import FREE, keys_fitting
+from tests.fuzz.mutant import Mutant, Spot
+from tests.fuzz.placed import PLACED
+from tests.fuzz.sources import other_sources, yaml_sources
 
 #: What ends a line, by the kind of file.
 BREAKS = {

@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from mutant import VALUES, Chance, Mutant, Spot
-from sources import Leaf, Source
-
 from neoxargs.problems import Place
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.values.coerce import Mismatch, conform
 from neoxargs.resolve.yaml.nodes import Entry, Scalar, read_plain
+from tests.fuzz.mutant import VALUES, Chance, Mutant, Spot
+from tests.fuzz.sources import Leaf, Source
 
 #: A `key: value` alone on its line.
 PLAIN = re.compile(r"\w[\w-]*: +[\w.]+")

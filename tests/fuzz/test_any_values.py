@@ -11,10 +11,10 @@ hypothesis = pytest.importorskip("hypothesis")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as some  # noqa: E402
-from judge import Input, judged  # noqa: E402
-from mutant import Mutant  # noqa: E402
 
 from neoxargs.registry import REGISTRY  # noqa: E402
+from tests.fuzz.judge import Input, judged  # noqa: E402
+from tests.fuzz.mutant import Mutant  # noqa: E402
 
 NAMES = sorted({*REGISTRY.parameters, *REGISTRY.renamed, *REGISTRY.sections})
 KEYS = some.sampled_from([name.rpartition(".")[2] for name in NAMES]) | some.text(max_size=8)

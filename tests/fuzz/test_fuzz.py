@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from judge import Input, described, judged, made
-from mutant import Mutant, Spot
+
+from tests.fuzz.judge import Input, described, judged, made
+from tests.fuzz.mutant import Mutant, Spot
 
 INPUTS = 2_000
 PARTS = 20

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import cluster
 import pytest
+
+from tests.support import cluster
 
 
 @pytest.fixture(scope="session")

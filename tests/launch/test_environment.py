@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cluster
 import pytest
 
 from neoxargs.launch import environment
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.resolve.config import DEFAULT, Config, Value
+from tests.support import cluster
 
 LOCAL = Resources({"localhost": [0]}, "cuda")
 REMOTE = Resources({"w0": [0], "w1": [0]}, "cuda", remote=True)

@@ -9,11 +9,11 @@ from functools import cache
 from typing import Any, get_args
 
 import pytest
-from reference_tables import read
 
 from neoxargs.registry import ABSENT, GROUPS, REGISTRY, SUBJECTS, Group, Parameter, descriptions
 from neoxargs.registry.declare import Effect
 from neoxargs.resolve.values.coerce import conform
+from tests.support.reference_tables import read
 
 PARAMETERS = list(REGISTRY.parameters.values())
 

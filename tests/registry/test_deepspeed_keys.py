@@ -21,9 +21,9 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from deepspeed.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleConfig
 from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadOptimizerConfig, DeepSpeedZeroOffloadParamConfig
 from deepspeed.utils.config import DeepSpeedThroughputTimerConfig
-from deepspeed_spy import LEAST, TESTED, Spy, installed, nested, read
 
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
+from tests.support.deepspeed_spy import LEAST, TESTED, Spy, installed, nested, read
 
 MODELS: dict[str, type[DeepSpeedConfigModel]] = {
     "fp16": DeepSpeedFP16Config,

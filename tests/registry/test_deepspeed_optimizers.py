@@ -17,10 +17,10 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.fp16.onebit.adam import OnebitAdam
 from deepspeed.runtime.fp16.onebit.lamb import OnebitLamb
 from deepspeed.runtime.fp16.onebit.zoadam import ZeroOneAdam
-from deepspeed_spy import installed
 
 from neoxargs.registry import REGISTRY, Parameter
 from neoxargs.registry.deepspeed_optimizer import MUP, NEOX, TORCH, TYPES, OptimizerParams, SchedulerParams
+from tests.support.deepspeed_spy import installed
 
 #: What DeepSpeed takes out of the parameters of its Adams before it builds one.
 TAKEN = {"torch_adam", "adam_w_mode", "fp32_optimizer_states"}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import deepspeed
 import pytest
-from deepspeed_spy import installed
 
 from neoxargs.registry import REGISTRY, Parameter
+from tests.support.deepspeed_spy import installed
 
 ROOT = Path(__file__).parents[2] / "neoxargs"
 #: Who reads a parameter for a run of ours; the tables that only list names are left out.

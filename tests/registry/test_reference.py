@@ -7,10 +7,10 @@ import re
 from typing import Any
 
 import pytest
-from reference_tables import rows
 
 from neoxargs.registry import ABSENT, REGISTRY, normal
 from neoxargs.registry.history import NEWEST, default_at
+from tests.support.reference_tables import rows
 
 
 def literal(text: str) -> Any:

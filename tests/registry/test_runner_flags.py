@@ -7,11 +7,11 @@ from typing import Any, get_args, get_origin
 
 import pytest
 from deepspeed.launcher import constants, runner
-from deepspeed_spy import installed
 
 from neoxargs.launch.launchers.starters import BUILT_IN
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.runner import Runner, RunnerExtras
+from tests.support.deepspeed_spy import installed
 
 #: Names that differ from the flag's.
 RENAMED = {"autotuning": "autotuning_run"}

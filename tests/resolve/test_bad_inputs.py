@@ -11,10 +11,10 @@ import re
 from pathlib import Path
 
 import pytest
-from bad_inputs import BAD, Bad
 
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve import resolve
+from tests.support.bad_inputs import BAD, Bad
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "bad_inputs.txt"
 

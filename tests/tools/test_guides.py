@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from readme import commands
+
+from tests.support.readme import commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("quickstart", "from-gpt-neox", "from-deepspeed", "from-megatron-lm", "extending")

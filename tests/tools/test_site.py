@@ -12,9 +12,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from browser import CHROMIUM, Page, browser
 
 from neoxargs.registry import REGISTRY
+from tests.support.browser import CHROMIUM, Page, browser
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,11 +14,6 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
-from processes import TINY, tokens
-from ranks import run_ranks
-from small_gpt import VOCABULARY, batch, small
-from test_generate import CPU, EOD, LIVELY, SEQ, Letters, by_hand, one_process
-from trials import Built, Trial
 
 from neoxargs.launch.targets.encode import parse_rank_arguments, script_arguments
 from neoxargs.problems import Problems
@@ -32,6 +27,11 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
+from tests.support.processes import TINY, tokens
+from tests.support.ranks import run_ranks
+from tests.support.small_gpt import VOCABULARY, batch, small
+from tests.support.trials import Built, Trial
+from tests.train.generation.test_generate import CPU, EOD, LIVELY, SEQ, Letters, by_hand, one_process
 
 ROWS = [Row([7, 8, 9], 1), Row([5, *range(10, 26)], 16), Row([30, 31, 32, 33], 2), Row([40], 0), Row([41, 42], 1)]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from configure import configure
 
 from neoxargs.problems import Problems
 from neoxargs.resolve.rules.batch import solved
 from neoxargs.resolve.rules.rule import Contradiction
+from tests.support.configure import configure
 
 SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from configure import configure
 
 from neoxargs.problems import Problems
 from neoxargs.resolve.rules.data import listed, proportions
+from tests.support.configure import configure
 
 
 def test_ranks() -> None:

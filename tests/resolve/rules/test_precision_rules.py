@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from configure import configure
 
 from neoxargs.problems import Problems
+from tests.support.configure import configure
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configure import configure
 
 from neoxargs.problems import Problems, render
 from neoxargs.resolve import derive
 from neoxargs.resolve.rules import CHECKS
 from neoxargs.resolve.rules.rule import Rule
+from tests.support.configure import configure
 
 SNAPSHOT = Path(__file__).with_name("wording.txt")
 NO_BATCH = "train_micro_batch_size_per_gpu"

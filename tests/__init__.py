@@ -1,0 +1,1 @@
+"""Tests: `support/` is what several of them use; the other folders mirror `neoxargs/`."""

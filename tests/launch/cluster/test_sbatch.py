@@ -1,0 +1,169 @@
+"""`--emit sbatch`: a script that bash reads and Slurm accepts, with the nodes and ranks that the batch is made for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.cli import main
+from tests.support import cluster, smallest
+
+HOSTS = "".join(f"gpu{number} slots=4\n" for number in range(3))
+
+
+@pytest.fixture
+def emitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DS_ACCELERATOR")
+    Path("hosts").write_text(HOSTS)
+
+    def script(text: str, *words: str) -> str:
+        Path("my run.yml").write_text(smallest.YAML + text)
+        assert main(["train.py", "my run.yml", "--emit", "sbatch", *words]) == 0
+        return str(capsys.readouterr().out)
+
+    return script
+
+
+def directives(script: str) -> dict[str, str]:
+    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "nodes", "each"),
+    [
+        ("hostfile: hosts\n", (), "3", "4"),
+        ("launcher: srun\nnum_nodes: 2\nnum_gpus: 8\n", (), "2", "8"),
+        ("", ("--gpus", "32"), "4", "8"),
+        ("", ("--gpus", "2"), "1", "2"),
+        ("", ("--gpus", "12"), "2", "6"),
+    ],
+)
+def test_nodes_and_ranks(emitted, text, words, nodes, each):
+    found = directives(emitted(text, *words))
+    assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == (nodes, each, each)
+    assert "ntasks" not in found
+    assert found["job-name"] == "'my run'"
+    assert {"time", "output", "signal"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "ranks", "unknown"),
+    [
+        ("hostfile: uneven\n", (), "6", "do not hold equally many"),
+        ("hostfile: uneven\n", (), "6", "asked for with: #SBATCH --nodelist=gpu0,gpu1"),
+        ("", ("--gpus", "11"), "11", "Nodes of 8 GPUs are assumed, because only the number of ranks is known: 11"),
+    ],
+)
+def test_there_are_as_many_ranks_as_the_batch_is_made_for_and_what_is_not_known_is_said(
+    emitted, text, words, ranks, unknown
+):
+    Path("uneven").write_text("gpu0 slots=2\ngpu1 slots=4\n")
+    script = emitted(text, *words)
+    found = directives(script)
+    assert (found["nodes"], found["ntasks"], found["gpus"]) == ("2", ranks, ranks)
+    assert "ntasks-per-node" not in found
+    assert unknown in script
+
+
+def test_a_machine_without_gpus_asks_for_none_and_says_so(emitted, monkeypatch):
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    script = emitted("model_parallel_size: 2\n")
+    assert directives(script)["ntasks-per-node"] == "2"
+    assert "gpus-per-node" not in script
+    assert "# This machine has no GPUs, and so none are asked for" in script
+
+
+def test_a_single_rank_is_started_by_deepy_itself(emitted):
+    """Which the signal then goes to; a single task of srun is taken for a shell, as of `srun --pty bash`."""
+    script = emitted("", "--gpus", "1")
+    assert directives(script)["signal"] == "B:TERM@120"
+    assert script.endswith(f"exec {sys.executable} {cluster.ROOT}/deepy.py train.py 'my run.yml'\n")
+
+
+def test_jobs_on_one_node_do_not_meet_unless_they_are_told_to(emitted):
+    assert "MASTER_PORT=$((29500 + SLURM_JOB_ID % 1000))\n" in emitted("", "--gpus", "2")
+    assert "MASTER_PORT=1234\n" in emitted("master_port: 1234\n", "--gpus", "2")
+
+
+def test_what_bills_the_job_and_what_srun_is_told(emitted):
+    text = "launcher: srun\nnum_nodes: 1\nnum_gpus: 2\naccount: physics\ncomment: a b\nlauncher_args: --mpi=none\n"
+    script = emitted(text, "--set", "lr=0.1")
+    assert directives(script)["account"] == "physics"
+    assert directives(script)["comment"] == "'a b'"
+    assert "srun --kill-on-bad-exit=1 --mpi=none " in script
+    assert f"{cluster.ROOT}/deepy.py train.py 'my run.yml' --set=lr=0.1" in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+#: A script of one's own, which says who it is; that train.py trains under srun is shown in test_two_hosts.py.
+SCRIPT = """
+import json, os, pathlib, sys
+from neoxargs.launch.processes import failures
+from neoxargs.launch.targets.encode import parse_rank_arguments
+from neoxargs.launch.processes.supervisor import watched
+from neoxargs.train import mpi
+arguments = parse_rank_arguments(sys.argv[1:])
+mpi.join(arguments.config)
+
+def run():
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
+    pathlib.Path(f"rank{os.environ['RANK']}.json").write_text(json.dumps([os.environ[name] for name in names]))
+    return int(os.path.exists("fail") and os.environ["RANK"] == "1")
+
+sys.exit(watched(run, failures.folder(arguments.config, arguments.attempt)))
+"""
+
+
+@pytest.fixture
+def own_script(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def ranks(folder: Path) -> list[list[str]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
+
+
+@pytest.mark.timeout(200)
+def test_a_submitted_script_starts_the_ranks_and_tells_which_failed(own_script, node):
+    """On a real Slurm of one node; each task finds out by itself which rank it is."""
+    cluster.need("sbatch")
+    cluster.written(own_script, num_nodes=1, num_gpus=2, launcher="srun", master_addr=None, master_port=1234)
+    words = [sys.executable, str(cluster.ROOT / "deepy.py"), "own.py", "run.yml", "--emit", "sbatch"]
+    made = subprocess.run(words, cwd=own_script, env=node, capture_output=True, text=True, check=True)
+    (own_script / "job").write_text(made.stdout.replace("srun ", "srun --overcommit "))
+
+    def submitted() -> tuple[int, str]:
+        sbatch = ["sbatch", "--wait", "--overcommit", "--output=said", "job"]
+        done = subprocess.run(sbatch, cwd=own_script, env=node, capture_output=True, text=True, timeout=90)
+        return done.returncode, (own_script / "said").read_text()
+
+    code, said = submitted()
+    assert code == 0, said
+    assert said.count("2 = tensor 1 x pipeline 1 x data 2") == 1
+    assert ranks(own_script) == [["0", "2", "0", "1234"], ["1", "2", "1", "1234"]]
+    (own_script / "fail").touch()
+    code, said = submitted()
+    assert code == 1, said
+    assert f"rank 1 on {os.uname().nodename} failed first: exit code 1" in said
+
+
+@pytest.mark.timeout(120)
+def test_ranks_that_torchrun_has_started(own_script):
+    cluster.written(own_script, master_port=None)
+    port = cluster.free_port()
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
+    words += [str(cluster.ROOT / "deepy.py"), "own.py", "run.yml"]
+    done = subprocess.run(words, cwd=own_script, env=cluster.plain(), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("2 = tensor 1 x pipeline 1 x data 2") == 1
+    assert ranks(own_script) == [["0", "2", "0", str(port)], ["1", "2", "1", str(port)]]
+    assert len(list(own_script.glob("out/logs/*/rank-*.log"))) == 2

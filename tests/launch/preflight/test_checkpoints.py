@@ -1,0 +1,159 @@
+"""An earlier run's checkpoints are noticed before a run starts."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+from tests.support import smallest
+
+MODEL = smallest.YAML + """\
+tokenizer_type: ByteLevelTokenizer
+data_path: tokens
+save: out
+checkpoint_factor: 5
+"""  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A folder with everything a run needs; what would be started is noted down."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("tokens.bin", "tokens.idx", "train.py", "other.py"):
+        Path(name).touch()
+    Path("a.yml").write_text(MODEL)
+    seen: list[str] = []
+    for name in ("tokenise", "compile_ops", "write_record"):
+        monkeypatch.setattr(f"neoxargs.launch.main.{name}", lambda *_: 0)
+    monkeypatch.setattr("neoxargs.launch.main.start", lambda launched, *_, **__: seen.append(str(launched)) or 0)
+    return seen
+
+
+def test_an_earlier_run_is_not_written_over(capsys, started):
+    assert main(["train.py", "a.yml"]) == 0
+    for iteration in (20, 100):
+        Path(f"out/global_step{iteration}").mkdir(parents=True)
+    assert main(["train.py", "a.yml"]) == 1
+    shown = capsys.readouterr().err
+    assert "a.yml:10:1: error: save (out) holds a checkpoint of iteration 100\n" in shown
+    assert "  = write load: out to continue, or another save\n" in shown
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("words", [["train.py", "a.yml", "--set", "load=out"], ["train.py", "a.yml", "--set", "save=b"],
+                                   ["other.py", "a.yml"]])  # fmt: skip
+def test_who_continues_or_saves_elsewhere_may_start(started, words):
+    Path("out/global_step20").mkdir(parents=True)
+    assert main(words) == 0
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("more", [["load=elsewhere"], ["load=out", "finetune=true"]])
+def test_nor_by_one_that_continues_another(capsys, started, more):
+    for folder in ("out", "elsewhere"):
+        Path(folder, "global_step20").mkdir(parents=True)
+    words = [word for pair in more for word in ("--set", pair)]
+    assert main(["train.py", "a.yml", *words]) == 1
+    shown = capsys.readouterr().err
+    assert "save (out) holds a checkpoint of iteration 20\n" in shown
+    assert "  = write another save\n" in shown
+    assert main(["train.py", "a.yml", *words, "--set", "save=new"]) == 0
+    assert len(started) == 1
+
+
+def test_showing_and_checking_warn_of_it(capsys):
+    Path("out/global_step20").mkdir(parents=True)
+    for words in (["train.py", "a.yml", "--dry-run"], ["check", "a.yml"]):
+        assert main(words) == 0
+        assert "warning: save (out) holds a checkpoint of iteration 20" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["check", "a.yml"], ["train.py", "a.yml"]])
+def test_nothing_to_continue_from_is_told_before_the_start(capsys, started, words):
+    assert main([*words, "--set", "load=nowhere"]) == 1
+    assert "--set: error: load (nowhere): there is no checkpoint in it" in capsys.readouterr().err
+    assert not started
+    assert main([*words, "--set", "load=out"]) == 0
+
+
+@pytest.mark.parametrize("script", ["generate.py", "eval.py"])
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("load=nowhere", "--set: error: load (nowhere): there is no checkpoint in it"),
+        ("load=null", "a.yml:10:1: error: save (out): there is no checkpoint in it"),
+        ("save=null", "error: there is no checkpoint to read\n  = write load: FOLDER"),
+    ],
+)
+def test_a_script_that_only_reads_needs_a_checkpoint(capsys, started, script, more, told):
+    Path(script).touch()
+    Path("nowhere").mkdir()
+    assert main([script, "a.yml", "--set", more]) == 1
+    assert told in capsys.readouterr().err
+    assert not started
+    assert main([script, "a.yml", "--set", more, "--dry-run"]) == 0
+    assert told.replace("error:", "warning:") in capsys.readouterr().err
+    Path("there/global_step20").mkdir(parents=True)
+    assert main([script, "a.yml", "--set", "load=there"]) == 0
+    assert len(started) == 1
+
+
+def test_two_runs_that_start_together_share_neither_a_port_nor_a_folder_of_logs(started, monkeypatch):
+    names = iter(["1", "1", "2"])
+    monkeypatch.setattr("neoxargs.launch.processes.failures.time.strftime", lambda _: next(names))
+    for _ in range(2):
+        assert main(["train.py", "a.yml", "--set", "save=null"]) == 0
+    assert sorted(path.name for path in Path().glob("*/logs/*")) == ["1", "2"]
+    assert len({line.partition("--master_port=")[2].split()[0] for line in started}) == 2
+
+
+@pytest.mark.parametrize(("rank", "local_rank", "tells"), [(0, 0, True), (8, 0, True), (9, 1, False)])
+def test_of_ranks_that_are_started_already_one_on_each_machine_tells(capsys, monkeypatch, rank, local_rank, tells):
+    """The others' first only if the launcher has not ended it by then."""
+    monkeypatch.setattr("neoxargs.launch.main.LATER", 0.0)
+    for name, value in {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": 16}.items():
+        monkeypatch.setenv(name, str(value))
+    Path("tokens.idx").unlink()
+    with pytest.raises(SystemExit, match="1"):
+        sys.exit(main(["train.py", "a.yml"]))
+    assert ("data_path: there is no tokens.idx" in capsys.readouterr().err) == tells
+
+
+def test_and_the_iteration_that_is_named(capsys, started):
+    Path("generate.py").touch()
+    Path("out/global_step20").mkdir(parents=True)
+    assert main(["generate.py", "a.yml", "--iteration", "10"]) == 1
+    shown = capsys.readouterr().err
+    assert "iteration (10): there is no out/global_step10" in shown
+    assert "  = the newest one is of iteration 20" in shown
+    assert not started
+    assert main(["generate.py", "a.yml", "--iteration", "20"]) == 0
+
+
+def test_tasks_need_the_harness(capsys, started, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    Path("eval.py").touch()
+    Path("out/global_step20").mkdir(parents=True)
+    assert main(["eval.py", "a.yml"]) == 0
+    assert main(["eval.py", "a.yml", "--eval_tasks", "piqa"]) == 1
+    shown = capsys.readouterr().err
+    assert "error: eval_tasks needs the Python package lm_eval, which cannot be imported: No module named" in shown
+    assert "  = pip install -c constraints.txt lm_eval" in shown
+    assert len(started) == 1
+
+
+def test_fp16_on_a_cpu_that_lacks_it(capsys, started, tmp_path, monkeypatch):
+    cpu = tmp_path / "cpuinfo"
+    monkeypatch.setattr("neoxargs.launch.preflight.CPU", cpu)
+    wanted = ["a.yml", "--set", "precision=fp16"]
+    cpu.write_text("flags : avx2 avx512f")
+    for words in (["check", *wanted], ["train.py", *wanted]):
+        assert main(words) == 1
+        assert "--set: error: this machine's CPU does not compute in fp16" in capsys.readouterr().err
+    assert not started
+    assert main(["check", "a.yml", "--set", "precision=bfloat16"]) == 0
+    assert main(["check", *wanted, "--gpus", "1"]) == 0
+    assert "fp16" not in capsys.readouterr().err
+    cpu.write_text("flags : avx2 avx512f avx512_fp16")
+    assert main(["check", *wanted]) == 0

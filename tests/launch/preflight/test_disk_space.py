@@ -1,0 +1,107 @@
+"""Checkpoints that would not fit, or that may not be written at all, are told before the run starts."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.launch.preflight import disk_space
+from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve.config import Config
+from tests.support import smallest
+
+#: A run of 10 steps that saves after each.
+SAVING = smallest.YAML + "tokenizer_type: ByteLevelTokenizer\n"
+
+
+def config(text: str, folder: Path) -> Config:
+    interval = "" if "interval" in text else "save_interval: 1\n"
+    return complete(draft([Text("my.yml", f"{SAVING}save: {folder}\n{text}{interval}")]), 1)
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """The sentences for a disk on which this many checkpoints of the configuration fit."""
+
+    def problems(text: str, fit: float) -> list[str]:
+        made = config(text, tmp_path / "a" / "b")
+        free = int(fit * disk_space.checkpoint_bytes(made))
+        monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+        return [f"{problem.severity}: {problem.what}; {problem.hint}" for problem in disk_space.problems(made)]
+
+    return problems
+
+
+def test_not_even_one(told, tmp_path):
+    [sentence] = told("", 0.5)
+    assert sentence.startswith(f"error: save ({tmp_path}/a/b): ")
+    assert " are free there, and one checkpoint takes about " in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "fit", "hint"),
+    [
+        ("", 10.5, None),
+        ("", 9.5, "write keep_last_n_checkpoints: 8, or another save"),
+        ("keep_last_n_checkpoints: 3\n", 4.5, None),
+        ("keep_last_n_checkpoints: 3\n", 3.5, "write keep_last_n_checkpoints: 2, or another save"),
+        ("save_interval: 5\n", 1.5, "write another save"),
+    ],
+)
+def test_as_many_as_the_run_keeps(told, text, fit, hint):
+    found = told(text, fit)
+    assert len(found) == (hint is not None)
+    assert all(sentence.startswith("warning: ") and sentence.endswith(f"; {hint}") for sentence in found)
+
+
+def test_bytes_of_a_checkpoint(tmp_path):
+    """fp32: 4 of weights and 8 of Adam's moments; half precision: 2 and a copy of 4 besides."""
+    single, half, bare = (
+        disk_space.checkpoint_bytes(config(text, tmp_path))
+        for text in ("precision: fp32\n", "precision: bfloat16\n", "precision: fp32\nno_save_optim: true\n")
+    )
+    assert (half * 12, bare * 12) == (single * 14, single * 4)
+
+
+@pytest.mark.parametrize(("text", "count"), [("", 10), ("checkpoint_scale: log\nsave_interval: 2\n", 5)])
+def test_how_many_are_written(tmp_path, text, count):
+    from neoxargs.train.loop import save_iterations
+
+    made = config(text, tmp_path)
+    assert disk_space.saves(made) == count == len(save_iterations(made.checkpoint, 10)) + 1
+
+
+def test_a_run_that_saves_nothing(tmp_path):
+    assert disk_space.problems(complete(draft([Text("my.yml", SAVING)]), 1)) == []
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "file").touch()
+    [problem] = disk_space.problems(config("", tmp_path / "file" / "ckpt"))
+    assert problem.what == f"save ({tmp_path}/file/ckpt): {tmp_path}/file is a file"
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_of_somebody_else(tmp_path):
+    tmp_path.chmod(0o500)
+    [problem] = disk_space.problems(config("", tmp_path / "ckpt"))
+    assert problem.what.endswith("cannot be written to")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+def test_a_folder_that_cannot_be_made(capsys, tmp_path, monkeypatch):
+    [problem] = disk_space.problems(config("", Path("/proc/x")))
+    assert problem.what.startswith("save (/proc/x): ")
+    assert problem.what.endswith(
+        ": /proc cannot be written to" if os.getuid() else "file system of /proc holds no files"
+    )
+    monkeypatch.chdir(tmp_path)
+    for name in ("tokens.bin", "tokens.idx"):
+        Path(name).touch()
+    Path("a.yml").write_text(f"{SAVING}data_path: tokens\nsave: /proc/x\nsave_interval: 1\n")
+    assert main(["check", "a.yml"]) == 0
+    assert f"warning: {problem.what}" in capsys.readouterr().err
+    assert main(["check", "a.yml", "--gpus", "1"]) == 0
+    assert "/proc" not in capsys.readouterr().err

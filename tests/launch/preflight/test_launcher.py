@@ -1,0 +1,130 @@
+"""What launchers would tell by a traceback is told before, and what they would do wrongly is not begun."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.preflight import launcher as launcher_checks
+from neoxargs.launch.prepare import with_launch
+from neoxargs.resolve import Text
+from neoxargs.resolve.config import DEFAULT, Config, Value
+from tests.support import cluster, smallest
+
+REMOTE = Resources({"w0": [0], "w1": [0]}, "cuda", remote=True)
+LOCAL = Resources({"localhost": [0]}, "cpu")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home and working directory, and every program that a launcher needs."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    for program in {"pdsh", *launcher_checks.PROGRAMS.values()}:
+        (tmp_path / "bin" / program).touch(0o755)
+    return tmp_path
+
+
+def told(launcher: str, resources: Resources = REMOTE, words: Any = ("x",), script: str = "/s.py", **more: Any) -> str:
+    config = Config({name: Value(value, DEFAULT) for name, value in (more | {"launcher": launcher}).items()})
+    found = launcher_checks.problems(config, resources, script, words, {"PATH": str(Path("bin").absolute())})
+    return "\n".join(problem.what for problem in found)
+
+
+@pytest.mark.parametrize("launcher", launcher_checks.PROGRAMS)
+def test_a_program_that_is_not_installed(launcher):
+    assert told(launcher) == ""
+    program = Path("bin", launcher_checks.PROGRAMS[launcher])
+    program.unlink()
+    assert told(launcher) == f"launcher {launcher} needs {program.name}, which is not installed on this machine"
+    assert told(launcher, LOCAL) == ""
+
+
+def test_and_from_the_command_line_before_anything_is_written(here, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(here))
+    for name in ("tokens.bin", "tokens.idx"):
+        Path(name).touch()
+    run = "data_path: tokens\ntokenizer_type: ByteLevelTokenizer\nlauncher: srun\nnum_nodes: 1\nnum_gpus: 1\n"
+    Path("my.yml").write_text(smallest.YAML + run)
+    assert main(["train.py", "my.yml"]) == 1
+    assert "my.yml:10:1: error: launcher srun needs srun, which is not installed" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "hosts", "address", "refused"),
+    [
+        ("ssh", ("localhost", "w1"), "", "localhost"),
+        ("torchrun", ("127.0.0.1", "w1"), "", "127.0.0.1"),
+        ("pdsh", ("w0", "w1"), "127.0.0.1", "127.0.0.1"),
+        ("pdsh", ("localhost", "w1"), "", ""),  # DeepSpeed asks the first host for its address
+        ("ssh", ("localhost", "w1"), "10.0.0.1", ""),
+        ("ssh", ("127.0.0.1", "127.0.0.2"), "", ""),
+        ("ssh", ("w0", "w1"), "", ""),
+        ("slurm", ("w0",), "127.0.0.1", ""),
+    ],
+)
+def test_a_meeting_point_that_is_another_one_on_every_machine(launcher, hosts, address, refused):
+    there = Resources({host: [0] for host in hosts}, "cuda", remote=True)
+    said = told(launcher, there, master_addr=address)
+    assert said == (f"the ranks would meet at {refused}, by which every machine means itself" if refused else "")
+
+
+def test_lines_that_deepspeed_cannot_read(here):
+    """It wants a variable on every line, and dies of an empty one."""
+    Path(".deepspeed_env").write_text("A=1\n\n# a remark\n")
+    assert told("pdsh") == told("openmpi") == "this line sets no variable\nthis line sets no variable"
+    assert told("ssh") == told("srun") == told("pdsh", LOCAL) == ""
+
+
+def test_paths_that_deepspeed_does_not_quote(here, monkeypatch):
+    (here / "my run").mkdir()
+    monkeypatch.chdir(here / "my run")
+    startable_there = {"PATH": str(here / "bin")}
+    for launcher, count in (("pdsh", 2), ("ssh", 0), ("openmpi", 0)):
+        config = Config({"launcher": Value(launcher, DEFAULT)})
+        found = list(launcher_checks.problems(config, REMOTE, "/a;b/s.py", ["x"], startable_there))
+        assert len(found) == count
+
+
+def test_a_configuration_that_is_too_long_for_a_command_line(here):
+    paths = [f"/data/part-{number}" for number in range(9000)]
+    what = "the configuration takes 140,000 bytes on a command line, and the system takes 131,071"
+    assert told("pdsh", LOCAL, ["a" * 140_000], train_data_paths=paths) == what
+    assert told("pdsh", LOCAL, ["a" * 70_000] * 2) == ""
+    assert told("pdsh", REMOTE, ["a" * 70_000] * 2).startswith("the configuration takes 140,002 bytes")
+    with pytest.raises(OSError, match="too long"):
+        subprocess.run(["true", "a" * (launcher_checks.LONGEST_WORD + 1)])
+    subprocess.run(["true", "a" * launcher_checks.LONGEST_WORD], check=True)
+
+
+def test_files_that_only_explain_do_not_make_it_too_long():
+    """A letter that is not ASCII takes six in JSON."""
+    for letter, count, kept in (("a", 30_000, True), ("я", 5_000, True), ("я", 30_000, False)):
+        config = with_launch(Config({}), "s.py", [Text("my.yml", f"# {letter * count}")])
+        assert (config.get("config_files") is not None) == kept
+
+
+def test_an_ssh_that_dies_at_once_ends_all_with_its_code(here, monkeypatch):
+    """Although more is to be written to it than fits into a pipe."""
+    Path("bin/ssh").write_text("#!/bin/sh\nexit 7\n")
+    words = [
+        sys.executable,
+        "-m",
+        "neoxargs.launch.launchers.ssh",
+        "--host=w0=0",
+        "--host=w1=0",
+        "--",
+        "echo",
+        "a" * 100_000,
+    ]
+    environ = cluster.plain() | {"PATH": f"{here}/bin:/usr/bin:/bin", "PYTHONPATH": str(cluster.ROOT)}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (7, "")

@@ -1,0 +1,276 @@
+"""A rank's end is noted by the process that watches it, and told with its cause before what followed from it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from neoxargs.launch.launchers.deepspeed import Command
+from neoxargs.launch.processes import failures
+from neoxargs.launch.processes.exit_codes import Evidence
+from neoxargs.launch.processes.run import _Run, start
+from tests.support import cluster
+
+#: A rank under watch; what it does is the second argument.
+RANK = """
+import os, sys, signal, time, pathlib
+from neoxargs.launch.processes import failures, supervisor
+from neoxargs.launch.processes.supervisor import watched
+folder, supervisor.PATIENCE = pathlib.Path(sys.argv[1]), 1.0
+
+def run():
+    print("begun", flush=True)
+    try:
+        exec(sys.argv[2])
+    except Exception as error:
+        failures.confess(error)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+sys.exit(watched(run, folder))
+"""
+
+
+def words(folder: Path, does: str) -> list[str]:
+    return [sys.executable, "-c", RANK, str(folder), does]
+
+
+@contextmanager
+def running(folder: Path, does: str, number: int = 0, **streams: int) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(words(folder, does), env={**os.environ, "RANK": str(number)}, text=True, **streams)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ended(folder: Path, does: str, number: int = 0) -> int:
+    """The exit code of a rank that does this, which says nothing here."""
+    with running(folder, does, number, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        return process.wait(30)
+
+
+def until_it_says(path: Path, text: str) -> None:
+    deadline = time.monotonic() + 30
+    while not (path.exists() and text in path.read_text()):
+        assert time.monotonic() < deadline, f"{path} does not say {text}"
+        time.sleep(0.02)
+
+
+def killed_by(number: signal.Signals) -> str:
+    return f"os.kill(os.getpid(), {number.value}); time.sleep(9)"
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "why"),
+    [
+        (killed_by(signal.SIGKILL), -9, "SIGKILL: somebody killed it, or the host ran out of memory"),
+        (killed_by(signal.SIGBUS), -7, "SIGBUS: usually /dev/shm is too small ("),
+        (killed_by(signal.SIGSEGV), -11, "SIGSEGV: native code crashed"),
+        (killed_by(signal.SIGUSR1), -10, "SIGUSR1"),
+        ("sys.exit(7)", 7, "exit code 7"),
+        ("raise ValueError('no such thing')", 1, "ValueError: no such thing (<string>:1)"),
+    ],
+)
+def test_every_end_is_decoded_and_passed_on(tmp_path, does, code, why):
+    assert ended(tmp_path, does) == code
+    [noted] = failures.deaths(tmp_path)
+    assert noted.why.startswith(why)
+    assert (noted.rank, noted.code, noted.host) == (0, code, os.uname().nodename)
+
+
+def test_a_crash_in_native_code_names_the_python_line_in_the_log(tmp_path):
+    ended(tmp_path, "import ctypes; ctypes.string_at(0)")
+    assert "Segmentation fault" in failures.tail(tmp_path, 0)
+    assert "string_at" in failures.tail(tmp_path, 0)
+
+
+def test_the_end_of_a_rank_that_ends_well_is_not_noted_and_its_log_stays(tmp_path):
+    assert ended(tmp_path, "print('done')", number=3) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-3.log"]
+    assert (tmp_path / "rank-3.log").read_text() == "begun\ndone\n"
+
+
+def test_a_disk_that_is_full_has_room_for_the_note(tmp_path):
+    """The last blocks are taken while the rank runs."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("no small file system can be mounted here")
+    try:
+        write = "open(failures.saves_to + '/{}', 'wb', buffering=0).write(bytes({}))\n"
+        does = f"failures.saves_to = {str(disk)!r}\n" + write.format("filler", 65536) + write.format("more", 1)
+        assert ended(disk / "logs", does) == 1
+        code, said = failures.report(disk / "logs")
+        assert code == 1
+        assert f"failed first: the disk of {disk} is full; what was saved before is whole; OSError: " in said[0]
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_output_reaches_the_console_as_before_and_the_log_too(tmp_path):
+    does = "print('out'); print('err', file=sys.stderr, flush=True); os.write(1, b'native\\n')"
+    with running(tmp_path, does, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.communicate(timeout=30) == ("begun\nout\nnative\n", "err\n")
+    assert sorted((tmp_path / "rank-0.log").read_text().split()) == ["begun", "err", "native", "out"]
+
+
+def test_lines_stay_whole_in_the_log(tmp_path, monkeypatch):
+    """Although `python -u` writes them in pieces, and both streams end in one file."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    ended(tmp_path, "sys.stderr.write('er'); time.sleep(0.3); print('out'); time.sleep(0.3); sys.stderr.write('r\\n')")
+    assert (tmp_path / "rank-0.log").read_text().splitlines() == ["begun", "out", "err"]
+
+
+def test_a_terminal_stays_one(tmp_path):
+    import pty
+
+    ours, theirs = pty.openpty()
+    with running(tmp_path, "print(sys.stdout.isatty(), os.get_terminal_size())", stdout=theirs) as process:
+        process.wait(30)
+    assert "True os.terminal_size" in os.read(ours, 1000).decode()
+
+
+def test_memory_that_ran_out_is_told_with_how_much_the_rank_held(tmp_path):
+    failures.note(tmp_path, 2, -9, Evidence(peak=12_300_000_000, memory_kills=1))
+    assert failures.report(tmp_path) == (
+        137,
+        [
+            f"rank 2 on {os.uname().nodename} failed first: SIGKILL: the host ran out of memory and the system killed "
+            "it; this rank held up to 12.3 GB",
+            f"its log is {tmp_path}/rank-2.log on {os.uname().nodename}",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "nature"),
+    [
+        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1", failures.LEFT_ALONE),
+        (
+            "[3] is setting up NCCL communicator: remote process exited or there was a network error",
+            failures.LEFT_ALONE,
+        ),
+        ("[gloo/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete", failures.WAITED),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)", failures.WAITED),
+        ("mat1 and mat2 shapes cannot be multiplied", failures.OWN),
+    ],
+)
+def test_what_follows_from_anothers_end_is_told_from_a_rank_s_own(message, nature):
+    assert failures.nature(RuntimeError(message)) == nature
+
+
+def test_the_cause_is_told_first_although_it_was_noted_last(tmp_path):
+    lost = "raise RuntimeError('Connection reset by peer')"
+    for number, does in enumerate([lost, lost, "raise RuntimeError('Timed out waiting 1 ms')", "raise KeyError('x')"]):
+        assert ended(tmp_path, does, number) == 1
+    code, (first, log, *others) = failures.report(tmp_path)
+    assert code == 1
+    assert first.startswith(f"rank 3 on {os.uname().nodename} failed first: KeyError: 'x' (")
+    assert log == f"the end of {tmp_path}/rank-3.log:\n  | begun\n  | KeyError: 'x'"
+    assert others == ["then waited for others in vain: rank 2", "then lost their connections: rank 0, 1"]
+
+
+def test_a_traceback_that_the_console_has_shown_is_not_shown_again(tmp_path, capfd):
+    with running(tmp_path, "raise KeyError('x')") as process:  # its standard error is ours
+        process.wait(30)
+    _, where = failures.report(tmp_path)[1]
+    assert where == f"what it said stands above, and in {tmp_path}/rank-0.log"
+    assert capfd.readouterr().err == "KeyError: 'x'\n"
+    failures.note(tmp_path, 0, -signal.SIGSEGV, Evidence())  # the end of a crash stays
+    assert failures.report(tmp_path)[1][1].startswith(f"the end of {tmp_path}/rank-0.log:")
+
+
+def test_a_stop_that_was_asked_for_is_no_cause(tmp_path):
+    with running(tmp_path, "time.sleep(60)", number=0, stdout=subprocess.DEVNULL) as process:
+        until_it_says(tmp_path / "rank-0.log", "begun")
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM
+    assert json.loads((tmp_path / "rank-0.json").read_text())["nature"] == failures.ASKED
+
+
+def test_a_rank_that_waits_for_a_dead_one_is_killed_when_it_is_asked_to_stop(tmp_path):
+    does = "signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(60)"
+    failures.note(tmp_path, 1, -9, Evidence())
+    with running(tmp_path, does, stdout=subprocess.DEVNULL) as process:
+        until_it_says(tmp_path / "rank-0.log", "deaf")
+        process.terminate()
+        assert process.wait(30) == -signal.SIGKILL
+    assert [found.rank for found in failures.deaths(tmp_path)] == [1, 0]
+
+
+@pytest.mark.parametrize("end", ["kill", "close"])
+def test_no_rank_outlives_its_watcher_or_whoever_listens(tmp_path, end):
+    with running(tmp_path, "print(os.getpid()); time.sleep(60)", stdout=subprocess.PIPE) as process:
+        until_it_says(tmp_path / "rank-0.log", "begun\n")
+        process.stdout.readline()
+        pid = int(process.stdout.readline())
+        if end == "kill":
+            process.kill()
+        else:
+            process.stdout.close()
+            process.stdout = None
+        assert process.wait(30) == (-signal.SIGKILL if end == "kill" else -signal.SIGTERM)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_rank_whose_launcher_was_killed_is_asked_to_stop(tmp_path):
+    """By its watcher: whoever listens may still be there."""
+    program = f"import subprocess, time; subprocess.Popen({words(tmp_path, 'time.sleep(60)')!r}); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL) as launcher:
+        until_it_says(tmp_path / "rank-0.log", "begun")
+        launcher.kill()
+    cluster.until(lambda: failures.deaths(tmp_path), "it has ended", 30)
+    assert failures.deaths(tmp_path)[0].code == -signal.SIGTERM
+
+
+def test_a_rank_that_gets_ctrl_c_twice_may_still_save(tmp_path):
+    """srun sends it to all processes of a task, and the watcher passes it on."""
+    does = (
+        "def stop(number, frame):\n    print(number); signal.signal(number, signal.SIG_DFL)\n"
+        "signal.signal(2, stop); signal.signal(15, stop); print(os.getpid()); time.sleep(2)"
+    )
+    with running(tmp_path, does, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        for pid in (int(process.stdout.readline()), process.pid):
+            os.kill(pid, signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_ranks_that_are_started_anew_are_left_alone(tmp_path):
+    """torchrun does that with `launcher_args: --max-restarts=1`; each rank then removes the note on its last end."""
+    with subprocess.Popen(["true"]) as launcher:
+        run = _Run(launcher, print, remote=False, grace=1.0, logs=tmp_path)
+        failures.note(tmp_path, 1, 1, Evidence())
+        run._look()
+        assert run.deadline < float("inf")
+        failures.prepare(tmp_path, 1)
+        run._look()
+        assert run.deadline == float("inf")
+
+
+def test_the_launcher_tells_it_and_ends_those_that_wait(tmp_path, monkeypatch):
+    """Under a launcher that itself only waits for all of them."""
+    monkeypatch.setattr("neoxargs.launch.processes.run.AFTER_A_FAILURE", 1.0)
+    ranks = {1: "os.kill(os.getpid(), 9)", 0: "time.sleep(60)"}
+    program = "import os, subprocess, sys\nranks = [" + "".join(
+        f"subprocess.Popen({words(tmp_path / 'logs', does)!r}, env={{**os.environ, 'RANK': '{number}'}}),"
+        for number, does in ranks.items()
+    )
+    said: list[str] = []
+    launcher = Command((sys.executable, "-c", program + "]\n[rank.wait() for rank in ranks]"), {})
+    assert start(launcher, os.environ, said.append, logs=tmp_path / "logs") == 128 + signal.SIGKILL
+    assert said[0].startswith(f"rank 1 on {os.uname().nodename} failed first: SIGKILL: ")
+    assert said[1].endswith("rank-1.log:\n  | begun")

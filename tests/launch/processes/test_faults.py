@@ -1,0 +1,147 @@
+"""What can go wrong on a cluster, done on purpose: told in a sentence, soon, with nothing left running or lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.launch.cluster import check_hosts
+from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.problems import Problems
+from neoxargs.resolve.config import DEFAULT, Config, Value
+from neoxargs.train.checkpoint import folder as checkpoint_folder
+from neoxargs.train.process import setup
+from tests.support import cluster
+
+#: A run of two ranks that goes on until something happens to it.
+LONG = {"num_gpus": 2, "model_parallel_size": 2, "train_iters": 100_000, "master_port": None}
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "out" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def has(kind: str, count: int = 1) -> Callable[[Path], bool]:
+    return lambda folder: sum(row["event"] == kind for row in events(folder)) >= count
+
+
+def saving(folder: Path) -> bool:
+    """In the middle of the second checkpoint or a later one."""
+    begun = any((folder / "out").glob(f"{checkpoint_folder.WRITING}*"))
+    return begun and (folder / "out" / checkpoint_folder.LATEST).exists()
+
+
+#: Phase -> how it is recognised from outside, and what makes it last.
+PHASES: dict[str, tuple[Callable[[Path], bool], dict[str, Any]]] = {
+    "start": (lambda folder: len(list((folder / "out").glob("logs/*/rank-*.log"))) == 2, {}),
+    "first step": (has("start"), {}),
+    "step": (has("step", 3), {}),
+    "save": (saving, {"checkpoint_factor": 1}),
+    "eval": (has("step"), {"eval_interval": 1, "eval_iters": 100_000}),
+}
+
+
+#: Kills that happen under DeepSpeed's launcher; the others under torchrun, which takes a third of the time to start.
+UNDER_DEEPSPEED = {("start", 0), ("step", 1), ("save", 0)}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_rank_that_is_killed(tmp_path, phase, rank):
+    launcher = "pdsh" if (phase, rank) in UNDER_DEEPSPEED else "torchrun"
+    (reached, changes), often = PHASES[phase], 0.002 if phase == "save" else 0.05
+    save = str(tmp_path / "out") if phase == "save" else None
+    with cluster.started(tmp_path, cluster.plain(), save=save, launcher=launcher, **LONG | changes) as run:
+        cluster.until(lambda: reached(tmp_path) and len(cluster.ranks(tmp_path, rank)) == 2, phase, 150, often)
+        cluster.kill(cluster.ranks(tmp_path, rank)[-1])
+        output, _ = run.communicate(timeout=30)
+    assert run.returncode == 128 + signal.SIGKILL, output
+    assert f"deepy: rank {rank} on {os.uname().nodename} failed first: SIGKILL: somebody killed it" in output
+    assert launcher == "torchrun" or "Traceback" not in output  # torchrun ends with its own
+    assert not cluster.ranks(tmp_path)
+    if save:
+        newest = checkpoint_folder.newest(Path(save))
+        assert newest and newest.name == (Path(save) / checkpoint_folder.LATEST).read_text()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB."""
+    if os.getuid() or not shutil.which("mount"):
+        pytest.skip("only root may mount a small file system")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True)
+    if done.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {done.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.timeout(300)
+def test_a_disk_that_fills_up_while_saving(tmp_path, small_disk):
+    """The run ends and says so, although its notes lie on that disk too; what was saved before is whole."""
+    save = small_disk / "ckpt"
+    changes = {
+        "save": str(save),
+        "run_dir": None,
+        "checkpoint_factor": 1,
+        "keep_last_n_checkpoints": 1,
+        "train_iters": 999,
+    }
+    with cluster.started(tmp_path, cluster.plain(), **LONG | changes) as run:
+        cluster.until((save / checkpoint_folder.LATEST).exists, "a checkpoint", 150)
+        cluster.fill(small_disk)
+        output, _ = run.communicate(timeout=30)
+    assert run.returncode == 1, output
+    assert f"failed first: the disk of {save} is full" in output
+    assert not cluster.ranks(tmp_path)
+    newest = checkpoint_folder.newest(save)
+    assert newest and newest.name == (save / checkpoint_folder.LATEST).read_text()
+
+
+@pytest.mark.timeout(120)
+def test_a_host_that_does_not_answer_is_told_before_anything_starts(tmp_path):
+    """One that takes the connection and then says nothing, and one that refuses it."""
+    cluster.need("ssh", "pdsh")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        (tmp_path / "hosts").write_text("127.0.0.1 slots=1\n127.0.0.2 slots=1\n")
+        begun = time.monotonic()
+        done = cluster.deepy(tmp_path, cluster.plain(), hostfile=str(tmp_path / "hosts"), ssh_port=port)
+    assert time.monotonic() - begun < 30
+    assert done.returncode == 1
+    assert "error: host 127.0.0.1 does not answer to ssh within 5 s" in done.stdout
+    assert "error: host 127.0.0.2 does not answer to ssh: " in done.stdout
+    assert "Connection refused" in done.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_hostfile_that_promises_too_many_gpus_is_told_before_anything_starts(monkeypatch):
+    """And by the rank that finds none, where nobody could ask before."""
+    config = Config({"hostfile": Value("hosts", DEFAULT)})
+    resources = Resources({"w0": [0, 1], "w1": [0, 1, 2, 3]}, "cuda", remote=True)
+    devices = subprocess.CompletedProcess([], 0, "nvidia0\nnvidia1\nnvidiactl\nnull\n", "")
+    monkeypatch.setattr(check_hosts, "_ask", lambda *_: {"w0": devices, "w1": devices})
+    assert [problem.what for problem in check_hosts.unready(config, resources)] == [
+        "host w1 has 2 GPUs, and slot 3 is to be used"
+    ]
+    with pytest.raises(Problems, match="has no GPU for its rank number 3: torch sees 2"):
+        setup._gpu(3, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+    assert setup._gpu(1, 2, {}) == 1
+    assert setup._gpu(3, 1, {"CUDA_VISIBLE_DEVICES": "5"}) == 0  # each task of srun may see only its own

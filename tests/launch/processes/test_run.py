@@ -1,0 +1,265 @@
+"""Runs are started through DeepSpeed's own launcher, end with the right exit code, and leave no process behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.launchers.deepspeed import Command, command, free_port, runner_flags
+from neoxargs.launch.processes.process_tree import members
+from neoxargs.launch.processes.run import start
+from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve.config import Config
+from tests.support import smallest
+
+YAML = smallest.YAML
+CPUS = Resources({"localhost": [0, 1]}, "cpu", {"num_gpus": "2"})
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def resolved(text: str = "") -> Config:
+    return complete(draft([Text("my.yml", YAML + text)]), 2)
+
+
+def quietly(text: str) -> None:
+    """Instead of a message on the terminal."""
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_is_deepspeeds_runner_with_the_script_and_all_payloads():
+    made = command(resolved("master_port: 29731\n"), CPUS, "any/script.py", {"OMP_NUM_THREADS": "5"})
+    assert made.words[:3] == (sys.executable, "-m", "deepspeed.launcher.runner")
+    script = made.words.index("any/script.py")
+    assert made.words[script + 1 :: 2] == ("--deepspeed_config", "--megatron_config", "--deepy_config")
+    parsed = pytest.importorskip("deepspeed.launcher.runner").parse_args(list(made.words[3:]))
+    assert (parsed.num_gpus, parsed.master_port, parsed.user_script) == (2, 29731, "any/script.py")
+    assert made.environment == {"DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)}
+
+
+def test_cores_are_shared_between_the_ranks_of_this_machine():
+    threads = command(resolved(), CPUS, "s.py", {}).environment["OMP_NUM_THREADS"]
+    assert int(threads) == max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+def test_the_launcher_is_told_the_hosts_that_the_batch_was_computed_for():
+    """`include` beside `num_gpus`, `worker-0` without slots, the environment's hostfile: one answer for both."""
+    resources = Resources({"a": [0, 1], "b": [3]}, "cuda", {"hostfile": "/h", "include": "a:0,1@b:3"}, remote=True)
+    config = resolved('include: "a@b:3"\nhostfile: /elsewhere\nnum_gpus: 4\nlauncher: openmpi\nforce_multi: true\n')
+    parsed = pytest.importorskip("deepspeed.launcher.runner").parse_args([*runner_flags(config, resources), "s.py"])
+    assert (parsed.hostfile, parsed.include, parsed.num_gpus) == ("/h", "a:0,1@b:3", -1)
+    assert (parsed.launcher, parsed.force_multi, parsed.log_level) == ("openmpi", True, "warning")
+
+
+@pytest.mark.parametrize("launcher", ["pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"])
+def test_every_launcher_of_deepspeed_can_be_chosen(launcher):
+    flags = runner_flags(resolved(f"launcher: {launcher}\n"), CPUS)
+    assert pytest.importorskip("deepspeed.launcher.runner").parse_args([*flags, "s.py"]).launcher == launcher
+
+
+def test_the_users_log_level_wins():
+    assert "--log_level=critical" in runner_flags(resolved(), CPUS)
+    assert not any("critical" in flag for flag in runner_flags(resolved("log_level: debug\n"), CPUS))
+
+
+def test_visible_devices_were_read_already_and_are_not_passed_on():
+    made = command(resolved(), CPUS, "s.py", {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert "CUDA_VISIBLE_DEVICES" not in made.environ({"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert str(made).startswith("env -uCUDA_VISIBLE_DEVICES DS_ACCELERATOR=cpu ")
+
+
+def test_every_run_on_this_machine_has_a_port_of_its_own_unless_it_chose_one():
+    ports = {free_port(resolved(), CPUS) for _ in range(5)}
+    assert len(ports) == 5
+    assert all(f"--master_port={port}" in runner_flags(resolved(), CPUS, port) for port in ports)
+    assert free_port(resolved("master_port: 29500\n"), CPUS) is None
+    assert free_port(resolved(), Resources({"a": [0]}, "cuda", remote=True)) is None
+
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+#: Stands for DeepSpeed's runner and launcher: a process whose child starts two ranks and passes a failure on.
+LAUNCHER = """
+import subprocess, sys
+if sys.argv[1] == "runner":
+    sys.exit(subprocess.run([sys.executable, __file__, "launch", *sys.argv[2:]]).returncode)
+ranks = [subprocess.Popen([sys.executable, sys.argv[2], str(rank)]) for rank in range(2)]
+codes = [rank.wait() for rank in ranks]
+sys.exit(max(codes, key=abs))
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path):
+    """Start two ranks of a script under the stand-in for the launcher."""
+
+    def words(script: str) -> Command:
+        (tmp_path / "launcher.py").write_text(LAUNCHER)
+        (tmp_path / "rank.py").write_text(script)
+        return Command((sys.executable, str(tmp_path / "launcher.py"), "runner", str(tmp_path / "rank.py")), {})
+
+    return words
+
+
+def signalled(
+    fake_command: Command, folder: Path, number: int, times: int = 1, grace: float = 20.0
+) -> tuple[int, float]:
+    """Exit code and duration of a `start` in a process of its own that gets a signal once its ranks are up."""
+    process = subprocess.Popen(starting(fake_command, grace), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    _wait_for(lambda: len(list(folder.glob("up*"))) == 2)
+    begin = time.monotonic()
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.3)
+    output, _ = process.communicate(timeout=60)
+    assert "asking the ranks to stop" in output
+    return process.returncode, time.monotonic() - begin
+
+
+def starting(fake_command: Command, grace: float = 20.0) -> list[str]:
+    """A process that does what deepy.py does to start ranks."""
+    program = f"""
+import sys
+from neoxargs.launch.launchers.deepspeed import Command
+from neoxargs.launch.processes.run import start
+sys.exit(start(Command({fake_command.words!r}, {{}}), {dict(os.environ)!r}, print, grace={grace}))
+"""
+    return [sys.executable, "-c", program]
+
+
+def _wait_for(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def _alive(folder: Path) -> list[int]:
+    return [pid for pid in _pids(folder) if Path(f"/proc/{pid}").exists() and not _is_zombie(pid)]
+
+
+def _pids(folder: Path) -> list[int]:
+    return [int(path.read_text()) for path in folder.glob("up*")]
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+UP = "import os, pathlib, sys, time, signal\nhere = pathlib.Path(__file__).parent\n"
+WAIT = "(here / f'up{sys.argv[1]}').write_text(str(os.getpid()))\ntime.sleep(90)\n"
+
+
+@pytest.mark.parametrize(("ends", "code"), [("sys.exit(0)", 0), ("sys.exit(5)", 5), ("os.kill(os.getpid(), 9)", 137)])
+def test_the_exit_code_is_the_failing_ranks(fake, ends, code):
+    said: list[str] = []
+    assert start(fake(f"{UP}\nif sys.argv[1] == '1': {ends}"), os.environ, said.append) == code
+    assert bool(said) == bool(code)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_ranks_without_a_handler_end_at_once(fake, tmp_path, number):
+    code, _ = signalled(fake(UP + WAIT), tmp_path, number)
+    assert code == 128 + number
+    assert not _alive(tmp_path)
+
+
+def test_ranks_are_asked_exactly_once_and_may_finish(fake, tmp_path):
+    handler = """
+def stop(*_):
+    with open(here / f'asked{sys.argv[1]}', 'a') as file: file.write('x')
+    time.sleep(1)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+"""
+    code, _ = signalled(fake(UP + handler + WAIT), tmp_path, signal.SIGINT)
+    assert code == 128 + signal.SIGINT
+    assert [(tmp_path / f"asked{rank}").read_text() for rank in range(2)] == ["x", "x"]
+    assert not _alive(tmp_path)
+
+
+def test_ranks_that_do_not_listen_are_killed_after_the_grace_period(fake, tmp_path):
+    code, _ = signalled(fake(UP + "signal.signal(15, signal.SIG_IGN)\n" + WAIT), tmp_path, signal.SIGTERM, grace=1.0)
+    assert code == 128 + signal.SIGTERM
+    assert not _alive(tmp_path)
+
+
+def test_a_second_signal_kills(fake, tmp_path):
+    code, seconds = signalled(fake(UP + "signal.signal(15, signal.SIG_IGN)\n" + WAIT), tmp_path, signal.SIGINT, times=2)
+    assert code == 128 + signal.SIGINT
+    assert seconds < 20
+    assert not _alive(tmp_path)
+
+
+def test_processes_that_a_dead_launcher_left_behind_are_killed_and_fail_the_run(fake, tmp_path, monkeypatch):
+    monkeypatch.setattr("neoxargs.launch.processes.run.LEFT_BEHIND", 1.0)
+    script = UP + "if sys.argv[1] == '1': time.sleep(1); os.kill(os.getppid(), 9); os.kill(os.getppid(), 9)\n" + WAIT
+    said: list[str] = []
+    assert start(fake(script), os.environ, said.append) == 128 + 9
+    assert any("left behind" in line for line in said)
+    assert not _alive(tmp_path)
+
+
+def test_this_process_is_a_member_of_its_own_session_whatever_others_are_called():
+    """The system cuts a process's name after 15 bytes, which may be in the middle of a letter."""
+    program = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xd0'); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout and other.stdout.readline()
+        found = {process.pid for process in members(os.getsid(0))}
+        other.kill()
+    assert {os.getpid(), other.pid} <= found
+
+
+@pytest.mark.parametrize("group", ["", "os.setpgrp()\n", "os.setsid()\n"])
+def test_nothing_outlives_a_killed_deepy(fake, tmp_path, group):
+    """Not even ranks in groups of their own, like mpirun's, or sessions, like torchrun's, that heed no signal."""
+    script = UP + group + "signal.signal(15, signal.SIG_IGN)\n" + WAIT
+    process = subprocess.Popen(starting(fake(script)), cwd=ROOT, stdout=subprocess.DEVNULL)
+    _wait_for(lambda: len(_alive(tmp_path)) == 2)
+    process.kill()
+    process.wait()
+    _wait_for(lambda: not _alive(tmp_path))
+
+
+# -- through DeepSpeed -----------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import json, os, sys, time
+from neoxargs.launch.targets.encode import parse_rank_arguments
+arguments = parse_rank_arguments(sys.argv[1:])
+rank = int(os.environ["RANK"])
+facts = {
+    "local_rank": arguments.local_rank, "world_size": os.environ["WORLD_SIZE"], "port": os.environ["MASTER_PORT"],
+    "deepspeed": arguments.deepspeed, "hidden_size": arguments.config.shape.hidden_size,
+    "device": os.environ["DS_ACCELERATOR"], "torch": "torch" in sys.modules,
+}
+open(f"rank{rank}.json", "w").write(json.dumps(facts))
+while rank == 1 and not os.path.exists("rank0.json"):
+    time.sleep(0.05)
+sys.exit(3 * rank)
+"""
+
+
+def test_two_ranks_receive_what_was_encoded_and_one_that_fails_fails_the_run(tmp_path, monkeypatch, capfd):
+    """With its own exit code, and without a word of what was encoded on the console."""
+    pytest.importorskip("deepspeed")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_own_script.py").write_text(SCRIPT)
+    made = command(resolved(), CPUS, "my_own_script.py", os.environ, free_port(resolved(), CPUS))
+    assert start(made, os.environ, quietly) == 3
+    assert "--megatron_config" not in "".join(capfd.readouterr())
+    for rank in range(2):
+        facts = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert facts["deepspeed"]["train_batch_size"] == 4
+        del facts["deepspeed"], facts["port"]
+        assert facts == {"local_rank": rank, "world_size": "2", "hidden_size": 64, "device": "cpu", "torch": False}

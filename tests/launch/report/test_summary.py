@@ -1,0 +1,144 @@
+"""The summary before a run, pinned as text: `UPDATE=1 pytest tests/launch/report/test_summary.py` writes it anew."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from neoxargs.launch.cluster.hosts import Resources, pretended
+from neoxargs.launch.prepare import with_text
+from neoxargs.launch.report import summary
+from neoxargs.launch.run_spec import Settled
+from neoxargs.resolve import Text, complete, draft
+
+SMALL = """\
+dialect: neox-2026
+num_layers: 4
+hidden_size: 256
+num_attention_heads: 8
+seq_length: 256
+max_position_embeddings: 256
+model_parallel_size: 2
+pipe_parallel_size: 2
+train_micro_batch_size_per_gpu: 4
+gradient_accumulation_steps: 4
+text_path: python-stdlib
+tokenizer_type: ByteLevelTokenizer
+train_iters: 100
+save: runs/small
+checkpoint_factor: 50
+"""
+LARGE = """\
+num_layers: 44
+hidden_size: 6144
+num_attention_heads: 64
+seq_length: 2048
+max_position_embeddings: 2048
+model_parallel_size: 2
+pipe_parallel_size: 4
+train_batch_size: 1536
+train_micro_batch_size_per_gpu: 4
+data_path: data/pile/train_text_document
+fp16: {enabled: true}
+zero_optimization: {stage: 1}
+optimizer: {type: Adam, params: {lr: 0.97e-4, betas: [0.9, 0.95]}}
+lr_decay_style: cosine
+train_iters: 150000
+load: checkpoints/large
+"""
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+CPU = Resources({"localhost": [0, 1, 2, 3]}, "cpu")
+
+
+def settled(text: str, resources: Resources, overrides: tuple[str, ...] = ()) -> Settled:
+    config = complete(draft([Text("configs/my.yml", text)], overrides), resources.gpus)
+    return Settled(with_text(config), resources)
+
+
+def same_as_before(name: str, text: str) -> bool:
+    path = SNAPSHOTS / f"{name}.txt"
+    if os.environ.get("UPDATE"):
+        SNAPSHOTS.mkdir(exist_ok=True)
+        path.write_text(text + "\n")
+    return path.read_text() == text + "\n"
+
+
+def test_a_small_run_on_a_cpu():
+    shown = summary.text(settled(SMALL, CPU, ("lr=0.002", "weight_decay=0.01")), 80)
+    assert same_as_before("summary_small", shown)
+
+
+def test_a_large_run_on_many_machines():
+    hosts = {f"node{number}": list(range(8)) for number in range(12)}
+    shown = summary.text(settled(LARGE, Resources(hosts, "cuda", remote=True)), 80)
+    assert same_as_before("summary_large", shown)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize(("text", "resources"), [(SMALL, CPU), (LARGE, pretended(96)), (LARGE, pretended(768))])
+def test_no_line_is_wider_than_the_terminal(text, resources, width):
+    made = settled(text, resources) if resources.gpus < 768 else settled(text.replace("1536", "1536000"), resources)
+    assert max(map(len, summary.text(made, width).splitlines())) <= width
+
+
+def test_every_derived_value_that_repeats_nothing_is_listed():
+    shown = summary.text(settled(SMALL, CPU), 200)
+    derived = shown[shown.index("derived") :]
+    assert "train_batch_size 16: " in derived
+    assert "\n           gas" not in derived  # written under its other name
+
+
+def test_the_brief_and_the_facts_agree_with_the_layout():
+    made = settled(SMALL, CPU)
+    assert summary.facts(made)["layout"] == {"tensor": 2, "pipeline": 2, "data": 1}
+    assert [line.split()[0] for line in summary.brief(made)] == ["model", "ranks", "batch", "dialect"]
+
+
+def test_paths_and_places_stay_whole():
+    folder = "/a/folder with spaces/of-" + "many-letters" * 6
+    made = settled(SMALL + f"run_dir: {folder}/run\n", CPU)
+    shown = summary.text(made, 60)
+    assert f"{folder}/run" in shown
+    assert "(configs/my.yml:9:1)" in shown
+
+
+def test_one_rank_needs_no_drawing():
+    text = SMALL.replace("size: 2\n", "size: 1\n")
+    assert "stage 0" not in summary.text(settled(text, replace(CPU, hosts={"localhost": [0]})), 80)
+
+
+def test_a_terminal_gets_the_same_text(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    made = settled(SMALL, CPU)
+    summary.draw(made)
+    assert capsys.readouterr().out.rstrip("\n").splitlines() == [
+        line.rstrip() for line in summary.text(made, 80).splitlines()
+    ]
+
+
+def test_a_log_gets_everything_in_full(capsys):
+    made = settled(LARGE + "attention_config: [[[global, sparse_fixed], 22]]\n", pretended(96))
+    summary.draw(made)
+    assert "…" in summary.text(made, 80)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert "train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps" in " ".join(shown.split())
+
+
+def test_one_form_of_places_and_no_setting_twice():
+    shown = " ".join(summary.text(settled(SMALL, CPU), 200).split())
+    assert "dialect neox-2026 (configs/my.yml:1:1)" in shown
+    assert "micro batch 4 (configs/my.yml:9:1)" in shown
+    assert "ranks of replica 0" in shown
+    assert "adam_beta2" not in " ".join(summary.text(settled(LARGE, pretended(96)), 200).split())
+
+
+def test_a_report_describes_a_run_without_saying_where_that_was_written() -> None:
+    found = dict(summary.described(complete(draft([Text("small.yml", SMALL)]), 8)))
+    assert found["ranks"] == "8 = tensor 2 x pipeline 2 x data 2"
+    assert found["batch"] == "32 samples = micro batch 4 x accumulation 4 x data 2; 8,192 tokens a step"
+    assert found["model"].startswith("4 layers, hidden 256, 8 heads, sequence 256")
+    assert found["precision"] == "fp32"

@@ -1,0 +1,99 @@
+"""A script written for GPT-NeoX can read what our launcher tells it; our own scripts lose nothing by that."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any, Literal, Optional, Union, get_args, get_origin
+
+import pytest
+
+from neoxargs.launch.targets import encode
+from neoxargs.launch.targets.neox_compat import DEEPSPEED, knows, more_values, neox_values
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import resolve
+from neoxargs.resolve.config import Config
+from tests.launch.targets.test_megatron import configured
+
+CORPUS = Path(__file__).parents[4] / "shared" / "corpus" / "neox_head"
+MODELS = ["125M.yml", "20B.yml", "bf16_125M.yml", "llama2/70B.yml", "pythia/1B.yml", "rwkv/170M.yml", "19M.yml"]
+
+TEXTS = [
+    "dialect: neox-2026",
+    "{dialect: neox-2026, precision: bf16, fp32_allreduce: true, optimizer: {params: {betas: [0.9, 0.95]}}}",
+    "{dialect: neox-2026, expansion_factor: 3, run_dir: here, data_types: {grad_accum_dtype: fp32}}",
+    "{dialect: neox-2026, torch_autocast: {enabled: true}, deepspeed_extra_args: {x: 1}, launcher: slurm}",
+    "{dialect: neox-2026, geglu: true, onebitadam: true, warmup: 0.2, flops_profiler: {profile_step: 5}}",
+    "{dialect: neox-2026, fp16: {hysteresis: 4, enabled: false}, deepspeed_slurm: true, zero_stage: 1}",
+]
+
+
+@pytest.fixture(scope="session")
+def types(reference: Path) -> dict[str, Any]:
+    """GPT-NeoX's parameters and their types."""
+    known = {"Literal": Literal, "Union": Union, "Optional": Optional, "List": list, "Any": Any}
+    with open(reference / "neox_head_parameters.tsv", encoding="utf-8") as file:
+        return {row["name"]: eval(row["type"], known) for row in csv.DictReader(file, delimiter="\t")}
+
+
+def fits(value: Any, wanted: Any) -> bool:
+    """As GPT-NeoX checks it: the exact type, a whole number for a float, a choice in any case."""
+    if value is None or wanted is Any or type(value) is wanted or (type(value) is int and wanted is float):
+        return True
+    if get_origin(wanted) is Literal:
+        return str(value).lower() in [str(choice).lower() for choice in get_args(wanted)]
+    return any(fits(value, get_origin(part) or part) for part in get_args(wanted))
+
+
+def complaints(values: dict[str, Any], types: dict[str, Any]) -> list[str]:
+    """What GPT-NeoX's reader would raise."""
+    found = [name for name in values if name not in types]
+    found += [f"{name}: {v!r}" for name, v in values.items() if name in types and not fits(v, types[name])]
+    found += [n for n in ("fp16", "amp", "flops_profiler") if n in values and "enabled" not in values[n]]
+    found += [n for n in ("optimizer", "scheduler") if n in values and not {"type", "params"} <= set(values[n])]
+    if "weight_decay" in values.get("optimizer", {}).get("params", {}):
+        found.append("weight_decay twice")
+    if values.get("intermediate_size") and values.get("expansion_factor"):
+        found.append("two widths")
+    return found
+
+
+def test_its_names_are_these(types: dict[str, Any]) -> None:
+    sections = {name for name in REGISTRY.sections if "." not in name and name in types}
+    known = {p.name for p in REGISTRY.parameters.values() if "." not in p.name and knows(p)}
+    assert known | sections == set(types)
+    assert set(types) >= DEEPSPEED
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_it_accepts_what_we_send(text: str, types: dict[str, Any]) -> None:
+    assert complaints(neox_values(configured(text)), types) == []
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no published configurations in {CORPUS}")
+@pytest.mark.parametrize("name", MODELS)
+def test_it_accepts_its_own_configurations_from_us(name: str, types: dict[str, Any]) -> None:
+    more = ["train_micro_batch_size_per_gpu=1", "train_iters=10"] if name.startswith("llama") else []
+    assert complaints(neox_values(resolve([CORPUS / name], more, gpus=8)), types) == []
+
+
+def test_it_reaches_deepspeeds_newer_keys_through_its_extra_arguments() -> None:
+    told = neox_values(configured("{torch_autocast: {enabled: true}, deepspeed_extra_args: {x: 1}}"))
+    assert told["deepspeed_extra_args"] == {"torch_autocast": {"enabled": True}, "x": 1}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_our_scripts_read_both_parts_as_one(text: str) -> None:
+    config = configured(text)
+    received = encode.parse_rank_arguments(encode.script_arguments(config)).config
+    for parameter, value in config.items():
+        if parameter.to:
+            assert received.get(parameter.name) == value.value, parameter.name
+
+
+def test_our_scripts_read_what_gpt_neox_launches() -> None:
+    config: Config = configured()
+    words = encode.script_arguments(config)
+    neox = words[: words.index("--deepy_config")]
+    assert encode.parse_rank_arguments(neox).config.shape.hidden_size == 64
+    assert set(more_values(config)) >= {"gas", "run_dir", "optimizer.params.weight_decay"}

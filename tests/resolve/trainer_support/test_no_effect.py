@@ -1,0 +1,97 @@
+"""What is written and changes nothing is told with its line and the reason, and only that."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from neoxargs.problems import Problem, render
+from neoxargs.registry import ABSENT, REGISTRY, Parameter
+from neoxargs.resolve.trainer_support.unsupported import unsupported
+from tests.support.configure import configure
+
+
+def warnings(*texts: str) -> list[Problem]:
+    return [problem for problem in unsupported(configure(*texts)) if problem.severity == "warning"]
+
+
+EXPERTS = "only a mixture of experts reads it, which train.py does not have"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("mask_prob: 0.2", "mask_prob (0.2) has no effect: only BERT, ICT and REALM read it"),
+        ("DDP_impl: torch", 'DDP_impl ("torch") has no effect: DeepSpeed averages the gradients in place of either'),
+        ("pipeline: {seed_layers: true}", "pipeline.seed_layers (true) has no effect: DeepSpeed does not read it"),
+        ("expert_parallel: {top_k: 2}", f"expert_parallel.top_k (2) has no effect: {EXPERTS}"),
+        ("bf16: {enabled: true, loss_scale: 4}", "bf16.loss_scale (4.0) has no effect: bfloat16 needs no loss scaling"),
+    ],
+)  # fmt: skip
+def test_the_words(text: str, told: str) -> None:
+    (problem,) = warnings(text)
+    assert problem.what == told
+    assert problem.hint == f"leave {told.partition(' ')[0]} out"
+
+
+def test_a_warning_names_its_line() -> None:
+    assert render(warnings("num_layers: 4\nmask_prob: 0.2")).splitlines()[0] == (
+        "my.yml:2:1: warning: mask_prob (0.2) has no effect: only BERT, ICT and REALM read it"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mask_prob: 0.15",
+        "DDP_impl: local",
+        "fp16: {enabled: true, fp16: true}",
+        "amp: {enabled: false, opt_level: O2}",
+    ],
+)
+def test_the_default_and_what_is_off_are_not_told(text: str) -> None:
+    assert warnings(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{moe_num_experts: 4, moe_top_k: 2}",
+        "amp: {enabled: true, opt_level: O2}",
+        "data_efficiency: {enabled: true, data_routing: {random_ltd: {total_layer_num: 4}}}",
+    ],
+)
+def test_what_belongs_to_a_refused_parameter_is_told_once(text: str) -> None:
+    problems = unsupported(configure(text))
+    assert [problem.severity for problem in problems] == ["error"]
+
+
+def other(parameter: Parameter) -> Any:
+    """A value that is not the default; None where it is hard to guess one."""
+    kind, default = parameter.annotation.split(" |")[0], parameter.default
+    if default is ABSENT or isinstance(default, dict | list):
+        return None
+    guesses = {"bool": not default, "str": "a", "int": 3, "Count": 3, "Natural": 3, "float": 0.5, "Fraction": 0.5}
+    guess = guesses.get(kind)
+    return guess if guess != default else None
+
+
+#: Written alone they are refused or, being switches, wanted.
+NOT_ALONE = ("bf16.", "fp16.", "weight_quantization.enabled")
+INERT = [p for p in REGISTRY.parameters.values() if p.effect == "none" and not p.name.startswith(NOT_ALONE)]
+GUESSED = {p.name: value for p in INERT if (value := other(p)) is not None}
+
+
+@pytest.mark.parametrize("name", GUESSED)
+def test_every_parameter_without_effect_is_told(name: str) -> None:
+    value: Any = GUESSED[name]
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    told = [problem.what for problem in warnings(json.dumps(value))]
+    assert [what for what in told if what.startswith(f"{name} (")], told
+
+
+def test_most_parameters_without_effect_are_tried() -> None:
+    assert len(GUESSED) > 100

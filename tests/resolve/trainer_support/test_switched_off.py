@@ -1,0 +1,146 @@
+"""What another parameter switches off is told with its line; what may matter, or is meant to wait, is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neoxargs.problems import Problems
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import complete, draft, read_files
+from neoxargs.resolve.derive import Unresolved
+from neoxargs.resolve.trainer_support.switched_off import IDLE
+from neoxargs.resolve.trainer_support.unsupported import unsupported
+from tests.support.configure import configure
+
+CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
+FILES = sorted(path for path in CORPUS.rglob("*") if path.suffix in (".yml", ".yaml", ".json"))
+
+ADAM = "optimizer: {type: Adam, params: {lr: 0.001}}\n"
+ONECYCLE = ADAM + "scheduler: {type: OneCycle, params: {cycle_min_lr: 0.0001, cycle_max_lr: 0.001%s}}\n"
+ZERO = "pipe_parallel_size: 0\nzero_optimization: {stage: %s, %s}\n"
+
+
+def told(text: str) -> list[str]:
+    """What has no effect, and why, of what is not without effect in every run."""
+    found = [problem.what for problem in unsupported(configure(text)) if problem.severity == "warning"]
+    return [what for what in found if REGISTRY.parameters[what.partition(" (")[0]].effect != "none"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("precision: bfloat16\nloss_scale_window: 500", "loss_scale_window"),
+        ("precision: fp32\nmin_scale: 2\nhysteresis: 3", "min_scale hysteresis"),
+        ("precision: fp16\nloss_scale: 128\nhysteresis: 3", "hysteresis"),
+        ("fp16: {enabled: true, loss_scale: 128, loss_scale_window: 7}", "fp16.loss_scale_window"),
+        ("precision: fp16\nbf16: {check_grad_overflow: false}", "bf16.check_grad_overflow"),
+        ("precision: fp32\nfp32_allreduce: true", "fp32_allreduce"),
+        (ONECYCLE % "" + "warmup: 0.1\nlr_decay_iters: 50", "warmup lr_decay_iters"),
+        (ONECYCLE % ", decay_lr_rate: 0.1", "scheduler.params.decay_lr_rate"),
+        (ADAM + "scheduler: {type: WarmupLR}\nlr_decay_iters: 50", "lr_decay_iters"),
+        (ADAM + "scheduler: {type: WarmupLR}\nload: x\noverride_lr_scheduler: true", "override_lr_scheduler"),
+        ("override_lr_scheduler: true", "override_lr_scheduler"),
+        ("lr_decay_style: constant\nmin_lr: 1e-6", "min_lr"),
+        ("checkpoint_num_layers: 2", "checkpoint_num_layers"),
+        ("synchronize_each_layer: true", "synchronize_each_layer"),
+        (ZERO % (1, "offload_optimizer: {pin_memory: false}"), "zero_optimization.offload_optimizer.pin_memory"),
+        (
+            ZERO % (1, "offload_optimizer: {device: cpu, nvme_path: /x}"),
+            "zero_optimization.offload_optimizer.nvme_path",
+        ),
+        (ZERO % (1, "stage3_max_live_parameters: 5"), "zero_optimization.stage3_max_live_parameters"),
+        (ZERO % (3, "round_robin_gradients: true"), "zero_optimization.round_robin_gradients"),
+        ("zero_optimization: {overlap_comm: true}", "zero_optimization.overlap_comm"),
+        ("aio: {queue_depth: 32}", "aio.queue_depth"),
+        ("prescale_gradients: true\ngradient_predivide_factor: 2", "gradient_predivide_factor"),
+        ("pos_emb: learned\nrotary_pct: 0.25", "rotary_pct"),
+        ("pos_emb: rotary\nrpe_num_buckets: 8", "rpe_num_buckets"),
+        ("norm: rmsnorm\nlayernorm_epsilon: 1e-6", "layernorm_epsilon"),
+        ("init_method: small_init\noutput_layer_init_method: wang_init\ninit_method_std: 0.1", "init_method_std"),
+        ("gpt_j_tied: true", "gpt_j_tied"),
+        ("param_sharing_style: spaced", "param_sharing_style"),
+        ("weighted_sampler_alpha: 0.3", "weighted_sampler_alpha"),
+        ("adlr_autoresume_interval: 10", "adlr_autoresume_interval"),
+        ("checkpoint_factor: 100\nkeep_last_n_checkpoints: 2", "checkpoint_factor keep_last_n_checkpoints"),
+        ("finetune: true", "finetune"),
+        ("wandb_project: mine", "wandb_project"),
+        ("memory_profiling_path: here.pickle", "memory_profiling_path"),
+        ("tensorboard: {output_path: here}", "tensorboard.output_path"),
+        ("flops_profiler: {profile_step: 3}", "flops_profiler.profile_step"),
+    ],
+)
+def test_what_is_switched_off_is_told(text: str, names: str) -> None:
+    (what,) = told(text)
+    values = what.partition(" no effect: ")[0].rpartition(" ")[0]
+    assert [part.partition(" (")[0] for part in values.split(" and ")] == names.split()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "precision: fp16\nloss_scale_window: 500",
+        "fp16: {enabled: false, loss_scale_window: 500}",
+        ONECYCLE % ", decay_lr_rate: 0.1, decay_step_size: 10",
+        ADAM + "scheduler: {type: WarmupDecayLR}\nwarmup: 0.1\nlr_decay_iters: 50",
+        "checkpoint_activations: false\ncheckpoint_num_layers: 2",
+        "checkpoint_activations: true\ncheckpoint_num_layers: 2\npartition_activations: true",
+        "zero_optimization: {stage: 0, overlap_comm: true}",
+        ZERO % (1, "offload_optimizer: {device: none, pin_memory: false}"),
+        ZERO % (1, "overlap_comm: true, reduce_bucket_size: 5"),
+        ZERO % (3, "offload_optimizer: {device: nvme, nvme_path: /x}") + "aio: {queue_depth: 32}",
+        "init_method: normal\noutput_layer_init_method: wang_init\ninit_method_std: 0.1",
+        "pos_emb: rotary\nrotary_pct: 0.25",
+        "save: x\ncheckpoint_factor: 100\nload: y\nfinetune: true",
+        "use_wandb: false\nwandb_project: mine",
+        "flops_profiler: {enabled: true, profile_step: 3}",
+    ],
+)
+def test_what_matters_or_waits_to_be_turned_on_is_not(text: str) -> None:
+    assert told(text) == []
+
+
+def test_a_switch_that_is_in_doubt_switches_nothing_off() -> None:
+    with pytest.raises(Unresolved) as stop:
+        configure("checkpoint_activations: perhaps\ncheckpoint_num_layers: 2")
+    assert not [problem for problem in unsupported(stop.value.known) if problem.severity == "warning"]
+
+
+def test_one_cause_is_told_once_with_all_its_lines_and_a_way_out() -> None:
+    (problem,) = unsupported(configure("checkpoint_factor: 100\nseed: 1\nkeep_last_n_checkpoints: 2"))
+    assert problem.what == (
+        "checkpoint_factor (100) and keep_last_n_checkpoints (2) have no effect: nothing is saved, as save is not given"
+    )
+    assert problem.hint == "write save: FOLDER, or leave checkpoint_factor and keep_last_n_checkpoints out"
+    assert [place.line for place in (problem.where, *problem.also) if place] == [1, 3]
+
+
+@pytest.mark.parametrize("row", IDLE, ids=lambda row: row.names.split()[0])
+def test_a_row_names_parameters_that_have_an_effect_elsewhere(row) -> None:
+    assert all(switch in REGISTRY.parameters for switch in row.when)
+    for word in row.names.split():
+        found = [
+            p
+            for name, p in REGISTRY.parameters.items()
+            if name == word or (word[-1] == "*" and name.startswith(word[:-1]))
+        ]
+        assert any(p.effect not in ("none", "not built") for p in found), word
+
+
+@pytest.mark.skipif(not FILES, reason=f"no published configurations in {CORPUS}")
+def test_published_configurations_are_warned_of_little_and_rightly() -> None:
+    """Each of these was looked at: nothing to save to or load from, a rotary share without rotary positions, ..."""
+    found = set()
+    for path in FILES:
+        try:
+            config = complete(draft(read_files([path])), 8)
+        except Problems:
+            continue
+        found |= {what.what.partition("no effect: ")[2] for what in unsupported(config)}
+    whys = {row.because for row in IDLE}
+    assert found & whys <= {
+        "nothing is saved, as save is not given", "nothing is loaded, as load is not given", "use_wandb is off",
+        "pos_emb is not rotary", "with lr_decay_style (constant) the rate does not fall",
+        "the parts have files of their own",
+    }  # fmt: skip

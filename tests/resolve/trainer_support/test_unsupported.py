@@ -1,0 +1,158 @@
+"""train.py says what it cannot do, each with the line that asks for it; and its own default model it can."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import resolve
+from neoxargs.resolve.derive import Unresolved
+from neoxargs.resolve.trainer_support.unsupported import built, unsupported
+from tests.support.configure import configure
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_default_model_is_built() -> None:
+    assert unsupported(configure()) == []
+    assert unsupported(configure("dialect: neox-2026")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "num_kv_heads: 2",
+        "{pos_emb: rotary, rotary_pct: 0.25, gpt_j_residual: true, gpt_j_tied: true}",
+        "{norm: rmsnorm, activation: swiglu, mlp_multiple_of: 64}",
+        'attention_config: [[["flash"], "all"]]',
+        'attention_config: [[["local", "global"], "all"]]',
+        "{sparsity: interspersed, sliding_window_width: 8}",
+        "rpe: true",
+        "{pos_emb: alibi, reset_position_ids: true, reset_attention_mask: true}",
+        "no_weight_tying: true",
+        "{num_unique_layers: 2, pos_emb: sinusoidal, apply_residual_connection_post_layernorm: true}",
+        "{precision: fp16, fp16_lm_cross_entropy: true}",
+        "{precision: fp16, zero_stage: 1, pipe_parallel_size: 2, model_parallel_size: 2}",
+        "optimizer: {type: adamw}",
+        's3_path: ""',
+        "optimizer: {type: SGD, params: {momentum: 0.9}}",
+        "{use_bias_in_mlp: false, use_bias_in_attn_linear: false, init_method: small_init}",
+        "{checkpoint_activations: true, lr_decay_style: cosine, gradient_clipping: 1.0}",
+    ],
+)
+def test_what_is_built(text: str) -> None:
+    assert unsupported(configure(text)) == []
+
+
+@pytest.mark.parametrize(("kind", "hint"), [("Adamm", "did you mean Adam?"), ("lyon", "did you mean Lion?")])
+def test_a_mistyped_optimizer_is_not_one_that_is_missing(kind: str, hint: str) -> None:
+    (problem,) = unsupported(configure(f"optimizer: {{type: {kind}}}"))
+    assert (problem.what, problem.hint) == (f"there is no optimizer {kind}", hint)
+    assert problem.where
+
+
+@pytest.mark.parametrize("kind", ["Shampoo", "AdaBound"])
+def test_an_optimizer_that_is_missing_is_not_a_mistyped_one(kind: str) -> None:
+    (problem,) = unsupported(configure(f"optimizer: {{type: {kind}}}"))
+    assert problem.what == f"optimizer.type ({kind}) is not built into train.py yet"
+
+
+def nested(name: str, value: Any) -> str:
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return json.dumps(value)
+
+
+#: A value that is not built, for every row.
+OTHER: dict[str, Any] = {
+    "norm": "te_rmsnorm",
+    "sliding_window_width": 8,
+    "moe_num_experts": 4,
+    "optimizer.type": "Shampoo",
+    "optimizer.params.comm_backend_name": "mpi",
+    "train_impl": "dpo",
+    "train_epochs": 2,
+    "dataset_impl": "pairwise",
+    "pack_impl": "unpacked",
+    "train_label_data_paths": ["a"],
+    "valid_label_data_paths": ["a"],
+    "test_label_data_paths": ["a"],
+    "s3_path": "s3://a/b",
+    "peak_theoretical_tflops": 10.0,
+    "curriculum_learning.enabled": True,
+    "sequence_parallel_size": 2,
+    "tensor_parallel.autotp_size": 2,
+    "weight_quantization.quantized_initialization": {"num_bits": 8},
+}
+_SAMPLING = "data_efficiency.data_sampling"
+_HEADS = "compression_training.head_pruning.shared_parameters"
+BESIDE = {
+    "optimizer.params.comm_backend_name": "optimizer_type: OneBitAdam",
+    "train_label_data_paths": "{train_data_paths: a, valid_data_paths: b, test_data_paths: c}",
+    "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",
+    f"{_HEADS}.enabled": nested(f"{_HEADS}.num_heads", 2),
+    f"{_SAMPLING}.curriculum_learning.enabled": nested(f"{_SAMPLING}.curriculum_learning.curriculum_metrics", {"a": 1}),
+    f"{_SAMPLING}.dynamic_batching.enabled": nested(f"{_SAMPLING}.dynamic_batching.max_tokens", 64),
+}
+
+
+@pytest.mark.parametrize("name", built())
+def test_what_is_not_built_is_told(name: str) -> None:
+    default = REGISTRY.parameters[name].default
+    value = OTHER.get(name, not default)
+    texts = (nested(name, value), BESIDE.get(name, ""))
+    config = configure(*texts, without="train_iters" if name == "train_epochs" else "")
+    (problem,) = unsupported(config)
+    assert problem.what.startswith(f"{name} (")
+    assert "train.py" in problem.what
+    assert problem.where
+    assert problem.hint
+    assert problem.severity == "error"
+
+
+def test_a_layer_that_does_not_exist_is_told_once() -> None:
+    with pytest.raises(Unresolved) as stop:
+        configure('attention_config: [[["hyena"], 4]]')
+    assert [problem.what for problem in [*stop.value.problems, *unsupported(stop.value.known)]] == [
+        "attention_config has no kind of layer called hyena"
+    ]
+
+
+def test_one_bit_optimizers_have_left_newer_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configure("{onebitadam: true, lr: 0.001}")
+    assert unsupported(config) == []
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.20.0")
+    (problem,) = unsupported(config)
+    assert problem.what == "optimizer.type (OneBitAdam) needs DeepSpeed 0.19.6 or older, and 0.20.0 is installed"
+    assert unsupported(configure("optimizer: {type: Adam}")) == []
+
+
+def test_generating_needs_only_the_model() -> None:
+    config = configure("{optimizer: {type: Shampoo}, log_param_norm: true, norm: te_rmsnorm}")
+    assert [problem.what for problem in unsupported(config, training=False)] == [
+        "norm (te_rmsnorm) is not built into train.py yet"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (
+            'attention_config: [[["rwkv", "global"], "all"]]',
+            "attention_config has layers that are not built into train.py yet: rwkv",
+        ),
+    ],
+)
+def test_the_words(text: str, what: str) -> None:
+    problems = unsupported(configure(text))
+    assert what in [problem.what for problem in problems]
+    assert all(problem.where for problem in problems)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("quickstart*.yml")), ids=lambda path: path.name)
+def test_the_quickstart_is_built(path: Path) -> None:
+    assert unsupported(resolve([path], gpus=4)) == []

@@ -1,0 +1,49 @@
+"""What `sizes/model.py` says of a model without building it is what the built model has and does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode, mm_flop
+
+from neoxargs.sizes.model import flops_per_token, parameters
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.parallel.make import Make
+from tests.support.small_gpt import SMALL, VOCABULARY, batch, small
+
+CHANGES = {
+    "as it is": {},
+    "untied": {"no_weight_tying": True},
+    "no positions": {"pos_emb": "none"},
+    "position rows skipped": {"opt_pos_emb_offset": 2, "max_position_embeddings": 24},
+    "no biases": {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False, "use_bias_in_norms": False},
+    "norms without weights": {"norm": "non_parametric_layernorm"},
+    "shared keys": {"num_kv_heads": 2},
+    "rotary": {"pos_emb": "rotary"},
+    "norms without offsets": {"norm": "rmsnorm"},
+    "norms with one scale": {"norm": "scalenorm"},
+    "gated, rounded up": {"activation": "geglu", "intermediate_size": 100, "mlp_multiple_of": 8},
+    "rounded up": {"intermediate_size": 100, "mlp_multiple_of": 64},
+    "side by side": {"gpt_j_residual": True},
+    "one norm a layer": {"gpt_j_residual": True, "gpt_j_tied": True},
+    "relative positions": {"pos_emb": "rpe"},
+    "norms of queries and keys": {"use_qk_layernorm": True},
+    "shared layers": {"num_layers": 4, "num_unique_layers": 2},
+    "wide": {"intermediate_size": 72, "num_layers": 3, "hidden_size": 48},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_as_built(change: str) -> None:
+    config = small(**CHANGES[change])
+    model = GPT(config, VOCABULARY, Make())
+    assert parameters(config, VOCABULARY.padded) == sum(p.numel() for p in model.parameters())
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _added_in_place})
+    with counter, sdpa_kernel(SDPBackend.MATH):  # flash kernels recompute the scores
+        model(*batch(2)).backward()
+    assert flops_per_token(config, VOCABULARY.padded) == counter.get_total_flops() / (2 * SMALL["seq_length"])
+
+
+def _added_in_place(_, a, b, **rest) -> int:
+    return mm_flop(a, b, out_val=None)

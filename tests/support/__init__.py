@@ -1,0 +1,1 @@
+"""What several tests use: small models, ranks, processes, clusters, tables of reference data."""

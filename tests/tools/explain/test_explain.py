@@ -1,0 +1,248 @@
+"""`deepy explain KEY FILE`: the value in these files, and what it was made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from neoxargs.problems import Problems
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import Text, complete, draft, resolve
+from neoxargs.resolve.config import Config
+from neoxargs.tools.explain import explain, explain_everything
+from neoxargs.tools.explain.explain_all import LOOKED_UP, whole
+from neoxargs.tools.explain.provenance import origin
+
+QUICKSTART = "configs/quickstart.yml"
+
+
+@pytest.fixture(autouse=True)
+def _in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short path to the file, however long the repository's own: lines are as wide as a terminal."""
+    monkeypatch.chdir(Path(__file__).parents[3])
+
+
+def because(key: str, *files: str) -> str:
+    facts = json.loads(explain(key, files or [QUICKSTART], [], None, 4, as_json=True))
+    told: str = facts["because"]
+    return told.replace(QUICKSTART, "q.yml")
+
+
+def tree(key: str, *overrides: str) -> list[str]:
+    """What a value was derived from, a line for each."""
+    shown = explain(key, [QUICKSTART], overrides, None, 4, as_json=False).replace(QUICKSTART, "q.yml")
+    lines = shown.partition("  because ")[2].partition("  sent here ")[0].splitlines()[1:]
+    return [line[16:] for line in lines]
+
+
+def line(word: str) -> int:
+    lines = Path(QUICKSTART).read_text(encoding="utf-8").splitlines()
+    return next(number for number, text in enumerate(lines, 1) if text.strip().startswith(word))
+
+
+def test_a_derived_value_shows_its_rule_once_and_its_inputs() -> None:
+    shown = explain("intermediate_size", [QUICKSTART], [], None, 4, as_json=False)
+    assert because("intermediate_size") == "derived: 4 x hidden_size, or expansion_factor x hidden_size"
+    assert shown.count("4 x hidden_size, or") == 1
+    assert tree("intermediate_size") == [f"  hidden_size 256: q.yml:{line('hidden_size')}:1"]
+
+
+def test_what_was_derived_is_followed_to_what_was_written() -> None:
+    (first, *_) = tree("adam_beta2")
+    assert first.startswith("  optimizer.params.betas [0.9, 0.95]: q.yml:")
+    text = "{num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32, train_iters: 9, batch_size: 1,\n"
+    config = complete(draft([Text("my.yml", f"{text} mlp_type: llama}}")]), 1)
+    assert list(origin("intermediate_size", config).lines()) == [
+        "hidden_size 64: my.yml:1:17",
+        'expansion_factor 8.0: derived: `mlp_type: "llama"` (my.yml:2:2)',
+        '  mlp_type "llama": my.yml:2:2',
+    ]
+
+
+def test_a_path_is_never_broken(tmp_path: Path) -> None:
+    path = tmp_path / ("deep" * 20) / ("a b" * 20) / "my.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text(Path(QUICKSTART).read_text(encoding="utf-8"))
+    shown = explain("intermediate_size", [str(path)], [], None, 4, as_json=False)
+    assert f"{path}:{line('hidden_size')}:1" in shown
+
+
+def test_one_setting_under_two_names_is_a_default_where_neither_is_written() -> None:
+    assert because("zero_stage") == "default"
+    assert because("zero_optimization.stage") == "default"
+    told = json.loads(explain("zero_stage", [QUICKSTART], ["zero_optimization.stage=1"], None, 4, as_json=True))
+    assert told["from"] == [{"name": "zero_optimization.stage", "value": 1, "why": "--set zero_optimization.stage=1"}]
+
+
+def test_auto_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "my.yml"
+    text = Path(QUICKSTART).read_text(encoding="utf-8").replace("lr: 1.0e-3", "lr: auto")
+    path.write_text(f"{text}zero_optimization: {{stage: 1, reduce_bucket_size: auto}}\n")
+    assert because("zero_optimization.reduce_bucket_size", str(path)).endswith("; auto is hidden_size squared")
+    assert because("optimizer.params.lr", str(path)).endswith("; `auto` is written, which leaves it to that")
+
+
+def test_where_a_value_goes_is_spelt_as_there() -> None:
+    def sent(key: str, *overrides: str) -> list[str]:
+        told: list[str] = json.loads(explain(key, [QUICKSTART], overrides, None, 4, as_json=True))["sent here"]
+        return told
+
+    assert sent("zero_optimization.stage", "zero_stage=1") == [
+        'DeepSpeed\'s JSON: "zero_optimization.stage": 1',
+        'each rank: --megatron_config "zero_optimization.stage": 1',
+    ]
+    assert sent("num_layers")[-1] == "--emit megatron: --num-layers 4"
+    assert sent("bias_gelu_fusion")[-1] == "--emit megatron: --no-bias-gelu-fusion"
+    assert sent("master_port", "master_port=3000")[0] == "launcher: --master_port 3000"
+    assert sent("master_port")[0] == "launcher: not sent, it assumes the same"
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("num-experts", "in GPT-NeoX   since"),
+        ("geglu", 'today         true is activation: "geglu"'),
+        ("one_source_of_data", "reads         text_path, data_path, train_data_paths"),
+        ("betas", "optimizer.params.betas\n  meaning       Decay of the running means"),
+        ("stage", "zero_optimization.stage\n  meaning "),
+        ("type", "several parameters are called type:\n  checkpoint.writer.type "),
+        (
+            "tensor-model-parallel-size",
+            "model_parallel_size\n  spelled       tensor_model_parallel_size is another program's",
+        ),
+        ("num_hidden_layers", "num_layers\n  spelled       num_hidden_layers is another program's word for num_layers"),
+        ("optimizer.params.lr", "auto          Hugging Face's --learning_rate, 5e-05 unless given"),
+        ("zero_optimization.reduce_bucket_size", "resolved when the run is known: hidden_size squared"),
+    ],
+)
+def test_without_files(key: str, told: str) -> None:
+    assert told in explain(key, [], [], None, None, as_json=False)
+    assert json.loads(explain(key, [], [], None, None, as_json=True))["name"]
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("hyena_mlp_len", "it is a parameter of savanna: leave it out, or declare it in a plugin"),
+        ("no_adamw", "GPT-NeoX had it from 2021-04-14 to "),
+        ("hiden_size", "did you mean hidden_size?"),
+    ],
+)
+def test_what_is_no_parameter(key: str, hint: str) -> None:
+    with pytest.raises(Problems) as stop:
+        explain(key, [], [], None, None, as_json=False)
+    assert stop.value.problems[0].hint.startswith(hint)
+
+
+def resolves_to_the_same(config: Config, gpus: int) -> None:
+    text = whole(config)
+    again = complete(draft([Text("all.yml", text)]), gpus)
+    names = [p.name for p in REGISTRY.parameters.values() if not p.becomes and p.name not in (*LOOKED_UP, "dialect")]
+    assert {name: again.get(name) for name in names} == {name: config.get(name) for name in names}
+    assert [part for part in text.splitlines() if part.endswith(":")] or config.sections == frozenset()
+
+
+def test_the_whole_of_it_is_a_configuration_that_resolves_to_the_same() -> None:
+    config = resolve([QUICKSTART], gpus=4)
+    resolves_to_the_same(config, 4)
+    text = explain_everything([QUICKSTART], [], None, 4, as_json=False)
+    assert f"hidden_size: 256  # {QUICKSTART}:{line('hidden_size')}:1" in text
+    assert "intermediate_size: 1024  # derived: 4 x hidden_size" in text
+    values = json.loads(explain_everything([QUICKSTART], [], None, 4, as_json=True))["values"]
+    assert values["seed"] == {"value": 1234, "because": "default"}
+
+
+CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no published configurations in {CORPUS}")
+def test_the_whole_of_published_configurations_resolves_to_the_same(reference: Path) -> None:
+    count = 0
+    for case in json.loads((reference / "neox_head_translations.json").read_text()).values():
+        files = [CORPUS / "neox_head" / name.removeprefix("configs/") for name in case["files"]]
+        gpus = case["num_gpus"] or 8
+        try:
+            config = resolve(files, gpus=gpus)
+        except Problems:
+            continue
+        resolves_to_the_same(config, gpus)
+        count += 1
+    assert count > 50
+    old = CORPUS / "neox_2021_02"
+    resolves_to_the_same(resolve([old / "ds_pretrain_gpt2.yml", old / "local_setup.yml"], gpus=8), 8)
+
+
+def test_the_batch_is_an_equation_in_numbers() -> None:
+    micro, steps = line("train_micro_batch_size_per_gpu"), line("gradient_accumulation_steps")
+    expected = f"derived: 8 samples = micro batch 2 (q.yml:{micro}:1) x accumulation 4 (q.yml:{steps}:1) x data 1"
+    assert because("train_batch_size") == expected
+
+
+def test_a_default_that_the_dialect_decides(tmp_path: Path) -> None:
+    text = Path(QUICKSTART).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("attention_dropout")]
+    path = tmp_path / "my.yml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert because("attention_dropout", str(path)) == "neox-2026's default; neox-2021 has 0.1"
+    path.write_text("\n".join(lines).replace("neox-2026", "neox-2021"), encoding="utf-8")
+    assert because("attention_dropout", str(path)) == "neox-2021's default; neox-2026 has 0.0"
+    path.write_text("\n".join(lines).replace("neox-2026", "neox-2021").replace("gradient_clipping: 1.0", ""), "utf-8")
+    assert because("gradient_clipping", str(path)) == "neox-2021's default; neox-2026 has 1.0"
+
+
+def test_what_changes_with_a_parameter() -> None:
+    def changes(key: str) -> str:
+        told: str = json.loads(explain(key, [], [], None, None, as_json=True))["changes"]
+        return told
+
+    assert changes("num-layers") == "model"
+    assert changes("master_port") == "which processes are started, and how"
+    assert changes("mask-prob") == "none: only BERT, ICT and REALM read it"
+    not_built = next(p.name for p in REGISTRY.parameters.values() if p.effect == "not built")
+    assert changes(not_built) == "nothing: train.py refuses any value but the default"
+
+
+def test_a_section_shows_what_is_in_the_files() -> None:
+    shown = explain("optimizer.params", [QUICKSTART], [], None, 4, as_json=False).partition("params here:")[2]
+    assert f"  lr 0.001 ({QUICKSTART}:{line('params')}:12)" in shown
+    assert "amsgrad" not in shown
+    values = json.loads(explain("optimizer.params", [QUICKSTART], [], None, 4, as_json=True))["values here"]
+    assert values["optimizer.params.betas"] == [0.9, 0.95]
+    assert "optimizer.params here" not in explain("optimizer.params", [], [], None, None, as_json=False)
+    assert "nothing but defaults" in explain("amp", [QUICKSTART], [], None, 4, as_json=False)
+
+
+def test_a_word_in_names_is_answered_by_those_names() -> None:
+    lines = explain("bucket", [], [], None, None, as_json=False).splitlines()
+    assert lines[0] == "no parameter is called bucket; about it:"
+    assert lines[1].split()[:4] == ["zero_optimization.reduce_bucket_size", "Gradients", "averaged", "in"]
+    assert all("bucket" in line.split()[0] for line in lines[1:])
+    many = explain("zero", [], [], None, None, as_json=False).splitlines()
+    assert len(many) == 1 + 15 + 1 and many[1].split() == ["zero_optimization", "a", "section"]
+    found = json.loads(explain("zero", [], [], None, None, as_json=True))["found"]
+    assert many[-1] == f"  and {len(found) - 15} more: docs/parameters.md"
+
+
+def test_a_word_that_only_descriptions_have_finds_them() -> None:
+    assert "  char_level_ppl " in explain("perplexity", [], [], None, None, as_json=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "files", "what", "hint"),
+    [
+        (QUICKSTART, [], f"explain wants a parameter first, and {QUICKSTART} is a file",
+         "write `explain KEY FILE`, or `explain --all FILE` for every one"),
+        ("my.json", ["seed"], "explain wants a parameter first, and my.json is a file",
+         "write `explain KEY FILE`, or `explain --all FILE` for every one"),
+        ("zzzz", [], "zzzz is not a parameter",
+         "no parameter has it in its name or description; docs/parameters.md lists all"),
+        ("num_layer", [], "num_layer is not a parameter", "did you mean num_layers?"),
+    ],
+)  # fmt: skip
+def test_what_is_no_parameter_at_all(key: str, files: list[str], what: str, hint: str) -> None:
+    with pytest.raises(Problems) as raised:
+        explain(key, files, [], None, None, as_json=False)
+    (problem,) = raised.value.problems
+    assert (problem.what, problem.hint) == (what, hint)

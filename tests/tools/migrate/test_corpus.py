@@ -1,0 +1,71 @@
+"""Published configurations: migrated and original resolve to the same, both ways, and twice changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from neoxargs.problems import Problems
+from neoxargs.resolve import Text, draft, read_files
+from neoxargs.resolve.dialect import NAMES
+from neoxargs.tools.migrate.neox.migrate import migrate
+from neoxargs.tools.migrate.neox.verify import differences, known
+
+SHARED = Path(__file__).parents[4] / "shared"
+CORPUS = SHARED / "corpus"
+FILES = sorted(path for path in CORPUS.rglob("*") if path.suffix in (".yml", ".yaml", ".json"))
+#: With a mistyped number, or names that no GPT-NeoX has.
+REFUSED = ("gmlp_small.yml", "llemma")
+
+
+def cases() -> dict[str, list[Path]]:
+    """Every file alone, and together as their authors meant."""
+    found = {str(path.relative_to(CORPUS)): [path] for path in FILES}
+    path = SHARED / "reference" / "neox_head_translations.json"
+    for name, case in (json.loads(path.read_text()) if path.is_file() else {}).items():
+        if len(case["files"]) > 1:
+            found[name] = [CORPUS / "neox_head" / file.removeprefix("configs/") for file in case["files"]]
+    old = CORPUS / "neox_2021_02"
+    if old.is_dir():
+        for setup in ("local_setup.yml", "eleutherai_cluster.yml"):
+            found[f"2021 with {setup}"] = [old / "ds_pretrain_gpt2.yml", old / setup]
+    return found
+
+
+CASES = cases()
+needs_corpus = pytest.mark.skipif(not FILES, reason=f"no published configurations in {CORPUS}")
+
+
+@needs_corpus
+@pytest.mark.parametrize("to", NAMES)
+@pytest.mark.parametrize("name", [name for name in CASES if not any(word in str(CASES[name]) for word in REFUSED)])
+def test_the_same_configuration(name: str, to: str) -> None:
+    texts = read_files(CASES[name])
+    once = migrate(texts, to).texts
+    drafted = draft(texts)
+    is_part = "dialect" not in draft(once).values
+    fixed = [f"dialect={drafted.dialect.name}"] if is_part else []  # a part alone does not decide it
+    before, after = (known(draft(each, fixed), 8) for each in (texts, once))
+    assert list(differences(before[0], after[0])) == []
+    assert [problem.what for problem in after[1]] == [problem.what for problem in before[1]]
+    assert migrate(once, to).texts == once
+    other = next(dialect for dialect in NAMES if dialect != to)
+    back = migrate(once, other).texts
+    assert list(differences(before[0], known(draft(back, fixed), 8)[0])) == []
+    assert comments(back) >= comments(texts)
+
+
+def comments(texts: list[Text]) -> set[str]:
+    """What stands behind a `#` that begins a comment."""
+    lines = [line for text in texts for line in text.text.splitlines()]
+    return {line.partition("# ")[2].strip() for line in lines if line.lstrip().startswith("# ")}
+
+
+@needs_corpus
+@pytest.mark.parametrize("name", [name for name in CASES if any(word in str(CASES[name]) for word in REFUSED)])
+def test_what_is_refused_has_a_place(name: str) -> None:
+    with pytest.raises(Problems) as stop:
+        migrate(read_files(CASES[name]), "neox-2026")
+    assert all(problem.where and problem.where.line for problem in stop.value.problems)

@@ -1,0 +1,307 @@
+"""DeepSpeed's JSON in every form that people keep it in, as YAML that loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.problems import Problems
+from neoxargs.resolve import Text, complete, draft, read_files
+from neoxargs.resolve.derive import Unresolved
+from neoxargs.tools.migrate.deepspeed.auto import STANDS
+from neoxargs.tools.migrate.deepspeed.convert import Version, chosen, converted, versions
+from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
+
+SHARED = Path(__file__).parents[4] / "shared"
+SEEDS = {name: next(iter(SHARED.glob(f"seeds/{name}_*.txt")), None) for name in ("000", "001", "002")}
+JSONS = sorted(SHARED.glob("corpus/neox_2021_02/deepspeed_configs/*.json"))
+needs_seeds = pytest.mark.skipif(not all(SEEDS.values()), reason=f"no configurations in {SHARED / 'seeds'}")
+MODEL = "{num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 16, train_iters: 10}"
+
+
+def found(text: str) -> list[Version]:
+    return versions(blocks(Text("ds.json", text)))
+
+
+def yaml(text: str) -> str:
+    result = converted(chosen(found(text), None, "ds.json"), "ds.json").text
+    assert draft([Text("new.yml", result)]).problems == []
+    return result.removeprefix("# From ds.json by deepy migrate.\n").removesuffix("dialect: neox-2026\n")
+
+
+def problems(text: str, number: int | None = None) -> list[tuple[str, str, str]]:
+    with pytest.raises(Problems) as stop:
+        chosen(found(text), number, "ds.json")
+    return [(str(problem.where), problem.what, problem.hint) for problem in stop.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"train_batch_size": 8}', "train_batch_size: 8\n"),
+        ('{"fp16": {"enabled": true,},}', "fp16:\n  enabled: true\n"),
+        ("{'fp16': {'enabled': True}}", "fp16:\n  enabled: true\n"),
+        ('config = {"train_batch_size": 8}\nprint(config)', "train_batch_size: 8\n"),
+        ('{"train_batch_size": 8 // all of it\n}', "train_batch_size: 8  # all of it\n"),
+        ('{\n# how\n# many\n"train_batch_size": 8}', "# how\n# many\ntrain_batch_size: 8\n"),
+        (
+            'ZERO=1\nZERO=2\ncat <<EOF\n{"zero_optimization": {"stage": ${ZERO}}}\nEOF',
+            "zero_optimization:\n  stage: 2\n",
+        ),
+        ('{"train_batch_size": ${BATCH:-64}}', "train_batch_size: 64\n"),
+        ('{ /* how many */\n"train_batch_size": 8}', "train_batch_size: 8\n"),
+        ('{"zero_optimization": {"reduce_bucket_size": 5e8}}', "zero_optimization:\n  reduce_bucket_size: 5e8\n"),
+        ('{"gradient_clipping": 1.0, "fp16": {}}', "gradient_clipping: 1.0\nfp16: {}\n"),
+        (
+            '{"optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": (0.9, 0.95), "max_grad_norm": 2}}}',
+            "optimizer:\n  type: Adam\n  params:\n    lr: 1e-3\n    betas: [0.9, 0.95]\n"
+            "    weight_decay: 0.0  # DeepSpeed's default\ngradient_clipping: 2.0\n",
+        ),
+        (
+            '{"zero_optimization": {"stage": 2, "cpu_offload": true}}',
+            "zero_optimization:\n  stage: 2\n  offload_optimizer: {device: cpu}\n",
+        ),
+        ("# Notes\n\nMP_SIZE=4\n```json\n{\n}\n```\n", "model_parallel_size: 4\n"),
+    ],
+)
+def test_as_yaml(text: str, expected: str) -> None:
+    assert yaml(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ('{"a": 1', "ds.json:1:1", "this `{` is never closed"),
+        ('{"train_batch_size": 2**4}', "ds.json:1:22", "`2**4` is no value"),
+        ('{"train_batch_size": open}', "ds.json:1:22", "`open` is no value"),
+        ('{"train_batch_size" 4}', "ds.json:1:2", "there is no `:` behind the key train_batch_size"),
+        ('{"fp16": [1 2]}', "ds.json:1:13", "a `,` or the closing `]` is missing before this"),
+        ('{"fp16": }', "ds.json:1:10", "a value is missing before this"),
+        ("{: 1}", "ds.json:1:2", "a key is missing before this"),
+        ('{"a": ' + "[" * 40 + "}", "ds.json:1:38", "brackets nested more than 32 deep"),
+    ],
+)
+def test_what_cannot_be_read(text: str, where: str, what: str) -> None:
+    with pytest.raises(Problems) as stop:
+        found(text)
+    problem = stop.value.problems[0]
+    assert str(problem.where) == where
+    assert problem.what.startswith(what)
+
+
+def test_a_condition_of_python_is_not_computed() -> None:
+    hint = "write the number itself, or put text in quotes; names and sums are not computed"
+    what = "a `,` or the closing `}` is missing before this"
+    assert problems('{"a": "cpu" if x else "none"}') == [("ds.json:1:13", what, hint)]
+
+
+def test_every_place_that_a_script_fills_in_is_told() -> None:
+    hint = "a script fills this in; write the value itself"
+    assert problems('{"train_batch_size": CONFIG_BATCH,\n "fp16": {"enabled": $FP16}}') == [
+        ("ds.json:1:22", "`CONFIG_BATCH` is no value", hint),
+        ("ds.json:2:22", "`$FP16` is no value", hint),
+    ]
+
+
+def test_a_file_with_very_many_configurations() -> None:
+    ((_, what, _),) = problems("{}\n" * 101)
+    assert what == "this file has more than 100 configurations in it"
+
+
+def test_what_contradicts_in_todays_words_is_told_where_it_was_written() -> None:
+    (version,) = found('{"gradient_accumulation_steps": 4,\n "fp16": {},\n "gas": 8}')
+    with pytest.raises(Problems) as stop:
+        converted(version, "ds.json")
+    (problem,) = stop.value.problems
+    assert [str(place) for place in (problem.where, *problem.also)] == ["ds.json:3:2", "ds.json:1:2"]
+
+
+def test_what_yaml_does_not_take_as_it_is() -> None:
+    text = '{"wandb": {"team": "a\\u0007b"}, # not\x07here\n"train_batch_size": 8}'
+    assert yaml(text) == 'train_batch_size: 8\nwandb:\n  team: "a\\u0007b"  # not\N{REPLACEMENT CHARACTER}here\n'
+    ((where, what, _),) = problems('{"wandb": {"team": "\\ud83d"}}')
+    assert (where, what) == ("ds.json:1:20", "an escape in this is no character of its own (half of a surrogate pair)")
+
+
+def test_nothing_in_it_at_all() -> None:
+    (version,) = found("{}")
+    with pytest.raises(Problems, match="has no parameters in it"):
+        converted(version, "ds.json")
+
+
+def test_nothing_is_executed(tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    text = f'{{"train_batch_size": __import__("pathlib").Path("{target}").touch()}}'
+    with pytest.raises(Problems):
+        found(text)
+    assert not target.exists()
+
+
+def test_several_versions_of_a_section_are_offered_by_number() -> None:
+    text = """{
+    "zero_optimization": {"stage": 0}
+
+    "zero_optimization": {"stage": 1, "recude_bucket_size": 5e8},
+    "zero_optimization": {"stage": 3},
+    "gradient_clipping": 1.0
+}"""
+    offer, misspelt = problems(text)
+    assert offer == (
+        "ds.json",
+        "this holds 3 configurations; choose one by its number\n"
+        "  1: line 2: ZeRO 0\n  2: line 4: ZeRO 1\n  3: line 5: ZeRO 3",
+        "add --choose N",
+    )
+    assert misspelt == (
+        "ds.json:4:39", "zero_optimization has no key recude_bucket_size", "did you mean reduce_bucket_size?"
+    )  # fmt: skip
+    assert problems(text, 2) == [misspelt]
+    assert problems(text, 4) == [("ds.json", "--choose 4: there are 3 to choose from", "")]
+    third = converted(chosen(found(text), 3, "ds.json"), "ds.json")
+    assert "stage: 3\n" in third.text
+    assert [problem.what for problem in third.problems][:1] == [
+        "a `,` is missing before this; it is read as if it were there"
+    ]
+
+
+def test_more_versions_than_are_offered_are_counted() -> None:
+    sections = [f'"zero_optimization": {{"stage": {stage}}}, "gradient_clipping": {stage}.5' for stage in (0, 1, 2, 3)]
+    text = Text("ds.json", "{" + ",\n".join(sections) + "}")
+    with pytest.raises(Problems) as stop:
+        chosen(versions(blocks(text)), None, text.name)
+    (offer,) = stop.value.problems
+    first, *_, last = offer.what.splitlines()
+    assert first == "this holds 16 configurations; choose one by its number"
+    assert last.strip() == "and 4 more: take out of the file what is not meant"
+
+
+def test_every_auto_has_a_value_that_fits() -> None:
+    """Each of them written as auto gives YAML that loads, and that says why."""
+    for name, stands in STANDS.items():
+        *sections, key = name.split(".")
+        inner = f'"{key}": "auto"'
+        if sections[:1] == ["scheduler"]:
+            inner = inner + '}, "type": "WarmupDecayLR"'
+        text = "{" + "".join(f'"{section}": {{' for section in sections) + inner
+        text += "}" * (text.count("{") - text.count("}"))
+        lines = yaml(text).splitlines()
+        assert any(stands.why in line for line in lines), name
+
+
+def test_auto_is_what_a_command_beside_it_gives() -> None:
+    keys = (
+        '{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"}'
+    )
+    command = "\nrun.py --per_device_train_batch_size 2 --gradient_accumulation_steps=4 --max_grad_norm $NORM --fp16\n"
+    assert yaml(keys + command).splitlines() == [
+        "train_micro_batch_size_per_gpu: 2  # auto: Hugging Face's --per_device_train_batch_size in line 2",
+        "gradient_accumulation_steps: 4  # auto: Hugging Face's --gradient_accumulation_steps in line 2",
+        "gradient_clipping: 1.0  # auto: Hugging Face's --max_grad_norm, 1.0 unless given",
+    ]
+    assert "in line" not in yaml('{"gradient_clipping": "auto"}\na --max_grad_norm 2\nb --max_grad_norm 3\n')
+
+
+def seed(name: str) -> Text:
+    path = SEEDS[name]
+    assert path is not None
+    return read_files([path])[0]
+
+
+@needs_seeds
+@pytest.mark.parametrize("number", range(1, 20))
+def test_the_runs_of_180_billion_parameters(number: int) -> None:
+    """Each configuration with its PIPELINE_MP_SIZE line; those of stage 0 offload weights, which check refuses."""
+    every = versions(blocks(seed("001")))
+    assert len(every) == 19
+    version = every[number - 1]
+    result = converted(version, "runs.md").text
+    drafted = draft(
+        [Text("new.yml", result), Text("model.yml", MODEL.replace("attention_heads: 4", "attention_heads: 32"))]
+    )
+    assert drafted.problems == []
+    size = int(version.block.settings["PIPELINE_MP_SIZE"][0])
+    assert drafted.values["model_parallel_size"].value == size
+    plain = {name: value.value for name, value in version.draft.values.items()}
+    assert {name: drafted.values[name].value for name in plain} == plain
+    try:
+        config = complete(drafted, 64)
+        assert config.get("zero_optimization.stage") == 3
+    except Unresolved as stop:
+        assert number >= 17
+        assert ["needs zero_optimization.stage" in problem.what for problem in stop.problems] == [True, True]
+
+
+@needs_seeds
+def test_a_dict_with_four_stages() -> None:
+    every = versions(blocks(seed("000")))
+    assert len(every) == 4
+    with pytest.raises(Problems) as stop:
+        chosen(every, None, "seed")
+    assert [problem.hint for problem in stop.value.problems] == ["add --choose N", "did you mean reduce_bucket_size?"]
+    for number in (1, 3, 4):
+        text = converted(chosen(every, number, "seed"), "seed").text
+        config = complete(draft([Text("new.yml", text), Text("model.yml", MODEL), Text("b.yml", "batch_size: 1")]), 2)
+        assert config.get("zero_optimization.stage") == (0, 1, 2, 3)[number - 1]
+        assert config.get("lr") == 5e-5
+        assert "# beta values (0.9, 0.95 used in llama paper)\n" in text
+
+
+@needs_seeds
+def test_a_configuration_inside_markdown() -> None:
+    (version,) = versions(blocks(seed("002")))
+    result = converted(version, "notes.md")
+    config = complete(draft([Text("new.yml", result.text), Text("model.yml", MODEL)]), 2)
+    assert config.get("zero_optimization.reduce_bucket_size") == 64**2
+    assert config.get("zero_optimization.stage3_prefetch_bucket_size") == 64**2 * 9 // 10
+    assert config.get("zero_optimization.stage3_param_persistence_threshold") == 640
+    assert config.get("scheduler.params.total_num_steps") == 10
+    assert config.get("scheduler.params.warmup_max_lr") == config.get("lr") == 5e-5
+    assert config.get("train_batch_size") == 16
+    assert len(result.changes) == sum("auto" in line for line in seed("002").text.splitlines()[10:70])
+
+
+@pytest.mark.skipif(not JSONS, reason=f"no published configurations in {SHARED}")
+@pytest.mark.parametrize("path", JSONS, ids=lambda path: path.name)
+def test_published_json(path: Path) -> None:
+    (version,) = versions(blocks(read_files([path])[0]))
+    drafted = draft([Text("new.yml", converted(version, path.name).text)])
+    assert drafted.problems == []
+    plain = {n: v.value for n, v in version.draft.values.items() if n != "optimizer.params.max_grad_norm"}
+    assert {name: drafted.values[name].value for name in plain} == plain
+
+
+@pytest.mark.parametrize(
+    ("halves", "told"),
+    [
+        ('"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}', ["fp16.enabled and bf16.enabled"]),
+        ('"bf16": {"enabled": "auto"}, "fp16": {"enabled": false}', ["bf16.enabled"]),
+        ('"bf16": {"enabled": "auto"}, "fp16": {"enabled": true}', []),
+        ('"fp16": {"enabled": false}', []),
+        ('"bf16": {"enabled": "auto"}}\ntrain.py --bf16 \\\n#{', []),
+    ],
+)
+def test_auto_that_becomes_fp32_is_told(halves: str, told: list[str]) -> None:
+    warnings = converted(chosen(found(f"{{{halves}}}"), None, "ds.json"), "ds.json").problems
+    assert [problem.what.partition(' "auto" is off')[0] for problem in warnings if "fp32" in problem.what] == told
+
+
+def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text('{"train_batch_size": "auto", "fp16": {"enabled": true}}')
+    assert main(["migrate", "ds.json"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("# From ds.json by deepy migrate.\n")
+    assert err.startswith('ds.json:1:2: train_batch_size: "auto" → auto as well (resolved when the run is known: ')
+    assert main(["migrate", "ds.json", "-o", "new.yml"]) == 0
+    assert Path("new.yml").read_text() == out
+    assert capsys.readouterr().err.endswith("new.yml written\n")
+    assert main(["migrate", "ds.json", "-o", "new.yml"]) == 1
+    assert "new.yml: error: this file exists" in capsys.readouterr().err
+    Path("part.json").write_text('{"num-layers": 4, "save": "x", "save-interval": 5}')
+    assert main(["migrate", "part.json"]) == 0
+    assert '+{"num-layers": 4, "save": "x", "checkpoint-factor": 5}' in capsys.readouterr().out
+    Path("notes.md").write_text("# nothing here\n")
+    assert main(["migrate", "notes.md", "--from", "deepspeed"]) == 1
+    assert "there is no configuration in this file" in capsys.readouterr().err

@@ -1,0 +1,141 @@
+"""Every name that GPT-NeoX ever dropped or gained, one by one: rewritten, left out, kept or refused with a reason."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.problems import Problems
+from neoxargs.registry import REGISTRY, normal
+from neoxargs.registry.history import introduced, removed
+from neoxargs.resolve import Text, draft
+from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.tools.migrate.neox.migrate import Migrated, migrate
+from neoxargs.tools.migrate.neox.rewrites import FORGOTTEN
+from neoxargs.tools.migrate.yaml_edit import shown
+
+REFERENCE = Path(__file__).parents[4] / "shared" / "reference"
+needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason=f"no reference data in {REFERENCE}")
+SIZES = """\
+num_layers: 4
+hidden_size: 64
+num_attention_heads: 4
+seq_length: 16
+max_position_embeddings: 16
+train_iters: 10
+train_batch_size: 4
+"""
+#: Dropped by GPT-NeoX, and read here as before.
+STILL_READ = {
+    "apply_residual_connection_post_layernorm", "reset_attention_mask", "reset_position_ids",
+    "zero_allow_untested_optimizer", "launcher_args", "rpe_causal",
+}  # fmt: skip
+VALUES = (
+    True,
+    False,
+    2,
+    0.5,
+    8,
+    "data/text",
+    "none",
+    "all",
+    "interspersed",
+    "llama",
+    "regular",
+    "local",
+    "a/b",
+    [1],
+    [["a"]],
+    ["a"],
+)
+
+
+def history() -> list[dict[str, Any]]:
+    path = REFERENCE / "neox_key_history.json"
+    return json.loads(path.read_text()) if path.is_file() else []
+
+
+def ever(what: str) -> list[str]:
+    return sorted({name for event in history() for name in event[what]})
+
+
+DROPPED = [name for name in ever("removed") if removed(name)]
+GAINED = [name for name in ever("added") if introduced(name)]
+
+
+def values(name: str) -> Iterator[Any]:
+    """Some that the parameter may have."""
+    parameter = REGISTRY.find(name)
+    for value in VALUES:
+        try:
+            conform(value, parameter.type if parameter else type(FORGOTTEN[name]))
+        except Mismatch:
+            continue
+        yield value
+
+
+def migrated(name: str, value: Any, to: str) -> Migrated | Problems:
+    dialect = "neox-2026" if to == "neox-2021" else "neox-2021"
+    text = Text("my.yml", f"{SIZES}{name}: {shown(value)}\ndialect: {dialect}\n")
+    try:
+        once = migrate([text], to)
+    except Problems as stop:
+        return stop
+    assert migrate(once.texts, to).texts == once.texts
+    return once
+
+
+def keys(result: Migrated) -> set[str]:
+    return {normal(key) for key in draft(result.texts).values}
+
+
+@needs_reference
+@pytest.mark.parametrize("name", DROPPED)
+def test_a_name_that_was_dropped(name: str) -> None:
+    tried = list(values(name))
+    assert tried
+    for value in tried:
+        result = migrated(name, value, "neox-2026")
+        if isinstance(result, Problems):
+            assert all(problem.where and problem.what for problem in result.problems), result
+            assert name in str(result)
+        elif f"\n{name}:" in result.texts[0].text:
+            assert name in STILL_READ
+            assert REGISTRY.parameters[name].effect != "none"
+        else:
+            assert any(change.before.startswith(name) and change.why and change.since for change in result.changes)
+
+
+@needs_reference
+@pytest.mark.parametrize("name", [name for name in GAINED if not removed(name)])
+def test_a_name_that_was_gained(name: str) -> None:
+    for value in values(name) if REGISTRY.find(name) else []:
+        result = migrated(name, value, "neox-2021")
+        if isinstance(result, Problems):
+            assert all(problem.where and problem.what for problem in result.problems), result
+        elif f"\n{name}:" in result.texts[0].text:
+            assert any(f"GPT-NeoX knows it since {introduced(name)}" in problem.what for problem in result.problems)
+        else:
+            assert any(change.before.startswith(name) for change in result.changes)
+
+
+@needs_reference
+def test_every_row_of_the_seeds_table() -> None:
+    with open(REFERENCE / "parameter_history.tsv", encoding="utf-8") as file:
+        for row in csv.DictReader(file, delimiter="\t"):
+            seed, now = row["seed_name"], row["HEAD_name_or_rule"]
+            parameter = REGISTRY.find(seed)
+            if normal(seed) in REGISTRY.sections:
+                continue
+            assert parameter, seed
+            if row["status_at_HEAD"].startswith(("kept", "respelled")):
+                assert parameter.name == now
+                assert removed(seed) is None
+            elif normal(seed) not in STILL_READ:
+                assert removed(seed), seed
+                assert parameter.becomes or parameter.name != normal(seed) or normal(seed) in DROPPED

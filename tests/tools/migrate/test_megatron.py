@@ -1,0 +1,448 @@
+"""A Megatron-LM command line or script as YAML: the way back of `--emit megatron`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.launch.targets.megatron import megatron_flags
+from neoxargs.launch.targets.megatron_unsupported import inexpressible
+from neoxargs.problems import Problems
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve import Text, complete, draft, resolve
+from neoxargs.resolve.config import Config
+from neoxargs.sizes.model import mlp_width
+from neoxargs.tools.migrate.megatron.convert import converted
+from neoxargs.tools.migrate.shell.script import read_script
+
+ROOT = Path(__file__).parents[3]
+CORPUS = ROOT.parent / "shared" / "corpus" / "neox_head"
+SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9 "
+
+
+def words(text: str) -> list[list[str]]:
+    return [[word.text for word in command] for command in read_script(Text("run.sh", text)).commands]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("a --b 1", [["a", "--b", "1"]]),
+        ("a \\\n  --b 1 # why\nc", [["a", "--b", "1"], ["c"]]),
+        ('a \'x  y\' "z \\" $"', [["a", "x  y", 'z " $']]),
+        ('X="1 2"\na $X "$X" ${X}3', [["a", "1", "2", "1 2", "1", "23"]]),
+        ("export X=1\nY=$X\na $Y${Y}", [["a", "11"]]),
+        ('A=(--b 1 # one\n --c 2)\na ${A[@]} "${A[@]}"', [["a", *["--b", "1", "--c", "2"] * 2]]),
+        ("A=(1)\nA+=(2)\na ${A[*]}", [["a", "1", "2"]]),
+        ("X=${X:-4}\na $X ${Y-5}", [["a", "4", "5"]]),
+        ('X=${1:-"c/a"}\na $X "${2:-"d e"}" ${3-\'f\'}g', [["a", "c/a", "d e", "fg"]]),
+        ('X=c\na ${1:-"${X}/a"} ${2:-$X} "${3:-\'h\'}" ${X:-"i"}', [["a", "c/a", "c", "'h'", "c"]]),
+        ('X=${1:-"0.3 a"}\nY=$X\na $Y', [["a", "0.3", "a"]]),
+        (
+            'A=(1 2)\nX=c\na ${1:-$X/a} $X "${A[@]}x" ${A[1]} ${A[@]}',
+            [["a", "c/a", "c", "1", "2x", "${A[1]}", "1", "2"]],
+        ),
+        ('a ${1:-"open} b', [["a", "open}", "b"]]),
+        ("N=2\na $((N * 4 + 1)) $(($N/2))", [["a", "9", "1"]]),
+        ("a $(date) `hostname` $1", [["a", "$(date)", "`hostname`", "$1"]]),
+        ("a --b 2>&1 | tee log; c && d", [["a", "--b"], ["tee", "log"], ["c"], ["d"]]),
+        ("a '' $NONE", [["a", "", "$NONE"]]),
+        ('a --b 1 "$@" $* c$@', [["a", "--b", "1", "c"]]),
+        ("X=1\na ${X:+y} ${N:+y}z ${N:=2}", [["a", "y", "z", "2"]]),
+        ('A=(1 2)\nC="run ${A[@]} $@"\neval $C', [["eval", "run", "1", "2"]]),
+        ("a > log --b 2>> err", [["a", "--b"]]),
+        ("a bash -c 'b --c 1'", [["a", "bash", "-c", "b --c 1"], ["b", "--c", "1"]]),
+        ("if [ $X = 1 ]; then A=1; else A=2; fi\na $A", [["a", "1"]]),
+        ("X=2\nif [ $X = 1 ]\nthen\n A=1\nelif [[ $X -ge 2 && 1 == 1 ]]; then A=3\nelse A=2; fi\na $A", [["a", "3"]]),
+        ('if [ -z "$X" ]; then X=4; fi\nif [ -n "$X" ] && [ ! $X -lt 3 ]; then a $X; fi', [["a", "4"]]),
+        ("if false || true; then a; fi", [["a"]]),
+        ("N=2\nif (( N > 1 && $N < 9 )); then A=1; else A=2; fi\na $A", [["a", "1"]]),
+        ("N=2\nif ((N==1)); then A=1; else A=2; fi\na $A", [["a", "2"]]),
+        ("A=(x)\nif (( ${#A[@]} )); then B=1; fi\na $B ((", [["a", "1", "(("]]),
+        ("X=b\ncase $X in\n a|c) Y=1 ;;\n b) Y=2\n ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "2"]]),
+        ("case $X in\n (a) Y=1 ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "3"]]),
+        ("for i in 1 2; do a $i; done\nb", [["a", "1"], ["b"]]),
+        ("for", []),
+        ("for i; do a $i; done", [["a", "$i"]]),
+        ("for i in $(seq 2); do a $i; done", [["a", "$(seq 2)"]]),
+        ("N=$(b c | d)\na $N e", [["a", "$(b c | d)", "e"]]),
+        ("X='b c'\nsh -c 'a $X'", [["sh", "-c", "a $X"], ["a", "b", "c"]]),
+        ("f() {\n a 1\n}\nf", [["f()", "{"], ["a", "1"], ["f"]]),
+        ("cat <<EOT > x.json\nif then\nEOT\na", [["cat"], ["a"]]),
+        ("cat <<'EOT'\nopen", [["cat"]]),
+        ("case", []),
+        ("if", []),
+        ("fi; esac; a", [["a"]]),
+        ("A=(" * 5000, []),
+        ("case x in a", []),
+        ("if then else fi a", [["a"]]),
+        ("a 'open", [["a", "open"]]),
+        ("N=$((__import__('os').getpid()))\na $N", [["a", "$((__import__('os').getpid()))"]]),
+    ],
+)
+def test_words_of_a_script(script: str, expected: list[list[str]]) -> None:
+    assert words(script) == expected
+
+
+def test_a_variable_keeps_its_place() -> None:
+    (command,) = read_script(Text("run.sh", 'ARGS="--lr 1\n  --seed 2"\npython p.py $ARGS\n')).commands
+    assert [(word.text, word.place.line, word.place.column) for word in command[2:]] == [
+        ("--lr", 1, 7), ("1", 1, 12), ("--seed", 2, 3), ("2", 2, 10)
+    ]  # fmt: skip
+
+
+def test_what_another_shell_runs_keeps_its_place() -> None:
+    script = "CMD=' p.py --lr 1'\nsrun bash -c 'python $CMD --seed 2'\n"
+    command = read_script(Text("run.sh", script)).commands[-1]
+    assert [(word.text, word.place.line, word.place.column) for word in command[2:]] == [
+        ("--lr", 1, 12), ("1", 1, 17), ("--seed", 2, 27), ("2", 2, 34)
+    ]  # fmt: skip
+
+
+def test_a_shell_that_starts_itself_ends() -> None:
+    assert read_script(Text("run.sh", "X='bash -c \"\\$X\"'\nbash -c '$X'")).commands
+
+
+def test_flags_that_variables_hold_are_read_where_nothing_is_started() -> None:
+    script = f'SIZE="{SIZES}"\nONE="$SIZE --lr 1"\nTWO=(--seed 3)\n'
+    result = converted(Text("args.sh", script))
+    assert {"lr: 1", "seed: 3", "num_layers: 4"} <= set(result.text.splitlines())
+    assert result.problems[0].what.startswith("nothing is started here with flags of Megatron-LM")
+
+
+def test_a_variable_that_repeats_itself_ends() -> None:
+    doubling = "X=ab\n" + 'X="$X$X"\n' * 40 + "a $X"
+    with pytest.raises(Problems, match="variables repeat each other"):
+        read_script(Text("run.sh", doubling))
+
+
+def config(flags: str) -> Config:
+    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    return complete(draft([Text("new.yml", result.text)]), 8)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", {"attention_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0, "gradient_clipping": 1.0}),
+        ("", {"bias_gelu_fusion": True, "pipe_parallel_size": 0, "zero_optimization.stage": 0}),
+        ("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", {"model_parallel_size": 2}),
+        ("--model-parallel-size 2 --pipeline-model-parallel-size 4", {"pipe_parallel_size": 4}),
+        ("--pipeline-model-parallel-size 4 --no-pipeline-parallel", {"pipe_parallel_size": 0}),
+        ("--no_pipeline_parallel --pipeline-model-parallel-size 4", {"pipe_parallel_size": 0}),
+        ("--swiglu --disable-bias-linear", {"activation": "swiglu", "use_bias_in_mlp": False}),
+        ("--swiglu --disable-bias-linear", {"use_bias_in_attn_linear": False, "use_bias_in_norms": True}),
+        ("--swiglu --ffn-hidden-size 96", {"intermediate_size": 288}),
+        ("--swiglu", {"activation": "swiglu", "intermediate_size": 3 * 128}),
+        ("--swiglu --hidden-size 4096 --num-attention-heads 32", {"intermediate_size": 3 * 10880}),
+        ("--swiglu --hidden-size 16", {"intermediate_size": 64}),
+        ("--ffn-hidden-size 96", {"intermediate_size": 96}),
+        ("--no-bias-gelu-fusion --no-masked-softmax-fusion", {"bias_gelu_fusion": False}),
+        ("--no-masked-softmax-fusion", {"scaled_masked_softmax_fusion": False, "bias_gelu_fusion": True}),
+        ("--no-bias-dropout-fusion --no-rope-fusion", {"bias_dropout_fusion": False, "rope_fusion": False}),
+        ("--use-distributed-optimizer", {"zero_optimization.stage": 1}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"zero_optimization.stage": 2}),
+        ("--use-megatron-fsdp", {"zero_optimization.stage": 3}),
+        ("--recompute-granularity full --recompute-num-layers 2", {"checkpoint_activations": True}),
+        ("--checkpoint-activations --checkpoint-num-layers 2", {"checkpoint_num_layers": 2}),
+        ("--recompute-method uniform --distribute-saved-activations", {"partition_activations": True}),
+        ("--fp16 --initial-loss-scale 4096 --min-loss-scale 2", {"precision": "fp16", "fp16.initial_scale_power": 12}),
+        ("--fp16 --loss-scale 512", {"fp16.loss_scale": 512.0}),
+        ("--bf16", {"precision": "bfloat16"}),
+        ("--normalization RMSNorm --norm-epsilon 1e-6", {"norm": "rmsnorm", "rms_norm_epsilon": 1e-6}),
+        ("--layernorm-epsilon 1e-6", {"norm": "layernorm", "layernorm_epsilon": 1e-6}),
+        ("--position-embedding-type rope --rotary-percent 0.5", {"pos_emb": "rotary", "rotary_pct": 0.5}),
+        ("--group-query-attention --num-query-groups 2", {"num_kv_heads": 2}),
+        ("--adam-beta2 0.95 --adam-eps 1e-6", {"optimizer.params.betas": [0.9, 0.95], "adam_eps": 1e-6}),
+        ("--optimizer sgd --sgd-momentum 0.8", {"optimizer.type": "SGD", "optimizer.params.momentum": 0.8}),
+        ("--sgd-momentum 0.8 --muon-momentum 0.7", {"optimizer.type": "Adam", "optimizer.params.momentum": None}),
+        ("--optimizer muon --muon-momentum 0.7", {"optimizer.params.momentum": 0.7}),
+        # what Megatron-LM takes where nothing is written, and we do not
+        ("--normalization RMSNorm", {"rms_norm_epsilon": 1e-5}),
+        ("--optimizer sgd", {"optimizer.params.momentum": 0.9}),
+        ("--optimizer lion", {"optimizer.params.betas": [0.95, 0.98]}),
+        ("--fp16", {"fp16.initial_scale_power": 32}),
+        ("--clip-grad 0.5 --lr 1e-4 --weight-decay 0.1", {"gradient_clipping": 0.5, "lr": 1e-4, "weight_decay": 0.1}),
+        ("--lr-warmup-iters 3 --lr-decay-iters 6", {"warmup": 0.5, "lr_decay_iters": 6}),
+        ("--warmup 0.1", {"warmup": 0.1}),
+        ("--global-batch-size 32 --train-samples 640", {"train_iters": 20, "train_batch_size": 32}),
+        (
+            "--global-batch-size 32 --train-samples 650 --lr-decay-samples 330",
+            {"train_iters": 20, "lr_decay_iters": 10},
+        ),
+        ("--data-path tokens", {"data_path": "tokens"}),
+        ("--data-path 0.3 a 0.7 b", {"data_path": [0.3, "a", 0.7, "b"]}),
+        ("--train-data-path 1 a 2 b --valid-data-path c --test-data-path d", {"train_data_weights": [1.0, 2.0]}),
+        ("--save out --save-interval 5", {"save": "out", "checkpoint_factor": 5}),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model t.json", {"tokenizer_type": "HFTokenizer"}),
+        ("--untie-embeddings-and-output-weights", {"no_weight_tying": True}),
+        ("--use-flash-attn", {"attention_config": ["flash"] * 4}),
+        ("--wandb-project p", {"use_wandb": True, "wandb_project": "p"}),
+        ("--num-experts 4 --moe-router-topk 2", {"moe_num_experts": 4, "moe_top_k": 2}),
+        ("--seed=7 --seed 8", {"seed": 8}),
+    ],
+)
+def test_flags_as_yaml(flags: str, expected: dict[str, object]) -> None:
+    found = config(flags)
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_the_width_of_swiglu_is_megatrons() -> None:
+    found = config("--swiglu --hidden-size 4096 --num-attention-heads 32")
+    assert mlp_width(found.shape, found.mlp) == int(4 * 4096 * 2 / 3 / 64) * 64
+    text = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --swiglu")).text
+    assert "intermediate_size: 384  # 3 x 128, Megatron-LM's width for --swiglu: GPT-NeoX counts gate" in text
+
+
+def test_what_has_no_effect_is_not_written() -> None:
+    assert "rope_fusion" not in converted(Text("run.sh", f"python pretrain_gpt.py {SIZES}")).text
+
+
+@pytest.mark.parametrize("flag", ["--deepspeed-config", "--deepspeed_config"])
+def test_deepspeeds_file_is_to_be_migrated_too(flag: str) -> None:
+    (problem,) = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag} ds.json")).problems
+    assert problem.what == "--deepspeed-config ds.json has no counterpart"
+    assert problem.hint == "migrate that file too: its precision, ZeRO and optimizer are not in this YAML"
+
+
+def test_no_pipeline_is_written() -> None:
+    text = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --no-pipeline-parallel")).text
+    assert "pipe_parallel_size: 0\n" in text
+
+
+@pytest.mark.parametrize("flag", ["--context-parallel-size 2", "--expert-model-parallel-size 2", "--optimizer other"])
+def test_a_flag_is_not_its_own_correction(flag: str) -> None:
+    (problem,) = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag}")).problems
+    assert (problem.what, problem.hint) == (f"{flag} has no counterpart", "it is left out")
+
+
+@pytest.mark.parametrize(
+    ("flags", "to_do"),
+    [
+        ("--train-samples 640", "write train_iters, for --train-samples 640."),
+        ("--train-samples 31 --global-batch-size 32", "write train_iters, for --train-samples 31."),
+        ("--train-samples $N --global-batch-size 32", "write train_iters, which the script does not say."),
+        ("--global-batch-size 32", "write train_iters, which the script does not say."),
+    ],
+)
+def test_iterations_that_are_not_known_are_still_to_be_written(flags: str, to_do: str) -> None:
+    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
+    assert "\ntrain_iters" not in result.text
+    assert f"# To do: {to_do}\n" in result.text
+    if to_do.endswith(f"{flags}."):
+        assert "write train_iters: samples / batch size" in [problem.hint for problem in result.problems]
+
+
+def test_as_many_samples_are_seen_without_the_smaller_batches_of_a_ramp() -> None:
+    flags = "--train-samples 650 --global-batch-size 32 --rampup-batch-size 8 8 64 --lr-warmup-samples 65"
+    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
+    why = "650 samples / 32 rounded down, without the smaller batches of --rampup-batch-size"
+    assert f"train_iters: 20  # {why}\n" in result.text
+    assert "warmup: 0.1  # 65 of 650 samples\n" in result.text
+    assert "--rampup-batch-size 8 8 64 has no counterpart" in [problem.what for problem in result.problems]
+
+
+def test_a_schedule_that_is_not_built_is_still_to_be_written() -> None:
+    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --lr-decay-style WSD"))
+    assert result.text.splitlines()[1] == "# To do: write lr_decay_style, for --lr-decay-style WSD."
+    assert "lr_decay_style:" not in result.text
+    assert result.problems[0].hint.startswith("it is not built: constant has the plateau")
+
+
+def test_the_launcher_says_how_many() -> None:
+    text = f"torchrun --nproc_per_node 8 --nnodes=2 --rdzv_id 5 pretrain_gpt.py {SIZES}"
+    assert "num_gpus: 8\n" in converted(Text("run.sh", text)).text
+    assert "num_nodes: 2\n" in converted(Text("run.sh", text)).text
+
+
+def test_what_only_a_run_tells_the_launcher_is_left_open() -> None:
+    script = f"N=$(nvidia-smi | wc -l)\ntorchrun --nproc-per-node $N pretrain_gpt.py {SIZES} --${{KIND}}"
+    result = converted(Text("run.sh", script))
+    assert "num_gpus" not in result.text
+    assert [problem.what for problem in result.problems] == [
+        "the script does not say what $(nvidia-smi | wc -l) is, for --nproc-per-node",
+        "the script does not say what ${KIND} is, for --${KIND}",
+    ]
+
+
+def test_what_has_no_counterpart_is_listed() -> None:
+    flags = "--overlap-grad-reduce --hiden-size 3 --noop-layers 1 --recompute-granularity selective"
+    text = f"python pretrain_gpt.py {SIZES}\\\n  {flags}"
+    told = [(str(p.where), p.what, p.hint, p.severity) for p in converted(Text("run.sh", text)).problems]
+    assert told == [
+        ("run.sh:2:3", "--overlap-grad-reduce has no counterpart", "it changes how Megatron-LM computes, not what",
+         "warning"),
+        ("run.sh:2:25", "--hiden-size 3 is no flag of Megatron-LM (2026)", "did you mean --hidden-size?", "warning"),
+        ("run.sh:2:40", "--noop-layers 1 is no flag of Megatron-LM (2026)", "it is left out", "warning"),
+        ("run.sh:2:56", "--recompute-granularity selective has no counterpart",
+         "checkpoint_activations recomputes whole layers", "warning"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "where", "what"),
+    [
+        ("python p.py --num-layers many", "run.sh:1:26", '--num-layers ("many") must be a whole number'),
+        ("N=x\npython p.py --num-layers $N", "run.sh:1:3", '--num-layers ("x") must be a whole number'),
+        ("echo hello", "run.sh", "there is no command line of Megatron-LM in this file"),
+    ],
+)
+def test_what_is_refused(script: str, where: str, what: str) -> None:
+    with pytest.raises(Problems) as stop:
+        converted(Text("run.sh", script))
+    assert [(str(problem.where), problem.what.partition(",")[0]) for problem in stop.value.problems] == [(where, what)]
+
+
+BRANCHES = """\
+if [ $SIZE = small ]; then L=2
+else L=4; fi
+cat <<EOT > $OUT/ds.json
+{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": $MICRO,
+ "steps_per_print": $STEPS}
+EOT
+python p.py --num-layers $L --zero-stage 1 --deepspeed_config $OUT/ds.json --save $OUT --load $OUT --lr ${LR:?}
+"""
+
+
+def test_what_a_script_leaves_open_is_told_once_and_the_rest_is_kept() -> None:
+    result = converted(Text("run.sh", BRANCHES), {"MICRO": "3"}, {"SIZE": "large", "HOME": "/"})
+    assert [line for line in result.text.splitlines() if line.startswith("#")][1:] == [
+        "# To do: what --save $OUT is, the script does not say.",
+        "# To do: what --load $OUT is, the script does not say.",
+        "# To do: what --lr ${LR:?} is, the script does not say.",
+        "# To do: write train_iters, which the script does not say.",
+    ]
+    assert "num_layers: 4\n" in result.text
+    assert "stage: 2\n" in result.text
+    assert "train_micro_batch_size_per_gpu: 3\n" in result.text
+    assert [(str(problem.where), problem.what, problem.hint) for problem in result.problems] == [
+        ("run.sh", "$SIZE is taken from the environment", ""),
+        ("run.sh:2:1", "`else` is the branch that is read", ""),
+        ("run.sh:5:21", "the script does not say what $STEPS is, which DeepSpeed's steps_per_print needs",
+         "add --var NAME=VALUE"),
+        ("run.sh:4:24", "a flag and DeepSpeed's JSON differ in zero_optimization.stage: 1 and 2",
+         "DeepSpeed reads its JSON, so that is taken"),
+        ("run.sh:7:83", "the script does not say what $OUT is, for --save and --load", "add --var OUT=VALUE"),
+        ("run.sh:7:105", "the script does not say what ${LR:?} is, for --lr", "write it into the new file"),
+    ]  # fmt: skip
+
+
+def test_another_file_that_the_script_writes_is_not_read() -> None:
+    text = "cat <<EOT > hosts.py\nhosts = {broken\n{\nEOT\npython p.py --num-layers 3 --deepspeed-config ds.json"
+    (problem,) = converted(Text("run.sh", text)).problems
+    assert problem.what == "--deepspeed-config ds.json has no counterpart"
+
+
+def test_of_several_configurations_that_the_script_writes_one_is_chosen() -> None:
+    json_text = '{"zero_optimization": {"stage": 1},\n "zero_optimization": {"stage": 2}}'
+    script = Text("run.sh", f"cat <<EOT > ds.json\n{json_text}\nEOT\npython p.py {SIZES} --deepspeed-config ds.json")
+    with pytest.raises(Problems, match="add --choose N"):
+        converted(script)
+    assert "stage: 2" in converted(script, choose=2).text
+    with pytest.raises(Problems, match="--choose is for a script that writes DeepSpeed's JSON"):
+        converted(Text("run.sh", f"python p.py {SIZES}"), choose=2)
+
+
+def test_several_commands_are_told() -> None:
+    command = f"python p.py {SIZES}"
+    assert not converted(Text("run.sh", f"echo {command}\n{command}")).problems
+    (problem,) = converted(Text("run.sh", f"{command}\n{command} --lr 1e-4")).problems
+    assert problem.what == "this is one of 2 commands that describe a model; it has the most flags, so it is read"
+    assert [str(place) for place in (problem.where, *problem.also)] == ["run.sh:2:1", "run.sh:1:1"]
+
+
+def test_an_open_condition_is_told() -> None:
+    text = "if [ -f x ]; then N=3; else N=4; fi\npython p.py --num-layers $N"
+    (problem,) = converted(Text("run.sh", text)).problems
+    assert problem.what == "`then` is the branch that is read"
+    assert problem.hint == "only a run would tell: --var NAME=VALUE gives what is asked for"
+
+
+def there_and_back(before: Config, gpus: int) -> None:
+    flags = megatron_flags(before)
+    script = Text("run.sh", "torchrun pretrain_gpt.py " + shlex.join(flags))
+    result = converted(script)
+    assert [problem.what for problem in result.problems] == []
+    after = complete(draft([Text("new.yml", result.text)]), gpus)
+    told, again = by_name(flags), by_name(megatron_flags(after))
+    assert {name: again.get(name) for name in told} == told
+    names = [p.name for p in REGISTRY.parameters.values() if p.megatron and not p.becomes]
+    names = [name for name in names if name not in ("pipe_parallel_size", "intermediate_size", *NOT_TOLD)]
+    assert {name: after.get(name) for name in names} == {name: before.get(name) for name in names}
+    assert mlp_width(after.shape, after.mlp) == mlp_width(before.shape, before.mlp)
+
+
+#: What `--emit megatron` only says where it has an effect, and two settings that are one flag there.
+NOT_TOLD = (
+    "scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion",
+    "wandb_project", "wandb_team", "vocab_file", "merge_file", "split", "loss_scale", "loss_scale_window", "min_scale",
+    "hysteresis", "checkpoint_num_layers", "partition_activations", "rms_norm_epsilon", "layernorm_epsilon",
+    "train_data_paths", "valid_data_paths", "test_data_paths", "optimizer_type",
+    "rope_fusion",
+)  # fmt: skip
+
+
+def by_name(flags: list[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for word in flags:
+        if word.startswith("--"):
+            last = found.setdefault(word, [])
+        else:
+            last.append(word)
+    return found
+
+
+SHAPE = "{num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32, train_iters: 9, batch_size: 2}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data_path: my_text_document",
+        "{model_parallel_size: 2, pipe_parallel_size: 2, sequence_parallel: true}",
+        "{zero_stage: 1, precision: fp16, bias_gelu_fusion: true, bias_dropout_fusion: true}",
+        "{zero_stage: 2, precision: bf16, rope_fusion: true, pos_emb: rotary, rotary_pct: 0.5}",
+        "{zero_stage: 3, precision: fp16, loss_scale: 512, scaled_masked_softmax_fusion: true}",
+        "{norm: rmsnorm, activation: swiglu, use_bias_in_mlp: false, use_bias_in_attn_linear: false}",
+        "{num_kv_heads: 2, no_weight_tying: true, checkpoint_activations: true, checkpoint_num_layers: 2}",
+        "{optimizer: {type: SGD, params: {momentum: 0.9, lr: 0.1}}, clip_grad: 0.5, warmup: 0.1, min_lr: 0.01}",
+        "{optimizer: {type: cpu_adam, params: {betas: [0.8, 0.9], eps: 1.0e-6}}}",
+        "{save: out, load: out, checkpoint_factor: 50, finetune: true, no_load_optim: true, seed: 5}",
+        "{tokenizer_type: HFTokenizer, vocab_file: t.json, split: '90,5,5', num_workers: 4}",
+        "{train_data_paths: [a, b], train_data_weights: [1, 2], valid_data_paths: c, test_data_paths: [d]}",
+        "{moe_num_experts: 4, moe_top_k: 2, moe_expert_interval: 2}",
+        "{use_wandb: true, wandb_team: us, log_interval: 5, eval_iters: 3, attention_dropout: 0.2}",
+    ],
+)
+def test_there_and_back(text: str) -> None:
+    there_and_back(complete(draft([Text("shape.yml", SHAPE), Text("my.yml", text)]), 8), 8)
+
+
+def published() -> list[str]:
+    path = ROOT.parent / "shared" / "reference" / "neox_head_translations.json"
+    return [name for name, case in json.loads(path.read_text()).items() if case["ok"]] if path.is_file() else []
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no published configurations in {CORPUS}")
+@pytest.mark.parametrize("size", ["125M", "350M", "1-3B", "6-7B", "13B", "175B", "llama/7B", "pythia/14M", "20B"])
+def test_published_models_there_and_back(size: str) -> None:
+    also = {"llama/7B": ["llama/train_config.yml", "local_setup.yml"], "20B": [], "pythia/14M": []}
+    files = [CORPUS / f"{size}.yml", *(CORPUS / name for name in also.get(size, ["local_setup.yml"]))]
+    given = ["init_method=normal", "output_layer_init_method=scaled_normal", "gpt_j_residual=false"]
+    config = resolve(files, given, gpus=8)
+    assert [problem.what for problem in inexpressible(config)] == []
+    there_and_back(config, 8)
+
+
+def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.sh").write_text(f"python pretrain_gpt.py {SIZES} --swiglu\n")
+    assert main(["migrate", "run.sh", "-o", "new.yml"]) == 0
+    assert Path("new.yml").read_text().startswith("# From run.sh by deepy migrate.\n")
+    assert main(["check", "new.yml", "--gpus", "1"]) in (0, 1)
+    assert main(["migrate", "run.sh", "--var", "N=3", "--json"]) == 0
+    assert "num_layers: 4\n" in json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))["text"]

@@ -1,0 +1,253 @@
+"""What the plan predicts against what torch and DeepSpeed hold on a CPU.
+
+Run as a program, it prints the table of docs/plan.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.tools.plan.memory import activations, states
+from neoxargs.tools.plan.memory.activations import Sizes
+from neoxargs.tools.plan.memory.stages import stages
+from neoxargs.tools.plan.memory.states import States
+from tests.support.ranks import run_ranks
+from tests.support.small_gpt import VOCABULARY
+from tests.support.trials import MICRO_BATCH, SAMPLES, Built, Trial
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "plan.md"
+BF16 = {"bf16": {"enabled": True}}
+HALF = {"precision": "bfloat16"}
+CHECKPOINTS = {"checkpoint_activations": True}
+LONG = {"seq_length": 16, "num_layers": 4}
+
+
+def zero(stage: int, config: dict[str, Any] | None = None, **deepspeed: Any) -> Trial:
+    return Trial(
+        {"zero_optimization.stage": stage, **(config or {})}, {"zero_optimization": {"stage": stage}, **deepspeed}
+    )
+
+
+ONE: dict[str, Trial] = {
+    "plain": Trial(),
+    "4 layers": Trial(LONG),
+    "dropout": Trial({"hidden_dropout": 0.1}),
+    "checkpoints": Trial({**LONG, **CHECKPOINTS}),
+    "checkpoints of 2 layers": Trial({**LONG, **CHECKPOINTS, "checkpoint_num_layers": 2}),
+    "rotary, parallel residual": Trial({"pos_emb": "rotary", "gpt_j_residual": True, "no_weight_tying": True}),
+    "grouped queries, SwiGLU, RMSNorm": Trial({"num_kv_heads": 2, "activation": "swiglu", "norm": "rmsnorm"}),
+    "ALiBi": Trial({"pos_emb": "alibi"}),
+    "relative positions": Trial({"pos_emb": "rpe", "num_layers": 4}),
+    "sparse layers": Trial(
+        {"attention_config": ["local", "global"], "sparsity_config": {"block": 4, "num_local_blocks": 2}}
+    ),
+    "norms of queries and keys": Trial({"use_qk_layernorm": True}),
+    "norms of queries and keys, grouped queries": Trial({"use_qk_layernorm": True, "num_kv_heads": 2}),
+    "norms of queries and keys, rotary": Trial({"use_qk_layernorm": True, "pos_emb": "rotary"}),
+    "bf16, ZeRO-1": zero(1, HALF, **BF16),
+    "pipeline engine": Trial({"pipe_parallel_size": 1}),
+}
+TWO: dict[str, Trial] = {
+    "tp 2": Trial({"model_parallel_size": 2}),
+    "tp 2, dropout": Trial({"model_parallel_size": 2, "hidden_dropout": 0.1}),
+    "dp 2, ZeRO-1": zero(1),
+    "dp 2, ZeRO-2": zero(2),
+    "dp 2, ZeRO-3": zero(3),
+    "dp 2, ZeRO-2, bf16": zero(2, HALF, **BF16),
+    "pp 2": Trial({"pipe_parallel_size": 2}),
+    "pp 2, checkpoints, dropout": Trial({**LONG, "pipe_parallel_size": 2, **CHECKPOINTS, "hidden_dropout": 0.1}),
+    "pp 2, checkpoints": Trial({**LONG, "pipe_parallel_size": 2, **CHECKPOINTS}),
+    "dp 2, pipeline, ZeRO-1": zero(1, {"pipe_parallel_size": 1}),
+}
+
+
+class Held(NamedTuple):
+    """Of one rank: numbers of parameters, and bytes."""
+
+    parameters: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+
+# --- measured ---------------------------------------------------------------------------------------------------------
+
+
+def measure(trials: dict[str, Trial]) -> dict[str, Held]:
+    from neoxargs.train.process import mesh, setup
+
+    setup.start("gloo", seed=1)
+    found = {}
+    for name, trial in trials.items():
+        found[name] = _held(Built(trial))
+        mesh.destroy()
+    return found
+
+
+def _held(built: Built) -> Held:
+    engine, parameters = built.engine.deepspeed, list(built.engine.deepspeed.module.parameters())
+    seen = Counter[str]()
+    _look_before_step(engine, parameters, seen)
+    with _saved(parameters) as saved:
+        built.engine.train_step(built.batches)
+    weights = [getattr(parameter, "ds_tensor", parameter) for parameter in parameters]
+    optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    moments = [value for state in optimizer.state.values() for value in state.values()]
+    masters = next((vars(engine.optimizer).get(name) for name in MASTERS if vars(engine.optimizer).get(name)), [])
+    return Held(
+        parameters=sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in parameters),
+        weights=_bytes(weights),
+        gradients=seen["gradients"],
+        optimizer=_bytes(value for value in moments if torch.is_tensor(value) and value.numel() > 1) + _bytes(masters),
+        activations=saved["peak"],
+    )
+
+
+#: Where DeepSpeed's optimizers keep fp32 weights of their own.
+MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition")
+
+
+def _look_before_step(engine: Any, parameters: list[Any], seen: Counter[str]) -> None:
+    """Gradients are whole at the end of the last backward pass and gone after the step."""
+    step = engine.optimizer.step
+
+    def looking(*arguments: Any, **named: Any) -> Any:
+        whole = _bytes(parameter.grad for parameter in parameters if parameter.grad is not None)
+        shares = getattr(engine.optimizer, "averaged_gradients", {})
+        lists = [share for share in shares.values() if share is not None]
+        divided = _bytes(tensor for share in lists for tensor in (share if isinstance(share, list) else [share]))
+        seen["gradients"] = max(seen["gradients"], whole, divided)
+        return step(*arguments, **named)
+
+    def backward(module: Any, *_: Any) -> None:
+        whole = _bytes(parameter.grad for parameter in parameters if parameter.grad is not None)
+        if engine.zero_optimization_stage() < 2:
+            seen["gradients"] = max(seen["gradients"], whole)
+
+    engine.optimizer.step = looking
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(backward)
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@contextmanager
+def _saved(parameters: list[Any]) -> Iterator[Counter[str]]:
+    """How many bytes autograd has kept at once, whoever shares a storage counted once and weights left out."""
+    alive, sizes = Counter[int](), Counter[str]()
+
+    class Kept:
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.tensor, self.place = tensor, tensor.untyped_storage().data_ptr()
+            # asked each time: ZeRO-3 gathers weights into new storages
+            self.own = any(parameter.untyped_storage().data_ptr() == self.place for parameter in parameters)
+            if not self.own and not alive[self.place]:
+                sizes["now"] += tensor.untyped_storage().nbytes()
+                sizes["peak"] = max(sizes["peak"], sizes["now"])
+            alive[self.place] += not self.own
+
+        def __del__(self) -> None:
+            alive[self.place] -= not self.own
+            if not self.own and not alive[self.place]:
+                sizes["now"] -= self.tensor.untyped_storage().nbytes()
+
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+        yield sizes
+
+
+# --- predicted --------------------------------------------------------------------------------------------------------
+
+
+def predict(trial: Trial, world: int, rank: int) -> Held:
+    config = configuration(trial, world)
+    held = stages(config, VOCABULARY.padded)
+    stage = held[rank * len(held) // world]
+    states_here, sizes = States(config, stage), Sizes(config, "cpu")
+    return Held(
+        parameters=stage.parameters,
+        weights=states.weights(states_here),
+        gradients=states.gradients(states_here),
+        optimizer=states.optimizer(states_here),
+        activations=activations.in_flight(config, stage) * activations.kept(sizes, stage),
+    )
+
+
+def configuration(trial: Trial, world: int) -> Config:
+    from tests.support.small_gpt import SMALL
+
+    written = {**SMALL, "precision": "fp32", "pos_emb": "learned", **trial.config}
+    data = world // (written["model_parallel_size"] * max(1, written["pipe_parallel_size"]))
+    batch = {
+        "world_size": world, "train_micro_batch_size_per_gpu": MICRO_BATCH,
+        "gradient_accumulation_steps": SAMPLES // MICRO_BATCH // data,
+    }  # fmt: skip
+    return Config({name: Value(value, Source("set")) for name, value in {**written, **batch}.items()})
+
+
+# --- compared ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, list[Held]]:
+    return collect()
+
+
+def collect() -> dict[str, list[Held]]:
+    found: dict[str, list[Held]] = {}
+    for world, trials in ((1, ONE), (2, TWO)):
+        ranks = run_ranks(measure, world, trials, timeout=250)
+        found |= {name: [rank[name] for rank in ranks] for name in trials}
+    return found
+
+
+@pytest.mark.parametrize("name", [*ONE, *TWO])
+def test_parameters_gradients_and_optimizer_state_are_exact(measured: dict[str, list[Held]], name: str) -> None:
+    for rank, held in enumerate(measured[name]):
+        expected = predict((ONE | TWO)[name], len(measured[name]), rank)
+        assert held[:4] == expected[:4]
+
+
+@pytest.mark.parametrize("name", [*ONE, *TWO])
+def test_activations_are_within_a_tenth(measured: dict[str, list[Held]], name: str) -> None:
+    for rank, held in enumerate(measured[name]):
+        expected = predict((ONE | TWO)[name], len(measured[name]), rank)
+        assert expected.activations == pytest.approx(held.activations, rel=0.1)
+
+
+@pytest.mark.parametrize("name", [*ONE, *TWO])
+def test_the_documents_table_is_todays_prediction(name: str) -> None:
+    expected = predict((ONE | TWO)[name], 1 if name in ONE else 2, 0)
+    row = " | ".join(f"{number:,}" for number in expected)
+    assert f"| {name} | {row} |" in DOCUMENT.read_text(encoding="utf-8")
+
+
+def table() -> str:
+    """Rank 0's numbers, as Markdown."""
+    lines = [
+        "| configuration | parameters | weights | gradients | optimizer | activations | measured | off |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, ranks in collect().items():
+        held, expected = ranks[0], predict((ONE | TWO)[name], len(ranks), 0)
+        exact = " | ".join(
+            f"{mine:,}" if mine == theirs else f"{mine:,} ({theirs:,})"
+            for mine, theirs in zip(expected[:4], held[:4], strict=True)
+        )
+        off = 100 * (expected.activations / held.activations - 1)
+        lines.append(f"| {name} | {exact} | {expected.activations:,} | {held.activations:,} | {off:+.1f} % |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,197 @@
+"""A checkpoint of one layout continues on any other: equal weights, optimizer states, schedule and data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.train.kernels.cross_entropy import Vocabulary
+from tests.support.ranks import run_ranks
+from tests.support.small_gpt import small
+from tests.support.trials import SAMPLES, Built, Trial
+
+STEPS = 3
+#: The learning rate still rises when the checkpoint is written; a gate's halves are cut one by one.
+COMMON = {"warmup": 0.2, "activation": "swiglu"}
+Curves = dict[str, list[float]]
+
+
+def zero(stage: int, **config: Any) -> Trial:
+    return Trial({"zero_optimization.stage": stage, **config}, {"zero_optimization": {"stage": stage}})
+
+
+ALONE = {"1 process": Trial(), "bf16": Trial({}, {"bf16": {"enabled": True}})}
+BY_TWO = {
+    "tp2": Trial({"model_parallel_size": 2}),
+    "pp2": Trial({"pipe_parallel_size": 2}),
+    "dp2 ZeRO-1 pipeline": zero(1, pipe_parallel_size=1),
+    "dp2 ZeRO-2": zero(2),
+    "dp2 ZeRO-3": zero(3),
+}
+LAYOUTS = ALONE | BY_TWO
+FP32 = [name for name in LAYOUTS if name != "bf16"]
+
+
+def write(trials: dict[str, Trial], root: str) -> Curves:
+    """Saves every trial after step 3; returns the losses of the steps after that."""
+    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.process import mesh, setup
+
+    process = setup.start("gloo", seed=1)
+    found = {}
+    for name, trial in trials.items():
+        built = Built(trial, **COMMON, save=str(Path(root, name)))
+        for _ in range(3):
+            built.step()
+        Checkpoints(built.config, built.engine.deepspeed, process).save(Position(3, 3 * SAMPLES))
+        found[name] = [built.step() for _ in range(STEPS)]
+        mesh.destroy()
+    return found
+
+
+def read(trials: dict[str, Trial], sources: list[str], root: str) -> dict[str, Curves]:
+    """The losses of every trial after loading each of the checkpoints.
+
+    One engine loads them one after the other: with the steps in between, what a load left out would show.
+    """
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.process import mesh, setup
+
+    process = setup.start("gloo", seed=1)
+    found: dict[str, Curves] = {}
+    for name, trial in trials.items():
+        built = Built(trial, **COMMON)
+        found[name] = {}
+        for source in sources:
+            config = small(**{key: value.value for key, value in built.config.values.items()}, load=f"{root}/{source}")
+            position = Checkpoints(config, built.engine.deepspeed, process).load()
+            built.batches = built.micro_batches(position.samples)
+            found[name][source] = [built.step() for _ in range(STEPS)]
+        mesh.destroy()
+    return found
+
+
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory: pytest.TempPathFactory) -> tuple[Curves, dict[str, Curves]]:
+    """What each layout went on with after saving, and what each did after loading each other's checkpoint."""
+    root, before, after = str(tmp_path_factory.mktemp("layouts")), {}, {}
+    for world, trials in ((1, ALONE), (2, BY_TWO)):
+        before |= run_ranks(write, world, trials, root, timeout=200)[0]
+    for world, trials in ((1, ALONE), (2, BY_TWO)):
+        after |= run_ranks(read, world, trials, list(LAYOUTS), root, timeout=200)[0]
+    return before, after
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("there", FP32)
+@pytest.mark.parametrize("here", FP32)
+def test_the_curve_goes_on_on_any_layout(curves: tuple[Curves, dict[str, Curves]], here: str, there: str) -> None:
+    before, after = curves
+    assert after[here][there] == pytest.approx(before[there], abs=2e-6)
+
+
+@pytest.mark.parametrize("there", LAYOUTS)
+def test_and_in_another_precision(curves: tuple[Curves, dict[str, Curves]], there: str) -> None:
+    before, after = curves
+    assert after["bf16"][there] == pytest.approx(before[there], abs=1e-3)
+    assert after[there]["bf16"] == pytest.approx(before["bf16"], abs=1e-3)
+
+
+def test_the_curve_would_show_a_fresh_optimizer(curves: tuple[Curves, dict[str, Curves]]) -> None:
+    """The losses after the checkpoint move by far more than the tolerance."""
+    first, *_, last = curves[0]["1 process"]
+    assert abs(first - last) > 1e-2
+
+
+def special(root: str) -> dict[str, Any]:
+    """Cases of their own, in one process."""
+    from neoxargs.problems import Problems
+    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.process import mesh, setup
+    from tests.support import trials as shared
+
+    process = setup.start("gloo", seed=1)
+    found: dict[str, Any] = {}
+
+    def loaded(name: str, trial: Trial, source: str, **options: Any) -> None:
+        built = Built(trial, load=f"{root}/{source}", **options)
+        try:
+            position = Checkpoints(built.config, built.engine.deepspeed, process).load()
+            built.batches = built.micro_batches(3 * SAMPLES)
+            found[name] = [position.iteration, *(built.step() for _ in range(STEPS))]
+        except Problems as problems:
+            found[name] = str(problems)
+        mesh.destroy()
+
+    def saved(name: str, trial: Trial, **options: Any) -> None:
+        built = Built(trial, save=f"{root}/{name}", **options)
+        for _ in range(3):
+            built.step()
+        Checkpoints(built.config, built.engine.deepspeed, process).save(Position(3, 3 * SAMPLES))
+        found[name] = [3, *(built.step() for _ in range(STEPS))]
+        mesh.destroy()
+
+    saved("plain", Trial())
+    saved("bare", Trial(), no_save_optim=True)
+    saved("zero3", zero(3))
+    saved("sm3", Trial({"optimizer.type": "sm3", "optimizer.params.momentum": 0.9}))
+    pipeline = Trial({"pipe_parallel_size": 1})
+    sharing = {"num_unique_layers": 1, "pos_emb": "rpe"}
+    saved("sharing", Trial(sharing))
+    loaded("sharing, pipeline", Trial(pipeline.config | sharing), "sharing")
+    loaded("weights of zero3", pipeline, "zero3", no_load_optim=True)
+    loaded("weights for zero3", zero(3), "zero3", no_load_optim=True)
+    loaded("finetune", zero(1), "plain", finetune=True)
+    loaded("bare, all", pipeline, "bare")
+    loaded("bare, weights", pipeline, "bare", no_load_optim=True)
+    loaded("sgd", Trial(), "plain", **{"optimizer.type": "SGD"})
+    loaded("untied", pipeline, "plain", no_weight_tying=True)
+    loaded("sm3, all", Trial({**pipeline.config, "optimizer.type": "sm3", "optimizer.params.momentum": 0.9}), "sm3")
+    shared.VOCABULARY = Vocabulary(61, 128)
+    loaded("more rows", Trial(), "plain")
+    shared.VOCABULARY = Vocabulary(61, 61)
+    loaded("fewer rows", zero(2), "plain")
+    return found
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    found: dict[str, Any] = run_ranks(special, 1, str(tmp_path_factory.mktemp("special")), timeout=200)[0]
+    return found
+
+
+@pytest.mark.parametrize("name", ["more rows", "fewer rows"])
+def test_rows_that_pad_the_vocabulary_come_and_go(cases: dict[str, Any], name: str) -> None:
+    assert cases[name] == pytest.approx(cases["plain"], abs=2e-6)
+
+
+def test_shared_weights_have_one_name(cases: dict[str, Any]) -> None:
+    assert cases["sharing, pipeline"] == pytest.approx(cases["sharing"], abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"), [("weights of zero3", "zero3"), ("weights for zero3", "zero3"), ("bare, weights", "bare")]
+)
+def test_weights_alone_give_the_same_next_loss(cases: dict[str, Any], name: str, source: str) -> None:
+    """And no more than that: the optimizer begins anew."""
+    assert cases[name][:2] == pytest.approx(cases[source][:2], abs=2e-6)
+    assert cases[name][2:] != pytest.approx(cases[source][2:], abs=1e-4)
+
+
+def test_finetuning_starts_at_0(cases: dict[str, Any]) -> None:
+    assert cases["finetune"][:2] == [0, pytest.approx(cases["plain"][1], abs=2e-6)]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bare, all", "it was written without the optimizer's state"),
+        ("sgd", "it holds the state of optimizer.type Adam, this run has SGD"),
+        ("untied", "it does not fit this model: it has no output.weight"),
+        ("sm3, all", "the optimizer's slices cannot be divided"),
+    ],
+)
+def test_what_cannot_be_continued_is_said(cases: dict[str, Any], name: str, words: str) -> None:
+    assert words in cases[name]

@@ -1,0 +1,153 @@
+"""What is loaded, what is left out, and when loading is refused; all in one process, built anew for every case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.ranks import run_ranks
+from tests.support.trials import SAMPLES, Built, Trial
+
+Case = Callable[[Path], Any]
+
+
+def cases(root: str) -> dict[str, Any]:
+    """Every case's result; each has a folder with checkpoints of iterations 2 and 3."""
+    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.process import mesh, setup
+
+    process = setup.start("gloo", seed=1)
+    found: dict[str, Any] = {}
+
+    def start(**options: Any) -> tuple[Built, Any]:
+        deepspeed = {"zero_optimization": {"stage": options.get("zero_optimization.stage", 0)}}
+        built = Built(Trial({"hidden_dropout": 0.1}, deepspeed), **options)
+        mesh.destroy()
+        return built, Checkpoints(built.config, built.engine.deepspeed, process)
+
+    def saved(name: str, **options: Any) -> Path:
+        folder = Path(root, name)
+        built, checkpoints = start(save=str(folder), **options)
+        losses = [built.step() for _ in range(2)]
+        checkpoints.save(Position(2, 2 * SAMPLES))
+        losses.append(built.step())
+        checkpoints.save(Position(3, 3 * SAMPLES))
+        found[f"{name}: next loss"] = built.step()
+        return folder
+
+    def loaded(name: str, folder: Path, **options: Any) -> None:
+        built, checkpoints = start(load=str(folder), **options)
+        try:
+            position = checkpoints.load()
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+            return
+        built.batches = built.micro_batches(3 * SAMPLES)
+        rate, state = built.engine.learning_rate(), built.engine.deepspeed.optimizer.state
+        found[name] = (position.iteration, position.samples, bool(state), rate, built.step())
+
+    folder = saved("whole")
+    loaded("all", folder)
+    loaded("finetune", folder, finetune=True)
+    loaded("no_load_optim", folder, no_load_optim=True)
+    loaded("no_load_rng", folder, no_load_rng=True)
+    loaded("iteration", folder, iteration=2)
+    loaded("iteration that is not there", folder, iteration=7)
+    loaded("another depth", folder, num_layers=3)
+    loaded("other sharing", folder, num_unique_layers=1)
+    loaded("another vocabulary", folder, no_weight_tying=True)
+    loaded("another schedule", folder, lr_decay_iters=40)
+    loaded("another schedule, ours", folder, lr_decay_iters=40, override_lr_scheduler=True)
+    loaded("nothing there", Path(root, "nowhere"))
+    loaded("nothing there yet", Path(root, "new"), save=str(Path(root, "new")))
+    (folder / "global_step3" / "mp_rank_00_model_states.pt").write_bytes(b"")
+    loaded("damaged", folder)
+    for stage in (0, 1):
+        bare = saved(f"bare{stage}", no_save_optim=True, no_save_rng=True, **{"zero_optimization.stage": stage})
+        found[f"bare{stage}: files"] = sorted(path.name for path in (bare / "global_step3").iterdir())
+        found[f"bare{stage}: bytes"] = sum(path.stat().st_size for path in (bare / "global_step3").iterdir())
+        loaded(f"bare{stage}", bare, no_load_optim=True, **{"zero_optimization.stage": stage})
+    found["whole: bytes"] = sum(path.stat().st_size for path in (folder / "global_step2").iterdir())
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    result: dict[str, Any] = run_ranks(cases, 1, str(tmp_path_factory.mktemp("checkpoints")), timeout=200)[0]
+    return result
+
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.shows("load")
+def test_all_is_continued(found: dict[str, Any]) -> None:
+    *rest, rate, loss = found["all"]
+    assert rest == [3, 3 * SAMPLES, True]
+    assert 0 < rate < 1e-2
+    assert loss == found["whole: next loss"]
+
+
+@pytest.mark.shows("finetune")
+def test_finetune_takes_the_weights_and_starts_at_0(found: dict[str, Any]) -> None:
+    iteration, samples, has_state, rate, loss = found["finetune"]
+    assert (iteration, samples, has_state, rate) == (0, 0, False, 1e-2)
+    assert loss == pytest.approx(found["whole: next loss"], abs=0.05)  # other dropout masks
+    assert loss != found["whole: next loss"]
+
+
+@pytest.mark.shows("no-load-optim")
+def test_no_load_optim_keeps_the_iteration(found: dict[str, Any]) -> None:
+    iteration, samples, has_state, rate, loss = found["no_load_optim"]
+    assert (iteration, samples, has_state, rate) == (3, 3 * SAMPLES, False, 1e-2)
+    assert loss == found["whole: next loss"]  # the loss is computed before the first update
+
+
+@pytest.mark.shows("no-load-rng")
+def test_no_load_rng_draws_other_masks(found: dict[str, Any]) -> None:
+    assert found["no_load_rng"][:4] == found["all"][:4]
+    assert found["no_load_rng"][4] != found["whole: next loss"]
+
+
+def test_an_iteration_can_be_named(found: dict[str, Any]) -> None:
+    assert found["iteration"][:2] == (2, 2 * SAMPLES)
+    assert found["iteration that is not there"].endswith("global_step7 cannot be loaded: it does not exist")
+
+
+def test_the_one_before_a_damaged_one_is_taken(found: dict[str, Any]) -> None:
+    assert found["damaged"][:2] == (2, 2 * SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("another depth", "it was written with num_layers 2, this run has 3"),
+        ("other sharing", "it was written with num_unique_layers None, this run has 1"),
+        ("another vocabulary", "it does not fit this model: "),
+        ("another schedule", "decay_iters is 40 here and 30 in the checkpoint"),
+        ("nothing there", "there is no checkpoint in it"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said(found: dict[str, Any], name: str, words: str) -> None:
+    assert found[name].startswith("Problems: ")
+    assert words in found[name]
+
+
+def test_another_schedule_can_be_chosen(found: dict[str, Any]) -> None:
+    assert found["another schedule, ours"][:2] == (3, 3 * SAMPLES)
+
+
+def test_a_folder_that_is_also_save_may_be_empty(found: dict[str, Any]) -> None:
+    assert found["nothing there yet"][:3] == (0, 0, False)
+
+
+@pytest.mark.shows("no-save-optim", "no-save-rng")
+@pytest.mark.parametrize("stage", [0, 1])
+def test_optimizer_and_random_state_can_be_left_out(found: dict[str, Any], stage: int) -> None:
+    names = found[f"bare{stage}: files"]
+    assert not [name for name in names if name.startswith("random") or "optim" in name]
+    assert found[f"bare{stage}: bytes"] < found["whole: bytes"] / 2
+    assert found[f"bare{stage}"][:2] == (3, 3 * SAMPLES)

@@ -1,0 +1,87 @@
+"""The dynamic loss scale of fp16 goes on after a break: where it stood, and when it moves next, on any layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.ranks import run_ranks
+from tests.support.trials import SAMPLES, Built, Trial, _allow_fp16
+
+#: It falls until nothing overflows any more, and rises again after three good steps.
+FP16 = {
+    "enabled": True, "initial_scale_power": 26, "loss_scale_window": 3, "hysteresis": 2, "consecutive_hysteresis": True,
+}  # fmt: skip
+LAYOUTS = {
+    "plain": Trial({}, {"fp16": FP16}),
+    "pipeline": Trial({"pipe_parallel_size": 1}, {"fp16": FP16}),
+    "ZeRO-1": Trial({"zero_optimization.stage": 1}, {"fp16": FP16, "zero_optimization": {"stage": 1}}),
+    "ZeRO-3": Trial({"zero_optimization.stage": 3}, {"fp16": FP16, "zero_optimization": {"stage": 3}}),
+}
+BEFORE, AFTER = 6, 8
+Scales = dict[str, list[float]]
+
+
+def steps(built: Built, count: int) -> list[float]:
+    """The loss scale after each of so many steps."""
+    found = []
+    for _ in range(count):
+        built.step()
+        found.append(float(built.engine.deepspeed.optimizer.loss_scale))
+    return found
+
+
+def write(root: str) -> Scales:
+    """What every layout's scale is after each step; saved in between."""
+    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.process import mesh, setup
+
+    process, found = setup.start("gloo", seed=1), {}
+    _allow_fp16()
+    for name, trial in LAYOUTS.items():
+        built = Built(trial, save=str(Path(root, name)))
+        found[name] = steps(built, BEFORE)
+        Checkpoints(built.config, built.engine.deepspeed, process).save(Position(BEFORE, BEFORE * SAMPLES))
+        found[name] += steps(built, AFTER)
+        mesh.destroy()
+    return found
+
+
+def read(root: str, names: list[str]) -> dict[str, Scales]:
+    """What it is after each step that follows loading each of the checkpoints on each of these layouts."""
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.process import mesh, setup
+
+    process, found = setup.start("gloo", seed=1), {}
+    _allow_fp16()
+    for name in names:
+        found[name] = {}
+        for source in LAYOUTS:
+            built = Built(LAYOUTS[name], load=f"{root}/{source}")
+            position = Checkpoints(built.config, built.engine.deepspeed, process).load()
+            built.batches = built.micro_batches(position.samples)
+            found[name][source] = steps(built, AFTER)
+            mesh.destroy()
+    return found
+
+
+@pytest.fixture(scope="module")
+def scales(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scales, dict[str, Scales]]:
+    root = str(tmp_path_factory.mktemp("scales"))
+    before = run_ranks(write, 1, root)[0]
+    two = {f"{name} of two": there for name, there in run_ranks(read, 2, root, ["ZeRO-1"])[0].items()}
+    return before, run_ranks(read, 1, root, list(LAYOUTS))[0] | two
+
+
+def test_it_falls_and_rises_in_the_part_that_is_compared(scales: tuple[Scales, dict[str, Scales]]) -> None:
+    for name, found in scales[0].items():
+        rest = found[BEFORE:]
+        assert rest[0] > min(rest) < rest[-1], name
+
+
+@pytest.mark.parametrize("there", LAYOUTS)
+@pytest.mark.parametrize("here", [*LAYOUTS, "ZeRO-1 of two"])
+def test_the_scale_goes_on(scales: tuple[Scales, dict[str, Scales]], here: str, there: str) -> None:
+    before, after = scales
+    assert after[here][there] == before[there][BEFORE:]

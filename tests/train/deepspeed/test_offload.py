@@ -1,0 +1,49 @@
+"""ZeRO with weights and the optimizer's state in main memory: DeepSpeed works that way, and the curve is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.ranks import run_ranks
+from tests.support.trials import Built, Trial
+
+CPU = {"device": "cpu"}
+
+
+def zero(stage: int, **sections: Any) -> Trial:
+    return Trial({"zero_optimization.stage": stage}, {"zero_optimization": {"stage": stage, **sections}})
+
+
+TRIALS = {
+    "kept": zero(2),
+    "stage 1": zero(1, offload_optimizer=CPU),
+    "stage 2": zero(2, offload_optimizer=CPU),
+    "stage 3": zero(3, offload_optimizer=CPU, offload_param=CPU),
+}
+
+
+def train(trials: dict[str, Trial]) -> dict[str, tuple[list[float], bool]]:
+    """Losses of four steps, and whether DeepSpeed's optimizer says that it offloads."""
+    from neoxargs.train.process import mesh, setup
+
+    setup.start("gloo", seed=1)
+    found = {}
+    for name, trial in trials.items():
+        built = Built(trial)
+        losses = [built.step() for _ in range(4)]
+        optimizer = built.engine.deepspeed.optimizer
+        found[name] = losses, bool(getattr(optimizer, "cpu_offload", False) or optimizer.__dict__.get("offload_param"))
+        mesh.destroy()
+    return found
+
+
+@pytest.mark.shows("zero_optimization")
+def test_it_trains_alike_with_its_state_in_main_memory() -> None:
+    for rank in run_ranks(train, 2, TRIALS):
+        kept, offloads = rank.pop("kept")
+        assert not offloads
+        for name, (losses, offloads) in rank.items():
+            assert losses == pytest.approx(kept, abs=1e-5), name
+            assert offloads, name

@@ -1,0 +1,128 @@
+"""ZeRO-3 with weights and the optimizer's state on a drive: swap files, equal curves, DeepSpeed's `aio` section."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.launch import compiled_ops
+from neoxargs.train.deepspeed import swap
+from tests.support.ranks import run_ranks
+from tests.support.trials import SAMPLES, Built, Trial
+
+OPS = ["cpu_adam", "async_io"]
+#: Only pieces of a MiB are swapped; of two ranks, each has as much of this model's two larger matrices.
+WIDE = {"num_layers": 1, "hidden_size": 256, "intermediate_size": 2048}
+AIO = {"block_size": 2**19, "queue_depth": 4, "intra_op_parallelism": 2, "single_submit": True, "overlap_events": False}
+STEPS = 3
+
+
+def zero(stage: int, place: str = "", **more: Any) -> Trial:
+    """With a place, everything is there."""
+    drive = {"device": "nvme", "nvme_path": place}
+    sections = {"offload_optimizer": drive, "offload_param": {**drive, "buffer_size": 2**20}} if place else {}
+    device = {"zero_optimization.offload_optimizer.device": "nvme"} if place else {}
+    config = {"zero_optimization.stage": stage, **WIDE, **device}
+    return Trial(config, {"zero_optimization": {"stage": stage, **sections}, **more})
+
+
+def write(root: str) -> tuple[dict[str, list[float]], list[str], dict[str, Any]]:
+    """Losses on the drive and off it, with a checkpoint after step 3; swap files; the settings of the handles."""
+    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.process import mesh, setup
+
+    process = setup.start("gloo", seed=1)
+    losses = {}
+    for name, trial in {"drive": zero(3, f"{root}/swap", aio=AIO), "kept": zero(2)}.items():
+        built = Built(trial, save=f"{root}/{name}")
+        losses[name] = [built.step() for _ in range(STEPS)]
+        if name == "drive":
+            zero3 = built.engine.deepspeed.optimizer
+            weights = next(built.engine.deepspeed.module.parameters()).nvme_swapper.aio_read_handle
+            handles = {"state": settings(zero3.optimizer_swapper.aio_handle), "weights": settings(weights)}
+        Checkpoints(built.config, built.engine.deepspeed, process).save(Position(STEPS, STEPS * SAMPLES))
+        losses[name] += [built.step() for _ in range(STEPS)]
+        mesh.destroy()
+    return losses, [str(path.relative_to(root)) for path in Path(root, "swap").rglob("*.swp")], handles
+
+
+def settings(handle: Any) -> dict[str, Any]:
+    return {name: getattr(handle, f"get_{name}")() for name in AIO}
+
+
+def read(root: str, source: str, trial: Trial) -> list[float]:
+    """The losses after loading a checkpoint."""
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.process import setup
+
+    process = setup.start("gloo", seed=1)
+    built = Built(trial, load=f"{root}/{source}")
+    position = Checkpoints(built.config, built.engine.deepspeed, process).load()
+    built.batches = built.micro_batches(position.samples)
+    return [built.step() for _ in range(STEPS)]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    for problem in compiled_ops.missing(OPS, os.environ):
+        pytest.skip(f"{problem.what} ({problem.hint})")
+    compiled_ops.prepare(OPS, os.environ, print)
+    return str(tmp_path_factory.mktemp("drive"))
+
+
+Written = list[tuple[dict[str, list[float]], list[str], dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def written(root: str) -> Written:
+    return run_ranks(write, 2, root)
+
+
+pytestmark = pytest.mark.timeout(1200)  # the first time DeepSpeed's code is compiled
+
+
+@pytest.mark.shows("zero_optimization")
+def test_it_trains_alike_with_everything_on_the_drive(written: Written) -> None:
+    for losses, files, _ in written:
+        assert losses["drive"] == pytest.approx(losses["kept"], abs=1e-4)
+        for rank in (0, 1):
+            mine = [Path(name).parts for name in files if f"/rank{rank}/" in name]
+            owners, kinds, names = ({parts[place] for parts in mine} for place in (1, 3, -1))
+            assert len(owners) == 1 and kinds == {"optimizer", "float32params"}
+            assert any(name.startswith("exp_avg_sq-") for name in names)
+
+
+def test_every_key_of_aio_reaches_the_handles(written: Written) -> None:
+    for _, _, handles in written:
+        assert handles == {"state": AIO, "weights": AIO}
+
+
+def test_two_runs_on_one_drive_have_folders_of_their_own(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from neoxargs.train.deepspeed.swap import own; own(Path(sys.argv[1])){}"
+    )
+    command = [sys.executable, "-c"]
+    mine = swap.own(tmp_path)
+    subprocess.run([*command, program.format("; own(Path(sys.argv[1]))"), tmp_path], check=True)
+    assert [mine] == list(tmp_path.glob("swap-*"))  # the other one has taken its own away
+    killed = "; import os; os.kill(os.getpid(), 9)"
+    assert subprocess.run([*command, program.format(killed), tmp_path], check=False).returncode == -9
+    assert len(list(tmp_path.glob("swap-*"))) == 2
+    subprocess.run([*command, program.format(""), tmp_path], check=True)
+    assert [mine] == list(tmp_path.glob("swap-*"))  # and the next one what a killed one left
+
+
+def test_it_continues_as_if_unbroken(root: str, written: Written) -> None:
+    trial = zero(3, f"{root}/swap again", aio=AIO)
+    assert run_ranks(read, 2, root, "drive", trial)[0] == written[0][0]["drive"][STEPS:]
+
+
+@pytest.mark.parametrize(("source", "goes_on"), [("drive", "off it"), ("kept", "on it")])
+def test_and_where_nothing_is_on_a_drive_and_back(root: str, written: Written, source: str, goes_on: str) -> None:
+    trial = zero(0) if goes_on == "off it" else zero(3, f"{root}/swap of one")
+    assert run_ranks(read, 1, root, source, trial)[0] == pytest.approx(written[0][0][source][STEPS:], abs=1e-4)

@@ -1,0 +1,81 @@
+"""ZeRO-3 with deepspeed.zero.Init starts from the same weights and learns the same as ZeRO-0."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import Mpu, destroy, mesh
+from tests.support.ranks import run_ranks
+from tests.support.small_gpt import VOCABULARY, batch, small
+
+
+def trained(stages: list[int]) -> list[tuple[dict[str, Tensor], list[float]]]:
+    """For each stage the initial weights, whole, and the losses of a few steps."""
+    return [_trained(stage) for stage in stages]
+
+
+def gathered(times: int) -> list[str]:
+    """The weights that were not yet there after one of many gathers of all of them."""
+    import deepspeed
+
+    from neoxargs.train.process.setup import connect
+
+    connect("gloo")
+    here = mesh(small().parallel)
+    with deepspeed.zero.Init(data_parallel_group=here.data.group, mpu=Mpu(here)):
+        model = GPT(small(num_layers=8), VOCABULARY, Make())
+    late = set()
+    for _ in range(times):
+        with deepspeed.zero.GatheredParameters(list(model.parameters())):
+            late |= {name for name, p in model.named_parameters() if "norm.weight" in name and not torch.all(p == 1)}
+    destroy()
+    return sorted(late)
+
+
+def _trained(stage: int) -> tuple[dict[str, Tensor], list[float]]:
+    import deepspeed
+
+    from neoxargs.train.process.setup import connect
+
+    connect("gloo")
+    here = mesh(small().parallel)
+    json: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage}, "steps_per_print": 10**9,
+        "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},
+    }  # fmt: skip
+    partitioned = deepspeed.zero.Init(data_parallel_group=here.data.group, config_dict_or_path=json, mpu=Mpu(here))
+    with partitioned if stage == 3 else nullcontext():
+        model = GPT(small(), VOCABULARY, Make())
+    with deepspeed.zero.GatheredParameters(list(model.parameters())):
+        weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    engine, *_ = deepspeed.initialize(model=model, config=json, mpu=Mpu(here))
+    losses = [_step(engine, batch(2, seed=here.data.rank)) for _ in range(4)]
+    engine.destroy()
+    destroy()
+    return weights, losses
+
+
+def _step(engine: Any, samples: tuple[Tensor, Tensor]) -> float:
+    loss = engine(*samples)
+    engine.backward(loss)
+    engine.step()
+    return float(loss)
+
+
+def test_same_start_and_same_losses() -> None:
+    for (weights, losses), (partitioned, their_losses) in run_ranks(trained, 2, [0, 3]):
+        for name, weight in weights.items():
+            assert torch.equal(partitioned[name], weight), name
+        assert losses[-1] < losses[0] - 0.3
+        assert their_losses == pytest.approx(losses, rel=1e-5)
+
+
+def test_gathered_weights_have_arrived() -> None:
+    assert run_ranks(gathered, 2, 100) == [[], []]

@@ -1,0 +1,418 @@
+"""Text from a model: the same on every layout as one token after the other by hand."""
+
+import io
+import json
+
+import pytest
+import torch
+
+from neoxargs.launch.targets.encode import parse_rank_arguments, script_arguments
+from neoxargs.problems import Problems
+from neoxargs.registry.generation import Generation
+from neoxargs.resolve import resolve
+from neoxargs.resolve.config import Config
+from neoxargs.train.checkpoint import folder as checkpoint_folder
+from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+from neoxargs.train.data.tokenizer import ByteTokenizer
+from neoxargs.train.engine import build as engine
+from neoxargs.train.engine.steps import Pipelined
+from neoxargs.train.generate import for_generation, generate, load_model, make_generator, prompts, without_training
+from neoxargs.train.generation.generator import Generator, Stages, Whole, padded
+from neoxargs.train.kernels.cross_entropy import Loss
+from neoxargs.train.model.documents import travel
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process import mesh, setup
+from neoxargs.train.process.mesh import Mesh
+from tests.support.ranks import run_ranks
+from tests.support.small_gpt import VOCABULARY, build, small
+
+SEQ = 16
+CPU = torch.device("cpu")
+EOD = 60
+#: Untrained tied weights only repeat the last token.
+LIVELY = {"no_weight_tying": True, "init_method_std": 0.3}
+
+
+class Letters:
+    """Two characters' worth of tokenizer: `a` is 0, `b` is 1, ..."""
+
+    vocab_size, eod = VOCABULARY.size, EOD
+
+    def tokenize(self, text):
+        return [ord(letter) - ord("a") for letter in text]
+
+    def tokenize_batch(self, texts):
+        raise NotImplementedError
+
+    def detokenize(self, ids):
+        return "".join(chr(ord("a") + i) for i in ids)
+
+
+SPARSE = {
+    "attention_config": ["sparse_fixed", "global"], "sparsity_config": {"block": 2, "num_local_blocks": 2},
+}  # fmt: skip
+RPE = {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12}
+#: A model of which every part of attention matters to what it generates.
+EVERYTHING = {**LIVELY, **RPE, **SPARSE, "reset_attention_mask": True}
+#: Models whose later passes must know where a token stands.
+CACHED = {
+    "learned": {"opt_pos_emb_offset": 2},
+    "sinusoidal": {"pos_emb": "sinusoidal"},
+    "rotary, shared keys": {"pos_emb": "rotary", "rotary_pct": 0.5, "num_kv_heads": 2},
+    "qk norms": {"pos_emb": "rotary", "use_qk_layernorm": True},
+    "window": {"pos_emb": "rotary", "sliding_window_width": 3},
+    "alibi": {"pos_emb": "alibi"},
+    "alibi, window": {"pos_emb": "alibi", "sliding_window_width": 3},
+    "rpe": RPE,
+    "rpe, sparse": RPE | SPARSE,
+    "sparse per head": SPARSE | {
+        "sparsity_config": {
+            "block": 2, "num_local_blocks": 2, "different_layout_per_head": True, "num_different_global_patterns": 2,
+        },
+    },
+    "shared layers": {"num_layers": 4, "num_unique_layers": 2},
+}  # fmt: skip
+
+
+def one_process(tokenizer=None, model=LIVELY, **options) -> Generator:
+    gpt = GPT(small(**model), VOCABULARY, Make(1234)).eval()
+    return Generator(Whole(gpt, gpt, CPU), tokenizer or Letters(), Generation(**options), SEQ, Mesh(), seed=3)
+
+
+def ids(generator: Generator, *contexts: str) -> list[list[int]]:
+    samples = [generator.sample(context) for context in contexts]
+    generator.finish(samples)
+    return [sample.ids for sample in samples]
+
+
+@torch.no_grad()
+def by_hand(prompt: list[int], count: int) -> tuple[list[int], list[float]]:
+    """The likeliest token and its logit, `count` times, from full logits of the last `SEQ` tokens."""
+    gpt, row, found = GPT(small(**LIVELY), VOCABULARY, Make(1234)).eval(), list(prompt), []
+    for _ in range(count):
+        best = gpt(torch.tensor([row[-SEQ:]]))[0, -1].max(-1)
+        row.append(int(best.indices))
+        found.append(float(best.values))
+    return row[len(prompt) :], found
+
+
+def test_greedy_is_the_likeliest_token_again_and_again() -> None:
+    generator = one_process(maximum_tokens=8)
+    sample = generator.sample("abc")
+    generator.finish([sample])
+    expected, logits = by_hand([0, 1, 2], 8)
+    assert EOD not in expected
+    assert sample.ids == expected
+    assert sample.logits == pytest.approx(logits, abs=1e-5)
+
+
+def test_prompts_of_different_lengths_do_not_disturb_each_other() -> None:
+    contexts = ("abc", "x", "hello world".replace(" ", ""), "")
+    together = ids(one_process(maximum_tokens=6), *contexts)
+    assert together == [ids(one_process(maximum_tokens=6), context)[0] for context in contexts]
+    assert together[3] == by_hand([EOD], 6)[0]
+
+
+def test_beyond_the_models_length_the_window_slides() -> None:
+    assert ids(one_process(maximum_tokens=30), "abcdefghijklmnopqrst") == [by_hand(list(range(20)), 30)[0]]
+
+
+def test_when_a_row_beyond_the_models_length_has_ended_the_others_go_on() -> None:
+    ended, expected = by_hand(list(range(15)), 5)[0], by_hand([23], 10)[0]
+
+    class EndsThere(Letters):
+        eod = ended[-1]
+
+    assert EndsThere.eod not in [*ended[:-1], *expected]
+    generator = one_process(EndsThere(), maximum_tokens=10)
+    shapes = spied(generator)
+    assert ids(generator, "abcdefghijklmno", "x") == [ended[:-1], expected]
+    assert shapes == [(2, 15), (2, 1), *[(2, 16)] * 3, *[(1, length) for length in range(6, 11)]]
+
+
+def spied(generator: Generator) -> list[tuple[int, int]]:
+    """The shapes of the tokens that go through the model from now on."""
+    shapes, logits = [], generator.model.logits
+
+    def spy(tokens, last):
+        shapes.append(tuple(tokens.shape))
+        return logits(tokens, last)
+
+    generator.model.logits = spy
+    return shapes
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_with_and_without_the_cache_the_text_is_the_same(name) -> None:
+    contexts, model = ("abc", "hellofyou", "", "xx"), LIVELY | CACHED[name]
+    without = one_process(model=model, maximum_tokens=6, recompute=True)
+    shapes = spied(without)
+    expected = ids(without, *contexts)
+    assert len(shapes) == 6 and min(length for _, length in shapes) > 3  # whole rows
+    generator = one_process(model=model, maximum_tokens=6)
+    shapes = spied(generator)
+    assert ids(generator, *contexts) == expected
+    assert [length for _, length in shapes] == [9, 1, 1, 1, 1, 1]
+    assert ids(generator, *contexts) == expected  # nothing is left of the batch before
+
+
+@pytest.mark.parametrize("reset", ["reset_attention_mask", "reset_position_ids"])
+def test_models_that_tell_documents_apart_keep_nothing(reset) -> None:
+    generator = one_process(model={**LIVELY, reset: True}, maximum_tokens=3)
+    shapes = spied(generator)
+    ids(generator, "hellofyou")
+    assert shapes == [(1, 9), (1, 10), (1, 11)]
+
+
+def test_a_document_that_ends_is_finished_and_the_others_go_on() -> None:
+    ended = by_hand([0, 1, 2], 3)[0]
+
+    class EndsThere(Letters):
+        eod = ended[2]
+
+    expected = by_hand([23], 6)[0]
+    assert EndsThere.eod not in [*ended[:2], *expected]
+    generator = one_process(EndsThere(), maximum_tokens=6)
+    shapes = spied(generator)
+    samples = [generator.sample(context) for context in ("abc", "x")]
+    generator.finish(samples)
+    assert [sample.ids for sample in samples] == [ended[:2], expected]
+    assert [sample.finished for sample in samples] == [True, False]
+    assert shapes == [(2, 3), (2, 1), (2, 1), (1, 1), (1, 1), (1, 1)]
+
+
+def test_the_same_seed_gives_the_same_text_and_two_samples_differ() -> None:
+    first, second = (ids(one_process(temperature=1.0, maximum_tokens=12), "ab", "ab") for _ in range(2))
+    assert first == second
+    assert first[0] != first[1]
+    assert ids(one_process(temperature=1.0, maximum_tokens=12), "ab") == first[:1]  # alone as beside another
+
+
+def on_a_rank(
+    sizes: dict[str, int], contexts: list[str], every_options: list[dict[str, float]]
+) -> list[list[list[int]]]:
+    """What this rank has generated with each model and each of the options."""
+    found = []
+    for model in MODELS:
+        found += generated(small(**model, **sizes), contexts, every_options)
+        mesh.destroy()
+    return found
+
+
+MODELS = (LIVELY, EVERYTHING, LIVELY | CACHED["rpe, sparse"], LIVELY | CACHED["rotary, shared keys"])
+
+
+def generated(config: Config, contexts: list[str], every_options: list[dict[str, float]]) -> list[list[list[int]]]:
+    module = build(config).eval()
+    state = mesh._parallel_state()
+    groups = (
+        state.get_tensor_model_parallel_group(),
+        state.get_data_parallel_group(),
+        state.get_pipeline_model_parallel_group(),
+    )
+    here = Mesh(*map(mesh._axis, groups))
+    torch.manual_seed(torch.distributed.get_rank())
+    if config.parallel.pipe_parallel_size:
+        loss = Loss(VOCABULARY, here.tensor)
+        model = Stages(module, loss, here, CPU, config.shape.hidden_size, travel(config.data))
+    else:
+        model = Whole(module, module, CPU)
+    generators = [Generator(model, Letters(), Generation(**options), SEQ, here, seed=3) for options in every_options]
+    shapes = spied(generators[0])
+    found = [ids(generator, *contexts) for generator in generators]
+    assert shapes[0][0] == len(contexts[here.data.rank :: here.data.size])
+    return found
+
+
+@pytest.mark.parametrize(("tensor", "pipe"), [(2, 0), (2, 2)], ids=["tp2 dp2", "tp2 pp2"])
+def test_every_layout_gives_the_same_text(tensor, pipe) -> None:
+    contexts = ["abc", "", "hellofyou"]  # f ends documents
+    options = [{"maximum_tokens": 5, "temperature": temperature} for temperature in (0.0, 1.0)]
+    expected = [ids(one_process(model=model, **each), *contexts) for model in MODELS for each in options]
+    assert expected[0] != expected[2]
+    sizes = {"model_parallel_size": tensor, "pipe_parallel_size": pipe}
+    for found in run_ranks(on_a_rank, 4, sizes, contexts, options, timeout=240):
+        assert found == expected
+
+
+RUN = """
+dialect: neox-2026
+num_layers: 2
+hidden_size: 32
+num_attention_heads: 4
+seq_length: 16
+max_position_embeddings: 16
+train_micro_batch_size_per_gpu: 1
+train_iters: 1
+tokenizer_type: ByteLevelTokenizer
+optimizer: {type: Adam, params: {lr: 1.0e-3}}
+checkpoint_factor: 1
+maximum_tokens: 5
+no_weight_tying: true
+"""
+
+
+LAYOUTS = {
+    "pp2": ["pipe_parallel_size=2"],
+    "pp2, bf16": ["pipe_parallel_size=2", "precision=bfloat16"],
+    "dp2, ZeRO-2": ["pipe_parallel_size=0", "zero_optimization.stage=2"],
+    "dp2, bf16": ["pipe_parallel_size=0", "precision=bfloat16", "zero_optimization.stage=0"],
+    "dp2, ZeRO-3": ["pipe_parallel_size=0", "zero_optimization.stage=3", "init_method_std=0.3"],
+}
+CONTEXTS = ("abc", "x", "hello")
+Texts = list[list[int]]
+
+
+def saved_and_loaded(folder: str) -> dict[str, tuple[Texts, Texts, bool]]:
+    """What each layout's model generates when it is saved, with weights that no seed gives, and after it has been
+    loaded; and whether it was loaded with an optimizer."""
+    process = setup.start("gloo", seed=1)
+    found = {}
+    for name, overrides in LAYOUTS.items():
+        config = resolve([f"{folder}/my.yml"], [*overrides, f"save={folder}/{name}"], gpus=2)
+        arguments = parse_rank_arguments(script_arguments(config))
+        here = mesh.mesh(config.parallel)
+        trained = engine.build(config, arguments.deepspeed, engine.vocabulary(config, 257), here)
+        module = trained.deepspeed.module
+        if config.zero_optimization.stage < 3:
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.mul_(7)
+        Checkpoints(config, trained.deepspeed, process).save(Position(1, 2))
+        module.eval()
+        if isinstance(trained, Pipelined):
+            model = Stages(module, Loss(engine.vocabulary(config, 257)), here, CPU, 32)
+        elif config.zero_optimization.stage < 3:
+            model = Whole(module, module, CPU)
+        else:  # no rank has all of the weights: the same model once more
+            whole = GPT(config, engine.vocabulary(config, 257), Make(config.training.seed)).eval()
+            model, here = Whole(whole, whole, CPU), Mesh()
+        saved = Generator(model, ByteTokenizer(257, 256), config.generation, SEQ, here, seed=1)
+        before = ids(saved, *CONTEXTS)
+        mesh.destroy()
+        wanted, json = for_generation(arguments.config), without_training(arguments.deepspeed)
+        here, tokenizer = mesh.mesh(wanted.parallel), ByteTokenizer(257, 256)
+        built, _ = load_model(wanted, json, tokenizer, here, process)
+        loaded = make_generator(built, wanted, tokenizer, here, process)
+        shapes = spied(loaded)
+        found[name] = before, ids(loaded, *CONTEXTS), built.deepspeed.basic_optimizer is not None
+        assert shapes[0][0] == len(CONTEXTS[here.data.rank :: here.data.size])
+        mesh.destroy()
+    return found
+
+
+def test_a_checkpoint_generates_what_was_saved_without_anything_for_training(tmp_path) -> None:
+    (tmp_path / "my.yml").write_text(RUN)
+    for found in run_ranks(saved_and_loaded, 2, str(tmp_path), timeout=240):
+        for name, (before, after, with_optimizer) in found.items():
+            assert before == after, name
+            assert all(before) and with_optimizer == (name == "dp2, ZeRO-3")
+
+
+def test_what_only_training_needs_is_left_out(tmp_path) -> None:
+    checkpoint_folder.begin(tmp_path, 3)
+    checkpoint_folder.commit(tmp_path, 3)
+    config = for_generation(small(save=str(tmp_path), no_load_optim=False))
+    assert config.checkpoint.load == str(tmp_path) and config.checkpoint.no_load_optim
+    json = {"zero_optimization": {"stage": 2}, "optimizer": {"type": "OneBitAdam"}, "bf16": {"enabled": True}}
+    assert without_training(json) == {"bf16": {"enabled": True}}
+    stage_3 = {"zero_optimization": {"stage": 3}, "optimizer": {"type": "Adam"}}
+    assert without_training(stage_3) == stage_3
+
+
+class TestNoCheckpoint:
+    def what(self, **values) -> str:
+        with pytest.raises(Problems) as caught:
+            for_generation(small(**values))
+        return str(caught.value)
+
+    def test_no_folder(self) -> None:
+        assert self.what() == "error: there is no checkpoint to read\n  = write load: FOLDER"
+
+    def test_an_empty_folder(self, tmp_path) -> None:
+        assert self.what(save=str(tmp_path)) == (
+            f"error: load ({tmp_path}): there is no checkpoint in it\n"
+            "  = load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
+        )
+
+
+def test_padding() -> None:
+    tokens, last = padded([[5, 6, 7], [8]])
+    assert tokens.tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert last.tolist() == [2, 0]
+
+
+class TestPrompts:
+    def test_without_any(self) -> None:
+        assert list(prompts(Generation(num_samples=3), True)) == ["", "", ""]
+
+    def test_one_given(self) -> None:
+        options = Generation(prompt="def f", num_samples=2, text_gen_type="unconditional")
+        assert list(prompts(options, True)) == ["def f", "def f"]
+
+    def test_a_file(self, tmp_path) -> None:
+        (tmp_path / "in.txt").write_text("one\n\n  two  \n")
+        options = Generation(text_gen_type="input-file", sample_input_file=str(tmp_path / "in.txt"))
+        assert list(prompts(options, True)) == ["one", "two"]
+
+    def test_typed(self, monkeypatch, capsys) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\nlines END\nlast"))
+        assert list(prompts(Generation(text_gen_type="interactive"), True)) == ["one", "two", "lines END", "last"]
+        monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\nlines END\nlast"))
+        options = Generation(text_gen_type="interactive", prompt_end=" END\n")
+        assert list(prompts(options, True)) == ["one\ntwo\nlines", "last"]
+        monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo"))
+        assert list(prompts(Generation(text_gen_type="interactive", prompt_end=""), True)) == ["one\n", "two"]
+        assert capsys.readouterr().out.startswith("prompt> ")
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            ({"text_gen_type": "precompute"}, "text_gen_type (precompute) is not supported by generate.py"),
+            ({"text_gen_type": "input-file"}, "text_gen_type (input-file) needs sample_input_file"),
+            (
+                {"text_gen_type": "input-file", "sample_input_file": "absent"},
+                "sample_input_file (absent) cannot be read: [Errno 2]",
+            ),
+        ],
+    )
+    def test_problems(self, options, told) -> None:
+        with pytest.raises(Problems) as caught:
+            list(prompts(Generation(**options), True))
+        assert told in str(caught.value)
+
+    def test_an_empty_file(self, tmp_path) -> None:
+        (tmp_path / "in.txt").write_text("\n \n")
+        options = Generation(text_gen_type="input-file", sample_input_file=str(tmp_path / "in.txt"))
+        with pytest.raises(Problems, match="holds no prompt"):
+            list(prompts(options, True))
+
+
+class TestOutput:
+    def test_a_line_of_json_for_each_sample_and_the_text_for_the_reader(self, capsys) -> None:
+        output = io.StringIO()
+        generate(one_process(maximum_tokens=4), iter(["abc", "x"]), output, main=True)
+        records = [json.loads(line) for line in output.getvalue().splitlines()]
+        assert [record["context"] for record in records] == ["abc", "x"]
+        expected = Letters().detokenize(by_hand([0, 1, 2], 4)[0])
+        assert records[0]["text"] == expected
+        assert {key: records[0][key] for key in ("length", "finished", "message")} == {
+            "length": 4, "finished": False, "message": None,
+        }  # fmt: skip
+        assert "logits" not in records[0]
+        assert capsys.readouterr().out.splitlines()[0] == f"abc{expected}"
+
+    def test_logits_when_asked_for(self) -> None:
+        output = io.StringIO()
+        generate(one_process(maximum_tokens=4, return_logits=True), iter(["abc"]), output, main=True)
+        assert json.loads(output.getvalue())["logits"] == pytest.approx(by_hand([0, 1, 2], 4)[1], abs=1e-5)
+
+    def test_more_prompts_than_fit_together(self) -> None:
+        output = io.StringIO()
+        generate(one_process(maximum_tokens=1), iter(["a"] * 19), output, main=True)
+        assert len(output.getvalue().splitlines()) == 19
+
+    def test_other_ranks_write_nothing(self, capsys) -> None:
+        generate(one_process(maximum_tokens=1), iter(["a"]), None, main=False)
+        assert capsys.readouterr().out == ""

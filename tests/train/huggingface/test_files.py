@@ -1,0 +1,379 @@
+"""What goes out and comes in, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from neoxargs.problems import Problems
+from neoxargs.resolve import resolve
+from neoxargs.resolve.config import Config
+from neoxargs.train.checkpoint import folder as checkpoint_folder
+from neoxargs.train.checkpoint import inventory
+from neoxargs.train.data.tokenizer import ByteTokenizer, build_tokenizer
+from neoxargs.train.huggingface import FAMILIES, exporting, importing, safetensors, tokens
+from neoxargs.train.huggingface.configuration import read
+from neoxargs.train.huggingface.safetensors import INDEX, Reader, Spec, Writer
+from neoxargs.train.kernels.cross_entropy import Vocabulary
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.parallel.make import Make
+from tests.support.small_gpt import shaken, small
+
+ROTARY = {"pos_emb": "rotary", "no_weight_tying": True}
+LLAMA = {
+    **ROTARY, "norm": "rmsnorm", "activation": "swiglu", "intermediate_size": 132, "use_bias_in_mlp": False,
+    "use_bias_in_attn_linear": False,
+}  # fmt: skip
+#: What only we have, and what the architecture can say all the same.
+OURS: dict[str, dict[str, Any]] = {
+    "GPT2LMHeadModel": {"opt_pos_emb_offset": 2, "activation": "mish", "no_weight_tying": True},
+    "GPTNeoXForCausalLM": {
+        **ROTARY, "rotary_pct": 0.5, "gpt_j_residual": True, "gpt_j_tied": True, "use_bias_in_attn_linear": False,
+        "bias_gelu_fusion": True, "num_layers": 4, "num_unique_layers": 2,
+    },
+    "LlamaForCausalLM": {**LLAMA, "no_weight_tying": False, "activation": "geglu", "num_kv_heads": 1},
+    "MistralForCausalLM": {**LLAMA, "sliding_window_width": 5, "activation": "glu"},
+}  # fmt: skip
+
+
+def saved(folder: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> tuple[Config, GPT]:
+    """A checkpoint of a small model with random weights everywhere, as `deepy import` writes one."""
+    config = small(tokenizer_type="ByteLevelTokenizer", load=str(folder), **changes)
+    gpt = shaken(GPT(config, Vocabulary(257, 384), Make())).to(dtype).eval()
+    part = checkpoint_folder.begin(folder, 7)
+    torch.save(dict(gpt.named_parameters()), part / "weights.pt")
+    torch.save({"iteration": 7}, part / "states.pt")
+    where = {name: ["weights.pt", name, list(p.shape), None] for name, p in gpt.named_parameters()}
+    described = {"kind": "imported", "dtype": str(dtype), "states": "states.pt", "optimizer": "states.pt"}
+    layout = {**described, "weights": where, "pieces": [], "complete": False}
+    (part / f"{inventory.PREFIX}x.json").write_text(json.dumps(layout))
+    checkpoint_folder.commit(folder, 7)
+    return config, gpt
+
+
+def exported(config: Config, folder: Path, limit: int = 10**9, **choices: Any) -> Path:
+    folder.mkdir()
+    options = {"architecture": None, "dtype": None, "rows": None, **choices}
+    assert exporting.write(exporting.prepared(config, **options), folder, limit)
+    return folder
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_only_we_have_is_written_out(name: str, tmp_path: Path) -> None:
+    os.environ["USE_TF"] = "0"
+    transformers = pytest.importorskip("transformers")
+    config, gpt = saved(tmp_path / "run", **OURS[name])
+    folder = exported(config, tmp_path / "hf", limit=20_000)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert type(model).__name__ == name
+    ids = torch.randint(257, (2, 16), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(gpt(ids), model(ids).logits, rtol=0, atol=1e-4)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert tokenizer("é b").input_ids == list("é b".encode())
+    assert tokenizer.eos_token_id == model.config.eos_token_id == model.generation_config.eos_token_id == 256
+
+
+def test_half_precision(tmp_path: Path) -> None:
+    config, gpt = saved(tmp_path / "run", torch.bfloat16, **ROTARY)
+    for dtype, wanted in ((None, torch.bfloat16), ("float32", torch.float32)):
+        folder = exported(config, tmp_path / str(dtype), dtype=dtype)
+        found = load_file(folder / "model.safetensors")["gpt_neox.final_layer_norm.bias"]
+        assert found.dtype == wanted and torch.equal(found, gpt.final_norm.bias.to(wanted))
+        described = json.loads((folder / "config.json").read_text())
+        assert described["torch_dtype"] == str(wanted).removeprefix("torch.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "architecture"),
+    [
+        ({}, "GPT2LMHeadModel"),
+        ({"pos_emb": "rotary", "rotary_pct": 0.25}, "GPTNeoXForCausalLM"),
+        (LLAMA, "LlamaForCausalLM"),
+        (LLAMA | {"use_bias_in_mlp": True, "num_kv_heads": 2}, "LlamaForCausalLM"),
+        (LLAMA | {"sliding_window_width": 8}, "MistralForCausalLM"),
+    ],
+)
+def test_the_architecture_is_chosen(changes: dict[str, Any], architecture: str) -> None:
+    assert exporting.chosen(small(**changes), None).architecture == architecture
+
+
+YAML = """\
+dialect: neox-2026
+num_layers: 2
+hidden_size: 32
+num_attention_heads: 4
+seq_length: 16
+norm: scalenorm
+pos_emb: alibi
+attention_config: [[[local], all]]
+train_micro_batch_size_per_gpu: 1
+train_iters: 1
+tokenizer_type: ByteLevelTokenizer
+"""
+REFUSED = """\
+{file}:6:1: error: norm (scalenorm) cannot be expressed by GPTNeoXForCausalLM, which has norm: layernorm
+  6 | norm: scalenorm
+    | ^^^^^^^^^^^^^^^
+
+{file}:7:1: error: pos_emb (alibi) cannot be expressed by GPTNeoXForCausalLM, which has pos_emb: rotary
+  7 | pos_emb: alibi
+    | ^^^^^^^^^^^^^^
+
+{file}:8:1: error: attention_config (local) cannot be expressed by GPTNeoXForCausalLM, which has layers that see \
+everything before them
+  8 | attention_config: [[[local], all]]
+    | ^^^^^^^^^^^^^^^^
+
+error: no architecture can express this model; GPTNeoXForCausalLM comes nearest
+  = docs/huggingface.md has what each can express
+"""
+
+
+def test_all_that_stands_in_the_way_is_told_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "my.yml").write_text(YAML)
+    assert exporting.main([str(tmp_path / "my.yml"), "--to", str(tmp_path / "hf"), "--gpus", "1"]) == 1
+    assert capsys.readouterr().err == REFUSED.format(file=tmp_path / "my.yml")
+    assert not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_a_parameter_of_the_model_that_no_table_knows_is_refused(architecture: str) -> None:
+    assert not list(FAMILIES[architecture].obstacles(small(**OURS[architecture])))
+    found = list(FAMILIES[architecture].obstacles(small(**OURS[architecture], use_qk_layernorm=True)))
+    what = f"use_qk_layernorm (true) cannot be expressed by {architecture}, which has nothing of the kind"
+    assert [problem.what for problem in found] == [what]
+
+
+class TestCheckpoints:
+    """What cannot be exported."""
+
+    def what(self, config: Config) -> str:
+        with pytest.raises(Problems) as caught:
+            export = exporting.prepared(config, None, None, None)
+            exporting._require_all(export, list(export.pieces()))
+        return str(caught.value)
+
+    def test_none(self, tmp_path: Path) -> None:
+        assert self.what(small()) == "error: there is no checkpoint to export\n  = write load: FOLDER"
+        assert self.what(small(load=str(tmp_path))) == f"error: load ({tmp_path}): there is no checkpoint in it"
+        absent = f"error: load ({tmp_path}/global_step3) cannot be exported: it does not exist"
+        assert self.what(small(load=str(tmp_path), iteration=3)) == absent
+
+    def test_of_another_model(self, tmp_path: Path) -> None:
+        saved(tmp_path)
+        here = f"error: load ({tmp_path}/global_step7)"
+        other = small(load=str(tmp_path), tokenizer_type="ByteLevelTokenizer", intermediate_size=64)
+        name = "layers.0.mlp.dense_h_to_4h.weight"
+        assert self.what(other) == f"{here}: {name} is 128 x 32 there and 64 x 32 in this configuration"
+        fewer = small(load=str(tmp_path), tokenizer_type="ByteLevelTokenizer", num_layers=1)
+        assert f"{here}: it does not fit this model, which has no layers.1.attention.dense.bias" in self.what(fewer)
+        more = small(load=str(tmp_path), tokenizer_type="CharLevelTokenizer")
+        assert self.what(more) == f"{here}: it has 384 rows for tokens, fewer than the 512 to write"
+
+
+class TestImport:
+    """A folder that transformers 4 might have written."""
+
+    CONFIG = {
+        "architectures": ["GPTNeoXForCausalLM"], "vocab_size": 257, "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 128, "rotary_pct": 0.5, "rotary_emb_base": 500,
+        "use_parallel_residual": False,
+    }  # fmt: skip
+
+    @pytest.fixture
+    def theirs(self, tmp_path: Path) -> Path:
+        config, _ = saved(tmp_path / "run", **ROTARY, rotary_pct=0.5)
+        folder = exported(config, tmp_path / "theirs")
+        self.describe(folder)
+        return folder
+
+    def describe(self, folder: Path, **changes: Any) -> None:
+        (folder / "config.json").write_text(json.dumps(self.CONFIG | changes, indent=1))
+
+    def told(self, folder: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+        assert importing.main([str(folder), "--to", str(folder.parent / "ours"), *more]) == 1
+        assert sorted(path.name for path in folder.parent.iterdir()) == ["run", "theirs"]  # nothing is left
+        return capsys.readouterr().err.replace(str(folder), "FOLDER")
+
+    def test_older_names(self, theirs: Path) -> None:
+        values = read(theirs).values
+        assert values["rotary_pct"] == 0.5 and values["rotary_emb_base"] == 500
+        assert values["layernorm_epsilon"] == 1e-5  # as transformers takes it
+        reader = Reader(theirs)
+        renamed = {
+            key.removeprefix("gpt_neox.").replace("embed_out", "lm_head"): reader.read(key) for key in reader.where
+        }
+        save_file(renamed | {"layers.0.attention.masked_bias": torch.ones(1)}, theirs / "model.safetensors")
+        source = importing.Import(theirs)
+        assert len(source.pieces) == len(reader.where)
+
+    def test_all_that_cannot_be_expressed_is_told(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        rope = {"rope_type": "llama3", "rope_theta": 500.5}
+        self.describe(
+            theirs, rope_parameters=rope, hidden_act="quick_gelu", head_dim=16, quantization_config={"bits": 4}
+        )
+        told = self.told(theirs, capsys)
+        assert told.count("error: ") == 5
+        for line in (
+            'FOLDER/config.json:17:2: error: hidden_act ("quick_gelu") cannot be expressed here\n',
+            'error: rope_parameters.rope_type ("llama3") cannot be expressed here\n',
+            "error: rope_parameters.rope_theta (500.5) cannot be expressed here\n",
+            'error: quantization_config ({"bits": 4}) cannot be expressed here\n',
+            "error: head_dim (16) must be hidden_size / num_attention_heads (8)\n",
+        ):
+            assert line in told
+        assert '  = only "default" can\n' in told
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"hidden_size": "x"}, {"num_attention_heads": 0}, {"vocab_size": None}, {"rotary_emb_base": "many"},
+            {"hidden_act": ["gelu"]}, {"intermediate_size": 1.5}, {"architectures": "GPTNeoX"},
+            {"tie_word_embeddings": True, "rope_parameters": "none", "num_hidden_layers": None},
+        ],
+    )  # fmt: skip
+    def test_values_that_are_none(self, theirs: Path, capsys: pytest.CaptureFixture[str], changes: Any) -> None:
+        self.describe(theirs, **changes)
+        told = self.told(theirs, capsys)
+        key, value = list(changes.items())[-1]
+        assert told.startswith("FOLDER/config.json:")
+        assert f"{key} ({json.dumps(value)})" in told.replace("rope_parameters.rope_theta", "rotary_emb_base")
+
+    def test_another_architecture(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.describe(theirs, architectures=["BertModel"])
+        assert 'architectures (["BertModel"]) is none that can be expressed here' in self.told(theirs, capsys)
+
+    def test_weights_that_do_not_fit(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        reader = Reader(theirs)
+        tensors = {key: reader.read(key) for key in reader.where}
+        del tensors["gpt_neox.layers.1.mlp.dense_4h_to_h.weight"]
+        save_file(tensors | {"gpt_neox.extra.weight": torch.ones(1)}, theirs / "model.safetensors")
+        assert self.told(theirs, capsys) == (
+            "error: FOLDER has no layers.1.mlp.dense_4h_to_h.weight, which a GPTNeoXForCausalLM has\n\n"
+            "error: FOLDER has gpt_neox.extra.weight, which a GPTNeoXForCausalLM has not\n"
+        )
+
+    def test_shapes_that_are_not_those_of_the_configuration(self, theirs: Path, capsys: Any) -> None:
+        self.describe(theirs, num_attention_heads=5, hidden_size=30, model_type="llama", architectures=None)
+        llama = {"model.embed_tokens": (257, 30), "model.norm": (30,), "lm_head": (257, 30)}
+        for layer in range(2):
+            for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+                llama[f"model.layers.{layer}.self_attn.{name}"] = (31, 30)
+            for name in ("gate_proj", "up_proj", "down_proj"):
+                llama[f"model.layers.{layer}.mlp.{name}"] = (30, 30)
+            for name in ("input", "post_attention"):
+                llama[f"model.layers.{layer}.{name}_layernorm"] = (30,)
+        save_file({f"{key}.weight": torch.ones(shape) for key, shape in llama.items()}, theirs / "model.safetensors")
+        names = ", ".join(f"layers.0.self_attn.{name}_proj.weight" for name in "qk")
+        told = f"FOLDER: {names} and layers.0.self_attn.v_proj.weight do not have the shapes of config.json"
+        assert told in self.told(theirs, capsys)
+
+    def test_no_or_damaged_weights(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (theirs / "model.safetensors").write_bytes(b"no")
+        assert "FOLDER/model.safetensors cannot be read: " in self.told(theirs, capsys)
+        save_file({"gpt_neox.embed_in.weight": torch.ones(257, 32).to(torch.float64)}, theirs / "model.safetensors")
+        assert "FOLDER has no embed_out.weight, which a GPTNeoXForCausalLM has" in self.told(theirs, capsys)
+        (theirs / INDEX).write_text("[]")
+        assert f"FOLDER/{INDEX} is no index of weights: " in self.told(theirs, capsys)
+        (theirs / INDEX).unlink()
+        (theirs / "model.safetensors").unlink()
+        assert f"FOLDER has neither model.safetensors nor {INDEX}\n" in self.told(theirs, capsys)
+
+    def test_tokenizers(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (theirs / "tokenizer.json").unlink()
+        assert "FOLDER has no tokenizer: no tokenizer.json" in self.told(theirs, capsys)
+        char = ("--tokenizer-type", "CharLevelTokenizer")
+        assert "the tokenizer has 512 tokens, more than vocab_size (257)" in self.told(theirs, capsys, *char)
+        byte = ("--tokenizer-type", "ByteLevelTokenizer")
+        assert importing.main([str(theirs), "--to", str(theirs.parent / "ours"), *byte]) == 0
+        config = resolve([theirs.parent / "ours" / "model.yml"], gpus=1)
+        assert config.tokenizer.tokenizer_type == "ByteLevelTokenizer"
+        assert importing.main([str(theirs), "--to", str(theirs.parent / "ours"), *byte]) == 1
+        assert "ours) exists already\n  = name another folder, or remove this one" in capsys.readouterr().err
+
+    def test_more_rows_than_tokens_stay(self, theirs: Path) -> None:
+        reader = Reader(theirs)
+        tensors = {key: reader.read(key) for key in reader.where}
+        for key in ("gpt_neox.embed_in.weight", "embed_out.weight"):
+            tensors[key] = torch.randn(400, 32)
+        save_file(tensors, theirs / "model.safetensors")
+        self.describe(theirs, vocab_size=400)
+        ours, again = theirs.parent / "ours", theirs.parent / "again"
+        assert importing.main([str(theirs), "--to", str(ours)]) == 0
+        assert resolve([ours / "model.yml"], gpus=1).get("padded_vocab_size") == 512
+        assert exporting.main([str(ours / "model.yml"), "--to", str(again), "--vocab-size", "400"]) == 0
+        for key, tensor in load_file(again / "model.safetensors").items():
+            assert torch.equal(tensor, tensors[key]), key
+
+
+def test_a_folder_that_cannot_be_finished_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my.yml").write_text(YAML.replace("scalenorm", "layernorm").replace("alibi", "learned"))
+    saved(tmp_path / "run", attention_config=["global", "global"])
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors.Writer, "add", full)
+    more = ["--set", f"load={tmp_path / 'run'}", "--set", "attention_config=[[[global], all]]"]
+    assert exporting.main([str(tmp_path / "my.yml"), "--to", str(tmp_path / "hf"), "--gpus", "1", *more]) == 1
+    assert f"--to ({tmp_path / 'hf'}) cannot be written: No space left on device" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my.yml", "run"]
+
+
+def test_files_of_limited_size(tmp_path: Path) -> None:
+    specs = [Spec(f"t{n}", (n, 3), torch.float32) for n in range(1, 8)]
+    tensors = [torch.randn(spec.shape) for spec in specs]
+    with Writer(tmp_path, specs, limit=100) as writer:
+        for tensor in tensors:
+            writer.add(tensor.t().contiguous().t())
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert len(files) == 5 and files[0].name == "model-00001-of-00005.safetensors"
+    assert [sum(t.nbytes for t in load_file(file).values()) for file in files] == [72, 48, 60, 72, 84]
+    found = Reader(tmp_path)
+    assert all(torch.equal(found.read(spec.name), tensor) for spec, tensor in zip(specs, tensors, strict=True))
+    index = json.loads((tmp_path / INDEX).read_text())
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in tensors)
+
+
+def test_a_byte_is_a_token_there_as_here() -> None:
+    text = "a\n\t  é 漢 \x00 '(x)' <|endoftext|"
+    ours = ByteTokenizer(257, 256)
+    theirs = tokens._bytes()
+    assert theirs.encode(text).ids == ours.tokenize(text)
+    assert theirs.decode(ours.tokenize(text)) == text
+    assert theirs.get_vocab_size() == 257 and theirs.token_to_id("<|endoftext|>") == 256
+
+
+def test_byte_pairs_go_out_as_one_file(tmp_path: Path) -> None:
+    vocabulary = {letter: number for number, letter in enumerate("abcĠ")} | {"ab": 4, "<|endoftext|>": 5}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    config = small(
+        tokenizer_type="GPT2BPETokenizer",
+        vocab_file=str(tmp_path / "vocab.json"),
+        merge_file=str(tmp_path / "merges.txt"),
+    )
+    before = build_tokenizer(config.tokenizer)
+    (tmp_path / "out").mkdir()
+    assert tokens.write(config.tokenizer, before, 16, tmp_path / "out")
+    named = tokens.found(tmp_path / "out")
+    assert named["tokenizer_type"] == "HFTokenizer"
+    after = build_tokenizer(small(**named).tokenizer)
+    assert after.tokenize("abc ab") == before.tokenize("abc ab") == [4, 2, 3, 4]
+    assert (after.vocab_size, after.eod) == (before.vocab_size, before.eod) == (6, 5)
+
+
+def test_the_shipped_models_are_what_they_are_called() -> None:
+    kinds = {"gpt-neox": "GPTNeoX", "pythia": "GPTNeoX", "llama": "Llama", "mistral": "Mistral", "gpt": "GPT2"}
+    for file in sorted((Path(__file__).parents[3] / "configs" / "models").glob("*.yml")):
+        config = resolve([file], ["train_iters=1", "train_micro_batch_size_per_gpu=1"], gpus=1)
+        kind = next(kind for name, kind in kinds.items() if file.name.startswith(name))
+        assert exporting.chosen(config, None).architecture.startswith(kind), file.name

@@ -1,0 +1,81 @@
+"""Every kind of attention gives the same curve on every layout, and another one than plain attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.ranks import run_ranks
+from tests.support.trials import Losses, Trial, train
+
+STEPS = 4
+TWO_STAGES, TENSOR = {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
+BOTH = TENSOR | TWO_STAGES
+SHARDS = TENSOR | {"sequence_parallel": True}
+WHOLE_SENT = {"pipeline": {"pipe_partitioned": False, "grad_partitioned": False}}
+DIVIDED = {"partition_activations": True}
+RECOMPUTE = {"checkpoint_activations": True, "checkpoint_num_layers": 1}
+SPARSE = {"block": 2, "num_random_blocks": 1, "num_sliding_window_blocks": 1, "different_layout_per_head": True}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rpe": {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12},
+    "alibi": {"pos_emb": "alibi"},
+    "documents": {"reset_position_ids": True, "reset_attention_mask": True},
+    "rotary documents": {"pos_emb": "rotary", "reset_position_ids": True},
+    "bigbird": {"attention_config": ["global", "bigbird"], "sparsity_config": SPARSE},
+    "window": {"sliding_window_width": 3, "num_kv_heads": 2},
+    "normed": {"use_qk_layernorm": True, "pos_emb": "rotary"},
+    "side by side": {"gpt_j_residual": True},
+}
+LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
+    1: {"alone": {}},
+    2: {"tp2": TENSOR, "pp2": TWO_STAGES, "shards, recomputed": SHARDS | RECOMPUTE | DIVIDED},
+    4: {"tp2 x pp2, recomputed": BOTH | RECOMPUTE, "tp2 x pp2, shards": SHARDS | TWO_STAGES},
+}
+#: In the largest layouts, the kinds that send something along the pipeline or share it.
+FOUR = ("rpe", "documents")
+
+
+@pytest.fixture(scope="module")
+def losses() -> dict[str, Losses]:
+    found: dict[str, Losses] = {}
+    for world, layouts in LAYOUTS.items():
+        kinds = {kind: KINDS[kind] for kind in (KINDS if world < 4 else FOUR)}
+        trials = {
+            f"{kind}, {name}": Trial(kinds[kind] | layouts[name], WHOLE_SENT if "shards" in name else {})
+            for kind in kinds
+            for name in layouts
+        }
+        if world == 2:
+            trials |= {f"{kind}, ZeRO-3": zero(3, kind) for kind in FOUR}
+            trials["plain, stages of equal size"] = Trial(TWO_STAGES | {"pipe_partition_method": "parameters"})
+            trials["rpe, ZeRO-3, recomputed"] = zero(3, "rpe", **RECOMPUTE)
+            trials["rpe, ZeRO-2, recomputed by DeepSpeed"] = zero(
+                2, "rpe", **RECOMPUTE, deepspeed_activation_checkpointing=True
+            )
+            trials["rpe, ZeRO-1 in a pipeline"] = Trial(KINDS["rpe"] | TWO_STAGES, {"zero_optimization": {"stage": 1}})
+        ranks = run_ranks(train, world, trials, STEPS, timeout=400)
+        assert all(rank == ranks[0] for rank in ranks)
+        found |= ranks[0]
+    return found
+
+
+def zero(stage: int, kind: str, **more: Any) -> Trial:
+    return Trial(KINDS[kind] | {"zero_optimization.stage": stage} | more, {"zero_optimization": {"stage": stage}})
+
+
+@pytest.mark.timeout(600)
+def test_the_same_on_every_layout(losses: dict[str, Losses]) -> None:
+    for name, here in losses.items():
+        alone = losses[f"{name.split(', ')[0]}, alone"]
+        assert here.train == pytest.approx(alone.train, abs=1e-3), name
+        assert here.train[0] == pytest.approx(alone.train[0], abs=1e-5), name
+        assert here.norms == pytest.approx(alone.norms, rel=1e-3), name
+        assert here.held_out == pytest.approx(alone.held_out, abs=1e-3), name
+
+
+@pytest.mark.timeout(600)
+def test_every_kind_is_another_model(losses: dict[str, Losses]) -> None:
+    curves = [losses[f"{kind}, alone"].train for kind in KINDS]
+    assert all(abs(a[-1] - b[-1]) > 1e-5 for i, a in enumerate(curves) for b in curves[:i])

@@ -1,0 +1,138 @@
+"""Tensor parallel ranks that share out the sequence between parallel regions: the same gradients from less memory."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from neoxargs.train.kernels.fused import DropoutAdd
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import Axis
+from tests.support.ranks import all_ranks, run_ranks
+from tests.support.small_gpt import VOCABULARY, batch, load, named, shaken, small
+
+Weights = dict[str, Tensor]
+SIDE_BY_SIDE = {"gpt_j_residual": True, "pos_emb": "rotary"}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "llama": {
+        "pos_emb": "rotary", "norm": "rmsnorm", "activation": "swiglu", "intermediate_size": 96, "num_kv_heads": 2,
+        "use_bias_in_attn_linear": False, "use_bias_in_mlp": False, "no_weight_tying": True,
+    },
+    "side by side": SIDE_BY_SIDE,
+    "side by side, tied": SIDE_BY_SIDE | {"gpt_j_tied": True},
+    "norms of queries and keys": {"use_qk_layernorm": True, "num_kv_heads": 2},
+    "documents": {"reset_position_ids": True, "reset_attention_mask": True},
+    "waves": {"pos_emb": "sinusoidal", "norm": "scalenorm"},
+    "z loss": {"z_loss": 0.1},
+}  # fmt: skip
+
+
+def alone(name: str) -> tuple[float, Weights, Weights]:
+    """Loss, weights and gradients of one process."""
+    torch.manual_seed(3)
+    model = shaken(GPT(small(**KINDS[name]), VOCABULARY, Make()))
+    loss = model(*batch(2))
+    loss.backward()
+    weights = named(model).items()
+    return loss.item(), {key: p.detach() for key, p in weights}, {key: p.grad for key, p in weights}
+
+
+def dealt(name: str, whole: Weights, size: int) -> Weights:
+    """Gated matrices as ranks hold them: a share of each half."""
+    if name != "llama":
+        return whole
+    gated = {key: value for key, value in whole.items() if "dense_h_to_4h" in key}
+    return whole | {k: v.unflatten(0, (2, size, -1)).transpose(0, 1).flatten(0, 2) for k, v in gated.items()}
+
+
+def both_ways() -> None:
+    axis = all_ranks()
+    for name, shards in itertools.product(KINDS, (False, True)):
+        loss, weights, gradients = alone(name)
+        model = GPT(small(**KINDS[name]), VOCABULARY, Make(tensor=axis, sequence_parallel=shards))
+        load(model, dealt(name, weights, axis.size), axis)
+        found = model(*batch(2))
+        found.backward()
+        torch.testing.assert_close(found.item(), loss, rtol=1e-5, atol=1e-5)
+        mine = {key: p.grad for key, p in named(model).items()}
+        load(model, dealt(name, gradients, axis.size), axis)
+        for key, expected in named(model).items():
+            torch.testing.assert_close(
+                mine[key], expected, rtol=1e-4, atol=1e-5, msg=lambda m, n=f"{name}, {key}": f"{n}: {m}"
+            )
+
+
+def test_the_same_gradients() -> None:
+    run_ranks(both_ways, 2)
+
+
+def kept(shards: bool, changes: dict[str, Any]) -> tuple[int, int]:
+    """Bytes that four layers keep for the backward pass, weights aside; and how often they all-reduce."""
+    model = GPT(small(**changes, num_layers=4), VOCABULARY, Make(tensor=all_ranks(), sequence_parallel=shards))
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    found: dict[int, int] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in weights:
+            found[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    hidden, calls, really = torch.randn(2, 16 // (2 if shards else 1), 32, requires_grad=True), 0, dist.all_reduce
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return really(*arguments, **options)
+
+    dist.all_reduce = counted
+    with saved_tensors_hooks(keep, lambda x: x):
+        for block in model.layers:
+            hidden = block(hidden)
+    dist.all_reduce = really
+    return sum(found.values()), calls
+
+
+def measured() -> dict[str, tuple[int, int]]:
+    return {
+        "whole": kept(False, {}),
+        "shards": kept(True, {}),
+        "side by side": kept(False, SIDE_BY_SIDE),
+        "side by side, shards": kept(True, SIDE_BY_SIDE),
+    }
+
+
+def test_less_is_kept_and_what_lies_side_by_side_is_summed_once() -> None:
+    for found in run_ranks(measured, 2):
+        for name in ("", "side by side, "):
+            # Norms, residuals and what enters matrices: a third of what is kept, of which shards are the half.
+            assert found[f"{name}shards"][0] < 0.87 * found[f"{name}whole" if not name else "side by side"][0]
+        assert [calls for _, calls in found.values()] == [8, 0, 4, 0]
+
+
+def dropped(summed_together: bool) -> tuple[Tensor, float]:
+    """A mask of this rank's shard, and the loss of a model that drops out."""
+    axis, changes = all_ranks(), {"hidden_dropout": 0.3, "gpt_j_residual": summed_together}
+    torch.manual_seed(5)
+    mask = DropoutAdd(0.5, False, axis)(torch.ones(4, 8), torch.zeros(4, 8)) if axis.size > 1 else torch.ones(1)
+    torch.manual_seed(5)
+    return mask, GPT(small(**changes), VOCABULARY, Make(tensor=axis)).train()(*batch(2)).item()
+
+
+@pytest.mark.parametrize("summed_together", [False, True])
+def test_masks(summed_together: bool) -> None:
+    """Shards are dropped differently; what all ranks have is dropped alike, before it is summed and after."""
+    (first, loss), (second, same) = run_ranks(dropped, 2, summed_together)
+    assert not torch.equal(first, second)
+    torch.manual_seed(5)
+    changes = {"hidden_dropout": 0.3, "gpt_j_residual": summed_together}
+    one = GPT(small(**changes), VOCABULARY, Make(tensor=Axis())).train()(*batch(2))
+    assert loss == same == pytest.approx(one.item(), abs=1e-5)

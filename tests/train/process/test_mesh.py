@@ -1,0 +1,73 @@
+"""Both libraries number ranks alike, and the mesh's groups hold the ranks they should."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+
+import pytest
+import torch
+
+from neoxargs.train.process.mesh import Axis, Mesh, Mpu, destroy, mesh
+from tests.support.ranks import run_ranks
+from tests.support.small_gpt import small
+
+LAYOUTS = {(2, 2): "tensor and pipe", (2, 0): "tensor and data", (1, 2): "pipe and data"}
+WORLD = 4
+
+
+def places() -> list[tuple[dict[str, int], dict[str, list[int]]]]:
+    sys.modules["neoxargs.train.process.mesh"].TIMEOUT = 7  # type: ignore[attr-defined]
+    return [_place(tensor, pipe) for tensor, pipe in LAYOUTS]
+
+
+def _place(tensor: int, pipe: int) -> tuple[dict[str, int], dict[str, list[int]]]:
+    """This rank's coordinates and its neighbours along each axis."""
+    found = mesh(small(model_parallel_size=tensor, pipe_parallel_size=pipe).parallel)
+    axes = {"model": found.tensor, "data": found.data, "pipe": found.pipe}
+    neighbours = {name: torch.distributed.get_process_group_ranks(axis.group) for name, axis in axes.items()}
+    waits = {axis.group._get_backend(torch.device("cpu")).options._timeout for axis in axes.values()}
+    assert waits == {timedelta(minutes=7)}
+    assert all(axis.size == len(neighbours[name]) for name, axis in axes.items())
+    if pipe == 0:
+        _assert_known_to_deepspeed(Mpu(found), neighbours)
+    destroy()
+    return {name: axis.rank for name, axis in axes.items()}, neighbours
+
+
+def _assert_known_to_deepspeed(mpu: Mpu, neighbours: dict[str, list[int]]) -> None:
+    from deepspeed.utils import bwc
+
+    group_ranks = torch.distributed.get_process_group_ranks
+    rank, model, data = torch.distributed.get_rank(), neighbours["model"], neighbours["data"]
+    assert bwc.bwc_tensor_model_parallel_rank(mpu) == mpu.get_model_parallel_rank() == model.index(rank)
+    assert bwc.bwc_tensor_model_parallel_world_size(mpu) == mpu.get_model_parallel_world_size() == len(model)
+    assert group_ranks(bwc.bwc_tensor_model_parallel_group(mpu)) == group_ranks(mpu.get_model_parallel_group()) == model
+    assert mpu.get_tensor_model_parallel_src_rank() == model[0]
+    assert (mpu.get_data_parallel_rank(), mpu.get_data_parallel_world_size()) == (data.index(rank), len(data))
+    assert group_ranks(mpu.get_data_parallel_group()) == mpu.get_data_parallel_group_ranks() == data
+    assert (bwc.bwc_pipeline_parallel_world_size(mpu), mpu.get_pipeline_model_parallel_rank()) == (1, 0)
+    assert group_ranks(bwc.bwc_pipeline_parallel_group(mpu)) == [rank]
+
+
+def test_ranks_are_numbered_as_in_deepspeed() -> None:
+    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+
+    results = run_ranks(places, WORLD)
+    for index, (tensor, pipe) in enumerate(LAYOUTS):
+        topology = PipeModelDataParallelTopology(max(1, pipe), tensor, WORLD // (tensor * max(1, pipe)))
+        for rank, found in enumerate(results):
+            coordinates, neighbours = found[index]
+            assert coordinates == topology.get_coord(rank)._asdict()
+            for axis, ranks in neighbours.items():
+                assert ranks == next(group for group in _groups(topology, axis) if rank in group)
+
+
+def _groups(topology, axis: str) -> list[list[int]]:
+    """topology.get_axis_comm_lists, which says nothing of axes of size 1."""
+    return topology.get_axis_comm_lists(axis) if topology.get_dim(axis) > 1 else [[rank] for rank in range(WORLD)]
+
+
+def test_the_pipeline_engine_brings_its_own() -> None:
+    with pytest.raises(AssertionError, match="its own mpu"):
+        Mpu(Mesh(pipe=Axis(2, 0)))

@@ -1,0 +1,166 @@
+"""Published models train: the shipped configurations and GPT-NeoX's own, made small by nothing but `--set`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from neoxargs.launch.targets.encode import parse_rank_arguments, script_arguments
+from neoxargs.resolve import resolve
+from neoxargs.resolve.config import Config
+from neoxargs.train import run
+from neoxargs.train.data import indexed
+from neoxargs.train.engine import build as engine
+from neoxargs.train.engine.steps import MicroBatch
+from neoxargs.train.kernels.cross_entropy import Vocabulary
+from neoxargs.train.process import mesh, setup
+from neoxargs.train.process.mesh import Mesh
+from tests.support.ranks import run_ranks
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+NEOX = CONFIGS.parents[1] / "shared" / "corpus" / "neox_head"
+MODELS, LAYOUTS = (sorted(path.stem for path in (CONFIGS / folder).glob("*.yml")) for folder in ("models", "layouts"))
+SMALL = [
+    "num_layers=4", "hidden_size=32", "num_attention_heads=4", "seq_length=16", "padded_vocab_size=512",
+    "train_batch_size=8", "train_micro_batch_size_per_gpu=1", "warmup=0",
+]  # fmt: skip
+#: Only where the model says otherwise than what follows from the others.
+WHERE_WRITTEN = {"intermediate_size": 192, "num_kv_heads": 2, "sliding_window_width": 7}
+#: Layouts of more than four ranks, on four: tensor parallel ranks and stages.
+FEWER = {"tp8": (2, 0), "tp8-pp4": (2, 2), "tp8-pp8": (1, 4)}
+
+
+def shipped(model: str, layout: str, sets: Sequence[str] = (), gpus: int = 1) -> Config:
+    files = [CONFIGS / folder / f"{name}.yml" for folder, name in
+             (("models", model), ("layouts", layout), ("machines", "laptop"))]  # fmt: skip
+    written = resolve(files, gpus=64)
+    more = [f"{name}={value}" for name, value in WHERE_WRITTEN.items() if written.written(name)]
+    return resolve(files, [*SMALL, *more, *sets], gpus=gpus)
+
+
+def batches(config: Config, here: Mesh) -> Iterator[MicroBatch]:
+    """This rank's share of the same samples on every layout, over and over."""
+    generator = torch.Generator().manual_seed(1)
+    shape, sizes, data = config.shape, config.batch, here.data
+    text = torch.randint(257, (sizes.train_batch_size, shape.seq_length + 1), generator=generator)
+    mine = text.view(-1, data.size, sizes.train_micro_batch_size_per_gpu, shape.seq_length + 1)[:, data.rank]
+    return itertools.cycle((part[:, :-1], part[:, 1:]) for part in mine)
+
+
+def losses(configs: dict[str, Config], steps: int) -> dict[str, list[float]]:
+    """Of each configuration, one after the other on these ranks."""
+    process = setup.start("gloo", seed=1)
+    assert process.device.type == "cpu"
+    found = {}
+    for name, config in configs.items():
+        here = mesh.mesh(config.parallel)
+        arguments = parse_rank_arguments(script_arguments(config))
+        built = engine.build(arguments.config, arguments.deepspeed, Vocabulary(257, 512), here)
+        samples = batches(config, here) if built.reads_data else None
+        found[name] = [built.train_step(samples).loss for _ in range(steps)]
+        mesh.destroy()
+    return found
+
+
+def test_every_shipped_model_trains() -> None:
+    [found] = run_ranks(losses, 1, {name: shipped(name, "data-parallel") for name in MODELS}, 2)
+    for name, (first, second) in found.items():
+        assert second < first, name
+        assert first == pytest.approx(5.55, abs=0.3), name  # the logarithm of 257 tokens, and what fresh weights add
+
+
+def test_every_shipped_layout_trains_the_same_model() -> None:
+    """And DeepSpeed can time all of them."""
+    configs = {}
+    for name in LAYOUTS:
+        sizes = zip(("model_parallel_size", "pipe_parallel_size"), FEWER.get(name, ()), strict=False)
+        sets = ["wall_clock_breakdown=true", *(f"{key}={size}" for key, size in sizes)]
+        configs[name] = shipped("llama-2-70b", name, sets, gpus=4)
+    for found in run_ranks(losses, 4, configs, 3, timeout=240):
+        expected = found.pop("data-parallel")
+        assert expected[2] < expected[0]
+        for name, values in found.items():
+            assert values == pytest.approx(expected, rel=1e-4), name
+
+
+def against_transformers() -> list[tuple[float, float]]:
+    """bench/pythia.py, shorter and smaller: losses of ours and of transformers with torch's AdamW."""
+    sys.path.append(str(CONFIGS.parent / "bench"))
+    from pythia import curves
+
+    with patch.object(setup, "stop"):
+        return list(curves(20, ["num_layers=2", "padded_vocab_size=512"]))
+
+
+def test_the_curve_is_the_one_of_plain_transformers() -> None:
+    """Pythia's every other setting as published: warm-up, cosine, clipping, weight decay."""
+    pytest.importorskip("transformers")
+    [rows] = run_ranks(against_transformers, 1)
+    assert len(rows) == 20
+    assert rows[-1][0] < rows[0][0] - 0.5
+    for ours, theirs in rows:
+        assert ours == pytest.approx(theirs, rel=1e-3)
+
+
+#: GPT-NeoX's files as its authors combine them.
+COMBINED = {
+    "125M": ["125M.yml", "local_setup.yml"],
+    "Pythia-70M": ["pythia/70M.yml", "local_setup.yml"],
+    "LLaMA-2-7B": ["llama2/7B.yml", "llama/train_config.yml", "local_setup.yml"],
+}
+#: Sizes, text and layout; and CPUs do not compute in fp16, nor may a test's processes start others.
+SCALED = [
+    "num_layers=4", "hidden_size=64", "num_attention_heads=4", "seq_length=32", "train_micro_batch_size_per_gpu=4",
+    "tokenizer_type=ByteLevelTokenizer", "pipe_parallel_size=2", "model_parallel_size=2", "train_iters=20",
+    "lr_decay_iters=20", "precision=fp32", "fp16.enabled=false", "num_workers=0",
+]  # fmt: skip
+#: Again only where it is written: eight times the hidden size as there, and one kind of attention for each layer.
+SCALED_WHERE_WRITTEN = {"intermediate_size": 512, "attention_config": '[[["flash"], "all"]]'}
+
+
+def trained(configs: list[Config]) -> None:
+    """train.py's whole run of each on this rank."""
+    with patch.object(setup, "stop"):  # the test's process group ends with the test
+        for config in configs:
+            run.run(parse_rank_arguments(script_arguments(config)))
+
+
+def text(folder: Path) -> Path:
+    """A token file of 200 documents of words, drawn alike every time."""
+    prefix, draw = folder / "text", np.random.default_rng(1)
+    words = ["attention", "layer", "gradient", "weight", "token", "batch", "stage", "rank", "loss", "step"]
+    writer = indexed.Writer(prefix, np.uint16)
+    for _ in range(200):
+        ids = np.frombuffer(" ".join(draw.choice(words, 100)).encode(), np.uint8).astype(np.uint16)
+        writer.add(ids, [len(ids)], [True])
+    writer.finish()
+    return prefix
+
+
+def scaled(name: str, folder: Path, data: Path) -> Config:
+    paths = [NEOX / file for file in COMBINED[name]]
+    places = [f"{key}={folder / name}" for key in ("save", "load", "run_dir", "log_dir", "tensorboard_dir")]
+    written = resolve(paths, gpus=8)
+    more = [f"{key}={value}" for key, value in SCALED_WHERE_WRITTEN.items() if written.written(key)]
+    return resolve(paths, [*SCALED, *more, *places, f"data_path={data}"], gpus=4)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not NEOX.exists(), reason=f"no configurations of GPT-NeoX in {NEOX}")
+def test_gpt_neox_s_own_configurations_train(tmp_path: Path) -> None:
+    data = text(tmp_path)
+    run_ranks(trained, 4, [scaled(name, tmp_path, data) for name in COMBINED], timeout=360)
+    for name in COMBINED:
+        rows = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        steps = [row["loss"] for row in rows if row["event"] == "step"]
+        assert len(steps) == 20, name
+        assert sum(steps[-5:]) / 5 < steps[0] - 0.5, name
+        assert (tmp_path / name / "global_step20").is_dir(), name
