@@ -73,7 +73,7 @@ def _answered(words: list[str]) -> int:
 
 def _tell(problems: Problems, words: list[str]) -> int:
     if "--json" in words:
-        print(json.dumps({"ok": False, "problems": [problem.facts() for problem in problems.problems]}, indent=2))
+        print(json.dumps({"ok": False, "problems": [problem.to_json() for problem in problems.problems]}, indent=2))
     else:
         print(problems, file=sys.stderr)
     return 1

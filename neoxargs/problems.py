@@ -42,14 +42,25 @@ class Problem:
     also: tuple[Place, ...] = field(default=())
     """Other places that take part (the first of two duplicate keys, the other side of a conflict)."""
     severity: Literal["error", "warning"] = "error"
+    id: str = field(default="", kw_only=True)
+    """Which problem it is, whatever its sentence says: kebab-case, from the rule's name (`unknown-key`)."""
+    about: tuple[str, ...] = field(default=(), kw_only=True)
+    """The parameters that take part, by their registry names."""
 
-    def facts(self) -> dict[str, Any]:
-        """The same for a program (`--json`): every verb tells problems in this form."""
-        told = {"severity": self.severity, "what": self.what, "hint": self.hint, **_place_facts(self.where)}
-        return {**told, "also": [_place_facts(place) for place in self.also]}
+    def to_json(self) -> dict[str, Any]:
+        """The form in which every verb's `--json` gives problems."""
+        return {
+            "id": self.id,
+            "about": list(self.about),
+            "severity": self.severity,
+            "what": self.what,
+            "hint": self.hint,
+            **_place_to_json(self.where),
+            "also": [_place_to_json(place) for place in self.also],
+        }
 
 
-def _place_facts(place: Place | None) -> dict[str, Any]:
+def _place_to_json(place: Place | None) -> dict[str, Any]:
     """Where it is; null where that is no place in a file."""
     if place is None:
         return {"file": None, "line": None, "column": None}

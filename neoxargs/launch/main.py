@@ -131,7 +131,7 @@ def show(
     told = [*settled.warnings, *left_out, *map(_as_warning, _needs(path, settled))]
     if as_json and not form:
         launched = command(settled.config, settled.resources, path, os.environ)
-        problems = [problem.facts() for problem in [*told, *refused]]
+        problems = [problem.to_json() for problem in [*told, *refused]]
         print(
             json.dumps({"ok": not _fails(refused), "problems": problems, **facts(settled.config, launched)}, indent=2)
         )

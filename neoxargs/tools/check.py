@@ -84,5 +84,5 @@ def _as_warning(problem: Problem) -> Problem:
 
 
 def _facts(settled: Settled | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:
-    facts: dict[str, Any] = {"ok": ok, "problems": [problem.facts() for problem in problems]}
+    facts: dict[str, Any] = {"ok": ok, "problems": [problem.to_json() for problem in problems]}
     return facts | (summary.facts(settled) if settled else {})

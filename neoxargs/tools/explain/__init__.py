@@ -81,7 +81,7 @@ def explain_everything(
 
 
 def _json(facts: dict[str, Any], settled: Settled | None = None) -> str:
-    warnings = [problem.facts() for problem in settled.warnings] if settled else []
+    warnings = [problem.to_json() for problem in settled.warnings] if settled else []
     return json.dumps({"ok": True, **facts, "problems": warnings}, indent=2, default=str)
 
 

@@ -78,7 +78,7 @@ def report(wish: argparse.Namespace) -> int:
     except Problems as stop:
         if not wish.json:
             raise
-        _print({"ok": False, "problems": [problem.facts() for problem in stop.problems]})
+        _print({"ok": False, "problems": [problem.to_json() for problem in stop.problems]})
         return 1
 
 
@@ -185,7 +185,7 @@ def _as_json(change: Change) -> dict[str, Any]:
 
 
 def _told(problems: Sequence[Problem]) -> dict[str, Any]:
-    return {"ok": True, "problems": [problem.facts() for problem in problems]}
+    return {"ok": True, "problems": [problem.to_json() for problem in problems]}
 
 
 def _print(facts: dict[str, Any]) -> None:

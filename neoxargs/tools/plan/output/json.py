@@ -19,7 +19,7 @@ def facts(plan: Plan, found: Sequence[Suggestion]) -> dict[str, Any]:
     """Sizes in bytes, times in seconds. ranks: [host, slot, tensor, pipe, data] in rank order."""
     return {
         "ok": plan.fits,
-        "problems": [problem.facts() for problem in plan.settled.warnings],
+        "problems": [problem.to_json() for problem in plan.settled.warnings],
         "fits": plan.fits if plan.known else None,
         "breaks": plan.breaks,
         "device": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
