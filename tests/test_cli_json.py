@@ -10,7 +10,17 @@ import pytest
 from neoxargs.cli import main
 
 QUICKSTART = str(Path(__file__).parents[1] / "configs" / "quickstart.yml")
-FORM = {"id": str, "about": list, "severity": str, "what": str, "hint": str, "also": list, "file": str, "line": int, "column": int}
+FORM = {
+    "id": str,
+    "about": list,
+    "severity": str,
+    "what": str,
+    "hint": str,
+    "also": list,
+    "file": str,
+    "line": int,
+    "column": int,
+}
 FLAGS = "python pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length $N"
 GOOD = [
     ["check", QUICKSTART, "--gpus", "4"],
