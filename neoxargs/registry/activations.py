@@ -28,11 +28,11 @@ class Recompute(Group, origin="Meg", effect="memory"):
     distribute_checkpointed_activations: bool = param(
         False,
         megatron="distribute-saved-activations",
-        becomes={True: {"partition_activations": True}, False: {}},
+        replaced_by={True: {"partition_activations": True}, False: {}},
     )
     """Retired in April 2021: write `partition_activations`."""
 
-    contiguous_checkpointing: bool = param(False, renamed_from="contigious_checkpointing")
+    contiguous_checkpointing: bool = param(False, aliases="contigious_checkpointing")
     """Copies kept activations into one buffer allocated in advance, against memory fragmentation. Needs
     `partition_activations`."""
 

@@ -8,7 +8,9 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural, NonNegative, Positive
 
 
-class Mamba(Group, origin="NeoX", effect="none", because="only Mamba layers read it, which train.py does not have"):
+class Mamba(
+    Group, origin="NeoX", effect="none", no_effect_reason="only Mamba layers read it, which train.py does not have"
+):
     """Mamba state space layers (`attention_config: [[[mamba], all]]`)."""
 
     mamba_selective_scan_fusion: bool = param(False)
@@ -31,7 +33,9 @@ class Mamba(Group, origin="NeoX", effect="none", because="only Mamba layers read
     """Whether the input and output projections of Mamba layers have biases."""
 
 
-class Rwkv(Group, origin="NeoX", effect="none", because="only RWKV layers read it, which train.py does not have"):
+class Rwkv(
+    Group, origin="NeoX", effect="none", no_effect_reason="only RWKV layers read it, which train.py does not have"
+):
     """RWKV layers (`attention_config: [[[rwkv], all]]`)."""
 
     dim_att: Count | None = param(None)
@@ -44,7 +48,9 @@ class Rwkv(Group, origin="NeoX", effect="none", because="only RWKV layers read i
     """Width of RWKV's channel-mixing block. Left out: 3.5 x `hidden_size`, rounded down to a multiple of 32."""
 
 
-class Gmlp(Group, origin="NeoX", effect="none", because="only `amlp` layers read it, which train.py does not have"):
+class Gmlp(
+    Group, origin="NeoX", effect="none", no_effect_reason="only `amlp` layers read it, which train.py does not have"
+):
     """gMLP layers (`attention_config: [[[gmlp], all]]` or `amlp`)."""
 
     gmlp_attn_dim: Count = param(64)
@@ -52,14 +58,17 @@ class Gmlp(Group, origin="NeoX", effect="none", because="only `amlp` layers read
 
 
 class Moe(
-    Group, origin="NeoX", effect="none", because="only a mixture of experts reads it, which train.py does not have"
+    Group,
+    origin="NeoX",
+    effect="none",
+    no_effect_reason="only a mixture of experts reads it, which train.py does not have",
 ):
     """Mixture of experts."""
 
-    moe_num_experts: Count = param(1, megatron="num-experts", renamed_from="num_experts", effect="not built")
+    moe_num_experts: Count = param(1, megatron="num-experts", aliases="num_experts", effect="not built")
     """Experts per mixture-of-experts layer. 1 leaves the feed-forward layers dense."""
 
-    moe_expert_interval: Count = param(1, megatron="moe-layer-freq", renamed_from="expert_interval")
+    moe_expert_interval: Count = param(1, megatron="moe-layer-freq", aliases="expert_interval")
     """Every how many layers the feed-forward layer is a mixture of experts: 1 all, 2 every second one."""
 
     moe_top_k: Count = param(1, megatron="moe-router-topk")
@@ -81,7 +90,7 @@ class TransformerEngine(
     Group,
     origin="NeoX",
     effect="none",
-    because="only fp8 layers of Transformer Engine read it, which train.py does not have",
+    no_effect_reason="only fp8 layers of Transformer Engine read it, which train.py does not have",
 ):
     """NVIDIA Transformer Engine layers and fp8."""
 
@@ -120,7 +129,7 @@ class SoftPrompt(
     Group,
     origin="NeoX",
     effect="none",
-    because="only soft_prompt_tuning reads it, which train.py does not do",
+    no_effect_reason="only soft_prompt_tuning reads it, which train.py does not do",
     section="soft_prompt_tuning",
 ):
     """A trained prefix in front of a frozen model."""

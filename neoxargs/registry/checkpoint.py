@@ -18,14 +18,14 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     """Folder whose newest checkpoint the run continues from, on any layout: tensor and pipeline parallel sizes, number
     of ranks, ZeRO stage and precision may have changed. A folder that is also `save` may be empty: the run begins."""
 
-    checkpoint_factor: Count | Positive | None = param(None, megatron="save-interval", renamed_from="save_interval")
+    checkpoint_factor: Count | Positive | None = param(None, megatron="save-interval", aliases="save_interval")
     """Iterations between two checkpoints. With `checkpoint_scale: log`, the factor between the iterations at which one
     is saved. Called `save_interval` until December 2022."""
 
     checkpoint_scale: Literal["linear", "log"] = param("linear", origin="NeoX")
     """Spacing of checkpoints: `linear` at multiples of `checkpoint_factor`, `log` at its powers."""
 
-    extra_save_iters: list[Natural] | None = param(None, origin="NeoX", renamed_from="save_iters")
+    extra_save_iters: list[Natural] | None = param(None, origin="NeoX", aliases="save_iters")
     """Further iterations at which a checkpoint is saved."""
 
     keep_last_n_checkpoints: Count | None = param(None, origin="NeoX")
@@ -53,6 +53,9 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     """S3 address to which checkpoints are uploaded after saving, such as `s3://bucket/run`."""
 
     s3_chunk_size: Count = param(
-        104_857_600, origin="NeoX", effect="none", because="only uploads to S3 read it, which train.py does not do"
+        104_857_600,
+        origin="NeoX",
+        effect="none",
+        no_effect_reason="only uploads to S3 read it, which train.py does not do",
     )
     """Bytes per part of an upload to S3; at least 5 MiB by S3's own rule."""

@@ -24,14 +24,14 @@ class Data(Group, origin="NeoX", effect="data"):
     """Proportions of training, validation and test documents in `data_path` or `text_path`; they need not add up to 1
     or 100. `949,50,1` gives 94.9 % to training."""
 
-    train_data_paths: Paths | None = param(None, megatron="train-data-path", renamed_from="train_data_path")
+    train_data_paths: Paths | None = param(None, megatron="train-data-path", aliases="train_data_path")
     """Prefixes of the tokenised training datasets, in place of `data_path` and `split`. Give all three of training,
     validation and test."""
 
-    valid_data_paths: Paths | None = param(None, megatron="valid-data-path", renamed_from="valid_data_path")
+    valid_data_paths: Paths | None = param(None, megatron="valid-data-path", aliases="valid_data_path")
     """Prefixes of the tokenised validation datasets."""
 
-    test_data_paths: Paths | None = param(None, megatron="test-data-path", renamed_from="test_data_path")
+    test_data_paths: Paths | None = param(None, megatron="test-data-path", aliases="test_data_path")
     """Prefixes of the tokenised test datasets."""
 
     train_data_weights: list[NonNegative] | None = param(None)
@@ -51,7 +51,7 @@ class Data(Group, origin="NeoX", effect="data"):
     """Exponent on each dataset's document count when `weight_by_num_documents` is on: 1 draws in proportion, smaller
     values favour small datasets, 0 makes all equal."""
 
-    train_label_data_paths: Paths | None = param(None, renamed_from="label_data_paths", effect="not built")
+    train_label_data_paths: Paths | None = param(None, aliases="label_data_paths", effect="not built")
     """Prefixes of the labels that belong to `train_data_paths`, token by token; -100 takes a token out of the loss. For
     supervised fine-tuning."""
 

@@ -60,8 +60,8 @@ class Parameter:
     """One row of the registry. `name` is dotted inside a section and spelt with `_`."""
 
     __slots__ = (
-        "annotation", "attribute", "because", "becomes", "default", "derived", "effect", "group", "inherits_to",
-        "megatron", "more", "name", "only_for", "origins", "receiver_default", "renamed_from", "to",
+        "aliases", "annotation", "attribute", "default", "derived", "effect", "extra_choices", "group", "inherits_to",
+        "megatron", "name", "no_effect_reason", "origins", "receiver_default", "replaced_by", "to", "used_by_types",
     )  # fmt: skip
 
     name: str
@@ -73,21 +73,21 @@ class Parameter:
     derived: bool
     receiver_default: Any
     megatron: str | None
-    renamed_from: tuple[str, ...]
-    becomes: Mapping[Any, Mapping[str, Any]] | None
-    only_for: tuple[str, ...]
+    aliases: tuple[str, ...]
+    replaced_by: Mapping[Any, Mapping[str, Any]] | None
+    used_by_types: tuple[str, ...]
     to: tuple[Destination, ...]
     inherits_to: bool
     effect: Effect
-    because: str
-    more: tuple[Any, ...]
+    no_effect_reason: str
+    extra_choices: tuple[Any, ...]
     """Choices that plugins add to those of the type."""
 
     @property
     def type(self) -> Any:
         """The declared type as an object (`int | None`, `Literal[...]`, `Annotated[int, Bound]`)."""
         declared = _evaluate(self.annotation, self.group.__module__)
-        return _widened(declared, self.more) if self.more else declared
+        return _widened(declared, self.extra_choices) if self.extra_choices else declared
 
     @property
     def required(self) -> bool:
@@ -114,12 +114,12 @@ def param(  # noqa: PLR0913 - the columns of the registry
     origin: Origin | tuple[Origin, ...] | None = None,
     receiver_default: Any = ABSENT,
     megatron: str | None = None,
-    renamed_from: str | tuple[str, ...] = (),
-    becomes: Mapping[Any, Mapping[str, Any]] | None = None,
-    only_for: tuple[str, ...] = (),
+    aliases: str | tuple[str, ...] = (),
+    replaced_by: Mapping[Any, Mapping[str, Any]] | None = None,
+    used_by_types: tuple[str, ...] = (),
     to: tuple[Destination, ...] | None = None,
     effect: Effect | None = None,
-    because: str = "",
+    no_effect_reason: str = "",
 ) -> Any:
     """Declare one parameter; its name, type and meaning are the line it stands on and the string below.
 
@@ -128,12 +128,12 @@ def param(  # noqa: PLR0913 - the columns of the registry
     origin: where it comes from, if not the group's; two origins make one key feed two systems.
     receiver_default: what DeepSpeed, its runner or Megatron assumes when not told, if not `default`.
     megatron: its flag in NVIDIA Megatron-LM without the dashes; `!flag` is sent when the value is false.
-    renamed_from: retired spellings that still mean exactly this.
-    becomes: for a retired parameter, value -> {parameter: value} that says the same today.
-    only_for: the `type`s (of optimizer or scheduler) that read this parameter; empty means all.
+    aliases: retired spellings that still mean exactly this.
+    replaced_by: for a retired parameter, value -> {parameter: value} that says the same today.
+    used_by_types: the `type`s (of optimizer or scheduler) that read this parameter; empty means all.
     to: where it is sent, if not where its origin says; `()` keeps it inside deepy.
     effect: what changes when it changes, if not what the group says.
-    because: of the effect `none`, why: a clause that can stand after "has no effect:".
+    no_effect_reason: of the effect `none`, why: a clause that can stand after "has no effect:".
     """
     parameter = Parameter()
     parameter.default = default
@@ -141,15 +141,15 @@ def param(  # noqa: PLR0913 - the columns of the registry
     parameter.origins = (origin,) if isinstance(origin, str) else origin or ()
     parameter.receiver_default = default if receiver_default is ABSENT else receiver_default
     parameter.megatron = megatron
-    parameter.renamed_from = (renamed_from,) if isinstance(renamed_from, str) else renamed_from
-    parameter.becomes = becomes
-    parameter.only_for = only_for
+    parameter.aliases = _as_tuple(aliases)
+    parameter.replaced_by = replaced_by
+    parameter.used_by_types = used_by_types
     parameter.to = to or ()
     parameter.inherits_to = to is None
     if effect is not None:
         parameter.effect = effect
-    parameter.because = because
-    parameter.more = ()
+    parameter.no_effect_reason = no_effect_reason
+    parameter.extra_choices = ()
     return parameter
 
 
@@ -162,29 +162,30 @@ class Group:
     """A subject's parameters. Instances hold values; anything not set reads as its default.
 
     section: the dotted prefix of a nested section (`zero_optimization.offload_param`); "" is top level.
-    renamed_from: a retired spelling of that section.
-    always: attributes that the receiver cannot do without once it sees the section, so they are sent with it even
-        where nobody wrote them.
-    effect, because: of the parameters that declare none of their own.
+    aliases: retired spellings of that section.
+    always_sent: attributes that the receiver cannot do without once it sees the section, so they are sent with it
+        even where nobody wrote them.
+    effect, no_effect_reason: of the parameters that declare none of their own.
     """
 
     parameters: ClassVar[dict[str, Parameter]]
     origin: ClassVar[Origin]
     section: ClassVar[str]
-    renamed_from: ClassVar[str]
-    always: ClassVar[tuple[str, ...]]
+    aliases: ClassVar[tuple[str, ...]]
+    always_sent: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(
         cls,
         *,
         origin: Origin,
         effect: Effect,
-        because: str = "",
+        no_effect_reason: str = "",
         section: str = "",
-        renamed_from: str = "",
-        always: tuple[str, ...] = (),
+        aliases: str | tuple[str, ...] = (),
+        always_sent: tuple[str, ...] = (),
     ) -> None:
-        cls.origin, cls.section, cls.renamed_from, cls.always = origin, section, renamed_from, always
+        cls.origin, cls.section, cls.always_sent = origin, section, always_sent
+        cls.aliases = _as_tuple(aliases)
         cls.parameters = {}
         prefix = section + "." if section else ""
         for attribute, annotation in cls.__annotations__.items():
@@ -195,7 +196,7 @@ class Group:
             if parameter.inherits_to:
                 parameter.to = tuple(dict.fromkeys(d for o in parameter.origins for d in DESTINATIONS[o]))
             if not hasattr(parameter, "effect"):
-                parameter.effect, parameter.because = effect, because
+                parameter.effect, parameter.no_effect_reason = effect, no_effect_reason
             cls.parameters[attribute] = parameter
             if parameter.default is ABSENT:
                 delattr(cls, attribute)
@@ -242,22 +243,26 @@ class Registry:
         for parameter in group.parameters.values():
             assert parameter.name not in self.parameters, f"{parameter.name} is declared twice"
             self.parameters[parameter.name] = parameter
-            for old in parameter.renamed_from:
+            for old in parameter.aliases:
                 self.renamed[prefix + old] = parameter
-        if group.renamed_from:
-            self._rename(group)
+        for alias in group.aliases:
+            self._add_section_alias(alias, group)
 
-    def _rename(self, group: type[Group]) -> None:
+    def _add_section_alias(self, alias: str, group: type[Group]) -> None:
         """Let the section's retired spelling lead to the same parameters."""
-        self.sections[group.renamed_from] = group
+        self.sections[alias] = group
         for parameter in group.parameters.values():
-            for spelling in (parameter.attribute, *parameter.renamed_from):
-                self.renamed[f"{group.renamed_from}.{spelling}"] = parameter
+            for spelling in (parameter.attribute, *parameter.aliases):
+                self.renamed[f"{alias}.{spelling}"] = parameter
 
     def find(self, name: str) -> Parameter | None:
         """The parameter a name means, whatever its `-`/`_` and however old its spelling."""
         name = normal(name)
         return self.parameters.get(name) or self.renamed.get(name)
+
+
+def _as_tuple(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
 
 
 def normal(name: str) -> str:
@@ -300,16 +305,16 @@ def _evaluate(annotation: str, module: str) -> Any:
     return eval(annotation, vars(sys.modules[module]))
 
 
-def _widened(kind: Any, more: tuple[Any, ...]) -> Any:
+def _widened(kind: Any, choices: tuple[Any, ...]) -> Any:
     """The type with further choices in each of its `Literal`s."""
     origin: Any = get_origin(kind)
     parts = get_args(kind)
     if origin is Literal:
-        wider = (*parts, *more)
+        wider = (*parts, *choices)
         return origin[wider]
     if not parts:
         return kind
-    inner = tuple(_widened(part, more) for part in parts)
+    inner = tuple(_widened(part, choices) for part in parts)
     return Union[inner] if origin is UnionType else origin[inner]  # noqa: UP007 - of a tuple
 
 

@@ -16,9 +16,9 @@ class LayerReduction(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.layer_reduction",
-    always=("enabled",),
+    always_sent=("enabled",),
 ):
     """Start a shallower model from some layers of a deeper one."""
 
@@ -42,9 +42,9 @@ class QuantizedWeights(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.weight_quantization",
-    always=("different_groups",),
+    always_sent=("different_groups",),
 ):
     """Weights of few bits."""
 
@@ -56,7 +56,7 @@ class QuantizedWeightsShared(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.weight_quantization.shared_parameters",
 ):
     """Settings common to all quantised weights."""
@@ -90,7 +90,7 @@ class MixedQuantize(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.weight_quantization.shared_parameters.fp16_mixed_quantize",
 ):
     """Blend fp16 and quantised weights at first."""
@@ -106,9 +106,9 @@ class QuantizedActivations(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.activation_quantization",
-    always=("different_groups",),
+    always_sent=("different_groups",),
 ):
     """Activations of few bits."""
 
@@ -120,7 +120,7 @@ class QuantizedActivationsShared(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.activation_quantization.shared_parameters",
 ):
     """Settings common to all quantised activations."""
@@ -142,9 +142,9 @@ class SparsePruning(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.sparse_pruning",
-    always=("different_groups",),
+    always_sent=("different_groups",),
 ):
     """Set single weights to zero."""
 
@@ -156,7 +156,7 @@ class SparsePruningShared(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.sparse_pruning.shared_parameters",
 ):
     """Settings common to all weights set to zero."""
@@ -190,9 +190,9 @@ class RowPruning(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.row_pruning",
-    always=("different_groups",),
+    always_sent=("different_groups",),
 ):
     """Remove rows of matrices, that is, neurons of a layer."""
 
@@ -204,7 +204,7 @@ class RowPruningShared(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.row_pruning.shared_parameters",
 ):
     """Settings common to all removed rows."""
@@ -223,9 +223,9 @@ class HeadPruning(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.head_pruning",
-    always=("different_groups",),
+    always_sent=("different_groups",),
 ):
     """Remove attention heads."""
 
@@ -237,7 +237,7 @@ class HeadPruningShared(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.head_pruning.shared_parameters",
 ):
     """Settings common to all removed heads."""
@@ -259,9 +259,9 @@ class ChannelPruning(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.channel_pruning",
-    always=("different_groups",),
+    always_sent=("different_groups",),
 ):
     """Remove channels of convolutions."""
 
@@ -273,7 +273,7 @@ class ChannelPruningShared(
     Group,
     origin="DSC",
     effect="none",
-    because="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not do",
     section="compression_training.channel_pruning.shared_parameters",
 ):
     """Settings common to all removed channels."""

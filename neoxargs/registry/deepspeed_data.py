@@ -15,9 +15,9 @@ class CurriculumLearning(
     Group,
     origin="DSC",
     effect="none",
-    because="only curriculum_learning reads it, which train.py does not do",
+    no_effect_reason="only curriculum_learning reads it, which train.py does not do",
     section="curriculum_learning",
-    always=("enabled", "curriculum_type"),
+    always_sent=("enabled", "curriculum_type"),
 ):
     """Begin with short sequences and lengthen them during training."""
 
@@ -46,7 +46,7 @@ class DataEfficiency(
     Group,
     origin="DSC",
     effect="none",
-    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency",
 ):
     """DeepSpeed's data efficiency library."""
@@ -62,7 +62,7 @@ class DataSampling(
     Group,
     origin="DSC",
     effect="none",
-    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_sampling",
 ):
     """Which samples are drawn."""
@@ -84,9 +84,9 @@ class SamplingCurriculum(
     Group,
     origin="DSC",
     effect="none",
-    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_sampling.curriculum_learning",
-    always=("enabled",),
+    always_sent=("enabled",),
 ):
     """Draw easy samples first, by measures taken beforehand."""
 
@@ -105,7 +105,7 @@ class DynamicBatching(
     Group,
     origin="DSC",
     effect="none",
-    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_sampling.dynamic_batching",
 ):
     """Batches of about equally many tokens, whatever the sequences' lengths."""
@@ -139,7 +139,7 @@ class DataRouting(
     Group,
     origin="DSC",
     effect="none",
-    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_routing",
 ):
     """Which tokens go through which layers."""
@@ -152,9 +152,9 @@ class RandomLtd(
     Group,
     origin="DSC",
     effect="none",
-    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_routing.random_ltd",
-    always=("enabled", "model_type", "hidden_state_order"),
+    always_sent=("enabled", "model_type", "hidden_state_order"),
 ):
     """Random layerwise token dropping: middle layers see a random part of each sequence, a growing one."""
 
@@ -184,9 +184,9 @@ class RandomLtdSchedule(
     Group,
     origin="DSC",
     effect="none",
-    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_routing.random_ltd.random_ltd_schedule",
-    always=("schedule_type",),
+    always_sent=("schedule_type",),
 ):
     """How the part that middle layers see grows."""
 
@@ -207,9 +207,9 @@ class LayerTokenLr(
     Group,
     origin="DSC",
     effect="none",
-    because="only DeepSpeed's data efficiency library reads it, which train.py does not use",
+    no_effect_reason="only DeepSpeed's data efficiency library reads it, which train.py does not use",
     section="data_efficiency.data_routing.random_ltd.layer_token_lr_schedule",
-    always=("enabled",),
+    always_sent=("enabled",),
 ):
     """A learning rate that follows the tokens the layers have seen; DeepSpeed has not finished it."""
 

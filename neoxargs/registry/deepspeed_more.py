@@ -33,21 +33,21 @@ class Gradients(Group, origin="DSC", effect="engine"):
     fp32."""
 
     seq_parallel_communication_data_type: CommunicationType | None = param(
-        "fp32", effect="none", because="only sequence_parallel_size reads it, which the GPT here does not do"
+        "fp32", effect="none", no_effect_reason="only sequence_parallel_size reads it, which the GPT here does not do"
     )
     """Format in which gradients are communicated among sequence parallel ranks."""
 
     sparse_gradients: bool = param(
         False,
         effect="none",
-        because="the embedding here has dense gradients; DeepSpeed looks for torch's own with sparse ones",
+        no_effect_reason="the embedding here has dense gradients; DeepSpeed looks for torch's own with sparse ones",
     )
     """Communicate only the touched rows of embedding gradients; for layers built with torch's `sparse=True`."""
 
     managed_gradient_accumulation: bool = param(True, effect="not built")
     """DeepSpeed counts micro batches and steps after the last; false leaves the counting to the training script."""
 
-    disable_allgather: bool = param(False, effect="none", because="DeepSpeed takes it and does not read it")
+    disable_allgather: bool = param(False, effect="none", no_effect_reason="DeepSpeed takes it and does not read it")
     """Retired: DeepSpeed still takes it and does nothing with it."""
 
 
@@ -90,12 +90,12 @@ class Engine(Group, origin="DSC", effect="engine"):
     `sequence_parallel`, which divides activations among the tensor parallel ranks."""
 
     use_data_before_expert_parallelism: bool = param(
-        False, effect="none", because="only a mixture of experts reads it, which train.py does not have"
+        False, effect="none", no_effect_reason="only a mixture of experts reads it, which train.py does not have"
     )
     """Number ranks with data parallelism inside expert parallelism instead of the other way round."""
 
     dataloader_drop_last: bool = param(
-        False, effect="none", because="train.py loads its data itself, and every batch is full"
+        False, effect="none", no_effect_reason="train.py loads its data itself, and every batch is full"
     )
     """Drop an incomplete last batch, for data loaders that DeepSpeed builds itself."""
 
@@ -106,7 +106,7 @@ class Engine(Group, origin="DSC", effect="engine"):
     """Only makes DeepSpeed warn when the number is not a multiple of 8."""
 
     curriculum_seqlen: Natural = param(
-        0, to=("train",), effect="none", because="training counts it, and train.py does no curriculum_learning"
+        0, to=("train",), effect="none", no_effect_reason="training counts it, and train.py does no curriculum_learning"
     )
     """The sequence length that `curriculum_learning` is at; training counts it, nobody sets it."""
 
@@ -176,7 +176,7 @@ class Aio(Group, origin="DSC", effect="engine", section="aio"):
     queue_depth: Count = param(8)
     """Requests under way at a time."""
 
-    intra_op_parallelism: Count = param(1, renamed_from="thread_count")
+    intra_op_parallelism: Count = param(1, aliases="thread_count")
     """Threads per request to DeepSpeed."""
 
     single_submit: bool = param(False)
@@ -193,14 +193,16 @@ class Pipeline(Group, origin="DSC", effect="engine", section="pipeline"):
     """DeepSpeed's own settings of pipeline parallelism; the layout comes from `pipe_parallel_size`."""
 
     stages: Count | Literal["auto"] = param(
-        "auto", effect="none", because="DeepSpeed does not read it; pipe_parallel_size counts"
+        "auto", effect="none", no_effect_reason="DeepSpeed does not read it; pipe_parallel_size counts"
     )
     """DeepSpeed stores it and does not read it; `pipe_parallel_size` counts."""
 
-    partition: str = param("best", effect="none", because="DeepSpeed does not read it; pipe_partition_method counts")
+    partition: str = param(
+        "best", effect="none", no_effect_reason="DeepSpeed does not read it; pipe_partition_method counts"
+    )
     """DeepSpeed stores it and does not read it; `pipe_partition_method` counts."""
 
-    seed_layers: bool = param(False, effect="none", because="DeepSpeed does not read it")
+    seed_layers: bool = param(False, effect="none", no_effect_reason="DeepSpeed does not read it")
     """DeepSpeed stores it and does not read it."""
 
     activation_checkpoint_interval: Natural = param(0, effect="memory")
@@ -242,7 +244,7 @@ class HybridEngine(
     Group,
     origin="DSC",
     effect="none",
-    because="only the hybrid engine reads it, which train.py does not use",
+    no_effect_reason="only the hybrid engine reads it, which train.py does not use",
     section="hybrid_engine",
 ):
     """One engine that trains and generates in turn, as reinforcement learning needs."""
@@ -273,9 +275,9 @@ class ProgressiveLayerDrop(
     Group,
     origin="DSC",
     effect="none",
-    because="only progressive_layer_drop reads it, which the GPT here does not do",
+    no_effect_reason="only progressive_layer_drop reads it, which the GPT here does not do",
     section="progressive_layer_drop",
-    always=("enabled",),
+    always_sent=("enabled",),
 ):
     """Skip layers at random, more and more of them as training goes on. The model must implement it; the GPT here does
     not."""
@@ -294,7 +296,7 @@ class Eigenvalue(
     Group,
     origin="DSC",
     effect="none",
-    because="only quantisation while training reads it, which train.py does not do",
+    no_effect_reason="only quantisation while training reads it, which train.py does not do",
     section="quantize_training.eigenvalue",
 ):
     """Curvature of the loss as the timetable of quantisation. DeepSpeed keeps the settings and currently refuses to
@@ -339,7 +341,7 @@ class WeightQuantization(
     Group,
     origin="DSC",
     effect="none",
-    because="only DeepSpeed's engine for generating reads it",
+    no_effect_reason="only DeepSpeed's engine for generating reads it",
     section="weight_quantization",
 ):
     """Load weights quantised, for generating with large models; training does not read it."""
@@ -412,7 +414,7 @@ class Compile(
     Group,
     origin="DSC",
     effect="none",
-    because="only DeepCompile reads it, which train.py does not use",
+    no_effect_reason="only DeepCompile reads it, which train.py does not use",
     section="compile",
 ):
     """DeepCompile: ZeRO inside torch.compile's graphs."""

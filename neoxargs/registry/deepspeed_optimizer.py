@@ -1,7 +1,7 @@
 """DeepSpeed's sections `optimizer` and `scheduler` with the parameters of every type.
 
-`only_for` holds types in lower case; an optimizer's type is compared without regard to case. In the parameters' text,
-None means that the type's own default holds, where types differ in it.
+`used_by_types` holds types in lower case; an optimizer's type is compared without regard to case. In the parameters'
+text, None means that the type's own default holds, where types differ in it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Optimizer(Group, origin="DSC", effect="optimizer", section="optimizer"):
     """In fp16 without ZeRO, use the older fused Adam wrapper, whose checkpoints have another layout."""
 
     scheduler: dict[str, object] | None = param(
-        None, to=(), effect="none", because="DeepSpeed looks for the schedule at the top level, in `scheduler`"
+        None, to=(), effect="none", no_effect_reason="DeepSpeed looks for the schedule at the top level, in `scheduler`"
     )
     """No effect: some published files put the section here, where DeepSpeed has never looked; it belongs at the top
     level."""
@@ -52,168 +52,169 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     lr: NonNegative | None = param(None)
     """Learning rate, the highest where a schedule changes it. `lr` at the top level says the same."""
 
-    betas: list[float] | None = param(None, only_for=_BETAS)
+    betas: list[float] | None = param(None, used_by_types=_BETAS)
     """Decay of the running means of the gradient and of its square, each below 1. Most types take [0.9, 0.999]; GPTs
     are usually trained with [0.9, 0.95]."""
 
-    eps: NonNegative | None = param(None, only_for=tuple(t for t in TYPES if t not in _NO_EPS))
+    eps: NonNegative | None = param(None, used_by_types=tuple(t for t in TYPES if t not in _NO_EPS))
     """Added to the denominator against division by zero; 1e-8 for Adam."""
 
-    weight_decay: NonNegative | None = param(None, only_for=tuple(t for t in TYPES if t not in _NO_WEIGHT_DECAY))
+    weight_decay: NonNegative | None = param(None, used_by_types=tuple(t for t in TYPES if t not in _NO_WEIGHT_DECAY))
     """Pull of the weights towards zero per step. `weight_decay` at the top level says the same; biases and norms are
     exempt."""
 
     max_grad_norm: NonNegative | None = param(None, to=())
     """Retired: write `gradient_clipping`, which takes this value where it is not written. DeepSpeed refuses it here."""
 
-    bias_correction: bool = param(True, only_for=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam"))
+    bias_correction: bool = param(True, used_by_types=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam"))
     """Correct the running means for starting at zero."""
 
     amsgrad: bool = param(
-        False, only_for=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam", "cpu_torch_adam", "adagrad")
+        False, used_by_types=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam", "cpu_torch_adam", "adagrad")
     )
     """Keep the largest mean square ever seen. Only torch's Adam does; DeepSpeed's own types refuse or ignore it."""
 
-    adam_w_mode: bool = param(True, only_for=("adam", "adamw", "muon"))
+    adam_w_mode: bool = param(True, used_by_types=("adam", "adamw", "muon"))
     """Decay weights directly (AdamW) instead of through the gradient. The type AdamW always does."""
 
-    torch_adam: bool = param(False, only_for=("adam", "adamw", "muon"))
+    torch_adam: bool = param(False, used_by_types=("adam", "adamw", "muon"))
     """Use torch's implementation instead of DeepSpeed's compiled one; slower, builds nothing."""
 
-    set_grad_none: bool = param(True, only_for=("adam", "adamw", "lion"))
+    set_grad_none: bool = param(True, used_by_types=("adam", "adamw", "lion"))
     """Free gradients after a step instead of filling them with zeros."""
 
-    fp32_optimizer_states: bool = param(True, only_for=("adam", "adamw", "cpu_adam", "lion", "adagrad", "muon"))
+    fp32_optimizer_states: bool = param(True, used_by_types=("adam", "adamw", "cpu_adam", "lion", "adagrad", "muon"))
     """On the CPU, keep the moments in fp32 whatever the format of the weights."""
 
-    fused: bool | None = param(None, only_for=("adam", "adamw", "cpu_torch_adam", "adagrad", "sgd"))
+    fused: bool | None = param(None, used_by_types=("adam", "adamw", "cpu_torch_adam", "adagrad", "sgd"))
     """torch's implementation: one kernel for all tensors. Excludes `foreach`. Adam and AdamW need `torch_adam`."""
 
-    foreach: bool | None = param(None, only_for=_TORCH_KERNELS)
+    foreach: bool | None = param(None, used_by_types=_TORCH_KERNELS)
     """torch's implementation: treat tensors in lists; None lets torch decide. Adam and AdamW need `torch_adam`."""
 
-    maximize: bool = param(False, only_for=(*_TORCH_KERNELS, "sparseadam"))
+    maximize: bool = param(False, used_by_types=(*_TORCH_KERNELS, "sparseadam"))
     """torch's implementation: climb instead of descend."""
 
     capturable: bool = param(
-        False, only_for=(*ADAM, "cpu_torch_adam", *(t for t in TORCH if t not in ("sgd", "adafactor", "sparseadam")))
+        False,
+        used_by_types=(*ADAM, "cpu_torch_adam", *(t for t in TORCH if t not in ("sgd", "adafactor", "sparseadam"))),
     )
     """torch's implementation: allow the step inside a CUDA graph."""
 
-    differentiable: bool = param(False, only_for=tuple(t for t in _TORCH_KERNELS if t != "adafactor"))
+    differentiable: bool = param(False, used_by_types=tuple(t for t in _TORCH_KERNELS if t != "adafactor"))
     """torch's implementation: let gradients flow through the step."""
 
-    decoupled_weight_decay: bool = param(False, only_for=("adam", "cpu_torch_adam", "radam", "nadam"))
+    decoupled_weight_decay: bool = param(False, used_by_types=("adam", "cpu_torch_adam", "radam", "nadam"))
     """torch's implementation: decay weights directly instead of through the gradient."""
 
     # Lamb
-    max_coeff: Positive = param(10.0, only_for=_LAMBS)
+    max_coeff: Positive = param(10.0, used_by_types=_LAMBS)
     """Upper bound of the factor that scales a layer's update to its weights."""
 
-    min_coeff: NonNegative = param(0.01, only_for=_LAMBS)
+    min_coeff: NonNegative = param(0.01, used_by_types=_LAMBS)
     """Lower bound of that factor."""
 
-    eps_inside_sqrt: bool = param(False, only_for=(*_LAMBS, "onebitadam", "zerooneadam"))
+    eps_inside_sqrt: bool = param(False, used_by_types=(*_LAMBS, "onebitadam", "zerooneadam"))
     """Add `eps` before taking the root instead of after."""
 
     # 1-bit and 0/1 optimizers
-    freeze_step: Natural = param(100_000, only_for=("onebitadam", "onebitlamb"))
+    freeze_step: Natural = param(100_000, used_by_types=("onebitadam", "onebitlamb"))
     """Steps of ordinary, uncompressed training before communication is cut to one bit per value. A tenth to a quarter
     of the run is usual. Excludes ZeRO."""
 
-    cuda_aware: bool = param(False, only_for=ONEBIT)
+    cuda_aware: bool = param(False, used_by_types=ONEBIT)
     """The MPI library can send GPU memory directly. Only read with `comm_backend_name: mpi`."""
 
-    comm_backend_name: Literal["nccl", "mpi", "hccl", "compressed", "gloo"] = param("nccl", only_for=ONEBIT)
+    comm_backend_name: Literal["nccl", "mpi", "hccl", "compressed", "gloo"] = param("nccl", used_by_types=ONEBIT)
     """What carries the compressed messages: `nccl` and `gloo` torch's own processes, the others code of DeepSpeed's.
     train.py takes whichever of the first two the run has, on CPUs too, and can do no other."""
 
-    var_freeze_step: Natural = param(100_000, only_for=("zerooneadam",))
+    var_freeze_step: Natural = param(100_000, used_by_types=("zerooneadam",))
     """Steps after which the mean of squares is no longer updated."""
 
-    var_update_scaler: Count = param(16, only_for=("zerooneadam",))
+    var_update_scaler: Count = param(16, used_by_types=("zerooneadam",))
     """How many updates of the mean of squares are made before the time between two of them doubles."""
 
-    local_step_scaler: Count = param(32678, only_for=("zerooneadam",))
+    local_step_scaler: Count = param(32678, used_by_types=("zerooneadam",))
     """After `var_freeze_step`, how many steps pass before the number of steps without communication doubles."""
 
-    local_step_clipper: Count = param(16, only_for=("zerooneadam",))
+    local_step_clipper: Count = param(16, used_by_types=("zerooneadam",))
     """Most steps without communication in a row."""
 
-    coeff_beta: Fraction = param(0.9, only_for=("onebitlamb",))
+    coeff_beta: Fraction = param(0.9, used_by_types=("onebitlamb",))
     """Decay of the running mean of each layer's factor."""
 
-    factor_max: Positive = param(4.0, only_for=("onebitlamb",))
+    factor_max: Positive = param(4.0, used_by_types=("onebitlamb",))
     """Upper bound of the change that the compressed stage makes to a layer's factor."""
 
-    factor_min: NonNegative = param(0.5, only_for=("onebitlamb",))
+    factor_min: NonNegative = param(0.5, used_by_types=("onebitlamb",))
     """Lower bound of that change."""
 
-    factor_threshold: NonNegative = param(0.1, only_for=("onebitlamb",))
+    factor_threshold: NonNegative = param(0.1, used_by_types=("onebitlamb",))
     """Most that this change may itself change between two steps."""
 
     # Muon
-    muon_lr: NonNegative | None = param(None, only_for=("muon",))
+    muon_lr: NonNegative | None = param(None, used_by_types=("muon",))
     """Learning rate of the matrices that Muon updates; none given takes `lr`."""
 
-    adam_lr: NonNegative | None = param(None, only_for=("muon",))
+    adam_lr: NonNegative | None = param(None, used_by_types=("muon",))
     """Learning rate of the other weights, which Adam updates; none given takes `lr`."""
 
-    ns_method: Literal["gram", "standard"] = param("gram", only_for=("muon",))
+    ns_method: Literal["gram", "standard"] = param("gram", used_by_types=("muon",))
     """How the update is made orthogonal: `gram` works on the smaller product matrix and is faster."""
 
     # momentum and its relatives
-    momentum: NonNegative | None = param(None, only_for=("sgd", "musgd", "sm3", "madgrad_wd", "muon", "rmsprop"))
+    momentum: NonNegative | None = param(None, used_by_types=("sgd", "musgd", "sm3", "madgrad_wd", "muon", "rmsprop"))
     """Share of the previous update in this one, below 1. 0 for sgd, sm3 and rmsprop, 0.9 for madgrad_wd, 0.95 for
     Muon."""
 
-    dampening: float = param(0.0, only_for=("sgd", "musgd"))
+    dampening: float = param(0.0, used_by_types=("sgd", "musgd"))
     """Shrinks the gradient's share in the momentum."""
 
-    nesterov: bool = param(False, only_for=("sgd", "musgd"))
+    nesterov: bool = param(False, used_by_types=("sgd", "musgd"))
     """Look ahead along the momentum (Nesterov)."""
 
-    beta: Fraction = param(0.0, only_for=("sm3",))
+    beta: Fraction = param(0.0, used_by_types=("sm3",))
     """Decay of the accumulated squares; 0 accumulates without decay."""
 
-    decoupled_wd: bool = param(False, only_for=MUP)
+    decoupled_wd: bool = param(False, used_by_types=MUP)
     """Do not scale weight decay with a layer's width."""
 
     # optimizers of torch
-    lr_decay: NonNegative = param(0.0, only_for=("adagrad",))
+    lr_decay: NonNegative = param(0.0, used_by_types=("adagrad",))
     """Decrease of the learning rate per step."""
 
-    initial_accumulator_value: NonNegative = param(0.0, only_for=("adagrad",))
+    initial_accumulator_value: NonNegative = param(0.0, used_by_types=("adagrad",))
     """Start of the sum of squares."""
 
-    alpha: Fraction | None = param(None, only_for=("rmsprop", "asgd"))
+    alpha: Fraction | None = param(None, used_by_types=("rmsprop", "asgd"))
     """rmsprop: decay of the mean of squares, 0.99. asgd: exponent of the learning rate's decay, 0.75."""
 
-    centered: bool = param(False, only_for=("rmsprop",))
+    centered: bool = param(False, used_by_types=("rmsprop",))
     """Divide by an estimate of the variance instead of the mean square."""
 
-    momentum_decay: NonNegative = param(0.004, only_for=("nadam",))
+    momentum_decay: NonNegative = param(0.004, used_by_types=("nadam",))
     """Decay of the momentum."""
 
-    rho: Fraction = param(0.9, only_for=("adadelta",))
+    rho: Fraction = param(0.9, used_by_types=("adadelta",))
     """Decay of the mean of squares."""
 
-    lambd: NonNegative = param(1e-4, only_for=("asgd",))
+    lambd: NonNegative = param(1e-4, used_by_types=("asgd",))
     """Decay of each step's share."""
 
-    t0: NonNegative = param(1e6, only_for=("asgd",))
+    t0: NonNegative = param(1e6, used_by_types=("asgd",))
     """Step at which averaging begins."""
 
-    etas: list[float] = param([0.5, 1.2], only_for=("rprop",))
+    etas: list[float] = param([0.5, 1.2], used_by_types=("rprop",))
     """Factors by which a step size shrinks and grows."""
 
-    step_sizes: list[float] = param([1e-6, 50.0], only_for=("rprop",))
+    step_sizes: list[float] = param([1e-6, 50.0], used_by_types=("rprop",))
     """Smallest and largest step size."""
 
-    beta2_decay: float = param(-0.8, only_for=("adafactor",))
+    beta2_decay: float = param(-0.8, used_by_types=("adafactor",))
     """Exponent with which the decay of the mean of squares approaches 1."""
 
-    d: Positive = param(1.0, only_for=("adafactor",))
+    d: Positive = param(1.0, used_by_types=("adafactor",))
     """Clips the root mean square of an update."""
 
 
@@ -238,71 +239,71 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     last_batch_iteration: int = param(-1)
     """Step at which the schedule starts, -1 for the beginning; resuming sets it from the checkpoint."""
 
-    warmup_min_lr: NonNegative = param(0.0, only_for=_RISE)
+    warmup_min_lr: NonNegative = param(0.0, used_by_types=_RISE)
     """Learning rate before the first step."""
 
-    warmup_max_lr: NonNegative | None = param(None, only_for=_RISE)
+    warmup_max_lr: NonNegative | None = param(None, used_by_types=_RISE)
     """Learning rate after warming up; None is the optimizer's `lr` for WarmupLR and 0.001 for WarmupDecayLR."""
 
-    warmup_num_steps: Count = param(1000, only_for=_WARM)
+    warmup_num_steps: Count = param(1000, used_by_types=_WARM)
     """Steps of warming up."""
 
-    warmup_type: Literal["log", "linear"] = param("log", only_for=_WARM)
+    warmup_type: Literal["log", "linear"] = param("log", used_by_types=_WARM)
     """Shape of the rise: `log` is steep first."""
 
-    total_num_steps: Count | None = param(None, only_for=_FALL)
+    total_num_steps: Count | None = param(None, used_by_types=_FALL)
     """Steps of the whole schedule, warming up included; required by these types."""
 
-    warmup_min_ratio: NonNegative = param(0.0, only_for=("warmupcosinelr",))
+    warmup_min_ratio: NonNegative = param(0.0, used_by_types=("warmupcosinelr",))
     """Learning rate before the first step, as a share of `lr`."""
 
-    cos_min_ratio: NonNegative = param(0.0001, only_for=("warmupcosinelr",))
+    cos_min_ratio: NonNegative = param(0.0001, used_by_types=("warmupcosinelr",))
     """Learning rate at the end, as a share of `lr`."""
 
-    cycle_min_lr: NonNegative | None = param(None, only_for=_CYCLE)
+    cycle_min_lr: NonNegative | None = param(None, used_by_types=_CYCLE)
     """Learning rate at both ends of the cycle; required."""
 
-    cycle_max_lr: NonNegative | None = param(None, only_for=_CYCLE)
+    cycle_max_lr: NonNegative | None = param(None, used_by_types=_CYCLE)
     """Learning rate in the middle of the cycle; required."""
 
-    decay_lr_rate: NonNegative = param(0.0, only_for=_CYCLE)
+    decay_lr_rate: NonNegative = param(0.0, used_by_types=_CYCLE)
     """After the cycle, how fast the learning rate falls."""
 
-    cycle_first_step_size: Count = param(2000, only_for=_CYCLE)
+    cycle_first_step_size: Count = param(2000, used_by_types=_CYCLE)
     """Steps of the rise."""
 
-    cycle_second_step_size: Count | None = param(None, only_for=_CYCLE)
+    cycle_second_step_size: Count | None = param(None, used_by_types=_CYCLE)
     """Steps of the fall; none given takes as many as the rise."""
 
-    cycle_first_stair_count: Natural = param(0, only_for=_CYCLE)
+    cycle_first_stair_count: Natural = param(0, used_by_types=_CYCLE)
     """Into how many stairs the rise is cut; 0 is smooth."""
 
-    cycle_second_stair_count: Natural | None = param(None, only_for=_CYCLE)
+    cycle_second_stair_count: Natural | None = param(None, used_by_types=_CYCLE)
     """Into how many stairs the fall is cut; none given takes as many as the rise."""
 
-    decay_step_size: Natural = param(0, only_for=_CYCLE)
+    decay_step_size: Natural = param(0, used_by_types=_CYCLE)
     """After the cycle, the steps per decay; 0 does not decay."""
 
-    cycle_momentum: bool = param(True, only_for=_CYCLE)
+    cycle_momentum: bool = param(True, used_by_types=_CYCLE)
     """Move the momentum (Adam: the first beta) against the learning rate."""
 
-    cycle_min_mom: NonNegative = param(0.8, only_for=_CYCLE)
+    cycle_min_mom: NonNegative = param(0.8, used_by_types=_CYCLE)
     """Momentum in the middle of the cycle."""
 
-    cycle_max_mom: NonNegative = param(0.9, only_for=_CYCLE)
+    cycle_max_mom: NonNegative = param(0.9, used_by_types=_CYCLE)
     """Momentum at both ends of the cycle."""
 
-    decay_mom_rate: NonNegative = param(0.0, only_for=_CYCLE)
+    decay_mom_rate: NonNegative = param(0.0, used_by_types=_CYCLE)
     """After the cycle, how fast the momentum grows."""
 
-    lr_range_test_min_lr: NonNegative | list[float] = param(1e-3, only_for=_RANGE)
+    lr_range_test_min_lr: NonNegative | list[float] = param(1e-3, used_by_types=_RANGE)
     """Learning rate at the start, one for all or one per group of weights."""
 
-    lr_range_test_step_size: Count = param(2000, only_for=_RANGE)
+    lr_range_test_step_size: Count = param(2000, used_by_types=_RANGE)
     """Steps per increase."""
 
-    lr_range_test_step_rate: NonNegative = param(1.0, only_for=_RANGE)
+    lr_range_test_step_rate: NonNegative = param(1.0, used_by_types=_RANGE)
     """Size of an increase, as a share of the starting rate."""
 
-    lr_range_test_staircase: bool = param(False, only_for=_RANGE)
+    lr_range_test_staircase: bool = param(False, used_by_types=_RANGE)
     """Increase once per `lr_range_test_step_size` steps instead of a little on each."""

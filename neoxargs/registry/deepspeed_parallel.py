@@ -16,7 +16,7 @@ class TensorParallel(
     Group,
     origin="DSC",
     effect="none",
-    because="only models that DeepSpeed cuts itself read it; here model_parallel_size cuts",
+    no_effect_reason="only models that DeepSpeed cuts itself read it; here model_parallel_size cuts",
     section="tensor_parallel",
 ):
     """AutoTP: divide the matrices of a model that knows nothing of it."""
@@ -40,7 +40,7 @@ class TensorParallel(
     keep_module_on_host: bool = param(False)
     """Leave loaded weights in host memory."""
 
-    replace_with_kernel_inject: bool = param(False, renamed_from="kernel_inject")
+    replace_with_kernel_inject: bool = param(False, aliases="kernel_inject")
     """Put in DeepSpeed's kernels for generation."""
 
 
@@ -48,9 +48,9 @@ class TensorParallelGroup(
     Group,
     origin="DSC",
     effect="none",
-    because="only models that DeepSpeed cuts itself read it; here model_parallel_size cuts",
+    no_effect_reason="only models that DeepSpeed cuts itself read it; here model_parallel_size cuts",
     section="tensor_parallel.tp",
-    renamed_from="tensor_parallel.tensor_parallel",
+    aliases="tensor_parallel.tensor_parallel",
 ):
     """How matrices are cut."""
 
@@ -65,7 +65,7 @@ class ExpertParallel(
     Group,
     origin="DSC",
     effect="none",
-    because="only a mixture of experts reads it, which train.py does not have",
+    no_effect_reason="only a mixture of experts reads it, which train.py does not have",
     section="expert_parallel",
 ):
     """AutoEP: share out the experts of a mixture model that knows nothing of it. What is not given is found out from

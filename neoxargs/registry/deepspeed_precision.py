@@ -21,7 +21,7 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     enabled: bool = param(False)
     """Compute in fp16. `precision: fp16` says the same; excludes `bf16.enabled`."""
 
-    auto_cast: bool = param(False, effect="none", because="what goes into a GPT are whole numbers")
+    auto_cast: bool = param(False, effect="none", no_effect_reason="what goes into a GPT are whole numbers")
     """Cast floating point inputs of the model to fp16."""
 
     loss_scale: NonNegative = param(0.0)
@@ -46,13 +46,13 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Keep the optimizer's copy of weights and gradients in fp16 too, at half the memory. Needs ZeRO 1 to 3 and the
     optimizer on the CPU."""
 
-    fp16: bool | None = param(None, to=(), effect="none", because="`fp16.enabled` is what counts")
+    fp16: bool | None = param(None, to=(), effect="none", no_effect_reason="`fp16.enabled` is what counts")
     """No effect: old GPT-NeoX files carry it next to `enabled`, which is the one that counts. Not sent, because
     DeepSpeed no longer accepts it."""
 
     type: Literal["fp16", "float16", "bf16", "bfloat16", "fp32"] | None = param(
         None,
-        becomes={
+        replaced_by={
             "bfloat16": {"precision": "bfloat16"},
             "bf16": {"precision": "bfloat16"},
             "fp16": {"precision": "fp16"},
@@ -65,7 +65,7 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     because DeepSpeed no longer accepts it."""
 
 
-class Bf16(Group, origin="DSC", effect="engine", section="bf16", renamed_from="bfloat16"):
+class Bf16(Group, origin="DSC", effect="engine", section="bf16", aliases="bfloat16"):
     """Training in bfloat16, which has the range of fp32 and needs no loss scaling."""
 
     enabled: bool = param(False)
@@ -75,7 +75,7 @@ class Bf16(Group, origin="DSC", effect="engine", section="bf16", renamed_from="b
     """Add each gradient to its fp32 sum as soon as backward has made it, instead of after the whole backward pass.
     Saves memory; read by the optimizer wrapper that pipeline parallelism and ZeRO 0 and 1 use."""
 
-    check_grad_overflow: bool = param(True, renamed_from="check_overflow")
+    check_grad_overflow: bool = param(True, aliases="check_overflow")
     """Look for infinities and NaNs in the gradients and skip the step that has one."""
 
     bf16_master_weights_and_grads: bool = param(False)
@@ -85,22 +85,30 @@ class Bf16(Group, origin="DSC", effect="engine", section="bf16", renamed_from="b
     bf16_optimizer_states: bool = param(False)
     """Keep the optimizer's moments in bfloat16 too. Needs `bf16_master_weights_and_grads`."""
 
-    bf16: bool | None = param(None, to=(), effect="none", because="`bf16.enabled` is what counts")
+    bf16: bool | None = param(None, to=(), effect="none", no_effect_reason="`bf16.enabled` is what counts")
     """No effect: some GPT-NeoX files carry it next to `enabled`. Not sent, because DeepSpeed does not accept it."""
 
-    loss_scale: NonNegative | None = param(None, to=(), effect="none", because="bfloat16 needs no loss scaling")
+    loss_scale: NonNegative | None = param(
+        None, to=(), effect="none", no_effect_reason="bfloat16 needs no loss scaling"
+    )
     """No effect: bfloat16 needs no loss scaling. Not sent, because DeepSpeed does not accept it."""
 
-    initial_scale_power: Natural | None = param(None, to=(), effect="none", because="bfloat16 needs no loss scaling")
+    initial_scale_power: Natural | None = param(
+        None, to=(), effect="none", no_effect_reason="bfloat16 needs no loss scaling"
+    )
     """No effect, like `bf16.loss_scale`."""
 
-    loss_scale_window: Natural | None = param(None, to=(), effect="none", because="bfloat16 needs no loss scaling")
+    loss_scale_window: Natural | None = param(
+        None, to=(), effect="none", no_effect_reason="bfloat16 needs no loss scaling"
+    )
     """No effect, like `bf16.loss_scale`."""
 
-    hysteresis: Natural | None = param(None, to=(), effect="none", because="bfloat16 needs no loss scaling")
+    hysteresis: Natural | None = param(None, to=(), effect="none", no_effect_reason="bfloat16 needs no loss scaling")
     """No effect, like `bf16.loss_scale`."""
 
-    min_loss_scale: NonNegative | None = param(None, to=(), effect="none", because="bfloat16 needs no loss scaling")
+    min_loss_scale: NonNegative | None = param(
+        None, to=(), effect="none", no_effect_reason="bfloat16 needs no loss scaling"
+    )
     """No effect, like `bf16.loss_scale`."""
 
 
@@ -108,9 +116,9 @@ class Amp(
     Group,
     origin="DSC",
     effect="none",
-    because="only apex reads it, which train.py does not use",
+    no_effect_reason="only apex reads it, which train.py does not use",
     section="amp",
-    always=("enabled",),
+    always_sent=("enabled",),
 ):
     """NVIDIA apex's automatic mixed precision. Needs apex; excludes ZeRO, `fp16` and `bf16`. The keys besides
     `enabled` are arguments of `apex.amp.initialize`, and None leaves the choice to `opt_level`."""
@@ -156,7 +164,7 @@ class TorchAutocast(
     Group,
     origin="DSC",
     effect="none",
-    because="only torch_autocast reads it, which train.py does not use",
+    no_effect_reason="only torch_autocast reads it, which train.py does not use",
     section="torch_autocast",
 ):
     """torch's own automatic mixed precision: weights stay fp32 and operations choose their type. Excludes `fp16`,

@@ -8,7 +8,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural, NonNegative
 
 
-class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", renamed_from="autotuning_config"):
+class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", aliases="autotuning_config"):
     """What DeepSpeed's autotuner tries, each in a short run of its own; `autotuning_run` starts it."""
 
     enabled: bool = param(False)
@@ -92,9 +92,9 @@ class Elasticity(
     Group,
     origin="DSC",
     effect="none",
-    because="only elastic batch sizes need it, which train.py does not do",
+    no_effect_reason="only elastic batch sizes need it, which train.py does not do",
     section="elasticity",
-    always=("max_train_batch_size", "micro_batch_sizes"),
+    always_sent=("max_train_batch_size", "micro_batch_sizes"),
 ):
     """A global batch size that many numbers of GPUs can share out; replaces the batch keys."""
 

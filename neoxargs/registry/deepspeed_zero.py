@@ -39,7 +39,9 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Average the buckets of all ranks in one all-reduce instead of one reduce per rank; helps small models on many
     GPUs. Stages 1 and 2."""
 
-    allgather_partitions: bool = param(True, effect="none", because="DeepSpeed takes it and does not read it any more")
+    allgather_partitions: bool = param(
+        True, effect="none", no_effect_reason="DeepSpeed takes it and does not read it any more"
+    )
     """Once chose between all-gather and one broadcast per rank for updated weights; DeepSpeed now always gathers."""
 
     allgather_bucket_size: Natural = param(500_000_000)
@@ -60,36 +62,36 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3: elements that the optimizer updates at a time. Smaller needs less memory in the step, most of all with
     the state on NVMe."""
 
-    stage3_prefetch_bucket_size: Natural = param(50_000_000, renamed_from="prefetch_bucket_size")
+    stage3_prefetch_bucket_size: Natural = param(50_000_000, aliases="prefetch_bucket_size")
     """Stage 3: how many weights to fetch ahead of their use."""
 
-    stage3_param_persistence_threshold: Natural = param(100_000, renamed_from="param_persistence_threshold")
+    stage3_param_persistence_threshold: Natural = param(100_000, aliases="param_persistence_threshold")
     """Stage 3: tensors smaller than this stay whole on every rank, which costs memory and saves messages."""
 
-    stage3_model_persistence_threshold: Natural = param(2**63 - 1, renamed_from="model_persistence_threshold")
+    stage3_model_persistence_threshold: Natural = param(2**63 - 1, aliases="model_persistence_threshold")
     """Stage 3: upper bound on how many weights `stage3_param_persistence_threshold` may keep whole altogether."""
 
-    stage3_max_live_parameters: Natural = param(1_000_000_000, renamed_from="max_live_parameters")
+    stage3_max_live_parameters: Natural = param(1_000_000_000, aliases="max_live_parameters")
     """Stage 3: most fetched weights on a GPU at a time."""
 
-    stage3_max_reuse_distance: Natural = param(1_000_000_000, renamed_from="max_reuse_distance")
+    stage3_max_reuse_distance: Natural = param(1_000_000_000, aliases="max_reuse_distance")
     """Stage 3: keep a fetched weight if it is used again within this many weights. A smaller model keeps all of them
     from forward to backward, as if it were not divided."""
 
     stage3_gather_16bit_weights_on_model_save: bool = param(
         False,
-        renamed_from=("gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"),
+        aliases=("gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"),
     )
     """Stage 3: collect the whole model on one rank when it is saved in 16 bits. That rank needs the memory for it."""
 
-    stage3_module_granularity_threshold: int = param(0, renamed_from="module_granularity_threshold")
+    stage3_module_granularity_threshold: int = param(0, aliases="module_granularity_threshold")
     """Stage 3: fetch a module with all its submodules at once where it has fewer weights per submodule than this.
     0 fetches each on its own."""
 
-    stage3_use_all_reduce_for_fetch_params: bool = param(False, renamed_from="use_all_reduce_for_fetch_params")
+    stage3_use_all_reduce_for_fetch_params: bool = param(False, aliases="use_all_reduce_for_fetch_params")
     """Stage 3: fetch weights by summing zero-padded shares; more traffic, less copying on the host."""
 
-    stage3_allgather_sequential: bool = param(False, renamed_from="allgather_sequential")
+    stage3_allgather_sequential: bool = param(False, aliases="allgather_sequential")
     """Stage 3: fetch tensors one at a time without a common buffer; slower, with a lower memory peak."""
 
     ignore_unused_parameters: bool = param(True)
@@ -141,7 +143,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
 
     cpu_offload: bool | None = param(
         None,
-        becomes={
+        replaced_by={
             True: {"zero_optimization.offload_optimizer.device": "cpu"},
             False: {},
         },
@@ -151,8 +153,8 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
 
     cpu_offload_param: bool | None = param(
         None,
-        renamed_from="cpu_offload_params",
-        becomes={
+        aliases="cpu_offload_params",
+        replaced_by={
             True: {"zero_optimization.offload_param.device": "cpu"},
             False: {},
         },
@@ -162,7 +164,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
 
     cpu_offload_use_pin_memory: bool | None = param(
         None,
-        becomes={
+        replaced_by={
             flag: {
                 "zero_optimization.offload_param.pin_memory": flag,
                 "zero_optimization.offload_optimizer.pin_memory": flag,
@@ -267,7 +269,11 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
 
 
 class LocoParam(
-    Group, origin="DSC", effect="engine", section="zero_optimization.zeropp_loco_param", always=("err_beta", "reset_T")
+    Group,
+    origin="DSC",
+    effect="engine",
+    section="zero_optimization.zeropp_loco_param",
+    always_sent=("err_beta", "reset_T"),
 ):
     """LoCo: error feedback for `zero_quantized_gradients`. Writing the section turns it on."""
 

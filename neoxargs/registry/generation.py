@@ -40,7 +40,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
     sample_input_file: str | None = param(None)
     """File of prompts, one per line."""
 
-    sample_output_file: str | None = param("samples.txt", renamed_from="genfile")
+    sample_output_file: str | None = param("samples.txt", aliases="genfile")
     """File that samples are written to, one JSON object per line."""
 
     return_logits: bool = param(False)
@@ -51,7 +51,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
     them. Done in any case with `reset_position_ids` or `reset_attention_mask`, and beyond `seq_length`."""
 
     precompute_model_name: str | None = param(
-        None, effect="none", because="only text_gen_type: precompute reads it, which generate.py does not do"
+        None, effect="none", no_effect_reason="only text_gen_type: precompute reads it, which generate.py does not do"
     )
     """Name that precomputed log-probabilities are filed under."""
 
@@ -63,5 +63,5 @@ class Generation(Group, origin="NeoX", effect="generation"):
     """How the name of the JSON file that `eval.py` writes begins; `_eval_results_`, date and time follow. Left empty,
     the file goes to `run_dir`."""
 
-    greedy: bool = param(False, becomes={True: {"temperature": 0.0, "top_k": 0, "top_p": 0.0}, False: {}})
+    greedy: bool = param(False, replaced_by={True: {"temperature": 0.0, "top_k": 0, "top_p": 0.0}, False: {}})
     """Retired in May 2021: write `temperature: 0`, which always takes the likeliest token."""

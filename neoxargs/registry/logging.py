@@ -77,7 +77,7 @@ class Wandb(Group, origin="NeoX", effect="log"):
     wandb_host: str = param("https://api.wandb.ai")
     """Address of the Weights & Biases server, for private installations."""
 
-    wandb_init_all_ranks: bool = param(False, effect="none", because="rank 0 reports for all of them")
+    wandb_init_all_ranks: bool = param(False, effect="none", no_effect_reason="rank 0 reports for all of them")
     """Every rank reports to Weights & Biases, not only rank 0."""
 
 
@@ -102,7 +102,9 @@ class Comet(Group, origin="NeoX", effect="log"):
     comet_others: dict[str, Any] | None = param(None)
     """Further keys and values attached to the experiment on Comet."""
 
-    comet_experiment: Any = param(None, to=(), effect="none", because="a running experiment cannot stand in a file")
+    comet_experiment: Any = param(
+        None, to=(), effect="none", no_effect_reason="a running experiment cannot stand in a file"
+    )
     """Handle of the running Comet experiment. Kept by the program; not for configuration files."""
 
 

@@ -77,7 +77,7 @@ class Embedding(Group, origin="NeoX", effect="model"):
     """Base of the geometric series of rotary wavelengths; larger bases reach further, as long-context models want."""
 
     rotary_save_freqs_buffer: bool = param(
-        False, effect="none", because="the frequencies are computed, checkpoints never hold them"
+        False, effect="none", no_effect_reason="the frequencies are computed, checkpoints never hold them"
     )
     """Stores the rotary frequencies in checkpoints. They can be recomputed, so this is only for programs that expect
     the buffer."""
@@ -107,18 +107,18 @@ class Embedding(Group, origin="NeoX", effect="model"):
     `model_parallel_size`; write it to fix the size independently of them."""
 
     output_layer_parallelism: Literal["column", "row"] = param(
-        "column", effect="none", because="the output layer is cut by columns either way, with the same result"
+        "column", effect="none", no_effect_reason="the output layer is cut by columns either way, with the same result"
     )
     """How tensor parallel ranks divide the output layer: `column` gives each a part of the vocabulary. `row`, from
     files before May 2023, means the same result."""
 
-    sinusoidal_pos_emb: bool = param(False, becomes={True: {"pos_emb": "sinusoidal"}, False: {}})
+    sinusoidal_pos_emb: bool = param(False, replaced_by={True: {"pos_emb": "sinusoidal"}, False: {}})
     """Retired in March 2021: write `pos_emb: sinusoidal`."""
 
-    rpe: bool = param(False, becomes={True: {"pos_emb": "rpe"}, False: {}})
+    rpe: bool = param(False, replaced_by={True: {"pos_emb": "rpe"}, False: {}})
     """Retired in March 2021: write `pos_emb: rpe`."""
 
-    rpe_causal: bool = param(False, becomes={True: {}})
+    rpe_causal: bool = param(False, replaced_by={True: {}})
     """Retired in March 2021: leave it out, and all buckets of `pos_emb: rpe` serve the past. `false`, if written, keeps
     half of them for tokens ahead, which a GPT never sees."""
 
@@ -150,12 +150,12 @@ class Norm(Group, origin="NeoX", effect="model"):
     """Whether `norm: layernorm` learns an offset next to its scale."""
 
     layernorm_fusion: bool = param(
-        False, effect="none", because="torch computes it in its own kernels, with the same result"
+        False, effect="none", no_effect_reason="torch computes it in its own kernels, with the same result"
     )
     """Runs LayerNorm as one fused kernel. The result is the same."""
 
     rmsnorm_fusion: bool = param(
-        False, effect="none", because="torch computes it in its own kernels, with the same result"
+        False, effect="none", no_effect_reason="torch computes it in its own kernels, with the same result"
     )
     """Runs RMSNorm as one fused kernel. The result is the same."""
 
@@ -165,7 +165,7 @@ class Norm(Group, origin="NeoX", effect="model"):
     """Takes the residual from the output of a layer's norm instead of its input, the order of the original BERT. Cannot
     be combined with `gpt_j_residual`."""
 
-    rms_norm: bool = param(False, becomes={True: {"norm": "rmsnorm"}, False: {}})
+    rms_norm: bool = param(False, replaced_by={True: {"norm": "rmsnorm"}, False: {}})
     """Retired in March 2021: write `norm: rmsnorm`."""
 
 
@@ -220,24 +220,26 @@ class Mlp(Group, origin="NeoX", effect="model"):
     use_bias_in_mlp: bool = param(True)
     """Whether the two projections of the feed-forward layer have biases; Llama's have none."""
 
-    use_flashattn_swiglu: bool = param(False, effect="none", because="torch computes SwiGLU, with the same result")
+    use_flashattn_swiglu: bool = param(
+        False, effect="none", no_effect_reason="torch computes SwiGLU, with the same result"
+    )
     """Runs `activation: swiglu` through the fused kernel of the flash-attn package. The result is the same."""
 
-    geglu: bool = param(False, becomes={True: {"activation": "geglu"}, False: {}})
+    geglu: bool = param(False, replaced_by={True: {"activation": "geglu"}, False: {}})
     """Retired in May 2021: write `activation: geglu`."""
 
     openai_gelu: bool = param(
         False,
         origin="Meg",
         megatron="openai-gelu",
-        becomes={True: {"activation": "gelu", "bias_gelu_fusion": True}, False: {}},
+        replaced_by={True: {"activation": "gelu", "bias_gelu_fusion": True}, False: {}},
     )
     """Retired in May 2021: write `activation: gelu` with `bias_gelu_fusion: true`, which computes the same tanh
     approximation."""
 
     mlp_type: Literal["regular", "llama"] = param(
         "regular",
-        becomes={
+        replaced_by={
             "regular": {},
             "llama": {"expansion_factor": 8.0, "use_bias_in_mlp": False, "mlp_multiple_of": 256},
         },
@@ -295,12 +297,12 @@ class Fusion(Group, origin="Meg", effect="model"):
         megatron="!no-rope-fusion",
         receiver_default=True,
         effect="none",
-        because="torch computes it in its own kernels, with the same result",
+        no_effect_reason="torch computes it in its own kernels, with the same result",
     )
     """Applies rotary embeddings to queries and keys in one kernel; the result is the same."""
 
     fused_kernels_build_path: str | None = param(
-        None, origin="NeoX", effect="none", because="train.py has no CUDA kernels of its own to compile"
+        None, origin="NeoX", effect="none", no_effect_reason="train.py has no CUDA kernels of its own to compile"
     )
     """Folder in which NeoX compiles its CUDA kernels. Left out, the folder of the sources."""
 

@@ -39,13 +39,13 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     """Uses the 8-bit optimizer states of the bitsandbytes package with `optimizer_type: adam`, a quarter of the memory.
     """
 
-    onebitadam: bool = param(False, origin="NeoX", becomes={True: {"optimizer.type": "OneBitAdam"}, False: {}})
+    onebitadam: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.type": "OneBitAdam"}, False: {}})
     """Retired in April 2021: write `optimizer: {type: OneBitAdam}`, which after `freeze_step` steps of Adam sends one
     bit per number among data parallel ranks. On any device, in any precision, with pipeline and tensor parallelism;
     without ZeRO."""
 
     cpu_optimizer: bool = param(
-        False, megatron="optimizer-cpu-offload", becomes={True: {"optimizer.type": "cpu_adam"}, False: {}}
+        False, megatron="optimizer-cpu-offload", replaced_by={True: {"optimizer.type": "cpu_adam"}, False: {}}
     )
     """Retired in April 2021: write `optimizer: {type: cpu_adam}`, DeepSpeed's compiled Adam for CPUs. With a GPU it
     needs the states in main memory, `zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}`. May stand beside
@@ -54,11 +54,11 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     cpu_torch_adam: bool = param(
         False,
         megatron="use-torch-optimizer-for-cpu-offload",
-        becomes={True: {"optimizer.type": "cpu_torch_adam"}, False: {}},
+        replaced_by={True: {"optimizer.type": "cpu_torch_adam"}, False: {}},
     )
     """Retired in April 2021: write `optimizer: {type: cpu_torch_adam}`, PyTorch's own Adam, which computes where the
     states are (`zero_optimization.offload_optimizer`). May stand beside `cpu_optimizer` and `optimizer: {type: Adam}`.
     """
 
-    sm3: bool = param(False, origin="NeoX", becomes={True: {"optimizer.type": "sm3"}, False: {}})
+    sm3: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.type": "sm3"}, False: {}})
     """Retired in April 2021: write `optimizer: {type: sm3}`."""

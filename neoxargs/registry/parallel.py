@@ -28,7 +28,9 @@ class Parallel(Group, origin="Meg", effect="layout"):
     world_size: Count = param(derived=True, origin="NeoX", effect="config")
     """Processes in the run. Computed when the run is launched, so a file has no reason to set it."""
 
-    is_pipe_parallel: bool = param(derived=True, origin="NeoX", effect="none", because="pipe_parallel_size decides it")
+    is_pipe_parallel: bool = param(
+        derived=True, origin="NeoX", effect="none", no_effect_reason="pipe_parallel_size decides it"
+    )
     """True when `pipe_parallel_size` is 1 or more. Computed; writing it changes nothing."""
 
     global_num_gpus: Count = param(derived=True, origin="NeoX", effect="config")

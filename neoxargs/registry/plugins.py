@@ -121,7 +121,7 @@ def _adopt(plugin: str, groups: list[type[Group]]) -> None:
         REGISTRY.add(group)
         DECLARED.update(dict.fromkeys((parameter.name for parameter in group.parameters.values()), plugin))
     for name, values in wider:
-        REGISTRY.parameters[name].more += values
+        REGISTRY.parameters[name].extra_choices += values
         WIDENED.setdefault(name, {}).update(dict.fromkeys(values, plugin))
 
 
@@ -134,7 +134,7 @@ def _wrong(group: type[Group], plugin: str) -> Iterator[Problem]:
         yield Problem(f"plugin {plugin}: the types in {group.__name__} are evaluated too early", hint=hint)
         return
     for parameter in group.parameters.values():
-        taken = [name for name in (parameter.name, *_older(group, parameter.renamed_from)) if _owner(name)]
+        taken = [name for name in (parameter.name, *_older(group, parameter.aliases)) if _owner(name)]
         for name in taken:
             what = f"plugin {plugin} declares {name}, which {_owner(name)} declares too"
             yield Problem(what, hint="leave one of the plugins out" if name in DECLARED else "give it another name")

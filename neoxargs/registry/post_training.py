@@ -9,7 +9,10 @@ from neoxargs.registry.types import Count, NonNegative, Paths
 
 
 class PostTraining(
-    Group, origin="NeoX", effect="none", because="only learning from preferences reads it, which train.py does not do"
+    Group,
+    origin="NeoX",
+    effect="none",
+    no_effect_reason="only learning from preferences reads it, which train.py does not do",
 ):
     """Objectives after pretraining, and the data only they read."""
 

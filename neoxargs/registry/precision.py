@@ -25,7 +25,9 @@ class Precision(Group, origin="Meg", effect="engine"):
     """Constant factor on the loss, so that small fp16 gradients do not vanish; a power of 2. Left out or 0, the factor
     adapts itself. Only for fp16."""
 
-    dynamic_loss_scale: bool = param(derived=True, origin="NeoX", effect="none", because="loss_scale decides it")
+    dynamic_loss_scale: bool = param(
+        derived=True, origin="NeoX", effect="none", no_effect_reason="loss_scale decides it"
+    )
     """True when the loss scale adapts itself, that is when `loss_scale` is not given. Computed."""
 
     loss_scale_window: Count = param(1000, megatron="loss-scale-window")

@@ -6,7 +6,7 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Fraction
 
 
-class Retrieval(Group, origin="Meg", effect="none", because="only BERT, ICT and REALM read it"):
+class Retrieval(Group, origin="Meg", effect="none", no_effect_reason="only BERT, ICT and REALM read it"):
     """Masked language models and retrieval indices."""
 
     mask_prob: Fraction = param(0.15, megatron="mask-prob")

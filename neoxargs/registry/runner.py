@@ -28,7 +28,7 @@ class Runner(Group, origin="DSL", effect="launcher"):
     num_nodes: OrAll = param(-1)
     """Use the first N machines of `hostfile`; -1 uses them all."""
 
-    num_gpus: OrAll = param(-1, renamed_from="num_accelerators")
+    num_gpus: OrAll = param(-1, aliases="num_accelerators")
     """Use GPUs 0 to N-1 of each machine; -1 uses them all. Together with the parallel sizes it fixes how many copies
     of the model train side by side, hence the batch size."""
 
@@ -92,12 +92,12 @@ class Runner(Group, origin="DSL", effect="launcher"):
     `elasticity` and `master_addr`, and excludes `no_local_rank`."""
 
     min_elastic_nodes: OrAll = param(
-        -1, effect="none", because="only elastic_training reads it, which train.py does not do"
+        -1, effect="none", no_effect_reason="only elastic_training reads it, which train.py does not do"
     )
     """Fewest machines an elastic run continues with; -1 means 1."""
 
     max_elastic_nodes: OrAll = param(
-        -1, effect="none", because="only elastic_training reads it, which train.py does not do"
+        -1, effect="none", no_effect_reason="only elastic_training reads it, which train.py does not do"
     )
     """Most machines an elastic run grows to; -1 means as many as it started with."""
 
@@ -115,7 +115,7 @@ class RunnerExtras(Group, origin="NeoX", effect="launcher"):
     """Start DeepSpeed's autotuner, which tries the settings that the section `autotuning` spans: `tune` stops with
     the result, `run` then trains with the best. It is the launcher's flag `--autotuning`."""
 
-    comment: str | None = param(None, renamed_from="slurm_comment", to=("runner",))
+    comment: str | None = param(None, aliases="slurm_comment", to=("runner",))
     """Comment for the Slurm job, for clusters that bill or sort by it. Reaches `srun` through `launcher_args`, so it
     needs `launcher: slurm`."""
 
@@ -126,7 +126,7 @@ class RunnerExtras(Group, origin="NeoX", effect="launcher"):
         False,
         to=(),
         effect="none",
-        because="only a fork of DeepSpeed had such a flag; set CUDA_VISIBLE_DEVICES instead",
+        no_effect_reason="only a fork of DeepSpeed had such a flag; set CUDA_VISIBLE_DEVICES instead",
     )
     """No effect: it reordered GPUs in a fork of DeepSpeed so that NVLink neighbours became tensor parallel pairs, and
     stock DeepSpeed has no such flag. Set CUDA_VISIBLE_DEVICES instead."""

@@ -63,7 +63,7 @@ class Training(Group, origin="NeoX", effect="run"):
     of `nccl`."""
 
     DDP_impl: Literal["local", "torch"] = param(
-        "local", origin="Meg", effect="none", because="DeepSpeed averages the gradients in place of either"
+        "local", origin="Meg", effect="none", no_effect_reason="DeepSpeed averages the gradients in place of either"
     )
     """Retired in March 2021: leave it out. DeepSpeed averages the gradients, so neither `local` nor `torch` data
     parallelism of Megatron runs."""
@@ -77,11 +77,11 @@ class Training(Group, origin="NeoX", effect="run"):
         origin="Meg",
         megatron="local-rank",
         effect="none",
-        because="the launcher gives every process its own",
+        no_effect_reason="the launcher gives every process its own",
     )
     """Number of this process on its machine. The launcher sets it for every rank."""
 
-    rank: Natural | None = param(None, effect="none", because="the launcher gives every process its own")
+    rank: Natural | None = param(None, effect="none", no_effect_reason="the launcher gives every process its own")
     """Number of this process in the whole run. The launcher sets it for every rank."""
 
     deepspeed_mpi: bool = param(False, origin="Meg", effect="launcher")
@@ -92,10 +92,12 @@ class Training(Group, origin="NeoX", effect="run"):
     deepspeed_slurm: bool = param(False, effect="launcher")
     """Reads rank and world size from Slurm's environment, for runs started by `srun`."""
 
-    deepscale: bool = param(False, effect="none", because="it is the former name of DeepSpeed's own switch")
+    deepscale: bool = param(False, effect="none", no_effect_reason="it is the former name of DeepSpeed's own switch")
     """Former name of DeepSpeed's own switch; has no effect."""
 
-    deepscale_config: str | None = param(None, effect="none", because="it is the former name of DeepSpeed's own switch")
+    deepscale_config: str | None = param(
+        None, effect="none", no_effect_reason="it is the former name of DeepSpeed's own switch"
+    )
     """Former name of the option for DeepSpeed's JSON file; has no effect."""
 
     adlr_autoresume: bool = param(False, origin="Meg", megatron="adlr-autoresume")

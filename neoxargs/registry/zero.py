@@ -18,7 +18,7 @@ class ZeroShortcuts(Group, origin="NeoX", effect="engine"):
     zero_reduce_scatter: bool = param(derived=True)
     """The same as `zero_optimization.reduce_scatter`, which new files should write."""
 
-    zero_contiguous_gradients: bool = param(derived=True, renamed_from="zero_contigious_gradients")
+    zero_contiguous_gradients: bool = param(derived=True, aliases="zero_contigious_gradients")
     """The same as `zero_optimization.contiguous_gradients`, which new files should write."""
 
     zero_reduce_bucket_size: Count = param(derived=True)

@@ -103,7 +103,7 @@ class _Completion:
     def rewrite_retired(self) -> None:
         """`geglu: true` says `activation: geglu` today."""
         for name, value in self.draft.values.items():
-            rows = REGISTRY.parameters[name].becomes
+            rows = REGISTRY.parameters[name].replaced_by
             if rows is None or isinstance(value.value, list | dict):
                 continue
             for target, today in rows.get(value.value, {}).items():

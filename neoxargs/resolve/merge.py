@@ -240,9 +240,9 @@ def _of_another_type(name: str, values: AnyMapping[str, Value]) -> tuple[str, st
     section, parameter = name.partition(".")[0], REGISTRY.parameters[name]
     value = values.get(f"{section}.type") or values.get(f"{section}_type")
     kind = value and value.value
-    if not parameter.only_for or not kind or kind.lower() in parameter.only_for:
+    if not parameter.used_by_types or not kind or kind.lower() in parameter.used_by_types:
         return None
-    own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in p.only_for]
+    own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in p.used_by_types]
     what = f"{name} is not a setting of {section}.type {kind}"
     meant = near(parameter.attribute, own)
     return what, f"did you mean {listed(meant)}?" if meant else f"{kind} has {listed(own, 'and')}"

@@ -114,8 +114,8 @@ def _rows(group: type[Group]) -> Iterator[Row]:
         where = f"DeepSpeed JSON `{group.section}`" if group.origin == "DSC" else "train.py"
         what = f"{_summary(group)} A section; its keys follow."
         yield group.origin, _name(group.section), "", what, "section", "", where, years(group.section)
-    if group.renamed_from:
-        yield _old(group.origin, group.renamed_from, group.section, "section")
+    for alias in group.aliases:
+        yield _old(group.origin, alias, group.section, "section")
     for parameter in group.parameters.values():
         origin = ", ".join(parameter.origins)
         kind = expectation(parameter.type)
@@ -130,7 +130,7 @@ def _rows(group: type[Group]) -> Iterator[Row]:
             years(parameter.name),
         )
         prefix = parameter.name.removesuffix(parameter.attribute)
-        for old in parameter.renamed_from:
+        for old in parameter.aliases:
             yield _old(origin, prefix + old, parameter.name, kind)
 
 
@@ -188,11 +188,11 @@ def _shown(value: Any) -> str:
 
 def effect_words(parameter: Parameter) -> str:
     """What changes with it; of nothing, why."""
-    return f"none: {parameter.because}" if parameter.because else parameter.effect
+    return f"none: {parameter.no_effect_reason}" if parameter.no_effect_reason else parameter.effect
 
 
 def destination_words(parameter: Parameter) -> str:
-    if parameter.becomes:
+    if parameter.replaced_by:
         return ""
     flag = f" `--{parameter.name}`" if "DSL" in parameter.origins else ""
     places = {"runner": f"launcher{flag}", "deepspeed": f"DeepSpeed JSON `{parameter.name}`"}

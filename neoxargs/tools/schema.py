@@ -86,7 +86,7 @@ def _parameter(parameter: Parameter) -> Schema:
     found = {"description": parameter.description, **(_or_auto(kind) if "DSC" in parameter.origins else kind)}
     if parameter.default is not ABSENT and parameter.default is not None:
         found["default"] = parameter.default
-    return found | _deprecated(parameter.description) if parameter.becomes else found
+    return found | _deprecated(parameter.description) if parameter.replaced_by else found
 
 
 def _deprecated(instead: str) -> Schema:

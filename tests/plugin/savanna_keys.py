@@ -13,7 +13,7 @@ from neoxargs.registry.types import Count
 class Hyena(Group, origin="NeoX", effect="model"):
     """Long convolutions in place of attention."""
 
-    hyena_filter_order: Count = param(64, renamed_from="hyena_filter_width")
+    hyena_filter_order: Count = param(64, aliases="hyena_filter_width")
     """Width of the network that makes the filters."""
 
     hyena_mr_len: Count | None = param(None)

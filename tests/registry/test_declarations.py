@@ -63,22 +63,22 @@ HALF_RETIRED = ("rpe_causal",)
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
 def test_rewrites_lead_somewhere(parameter: Parameter) -> None:
     """What a retired parameter becomes are present parameters with legal values, and every legal value is covered."""
-    for value, written in (parameter.becomes or {}).items():
+    for value, written in (parameter.replaced_by or {}).items():
         conform(value, parameter.type)
         for name, successor in written.items():
-            assert not REGISTRY.parameters[name].becomes
+            assert not REGISTRY.parameters[name].replaced_by
             conform(successor, REGISTRY.parameters[name].type)
-    if parameter.becomes:
+    if parameter.replaced_by:
         assert parameter.description.startswith("Retired")
-        assert parameter.default is None or parameter.default in parameter.becomes or parameter.name in HALF_RETIRED
+        assert parameter.default is None or parameter.default in parameter.replaced_by or parameter.name in HALF_RETIRED
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
 def test_effect_is_declared(parameter: Parameter) -> None:
     """What changes with it; and where that is nothing, why: a clause that follows "has no effect:"."""
     assert parameter.effect in get_args(Effect)
-    assert bool(parameter.because) is (parameter.effect == "none")
-    assert not parameter.because.endswith(".")
+    assert bool(parameter.no_effect_reason) is (parameter.effect == "none")
+    assert not parameter.no_effect_reason.endswith(".")
 
 
 def test_a_group_without_an_effect_is_refused() -> None:

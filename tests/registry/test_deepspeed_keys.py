@@ -211,7 +211,7 @@ def test_each_default_is_accepted_alone(parameter: Parameter) -> None:
     name = parameter.name
     above = [".".join(name.split(".")[:end]) for end in range(1, name.count(".") + 1)]
     groups = [group for section in above if (group := REGISTRY.sections[section])]
-    always = [group.parameters[attribute] for group in groups for attribute in group.always]
+    always = [group.parameters[attribute] for group in groups for attribute in group.always_sent]
     read(nested([*((p.name, p.default) for p in always), (name, parameter.default)]))
 
 
@@ -226,12 +226,12 @@ def test_what_deepspeed_refuses_is_never_sent() -> None:
 @pytest.mark.parametrize("name", ["cpu_offload", "cpu_offload_param"])
 def test_what_a_retired_key_becomes_is_what_deepspeed_makes_of_it(name: str) -> None:
     parameter = REGISTRY.parameters[f"zero_optimization.{name}"]
-    assert parameter.becomes is not None
+    assert parameter.replaced_by is not None
     old = read({"zero_optimization": {name: True}}).zero_config
-    new = read(nested(parameter.becomes[True].items())).zero_config
+    new = read(nested(parameter.replaced_by[True].items())).zero_config
     assert old.offload_param == new.offload_param
     assert old.offload_optimizer == new.offload_optimizer
-    assert parameter.becomes[False] == {}
+    assert parameter.replaced_by[False] == {}
 
 
 @pytest.mark.parametrize("old", ["bfloat16", "tensor_parallel.tensor_parallel"])

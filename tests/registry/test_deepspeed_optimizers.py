@@ -1,4 +1,4 @@
-"""`only_for` of every optimizer and scheduler parameter is the signature of the type that DeepSpeed builds."""
+"""`used_by_types` of every optimizer and scheduler parameter is the signature of the type that DeepSpeed builds."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def arguments(cls: type) -> dict[str, Any]:
 def reads(group: Any, name: str) -> set[str]:
     """The parameters that a type reads."""
     parameters: dict[str, Parameter] = group.parameters
-    return {a for a, p in parameters.items() if p.to and (not p.only_for or name in p.only_for)}
+    return {a for a, p in parameters.items() if p.to and (not p.used_by_types or name in p.used_by_types)}
 
 
 def test_every_type_is_compared_and_no_other_is_named() -> None:
     assert {*CLASSES, *WRITTEN_OUT, "muon"} == set(TYPES)
     assert set(WRITTEN_OUT) == {*MUP, *NEOX} - {"cpu_adam", "cpu_torch_adam"}
-    named = {t for p in OptimizerParams.parameters.values() for t in p.only_for}
+    named = {t for p in OptimizerParams.parameters.values() for t in p.used_by_types}
     assert named <= set(TYPES)
     assert set(DEEPSPEED_OPTIMIZERS) <= set(TYPES), installed()
 
@@ -107,7 +107,7 @@ def test_defaults_are_the_constructors_where_types_agree(name: str) -> None:
 
 def test_deepspeeds_schedulers_are_the_ones_to_choose_from() -> None:
     assert set(SCHEDULERS) == set(lr_schedules.VALID_LR_SCHEDULES), installed()
-    named = {t for p in SchedulerParams.parameters.values() for t in p.only_for}
+    named = {t for p in SchedulerParams.parameters.values() for t in p.used_by_types}
     assert named == {name.lower() for name in SCHEDULERS}
 
 

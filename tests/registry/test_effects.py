@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2] / "neoxargs"
 READERS = ("train", "launch", "resolve/rules")
 LISTS = ("unsupported.py", "neox.py", "megatron.py")
 
-ALIVE = [p for p in REGISTRY.parameters.values() if p.effect not in ("none", "not built") and not p.becomes]
+ALIVE = [p for p in REGISTRY.parameters.values() if p.effect not in ("none", "not built") and not p.replaced_by]
 OURS = [p for p in ALIVE if "DSC" not in p.origins and "runner" not in p.to]
 DEEPSPEEDS = [p for p in ALIVE if "deepspeed" in p.to and not p.name.startswith("optimizer.params.")]
 

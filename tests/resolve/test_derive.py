@@ -171,11 +171,11 @@ def test_a_retired_name_against_todays() -> None:
     assert [str(place) for place in (problem.where, *problem.also)] == ["my.yml:6:1", "my.yml:7:1"]
 
 
-@pytest.mark.parametrize("name", [name for name, parameter in REGISTRY.parameters.items() if parameter.becomes])
+@pytest.mark.parametrize("name", [name for name, parameter in REGISTRY.parameters.items() if parameter.replaced_by])
 def test_every_rewrite_leads_to_legal_values(name: str) -> None:
-    becomes = REGISTRY.parameters[name].becomes
-    assert becomes
-    for value, targets in becomes.items():
+    replaced_by = REGISTRY.parameters[name].replaced_by
+    assert replaced_by
+    for value, targets in replaced_by.items():
         assert conform(value, REGISTRY.parameters[name].type) == value
         for target, today in targets.items():
             assert conform(today, REGISTRY.parameters[target].type) == today

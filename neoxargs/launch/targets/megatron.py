@@ -34,7 +34,7 @@ def megatron_flags(config: Config) -> list[str]:
 
 
 def _plain(parameter: Parameter, value: Value) -> Words:
-    if not parameter.megatron or parameter.name in TRANSLATED or parameter.becomes or value.value in (None, ABSENT):
+    if not parameter.megatron or parameter.name in TRANSLATED or parameter.replaced_by or value.value in (None, ABSENT):
         return
     if parameter.megatron.startswith("!"):
         if not value.value:

@@ -32,7 +32,7 @@ def untold(config: Config) -> list[Problem]:
 
 def _is_said(parameter: Parameter, config: Config) -> bool:
     """By a flag of its own or of what it is derived into, or by being Megatron-LM's way of doing it."""
-    if parameter.megatron or parameter.becomes or parameter.name in (*TRANSLATED, *EXPRESSIBLE, *OTHERWISE):
+    if parameter.megatron or parameter.replaced_by or parameter.name in (*TRANSLATED, *EXPRESSIBLE, *OTHERWISE):
         return True
     if parameter.effect in ("none", "config", "launcher", "generation") or "DSL" in parameter.origins:
         return True

@@ -107,7 +107,7 @@ def _companions(name: str) -> Iterator[str]:
     section = name.rpartition(".")[0]
     while section:
         group = REGISTRY.sections.get(section)
-        yield from (f"{section}.{key}" for key in (group.always if group else ()))
+        yield from (f"{section}.{key}" for key in (group.always_sent if group else ()))
         section = section.rpartition(".")[0]
 
 

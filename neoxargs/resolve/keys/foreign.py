@@ -84,7 +84,9 @@ def ours(name: str) -> str | None:
 @cache
 def _by_flag() -> dict[str, str]:
     """Megatron-LM's flags, where they say the same and not the opposite."""
-    flags = {normal(p.megatron): p.name for p in reversed(REGISTRY.parameters.values()) if p.megatron and not p.becomes}
+    flags = {
+        normal(p.megatron): p.name for p in reversed(REGISTRY.parameters.values()) if p.megatron and not p.replaced_by
+    }
     return {flag: name for flag, name in flags.items() if not flag.startswith("!")}
 
 

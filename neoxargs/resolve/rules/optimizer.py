@@ -56,8 +56,8 @@ def zero_one_needs_somebody_to_average_with(
 
 def takes(kind: str, parameter: str) -> bool:
     """Does this type of optimizer have such a parameter?"""
-    only_for = REGISTRY.parameters[f"optimizer.params.{parameter}"].only_for
-    return not only_for or kind.lower() in only_for
+    used_by_types = REGISTRY.parameters[f"optimizer.params.{parameter}"].used_by_types
+    return not used_by_types or kind.lower() in used_by_types
 
 
 @derives("optimizer_type", "optimizer.type")
@@ -163,12 +163,20 @@ def settings_belong_to_the_scheduler(scheduler__type: str | None, written: Colle
 
 def _strangers(section: str, kind: str | None, written: Collection[str]) -> Refusal:
     """The first written `section.params` key that another type reads, not this one."""
-    types = {t for p in REGISTRY.parameters.values() if p.name.startswith(f"{section}.params.") for t in p.only_for}
+    types = {
+        t for p in REGISTRY.parameters.values() if p.name.startswith(f"{section}.params.") for t in p.used_by_types
+    }
     if kind is None or kind.lower() not in types:
         return None
     for name in sorted(written):
         parameter = REGISTRY.parameters[name]
-        if name.startswith(f"{section}.params.") and parameter.only_for and kind.lower() not in parameter.only_for:
-            own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.only_for or types)]
+        if (
+            name.startswith(f"{section}.params.")
+            and parameter.used_by_types
+            and kind.lower() not in parameter.used_by_types
+        ):
+            own = [
+                p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.used_by_types or types)
+            ]
             return f"{name} is not a setting of {section}.type {kind}", f"{kind} has {listed(own, 'and')}"
     return None

@@ -31,7 +31,7 @@ def without_effect(config: Config, refused: Collection[str]) -> Iterator[Problem
         if parameter.effect not in ("none", "not built") and (row := idle(config, parameter.name)):
             reasons.setdefault((row.because, row.instead), []).append(parameter.name)
     for parameter in inert:
-        yield _warning(config, [parameter.name], parameter.because)
+        yield _warning(config, [parameter.name], parameter.no_effect_reason)
     for (because, instead), names in reasons.items():
         yield _warning(config, names, because, instead)
 

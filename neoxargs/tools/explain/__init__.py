@@ -131,13 +131,13 @@ def _facts(parameter: Parameter, asked: str, config: Config | None) -> Iterator[
     yield "origin", ", ".join(ORIGINS[origin] for origin in parameter.origins)
     if asked_years := years(asked if REGISTRY.find(asked) else parameter.name):
         yield "in GPT-NeoX", asked_years
-    if parameter.becomes:
-        yield "today", "; ".join(f"{shown(old)} is {_today(new)}" for old, new in parameter.becomes.items() if new)
+    if parameter.replaced_by:
+        yield "today", "; ".join(f"{shown(old)} is {_today(new)}" for old, new in parameter.replaced_by.items() if new)
     yield "goes to", destination_words(parameter).replace("`", "") or "nobody: used by deepy alone"
     if parameter.name in plugins.DECLARED:
         yield "declared by", f"plugin {plugins.DECLARED[parameter.name]}"
-    if parameter.renamed_from:
-        yield "old spellings", ", ".join(parameter.renamed_from)
+    if parameter.aliases:
+        yield "old spellings", ", ".join(parameter.aliases)
     if config is None or config.source(parameter.name).kind != "derived":
         yield from (("derived", sentence) for sentence in sentences(parameter.name))
     yield from _relations(parameter.name)

@@ -30,12 +30,12 @@ def whole(config: Config) -> str:
 
 def facts(config: Config) -> dict[str, Any]:
     """The same for a program: every parameter, with its value and why."""
-    values = {p.name: value.value for p, value in config.items() if value.value is not ABSENT and not p.becomes}
+    values = {p.name: value.value for p, value in config.items() if value.value is not ABSENT and not p.replaced_by}
     return {name: {"value": value, "because": because(name, config)} for name, value in values.items()}
 
 
 def _is_told(parameter: Parameter, value: Any, config: Config) -> bool:
-    if value is ABSENT or parameter.becomes or parameter.name in LOOKED_UP:
+    if value is ABSENT or parameter.replaced_by or parameter.name in LOOKED_UP:
         return False
     return config.written(parameter.name) or value != parameter.default
 

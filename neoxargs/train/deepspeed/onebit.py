@@ -38,7 +38,7 @@ _BITS = (1, 2, 4, 8, 16, 32, 64, 128)
 def build(kind: str, groups: list[dict[str, Any]], params: OptimizerParams, data: Axis) -> torch.optim.Optimizer:
     """The optimizer of this name (lower case), to be attached to the engine that it becomes part of."""
     base = _KINDS[kind]
-    names = [name for name, p in OptimizerParams.parameters.items() if kind in p.only_for or name == "lr"]
+    names = [name for name, p in OptimizerParams.parameters.items() if kind in p.used_by_types or name == "lr"]
     values = {name: getattr(params, name) for name in names if getattr(params, name) is not None}
     values |= {"comm_backend_name": "gloo"}  # none that DeepSpeed would load
     made: torch.optim.Optimizer = type(base.__name__, (_OneBit, base), {})(groups, Compression(data), values)

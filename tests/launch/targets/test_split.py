@@ -138,8 +138,8 @@ NOT_HERE = {"aio.use_gds": "needs a CUDA device"}
 
 
 def _company(parameter: Parameter) -> str:
-    if parameter.only_for:
-        kind = next((k for k in TYPES if k.lower() == parameter.only_for[0]), parameter.only_for[0])
+    if parameter.used_by_types:
+        kind = next((k for k in TYPES if k.lower() == parameter.used_by_types[0]), parameter.used_by_types[0])
         beside = "\nuse_mup: true\nbase_shapes_file: base.bsh" if kind.startswith(("muadam", "musgd")) else ""
         return f"{parameter.name.split('.')[0]}: {{type: {kind}}}{beside}"
     return next((text for start, text in BESIDE.items() if parameter.name.startswith(start)), "")

@@ -139,7 +139,9 @@ def test_what_is_no_parameter(key: str, hint: str) -> None:
 def resolves_to_the_same(config: Config, gpus: int) -> None:
     text = whole(config)
     again = complete(draft([Text("all.yml", text)]), gpus)
-    names = [p.name for p in REGISTRY.parameters.values() if not p.becomes and p.name not in (*LOOKED_UP, "dialect")]
+    names = [
+        p.name for p in REGISTRY.parameters.values() if not p.replaced_by and p.name not in (*LOOKED_UP, "dialect")
+    ]
     assert {name: again.get(name) for name in names} == {name: config.get(name) for name in names}
     assert [part for part in text.splitlines() if part.endswith(":")] or config.sections == frozenset()
 

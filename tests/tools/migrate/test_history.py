@@ -138,4 +138,4 @@ def test_every_row_of_the_seeds_table() -> None:
                 assert removed(seed) is None
             elif normal(seed) not in STILL_READ:
                 assert removed(seed), seed
-                assert parameter.becomes or parameter.name != normal(seed) or normal(seed) in DROPPED
+                assert parameter.replaced_by or parameter.name != normal(seed) or normal(seed) in DROPPED

@@ -370,7 +370,7 @@ def there_and_back(before: Config, gpus: int) -> None:
     after = complete(draft([Text("new.yml", result.text)]), gpus)
     told, again = by_name(flags), by_name(megatron_flags(after))
     assert {name: again.get(name) for name in told} == told
-    names = [p.name for p in REGISTRY.parameters.values() if p.megatron and not p.becomes]
+    names = [p.name for p in REGISTRY.parameters.values() if p.megatron and not p.replaced_by]
     names = [name for name in names if name not in ("pipe_parallel_size", "intermediate_size", *NOT_TOLD)]
     assert {name: after.get(name) for name in names} == {name: before.get(name) for name in names}
     assert mlp_width(after.shape, after.mlp) == mlp_width(before.shape, before.mlp)

@@ -107,7 +107,9 @@ ALIKE = {"scaled_masked_softmax_fusion", "scaled_upper_triang_masked_softmax_fus
 SAME = [
     parameter.name
     for parameter in REGISTRY.parameters.values()
-    if parameter.effect in ("model", "optimizer", "schedule") and not parameter.becomes and parameter.name not in ALIKE
+    if parameter.effect in ("model", "optimizer", "schedule")
+    and not parameter.replaced_by
+    and parameter.name not in ALIKE
 ] + [
     "gradient_clipping", "precision", "zero_optimization.stage", "train_batch_size", "gradient_accumulation_steps",
     "train_micro_batch_size_per_gpu", "model_parallel_size", "sequence_parallel", "checkpoint_activations", "seed",

@@ -285,6 +285,6 @@ def by_flag() -> dict[str, list[str]]:
     """Flag -> the parameters that are it; a leading `!` marks a flag that says false."""
     found: dict[str, list[str]] = {}
     for parameter in REGISTRY.parameters.values():
-        if parameter.megatron and not parameter.becomes:
+        if parameter.megatron and not parameter.replaced_by:
             found.setdefault(parameter.megatron, []).append(parameter.name)
     return found

@@ -1,6 +1,6 @@
 """What GPT-NeoX called differently once: one row for each old name and value, with what says the same today.
 
-Most rows are made from the registry (`renamed_from`, `becomes`), which the resolver reads too; below are those that
+Most rows are made from the registry (`aliases`, `replaced_by`), which the resolver reads too; below are those that
 need more than one name or a look at the other values.
 """
 
@@ -82,7 +82,7 @@ def _sparsity(value: Any, written: Written) -> New | None:
 def _llama(_: Any, written: Written) -> New | None:
     activation = written.get("activation") if written.has("activation") else "gelu"
     gated = {"activation": Instead(GATED[activation])} if activation in GATED else {}
-    registered = REGISTRY.parameters["mlp_type"].becomes
+    registered = REGISTRY.parameters["mlp_type"].replaced_by
     assert registered is not None
     if written.has("intermediate_size"):  # of each matrix, today the sum of the three: a check says what to write
         return None
@@ -90,7 +90,7 @@ def _llama(_: Any, written: Written) -> New | None:
 
 
 def _format(value: Any, written: Written) -> New:
-    rows = REGISTRY.parameters["fp16.type"].becomes
+    rows = REGISTRY.parameters["fp16.type"].replaced_by
     assert rows is not None
     said = rows[value]
     enabled = written.has("fp16.enabled") and written.get("fp16.enabled") != (said["precision"] == "fp16")
@@ -177,7 +177,7 @@ def rows() -> dict[str, tuple[Row, ...]]:
 
 def _from_registry() -> Iterator[Row]:
     for parameter in REGISTRY.parameters.values():
-        for value, new in (parameter.becomes or {}).items():
+        for value, new in (parameter.replaced_by or {}).items():
             yield Row(parameter.name, value, new, "retired" if new else "retired, and this value says nothing")
     for old, parameter in REGISTRY.renamed.items():
         yield Row(old, ANY, {parameter.name: SAME}, "renamed")
@@ -220,7 +220,7 @@ def _back() -> dict[tuple[str, Any], New]:
     for parameter in REGISTRY.parameters.values():
         if introduced(parameter.name) or "." in parameter.name:
             continue
-        for value, new in (parameter.becomes or {}).items():
+        for value, new in (parameter.replaced_by or {}).items():
             if len(new) == 1:
                 found.setdefault(next(iter(new.items())), {parameter.name: value})
     return found
@@ -241,7 +241,7 @@ def earlier(parameter: Parameter, value: Any, written: Written) -> Row | None:
 
 def old_spelling(parameter: Parameter) -> str | None:
     """Another spelling of the parameter that February 2021 had."""
-    return next((old for old in parameter.renamed_from if introduced(old) is None), None)
+    return next((old for old in parameter.aliases if introduced(old) is None), None)
 
 
 def is_of_seed(spelling: str) -> bool:
