@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from neoxargs.launch.cluster.hosts import pretended
-from neoxargs.launch.run_spec import Settled
+from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.targets.split import deepspeed_json, runner_flags
 from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
@@ -81,7 +81,7 @@ def combined(model: str, layout: str, *machines: str, gpus: int = 64) -> Config:
 
 
 def planned(config: Config, gpus: int) -> Plan:
-    return plan(Settled(config, pretended(gpus)), Target(DEVICES["A100-80GB"]))
+    return plan(RunSpec(config, pretended(gpus)), Target(DEVICES["A100-80GB"]))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -27,7 +27,7 @@ from neoxargs.launch.prepare import compile_ops, data_command, tokenise, with_la
 from neoxargs.launch.processes import failures
 from neoxargs.launch.processes.run import start
 from neoxargs.launch.report.dry_run import Form, dry_run, emitted, facts
-from neoxargs.launch.run_spec import Settled, settle
+from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.launch.targets.encode import script_arguments
 from neoxargs.launch.targets.megatron_unsupported import untold
 from neoxargs.problems import Problem, Problems, did_you_mean, render
@@ -48,15 +48,15 @@ def run(script: str, files: Sequence[str], overrides: Sequence[str], directory: 
     path = found_script(script)
     if rank_env.names(os.environ):
         become_a_rank(path, files, overrides, directory)
-    settled = _settled(path, files, overrides, directory)
-    config, resources = settled.config, settled.resources
-    _refuse_what_cannot_run(path, settled)
+    spec = _resolved(path, files, overrides, directory)
+    config, resources = spec.config, spec.resources
+    _refuse_what_cannot_run(path, spec)
     launched = command(config, resources, path, os.environ)
     _refuse([*environment.exposed(config, resources, os.environ),
              *launcher_checks.problems(config, resources, path, launched.words, os.environ)])  # fmt: skip
     _refuse(unready(config, resources))
     environ = launched.environ(os.environ)
-    _announce(path, settled)
+    _announce(path, spec)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if Path(path).name not in (GENERATOR, EVALUATOR):
         write_record(config)
@@ -75,17 +75,17 @@ def become_a_rank(path: str, files: Sequence[str], overrides: Sequence[str], dir
     assert names
     rank, local_rank = os.environ[names.rank], os.environ[names.local_rank]
     with _one_tells(rank, local_rank):
-        settled = _settled(path, files, overrides, directory, int(os.environ[names.world_size]))
-        settled = replace(settled, resources=replace(settled.resources, device=device(os.environ)))
-        first = data_command(settled.config)
-        if first and not os.path.exists(f"{settled.config.data.data_path}.idx"):
+        spec = _resolved(path, files, overrides, directory, int(os.environ[names.world_size]))
+        spec = replace(spec, resources=replace(spec.resources, device=device(os.environ)))
+        first = data_command(spec.config)
+        if first and not os.path.exists(f"{spec.config.data.data_path}.idx"):
             what = "the ranks have been started already, and text_path is not tokenised"
-            _refuse([Problem(what, settled.config.place("text_path"), f"run this before: {shlex.join(first)}")])
-        _refuse_what_cannot_run(path, settled)
-        _announce(path, settled)
+            _refuse([Problem(what, spec.config.place("text_path"), f"run this before: {shlex.join(first)}")])
+        _refuse_what_cannot_run(path, spec)
+        _announce(path, spec)
     if rank == "0" and Path(path).name == TRAINER:
-        write_record(settled.config)
-    words = [sys.executable, "-u", path, *script_arguments(settled.config, rank_env.attempt(os.environ))]
+        write_record(spec.config)
+    words = [sys.executable, "-u", path, *script_arguments(spec.config, rank_env.attempt(os.environ))]
     os.execve(sys.executable, words, with_package(os.environ))
 
 
@@ -107,8 +107,8 @@ def _one_tells(rank: str, local_rank: str) -> Iterator[None]:
 
 def check_hosts(script: str, files: Sequence[str], overrides: Sequence[str], directory: str | None) -> int:
     """Ask every machine for what a run needs (`--check-hosts`); returns 1 if one lacks something."""
-    settled = _settled(found_script(script), files, overrides, directory)
-    table, problems = report(settled)
+    spec = _resolved(found_script(script), files, overrides, directory)
+    table, problems = report(spec)
     print(table)
     _refuse(problems)
     return 0
@@ -125,24 +125,22 @@ def show(
 ) -> int:  # fmt: skip
     """Print what would be started (`--dry-run`), or one of its forms (`--emit`)."""
     path = found_script(script)
-    settled = _settled(path, files, overrides, directory, gpus)
-    refused = _unsupported(path, settled.config)
-    left_out = untold(settled.config) if form == "megatron" else []
-    told = [*settled.warnings, *left_out, *map(_as_warning, _needs(path, settled))]
+    spec = _resolved(path, files, overrides, directory, gpus)
+    refused = _unsupported(path, spec.config)
+    left_out = untold(spec.config) if form == "megatron" else []
+    told = [*spec.warnings, *left_out, *map(_as_warning, _needs(path, spec))]
     if as_json and not form:
-        launched = command(settled.config, settled.resources, path, os.environ)
+        launched = command(spec.config, spec.resources, path, os.environ)
         problems = [problem.to_json() for problem in [*told, *refused]]
-        print(
-            json.dumps({"ok": not _fails(refused), "problems": problems, **facts(settled.config, launched)}, indent=2)
-        )
+        print(json.dumps({"ok": not _fails(refused), "problems": problems, **facts(spec.config, launched)}, indent=2))
         return int(_fails(refused))
     _warn([*told, *map(_as_warning, refused)])
     if form == "sbatch":
         words = [script, *files, *(["-d", directory] if directory else []), *(f"--set={text}" for text in overrides)]
-        print(sbatch.script(settled.config, settled.resources, words, Path(files[0]).stem))
+        print(sbatch.script(spec.config, spec.resources, words, Path(files[0]).stem))
         return int(_fails(refused))
-    launched = command(settled.config, settled.resources, path, os.environ)
-    print(_shown(settled, launched, form))
+    launched = command(spec.config, spec.resources, path, os.environ)
+    print(_shown(spec, launched, form))
     return int(_fails(refused))
 
 
@@ -165,43 +163,43 @@ def say(text: str) -> None:
     print(f"deepy: {text}", file=sys.stderr, flush=True)
 
 
-def _settled(
+def _resolved(
     path: str, files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None = None
-) -> Settled:
+) -> RunSpec:
     try:
-        settled = settle(files, overrides, directory, os.environ, gpus)
+        spec = resolve_run(files, overrides, directory, os.environ, gpus)
     except Unresolved as stop:
         absent = certain_files(stop.known, stop.broken) if Path(path).name == TRAINER else []
         raise Problems([*stop.problems, *_unsupported(path, stop.known), *absent]) from None
-    config = with_launch(settled.config, path, read_files(files, directory))
-    return replace(settled, config=with_text(config))
+    config = with_launch(spec.config, path, read_files(files, directory))
+    return replace(spec, config=with_text(config))
 
 
-def _announce(script: str, settled: Settled) -> None:
+def _announce(script: str, spec: RunSpec) -> None:
     """What will run, to be checked at a glance; sampling needs less than training."""
     from neoxargs.launch.report.summary import draw, ranks
 
     reads = {GENERATOR: "sampling from", EVALUATOR: "evaluating"}.get(Path(script).name)
     if reads:
-        options = settled.config.checkpoint
-        say(f"{reads} {options.load or options.save}; ranks: {ranks(settled.config, settled.resources)}")
+        options = spec.config.checkpoint
+        say(f"{reads} {options.load or options.save}; ranks: {ranks(spec.config, spec.resources)}")
         return
-    draw(settled)
-    _warn(settled.warnings)
+    draw(spec)
+    _warn(spec.warnings)
 
 
-def _refuse_what_cannot_run(script: str, settled: Settled) -> None:
-    problems = [*_needs(script, settled), *_unsupported(script, settled.config)]
+def _refuse_what_cannot_run(script: str, spec: RunSpec) -> None:
+    problems = [*_needs(script, spec), *_unsupported(script, spec.config)]
     if any(problem.severity == "error" for problem in problems):
-        raise Problems([*problems, *settled.warnings])
+        raise Problems([*problems, *spec.warnings])
     _warn(problems)
 
 
-def _needs(script: str, settled: Settled) -> list[Problem]:
+def _needs(script: str, spec: RunSpec) -> list[Problem]:
     """Of our own scripts all needs are known; sampling, and another script, may do without the data that is named."""
-    name, config = Path(script).name, settled.config
+    name, config = Path(script).name, spec.config
     if name == TRAINER:
-        return preflight.all_needs(settled)
+        return preflight.all_needs(spec)
     logs = refused(config, "run_dir")
     if name == EVALUATOR:
         return [*missing_files(config), *unreadable(config), *preflight.harness(config), *logs]
@@ -224,9 +222,9 @@ def _warn(warnings: Sequence[Problem] | map[Problem]) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _shown(settled: Settled, launched: Command, form: Form | None) -> str:
+def _shown(spec: RunSpec, launched: Command, form: Form | None) -> str:
     if form:
-        return emitted(form, settled.config, settled.resources)
+        return emitted(form, spec.config, spec.resources)
     from neoxargs.launch.report.summary import text
 
-    return f"{text(settled)}\n\n{dry_run(settled.config, settled.resources, launched, brief=sys.stdout.isatty())}"
+    return f"{text(spec)}\n\n{dry_run(spec.config, spec.resources, launched, brief=sys.stdout.isatty())}"

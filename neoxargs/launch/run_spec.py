@@ -16,7 +16,7 @@ from neoxargs.resolve.rules.runtime import launcher
 
 
 @dataclass(frozen=True)
-class Settled:
+class RunSpec:
     """A complete configuration and where it runs."""
 
     config: Config
@@ -28,13 +28,13 @@ class Settled:
         return [*self.resources.warnings, *self.config.warnings]
 
 
-def settle(
+def resolve_run(
     files: Sequence[str],
     overrides: Sequence[str],
     directory: str | None,
     environ: Mapping[str, str],
     gpus: int | None = None,
-) -> Settled:
+) -> RunSpec:
     """Read, resolve and count; raises Problems. gpus: instead of looking for hosts and devices."""
     found: list[Resources] = [] if gpus is None else [pretended(gpus)]
 
@@ -44,7 +44,7 @@ def settle(
         return found[0].gpus
 
     config = resolve(files, overrides, directory, gpus=count)
-    return Settled(config, found[0])
+    return RunSpec(config, found[0])
 
 
 def _resources(draft: Draft, environ: Mapping[str, str]) -> Resources:

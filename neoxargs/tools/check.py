@@ -14,7 +14,7 @@ from neoxargs.launch.preflight.checkpoints import overwritten
 from neoxargs.launch.preflight.data_files import certain_files
 from neoxargs.launch.preflight.disk_space import refused
 from neoxargs.launch.report import summary
-from neoxargs.launch.run_spec import Settled, settle
+from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.trainer_support.unsupported import added, unsupported
@@ -25,17 +25,17 @@ def report(
     files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None, as_json: bool
 ) -> int:
     """Print what is wrong (on stderr) or ok with the facts; returns the exit code."""
-    settled, problems = examined(files, overrides, directory, gpus)
+    spec, problems = examined(files, overrides, directory, gpus)
     failed = any(problem.severity == "error" for problem in problems)
     if failed and len(files) == 1:
         problems = [*problems, *_of_another_program(files[0], directory)]
     if as_json:
-        print(json.dumps(_facts(settled, problems, not failed), indent=2))
+        print(json.dumps(_facts(spec, problems, not failed), indent=2))
         return int(failed)
     if problems:
         print(render(problems), file=sys.stderr)
-    if settled and not failed:
-        print("\n".join(["ok", *summary.brief(settled)]))
+    if spec and not failed:
+        print("\n".join(["ok", *summary.brief(spec)]))
     return int(failed)
 
 
@@ -55,34 +55,34 @@ def _of_another_program(path: str, directory: str | None) -> list[Problem]:
 
 def examined(
     files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None
-) -> tuple[Settled | None, list[Problem]]:
+) -> tuple[RunSpec | None, list[Problem]]:
     """The configuration, if it has come to one, and everything there is to say about it.
 
     With `gpus` another machine is meant, which may have the files. That a run has been here is no fault of the
     configuration: it may be continued.
     """
     try:
-        settled = settle(files, overrides, directory, os.environ, gpus)
+        spec = resolve_run(files, overrides, directory, os.environ, gpus)
     except Unresolved as stop:
         certain = [*unsupported(stop.known), *([] if gpus else certain_files(stop.known, stop.broken))]
         return None, [*stop.problems, *certain]
     except Problems as stop:
         return None, stop.problems
     if gpus:
-        problems = [_as_warning(problem) for problem in preflight.files(settled)]
+        problems = [_as_warning(problem) for problem in preflight.files(spec)]
     else:
         problems = [
-            *preflight.files(settled),
-            *map(_as_warning, [*overwritten(settled.config), *refused(settled.config, "save")]),
+            *preflight.files(spec),
+            *map(_as_warning, [*overwritten(spec.config), *refused(spec.config, "save")]),
         ]
-    added_values = map(_as_warning, added(settled.config))
-    return settled, [*settled.warnings, *problems, *unsupported(settled.config), *added_values]
+    added_values = map(_as_warning, added(spec.config))
+    return spec, [*spec.warnings, *problems, *unsupported(spec.config), *added_values]
 
 
 def _as_warning(problem: Problem) -> Problem:
     return replace(problem, severity="warning")
 
 
-def _facts(settled: Settled | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:
+def _facts(spec: RunSpec | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"ok": ok, "problems": [problem.to_json() for problem in problems]}
-    return facts | (summary.facts(settled) if settled else {})
+    return facts | (summary.facts(spec) if spec else {})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch.run_spec import settle
+from neoxargs.launch.run_spec import resolve_run
 from neoxargs.problems import Problems
 from tests.support import smallest
 
@@ -14,13 +14,13 @@ ON_CPU = {"DS_ACCELERATOR": "cpu"}
 
 @pytest.fixture
 def written(tmp_path: Path):
-    """Settle the model with further lines."""
+    """Resolve the model with further lines."""
 
-    def settled(text: str, environ: dict[str, str] = ON_CPU, gpus: int | None = None):
+    def spec(text: str, environ: dict[str, str] = ON_CPU, gpus: int | None = None):
         (tmp_path / "my.yml").write_text(MODEL + text)
-        return settle([str(tmp_path / "my.yml")], [], None, environ, gpus)
+        return resolve_run([str(tmp_path / "my.yml")], [], None, environ, gpus)
 
-    return settled
+    return spec
 
 
 @pytest.mark.shows("model-parallel-size", "pipe-parallel-size", "num_gpus", "include")
@@ -35,16 +35,16 @@ def written(tmp_path: Path):
     ],
 )
 def test_the_batch_is_computed_for_the_ranks_that_run(written, text, ranks):
-    settled = written(text)
-    config = settled.config
-    assert settled.resources.gpus == config.parallel.world_size == ranks
+    spec = written(text)
+    config = spec.config
+    assert spec.resources.gpus == config.parallel.world_size == ranks
     copy = config.parallel.model_parallel_size * max(1, config.parallel.pipe_parallel_size)
     assert config.batch.train_batch_size == 2 * ranks // copy
 
 
 def test_a_number_of_gpus_on_the_command_line_replaces_looking_for_them(written):
-    settled = written("dialect: neox-2021\nhostfile: /nowhere\nnum_gpus: 2\n", gpus=32)
-    assert (settled.resources.gpus, settled.resources.device, settled.warnings) == (32, "cuda", [])
+    spec = written("dialect: neox-2021\nhostfile: /nowhere\nnum_gpus: 2\n", gpus=32)
+    assert (spec.resources.gpus, spec.resources.device, spec.warnings) == (32, "cuda", [])
 
 
 def test_warnings_point_at_the_line(written):
@@ -63,6 +63,6 @@ def test_hosts_and_values_are_wrong_at_once(written, tmp_path):
 def test_slurm_and_mpi_go_through_the_clusters_launcher_on_one_host_too(written, tmp_path):
     (tmp_path / "hosts").write_text("worker-0 slots=2\n")
     assert not written(f"hostfile: {tmp_path}/hosts\n").resources.remote
-    settled = written(f"hostfile: {tmp_path}/hosts\ndeepspeed_slurm: true\nlauncher: slurm\n")
-    assert settled.resources.remote
-    assert settled.config.runner.force_multi
+    spec = written(f"hostfile: {tmp_path}/hosts\ndeepspeed_slurm: true\nlauncher: slurm\n")
+    assert spec.resources.remote
+    assert spec.config.runner.force_multi

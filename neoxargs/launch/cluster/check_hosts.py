@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from neoxargs.launch.cluster.hosts import MPI, Resources, own_names
 from neoxargs.launch.launchers.deepspeed import PACKAGE_ROOT
 from neoxargs.launch.preflight.data_files import TOKEN_FILES
-from neoxargs.launch.run_spec import Settled
+from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import listed
@@ -73,9 +73,9 @@ def unready(config: Config, resources: Resources) -> list[Problem]:
     return wrong
 
 
-def report(settled: Settled) -> tuple[str, list[Problem]]:
+def report(spec: RunSpec) -> tuple[str, list[Problem]]:
     """The table, and what is wrong."""
-    config, resources = settled.config, settled.resources
+    config, resources = spec.config, spec.resources
     if resources.anywhere:
         what = f"launcher {config.runner.launcher}: which machines there will be is the job system's choice"
         raise Problems([Problem(what, config.place("launcher"), "name them in a hostfile to have them asked")])
@@ -88,7 +88,7 @@ def report(settled: Settled) -> tuple[str, list[Problem]]:
         answers = {host: _answer(host, answer) for host, answer in done.items()}
     else:
         answers = dict.fromkeys(resources.hosts, Answer("", here))
-    problems = [problem for host in answers for problem in _wrong(host, answers[host], here, settled)]
+    problems = [problem for host in answers for problem in _wrong(host, answers[host], here, spec)]
     return _table(answers, resources), problems
 
 
@@ -130,13 +130,13 @@ def _answer(host: str, done: subprocess.CompletedProcess[str] | None) -> Answer:
         return Answer(f"host {host} cannot run {sys.executable} in {os.getcwd()}: it says {said}", {})
 
 
-def _wrong(host: str, answer: Answer, here: Mapping[str, Any], settled: Settled) -> Iterator[Problem]:
+def _wrong(host: str, answer: Answer, here: Mapping[str, Any], spec: RunSpec) -> Iterator[Problem]:
     if answer.wrong:
         hint = "the same path must lead to the same Python everywhere; venv_script activates another environment"
         yield Problem(answer.wrong, hint="" if "ssh" in answer.wrong else hint)
         return
     facts = answer.facts
-    yield from _too_few(settled.config, settled.resources, host, facts["gpus"])
+    yield from _too_few(spec.config, spec.resources, host, facts["gpus"])
     if facts["python"] != here["python"]:
         yield Problem(f"host {host} has Python {facts['python']}, this machine {here['python']}")
     for name, version in here["packages"].items():

@@ -11,7 +11,7 @@ from neoxargs.launch.preflight import disk_space
 from neoxargs.launch.preflight.checkpoints import absent, overwritten
 from neoxargs.launch.preflight.data_files import missing_files, unnamed_files
 from neoxargs.launch.preflight.disk_space import unwritable
-from neoxargs.launch.run_spec import Settled
+from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import shown
@@ -46,18 +46,18 @@ BACKENDS = {
 }
 
 
-def files(settled: Settled) -> list[Problem]:
+def files(spec: RunSpec) -> list[Problem]:
     """What is missing on this machine; another one may have it."""
-    config = settled.config
-    found = [*missing_files(config), *unnamed_files(config), *absent(config), *_precision(settled)]
-    if not settled.resources.remote:
-        found += [*_packages(config), *_backend(settled), *_ops(settled), *_nvme(settled), *_kernels(settled)]
+    config = spec.config
+    found = [*missing_files(config), *unnamed_files(config), *absent(config), *_precision(spec)]
+    if not spec.resources.remote:
+        found += [*_packages(config), *_backend(spec), *_ops(spec), *_nvme(spec), *_kernels(spec)]
     return found
 
 
-def all_needs(settled: Settled) -> list[Problem]:
+def all_needs(spec: RunSpec) -> list[Problem]:
     """The same, what a start would destroy, and whether there is room for what it would write."""
-    return [*files(settled), *overwritten(settled.config), *disk_space.problems(settled.config)]
+    return [*files(spec), *overwritten(spec.config), *disk_space.problems(spec.config)]
 
 
 def harness(config: Config) -> Iterator[Problem]:
@@ -71,8 +71,8 @@ def no_harness(why: str, where: Place | None = None) -> Problem:
     return Problem(what, where, "pip install -c constraints.txt lm_eval")
 
 
-def _precision(settled: Settled) -> Iterator[Problem]:
-    config, resources = settled.config, settled.resources
+def _precision(spec: RunSpec) -> Iterator[Problem]:
+    config, resources = spec.config, spec.resources
     if config.precision.precision == "fp16" and resources.device == "cpu" and not resources.remote and _lacks_fp16():
         place = config.place("precision") or config.place("fp16.enabled")
         section = " and fp16: {enabled: false}" if config.written("fp16.enabled") else ""
@@ -101,11 +101,11 @@ def _lacks(package: str) -> bool:
     return found is None or found.origin is None
 
 
-def _backend(settled: Settled) -> Iterator[Problem]:
+def _backend(spec: RunSpec) -> Iterator[Problem]:
     """pip's torch knows nothing of MPI."""
-    if settled.config.training.distributed_backend == "mpi" and _torch_lacks("ProcessGroupMPI"):
+    if spec.config.training.distributed_backend == "mpi" and _torch_lacks("ProcessGroupMPI"):
         what = "distributed_backend (mpi): the installed torch is built without it"
-        yield Problem(what, settled.config.place("distributed_backend"), BACKENDS["mpi"])
+        yield Problem(what, spec.config.place("distributed_backend"), BACKENDS["mpi"])
 
 
 def _torch_lacks(name: str) -> bool:
@@ -131,8 +131,8 @@ def ops_to_compile(config: Config, device: Device) -> list[str]:
     return [op for op in (optimizer, nvme) if op and op in exists]
 
 
-def _ops(settled: Settled) -> list[Problem]:
-    needed = ops_to_compile(settled.config, settled.resources.device)
+def _ops(spec: RunSpec) -> list[Problem]:
+    needed = ops_to_compile(spec.config, spec.resources.device)
     if not needed:
         return []
     from neoxargs.launch import compiled_ops
@@ -140,22 +140,22 @@ def _ops(settled: Settled) -> list[Problem]:
     return list(compiled_ops.missing(needed, os.environ))
 
 
-def _nvme(settled: Settled) -> Iterator[Problem]:
+def _nvme(spec: RunSpec) -> Iterator[Problem]:
     """Folders that ranks would fail to make, and what only a GPU can do."""
-    config = settled.config
+    config = spec.config
     for section, options in (("offload_param", config.offload_param), ("offload_optimizer", config.offload_optimizer)):
         name = f"zero_optimization.{section}.nvme_path"
         if options.device == "nvme" and options.nvme_path and (why := unwritable(Path(options.nvme_path))):
             hint = "write a folder on the drive in which this user may write"
             yield Problem(f"{name} ({options.nvme_path}): {why}", config.place(name), hint)
-    if config.aio.use_gds and settled.resources.device == "cpu":
+    if config.aio.use_gds and spec.resources.device == "cpu":
         what = "aio.use_gds moves data between drive and GPU, and the ranks run on CPUs"
         yield Problem(what, config.place("aio.use_gds"), "leave use_gds out")
 
 
-def _kernels(settled: Settled) -> Iterator[Problem]:
-    config = settled.config
-    if settled.resources.device == "cuda" or config.zero_optimization.stage < 3:
+def _kernels(spec: RunSpec) -> Iterator[Problem]:
+    config = spec.config
+    if spec.resources.device == "cuda" or config.zero_optimization.stage < 3:
         return
     for name in ON_GPUS:
         if config.get(name):

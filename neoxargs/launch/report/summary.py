@@ -13,7 +13,7 @@ from typing import Any
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.report.provenance import derived, origin, overridden, short
 from neoxargs.launch.report.rank_grid import grid, numbers
-from neoxargs.launch.run_spec import Settled
+from neoxargs.launch.run_spec import RunSpec
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import parameters, vocabulary_rows
@@ -35,9 +35,9 @@ class Row:
     cut: bool = False
 
 
-def rows(settled: Settled, width: int, cut: bool = True) -> list[Row]:
+def rows(spec: RunSpec, width: int, cut: bool = True) -> list[Row]:
     """All that is shown, in order. width: for the drawing of the ranks. cut: shorten what is long."""
-    config, resources = settled.config, settled.resources
+    config, resources = spec.config, spec.resources
     found = [
         Row("model", tuple(_model(config))),
         Row("ranks", (ranks(config, resources),)),
@@ -100,25 +100,25 @@ def dialect(config: Config) -> str:
     return f"{name} {reason.removeprefix(named)}" if reason.startswith(named) else f"{name}: {reason}"
 
 
-def brief(settled: Settled) -> list[str]:
+def brief(spec: RunSpec) -> list[str]:
     """The facts of the run, one line each."""
-    config = settled.config
+    config = spec.config
     lines = {
         "model": "; ".join(_model(config)),
-        "ranks": ranks(config, settled.resources),
+        "ranks": ranks(config, spec.resources),
         "batch": batch(config),
         "dialect": dialect(config),
     }
     return [f"{label.ljust(LABEL)}{line}" for label, line in lines.items()]
 
 
-def facts(settled: Settled) -> dict[str, Any]:
+def facts(spec: RunSpec) -> dict[str, Any]:
     """The same for a program."""
-    config, layout, rows = settled.config, Layout.of(settled.config), vocabulary_rows(settled.config)
+    config, layout, rows = spec.config, Layout.of(spec.config), vocabulary_rows(spec.config)
     return {
         "parameters": None if rows is None else parameters(config, rows),
-        "device": settled.resources.device,
-        "hosts": settled.resources.hosts,
+        "device": spec.resources.device,
+        "hosts": spec.resources.hosts,
         "ranks": layout.ranks,
         "layout": {"tensor": layout.tensor, "pipeline": layout.pipe, "data": layout.data},
         "train_batch_size": config.batch.train_batch_size,
@@ -128,31 +128,31 @@ def facts(settled: Settled) -> dict[str, Any]:
     }
 
 
-def text(settled: Settled, width: int = WIDTH, cut: bool = True) -> str:
+def text(spec: RunSpec, width: int = WIDTH, cut: bool = True) -> str:
     """The summary as plain text. cut: shorten what is long, for a person to see it at a glance."""
-    return "\n".join(label.ljust(LABEL) + line for label, line in _lines(settled, width, cut))
+    return "\n".join(label.ljust(LABEL) + line for label, line in _lines(spec, width, cut))
 
 
-def draw(settled: Settled) -> None:
+def draw(spec: RunSpec) -> None:
     """Print the summary; on a terminal with colours, elsewhere (a log) in full."""
     if not sys.stdout.isatty():
-        print(text(settled, cut=False), flush=True)
+        print(text(spec, cut=False), flush=True)
         return
     from rich.console import Console
     from rich.text import Text
 
     console, subject = Console(highlight=False), ""
-    for label, line in _lines(settled, min(console.width, WIDTH)):
+    for label, line in _lines(spec, min(console.width, WIDTH)):
         subject = label or subject
         shown = Text.assemble((label.ljust(LABEL), "bold cyan"), (line, "dim" if subject == "derived" else ""))
         console.print(shown, soft_wrap=True)
 
 
-def _lines(settled: Settled, width: int, cut: bool = True) -> Iterator[tuple[str, str]]:
-    for row in rows(settled, width - LABEL, cut):
+def _lines(spec: RunSpec, width: int, cut: bool = True) -> Iterator[tuple[str, str]]:
+    for row in rows(spec, width - LABEL, cut):
         label = row.label
         for line in row.lines:
-            whole = together(line, settled.config)
+            whole = together(line, spec.config)
             fitting = [short(line, width - LABEL)] if row.cut else wrapped(whole, width - LABEL)
             for part in fitting:
                 yield label, part

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from neoxargs.launch.run_spec import Settled, settle
+from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal, plugins
 from neoxargs.registry.history import SEED, introduced, removed
@@ -51,10 +51,10 @@ def explain(
     parameter = REGISTRY.find(name)
     if parameter is None and keyword_search.is_file(key):
         raise Problems([Problem(f"explain wants a parameter first, and {key} is a file", hint=FIRST)])
-    settled = settle(files, overrides, directory, os.environ, gpus) if files else None
-    config = settled.config if settled else None
+    spec = resolve_run(files, overrides, directory, os.environ, gpus) if files else None
+    config = spec.config if spec else None
     if parameter is None and name in REGISTRY.sections:
-        return _json(section.facts(name, config), settled) if as_json else section.text(name, config)
+        return _json(section.facts(name, config), spec) if as_json else section.text(name, config)
     if parameter is None and len(found := keyword_search.ending(name)) > 1:
         return _several(f"several parameters are called {key}:", key, found, as_json)
     parameter = parameter or next(map(REGISTRY.find, found), None)
@@ -67,21 +67,21 @@ def explain(
         return "\n".join([parameter.name, *rows(facts, config)])
     if config is not None:
         facts |= {"because": facts["because"].why, "from": [read.facts() for read in facts["because"].inputs]}
-    return _json({"name": parameter.name, **facts}, settled)
+    return _json({"name": parameter.name, **facts}, spec)
 
 
 def explain_everything(
     files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None, as_json: bool
 ) -> str:
     """The resolved configuration, annotated: YAML that resolves to the same, or JSON; raises Problems."""
-    settled = settle(files, overrides, directory, os.environ, gpus)
+    spec = resolve_run(files, overrides, directory, os.environ, gpus)
     if as_json:
-        return _json({"values": explain_all.facts(settled.config)}, settled)
-    return explain_all.whole(settled.config).rstrip("\n")
+        return _json({"values": explain_all.facts(spec.config)}, spec)
+    return explain_all.whole(spec.config).rstrip("\n")
 
 
-def _json(facts: dict[str, Any], settled: Settled | None = None) -> str:
-    warnings = [problem.to_json() for problem in settled.warnings] if settled else []
+def _json(facts: dict[str, Any], spec: RunSpec | None = None) -> str:
+    warnings = [problem.to_json() for problem in spec.warnings] if spec else []
     return json.dumps({"ok": True, **facts, "problems": warnings}, indent=2, default=str)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from neoxargs.launch.report.summary import MOST_IN_ONE
-from neoxargs.launch.run_spec import Settled, settle
+from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import render
 from neoxargs.resolve import Text
 from neoxargs.tools.plan.advice import Suggestion, suggestions
@@ -69,52 +69,52 @@ def report(options: Options, as_json: bool = False, page: str | None = None) -> 
     else:
         from neoxargs.tools.plan.output.text import text
 
-        if made.settled.warnings:
-            print(render(made.settled.warnings), end="\n\n", file=sys.stderr)
+        if made.spec.warnings:
+            print(render(made.spec.warnings), end="\n\n", file=sys.stderr)
         print(text(made, found))
     return int(not made.fits)
 
 
 def planned(options: Options) -> tuple[Plan, list[Suggestion]]:
     """The plan, and changes that would make it fit where it does not."""
-    settled = _settled(options, [])
-    target = _target(options, settled)
-    made = plan(settled, target)
-    found = [] if made.fits else suggestions(made, lambda changes: _settled(options, changes))
+    spec = _resolved(options, [])
+    target = _target(options, spec)
+    made = plan(spec, target)
+    found = [] if made.fits else suggestions(made, lambda changes: _resolved(options, changes))
     return made, found
 
 
-def _settled(options: Options, changes: Sequence[str]) -> Settled:
+def _resolved(options: Options, changes: Sequence[str]) -> RunSpec:
     changed = {change.partition("=")[0] for change in changes}
     # what is given twice would be a mistake, and a changed layout or batch decides the rest of its equation anew
     kept = [given for given in options.overrides if given.partition("=")[0] not in changed]
-    settled = settle(options.files, [*kept, *changes], options.directory, os.environ, options.gpus)
-    kind, resources = _device(options, settled).kind, settled.resources
+    spec = resolve_run(options.files, [*kept, *changes], options.directory, os.environ, options.gpus)
+    kind, resources = _device(options, spec).kind, spec.resources
     if options.gpus or kind != resources.device:
-        return replace(settled, resources=spread(replace(resources, device=kind), options.per_host))
-    return settled
+        return replace(spec, resources=spread(replace(resources, device=kind), options.per_host))
+    return spec
 
 
-def _target(options: Options, settled: Settled) -> Target:
-    device = _device(options, settled)
+def _target(options: Options, spec: RunSpec) -> Target:
+    device = _device(options, spec)
     memory = int(options.gpu_memory * GIB) if options.gpu_memory else None
     host = int(options.host_memory * GIB) if options.host_memory else _own_memory(options, device)
     return Target(device, host, not options.built_whole).with_memory(memory)
 
 
-def _device(options: Options, settled: Settled) -> Device:
+def _device(options: Options, spec: RunSpec) -> Device:
     """The one that is named; a machine without GPUs is planned as what it is, unless the run is meant for GPUs."""
     if options.device:
         return named(options.device)
-    if settled.resources.device == "cpu" and options.gpu_memory is None and not _for_gpus(settled):
-        return _processor(settled.resources.gpus)
+    if spec.resources.device == "cpu" and options.gpu_memory is None and not _for_gpus(spec):
+        return _processor(spec.resources.gpus)
     return unnamed()  # and no verdict without a memory to hold it against
 
 
-def _for_gpus(settled: Settled) -> bool:
+def _for_gpus(spec: RunSpec) -> bool:
     """Nobody computes in 16 bits on a CPU, or starts more ranks on one machine than it could have GPUs or has cores."""
     most = max(MOST_IN_ONE, os.cpu_count() or 1)
-    return settled.config.precision.precision != "fp32" or settled.resources.gpus > most
+    return spec.config.precision.precision != "fp32" or spec.resources.gpus > most
 
 
 def _own_memory(options: Options, device: Device) -> int | None:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from neoxargs.launch.run_spec import Settled
+from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.tools.plan.plan import Plan, Target, plan
 
-#: With changed values -> the settled configuration; raises Problems.
-Settle = Callable[[list[str]], Settled]
+#: With changed values -> the resolved run; raises Problems.
+Resolve = Callable[[list[str]], RunSpec]
 Changes = Mapping[str, object]
 #: How many are told.
 MOST = 4
@@ -39,21 +39,21 @@ class Suggestion:
         return [f"{key}={_spelled(value)}" for key, value in self.changes.items()]
 
 
-def suggestions(original: Plan, settle: Settle) -> list[Suggestion]:
+def suggestions(original: Plan, resolve: Resolve) -> list[Suggestion]:
     """Changes that make the plan fit, by what they cost; single ones first, several together where none does."""
     found: list[Suggestion] = []
     kept: list[tuple[Changes, Plan]] = [({}, original)]
     for _ in range(TOGETHER):
-        kept = list(_next(kept, settle, original.target))
+        kept = list(_next(kept, resolve, original.target))
         found = [_judged(changes, made, original) for changes, made in kept if made.fits]
         if found:
             break
         kept = sorted(kept, key=lambda pair: _excess(pair[1]))[:MOST]
-    found = [*_both_ways(original, settle), *found]
+    found = [*_both_ways(original, resolve), *found]
     return sorted(_nearest(found), key=lambda suggestion: (suggestion.cost, len(suggestion.changes)))[:MOST]
 
 
-def _next(kept: list[tuple[Changes, Plan]], settle: Settle, target: Target) -> Iterator[tuple[Changes, Plan]]:
+def _next(kept: list[tuple[Changes, Plan]], resolve: Resolve, target: Target) -> Iterator[tuple[Changes, Plan]]:
     seen: set[tuple[str, ...]] = set()
     for before, made in kept:
         for more in _moves(made.config):
@@ -62,19 +62,19 @@ def _next(kept: list[tuple[Changes, Plan]], settle: Settle, target: Target) -> I
             if name in seen:
                 continue
             seen.add(name)
-            planned = _planned(changes, settle, target)
+            planned = _planned(changes, resolve, target)
             if planned:
                 yield changes, planned
 
 
-def _both_ways(original: Plan, settle: Settle) -> list[Suggestion]:
+def _both_ways(original: Plan, resolve: Resolve) -> list[Suggestion]:
     """The fastest way of taking more tensor and more pipeline parallel ranks together; with less state if need be.
 
     A large model needs both, and single steps do not get there: neither is near to fitting by itself.
     """
     for lighter in _lighter(original.config):
         tried = [{**sizes, **lighter} for sizes in _more_of_both(original.config)]
-        made = [(changes, _planned(changes, settle, original.target)) for changes in tried]
+        made = [(changes, _planned(changes, resolve, original.target)) for changes in tried]
         found = [_judged(changes, planned, original) for changes, planned in made if planned and planned.fits]
         if found:
             return [min(found, key=lambda suggestion: suggestion.cost)]
@@ -93,9 +93,9 @@ def _lighter(config: Config) -> Iterator[Changes]:
         yield changes
 
 
-def _planned(changes: Changes, settle: Settle, target: Target) -> Plan | None:
+def _planned(changes: Changes, resolve: Resolve, target: Target) -> Plan | None:
     try:
-        return plan(settle([f"{key}={_spelled(value)}" for key, value in changes.items()]), target)
+        return plan(resolve([f"{key}={_spelled(value)}" for key, value in changes.items()]), target)
     except Problems:
         return None  # a combination that a rule forbids
 

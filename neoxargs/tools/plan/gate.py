@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from neoxargs.launch.run_spec import Settled, settle
+from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.tools.plan.advice import suggestions
 from neoxargs.tools.plan.assumptions import USABLE
@@ -34,13 +34,13 @@ def refuse(
     if Path(script).name != TRAINER or not (known or shutil.which(ASK[0])):
         return
 
-    def settled(changes: Sequence[str]) -> Settled:
+    def with_changes(changes: Sequence[str]) -> RunSpec:
         names = {change.partition("=")[0] for change in changes}
         kept = [given for given in overrides if given.partition("=")[0] not in names]
-        return settle(files, [*kept, *changes], directory, os.environ)
+        return resolve_run(files, [*kept, *changes], directory, os.environ)
 
     try:
-        here = settled([])
+        here = with_changes([])
         known = known or _own(here)
         if known is None or known.memory is None:
             return
@@ -50,7 +50,7 @@ def refuse(
     if made.fits:
         return
     instead = " or ".join(
-        " ".join(f"--set {one}" for one in found.overrides) for found in suggestions(made, settled)[:2]
+        " ".join(f"--set {one}" for one in found.overrides) for found in suggestions(made, with_changes)[:2]
     )
     problem = Problem(f"the run {verdict(made)}", hint=_hint(instead))
     if _cannot(made):
@@ -67,9 +67,9 @@ def _hint(instead: str) -> str:
     return f"this would fit: {instead}; --force starts it all the same" if instead else "--force starts it all the same"
 
 
-def _own(settled: Settled) -> Device | None:
+def _own(spec: RunSpec) -> Device | None:
     """The smallest GPU of this machine, if the run uses it."""
-    resources = settled.resources
+    resources = spec.resources
     away = resources.remote and not {os.uname().nodename, "localhost", "127.0.0.1"} & set(resources.hosts)
     if resources.device != "cuda" or away:
         return None

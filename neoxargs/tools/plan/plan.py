@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from neoxargs.launch.run_spec import Settled
+from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
@@ -35,7 +35,7 @@ class Target:
 class Plan:
     """Everything that is shown."""
 
-    settled: Settled
+    spec: RunSpec
     target: Target
     rows: int
     """Of the padded vocabulary."""
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def config(self) -> Config:
-        return self.settled.config
+        return self.spec.config
 
     @property
     def layout(self) -> Layout:
@@ -68,7 +68,7 @@ class Plan:
     @property
     def slots(self) -> int:
         """Ranks on the fullest host."""
-        return max(map(len, self.settled.resources.hosts.values()))
+        return max(map(len, self.spec.resources.hosts.values()))
 
     @property
     def host_need(self) -> int:
@@ -116,9 +116,9 @@ class Plan:
         return next(phase for phase in phases if self.worst.total(phase) > self.usable)
 
 
-def plan(settled: Settled, target: Target) -> Plan:
+def plan(spec: RunSpec, target: Target) -> Plan:
     """Raises Problems where the configuration is of several runs."""
-    config = settled.config
+    config = spec.config
     _refuse_a_search(config)
     known = vocabulary_rows(config)
     rows = known or padded_vocab_size(
@@ -126,9 +126,9 @@ def plan(settled: Settled, target: Target) -> Plan:
     )
     held: list[Stage] = stages(config, rows)
     accounts = [account(config, stage, target.device.kind, target.zero_init) for stage in held]
-    slots = max(map(len, settled.resources.hosts.values()))
+    slots = max(map(len, spec.resources.hosts.values()))
     estimate = speed(config, rows, held, target.device, slots)
-    return Plan(settled, target, rows, known is None, whole(config, rows), accounts, estimate)
+    return Plan(spec, target, rows, known is None, whole(config, rows), accounts, estimate)
 
 
 def _refuse_a_search(config: Config) -> None:

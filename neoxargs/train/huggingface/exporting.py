@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from neoxargs.launch.run_spec import settle
+from neoxargs.launch.run_spec import resolve_run
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_rows, qkv_rows, weights_of_layers
@@ -217,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export(options: argparse.Namespace) -> None:
-    config = settle(options.files, options.set, options.conf_dir, os.environ, options.gpus).config
+    config = resolve_run(options.files, options.set, options.conf_dir, os.environ, options.gpus).config
     export = prepared(config, options.architecture, options.dtype, options.vocab_size)
     with written(options.to) as folder:
         has_tokenizer = write(export, folder, options.max_shard_size)

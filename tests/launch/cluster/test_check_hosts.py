@@ -13,7 +13,7 @@ import pytest
 
 from neoxargs.launch.cluster import check_hosts
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.run_spec import Settled
+from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import DEFAULT, Config, Value
 from tests.support import cluster
@@ -26,9 +26,9 @@ HERE = {
 }
 
 
-def settled(device: Any = "cuda", **values: Any) -> Settled:
+def spec(device: Any = "cuda", **values: Any) -> RunSpec:
     resources = Resources({"w0": [0, 1], "w1": [0, 1]}, device, remote=True)
-    return Settled(Config({name: Value(value, DEFAULT) for name, value in values.items()}), resources)
+    return RunSpec(Config({name: Value(value, DEFAULT) for name, value in values.items()}), resources)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(check_hosts, "_ask", lambda *_: answers)
         here = subprocess.CompletedProcess([], 0, json.dumps(HERE), "")
         monkeypatch.setattr("subprocess.run", lambda *_, **__: here)
-        _, problems = check_hosts.report(settled())
+        _, problems = check_hosts.report(spec())
         return [problem.what for problem in problems]
 
     return sentences
@@ -81,12 +81,12 @@ def test_what_ssh_says_may_be_in_any_encoding(tmp_path, monkeypatch):
     (tmp_path / "ssh").write_bytes(b"#!/bin/sh\nprintf 'Gr\\374sse\\n' >&2\nexit 255\n")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    told = check_hosts.unready(*vars(settled()).values())
+    told = check_hosts.unready(*vars(spec()).values())
     assert [problem.what for problem in told] == [f"host {w} does not answer to ssh: Gr\ufffdsse" for w in ("w0", "w1")]
 
 
 def test_machines_that_a_job_system_will_choose_are_not_asked():
-    nowhere = Settled(Config({"launcher": Value("srun", DEFAULT)}), Resources({"node 0": [0]}, "cuda", anywhere=True))
+    nowhere = RunSpec(Config({"launcher": Value("srun", DEFAULT)}), Resources({"node 0": [0]}, "cuda", anywhere=True))
     with pytest.raises(Problems, match="launcher srun: which machines there will be is the job system's choice"):
         check_hosts.report(nowhere)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from neoxargs.launch.launchers.deepspeed import command
-from neoxargs.launch.run_spec import settle
+from neoxargs.launch.run_spec import resolve_run
 from tests.support import smallest
 
 HOSTS = "w0 slots=2\nw1 slots=2\n"
@@ -38,15 +38,15 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def started(text: str) -> Start:
         written = smallest.YAML + ("" if "hostfile" in text else "hostfile: hosts\n") + text
         Path("my.yml").write_text(written)
-        settled = settle(["my.yml"], [], None, {})
-        words = command(settled.config, settled.resources, "s.py", {}).words
+        spec = resolve_run(["my.yml"], [], None, {})
+        words = command(spec.config, spec.resources, "s.py", {}).words
         flags = runner.parse_args(list(words[3:]))
         pool = runner.fetch_hostfile(flags.hostfile)
         chosen = runner.parse_inclusion_exclusion(pool, flags.include, flags.exclude)
         pool = {host: chosen[host] for host in list(chosen)[: flags.num_nodes if flags.num_nodes > 0 else None]}
         most = flags.num_gpus if flags.num_gpus > 0 else None
         pool = {host: slots[:most] for host, slots in pool.items()}
-        return Start(flags, settled.resources.hosts, pool, settled.config.batch.train_batch_size)
+        return Start(flags, spec.resources.hosts, pool, spec.config.batch.train_batch_size)
 
     return started
 

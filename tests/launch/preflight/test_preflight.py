@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.launch import compiled_ops, preflight
-from neoxargs.launch.run_spec import Settled, settle
+from neoxargs.launch.run_spec import RunSpec, resolve_run
 from tests.support.smallest import YAML
 
 OFFLOAD = """\
@@ -29,19 +29,19 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_ops, "missing", lambda *_: [])
 
 
-def settled(folder: Path, path: Path, more: str = "", overrides: Sequence[str] = ()) -> Settled:
+def spec(folder: Path, path: Path, more: str = "", overrides: Sequence[str] = ()) -> RunSpec:
     file = folder / "run.yml"
     file.write_text(YAML + OFFLOAD.format(path=path) + more)
-    return settle([str(file)], overrides, None, {"DS_ACCELERATOR": "cpu"}, gpus=1)
+    return resolve_run([str(file)], overrides, None, {"DS_ACCELERATOR": "cpu"}, gpus=1)
 
 
-def told(settled: Settled, word: str) -> list[str]:
-    return [f"{problem.where}: {problem.what}" for problem in preflight.files(settled) if word in problem.what]
+def told(spec: RunSpec, word: str) -> list[str]:
+    return [f"{problem.where}: {problem.what}" for problem in preflight.files(spec) if word in problem.what]
 
 
 def test_a_folder_that_is_there_or_can_be_made(tmp_path: Path) -> None:
-    assert told(settled(tmp_path, tmp_path), "nvme_path") == []
-    assert told(settled(tmp_path, tmp_path / "to be" / "made"), "nvme_path") == []
+    assert told(spec(tmp_path, tmp_path), "nvme_path") == []
+    assert told(spec(tmp_path, tmp_path / "to be" / "made"), "nvme_path") == []
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
@@ -49,24 +49,24 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     line = YAML.count("\n") + 6
     place = f"{tmp_path / 'run.yml'}:{line}:5: zero_optimization.offload_optimizer.nvme_path"
     below = tmp_path / "file" / "swap"
-    assert told(settled(tmp_path, below), "nvme_path") == [f"{place} ({below}): {tmp_path / 'file'} is a file"]
+    assert told(spec(tmp_path, below), "nvme_path") == [f"{place} ({below}): {tmp_path / 'file'} is a file"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_belongs_to_others(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0o555)
-    assert told(settled(tmp_path, tmp_path / "theirs"), "cannot be written to")
+    assert told(spec(tmp_path, tmp_path / "theirs"), "cannot be written to")
 
 
 def test_other_machines_are_not_asked(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    here = settled(tmp_path, tmp_path / "file")
+    here = spec(tmp_path, tmp_path / "file")
     assert len(told(here, "nvme_path")) == 1
     assert told(replace(here, resources=replace(here.resources, remote=True)), "nvme_path") == []
 
 
 def test_a_drive_talks_to_gpus_only(tmp_path: Path) -> None:
-    on_gpus = settled(tmp_path, tmp_path, "aio: {use_gds: true}\n")
+    on_gpus = spec(tmp_path, tmp_path, "aio: {use_gds: true}\n")
     on_cpus = replace(on_gpus, resources=replace(on_gpus.resources, device="cpu"))
     assert told(on_gpus, "use_gds") == []
     (problem,) = told(on_cpus, "use_gds")
@@ -75,10 +75,10 @@ def test_a_drive_talks_to_gpus_only(tmp_path: Path) -> None:
 
 def test_mpi_where_torch_was_built_without_it(tmp_path: Path) -> None:
     distributed = pytest.importorskip("torch.distributed")
-    problems = told(settled(tmp_path, tmp_path, "distributed_backend: mpi\n"), "distributed_backend")
+    problems = told(spec(tmp_path, tmp_path, "distributed_backend: mpi\n"), "distributed_backend")
     assert len(problems) == (0 if distributed.is_mpi_available() else 1)
     assert all(f"run.yml:{YAML.count(chr(10)) + 7}:1: distributed_backend (mpi): " in what for what in problems)
-    assert told(settled(tmp_path, tmp_path, "distributed_backend: gloo\n"), "distributed_backend") == []
+    assert told(spec(tmp_path, tmp_path, "distributed_backend: gloo\n"), "distributed_backend") == []
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_mpi_where_torch_was_built_without_it(tmp_path: Path) -> None:
 def test_packages_that_are_not_installed(tmp_path: Path, monkeypatch, text, place, what, hint) -> None:
     for package in (*preflight.PACKAGES.values(), *preflight.TOKENIZERS.values()):
         monkeypatch.setitem(sys.modules, package, None)
-    made = settled(tmp_path, tmp_path, text)
+    made = spec(tmp_path, tmp_path, text)
     found = [problem for problem in preflight.files(made) if "Python package" in problem.what]
     assert [problem.what.partition(" needs ")[0] for problem in found] == ([what] if what else [])
     assert all((problem.where.column, problem.hint) == (place, hint) for problem in found if problem.where)
@@ -115,12 +115,12 @@ def test_a_folder_of_a_packages_name_is_not_the_package(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("name", preflight.ON_GPUS)
 def test_what_deepspeed_computes_on_gpus_only(tmp_path: Path, name: str) -> None:
     key = name.rpartition(".")[2]
-    on_gpus = settled(tmp_path, tmp_path, overrides=[f"{name}=true"])
+    on_gpus = spec(tmp_path, tmp_path, overrides=[f"{name}=true"])
     on_cpus = replace(on_gpus, resources=replace(on_gpus.resources, device="cpu"))
     assert told(on_gpus, key) == []
     (problem,) = told(on_cpus, key)
     assert problem == f"--set {name}=true: {name} (true) works on GPUs only, and the ranks run on CPUs"
-    below = settle(
+    below = resolve_run(
         [str(tmp_path / "run.yml")],
         [f"{name}=true", "zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu"],
         None,
@@ -133,7 +133,7 @@ def test_what_deepspeed_computes_on_gpus_only(tmp_path: Path, name: str) -> None
 def test_fp16_on_a_cpu_says_how_to_check_for_gpus(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(preflight, "CPU", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text("flags : avx2\n")
-    made = settled(tmp_path, tmp_path, "precision: fp16\n")
+    made = spec(tmp_path, tmp_path, "precision: fp16\n")
     on_cpus = replace(made, resources=replace(made.resources, device="cpu"))
     (hint,) = [problem.hint for problem in preflight.files(on_cpus) if "fp16" in problem.what]
     assert "for a machine with GPUs: deepy check --gpus N" in hint
@@ -143,4 +143,4 @@ def test_a_missing_compiler_is_a_problem_of_the_run(tmp_path: Path, monkeypatch:
     monkeypatch.undo()
     monkeypatch.setenv("CXX", "no-compiler")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    assert len(told(settled(tmp_path, tmp_path), "async_io")) == 1
+    assert len(told(spec(tmp_path, tmp_path), "async_io")) == 1

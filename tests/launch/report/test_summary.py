@@ -9,7 +9,7 @@ import pytest
 from neoxargs.launch.cluster.hosts import Resources, pretended
 from neoxargs.launch.prepare import with_text
 from neoxargs.launch.report import summary
-from neoxargs.launch.run_spec import Settled
+from neoxargs.launch.run_spec import RunSpec
 from neoxargs.resolve import Text, complete, draft
 
 SMALL = """\
@@ -51,9 +51,9 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 CPU = Resources({"localhost": [0, 1, 2, 3]}, "cpu")
 
 
-def settled(text: str, resources: Resources, overrides: tuple[str, ...] = ()) -> Settled:
+def spec(text: str, resources: Resources, overrides: tuple[str, ...] = ()) -> RunSpec:
     config = complete(draft([Text("configs/my.yml", text)], overrides), resources.gpus)
-    return Settled(with_text(config), resources)
+    return RunSpec(with_text(config), resources)
 
 
 def same_as_before(name: str, text: str) -> bool:
@@ -65,39 +65,39 @@ def same_as_before(name: str, text: str) -> bool:
 
 
 def test_a_small_run_on_a_cpu():
-    shown = summary.text(settled(SMALL, CPU, ("lr=0.002", "weight_decay=0.01")), 80)
+    shown = summary.text(spec(SMALL, CPU, ("lr=0.002", "weight_decay=0.01")), 80)
     assert same_as_before("summary_small", shown)
 
 
 def test_a_large_run_on_many_machines():
     hosts = {f"node{number}": list(range(8)) for number in range(12)}
-    shown = summary.text(settled(LARGE, Resources(hosts, "cuda", remote=True)), 80)
+    shown = summary.text(spec(LARGE, Resources(hosts, "cuda", remote=True)), 80)
     assert same_as_before("summary_large", shown)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 @pytest.mark.parametrize(("text", "resources"), [(SMALL, CPU), (LARGE, pretended(96)), (LARGE, pretended(768))])
 def test_no_line_is_wider_than_the_terminal(text, resources, width):
-    made = settled(text, resources) if resources.gpus < 768 else settled(text.replace("1536", "1536000"), resources)
+    made = spec(text, resources) if resources.gpus < 768 else spec(text.replace("1536", "1536000"), resources)
     assert max(map(len, summary.text(made, width).splitlines())) <= width
 
 
 def test_every_derived_value_that_repeats_nothing_is_listed():
-    shown = summary.text(settled(SMALL, CPU), 200)
+    shown = summary.text(spec(SMALL, CPU), 200)
     derived = shown[shown.index("derived") :]
     assert "train_batch_size 16: " in derived
     assert "\n           gas" not in derived  # written under its other name
 
 
 def test_the_brief_and_the_facts_agree_with_the_layout():
-    made = settled(SMALL, CPU)
+    made = spec(SMALL, CPU)
     assert summary.facts(made)["layout"] == {"tensor": 2, "pipeline": 2, "data": 1}
     assert [line.split()[0] for line in summary.brief(made)] == ["model", "ranks", "batch", "dialect"]
 
 
 def test_paths_and_places_stay_whole():
     folder = "/a/folder with spaces/of-" + "many-letters" * 6
-    made = settled(SMALL + f"run_dir: {folder}/run\n", CPU)
+    made = spec(SMALL + f"run_dir: {folder}/run\n", CPU)
     shown = summary.text(made, 60)
     assert f"{folder}/run" in shown
     assert "(configs/my.yml:9:1)" in shown
@@ -105,14 +105,14 @@ def test_paths_and_places_stay_whole():
 
 def test_one_rank_needs_no_drawing():
     text = SMALL.replace("size: 2\n", "size: 1\n")
-    assert "stage 0" not in summary.text(settled(text, replace(CPU, hosts={"localhost": [0]})), 80)
+    assert "stage 0" not in summary.text(spec(text, replace(CPU, hosts={"localhost": [0]})), 80)
 
 
 def test_a_terminal_gets_the_same_text(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
-    made = settled(SMALL, CPU)
+    made = spec(SMALL, CPU)
     summary.draw(made)
     assert capsys.readouterr().out.rstrip("\n").splitlines() == [
         line.rstrip() for line in summary.text(made, 80).splitlines()
@@ -120,7 +120,7 @@ def test_a_terminal_gets_the_same_text(monkeypatch, capsys):
 
 
 def test_a_log_gets_everything_in_full(capsys):
-    made = settled(LARGE + "attention_config: [[[global, sparse_fixed], 22]]\n", pretended(96))
+    made = spec(LARGE + "attention_config: [[[global, sparse_fixed], 22]]\n", pretended(96))
     summary.draw(made)
     assert "…" in summary.text(made, 80)
     shown = capsys.readouterr().out
@@ -129,11 +129,11 @@ def test_a_log_gets_everything_in_full(capsys):
 
 
 def test_one_form_of_places_and_no_setting_twice():
-    shown = " ".join(summary.text(settled(SMALL, CPU), 200).split())
+    shown = " ".join(summary.text(spec(SMALL, CPU), 200).split())
     assert "dialect neox-2026 (configs/my.yml:1:1)" in shown
     assert "micro batch 4 (configs/my.yml:9:1)" in shown
     assert "ranks of replica 0" in shown
-    assert "adam_beta2" not in " ".join(summary.text(settled(LARGE, pretended(96)), 200).split())
+    assert "adam_beta2" not in " ".join(summary.text(spec(LARGE, pretended(96)), 200).split())
 
 
 def test_a_report_describes_a_run_without_saying_where_that_was_written() -> None:

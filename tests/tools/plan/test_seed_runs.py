@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.run_spec import Settled
+from neoxargs.launch.run_spec import RunSpec
 from neoxargs.resolve import Text
 from neoxargs.resolve.derive import complete
 from neoxargs.resolve.merge import draft
@@ -51,7 +51,7 @@ def planned(run: dict[str, str]) -> Plan:
         lines += [f"  {part}: {{device: cpu}}" for part in ("offload_param", "offload_optimizer") if run[part]]
     config = complete(draft([Text("run.yml", "\n".join(lines))], []), gpus)
     hosts = {f"node{index}": list(range(gpus // nodes)) for index in range(nodes)}
-    return plan(Settled(config, Resources(hosts, "cuda")), TARGET)
+    return plan(RunSpec(config, Resources(hosts, "cuda")), TARGET)
 
 
 @pytest.mark.skipif(not runs(), reason=f"{RUNS} is not here")

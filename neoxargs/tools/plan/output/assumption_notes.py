@@ -25,6 +25,6 @@ def notes(plan: Plan) -> list[str]:
         found.append(f"vocabulary of {plan.rows:,} rows: the real one is known only to {tokenizer} and its file")
     if plan.config.zero_optimization.stage == 3 and not plan.target.zero_init:
         found.append("the model is built whole before ZeRO-3 divides it, as a script without deepspeed.zero.Init does")
-    if across_hosts(plan.settled.resources, plan.layout):
+    if across_hosts(plan.spec.resources, plan.layout):
         found.append("some tensor parallel groups lie on two machines, which the network makes far slower than told")
     return found

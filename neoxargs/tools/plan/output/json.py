@@ -19,11 +19,11 @@ def facts(plan: Plan, found: Sequence[Suggestion]) -> dict[str, Any]:
     """Sizes in bytes, times in seconds. ranks: [host, slot, tensor, pipe, data] in rank order."""
     return {
         "ok": plan.fits,
-        "problems": [problem.to_json() for problem in plan.settled.warnings],
+        "problems": [problem.to_json() for problem in plan.spec.warnings],
         "fits": plan.fits if plan.known else None,
         "breaks": plan.breaks,
         "device": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
-        **summary.facts(plan.settled),
+        **summary.facts(plan.spec),
         "parts": plan.parts,
         "parameters": sum(plan.parts.values()),
         "vocabulary_rows": plan.rows,
@@ -32,7 +32,7 @@ def facts(plan: Plan, found: Sequence[Suggestion]) -> dict[str, Any]:
         "speed": _speed(plan.speed) | {"bubble_share": bubble_share(plan.config)},
         "instead": [_suggestion(suggestion) for suggestion in found],
         "assumed": notes(plan),
-        "ranks_at": [list(seat)[1:] for seat in seats(plan.settled.resources, plan.layout)],
+        "ranks_at": [list(seat)[1:] for seat in seats(plan.spec.resources, plan.layout)],
     }
 
 

@@ -61,7 +61,7 @@ def step(plan: Plan) -> str:
 def ranks(plan: Plan) -> str:
     """Every rank on its host, coloured by stage; ranks of one tensor parallel group hang together."""
     wordy = plan.layout.ranks <= WORDY
-    hosts = groupby(seats(plan.settled.resources, plan.layout), key=lambda seat: seat.host)
+    hosts = groupby(seats(plan.spec.resources, plan.layout), key=lambda seat: seat.host)
     frames = "".join(_host(host, list(members), plan, wordy) for host, members in hosts)
     in_row = min(plan.slots, 8)
     width = 24 + in_row * (32 + 5 / min(plan.layout.tensor, in_row))

@@ -50,14 +50,14 @@ def _row(label: str, lines: Sequence[str], config: Config) -> str:
 
 def _known(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     """The facts of the run as `check` tells them, with the model's parts."""
-    model, *rest = (line[LABEL:] for line in summary.brief(plan.settled))
+    model, *rest = (line[LABEL:] for line in summary.brief(plan.spec))
     parts = ", ".join(f"{part} {count(number)}".replace(" ", TOGETHER) for part, number in plan.parts.items())
     yield "model", [model, f"{count(sum(plan.parts.values()))} parameters: {parts}"]
     yield from zip(("ranks", "batch"), ([line] for line in rest), strict=False)
 
 
 def _stages(plan: Plan) -> Iterator[str]:
-    hosts = hosts_of_stages(plan.settled.resources, plan.layout)
+    hosts = hosts_of_stages(plan.spec.resources, plan.layout)
     yield f"{'':<6}{'layers':<9}{'parameters':>11}{'peak':>9}  {'in':<14}{'ranks':<13}hosts"
     for account in _shown(plan):
         stage, layers = account.stage, account.stage.layers
