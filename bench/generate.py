@@ -18,7 +18,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from neoxargs.registry.generation import Generation
-from neoxargs.resolve.config import DEFAULT, Config, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.data.tokenizer import ByteTokenizer
 from neoxargs.train.generation.generator import Generator, Whole
 from neoxargs.train.kernels.cross_entropy import Vocabulary

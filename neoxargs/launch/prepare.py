@@ -15,7 +15,8 @@ from neoxargs.launch.compiled_ops import Say
 from neoxargs.launch.preflight import ops_to_compile
 from neoxargs.registry import ABSENT
 from neoxargs.resolve import Text
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
 
 #: The configuration files travel on the command line, where an argument may have 128 KiB in all.
 LONGEST = 32_000

@@ -3,62 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from neoxargs.problems import Place, Problem
 from neoxargs.registry import REGISTRY, Parameter, normal
+from neoxargs.resolve.dialect import Dialect
 from neoxargs.resolve.groups import Groups
-
-if TYPE_CHECKING:
-    from neoxargs.resolve.dialect import Dialect
-
-Kind = Literal["file", "set", "environment", "derived", "default"]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a value came from, in words a person can follow."""
-
-    kind: Kind
-    where: Place | None = None
-    text: str = ""
-    """For `derived` the rule's own sentence, for `environment` the variable, for `default` whose; a written
-    value that a rule put into its full form carries that rule's sentence."""
-    inputs: tuple[str, ...] = ()
-    """For `derived`, the parameters the rule read."""
-
-    @property
-    def written(self) -> bool:
-        """Did the user say so (in a file, by `--set`, through the environment)?"""
-        return self.kind in ("file", "set", "environment")
-
-    def __str__(self) -> str:
-        if self.kind == "derived":
-            return f"derived: {self.text}"
-        return str(self.where) if self.where else f"{self.kind}: {self.text}" if self.text else self.kind
-
-
-DEFAULT = Source("default")
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A value and its source."""
-
-    value: Any
-    source: Source
+from neoxargs.resolve.value import DEFAULT, Source, Value
 
 
 class Config(Groups):
-    """What a run is. `config.shape.num_layers` for code that reads a parameter, `config.get(name)` for
-    code that walks the registry, `config.source(name)` for code that explains.
+    """The complete configuration of a run; every parameter has a value.
 
-    values: every parameter that does not simply have its registry default.
+    `config.shape.num_layers` for code that reads a parameter, `config.get(name)` for code that walks the registry,
+    `config.source(name)` for code that explains.
+
+    values: by registry name, every parameter that does not simply have its registry default.
     sections: nested sections the user wrote, even empty ones (`fp16: {}`).
     warnings: what is worth telling although the run can start.
     dialect: which year's GPT-NeoX the files speak (None on a rank, which receives resolved values).
-    broken: what a problem leaves in doubt, where this is all that is certain of a configuration that came to none.
+    broken: parameters that a problem leaves in doubt, where the files did not resolve and this is the certain part.
     """
 
     def __init__(
@@ -75,22 +39,26 @@ class Config(Groups):
         self.dialect = dialect
         self.broken = broken
         self.auto: frozenset[str] = frozenset()
-        """What was written as `auto`, for those who explain."""
+        """Parameters written as `auto`, for those who explain."""
         for group in REGISTRY.groups:
             members = {p.attribute: self.values[p.name].value for p in group.parameters.values() if p.name in values}
             setattr(self, group.key(), group(**members))
 
     def get(self, name: str) -> Any:
-        """The value of a parameter by its dotted name; KeyError if there is none."""
-        found = self.values.get(normal(name))
-        return found.value if found else REGISTRY.parameters[normal(name)].default
+        """The value of a parameter by its dotted registry name, `-` or `_`.
+
+        ABSENT where it is derived and no rule supplies it. KeyError if there is no such parameter.
+        """
+        present = self.values.get(normal(name))
+        return present.value if present else REGISTRY.parameters[normal(name)].default
 
     def source(self, name: str) -> Source:
-        found = self.values.get(normal(name))
-        return found.source if found else DEFAULT
+        """Where the value of a parameter came from; DEFAULT also for a name that is no parameter."""
+        present = self.values.get(normal(name))
+        return present.source if present else DEFAULT
 
     def place(self, name: str) -> Place | None:
-        """Where the value was written, or else one that it was derived from."""
+        """Where the value was written, or else one that it was derived from; None if it rests on nothing written."""
         waiting, seen = [name], set[str]()
         while waiting:
             source = self.source(waiting.pop())
@@ -101,7 +69,7 @@ class Config(Groups):
         return None
 
     def written(self, name: str) -> bool:
-        """Did the user give this value?"""
+        """True where the user gave this value."""
         return self.source(name).written
 
     def items(self) -> Iterator[tuple[Parameter, Value]]:

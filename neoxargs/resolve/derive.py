@@ -14,11 +14,12 @@ from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.resolve.config import Config, Source, Value
-from neoxargs.resolve.dialect import undecided
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.dialect import guess_warnings
 from neoxargs.resolve.merge import Draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Contradiction, Rule
+from neoxargs.resolve.value import Source, Value
 from neoxargs.resolve.values.coerce import Mismatch, conform
 from neoxargs.resolve.values.describe_type import expectation
 from neoxargs.resolve.yaml.nodes import node_of, shown
@@ -58,7 +59,7 @@ def complete(
     if any(problem.severity == "error" for problem in work.problems):
         raise Unresolved(work.problems, work.known(), work.broken)
     config = Config(work.values, draft.sections, work.problems, draft.dialect)
-    config.warnings += undecided(config)
+    config.warnings += guess_warnings(draft.dialect, config.values)
     config.auto = draft.auto
     return config
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from neoxargs.problems import Place, Problem, did_you_mean
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import NEWEST, SEED, default_at, introduced
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.value import Source, Value
 
 Day = date  # within a class with a field `date`
 NAMES = {"neox-2021": SEED, "neox-2026": NEWEST}
@@ -68,8 +68,9 @@ def named(value: Value) -> Dialect | Problem:
     end = _day(f"{written.removeprefix('neox-')}-12-31")
     if end and end > SEED:
         hint = f"write a day of that year, such as {max(end.replace(month=1, day=1), SEED)}"
-        return Problem(what, value.source.where, hint)
-    return Problem(what, value.source.where, did_you_mean(written, NAMES))
+    else:
+        hint = did_you_mean(written, NAMES)
+    return Problem(what, value.source.where, hint, id="dialect-unknown", about=("dialect",))
 
 
 def _day(text: str) -> date | None:
@@ -80,27 +81,29 @@ def _day(text: str) -> date | None:
     return day if day.isoformat() == text else None  # newer Pythons read other forms too
 
 
-def undecided(config: Config) -> list[Problem]:
-    """A warning where no file says the dialect, and its names may be of another day, whose defaults train otherwise."""
-    dialect = config.dialect
-    if dialect is None or dialect.or_else is None:
+def guess_warnings(dialect: Dialect, values: Mapping[str, Value]) -> list[Problem]:
+    """A warning where no file says the dialect and its names may be of another day, whose defaults train otherwise.
+
+    values: those of the complete configuration.
+    """
+    if dialect.or_else is None:
         return []
     used, other = dialect.date, dialect.or_else
-    left = [
-        f"{name} {default_at(name, used)} / {default_at(name, other)}"
+    left = {
+        name: f"{name} {default_at(name, used)} / {default_at(name, other)}"
         for name, others in DECISIVE.items()
         if default_at(name, used) != default_at(name, other)
-        and not any(map(config.written, (name, *others)))
-        and config.get(name) == default_at(name, used)
-    ]
+        and not any(key in values and values[key].source.written for key in (name, *others))
+        and (values[name].value if name in values else REGISTRY.parameters[name].default) == default_at(name, used)
+    }
     if not left:
         return []
     what = (
         f"no dialect is written and {dialect.reason}, so defaults are {dialect.name}'s, not {_name(other)}'s: "
-        f"{', '.join(left)}"
+        f"{', '.join(left.values())}"
     )
     hint = f"write dialect: {dialect.name} or {_name(other)}, or a day between, to choose"
-    return [Problem(what, hint=hint, severity="warning")]
+    return [Problem(what, hint=hint, severity="warning", id="dialect-guessed", about=("dialect", *left))]
 
 
 def _name(day: date) -> str:

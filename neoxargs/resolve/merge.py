@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeVar, get_args
 from neoxargs.problems import SET, Place, Problem, Problems, listed, near
 from neoxargs.registry import REGISTRY, Group, Parameter, normal
 from neoxargs.registry.history import NEWEST
-from neoxargs.resolve.config import Source, Value
 from neoxargs.resolve.dialect import Dialect, inferred, named
 from neoxargs.resolve.keys.foreign import said_elsewhere
 from neoxargs.resolve.keys.unknown import NOBODYS, beside, grouped, is_known, of_the_top, outdented, stranger, unknown
+from neoxargs.resolve.value import Source, Value
 from neoxargs.resolve.values.coerce import Mismatch, conform
 from neoxargs.resolve.yaml.compose import Text, compose, compose_set, twice
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, shown

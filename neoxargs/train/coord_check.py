@@ -17,7 +17,8 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
 from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model import mup
 from neoxargs.train.model.documents import opened

@@ -20,7 +20,8 @@ import torch.distributed as dist
 from neoxargs.launch.preflight.data_files import SOURCES
 from neoxargs.launch.targets.encode import RankArguments
 from neoxargs.problems import Problem, Problems
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
 from neoxargs.train import harness
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader

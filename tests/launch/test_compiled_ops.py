@@ -10,7 +10,8 @@ import pytest
 
 from neoxargs.launch import compiled_ops, preflight
 from neoxargs.problems import Problems
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
 
 OFFLOAD = {"zero_optimization.offload_optimizer.device": "cpu"}
 

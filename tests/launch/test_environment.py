@@ -10,7 +10,8 @@ import pytest
 
 from neoxargs.launch import environment
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.resolve.config import DEFAULT, Config, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import DEFAULT, Value
 from tests.support import cluster
 
 LOCAL = Resources({"localhost": [0]}, "cuda")

@@ -9,7 +9,8 @@ from pathlib import Path
 from neoxargs.problems import Place
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import groups
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
 
 HEAD = '''"""The groups that every `Config` holds, for editors and type checkers: `config.shape.num_layers` is an int.
 

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
 from neoxargs.sizes.layout import AFTER, BEFORE, Layout, layers_of_stages
 
 

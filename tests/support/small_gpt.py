@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from neoxargs.resolve.config import DEFAULT, Config, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
 from neoxargs.train.model.gpt import GPT, layers
 from neoxargs.train.parallel.make import Make

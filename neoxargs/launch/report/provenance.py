@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve.config import Config, Source
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source
 
 #: What rules say that only carry a value from one name to another.
 ONE_SETTING = ("are one setting", "are the two")

@@ -17,7 +17,8 @@ from typing import Any
 from neoxargs.launch.targets import neox_compat, split
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry import REGISTRY, normal, plugins
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
 
 DEEPSPEED = "--deepspeed_config"
 MEGATRON = "--megatron_config"

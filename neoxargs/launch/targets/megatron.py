@@ -12,7 +12,8 @@ from typing import Any
 
 from neoxargs.problems import Problems
 from neoxargs.registry import ABSENT, Parameter
-from neoxargs.resolve.config import Config, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Value
 from neoxargs.sizes.model import mlp_width
 
 Words = Iterator[str]

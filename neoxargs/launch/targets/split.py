@@ -11,7 +11,8 @@ from typing import Any
 
 from neoxargs.launch.targets.megatron import megatron_flags
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, history
-from neoxargs.resolve.config import Config, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Value
 
 __all__ = ["deepspeed_json", "megatron_flags", "runner_flags", "train_values"]
 

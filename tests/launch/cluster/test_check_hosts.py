@@ -15,7 +15,8 @@ from neoxargs.launch.cluster import check_hosts
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problems
-from neoxargs.resolve.config import DEFAULT, Config, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import DEFAULT, Value
 from tests.support import cluster
 
 HERE = {

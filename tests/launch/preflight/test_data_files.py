@@ -10,7 +10,8 @@ from neoxargs.launch.preflight import disk_space
 from neoxargs.launch.preflight.checkpoints import absent
 from neoxargs.launch.preflight.data_files import missing_files, unnamed_files
 from neoxargs.problems import Place
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
 from neoxargs.train.data import indexed
 
 HERE = Place("my.yml", 3, 1)

@@ -14,7 +14,8 @@ from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.preflight import launcher as launcher_checks
 from neoxargs.launch.prepare import with_launch
 from neoxargs.resolve import Text
-from neoxargs.resolve.config import DEFAULT, Config, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import DEFAULT, Value
 from tests.support import cluster, smallest
 
 REMOTE = Resources({"w0": [0], "w1": [0]}, "cuda", remote=True)

@@ -18,7 +18,8 @@ import pytest
 from neoxargs.launch.cluster import check_hosts
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.problems import Problems
-from neoxargs.resolve.config import DEFAULT, Config, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.checkpoint import folder as checkpoint_folder
 from neoxargs.train.process import setup
 from tests.support import cluster

@@ -9,7 +9,8 @@ import pytest
 from neoxargs.launch.targets import encode, split
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
 from tests.support import smallest
 
 YAML = smallest.YAML + """\

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
 from neoxargs.tools.plan.memory import activations, states
 from neoxargs.tools.plan.memory.activations import Sizes
 from neoxargs.tools.plan.memory.stages import stages

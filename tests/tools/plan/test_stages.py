@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from neoxargs.resolve.config import Config, Source, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source, Value
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import parameters
 from neoxargs.tools.plan.memory.stages import balanced, stages, whole

@@ -11,7 +11,8 @@ import torch
 
 from neoxargs.problems import Problems
 from neoxargs.registry.data import Data
-from neoxargs.resolve.config import DEFAULT, Config, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.data import datasets, indexed, sources
 from neoxargs.train.data.datasets import Sampling, build_datasets
 from neoxargs.train.data.loader import Batch, batches, sample_indices

@@ -17,7 +17,8 @@ import pytest
 
 from neoxargs.launch.processes.process_tree import members
 from neoxargs.problems import Problems
-from neoxargs.resolve.config import DEFAULT, Config, Value
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.process import mpi
 from tests.support.processes import ROOT, TINY, free_port, tokens
 
