@@ -13,6 +13,7 @@ from neoxargs.registry.training import Training
 from neoxargs.resolve import Draft, resolve
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.runtime import launcher
+from neoxargs.sizes.layout import ranks_of_replica
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,6 @@ def _resources(draft: Draft, environ: Mapping[str, str]) -> Resources:
     runner.force_multi |= training.deepspeed_slurm or training.deepspeed_mpi
     if "launcher" not in draft.values and (started_by := launcher(training.deepspeed_slurm, training.deepspeed_mpi)):
         runner.launcher = started_by
-    copy = parallel.model_parallel_size * max(parallel.pipe_parallel_size, 1)
+    replica = ranks_of_replica(parallel.model_parallel_size, parallel.pipe_parallel_size)
     told = draft.values.get("global_num_gpus")
-    return resources(runner, told.value if told else copy, environ, where)
+    return resources(runner, told.value if told else replica, environ, where)

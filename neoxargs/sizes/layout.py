@@ -9,11 +9,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from neoxargs.resolve.config import Config
+if TYPE_CHECKING:  # the rules of `resolve` count with this module
+    from neoxargs.resolve.config import Config
 
 #: The layers of the pipeline by the names of their classes, as `pipe_partition_method: type:…` sees them.
 BEFORE, BLOCK, AFTER = ("TokenEmbedding", "PositionEmbedding"), "TransformerBlock", ("FinalNorm", "OutputLayer")
+
+
+def stages(pipe_parallel_size: int) -> int:
+    """Pipeline stages; DeepSpeed's plain engine (0) is one."""
+    return max(pipe_parallel_size, 1)
+
+
+def ranks_of_replica(model_parallel_size: int, pipe_parallel_size: int) -> int:
+    """How many ranks hold one replica of the model between them. 0 tensor parallel ranks are read as 1."""
+    return max(model_parallel_size, 1) * stages(pipe_parallel_size)
 
 
 @dataclass(frozen=True)
@@ -27,15 +39,15 @@ class Layout:
 
     @classmethod
     def of(cls, config: Config) -> Layout:
-        tensor, pipe = config.parallel.model_parallel_size, max(1, config.parallel.pipe_parallel_size)
-        return cls(tensor, pipe, config.parallel.world_size // (tensor * pipe))
+        tensor, pipe = config.parallel.model_parallel_size, config.parallel.pipe_parallel_size
+        return cls(tensor, stages(pipe), config.parallel.world_size // ranks_of_replica(tensor, pipe))
 
     @property
     def ranks(self) -> int:
         return self.tensor * self.pipe * self.data
 
     def group(self, stage: int, replica: int) -> range:
-        """The ranks that hold one stage of one copy of the model between them."""
+        """The ranks that hold one stage of one replica between them."""
         first = (stage * self.data + replica) * self.tensor
         return range(first, first + self.tensor)
 

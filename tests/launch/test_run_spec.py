@@ -66,3 +66,11 @@ def test_slurm_and_mpi_go_through_the_clusters_launcher_on_one_host_too(written,
     spec = written(f"hostfile: {tmp_path}/hosts\ndeepspeed_slurm: true\nlauncher: slurm\n")
     assert spec.resources.remote
     assert spec.config.runner.force_multi
+
+
+@pytest.mark.parametrize("pipe", [0, 2])
+def test_hosts_are_counted_for_sizes_as_the_rules_read_them(written, pipe):
+    """A machine without GPUs gets as many processes as a replica has ranks, and 0 tensor parallel ranks are 1."""
+    settled = written(f"model_parallel_size: 0\npipe_parallel_size: {pipe}\n")
+    assert settled.resources.gpus == settled.config.parallel.world_size == max(pipe, 1)
+    assert settled.config.batch.train_batch_size == 2

@@ -14,6 +14,7 @@ from neoxargs.problems import Problems
 from neoxargs.registry import ABSENT, Parameter
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Value
+from neoxargs.sizes.layout import stages
 from neoxargs.sizes.model import mlp_width
 
 Words = Iterator[str]
@@ -58,7 +59,7 @@ def _flag(name: str, value: Any) -> Words:
 
 def _layout(config: Config) -> Words:
     yield from _flag("tensor-model-parallel-size", config.parallel.model_parallel_size)
-    yield from _flag("pipeline-model-parallel-size", max(config.parallel.pipe_parallel_size, 1))
+    yield from _flag("pipeline-model-parallel-size", stages(config.parallel.pipe_parallel_size))
     stage = config.zero_optimization.stage
     if stage == 1:
         yield "--use-distributed-optimizer"

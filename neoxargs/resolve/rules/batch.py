@@ -9,6 +9,7 @@ from __future__ import annotations
 from neoxargs.resolve.rules.divisibility import nearest
 from neoxargs.resolve.rules.rule import Contradiction, derives
 from neoxargs.resolve.rules.synonyms import agreed
+from neoxargs.sizes.layout import ranks_of_replica
 
 TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 RANKS = "data parallel ranks"
@@ -26,7 +27,7 @@ def batch(
     pipe_parallel_size: int,
 ) -> dict[str, int] | None:
     """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data parallel ranks"""
-    ranks, left_over = divmod(gpus, model_parallel_size * max(pipe_parallel_size, 1))
+    ranks, left_over = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size))
     if ranks == 0 or left_over:
         return None  # `gpus_hold_whole_copies` says so
     micro = agreed({MICRO: train_micro_batch_size_per_gpu, "batch_size": batch_size})

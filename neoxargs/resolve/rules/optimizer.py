@@ -8,6 +8,7 @@ from neoxargs.problems import listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.rule import Contradiction, Refusal, check, derives
 from neoxargs.resolve.rules.synonyms import Default, agreed
+from neoxargs.sizes.layout import ranks_of_replica
 
 #: GPT-NeoX's learning rate and betas where nobody writes any.
 LR = 0.001
@@ -48,7 +49,7 @@ def zero_one_needs_somebody_to_average_with(
     optimizer__type: str, gpus: int, model_parallel_size: int, pipe_parallel_size: int
 ) -> Refusal:
     """On its own, DeepSpeed's 0/1 Adam forgets the gradients of the steps on which it does not update the variance."""
-    ranks = gpus // (model_parallel_size * max(1, pipe_parallel_size))
+    ranks = gpus // ranks_of_replica(model_parallel_size, pipe_parallel_size)
     if optimizer__type.lower() != "zerooneadam" or ranks > 1:
         return None
     return f"optimizer.type ({optimizer__type}) needs at least 2 data parallel ranks", "write type: Adam"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neoxargs.problems import Problem
 from neoxargs.resolve.rules.divisibility import divided, multiple
 from neoxargs.resolve.rules.rule import Contradiction, Refusal, check, derive
+from neoxargs.sizes.layout import ranks_of_replica, stages
 
 
 @derive
@@ -42,11 +43,10 @@ def is_pipe_parallel(pipe_parallel_size: int) -> bool:
 @check
 def gpus_hold_whole_copies(gpus: int, model_parallel_size: int, pipe_parallel_size: int) -> Refusal:
     """Every copy of the model takes model_parallel_size x pipe_parallel_size GPUs."""
-    stages = max(pipe_parallel_size, 1)
-    copy = model_parallel_size * stages
+    copy = ranks_of_replica(model_parallel_size, pipe_parallel_size)
     if gpus % copy == 0:
         return None
-    size = f"model_parallel_size ({model_parallel_size}) x pipe_parallel_size ({stages}) = {copy}"
+    size = f"model_parallel_size ({model_parallel_size}) x pipe_parallel_size ({stages(pipe_parallel_size)}) = {copy}"
     if gpus < copy:
         return f"one copy of the model takes {size} GPUs, and the run gets {gpus}", f"use {copy} GPUs or smaller sizes"
     return f"the number of GPUs ({gpus}) must be a multiple of {size}", f"{gpus % copy} would be idle"

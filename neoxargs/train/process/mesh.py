@@ -14,6 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from neoxargs.registry.parallel import Parallel
+from neoxargs.sizes.layout import stages
 
 #: Minutes. A collective that waits longer than this fails instead of hanging for ever when another rank has died.
 TIMEOUT = int(os.environ.get("DEEPSPEED_TIMEOUT", "30"))
@@ -49,7 +50,7 @@ def mesh(parallel: Parallel) -> Mesh:
     parallel_state = _parallel_state()
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.model_parallel_size,
-        pipeline_model_parallel_size=max(1, parallel.pipe_parallel_size),
+        pipeline_model_parallel_size=stages(parallel.pipe_parallel_size),
         distributed_timeout_minutes=TIMEOUT,
         create_gloo_process_groups=False,  # a second set of groups for its own optimizer, which we do not use
     )

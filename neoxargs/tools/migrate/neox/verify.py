@@ -9,6 +9,7 @@ from neoxargs.problems import Place, Problem, Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Config, Draft
 from neoxargs.resolve.derive import Unresolved, complete
+from neoxargs.sizes.layout import ranks_of_replica
 from neoxargs.tools.migrate.neox.rewrites import rows
 
 
@@ -23,7 +24,7 @@ def known(drafted: Draft, gpus: int) -> tuple[Config, list[Problem]]:
 def fitting(drafted: Draft) -> int:
     """A number of GPUs that the files fit on, if one is found."""
     values = {name: value.value for name, value in drafted.values.items()}
-    copy: int = max(values.get("model_parallel_size", 1), 1) * max(values.get("pipe_parallel_size", 0), 1)
+    copy = ranks_of_replica(values.get("model_parallel_size", 1), values.get("pipe_parallel_size", 0))
     if drafted.problems:  # it will be refused
         return copy
     tried: list[int] = [
