@@ -23,6 +23,7 @@ from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model import mup
 from neoxargs.train.model.documents import opened
 from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.widths import Base, Widths
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.parallel.make import Make, Shapes
 
@@ -69,7 +70,7 @@ def save_base_shapes(config: Config) -> Path:
     return part.replace(path)
 
 
-def base_shapes(config: Config) -> mup.Base:
+def base_shapes(config: Config) -> Base:
     """This configuration's shapes, with None for what stays when it gets `mup_width_scale` times as wide."""
     wide = _shapes(widened(config, config.mup.mup_width_scale))
     return {
@@ -91,11 +92,11 @@ def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
     return Config(values, config.sections, config.warnings, config.dialect)
 
 
-def _own_base(config: Config) -> mup.Widths | None:
-    return mup.Widths(base_shapes(config), config.mup.mup_init_scale) if config.mup.use_mup else None
+def _own_base(config: Config) -> Widths | None:
+    return Widths(base_shapes(config), config.mup.mup_init_scale) if config.mup.use_mup else None
 
 
-def _trained(config: Config, base: mup.Widths | None, device: torch.device) -> Sizes:
+def _trained(config: Config, base: Widths | None, device: torch.device) -> Sizes:
     model = GPT(config, Vocabulary(TOKENS, TOKENS), Make(config.training.seed, widths=base)).to(device)
     groups = optimizer.parameter_groups(model, 0.0)
     if base is not None:

@@ -25,6 +25,7 @@ from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
 from neoxargs.train.model import bias, mup
 from neoxargs.train.model.gpt import GPT, layers, sizes
+from neoxargs.train.model.widths import Widths
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.schedule import Curve, Schedule
@@ -123,7 +124,7 @@ def _partitioned_from_the_start(config: Config, json: dict[str, Any], mesh: Mesh
     )
 
 
-def _trained(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh, widths: mup.Widths | None) -> Any:
+def _trained(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh, widths: Widths | None) -> Any:
     """DeepSpeed's engine with optimizer and schedule; raises Problems where there is no such optimizer."""
     groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
     if widths is not None:

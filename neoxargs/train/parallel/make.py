@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.train.model.init import CPU, Draw, values, zeros
-from neoxargs.train.model.mup import Widths
+from neoxargs.train.model.widths import Widths
 from neoxargs.train.parallel.communicate import copy_and_multiply, gather_and_multiply, leave_region, sum_gradients
 from neoxargs.train.process.mesh import ALONE, Axis
 
