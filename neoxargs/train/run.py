@@ -22,7 +22,7 @@ from neoxargs.train.loop import Loop
 from neoxargs.train.process import mesh, ops, setup
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
-from neoxargs.train.track.curve import Curve
+from neoxargs.train.track.loss_curve import LossCurve
 from neoxargs.train.track.online import CometTracker, WandbTracker
 from neoxargs.train.track.page import Page
 from neoxargs.train.track.profile import MemoryHistory, Profile
@@ -112,7 +112,7 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     bar = Progress() if sys.stdout.isatty() else None
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
     found: list[Tracker] = [Console(options.log_interval, bar.write if bar else _print, log)]
-    found += [Curve(), Page(described(config)), metrics.Metrics(folder / metrics.FILE)]
+    found += [LossCurve(), Page(described(config)), metrics.Metrics(folder / metrics.FILE)]
     if options.tensorboard_dir:
         found.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:

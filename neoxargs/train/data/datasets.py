@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
-from unittest.mock import patch
 
 import numpy as np
+import torch
 import torch.distributed
 from numpy.typing import NDArray
 
@@ -226,9 +226,26 @@ def first_rank_first(local_rank: int | None, build: Callable[[], T]) -> T:
 
 @contextmanager
 def _as_only_rank() -> Iterator[None]:
-    """megatron-core writes index files on global rank 0 only, and asks which rank that is where none is."""
-    with (
-        patch.object(torch.distributed, "is_initialized", return_value=False),
-        patch.object(torch.distributed, "get_rank", return_value=0),
-    ):
+    """megatron-core writes index files on global rank 0 only, and asks which rank that is even where none is.
+
+    Its two modules that ask see a torch of their own meanwhile; nobody else's changes.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets import blended_dataset, gpt_dataset
+    for module in (blended_dataset, gpt_dataset):
+        module.torch = _TorchOfOneRank()
+    try:
         yield
+    finally:
+        for module in (blended_dataset, gpt_dataset):
+            module.torch = torch
+
+
+class _TorchOfOneRank:
+    """torch, but for a process group that this process is the whole of."""
+
+    distributed = SimpleNamespace(is_initialized=lambda: False, get_rank=lambda: 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)

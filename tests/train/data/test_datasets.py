@@ -411,3 +411,15 @@ def test_a_first_rank_that_fails_does_not_leave_the_others_waiting(monkeypatch) 
     with pytest.raises(ZeroDivisionError):
         datasets.first_rank_first(None, lambda: 1 // 0)
     assert arrived
+
+
+def test_who_is_alone_while_files_are_written_is_megatrons_affair(monkeypatch) -> None:
+    """Other threads, and DeepSpeed, go on asking torch itself."""
+    from megatron.core.datasets import blended_dataset, gpt_dataset
+
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
+    inside = datasets.first_rank_first(
+        None, lambda: (torch.distributed.get_rank(), gpt_dataset.torch.distributed.get_rank())
+    )
+    assert inside == (3, 0)
+    assert gpt_dataset.torch is blended_dataset.torch is torch

@@ -15,7 +15,7 @@ from neoxargs.problems import Problems
 from neoxargs.registry.logging import Comet, Wandb
 from neoxargs.train.track import Evaluation, Outcome, Run, Step, Tracker, metrics
 from neoxargs.train.track.console import Console, duration
-from neoxargs.train.track.curve import Curve, draw, smooth
+from neoxargs.train.track.loss_curve import LossCurve, draw, smooth
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.online import CometTracker, WandbTracker
 from neoxargs.train.track.progress import Progress
@@ -148,7 +148,7 @@ def test_a_fresh_run_starts_a_fresh_file(tmp_path: Path) -> None:
 
 def test_curve(tmp_path: Path) -> None:
     play(Metrics(tmp_path / metrics.FILE), tmp_path)
-    play(Curve(), tmp_path)
+    play(LossCurve(), tmp_path)
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -9,7 +9,7 @@ from neoxargs.train.track.metrics import FILE, read
 from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
 
-class Curve(Tracker):
+class LossCurve(Tracker):
     """Draws once, at the end, from metrics.jsonl: a resumed run's picture shows all of it."""
 
     def on_start(self, run: Run) -> None:
