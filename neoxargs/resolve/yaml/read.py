@@ -1,7 +1,7 @@
 """From the names on the command line to texts, and from a text to its tree.
 
-A name is looked for in the `-d` directory, then from where the command runs; `.yml`, `.yaml` or `.json` may be
-left out.
+A name is looked for in the `-d` directory, then from where the command runs, then among the configurations that are
+shipped; `.yml`, `.yaml` or `.json` may be left out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from neoxargs.problems import Place, Problem, Problems, listed, near
 from neoxargs.resolve.yaml.compose import Text, compose
 from neoxargs.resolve.yaml.line_patterns import looked_at
 from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar
+from neoxargs.shipped import config_folders
 
 __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_files"]
 
@@ -70,7 +71,7 @@ def _find(path: str, directory: str | None) -> str:
     candidates = [base + suffix for base in bases for suffix in SUFFIXES]
     found = [candidate for candidate in candidates if os.path.exists(candidate)]
     files = [candidate for candidate in found if not os.path.isdir(candidate)]
-    if files:
+    if files or (files := _shipped(path) if not directory else []):
         return files[0]
     if found:
         inside = _configurations(found[0])
@@ -79,6 +80,13 @@ def _find(path: str, directory: str | None) -> str:
     if directory and not os.path.isdir(directory):
         _stop(directory, "there is no such directory (given by -d)")
     _stop(bases[0], "there is no such file", _nearest(bases, path))
+
+
+def _shipped(path: str) -> list[str]:
+    """The configurations of this package that have this name, with or without `configs/` before it."""
+    name = path.removeprefix("configs/")
+    candidates = [folder / f"{name.removesuffix('.yml')}.yml" for folder in config_folders()]
+    return [str(candidate) for candidate in candidates if candidate.is_file()]
 
 
 def _nearest(bases: Sequence[str], path: str) -> str:

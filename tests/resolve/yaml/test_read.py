@@ -12,6 +12,7 @@ from neoxargs.problems import Problems
 from neoxargs.resolve.yaml import compose as composing
 from neoxargs.resolve.yaml.nodes import Mapping, Scalar
 from neoxargs.resolve.yaml.read import Text, parse, read_files
+from neoxargs.shipped import CONFIGS
 
 
 def load(text: str) -> Any:
@@ -191,3 +192,26 @@ def test_a_byte_that_is_not_utf8_has_its_place(data: bytes, place: str, byte: st
     (problem,) = bad.value.problems
     assert problem.where and f"{problem.where.line}:{problem.where.column}" == place
     assert problem.what == f"byte {byte} is not UTF-8"
+
+
+@pytest.mark.parametrize(
+    "name", ["quickstart", "quickstart.yml", "configs/quickstart.yml", "pythia-160m", "models/pythia-160m"]
+)
+def test_a_shipped_configuration_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (text,) = read_files([name])
+    assert text.name == str(CONFIGS / ("quickstart.yml" if "quick" in name else "models/pythia-160m.yml"))
+
+
+def test_a_file_of_the_users_own_comes_before_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart.yml").write_text("num_layers: 1")
+    assert read_files(["quickstart"])[0].name == "quickstart.yml"
+
+
+def test_where_a_directory_is_named_only_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Problems, match="no such file"):
+        read_files(["quickstart"], tmp_path)
