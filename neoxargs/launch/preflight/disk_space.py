@@ -10,9 +10,7 @@ from pathlib import Path
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import parameters, vocabulary_rows
-
-#: Numbers in fp32 that an optimizer keeps for each parameter; Adam's two where it is not listed.
-MOMENTS = {"sgd": 0, "lion": 1, "adagrad": 1, "muon": 1, "sm3": 0, "madgrad_wd": 3, "rmsprop": 1, "asgd": 1}
+from neoxargs.sizes.optimizer_state import moments
 
 
 def problems(config: Config) -> list[Problem]:
@@ -67,8 +65,7 @@ def checkpoint_bytes(config: Config) -> int:
     if rows is None:
         return 0
     half = config.precision.precision != "fp32"
-    moments = MOMENTS.get((config.optimizer.type or "adam").lower(), 2)
-    states = 0 if config.checkpoint.no_save_optim else 4 * (moments + half)
+    states = 0 if config.checkpoint.no_save_optim else 4 * (moments(config) + half)
     return parameters(config, rows) * ((2 if half else 4) + states)
 
 

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
+from neoxargs.sizes.optimizer_state import moments
 from neoxargs.tools.plan.assumptions import ALLREDUCE_BUCKET, HALF, SINGLE
 from neoxargs.tools.plan.memory.stages import Stage
-
-#: Numbers in fp32 that an optimizer keeps for each parameter; two (Adam's) for those that are not listed.
-MOMENTS = {"sgd": 0, "lion": 1, "adagrad": 1, "muon": 1, "sm3": 0, "madgrad_wd": 3, "rmsprop": 1, "asgd": 1}
 
 
 @dataclass(frozen=True)
@@ -115,12 +113,8 @@ def optimizer(states: States) -> int:
 
 def state_of_one(states: States) -> int:
     """Bytes for one parameter."""
-    kind = (states.config.optimizer.type or "adam").lower()
-    moments = MOMENTS.get(kind, 2)
-    if kind in ("sgd", "rmsprop") and states.config.optimizer_params.momentum:
-        moments += 1
     master = SINGLE if states.zero or states.number == HALF else 0
-    return master + moments * SINGLE
+    return master + moments(states.config) * SINGLE
 
 
 def buckets(states: States) -> int:
