@@ -1,9 +1,11 @@
-"""Sentences in lines for a terminal, in which no name of a file is broken."""
+"""Lines for a terminal in which no file name is broken, and numbers as a person reads them."""
 
 from __future__ import annotations
 
 from neoxargs.resolve.config import Config
 
+#: Bytes.
+GIB = 2**30
 #: A space at which no line ends.
 TOGETHER = "\u00a0"
 
@@ -24,3 +26,41 @@ def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
 
     lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [line.replace(TOGETHER, " ") for line in lines]
+
+
+def format_bytes(number: float) -> str:
+    """`23.2 GiB`."""
+    for unit, factor in (("TiB", 1024 * GIB), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= factor:
+            digits = f"{number / factor:#.3g}".rstrip(".")
+            return f"{digits} {unit}" if number < 999.5 * factor else f"{number / factor:.0f} {unit}"
+    return f"{number:.0f} B"
+
+
+def format_count(number: float) -> str:
+    """`2.65 B`: thousand, million, billion, trillion."""
+    for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return f"{number:.0f}"
+
+
+def format_duration(seconds: float) -> str:
+    """In the unit a person would use."""
+    for unit, factor in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * factor:
+            return f"{format_number(seconds / factor)} {unit}"
+    return f"{format_number(seconds)} s" if seconds >= 1 else f"{format_number(seconds * 1000)} ms"
+
+
+def format_number(number: float) -> str:
+    """Three significant digits, as `0.00073`, `46.2` or `6,210`: an exponent only where nobody counts zeros."""
+    if number == 0 or not 1e-4 <= number < 1e15:
+        return f"{number:.3g}"
+    return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def format_percent(number: float, of: float) -> str:
+    """In percent."""
+    value = 100 * number / of
+    return f"{value:.0f} %" if value >= 1 else f"{value:.1g} %" if value >= 0.01 else "<0.01 %"

@@ -20,9 +20,10 @@ from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.trainer_support.unsupported import unsupported
 from neoxargs.sizes.model import parameters
-from neoxargs.tools.plan.assumptions import GIB
+from neoxargs.text import GIB
 from neoxargs.tools.plan.devices import DEVICES
-from neoxargs.tools.plan.plan import Plan, Target, plan
+from neoxargs.tools.plan.plan import Plan, make_plan
+from neoxargs.tools.plan.target import Target
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SUMMARY = Path(__file__).parent / "snapshots" / "configs.txt"
@@ -81,7 +82,7 @@ def combined(model: str, layout: str, *machines: str, gpus: int = 64) -> Config:
 
 
 def planned(config: Config, gpus: int) -> Plan:
-    return plan(RunSpec(config, pretended(gpus)), Target(DEVICES["A100-80GB"]))
+    return make_plan(RunSpec(config, pretended(gpus)), Target(DEVICES["A100-80GB"]))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -169,7 +170,7 @@ def summary() -> Iterator[str]:
         made, tokens = planned(config, gpus), config.batch.train_batch_size * config.shape.seq_length
         fits = "" if made.fits else ", does not fit"
         yield f"{name}: {sum(made.parts.values()):,} parameters, {tokens:,} tokens a step"
-        yield f"    {layout} on {gpus} GPUs: {made.worst.peak / GIB:.1f} GiB{fits}"
+        yield f"    {layout} on {gpus} GPUs: {made.fullest.peak / GIB:.1f} GiB{fits}"
         yield f"    {deepspeed_json(config)['optimizer']}"
     every = deepspeed_json(combined("llama-2-70b", "data-parallel", "laptop"))
     told = {(name, "a100"): name for name in LAYOUTS} | {("data-parallel", *place): "+".join(place) for place in PLACES}

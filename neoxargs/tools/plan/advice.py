@@ -6,7 +6,7 @@ checks and all. The global batch stays what it is: what a micro batch loses, acc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -14,15 +14,16 @@ from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
-from neoxargs.tools.plan.plan import Plan, Target, plan
+from neoxargs.tools.plan.plan import Plan, make_plan
+from neoxargs.tools.plan.target import Target
 
-#: With changed values -> the resolved run; raises Problems.
+#: Resolves the configuration once more with these overrides; raises Problems.
 Resolve = Callable[[list[str]], RunSpec]
 Changes = Mapping[str, object]
-#: How many are told.
-MOST = 4
-#: How many changes are put together where none helps alone.
-TOGETHER = 3
+#: How many are suggested.
+MAX_SUGGESTIONS = 4
+#: How many changes are combined where none helps alone.
+MAX_COMBINED = 3
 
 
 @dataclass(frozen=True)
@@ -32,50 +33,59 @@ class Suggestion:
     changes: Changes
     plan: Plan
     cost: float
-    """Time of a step against the original's; below 1 where it becomes faster."""
+    """Time of a step relative to the original's; below 1 where it becomes faster."""
 
     @property
     def overrides(self) -> list[str]:
-        return [f"{key}={_spelled(value)}" for key, value in self.changes.items()]
+        return [f"{key}={_as_yaml(value)}" for key, value in self.changes.items()]
 
 
-def suggestions(original: Plan, resolve: Resolve) -> list[Suggestion]:
+def suggest_changes(original: Plan, resolve: Resolve) -> list[Suggestion]:
     """Changes that make the plan fit, by what they cost; single ones first, several together where none does."""
     found: list[Suggestion] = []
     kept: list[tuple[Changes, Plan]] = [({}, original)]
-    for _ in range(TOGETHER):
-        kept = list(_next(kept, resolve, original.target))
-        found = [_judged(changes, made, original) for changes, made in kept if made.fits]
+    for _ in range(MAX_COMBINED):
+        kept = list(_with_one_more_change(kept, resolve, original.target))
+        found = [_suggestion(changes, made, original) for changes, made in kept if made.fits]
         if found:
             break
-        kept = sorted(kept, key=lambda pair: _excess(pair[1]))[:MOST]
-    found = [*_both_ways(original, resolve), *found]
-    return sorted(_nearest(found), key=lambda suggestion: (suggestion.cost, len(suggestion.changes)))[:MOST]
+        kept = sorted(kept, key=lambda pair: _fill(pair[1]))[:MAX_SUGGESTIONS]
+    found = [*_tensor_and_pipeline(original, resolve), *found]
+    cheapest = sorted(_smallest_of_each_kind(found), key=lambda suggestion: (suggestion.cost, len(suggestion.changes)))
+    return cheapest[:MAX_SUGGESTIONS]
 
 
-def _next(kept: list[tuple[Changes, Plan]], resolve: Resolve, target: Target) -> Iterator[tuple[Changes, Plan]]:
+def changed_overrides(overrides: Sequence[str], changes: Sequence[str]) -> list[str]:
+    """`--set` arguments of which the changed ones take the place of the given ones: a key set twice is an error."""
+    changed = {change.partition("=")[0] for change in changes}
+    return [*(given for given in overrides if given.partition("=")[0] not in changed), *changes]
+
+
+def _with_one_more_change(
+    kept: list[tuple[Changes, Plan]], resolve: Resolve, target: Target
+) -> Iterator[tuple[Changes, Plan]]:
     seen: set[tuple[str, ...]] = set()
     for before, made in kept:
-        for more in _moves(made.config):
+        for more in _single_changes(made.config):
             changes = {**before, **more}
             name = tuple(sorted(f"{key}={value}" for key, value in changes.items()))
             if name in seen:
                 continue
             seen.add(name)
-            planned = _planned(changes, resolve, target)
+            planned = _try_changes(changes, resolve, target)
             if planned:
                 yield changes, planned
 
 
-def _both_ways(original: Plan, resolve: Resolve) -> list[Suggestion]:
+def _tensor_and_pipeline(original: Plan, resolve: Resolve) -> list[Suggestion]:
     """The fastest way of taking more tensor and more pipeline parallel ranks together; with less state if need be.
 
     A large model needs both, and single steps do not get there: neither is near to fitting by itself.
     """
     for lighter in _lighter(original.config):
-        tried = [{**sizes, **lighter} for sizes in _more_of_both(original.config)]
-        made = [(changes, _planned(changes, resolve, original.target)) for changes in tried]
-        found = [_judged(changes, planned, original) for changes, planned in made if planned and planned.fits]
+        tried = [{**sizes, **lighter} for sizes in _tensor_pipeline_sizes(original.config)]
+        made = [(changes, _try_changes(changes, resolve, original.target)) for changes in tried]
+        found = [_suggestion(changes, planned, original) for changes, planned in made if planned and planned.fits]
         if found:
             return [min(found, key=lambda suggestion: suggestion.cost)]
     return []
@@ -93,21 +103,21 @@ def _lighter(config: Config) -> Iterator[Changes]:
         yield changes
 
 
-def _planned(changes: Changes, resolve: Resolve, target: Target) -> Plan | None:
+def _try_changes(changes: Changes, resolve: Resolve, target: Target) -> Plan | None:
     try:
-        return plan(resolve([f"{key}={_spelled(value)}" for key, value in changes.items()]), target)
+        return make_plan(resolve([f"{key}={_as_yaml(value)}" for key, value in changes.items()]), target)
     except Problems:
         return None  # a combination that a rule forbids
 
 
-def _moves(config: Config) -> Iterator[Changes]:
-    yield from _less_at_once(config)
+def _single_changes(config: Config) -> Iterator[Changes]:
+    yield from _smaller_batches(config)
     yield from _more_zero(config)
     yield from _more_parallel(config)
     yield from _offloaded(config)
 
 
-def _less_at_once(config: Config) -> Iterator[Changes]:
+def _smaller_batches(config: Config) -> Iterator[Changes]:
     """Micro batches of half, a quarter, ... the size; activations computed twice; smaller buckets."""
     micro, steps = config.batch.train_micro_batch_size_per_gpu, config.batch.gradient_accumulation_steps
     factor = 2
@@ -147,7 +157,7 @@ def _more_parallel(config: Config) -> Iterator[Changes]:
                 yield {"pipe_parallel_size": layout.pipe * factor, **batch}
 
 
-def _more_of_both(config: Config) -> Iterator[Changes]:
+def _tensor_pipeline_sizes(config: Config) -> Iterator[Changes]:
     layout, batch = Layout.of(config), config.batch
     if config.zero_optimization.stage > 1:
         return
@@ -177,11 +187,11 @@ def _batch(micro: int, steps: int) -> dict[str, object]:
     return {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
 
 
-def _judged(changes: Changes, made: Plan, original: Plan) -> Suggestion:
+def _suggestion(changes: Changes, made: Plan, original: Plan) -> Suggestion:
     return Suggestion(changes, made, made.speed.step / original.speed.step)
 
 
-def _nearest(found: list[Suggestion]) -> list[Suggestion]:
+def _smallest_of_each_kind(found: list[Suggestion]) -> list[Suggestion]:
     """Of suggestions that only differ in how far they go, the one that goes least far."""
     kinds: dict[tuple[str, ...], Suggestion] = {}
     for suggestion in found:
@@ -189,9 +199,9 @@ def _nearest(found: list[Suggestion]) -> list[Suggestion]:
     return list(kinds.values())
 
 
-def _excess(made: Plan) -> float:
-    return made.worst.peak / (made.usable or 1)
+def _fill(made: Plan) -> float:
+    return made.fullest.peak / (made.usable or 1)
 
 
-def _spelled(value: object) -> str:
+def _as_yaml(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

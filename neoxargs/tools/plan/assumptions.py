@@ -1,11 +1,12 @@
 """What the plan takes for granted: every number in it that no configuration file says.
 
-Sizes are in bytes, rates in bytes or operations per second. docs/plan.md says where each comes from.
+ActivationSizes are in bytes, rates in bytes or operations per second. docs/plan.md says where each comes from.
 """
 
 from __future__ import annotations
 
-GIB = 2**30
+from neoxargs.text import GIB
+
 #: fp32, and the two 16-bit formats.
 SINGLE, HALF = 4, 2
 #: Rows of the vocabulary where only a tokenizer that is not here knows them: GPT-2's.

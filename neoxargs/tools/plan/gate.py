@@ -12,70 +12,82 @@ from pathlib import Path
 
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import Problem, Problems, render
-from neoxargs.tools.plan.advice import suggestions
+from neoxargs.tools.plan.advice import Resolve, changed_overrides, suggest_changes
 from neoxargs.tools.plan.assumptions import USABLE
-from neoxargs.tools.plan.devices import DEVICES, UNNAMED, USUAL, Device, named
+from neoxargs.tools.plan.devices import ASSUMED_DEVICE, DEVICES, UNKNOWN_NAME, Device, find_device
 from neoxargs.tools.plan.output.wording import verdict
-from neoxargs.tools.plan.plan import Plan, Target, plan
+from neoxargs.tools.plan.plan import Plan, make_plan
+from neoxargs.tools.plan.target import Target
 
-#: Whose memory is known, because what it allocates is.
+#: The script whose memory is known, because what it allocates is.
 TRAINER = "train.py"
-ASK = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+MEMORY_QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+MAX_SUGGESTIONS = 2
 
 
 def refuse(
     script: str, files: Sequence[str], overrides: Sequence[str], directory: str | None, device: str | None
 ) -> None:
-    """Raises Problems if a run of our trainer cannot fit, even were the estimate as much too high as it may be.
+    """Raises Problems if a run of our trainer cannot fit; mistakes in the configuration are left to the launch."""
 
-    Warns where it is only close. Mistakes in the configuration are left to the launch, which tells all of them.
-    """
-    known = named(device) if device else None
-    if Path(script).name != TRAINER or not (known or shutil.which(ASK[0])):
+    def resolve(changes: list[str]) -> RunSpec:
+        return resolve_run(files, changed_overrides(overrides, changes), directory, os.environ)
+
+    named = find_device(device) if device else None
+    if Path(script).name != TRAINER or not (named or shutil.which(MEMORY_QUERY[0])):
         return
-
-    def with_changes(changes: Sequence[str]) -> RunSpec:
-        names = {change.partition("=")[0] for change in changes}
-        kept = [given for given in overrides if given.partition("=")[0] not in names]
-        return resolve_run(files, [*kept, *changes], directory, os.environ)
-
     try:
-        here = with_changes([])
-        known = known or _own(here)
-        if known is None or known.memory is None:
-            return
-        made = plan(here, Target(known))
+        spec = resolve([])
     except Problems:
         return
-    if made.fits:
+    refuse_what_cannot_fit(spec, named, resolve)
+
+
+def refuse_what_cannot_fit(spec: RunSpec, device: Device | None, resolve: Resolve) -> None:
+    """Raises Problems if a resolved run cannot fit, even were the estimate as much too high as it may be.
+
+    Warns where it is only close. device: None to ask this machine. resolve: the run once more, with changed values.
+    """
+    plan = _plan_here(spec, device)
+    if plan is None or plan.fits:
         return
-    instead = " or ".join(
-        " ".join(f"--set {one}" for one in found.overrides) for found in suggestions(made, with_changes)[:2]
-    )
-    problem = Problem(f"the run {verdict(made)}", hint=_hint(instead))
-    if _cannot(made):
+    changes = [" ".join(f"--set {one}" for one in found.overrides) for found in suggest_changes(plan, resolve)]
+    problem = Problem(f"the run {verdict(plan)}", hint=_hint(changes[:MAX_SUGGESTIONS]), id="plan-does-not-fit")
+    if _surely_too_large(plan):
         raise Problems([problem])
     print(render([replace(problem, severity="warning")]), file=sys.stderr)
 
 
-def _cannot(made: Plan) -> bool:
-    memory = made.target.device.memory
-    return memory is not None and made.worst.peak * USABLE > memory
+def _plan_here(spec: RunSpec, device: Device | None) -> Plan | None:
+    """None where the device's memory is not known, or a plan is of one run and this is a search."""
+    device = device or _local_gpu(spec)
+    if device is None or device.memory is None:
+        return None
+    try:
+        return make_plan(spec, Target(device))
+    except Problems:
+        return None
 
 
-def _hint(instead: str) -> str:
-    return f"this would fit: {instead}; --force starts it all the same" if instead else "--force starts it all the same"
+def _surely_too_large(plan: Plan) -> bool:
+    memory = plan.target.device.memory
+    return memory is not None and plan.fullest.peak * USABLE > memory
 
 
-def _own(spec: RunSpec) -> Device | None:
+def _hint(changes: Sequence[str]) -> str:
+    would_fit = f"this would fit: {' or '.join(changes)}; " if changes else ""
+    return f"{would_fit}--force starts it all the same"
+
+
+def _local_gpu(spec: RunSpec) -> Device | None:
     """The smallest GPU of this machine, if the run uses it."""
     resources = spec.resources
     away = resources.remote and not {os.uname().nodename, "localhost", "127.0.0.1"} & set(resources.hosts)
     if resources.device != "cuda" or away:
         return None
     try:
-        told = subprocess.run(ASK, capture_output=True, text=True, timeout=10, check=True).stdout
-        mebibytes = [int(line) for line in told.split()]
+        answer = subprocess.run(MEMORY_QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
+        mebibytes = [int(line) for line in answer.split()]
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return replace(DEVICES[USUAL], name=UNNAMED, memory=min(mebibytes) * 2**20) if mebibytes else None
+    return replace(DEVICES[ASSUMED_DEVICE], name=UNKNOWN_NAME, memory=min(mebibytes) * 2**20) if mebibytes else None

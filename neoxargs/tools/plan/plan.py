@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problem, Problems
@@ -11,38 +11,25 @@ from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import vocabulary_rows
 from neoxargs.sizes.vocab import padded_vocab_size
 from neoxargs.tools.plan.assumptions import HOST_MEMORY_PER_GPU, USABLE, VOCABULARY
-from neoxargs.tools.plan.devices import DEVICES, USUAL, Device, unnamed
-from neoxargs.tools.plan.memory.breakdown import Account, account
-from neoxargs.tools.plan.memory.stages import Stage, stages, whole
-from neoxargs.tools.plan.speed import Speed, speed
-
-
-@dataclass(frozen=True)
-class Target:
-    """What a plan is made for."""
-
-    device: Device
-    host_memory: int | None = None
-    """Bytes of one host; None: HOST_MEMORY_PER_GPU for each of its devices."""
-    zero_init: bool = True
-    """Is a ZeRO-3 model divided while it is built (our train.py does) or only afterwards?"""
-
-    def with_memory(self, memory: int | None) -> Target:
-        return replace(self, device=replace(self.device, memory=memory)) if memory else self
+from neoxargs.tools.plan.devices import ASSUMED_DEVICE, DEVICES, unknown_device
+from neoxargs.tools.plan.memory.breakdown import RankMemory, rank_memory
+from neoxargs.tools.plan.memory.stages import Stage, parameters_by_part, pipeline_stages
+from neoxargs.tools.plan.speed import Speed, estimate_speed
+from neoxargs.tools.plan.target import Target
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is shown."""
+    """Placement, memory and speed of one run on one kind of device."""
 
     spec: RunSpec
     target: Target
-    rows: int
+    vocab_rows: int
     """Of the padded vocabulary."""
-    rows_assumed: bool
+    vocab_assumed: bool
     parts: dict[str, int]
     """Parameters of the model by part."""
-    accounts: list[Account]
+    stage_memory: list[RankMemory]
     """One for each stage: all its ranks are equal."""
     speed: Speed
 
@@ -55,9 +42,9 @@ class Plan:
         return Layout.of(self.config)
 
     @property
-    def worst(self) -> Account:
+    def fullest(self) -> RankMemory:
         """The stage whose ranks are fullest."""
-        return max(self.accounts, key=lambda account: account.peak)
+        return max(self.stage_memory, key=lambda rank: rank.peak)
 
     @property
     def usable(self) -> int | None:
@@ -66,33 +53,33 @@ class Plan:
         return None if memory is None else int(memory * USABLE)
 
     @property
-    def slots(self) -> int:
+    def ranks_per_host(self) -> int:
         """Ranks on the fullest host."""
         return max(map(len, self.spec.resources.hosts.values()))
 
     @property
-    def host_need(self) -> int:
+    def host_peak(self) -> int:
         """Bytes on a host whose ranks are all of the stage that needs most; a CPU's memory is its host's."""
         if self.target.device.kind == "cpu":
-            return self.slots * self.worst.peak
-        return self.slots * max(account.host_peak for account in self.accounts)
+            return self.ranks_per_host * self.fullest.peak
+        return self.ranks_per_host * max(rank.host_peak for rank in self.stage_memory)
 
     @property
     def host_memory(self) -> int:
-        return self.target.host_memory or HOST_MEMORY_PER_GPU * self.slots
+        return self.target.host_memory or HOST_MEMORY_PER_GPU * self.ranks_per_host
 
     @property
     def device_fits(self) -> bool:
-        return self.usable is None or self.worst.peak <= self.usable
+        return self.usable is None or self.fullest.peak <= self.usable
 
     @property
     def host_fits(self) -> bool:
-        """Only a host's memory that somebody has named can be too small."""
-        return self.target.host_memory is None or self.host_need <= self.target.host_memory
+        """Whether the hosts suffice; only a host memory that was named can be too small."""
+        return self.target.host_memory is None or self.host_peak <= self.target.host_memory
 
     @property
-    def known(self) -> bool:
-        """Is there a memory to hold the ranks against?"""
+    def has_verdict(self) -> bool:
+        """Whether there is a memory to compare the ranks with."""
         on_host = self.target.device.kind == "cpu" and self.target.host_memory is not None
         return self.usable is not None or on_host
 
@@ -101,39 +88,43 @@ class Plan:
         return self.device_fits and self.host_fits
 
     @property
-    def beyond(self) -> int | None:
-        """What may be used of the device whose rates stand in for one that nobody names, where that is too little."""
-        stand_in = DEVICES[USUAL].memory or 0
+    def assumed_limit_exceeded(self) -> int | None:
+        """Usable bytes of ASSUMED_DEVICE, where no device is named and that one could not hold the run."""
+        stand_in = DEVICES[ASSUMED_DEVICE].memory or 0
         usable = int(stand_in * USABLE)
-        return usable if self.target.device == unnamed() and self.worst.peak > usable else None
+        return usable if self.target.device == unknown_device() and self.fullest.peak > usable else None
 
     @property
-    def breaks(self) -> str | None:
+    def overflows_in(self) -> str | None:
         """The first phase, in the order of time, in which a rank runs out of memory."""
         if self.usable is None or self.device_fits:
             return None
-        phases = self.worst.phases
-        return next(phase for phase in phases if self.worst.total(phase) > self.usable)
+        phases = self.fullest.phases
+        return next(phase for phase in phases if self.fullest.total(phase) > self.usable)
 
 
-def plan(spec: RunSpec, target: Target) -> Plan:
+def make_plan(spec: RunSpec, target: Target) -> Plan:
     """Raises Problems where the configuration is of several runs."""
     config = spec.config
-    _refuse_a_search(config)
-    known = vocabulary_rows(config)
-    rows = known or padded_vocab_size(
-        VOCABULARY, config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
-    )
-    held: list[Stage] = stages(config, rows)
-    accounts = [account(config, stage, target.device.kind, target.zero_init) for stage in held]
-    slots = max(map(len, spec.resources.hosts.values()))
-    estimate = speed(config, rows, held, target.device, slots)
-    return Plan(spec, target, rows, known is None, whole(config, rows), accounts, estimate)
+    _check_single_run(config)
+    known_rows = vocabulary_rows(config)
+    rows = known_rows or _assumed_rows(config)
+    stages: list[Stage] = pipeline_stages(config, rows)
+    memory = [rank_memory(config, stage, target.device.kind, target.zero_init) for stage in stages]
+    ranks_per_host = max(map(len, spec.resources.hosts.values()))
+    speed = estimate_speed(config, rows, stages, target.device, ranks_per_host)
+    return Plan(spec, target, rows, known_rows is None, parameters_by_part(config, rows), memory, speed)
 
 
-def _refuse_a_search(config: Config) -> None:
+def _assumed_rows(config: Config) -> int:
+    divisor, ranks = config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size
+    return padded_vocab_size(VOCABULARY, divisor, ranks)
+
+
+def _check_single_run(config: Config) -> None:
     name = "zero_optimization.stage"
     stages = config.get(name)
     if isinstance(stages, list):
         what = f"{name} ({stages}) is a list that the autotuner goes through, and a plan is of one run"
-        raise Problems([Problem(what, config.place(name), f"add --set {name}={stages[0] if stages else 0}")])
+        hint = f"add --set {name}={stages[0] if stages else 0}"
+        raise Problems([Problem(what, config.place(name), hint, id="plan-of-several-runs", about=(name,))])

@@ -2,7 +2,7 @@
 
 Work: Chowdhery et al. 2022 (arXiv:2204.02311, appendix B) for the model's operations. Bubble and message sizes:
 Narayanan et al. 2021 (arXiv:2104.04473, sections 2.2 and 3.2); ZeRO's: Rajbhandari et al. 2020 (arXiv:1910.02054,
-section 7). Messages of tensor parallelism wait; those of data parallelism overlap with nothing here.
+section 7). CommunicationVolume of tensor parallelism wait; those of data parallelism overlap with nothing here.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import flops_per_token
 from neoxargs.tools.plan import assumptions as assumed
 from neoxargs.tools.plan.devices import Device
-from neoxargs.tools.plan.memory.activations import Sizes
+from neoxargs.tools.plan.memory.activations import ActivationSizes
 from neoxargs.tools.plan.memory.stages import Stage
-from neoxargs.tools.plan.memory.states import States, state_of_one
+from neoxargs.tools.plan.memory.states import ModelStates, optimizer_bytes_per_parameter
 
 
 @dataclass(frozen=True)
-class Messages:
+class CommunicationVolume:
     """What one rank of the fullest stage sends, in bytes for one step."""
 
     tensor: int
@@ -41,7 +41,7 @@ class Speed:
     pipe: float
     data: float
     optimizer: float
-    messages: Messages
+    messages: CommunicationVolume
     tokens: int
     """In one step, of all ranks."""
     ranks: int
@@ -66,16 +66,16 @@ class Speed:
         return self.step * self.train_iters
 
 
-def speed(config: Config, rows: int, held: list[Stage], device: Device, slots: int) -> Speed:
+def estimate_speed(config: Config, rows: int, held: list[Stage], device: Device, slots: int) -> Speed:
     """slots: devices on one host, which decides what has to cross the network."""
-    layout, sizes = Layout.of(config), Sizes(config, device.kind)
+    layout, sizes = Layout.of(config), ActivationSizes(config, device.kind)
     batches = config.batch.gradient_accumulation_steps
     tokens = config.batch.train_batch_size * config.shape.seq_length
     work = flops_per_token(config, rows) * _with_recomputation(config)
-    peak = device.single if sizes.number == assumed.SINGLE else device.half
+    peak = device.single if sizes.number_size == assumed.SINGLE else device.half
     slowest = max(len(stage.layers) for stage in held) * len(held) / config.shape.num_layers
     compute = work * tokens * slowest / layout.ranks / (peak * _efficiency(sizes))
-    sent, states = _messages(config, held, sizes), _fullest(config, held)
+    sent, states = _communication_volume(config, held, sizes), _fullest(config, held)
     inside = _rate(device, layout.tensor <= slots)
     between = _rate(device, layout.data * layout.tensor * layout.pipe <= slots)
     tensor = sent.tensor / inside
@@ -100,9 +100,9 @@ def bubble_share(config: Config) -> float:
     return (pipe - 1) / (batches + pipe - 1)
 
 
-def _efficiency(sizes: Sizes) -> float:
+def _efficiency(sizes: ActivationSizes) -> float:
     tokens = sizes.tokens
-    return assumed.EFFICIENCY[sizes.number] * tokens / (tokens + assumed.TOKENS_AT_HALF_RATE[sizes.kind])
+    return assumed.EFFICIENCY[sizes.number_size] * tokens / (tokens + assumed.TOKENS_AT_HALF_RATE[sizes.kind])
 
 
 def _with_recomputation(config: Config) -> float:
@@ -110,16 +110,16 @@ def _with_recomputation(config: Config) -> float:
     return 4 / 3 if config.recompute.checkpoint_activations else 1.0
 
 
-def _messages(config: Config, held: list[Stage], sizes: Sizes) -> Messages:
+def _communication_volume(config: Config, held: list[Stage], sizes: ActivationSizes) -> CommunicationVolume:
     layout, batches = Layout.of(config), config.batch.gradient_accumulation_steps
     states = _fullest(config, held)
     layers = max(len(stage.layers) for stage in held)
     around = 2 * (layout.tensor - 1) / layout.tensor  # a ring sends each number so often
-    return Messages(
+    return CommunicationVolume(
         tensor=int(layers * _sums(config) * around * sizes.hidden * batches),
-        pipe=_between_stages(config, sizes) * batches if layout.pipe > 1 else 0,
-        data=_data_messages(states, batches),
-        host=_host_messages(states),
+        pipe=_pipe_volume(config, sizes) * batches if layout.pipe > 1 else 0,
+        data=_data_volume(states, batches),
+        host=_host_volume(states),
     )
 
 
@@ -139,38 +139,39 @@ def _sums(config: Config) -> float:
     return 2 * forward + backward + (0.5 if recompute.partition_activations else 0)  # a shared checkpoint is gathered
 
 
-def _between_stages(config: Config, sizes: Sizes) -> int:
+def _pipe_volume(config: Config, sizes: ActivationSizes) -> int:
     """An activation and its gradient, of which a tensor parallel rank sends its share unless it is told not to."""
     sharded, pipeline = config.parallel.sequence_parallel, config.pipeline
     shared = (sharded or pipeline.pipe_partitioned, sharded or pipeline.grad_partitioned)
     return sum(sizes.hidden // (sizes.tensor if is_shared else 1) for is_shared in shared)
 
 
-def _data_messages(states: States, batches: int) -> int:
+def _data_volume(states: ModelStates, batches: int) -> int:
     """Gradients are summed and weights handed back: twice the model a step, once more with ZeRO-3 and every batch."""
-    share = (states.ranks - 1) / states.ranks
-    model = share * states.count * states.number
-    if states.zero == 3:
+    share = (states.data_ranks - 1) / states.data_ranks
+    model = share * states.parameters * states.number_size
+    if states.zero_stage == 3:
         return int(3 * model * batches)
-    return int(model * ((batches if states.zero == 2 else 1) + 1))
+    return int(model * ((batches if states.zero_stage == 2 else 1) + 1))
 
 
-def _host_messages(states: States) -> int:
+def _host_volume(states: ModelStates) -> int:
     if not states.offloaded:
         return 0
-    return states.share * (assumed.SINGLE + states.number)
+    return states.partition * (assumed.SINGLE + states.number_size)
 
 
-def _optimizer(states: States, device: Device, sent: Messages) -> float:
+def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume) -> float:
     if states.offloaded:
-        read_and_written = 2 * states.share * (state_of_one(states) + assumed.SINGLE)
+        read_and_written = 2 * states.partition * (optimizer_bytes_per_parameter(states) + assumed.SINGLE)
         swapped = read_and_written if states.on_disk else 0
-        return sent.host / assumed.HOST_LINK + states.share / assumed.CPU_ADAM + swapped / assumed.DISK_LINK
-    return states.share * (assumed.STEP_TRAFFIC if state_of_one(states) else 3 * states.number) / device.bandwidth
+        return sent.host / assumed.HOST_LINK + states.partition / assumed.CPU_ADAM + swapped / assumed.DISK_LINK
+    traffic = assumed.STEP_TRAFFIC if optimizer_bytes_per_parameter(states) else 3 * states.number_size
+    return states.partition * traffic / device.bandwidth
 
 
-def _fullest(config: Config, held: list[Stage]) -> States:
-    return States(config, max(held, key=lambda stage: stage.parameters))
+def _fullest(config: Config, held: list[Stage]) -> ModelStates:
+    return ModelStates(config, max(held, key=lambda stage: stage.parameters))
 
 
 def _rate(device: Device, one_host: bool) -> float:

@@ -79,9 +79,10 @@ def test_other_scripts_and_unknown_devices_are_left_alone(
 def test_what_is_close_is_a_warning(
     large: str, started: list[str], gpus: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from neoxargs.tools.plan import Options, planned
+    from neoxargs.tools.plan import plan_and_suggest
+    from neoxargs.tools.plan.options import PlanOptions
 
-    peak = planned(Options([large], gpus=1))[0].worst.peak
+    peak = plan_and_suggest(PlanOptions([large], gpus=1))[0].fullest.peak
     gpus(peak // 2**20)
     assert main(["train.py", large]) == 0
     assert "warning" in capsys.readouterr().err

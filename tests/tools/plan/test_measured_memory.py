@@ -17,9 +17,9 @@ import torch
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
 from neoxargs.tools.plan.memory import activations, states
-from neoxargs.tools.plan.memory.activations import Sizes
-from neoxargs.tools.plan.memory.stages import stages
-from neoxargs.tools.plan.memory.states import States
+from neoxargs.tools.plan.memory.activations import ActivationSizes
+from neoxargs.tools.plan.memory.stages import pipeline_stages
+from neoxargs.tools.plan.memory.states import ModelStates
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
 from tests.support.trials import MICRO_BATCH, SAMPLES, Built, Trial
@@ -172,15 +172,15 @@ def _saved(parameters: list[Any]) -> Iterator[Counter[str]]:
 
 def predict(trial: Trial, world: int, rank: int) -> Held:
     config = configuration(trial, world)
-    held = stages(config, VOCABULARY.padded)
+    held = pipeline_stages(config, VOCABULARY.padded)
     stage = held[rank * len(held) // world]
-    states_here, sizes = States(config, stage), Sizes(config, "cpu")
+    states_here, sizes = ModelStates(config, stage), ActivationSizes(config, "cpu")
     return Held(
         parameters=stage.parameters,
         weights=states.weights(states_here),
         gradients=states.gradients(states_here),
-        optimizer=states.optimizer(states_here),
-        activations=activations.in_flight(config, stage) * activations.kept(sizes, stage),
+        optimizer=states.optimizer_state(states_here),
+        activations=activations.micro_batches_in_flight(config, stage) * activations.stored(sizes, stage),
     )
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.tools.plan import Options, planned
-from neoxargs.tools.plan.memory.activations import Sizes
+from neoxargs.tools.plan import plan_and_suggest
+from neoxargs.tools.plan.memory.activations import ActivationSizes
+from neoxargs.tools.plan.options import PlanOptions
 from neoxargs.tools.plan.plan import Plan
 from tests.support import smallest
 
@@ -16,9 +17,9 @@ def made(folder: Path, *changes: str) -> tuple[Plan, float]:
     """The plan, and the bytes of a step's residual streams of one layer."""
     path = folder / "middle.yml"
     path.write_text(smallest.BILLION)
-    found, _ = planned(Options([str(path)], changes, gpus=8))
+    found, _ = plan_and_suggest(PlanOptions([str(path)], changes, gpus=8))
     batches = found.config.batch.gradient_accumulation_steps
-    return found, Sizes(found.config).hidden * batches
+    return found, ActivationSizes(found.config).hidden * batches
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from neoxargs.resolve import Text
 from neoxargs.resolve.derive import complete
 from neoxargs.resolve.merge import draft
 from neoxargs.tools.plan.devices import DEVICES
-from neoxargs.tools.plan.plan import Plan, Target, plan
+from neoxargs.tools.plan.plan import Plan, make_plan
+from neoxargs.tools.plan.target import Target
 
 RUNS = Path(__file__).parents[4] / "shared" / "reference" / "seed_180b_runs.tsv"
 
@@ -51,7 +52,7 @@ def planned(run: dict[str, str]) -> Plan:
         lines += [f"  {part}: {{device: cpu}}" for part in ("offload_param", "offload_optimizer") if run[part]]
     config = complete(draft([Text("run.yml", "\n".join(lines))], []), gpus)
     hosts = {f"node{index}": list(range(gpus // nodes)) for index in range(nodes)}
-    return plan(RunSpec(config, Resources(hosts, "cuda")), TARGET)
+    return make_plan(RunSpec(config, Resources(hosts, "cuda")), TARGET)
 
 
 @pytest.mark.skipif(not runs(), reason=f"{RUNS} is not here")
@@ -61,12 +62,12 @@ def planned(run: dict[str, str]) -> Plan:
 def test_the_verdict_is_the_observed_one(run: dict[str, str]) -> None:
     ran = bool(run["samples_per_sec"])
     found = planned(run)
-    assert found.fits == ran, (found.worst.phases, found.breaks)
+    assert found.fits == ran, (found.fullest.phases, found.overflows_in)
 
 
 @pytest.mark.skipif(not runs(), reason=f"{RUNS} is not here")
 def test_the_phase_that_breaks_is_told() -> None:
-    broken = [(run, planned(run).breaks) for run in runs() if not run["samples_per_sec"]]
+    broken = [(run, planned(run).overflows_in) for run in runs() if not run["samples_per_sec"]]
     assert len(broken) == 11
     for run, phase in broken:
         # the undivided model is too large unless 16 ranks or more share it; those fail with the optimizer's state
@@ -80,5 +81,5 @@ def test_parameters_grow_with_what_every_rank_repeats() -> None:
     by_size = {run["model_parallel_size"]: planned(run) for run in runs()}
     assert sum(by_size["16"].parts.values()) == pytest.approx(174.3e9, rel=0.01)
     for size, found in by_size.items():
-        held = found.worst.stage
-        assert held.parameters * int(size) == sum(found.parts.values()) + held.repeated * (int(size) - 1)
+        held = found.fullest.stage
+        assert held.parameters * int(size) == sum(found.parts.values()) + held.replicated * (int(size) - 1)

@@ -11,8 +11,8 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import parameters
-from neoxargs.tools.plan.memory.stages import balanced, stages, whole
-from neoxargs.tools.plan.placement import hosts_of_stages, seats, spread
+from neoxargs.tools.plan.memory.stages import parameters_by_part, partition_balanced, pipeline_stages
+from neoxargs.tools.plan.placement import group_into_hosts, hosts_of_stages, rank_placements
 
 ROWS = 512
 SHAPE = {
@@ -33,7 +33,7 @@ def test_a_list_is_cut_as_deepspeed_cuts_it() -> None:
     for _ in range(100):
         costs = [chance.choice([0, 1, 5, 7, 7, 7, 30]) for _ in range(chance.randint(1, 16))]
         parts = chance.randint(1, 6)
-        assert balanced(tuple(costs), parts) == [int(bound) for bound in theirs(costs, parts)], costs
+        assert partition_balanced(tuple(costs), parts) == [int(bound) for bound in theirs(costs, parts)], costs
 
 
 @pytest.mark.parametrize(
@@ -50,48 +50,48 @@ def test_a_list_is_cut_as_deepspeed_cuts_it() -> None:
 )
 def test_parts_sum_up_to_the_models_parameters(changes: dict[str, object]) -> None:
     made = config(**changes)
-    assert sum(whole(made, ROWS).values()) == parameters(made, ROWS)
-    (only,) = stages(made, ROWS)
+    assert sum(parameters_by_part(made, ROWS).values()) == parameters(made, ROWS)
+    (only,) = pipeline_stages(made, ROWS)
     assert only.parameters == parameters(made, ROWS)
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])
 def test_slices_and_what_is_repeated_make_the_whole(tensor: int) -> None:
     made = config(model_parallel_size=tensor, pipe_parallel_size=3, no_weight_tying=True)
-    held = stages(made, ROWS)
-    repeated = sum(stage.repeated for stage in held)
-    assert sum(stage.parameters for stage in held) * tensor == parameters(made, ROWS) + (tensor - 1) * repeated
+    held = pipeline_stages(made, ROWS)
+    replicated = sum(stage.replicated for stage in held)
+    assert sum(stage.parameters for stage in held) * tensor == parameters(made, ROWS) + (tensor - 1) * replicated
 
 
 @pytest.mark.parametrize("method", ["parameters", "type:transformer", "uniform", "type:norm"])
 def test_every_layer_is_on_one_stage(method: str) -> None:
-    held = stages(config(pipe_parallel_size=3, pipe_partition_method=method), ROWS)
+    held = pipeline_stages(config(pipe_parallel_size=3, pipe_partition_method=method), ROWS)
     assert [layer for stage in held for layer in stage.layers] == list(range(6))
     assert all(before.layers.stop == after.layers.start for before, after in pairwise(held))
     assert (held[0].first, held[-1].last) == (True, True)
 
 
 def test_balanced_parameters_count_the_vocabulary() -> None:
-    held = stages(config(pipe_parallel_size=2, pipe_partition_method="parameters", num_layers=8), 8 * ROWS)
-    even = stages(config(pipe_parallel_size=2, num_layers=8), 8 * ROWS)
+    held = pipeline_stages(config(pipe_parallel_size=2, pipe_partition_method="parameters", num_layers=8), 8 * ROWS)
+    even = pipeline_stages(config(pipe_parallel_size=2, num_layers=8), 8 * ROWS)
     assert max(stage.parameters for stage in held) <= max(stage.parameters for stage in even)
 
 
 def test_a_tied_table_is_on_both_ends() -> None:
-    first, last = stages(config(pipe_parallel_size=2), ROWS)
+    first, last = pipeline_stages(config(pipe_parallel_size=2), ROWS)
     assert first.parts["embedding"] == last.parts["output"] == ROWS * 64
 
 
 def test_seats_follow_the_hostfile() -> None:
     from neoxargs.launch.cluster.hosts import pretended
 
-    resources, layout = spread(pretended(20), 8), Layout(tensor=2, pipe=2, data=5)
+    resources, layout = group_into_hosts(pretended(20), 8), Layout(tensor=2, pipe=2, data=5)
     assert [len(slots) for slots in resources.hosts.values()] == [8, 8, 4]
-    found = list(seats(resources, layout))
+    found = list(rank_placements(resources, layout))
     assert found[9] == (9, "host1", 1, 1, 0, 4)
     assert found[10] == (10, "host1", 2, 0, 1, 0)
     for stage in range(2):
         for replica in range(5):
-            mine = [seat.rank for seat in found if (seat.pipe, seat.data) == (stage, replica)]
+            mine = [placement.rank for placement in found if (placement.pipe, placement.data) == (stage, replica)]
             assert mine == list(layout.group(stage, replica))
     assert hosts_of_stages(resources, layout) == [["host0", "host1"], ["host1", "host2"]]

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from neoxargs.problems import Problems
-from neoxargs.tools.plan import Options, planned, report
-from neoxargs.tools.plan.devices import DEVICES, named
-from neoxargs.tools.plan.output.svg import memory, stages
+from neoxargs.tools.plan import plan_and_suggest, print_plan
+from neoxargs.tools.plan.devices import DEVICES, find_device
+from neoxargs.tools.plan.options import PlanOptions
+from neoxargs.tools.plan.output.svg import memory_chart, stages_chart
 from tests.support import smallest
 
 NEOX_20B = Path(__file__).parents[4] / "shared" / "corpus" / "neox_head" / "20B.yml"
@@ -30,20 +31,20 @@ def middle(tmp_path: Path) -> str:
 
 @published
 def test_neox_20b_fits_where_it_was_trained() -> None:
-    made, found = planned(Options([str(NEOX_20B)], gpus=96, device="A100-40GB"))
+    made, found = plan_and_suggest(PlanOptions([str(NEOX_20B)], gpus=96, device="A100-40GB"))
     assert made.fits and not found
     assert sum(made.parts.values()) == pytest.approx(20.55e9, rel=0.001)
-    assert made.breaks is None
+    assert made.overflows_in is None
 
 
 @published
 def test_neox_20b_does_not_fit_on_24_gb_and_each_suggestion_does() -> None:
-    options = Options([str(NEOX_20B)], gpus=96, gpu_memory=24)
-    made, found = planned(options)
-    assert not made.fits and made.breaks == "backward"
+    options = PlanOptions([str(NEOX_20B)], gpus=96, gpu_memory=24)
+    made, found = plan_and_suggest(options)
+    assert not made.fits and made.overflows_in == "backward"
     assert found
     for suggestion in found:
-        again, _ = planned(Options([str(NEOX_20B)], suggestion.overrides, gpus=96, gpu_memory=24))
+        again, _ = plan_and_suggest(PlanOptions([str(NEOX_20B)], suggestion.overrides, gpus=96, gpu_memory=24))
         assert again.fits, suggestion.overrides
         assert again.config.batch.train_batch_size == made.config.batch.train_batch_size
     assert [suggestion.cost for suggestion in found] == sorted(suggestion.cost for suggestion in found)
@@ -51,8 +52,8 @@ def test_neox_20b_does_not_fit_on_24_gb_and_each_suggestion_does() -> None:
 
 @published
 def test_a_large_model_is_told_to_be_cut_both_ways() -> None:
-    options = Options([str(NEOX_20B.with_name("175B.yml"))], gpus=1024, device="H100")
-    made, found = planned(options)
+    options = PlanOptions([str(NEOX_20B.with_name("175B.yml"))], gpus=1024, device="H100")
+    made, found = plan_and_suggest(options)
     assert not made.fits
     both = next(suggestion for suggestion in found if "model_parallel_size" in suggestion.changes)
     layout = both.plan.layout
@@ -63,26 +64,26 @@ def test_a_large_model_is_told_to_be_cut_both_ways() -> None:
 
 @pytest.mark.parametrize("memory", [40, 24, 16])
 def test_suggestions_fit(middle: str, memory: float) -> None:
-    made, found = planned(Options([middle], gpus=8, gpu_memory=memory))
+    made, found = plan_and_suggest(PlanOptions([middle], gpus=8, gpu_memory=memory))
     assert not made.fits and found
     for suggestion in found:
-        assert planned(Options([middle], suggestion.overrides, gpus=8, gpu_memory=memory))[0].fits
+        assert plan_and_suggest(PlanOptions([middle], suggestion.overrides, gpus=8, gpu_memory=memory))[0].fits
 
 
 def test_a_suggestion_takes_the_place_of_what_was_set(middle: str) -> None:
     set_before = ["train_micro_batch_size_per_gpu=16"]
-    made, found = planned(Options([middle], set_before, gpus=8, gpu_memory=40))
+    made, found = plan_and_suggest(PlanOptions([middle], set_before, gpus=8, gpu_memory=40))
     smaller = next(suggestion for suggestion in found if "train_micro_batch_size_per_gpu" in suggestion.changes)
     assert smaller.plan.config.batch.train_batch_size == made.config.batch.train_batch_size == 128
 
 
 def test_where_nothing_small_helps_that_is_said(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(Options([middle], gpus=1, gpu_memory=2)) == 1
+    assert print_plan(PlanOptions([middle], gpus=1, gpu_memory=2)) == 1
     assert "nothing small helps" in capsys.readouterr().out
 
 
 def test_without_a_device_there_is_no_verdict(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(Options([middle], gpus=8), as_json=True) == 0
+    assert print_plan(PlanOptions([middle], gpus=8), as_json=True) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["fits"] is None and told["stages"][0]["peak"] > 0
 
@@ -97,7 +98,7 @@ QUICKSTART = str(Path(__file__).parents[3] / "configs" / "quickstart.yml")
 
 @pytest.mark.usefixtures("without_gpu")
 def test_a_named_gpu_takes_the_place_of_the_processor_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(Options([QUICKSTART], device="A100")) == 0
+    assert print_plan(PlanOptions([QUICKSTART], device="A100")) == 0
     told = capsys.readouterr().out
     assert "on host0's GPU 0-3" in told and "CPU" not in told
 
@@ -105,7 +106,7 @@ def test_a_named_gpu_takes_the_place_of_the_processor_everywhere(capsys: pytest.
 @pytest.mark.usefixtures("without_gpu")
 @pytest.mark.parametrize("changes", [["precision=bfloat16"], ["pipe_parallel_size=32", "num_layers=32"]])
 def test_a_run_for_gpus_is_not_planned_on_a_processor(changes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert report(Options([QUICKSTART], [*changes, "model_parallel_size=8"])) == 0
+    assert print_plan(PlanOptions([QUICKSTART], [*changes, "model_parallel_size=8"])) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith("plan no verdict: ")
     assert "no device is known: add --device A100-80GB" in told and "CPU" not in told
@@ -113,11 +114,11 @@ def test_a_run_for_gpus_is_not_planned_on_a_processor(changes: list[str], capsys
 
 @pytest.mark.usefixtures("without_gpu")
 def test_a_run_on_a_processor_is_held_against_the_memory_of_its_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert planned(Options([QUICKSTART]))[0].known
-    assert report(Options([QUICKSTART], host_memory=4)) == 0
+    assert plan_and_suggest(PlanOptions([QUICKSTART]))[0].has_verdict
+    assert print_plan(PlanOptions([QUICKSTART], host_memory=4)) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith("plan fits: ") and "of 4.00 GiB" in told
-    assert report(Options([QUICKSTART], host_memory=1)) == 1
+    assert print_plan(PlanOptions([QUICKSTART], host_memory=1)) == 1
     assert capsys.readouterr().out.startswith("plan       does not fit: a machine needs ")
 
 
@@ -125,7 +126,7 @@ def test_a_speed_of_a_device_that_could_not_hold_the_run_is_told_as_that(
     middle: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def told(*changes: str) -> str:
-        assert report(Options([middle], changes, gpus=8)) == 0
+        assert print_plan(PlanOptions([middle], changes, gpus=8)) == 0
         return " ".join(capsys.readouterr().out.split())
 
     assert "would not fit" not in told()
@@ -137,8 +138,8 @@ def test_a_speed_of_a_device_that_could_not_hold_the_run_is_told_as_that(
 def test_a_host_can_be_too_small(middle: str) -> None:
     offload = ["zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu",
                "train_micro_batch_size_per_gpu=1"]  # fmt: skip
-    assert planned(Options([middle], offload, gpus=8, gpu_memory=40, host_memory=256))[0].fits
-    made, _ = planned(Options([middle], offload, gpus=8, gpu_memory=40, host_memory=16))
+    assert plan_and_suggest(PlanOptions([middle], offload, gpus=8, gpu_memory=40, host_memory=256))[0].fits
+    made, _ = plan_and_suggest(PlanOptions([middle], offload, gpus=8, gpu_memory=40, host_memory=16))
     assert made.device_fits and not made.host_fits
 
 
@@ -146,8 +147,8 @@ def test_what_is_offloaded_to_a_disk_is_not_in_the_host(middle: str) -> None:
     def host(*changes: str) -> dict[str, int]:
         section = "zero_optimization.offload_"
         stage = [f"{section}{change}" for change in changes] + ["zero_optimization.sub_group_size=1000000"]
-        made, _ = planned(Options([middle], ["zero_optimization.stage=3", *stage], gpus=8))
-        return made.worst.host
+        made, _ = plan_and_suggest(PlanOptions([middle], ["zero_optimization.stage=3", *stage], gpus=8))
+        return made.fullest.host
 
     state, weights = host("optimizer.device=cpu"), host("param.device=cpu")
     on_disk = host("optimizer.device=nvme", "optimizer.nvme_path=/disk")
@@ -160,17 +161,17 @@ def test_what_is_offloaded_to_a_disk_is_not_in_the_host(middle: str) -> None:
 def test_a_part_of_the_optimizer_can_stay_on_the_device(middle: str) -> None:
     def held(ratio: float) -> int:
         changes = ["stage=3", "offload_optimizer.device=cpu", f"offload_optimizer.ratio={ratio}"]
-        made, _ = planned(Options([middle], [f"zero_optimization.{change}" for change in changes], gpus=8))
-        return made.worst.phases["step"]["optimizer"]
+        made, _ = plan_and_suggest(PlanOptions([middle], [f"zero_optimization.{change}" for change in changes], gpus=8))
+        return made.fullest.phases["step"]["optimizer"]
 
     assert held(1.0) == 0 < held(0.75) < held(0.5)
 
 
 def test_devices_are_found_by_short_names() -> None:
-    assert named("a100-40gb") is named("A100 40") is DEVICES["A100-40GB"]
-    assert named("H200") is DEVICES["H200-141GB"]
+    assert find_device("a100-40gb") is find_device("A100 40") is DEVICES["A100-40GB"]
+    assert find_device("H200") is DEVICES["H200-141GB"]
     with pytest.raises(Problems, match="A100-40GB"):
-        named("A100-41GB")
+        find_device("A100-41GB")
 
 
 def test_each_step_of_zero_takes_less(middle: str) -> None:
@@ -178,13 +179,13 @@ def test_each_step_of_zero_takes_less(middle: str) -> None:
     for stage in range(4):
         changes = [f"zero_optimization.stage={stage}", "zero_optimization.reduce_bucket_size=50000000",
                    "pipe_parallel_size=0", "checkpoint_activations=true"]  # fmt: skip
-        peaks.append(planned(Options([middle], changes, gpus=64))[0].worst.total("step"))
+        peaks.append(plan_and_suggest(PlanOptions([middle], changes, gpus=64))[0].fullest.total("step"))
     assert peaks == sorted(peaks, reverse=True) and len(set(peaks)) == 4
 
 
 def test_more_parallel_ranks_take_less_each(middle: str) -> None:
     def peak(*changes: str) -> int:
-        return planned(Options([middle], changes, gpus=8))[0].worst.peak
+        return plan_and_suggest(PlanOptions([middle], changes, gpus=8))[0].fullest.peak
 
     assert peak("model_parallel_size=4") < peak("model_parallel_size=2") < peak()
     assert peak("checkpoint_activations=true") < peak()
@@ -193,14 +194,14 @@ def test_more_parallel_ranks_take_less_each(middle: str) -> None:
 
 def test_stages_nearer_to_the_start_have_more_micro_batches_in_flight(middle: str) -> None:
     changes = ["pipe_parallel_size=4", "gradient_accumulation_steps=8", "checkpoint_activations=true"]
-    made, _ = planned(Options([middle], changes, gpus=4))
-    kept = [account.phases["forward"]["activations"] for account in made.accounts]
+    made, _ = plan_and_suggest(PlanOptions([middle], changes, gpus=4))
+    kept = [account.phases["forward"]["activations"] for account in made.stage_memory]
     assert kept == sorted(kept, reverse=True) and len(set(kept)) == 4
 
 
 def test_the_page_holds_everything_itself(middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "plan.html"
-    assert report(Options([middle], gpus=16, gpu_memory=24), page=str(page)) == 1
+    assert print_plan(PlanOptions([middle], gpus=16, gpu_memory=24), page=str(page)) == 1
     written = page.read_text()
     assert "http" not in written and "<script" not in written
     assert "<pre>--set " in written
@@ -210,19 +211,19 @@ def test_the_page_holds_everything_itself(middle: str, tmp_path: Path, capsys: p
 
 def test_each_chart_names_every_part_that_it_shows(middle: str) -> None:
     changes = ["pipe_parallel_size=4", "gradient_accumulation_steps=8", "checkpoint_activations=true"]
-    made, _ = planned(Options([middle], changes, gpus=4, gpu_memory=40))
-    for chart in (memory(made), stages(made)):
+    made, _ = plan_and_suggest(PlanOptions([middle], changes, gpus=4, gpu_memory=40))
+    for chart in (memory_chart(made), stages_chart(made)):
         shown, named_parts = set(re.findall(r"<title>(\w+):", chart)), re.findall(r"</i>(\w+)</span>", chart)
         assert shown == set(named_parts)
         assert len(named_parts) == len(shown)
-    assert "logits" in stages(made)
+    assert "logits" in stages_chart(made)
 
 
 def test_no_line_runs_through_what_is_written_below_a_bar(middle: str) -> None:
-    made, _ = planned(
-        Options([middle], ["pipe_parallel_size=2", "gradient_accumulation_steps=4"], gpus=4, gpu_memory=8)
+    made, _ = plan_and_suggest(
+        PlanOptions([middle], ["pipe_parallel_size=2", "gradient_accumulation_steps=4"], gpus=4, gpu_memory=8)
     )
-    drawn = stages(made)
+    drawn = stages_chart(made)
     lines = [(int(top), int(end)) for top, end in re.findall(r'y1="(\d+)" y2="(\d+)"', drawn)]
     captions = [int(y) for y in re.findall(r'y="(\d+)"(?: class="over")?>[^<]* · ', drawn)]
     assert len(lines) == len(captions) == 2
@@ -238,7 +239,7 @@ def test_a_page_that_cannot_be_written_is_told_and_leaves_nothing(
     before = list(tmp_path.rglob("*"))
     for name in (tmp_path / "missing" / "plan.html", folder):
         with pytest.raises(Problems, match="cannot be written"):
-            report(Options([middle], gpus=8), as_json=True, page=str(name))
+            print_plan(PlanOptions([middle], gpus=8), as_json=True, page=str(name))
     assert capsys.readouterr().out == ""
     assert list(tmp_path.rglob("*")) == before
 
@@ -248,7 +249,7 @@ def test_a_pipe_is_written_to_and_not_replaced(middle: str, tmp_path: Path, caps
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        assert report(Options([middle], gpus=8), page=str(pipe)) == 0
+        assert print_plan(PlanOptions([middle], gpus=8), page=str(pipe)) == 0
         assert os.read(reader, 15) == b"<!DOCTYPE html>"
     finally:
         os.close(reader)
@@ -257,8 +258,8 @@ def test_a_pipe_is_written_to_and_not_replaced(middle: str, tmp_path: Path, caps
 
 def test_ten_thousand_gpus_are_planned_without_torch(middle: str) -> None:
     code = (
-        "import sys; from neoxargs.tools.plan import Options, report; "
-        f"report(Options([{middle!r}], ['gradient_accumulation_steps=4', 'pipe_parallel_size=8'], "
+        "import sys; from neoxargs.tools.plan import print_plan; from neoxargs.tools.plan.options import PlanOptions; "
+        f"print_plan(PlanOptions([{middle!r}], ['gradient_accumulation_steps=4', 'pipe_parallel_size=8'], "
         "gpus=10000, gpu_memory=40), as_json=True); assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.tools.plan import Options, planned
-from neoxargs.tools.plan.output.text import text
-from neoxargs.tools.plan.output.wording import count, duration, figures, share, size
+from neoxargs.text import format_bytes, format_count, format_duration, format_number, format_percent
+from neoxargs.tools.plan import plan_and_suggest
+from neoxargs.tools.plan.options import PlanOptions
+from neoxargs.tools.plan.output.text import to_text
 
 YAML = """\
 num_layers: 12
@@ -27,16 +28,16 @@ vocab_file: nowhere.json
 
 
 def test_sizes_counts_and_times() -> None:
-    assert [size(number) for number in (12, 2**10, 23.04 * 2**30, 410 * 2**20, 3 * 2**40)] == [
+    assert [format_bytes(number) for number in (12, 2**10, 23.04 * 2**30, 410 * 2**20, 3 * 2**40)] == [
         "12 B", "1.00 KiB", "23.0 GiB", "410 MiB", "3.00 TiB",
     ]  # fmt: skip
-    assert [count(number) for number in (12, 4610, 20.55e9)] == ["12", "4.61 K", "20.6 B"]
-    assert [duration(seconds) for seconds in (0.2, 46.2, 7200, 86400 * 80.2)] == [
+    assert [format_count(number) for number in (12, 4610, 20.55e9)] == ["12", "4.61 K", "20.6 B"]
+    assert [format_duration(seconds) for seconds in (0.2, 46.2, 7200, 86400 * 80.2)] == [
         "200 ms", "46.2 s", "2 hours", "80.2 days",
     ]  # fmt: skip
-    assert (share(1, 2), share(1, 1000), share(1, 10**9)) == ("50 %", "0.1 %", "<0.01 %")
-    assert duration(86400 * 6214) == "6,210 days"
-    assert [figures(number) for number in (0.00073, 5.8512, 22.8e6, 4.44e14, 4e15)] == [
+    assert (format_percent(1, 2), format_percent(1, 1000), format_percent(1, 10**9)) == ("50 %", "0.1 %", "<0.01 %")
+    assert format_duration(86400 * 6214) == "6,210 days"
+    assert [format_number(number) for number in (0.00073, 5.8512, 22.8e6, 4.44e14, 4e15)] == [
         "0.00073", "5.85", "22,800,000", "444,000,000,000,000", "4e+15",
     ]  # fmt: skip
 
@@ -45,8 +46,8 @@ def test_sizes_counts_and_times() -> None:
 def told(tmp_path: Path) -> str:
     path = tmp_path / "run.yml"
     path.write_text(YAML)
-    made, found = planned(Options([str(path)], gpus=16, gpu_memory=40))
-    return text(made, found)
+    made, found = plan_and_suggest(PlanOptions([str(path)], gpus=16, gpu_memory=40))
+    return to_text(made, found)
 
 
 def test_the_verdict_comes_first(told: str) -> None:

@@ -3,9 +3,8 @@
 Counted tensor by tensor as `train/model` computes, after Korthikanti et al. 2022 ("Reducing Activation Recomputation
 in Large Transformer Models", arXiv:2205.05198, section 4): with batch b, sequence s, hidden h and 2 bytes a number,
 their layer without attention scores and with dropout keeps 34 s b h bytes; ours keeps the same 16 numbers of 2 bytes
-and two masks of one. Sequence parallelism
-divides what lies outside of attention and feed-forward. Attention scores are never stored: flash attention (Dao et
-al. 2022, arXiv:2205.14135) keeps one number for each query instead.
+and two masks of one. Sequence parallelism divides what lies outside of attention and feed-forward. Attention scores
+are never stored: flash attention (Dao et al. 2022, arXiv:2205.14135) keeps one number for each query instead.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from neoxargs.sizes.model import GATED, mlp_rows, mlp_width, norms_of_block
 from neoxargs.tools.plan.assumptions import HALF, SINGLE
 from neoxargs.tools.plan.memory.stages import Stage
 
-#: Gated activations whose gate goes through a function with a result of its own to keep.
-BENT = tuple(name for name in GATED if name != "bilinear")
+#: Gated activations whose gate goes through a nonlinearity with a result of its own to keep.
+NONLINEAR_GATES = tuple(name for name in GATED if name != "bilinear")
 #: Positions that reach attention as numbers added to the scores.
 BIASED = ("alibi", "rpe")
 #: Kinds of attention that see all tokens before.
@@ -27,14 +26,14 @@ PLAIN = ("global", "flash")
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ActivationSizes:
     """The tensors of one micro batch on one rank, in bytes."""
 
     config: Config
     kind: str = "cuda"
 
     @property
-    def number(self) -> int:
+    def number_size(self) -> int:
         """Bytes of one number of an activation."""
         return SINGLE if self.config.precision.precision == "fp32" else HALF
 
@@ -49,7 +48,7 @@ class Sizes:
     @property
     def hidden(self) -> int:
         """The residual stream: (batch, seq, hidden)."""
-        return self.tokens * self.config.shape.hidden_size * self.number
+        return self.tokens * self.config.shape.hidden_size * self.number_size
 
     @property
     def stream(self) -> int:
@@ -61,10 +60,10 @@ class Sizes:
         """A dropout mask of the residual stream: one byte a number on a GPU, a factor of full size on a CPU."""
         if not self.config.regularization.hidden_dropout:
             return 0
-        return self.stream // self.number * (1 if self.kind == "cuda" else self.number)
+        return self.stream // self.number_size * (1 if self.kind == "cuda" else self.number_size)
 
 
-def block(sizes: Sizes) -> int:
+def block(sizes: ActivationSizes) -> int:
     """One layer, its input included."""
     config = sizes.config
     norms = norms_of_block(config)
@@ -74,18 +73,18 @@ def block(sizes: Sizes) -> int:
     return streams * sizes.stream + normed + 2 * sizes.mask + _attention(sizes) + _mlp(sizes)
 
 
-def checkpoint(sizes: Sizes) -> int:
+def checkpoint(sizes: ActivationSizes) -> int:
     """What is kept instead of the layers between two checkpoints: the residual stream that enters them."""
     if sizes.config.recompute.checkpoint_in_cpu:
         return 0
     return sizes.hidden // sizes.tensor if sizes.config.recompute.partition_activations else sizes.stream
 
 
-def kept(sizes: Sizes, stage: Stage) -> int:
-    """By one micro batch between its forward and its backward pass on this stage."""
-    runs = _runs(sizes.config, stage)
-    total = runs * checkpoint(sizes) if runs else len(stage.layers) * block(sizes)
-    return total + _distances(sizes.config, stage) + _ends(sizes, stage, recomputed=bool(runs))
+def stored(sizes: ActivationSizes, stage: Stage) -> int:
+    """Bytes of one micro batch between its forward and its backward pass on this stage."""
+    checkpoints = _checkpoints(sizes.config, stage)
+    total = checkpoints * checkpoint(sizes) if checkpoints else len(stage.layers) * block(sizes)
+    return total + _distances(sizes.config, stage) + _ends(sizes, stage, recomputed=bool(checkpoints))
 
 
 def _distances(config: Config, stage: Stage) -> int:
@@ -93,45 +92,45 @@ def _distances(config: Config, stage: Stage) -> int:
     return 8 * config.shape.seq_length**2 if config.embedding.pos_emb == "rpe" and stage.layers else 0
 
 
-def recomputed(sizes: Sizes, stage: Stage) -> int:
-    """What the backward pass computes again at one time."""
+def recomputed(sizes: ActivationSizes, stage: Stage) -> int:
+    """Bytes that the backward pass recomputes at one time."""
     every = sizes.config.recompute.checkpoint_num_layers
-    return min(every, len(stage.layers)) * block(sizes) if _runs(sizes.config, stage) else 0
+    return min(every, len(stage.layers)) * block(sizes) if _checkpoints(sizes.config, stage) else 0
 
 
-def transient(sizes: Sizes) -> int:
+def transient(sizes: ActivationSizes) -> int:
     """Gradients that pass through one layer: of the widest tensor and of what it was computed from."""
     config = sizes.config
     wide = mlp_rows(config)
-    return 2 * sizes.tokens * wide // sizes.tensor * sizes.number + 2 * sizes.hidden
+    return 2 * sizes.tokens * wide // sizes.tensor * sizes.number_size + 2 * sizes.hidden
 
 
-def in_flight(config: Config, stage: Stage) -> int:
+def micro_batches_in_flight(config: Config, stage: Stage) -> int:
     """Micro batches that a stage has begun and not finished (1F1B: Narayanan et al. 2019, PipeDream)."""
     return max(1, min(Layout.of(config).pipe - stage.index, config.batch.gradient_accumulation_steps))
 
 
-def _runs(config: Config, stage: Stage) -> int:
+def _checkpoints(config: Config, stage: Stage) -> int:
     if not config.recompute.checkpoint_activations:
         return 0
     return -(-len(stage.layers) // config.recompute.checkpoint_num_layers)
 
 
-def _inside_norm(sizes: Sizes) -> int:
+def _inside_norm(sizes: ActivationSizes) -> int:
     """Beside its input: mean and deviation of each token; where torch has no fused kernel, the vectors it scales.
 
     RMSNorm without a kernel computes 16-bit numbers in fp32.
     """
     unfused = ("scalenorm", "rmsnorm") if sizes.kind == "cpu" else ("scalenorm",)
     name = sizes.config.norm.norm
-    if name == "rmsnorm" and sizes.kind == "cpu" and sizes.number == HALF:
+    if name == "rmsnorm" and sizes.kind == "cpu" and sizes.number_size == HALF:
         return 3 * sizes.stream + sizes.tokens * SINGLE
     if name in unfused:
         return sizes.stream + sizes.tokens * SINGLE
     return _statistics(sizes.config) * sizes.tokens * SINGLE
 
 
-def _attention(sizes: Sizes) -> int:
+def _attention(sizes: ActivationSizes) -> int:
     """The fused projection, the gathered values.
 
     Rotated queries and keys are new tensors beside those, and what attention then gathers lies head by head, so that
@@ -158,7 +157,7 @@ def _statistics(config: Config) -> int:
     return 1 if config.norm.norm == "rmsnorm" else 2
 
 
-def _scores(sizes: Sizes, heads: int) -> int:
+def _scores(sizes: ActivationSizes, heads: int) -> int:
     """What depends on the square of the sequence: a bias of the positions, or attention computed step by step.
 
     On a CPU torch has no fused attention with dropout: it keeps the probabilities, the mask and their product; nor
@@ -171,12 +170,12 @@ def _scores(sizes: Sizes, heads: int) -> int:
     batch = config.batch.train_micro_batch_size_per_gpu
     dropout = config.regularization.attention_dropout
     if sizes.kind == "cpu" and dropout:
-        return batch * square * (3 * sizes.number)
-    if sizes.number == HALF and _step_by_step(config):
+        return batch * square * (3 * sizes.number_size)
+    if sizes.number_size == HALF and _unfused_softmax(config):
         return batch * square * (SINGLE + HALF + (1 if dropout else 0)) + chosen
     if sizes.kind == "cpu":
-        return round(_masked(config) * (batch * square * sizes.number - heads * sizes.tokens * SINGLE)) + chosen
-    return chosen + (square * sizes.number if config.embedding.pos_emb in BIASED else 0)
+        return round(_masked(config) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)) + chosen
+    return chosen + (square * sizes.number_size if config.embedding.pos_emb in BIASED else 0)
 
 
 def _masked(config: Config) -> float:
@@ -188,7 +187,7 @@ def _masked(config: Config) -> float:
     return sum(kind not in PLAIN for kind in kinds) / len(kinds)
 
 
-def _step_by_step(config: Config) -> bool:
+def _unfused_softmax(config: Config) -> bool:
     """Softmax in fp32 is asked for and no fused kernel is."""
     wanted = config.attention.attention_softmax_in_fp32 or config.attention.apply_query_key_layer_scaling
     if config.embedding.pos_emb in BIASED:
@@ -196,16 +195,16 @@ def _step_by_step(config: Config) -> bool:
     return wanted and not config.fusion.scaled_upper_triang_masked_softmax_fusion
 
 
-def _mlp(sizes: Sizes) -> int:
+def _mlp(sizes: ActivationSizes) -> int:
     """Before and after the activation; with a gate also the gate once it has been through its function."""
     config = sizes.config
-    wide = sizes.tokens * mlp_width(config.shape, config.mlp) // sizes.tensor * sizes.number
+    wide = sizes.tokens * mlp_width(config.shape, config.mlp) // sizes.tensor * sizes.number_size
     if config.mlp.activation not in GATED:
         return 2 * wide
-    return (4 if config.mlp.activation in BENT else 3) * wide
+    return (4 if config.mlp.activation in NONLINEAR_GATES else 3) * wide
 
 
-def _ends(sizes: Sizes, stage: Stage, recomputed: bool) -> int:
+def _ends(sizes: ActivationSizes, stage: Stage, recomputed: bool) -> int:
     """The embedding's tokens and dropout, and the final norm's input."""
     first = sizes.tokens * 8 + (0 if recomputed and _pipeline(sizes) else sizes.mask) if stage.first else 0
     if stage.first and recomputed and _pipeline(sizes) and sizes.mask:
@@ -215,5 +214,5 @@ def _ends(sizes: Sizes, stage: Stage, recomputed: bool) -> int:
     return first + sizes.stream + (0 if recomputed and _pipeline(sizes) else _inside_norm(sizes))
 
 
-def _pipeline(sizes: Sizes) -> bool:
+def _pipeline(sizes: ActivationSizes) -> bool:
     return sizes.config.parallel.pipe_parallel_size >= 1

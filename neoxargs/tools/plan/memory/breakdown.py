@@ -8,9 +8,9 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.tools.plan.assumptions import CONTEXT, FRAGMENTATION, GROUP_BUFFERS, LOGITS_AT_ONCE, SINGLE
 from neoxargs.tools.plan.memory import activations, states
-from neoxargs.tools.plan.memory.activations import Sizes
+from neoxargs.tools.plan.memory.activations import ActivationSizes
 from neoxargs.tools.plan.memory.stages import Stage
-from neoxargs.tools.plan.memory.states import States
+from neoxargs.tools.plan.memory.states import ModelStates
 
 #: In the order of time.
 PHASES = ("construction", "forward", "backward", "step")
@@ -22,7 +22,7 @@ Bytes = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Account:
+class RankMemory:
     """One rank of a stage. phases: phase -> part -> bytes on the device."""
 
     stage: Stage
@@ -35,7 +35,7 @@ class Account:
         return max(map(self.total, PHASES))
 
     @property
-    def fullest(self) -> str:
+    def peak_phase(self) -> str:
         """The phase of the peak, the earliest of equals."""
         return max(PHASES, key=self.total)
 
@@ -49,9 +49,9 @@ class Account:
         return max(self.host["construction"], running) + self.host["processes"]
 
 
-def account(config: Config, stage: Stage, kind: str, zero_init: bool = True) -> Account:
-    """What a rank of `stage` holds. kind: "cuda" or "cpu". zero_init: is a ZeRO-3 model divided while it is built?"""
-    held, sizes = States(config, stage), Sizes(config, kind)
+def rank_memory(config: Config, stage: Stage, kind: str, zero_init: bool = True) -> RankMemory:
+    """What a rank of `stage` holds. kind: "cuda" or "cpu". zero_init: see Target."""
+    held, sizes = ModelStates(config, stage), ActivationSizes(config, kind)
     phases = {
         "construction": _construction(held, kind, zero_init),
         "forward": _forward(held, sizes),
@@ -60,10 +60,10 @@ def account(config: Config, stage: Stage, kind: str, zero_init: bool = True) -> 
     }
     for parts in phases.values():
         parts["overhead"] = _overhead(config, parts, kind)
-    return Account(stage, phases, _host(held, sizes, zero_init))
+    return RankMemory(stage, phases, _host(held, sizes, zero_init))
 
 
-def logits(sizes: Sizes, stage: Stage) -> Bytes:
+def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
     """The loss works on a slice of the tokens at a time; of its gradients those of hidden and weight stay.
 
     slice: 16-bit product, fp32 copy, 16-bit gradient; held until the backward pass: hidden, and the table in fp32.
@@ -73,58 +73,58 @@ def logits(sizes: Sizes, stage: Stage) -> Bytes:
         return {"slice": 0, "held": 0}
     rows = table // sizes.config.shape.hidden_size
     at_once = min(sizes.tokens, max(1, LOGITS_AT_ONCE[sizes.kind] // rows))
-    copies = SINGLE if sizes.number == SINGLE else SINGLE + 2 * sizes.number
+    copies = SINGLE if sizes.number_size == SINGLE else SINGLE + 2 * sizes.number_size
     return {"slice": at_once * rows * copies, "held": sizes.hidden + table * SINGLE}
 
 
-def _construction(held: States, kind: str, zero_init: bool) -> Bytes:
-    device, _ = states.built(held, zero_init)
-    ready = states.weights(held) + states.optimizer(held)
+def _construction(held: ModelStates, kind: str, zero_init: bool) -> Bytes:
+    device, _ = states.construction_peak(held, zero_init)
+    ready = states.weights(held) + states.optimizer_state(held)
     if ready >= device:
-        return {"weights": states.weights(held), "optimizer": states.optimizer(held)}
+        return {"weights": states.weights(held), "optimizer": states.optimizer_state(held)}
     return {"weights": device}
 
 
-def _forward(held: States, sizes: Sizes) -> Bytes:
+def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     stage = held.stage
     loss = logits(sizes, stage)
     return _steady(held) | {
-        "activations": _all_kept(sizes, stage),
+        "activations": _stored(sizes, stage),
         "logits": loss["slice"] + loss["held"],
-        "buffers": states.gathered(held) + _pipe_buffers(held, sizes),
+        "buffers": states.gathered_weights(held) + _pipe_buffers(held, sizes),
     }
 
 
-def _backward(held: States, sizes: Sizes) -> Bytes:
+def _backward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     stage = held.stage
     moving = activations.recomputed(sizes, stage) + activations.transient(sizes)
     return _steady(held) | {
-        "activations": _all_kept(sizes, stage) + moving,
+        "activations": _stored(sizes, stage) + moving,
         "logits": logits(sizes, stage)["held"],
-        "buffers": states.gathered(held) + states.buckets(held) + _pipe_buffers(held, sizes),
+        "buffers": states.gathered_weights(held) + states.buckets(held) + _pipe_buffers(held, sizes),
     }
 
 
-def _step(held: States, kind: str) -> Bytes:
-    return _steady(held) | {"buffers": states.buckets(held) + states.of_step(held)}
+def _step(held: ModelStates, kind: str) -> Bytes:
+    return _steady(held) | {"buffers": states.buckets(held) + states.step_buffers(held)}
 
 
-def _steady(held: States) -> Bytes:
+def _steady(held: ModelStates) -> Bytes:
     return {
         "weights": states.weights(held),
         "gradients": states.gradients(held),
-        "optimizer": states.optimizer(held),
+        "optimizer": states.optimizer_state(held),
     }
 
 
-def _all_kept(sizes: Sizes, stage: Stage) -> int:
-    return activations.in_flight(sizes.config, stage) * activations.kept(sizes, stage)
+def _stored(sizes: ActivationSizes, stage: Stage) -> int:
+    return activations.micro_batches_in_flight(sizes.config, stage) * activations.stored(sizes, stage)
 
 
-def _pipe_buffers(held: States, sizes: Sizes) -> int:
+def _pipe_buffers(held: ModelStates, sizes: ActivationSizes) -> int:
     """What waits to be sent to the next stage or was; a gradient that arrives from it, and one that leaves."""
     before, after = not held.stage.first, not held.stage.last
-    return (before + after + after * activations.in_flight(held.config, held.stage)) * sizes.hidden
+    return (before + after + after * activations.micro_batches_in_flight(held.config, held.stage)) * sizes.hidden
 
 
 def _overhead(config: Config, parts: Bytes, kind: str) -> int:
@@ -136,13 +136,13 @@ def _overhead(config: Config, parts: Bytes, kind: str) -> int:
     return CONTEXT[kind] + groups * GROUP_BUFFERS + lost
 
 
-def _host(held: States, sizes: Sizes, zero_init: bool) -> Bytes:
+def _host(held: ModelStates, sizes: ActivationSizes, zero_init: bool) -> Bytes:
     recompute = held.config.recompute
     runs = recompute.checkpoint_activations and recompute.checkpoint_in_cpu
     return {
-        "construction": states.built(held, zero_init)[1],
-        "offloaded": states.host(held),
-        "pinned": states.pinned(held),
+        "construction": states.construction_peak(held, zero_init)[1],
+        "offloaded": states.host_memory(held),
+        "pinned": states.pinned_memory(held),
         "checkpoints": len(held.stage.layers) * sizes.hidden // sizes.tensor if runs else 0,
         "processes": CONTEXT["cpu"],
     }

@@ -27,8 +27,8 @@ class Stage:
     parts: dict[str, int]
     """Parameters by part of the model."""
     largest: int
-    """Numbers in the largest tensor before it is cut."""
-    repeated: int
+    """Numbers in the largest tensor before it is sharded."""
+    replicated: int
     """Of the parameters, those that every tensor parallel rank holds alike."""
 
     @property
@@ -36,44 +36,44 @@ class Stage:
         return sum(self.parts.values())
 
 
-def stages(config: Config, rows: int) -> list[Stage]:
+def pipeline_stages(config: Config, rows: int) -> list[Stage]:
     """From the first to the last; one for the plain engine. rows: of the padded vocabulary."""
     layout = Layout.of(config)
     found = _bounds(config, rows)
     return [_stage(config, rows, index, layers, layout) for index, layers in enumerate(found)]
 
 
-def whole(config: Config, rows: int) -> dict[str, int]:
-    """Parameters of the model by part; what is repeated or tied counts once."""
+def parameters_by_part(config: Config, rows: int) -> dict[str, int]:
+    """Parameters of the whole model by part; what is replicated or tied counts once."""
     layers = len(set(weights_of_layers(config.shape)))
-    held = [*_before(config, rows), *weights.block(config) * layers, weights.final_norm(config)]
-    held += weights.relative_table(config)
+    weights_held = [*_before(config, rows), *weights.block(config) * layers, weights.final_norm(config)]
+    weights_held += weights.relative_table(config)
     if config.embedding.no_weight_tying:
-        held.append(Weight("output", rows * config.shape.hidden_size))
-    return _sums(held, 1)
+        weights_held.append(Weight("output", rows * config.shape.hidden_size))
+    return _sums(weights_held, 1)
 
 
 def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout) -> Stage:
     first, last = index == 0, index == layout.pipe - 1
     own = weights_of_layers(config.shape)[layers.start : layers.stop]  # layers that share keep theirs once a stage
-    held = [*(_before(config, rows) if first else []), *weights.block(config) * len(set(own))]
-    held += weights.relative_table(config) if own else []
+    weights_held = [*(_before(config, rows) if first else []), *weights.block(config) * len(set(own))]
+    weights_held += weights.relative_table(config) if own else []
     if last:
-        held.append(weights.final_norm(config))
+        weights_held.append(weights.final_norm(config))
         if config.embedding.no_weight_tying or not first:  # a tied table is on both the first and the last stage
-            held.append(Weight("output", rows * config.shape.hidden_size))
-    largest = max((weight.numel for weight in held), default=0)
-    repeated = sum(weight.numel for weight in held if not weight.cut)
-    return Stage(index, layers, first, last, _sums(held, layout.tensor), largest, repeated)
+            weights_held.append(Weight("output", rows * config.shape.hidden_size))
+    largest = max((weight.numel for weight in weights_held), default=0)
+    replicated = sum(weight.numel for weight in weights_held if not weight.sharded)
+    return Stage(index, layers, first, last, _sums(weights_held, layout.tensor), largest, replicated)
 
 
 def _before(config: Config, rows: int) -> list[Weight]:
     return [weights.token_table(config, rows), *weights.position_table(config)]
 
 
-def _sums(held: Iterable[Weight], tensor: int) -> dict[str, int]:
+def _sums(weights_held: Iterable[Weight], tensor: int) -> dict[str, int]:
     sums: Counter[str] = Counter()
-    for weight in held:
+    for weight in weights_held:
         sums[weight.part] += weight.on_rank(tensor)
     return dict(sums)
 
@@ -83,7 +83,7 @@ def _bounds(config: Config, rows: int) -> list[range]:
     if known is not None:
         return known
     costs = _costs(config, rows)
-    bounds = balanced(tuple(costs), Layout.of(config).pipe)
+    bounds = partition_balanced(tuple(costs), Layout.of(config).pipe)
     layers = config.shape.num_layers
     within = [min(max(bound - len(BEFORE), 0), layers) for bound in bounds]
     return [range(*pair) for pair in pairwise(within)]
@@ -105,7 +105,7 @@ def _costs(config: Config, rows: int) -> list[int]:
 
 
 @lru_cache(maxsize=16)
-def balanced(costs: tuple[int, ...], parts: int) -> list[int]:
+def partition_balanced(costs: tuple[int, ...], parts: int) -> list[int]:
     """Where each part of a list begins, and its end, as DeepSpeed balances stages.
 
     Of all cuts of the first i items into j parts, the one whose largest and smallest part differ least, found for

@@ -1,8 +1,8 @@
 """Which weights there are, and how many numbers of each a tensor parallel rank holds.
 
 The same tensors as `train/model` makes (a test compares them one by one). Slices follow Shoeybi et al. 2019
-(arXiv:1909.08053): the first matrix of a pair is cut by outputs, the second by inputs, whose bias and all norms every
-rank repeats.
+(arXiv:1909.08053): the first matrix of a pair is sharded by outputs, the second by inputs, whose bias and all norms
+are replicated.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Weight:
     part: str
     numel: int
     """Numbers in the whole tensor."""
-    cut: bool = True
-    """Is it shared out among tensor parallel ranks, or repeated on each?"""
+    sharded: bool = True
+    """Whether it is divided among the tensor parallel ranks or replicated on each."""
 
     def on_rank(self, tensor: int) -> int:
-        return self.numel // tensor if self.cut else self.numel
+        return self.numel // tensor if self.sharded else self.numel
 
 
 def block(config: Config) -> list[Weight]:
@@ -38,11 +38,11 @@ def token_table(config: Config, rows: int) -> Weight:
 
 
 def position_table(config: Config) -> list[Weight]:
-    """Learned positions, which every rank repeats."""
+    """Learned positions, replicated on every rank."""
     if config.embedding.pos_emb != "learned":
         return []
     rows = config.shape.max_position_embeddings + config.embedding.opt_pos_emb_offset
-    return [Weight("positions", rows * config.shape.hidden_size, cut=False)]
+    return [Weight("positions", rows * config.shape.hidden_size, sharded=False)]
 
 
 def relative_table(config: Config) -> list[Weight]:
@@ -53,7 +53,7 @@ def relative_table(config: Config) -> list[Weight]:
 
 
 def final_norm(config: Config) -> Weight:
-    return Weight("norms", norm_size(config), cut=False)
+    return Weight("norms", norm_size(config), sharded=False)
 
 
 def _attention(config: Config) -> Iterator[Weight]:
@@ -67,14 +67,14 @@ def _mlp(config: Config) -> Iterator[Weight]:
 
 
 def _pair(part: str, rows: int, inner: int, hidden: int, biased: bool) -> Iterator[Weight]:
-    """hidden -> rows, cut by outputs; what is computed of these, inner wide, -> hidden, cut by inputs."""
+    """hidden -> rows, sharded by outputs; what is computed of these, inner wide, -> hidden, sharded by inputs."""
     yield Weight(part, rows * hidden)
     yield Weight(part, hidden * inner)
     if biased:
         yield Weight(part, rows)
-        yield Weight(part, hidden, cut=False)
+        yield Weight(part, hidden, sharded=False)
 
 
 def _norms(config: Config) -> list[Weight]:
-    in_attention = [Weight("norms", head_norms_size(config), cut=False)] if config.norm.use_qk_layernorm else []
-    return [Weight("norms", norm_size(config), cut=False)] * norms_of_block(config) + in_attention
+    in_attention = [Weight("norms", head_norms_size(config), sharded=False)] if config.norm.use_qk_layernorm else []
+    return [Weight("norms", norm_size(config), sharded=False)] * norms_of_block(config) + in_attention

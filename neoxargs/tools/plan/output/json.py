@@ -8,45 +8,45 @@ from typing import Any
 
 from neoxargs.launch.report import summary
 from neoxargs.tools.plan.advice import Suggestion
-from neoxargs.tools.plan.memory.breakdown import Account
-from neoxargs.tools.plan.output.assumption_notes import notes
-from neoxargs.tools.plan.placement import seats
+from neoxargs.tools.plan.memory.breakdown import RankMemory
+from neoxargs.tools.plan.output.wording import assumption_notes
+from neoxargs.tools.plan.placement import rank_placements
 from neoxargs.tools.plan.plan import Plan
 from neoxargs.tools.plan.speed import Speed, bubble_share
 
 
-def facts(plan: Plan, found: Sequence[Suggestion]) -> dict[str, Any]:
+def to_json(plan: Plan, found: Sequence[Suggestion]) -> dict[str, Any]:
     """Sizes in bytes, times in seconds. ranks: [host, slot, tensor, pipe, data] in rank order."""
     return {
         "ok": plan.fits,
         "problems": [problem.to_json() for problem in plan.spec.warnings],
-        "fits": plan.fits if plan.known else None,
-        "breaks": plan.breaks,
+        "fits": plan.fits if plan.has_verdict else None,
+        "breaks": plan.overflows_in,
         "device": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
         **summary.facts(plan.spec),
         "parts": plan.parts,
         "parameters": sum(plan.parts.values()),
-        "vocabulary_rows": plan.rows,
-        "stages": [_stage(account) for account in plan.accounts],
-        "host": {"need": plan.host_need, "memory": plan.target.host_memory},
+        "vocabulary_rows": plan.vocab_rows,
+        "stages": [_stage(rank) for rank in plan.stage_memory],
+        "host": {"need": plan.host_peak, "memory": plan.target.host_memory},
         "speed": _speed(plan.speed) | {"bubble_share": bubble_share(plan.config)},
         "instead": [_suggestion(suggestion) for suggestion in found],
-        "assumed": notes(plan),
-        "ranks_at": [list(seat)[1:] for seat in seats(plan.spec.resources, plan.layout)],
+        "assumed": assumption_notes(plan),
+        "ranks_at": [list(placement)[1:] for placement in rank_placements(plan.spec.resources, plan.layout)],
     }
 
 
-def _stage(account: Account) -> dict[str, Any]:
-    stage = account.stage
+def _stage(rank: RankMemory) -> dict[str, Any]:
+    stage = rank.stage
     return {
         "stage": stage.index,
         "layers": list(stage.layers),
         "parameters": stage.parameters,
         "parts": stage.parts,
-        "peak": account.peak,
-        "fullest": account.fullest,
-        "phases": account.phases,
-        "host": account.host,
+        "peak": rank.peak,
+        "fullest": rank.peak_phase,
+        "phases": rank.phases,
+        "host": rank.host,
     }
 
 
@@ -56,4 +56,4 @@ def _speed(speed: Speed) -> dict[str, Any]:
 
 
 def _suggestion(suggestion: Suggestion) -> dict[str, Any]:
-    return {"set": dict(suggestion.changes), "peak": suggestion.plan.worst.peak, "cost": suggestion.cost}
+    return {"set": dict(suggestion.changes), "peak": suggestion.plan.fullest.peak, "cost": suggestion.cost}

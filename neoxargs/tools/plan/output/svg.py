@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
 
-from neoxargs.tools.plan.memory.breakdown import PARTS, PHASES
+from neoxargs.text import format_bytes, format_count, format_duration, format_percent
+from neoxargs.tools.plan.memory.breakdown import PARTS, PHASES, RankMemory
 from neoxargs.tools.plan.output import style
-from neoxargs.tools.plan.output.wording import count, duration, share, size
-from neoxargs.tools.plan.placement import Seat, seats
+from neoxargs.tools.plan.placement import RankPlacement, rank_placements
 from neoxargs.tools.plan.plan import Plan
 
 #: Of a picture's own coordinates: where bars begin and end, and how high a row is.
@@ -21,49 +21,50 @@ MANY = 2048
 #: Of more stages only these are drawn, and the rest counted.
 STAGES = 16
 
-#: A bar's label, its parts and what is told of it.
+#: A bar's label, its parts and its caption.
 Row = tuple[str, Mapping[str, int], str]
 
 
-def memory(plan: Plan) -> str:
+def memory_chart(plan: Plan) -> str:
     """A bar for each phase of the fullest rank, its parts one after the other, and how far it may reach."""
-    worst = plan.worst
-    rows = [(phase, worst.phases[phase]) for phase in PHASES]
-    drawn = [(label, parts, size(sum(parts.values()))) for label, parts in rows]
+    fullest = plan.fullest
+    rows = [(phase, fullest.phases[phase]) for phase in PHASES]
+    drawn = [(label, parts, format_bytes(sum(parts.values()))) for label, parts in rows]
     return _bars(plan, drawn) + _key(drawn)
 
 
-def stages(plan: Plan) -> str:
+def stages_chart(plan: Plan) -> str:
     """A bar for each stage at its fullest."""
-    accounts = plan.accounts[:STAGES]
-    if plan.worst not in accounts:
-        accounts = [*accounts[:-1], plan.worst]
-    rows = []
-    for account in accounts:
-        layers = account.stage.layers
-        held = f"layers {layers[0]}-{layers[-1]}" if layers else "no layers"
-        told = f"{size(account.peak)} · {held} · {count(account.stage.parameters)} parameters · {account.fullest}"
-        rows.append((f"stage {account.stage.index}", account.phases[account.fullest], told))
-    more = len(plan.accounts) - len(accounts)
+    drawn = plan.stage_memory[:STAGES]
+    if plan.fullest not in drawn:
+        drawn = [*drawn[:-1], plan.fullest]
+    rows = [(f"stage {rank.stage.index}", rank.phases[rank.peak_phase], _stage_caption(rank)) for rank in drawn]
+    more = len(plan.stage_memory) - len(drawn)
     return _bars(plan, rows, beneath=True) + _key(rows) + (f'<p class="legend">and {more} more</p>' if more else "")
 
 
-def step(plan: Plan) -> str:
+def _stage_caption(rank: RankMemory) -> str:
+    layers = rank.stage.layers
+    held = f"layers {layers[0]}-{layers[-1]}" if layers else "no layers"
+    return f"{format_bytes(rank.peak)} · {held} · {format_count(rank.stage.parameters)} parameters · {rank.peak_phase}"
+
+
+def step_chart(plan: Plan) -> str:
     """One bar, as long as a step."""
     speed = plan.speed
     seconds = (speed.compute, speed.bubble, speed.tensor, speed.pipe, speed.data, speed.optimizer)
     terms = {name: time for name, time in zip(style.TIME, seconds, strict=True) if time}
-    pieces = "".join(_pieces(terms, style.TIME, speed.step, (0, WIDTH), 0, duration))
-    named = [(f"{name} {share(time, speed.step)}", style.TIME[name]) for name, time in terms.items()]
+    pieces = "".join(_pieces(terms, style.TIME, speed.step, (0, WIDTH), 0, format_duration))
+    named = [(f"{name} {format_percent(time, speed.step)}", style.TIME[name]) for name, time in terms.items()]
     return _svg(30, _rounded("whole", 0, WIDTH, 0) + f'<g clip-path="url(#whole)">{pieces}</g>') + _legend(named)
 
 
-def ranks(plan: Plan) -> str:
+def ranks_chart(plan: Plan) -> str:
     """Every rank on its host, coloured by stage; ranks of one tensor parallel group hang together."""
     wordy = plan.layout.ranks <= WORDY
-    hosts = groupby(seats(plan.spec.resources, plan.layout), key=lambda seat: seat.host)
+    hosts = groupby(rank_placements(plan.spec.resources, plan.layout), key=lambda placement: placement.host)
     frames = "".join(_host(host, list(members), plan, wordy) for host, members in hosts)
-    in_row = min(plan.slots, 8)
+    in_row = min(plan.ranks_per_host, 8)
     width = 24 + in_row * (32 + 5 / min(plan.layout.tensor, in_row))
     dot = 9 if plan.layout.ranks <= MANY else 5
     grid = (
@@ -73,42 +74,42 @@ def ranks(plan: Plan) -> str:
     return grid + _legend([(f"stage {index}", style.of_stage(index, plan.layout.pipe)) for index in shown])
 
 
-def _host(name: str, members: Sequence[Seat], plan: Plan, wordy: bool) -> str:
-    groups = groupby(members, key=lambda seat: (seat.pipe, seat.data))
+def _host(name: str, members: Sequence[RankPlacement], plan: Plan, wordy: bool) -> str:
+    groups = groupby(members, key=lambda placement: (placement.pipe, placement.data))
     drawn = "".join(
         f'<span class="group" style="background: {style.of_stage(pipe, plan.layout.pipe)}">'
-        f"{''.join(_cell(seat, wordy) for seat in together)}</span>"
+        f"{''.join(_cell(placement, wordy) for placement in together)}</span>"
         for (pipe, _), together in groups
     )
     return f'<div class="host"><h3>{escape(name)}</h3><div class="cells">{drawn}</div></div>'
 
 
-def _cell(seat: Seat, wordy: bool) -> str:
-    told = (
-        f"rank {seat.rank}: {seat.host} slot {seat.slot}, stage {seat.pipe}, replica {seat.data}, tensor {seat.tensor}"
-    )
-    inside = f"{seat.rank}<small>d{seat.data} t{seat.tensor}</small>" if wordy else ""
-    return f'<span class="cell" title="{escape(told)}">{inside}</span>'
+def _cell(placement: RankPlacement, wordy: bool) -> str:
+    rank, host, slot, tensor, pipe, data = placement
+    title = f"rank {rank}: {host} slot {slot}, stage {pipe}, replica {data}, tensor {tensor}"
+    inside = f"{rank}<small>d{data} t{tensor}</small>" if wordy else ""
+    return f'<span class="cell" title="{escape(title)}">{inside}</span>'
 
 
 def _bars(plan: Plan, rows: Sequence[Row], beneath: bool = False) -> str:
-    """What is told of a bar stands to the right of its track, or beneath it."""
+    """A bar's caption stands to the right of its track, or beneath it."""
     largest = max(sum(parts.values()) for _, parts, _ in rows)
     scale = max(largest, plan.target.device.memory or 0) * 1.02
     usable, pitch = plan.usable, ROW + (16 if beneath else 0)
     drawn, top = [], 22 if usable else 4
-    for index, (label, parts, told) in enumerate(rows):
+    for index, (label, parts, caption) in enumerate(rows):
         y, total = top + index * pitch, sum(parts.values())
         clip = f"bar{label.replace(' ', '')}"
         end = LEFT + (RIGHT - LEFT) * total / scale
         over = ' class="over"' if usable and total > usable else ""
         x = LEFT if beneath else RIGHT + 10
+        pieces = "".join(_pieces(parts, style.PARTS, scale, (LEFT, RIGHT), y, format_bytes))
         drawn += [
             f'<text x="0" y="{y + 19}">{label}</text>',
             f'<rect class="track" x="{LEFT}" y="{y}" width="{RIGHT - LEFT}" height="28" rx="6"/>',
             _rounded(clip, LEFT, end - LEFT, y),
-            f'<g clip-path="url(#{clip})">{"".join(_pieces(parts, style.PARTS, scale, (LEFT, RIGHT), y, size))}</g>',
-            f'<text x="{x}" y="{y + (42 if beneath else 19)}"{over}>{told}</text>',
+            f'<g clip-path="url(#{clip})">{pieces}</g>',
+            f'<text x="{x}" y="{y + (42 if beneath else 19)}"{over}>{caption}</text>',
         ]
     tops = [top + index * pitch for index in range(len(rows))]
     return _svg(top + len(rows) * pitch, "".join([*drawn, *_limit(plan, scale, tops)]))
@@ -121,7 +122,7 @@ def _limit(plan: Plan, scale: float, tops: Sequence[int]) -> Iterator[str]:
     x = LEFT + (RIGHT - LEFT) * plan.usable / scale
     for y in tops:
         yield f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 4}" y2="{y + 30}"/>'
-    yield f'<text class="soft" x="{x:.1f}" y="12" text-anchor="middle">{size(plan.usable)} may be used</text>'
+    yield f'<text class="soft" x="{x:.1f}" y="12" text-anchor="middle">{format_bytes(plan.usable)} may be used</text>'
 
 
 def _pieces(
@@ -130,7 +131,7 @@ def _pieces(
     scale: float,
     ends: tuple[int, int],
     y: int,
-    told: Callable[[float], str],
+    format_value: Callable[[float], str],
 ) -> Iterator[str]:
     """The parts of a bar; those that are wide enough carry their name."""
     x = float(ends[0])
@@ -138,7 +139,7 @@ def _pieces(
         width = (ends[1] - ends[0]) * parts.get(part, 0) / scale
         if width <= 0:
             continue
-        title = f"<title>{part}: {told(parts[part])}</title>"
+        title = f"<title>{part}: {format_value(parts[part])}</title>"
         yield f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="28" fill="{colours[part]}">{title}</rect>'
         if width > 8 * len(part) + 4:
             yield f'<text class="inside" x="{x + width / 2:.1f}" y="{y + 18}" text-anchor="middle">{part}</text>'

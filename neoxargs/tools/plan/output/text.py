@@ -7,13 +7,21 @@ from collections.abc import Iterator, Sequence
 
 from neoxargs.launch.report import summary
 from neoxargs.resolve.config import Config
-from neoxargs.text import TOGETHER, together, wrapped
+from neoxargs.text import (
+    GIB,
+    TOGETHER,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_percent,
+    together,
+    wrapped,
+)
 from neoxargs.tools.plan.advice import Suggestion
-from neoxargs.tools.plan.assumptions import GIB
-from neoxargs.tools.plan.memory.breakdown import PARTS, PHASES, Account
-from neoxargs.tools.plan.output.assumption_notes import notes
-from neoxargs.tools.plan.output.wording import count, duration, figures, price, share, size, verdict
-from neoxargs.tools.plan.placement import hosts_of_stages, named
+from neoxargs.tools.plan.memory.breakdown import PARTS, PHASES, RankMemory
+from neoxargs.tools.plan.output.wording import assumption_notes, price, verdict
+from neoxargs.tools.plan.placement import host_range, hosts_of_stages
 from neoxargs.tools.plan.plan import Plan
 
 LABEL = summary.LABEL
@@ -24,19 +32,19 @@ SENTENCES = ("plan", "model", "ranks", "batch", "host", "speed", "messages", "as
 STAGES = 8
 
 
-def text(plan: Plan, found: Sequence[Suggestion]) -> str:
-    """Everything, for a person."""
+def to_text(plan: Plan, found: Sequence[Suggestion]) -> str:
+    """The plan and what to change, for a person."""
     rows = [
         ("plan", [verdict(plan)]),
-        ("instead", list(_instead(plan, found))),
-        *_known(plan),
+        ("instead", list(_suggestions(plan, found))),
+        *_run_facts(plan),
         ("stages", list(_stages(plan))),
         ("memory", list(_memory(plan))),
         ("", list(_bars(plan))),
         ("host", list(_host(plan))),
         ("speed", list(_speed(plan))),
         ("messages", list(_messages(plan))),
-        ("assumed", notes(plan)),
+        ("assumed", assumption_notes(plan)),
     ]
     blocks = [_row(label, lines, plan.config) for label, lines in rows if lines]
     return "\n\n".join([_coloured(blocks[0], plan.fits), *blocks[1:]])
@@ -48,48 +56,49 @@ def _row(label: str, lines: Sequence[str], config: Config) -> str:
     return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
 
 
-def _known(plan: Plan) -> Iterator[tuple[str, list[str]]]:
-    """The facts of the run as `check` tells them, with the model's parts."""
+def _run_facts(plan: Plan) -> Iterator[tuple[str, list[str]]]:
+    """Model, ranks and batch as `check` prints them, with the model's parts."""
     model, *rest = (line[LABEL:] for line in summary.brief(plan.spec))
-    parts = ", ".join(f"{part} {count(number)}".replace(" ", TOGETHER) for part, number in plan.parts.items())
-    yield "model", [model, f"{count(sum(plan.parts.values()))} parameters: {parts}"]
+    parts = ", ".join(f"{part} {format_count(number)}".replace(" ", TOGETHER) for part, number in plan.parts.items())
+    yield "model", [model, f"{format_count(sum(plan.parts.values()))} parameters: {parts}"]
     yield from zip(("ranks", "batch"), ([line] for line in rest), strict=False)
 
 
 def _stages(plan: Plan) -> Iterator[str]:
     hosts = hosts_of_stages(plan.spec.resources, plan.layout)
     yield f"{'':<6}{'layers':<9}{'parameters':>11}{'peak':>9}  {'in':<14}{'ranks':<13}hosts"
-    for account in _shown(plan):
-        stage, layers = account.stage, account.stage.layers
+    for rank in _listed_stages(plan):
+        stage, layers = rank.stage, rank.stage.layers
         ranks = range(stage.index * plan.layout.tensor * plan.layout.data, plan.layout.ranks)
         last = ranks[0] + plan.layout.tensor * plan.layout.data - 1
         held = f"{layers[0]}-{layers[-1]}" if layers else "none"
-        seated = f"{ranks[0]}-{last}" if last > ranks[0] else str(last)
+        numbers = f"{ranks[0]}-{last}" if last > ranks[0] else str(last)
         yield (
-            f"{stage.index:<6}{held:<9}{count(stage.parameters):>11}{size(account.peak):>9}  "
-            f"{account.fullest:<14}{seated:<13}{named(hosts[stage.index])}"
+            f"{stage.index:<6}{held:<9}{format_count(stage.parameters):>11}{format_bytes(rank.peak):>9}  "
+            f"{rank.peak_phase:<14}{numbers:<13}{host_range(hosts[stage.index])}"
         )
-    if len(plan.accounts) > STAGES:
-        yield f"... {len(plan.accounts)} stages in all"
+    if len(plan.stage_memory) > STAGES:
+        yield f"... {len(plan.stage_memory)} stages in all"
 
 
-def _shown(plan: Plan) -> list[Account]:
-    if len(plan.accounts) <= STAGES:
-        return plan.accounts
-    chosen = {*range(STAGES - 2), plan.worst.stage.index, len(plan.accounts) - 1}
-    return [plan.accounts[index] for index in sorted(chosen)]
+def _listed_stages(plan: Plan) -> list[RankMemory]:
+    if len(plan.stage_memory) <= STAGES:
+        return plan.stage_memory
+    chosen = {*range(STAGES - 2), plan.fullest.stage.index, len(plan.stage_memory) - 1}
+    return [plan.stage_memory[index] for index in sorted(chosen)]
 
 
 def _memory(plan: Plan) -> Iterator[str]:
-    worst = plan.worst
-    name, unit = ("GiB", GIB) if worst.peak >= GIB else ("MiB", 2**20)
-    yield f"{name} on a rank" + (f" of stage {worst.stage.index}, the fullest" if len(plan.accounts) > 1 else "")
+    fullest = plan.fullest
+    name, unit = ("GiB", GIB) if fullest.peak >= GIB else ("MiB", 2**20)
+    of_stage = f" of stage {fullest.stage.index}, the fullest" if len(plan.stage_memory) > 1 else ""
+    yield f"{name} on a rank{of_stage}"
     yield f"{'':<13}" + "".join(f"{phase:>14}" for phase in PHASES)
     for part in PARTS:
-        sizes = [worst.phases[phase].get(part, 0) for phase in PHASES]
+        sizes = [fullest.phases[phase].get(part, 0) for phase in PHASES]
         if any(sizes):
             yield f"{part:<13}" + "".join(f"{_cell(number / unit):>14}" for number in sizes)
-    yield f"{'total':<13}" + "".join(f"{_cell(worst.total(phase) / unit):>14}" for phase in PHASES)
+    yield f"{'total':<13}" + "".join(f"{_cell(fullest.total(phase) / unit):>14}" for phase in PHASES)
 
 
 def _cell(number: float) -> str:
@@ -101,52 +110,52 @@ def _bars(plan: Plan) -> Iterator[str]:
     """Each phase against what may be used."""
     if plan.usable is None:
         return
-    scale = max(plan.target.device.memory or 0, plan.worst.peak)
+    scale = max(plan.target.device.memory or 0, plan.fullest.peak)
     limit = round(BAR * plan.usable / scale)
     for phase in PHASES:
-        total = plan.worst.total(phase)
+        total = plan.fullest.total(phase)
         filled = max(1, round(BAR * total / scale))
         cells = ["█" if index < filled else "·" for index in range(BAR)]
         if limit < BAR:
             cells[limit] = "┃"
-        yield f"{phase:<13}{''.join(cells)}  {share(total, plan.usable)} of what may be used"
+        yield f"{phase:<13}{''.join(cells)}  {format_percent(total, plan.usable)} of what may be used"
 
 
 def _host(plan: Plan) -> Iterator[str]:
     if plan.target.device.kind == "cpu":
-        yield f"{size(plan.host_need)} on a machine of {plan.slots} ranks, with all that a rank holds"
+        yield f"{format_bytes(plan.host_peak)} on a machine of {plan.ranks_per_host} ranks, with all that a rank holds"
         return
-    account = max(plan.accounts, key=lambda account: account.host_peak)
+    parts = max(plan.stage_memory, key=lambda rank: rank.host_peak).host
     words = {"processes": "Python and torch"}
-    what = ", ".join(f"{words.get(part, part)} {size(number)}" for part, number in account.host.items() if number)
-    yield f"{size(plan.host_need)} on a machine of {plan.slots} ranks; each: {what}"
+    each = ", ".join(f"{words.get(part, part)} {format_bytes(number)}" for part, number in parts.items() if number)
+    yield f"{format_bytes(plan.host_peak)} on a machine of {plan.ranks_per_host} ranks; each: {each}"
 
 
 def _speed(plan: Plan) -> Iterator[str]:
     estimate = plan.speed
     device, training = plan.target.device, plan.config.training
     yield (
-        f"about {figures(estimate.tflops_per_device)} TFLOP/s on each {device.name}, "
-        f"{estimate.tokens_per_second:,.0f} tokens/s, {duration(estimate.step)} a step"
+        f"about {format_number(estimate.tflops_per_device)} TFLOP/s on each {device.name}, "
+        f"{estimate.tokens_per_second:,.0f} tokens/s, {format_duration(estimate.step)} a step"
     )
-    yield f"{training.train_iters:,} steps in about {duration(estimate.total)}"
-    yield f"{figures(estimate.flops_per_token)} operations a token, forward and backward"
+    yield f"{training.train_iters:,} steps in about {format_duration(estimate.total)}"
+    yield f"{format_number(estimate.flops_per_token)} operations a token, forward and backward"
     terms = {
         "compute": estimate.compute, "pipeline bubble": estimate.bubble, "tensor messages": estimate.tensor,
         "pipeline messages": estimate.pipe, "data messages": estimate.data, "optimizer": estimate.optimizer,
     }  # fmt: skip
-    yield ", ".join(f"{name} {share(seconds, estimate.step)}" for name, seconds in terms.items() if seconds)
+    yield ", ".join(f"{name} {format_percent(seconds, estimate.step)}" for name, seconds in terms.items() if seconds)
 
 
 def _messages(plan: Plan) -> Iterator[str]:
     sent = plan.speed.messages
     kinds = {"tensor": sent.tensor, "pipeline": sent.pipe, "data": sent.data, "device and host": sent.host}
-    shown = [f"{name} {size(number)}" for name, number in kinds.items() if number]
-    if shown:
-        yield f"a rank sends in one step: {', '.join(shown)}"
+    volumes = [f"{name} {format_bytes(number)}" for name, number in kinds.items() if number]
+    if volumes:
+        yield f"a rank sends in one step: {', '.join(volumes)}"
 
 
-def _instead(plan: Plan, found: Sequence[Suggestion]) -> Iterator[str]:
+def _suggestions(plan: Plan, found: Sequence[Suggestion]) -> Iterator[str]:
     if plan.fits:
         return
     if not found:
