@@ -169,8 +169,8 @@ def _resolved(
     try:
         spec = resolve_run(files, overrides, directory, os.environ, gpus)
     except Unresolved as stop:
-        absent = certain_files(stop.known, stop.broken) if Path(path).name == TRAINER else []
-        raise Problems([*stop.problems, *_unsupported(path, stop.known), *absent]) from None
+        absent = certain_files(stop.certain, stop.broken) if Path(path).name == TRAINER else []
+        raise Problems([*stop.problems, *_unsupported(path, stop.certain), *absent]) from None
     config = with_launch(spec.config, path, read_files(files, directory))
     return replace(spec, config=with_text(config))
 

@@ -6,8 +6,7 @@ earlier problem is left out, so that one mistake is told once.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -18,7 +17,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.dialect import guess_warnings
 from neoxargs.resolve.merge import Draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
-from neoxargs.resolve.rules.rule import Contradiction, Rule
+from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule
 from neoxargs.resolve.value import Source, Value
 from neoxargs.resolve.values.coerce import Mismatch, conform
 from neoxargs.resolve.values.describe_type import expectation
@@ -26,14 +25,16 @@ from neoxargs.resolve.yaml.nodes import node_of, shown
 
 #: Forms of Adam that in 2021 were written one beside the other, each narrower than the one before.
 ADAMS = ("adam", "cpu_adam", "cpu_torch_adam")
+#: So many places of one problem are shown.
+MOST_PLACES = 4
 
 
 class Unresolved(Problems):
     """A configuration that did not come to one; what of it is certain can be looked at for further problems."""
 
-    def __init__(self, problems: Iterable[Problem], known: Config, broken: Iterable[str]) -> None:
+    def __init__(self, problems: Iterable[Problem], certain: Config, broken: Iterable[str]) -> None:
         super().__init__(problems)
-        self.known = known
+        self.certain = certain
         self.broken = frozenset(broken)
 
 
@@ -51,13 +52,13 @@ def complete(
         raise Problems(draft.problems)
     work = _Completion(draft, gpus)
     work.rewrite_retired()
-    work.require()
+    work.require_values()
     for rule in ordered(derivations):
         work.derive(rule)
     for rule in checks:
         work.check(rule)
     if any(problem.severity == "error" for problem in work.problems):
-        raise Unresolved(work.problems, work.known(), work.broken)
+        raise Unresolved(work.problems, work.certain_values(), work.broken)
     config = Config(work.values, draft.sections, work.problems, draft.dialect)
     config.warnings += guess_warnings(draft.dialect, config.values)
     config.auto = draft.auto
@@ -75,11 +76,17 @@ def ordered(rules: Sequence[Rule]) -> list[Rule]:
     try:
         return [rules[index] for index in TopologicalSorter(needs).static_order()]
     except CycleError as error:
-        cycle = " <- ".join(rules[index].function.__name__ for index in error.args[1])
+        cycle = " <- ".join(rules[index].id for index in error.args[1])
         raise AssertionError(f"rules wait for each other: {cycle}") from None
 
 
 class _Completion:
+    """A draft on its way to a configuration: `values` grow, `broken` are the names whose value a problem leaves open.
+
+    given: the names that count as written: the user's, and what retired names of the user's say today.
+    special: the inputs of rules that are no parameters.
+    """
+
     def __init__(self, draft: Draft, gpus: int | None) -> None:
         self.draft = draft
         self.values = {**draft.dialect.defaults(), **draft.values}
@@ -93,8 +100,9 @@ class _Completion:
             "auto": draft.auto,
             "default": self.default,
         }
+        self.places = _written_places(draft)
 
-    def known(self) -> Config:
+    def certain_values(self) -> Config:
         """The values that no problem touches."""
         values = {name: value for name, value in self.values.items() if not self.is_broken(name)}
         return Config(values, self.draft.sections, [], self.draft.dialect, frozenset(self.broken))
@@ -111,41 +119,44 @@ class _Completion:
                 self.rewrite(name, value, target, today)
 
     def rewrite(self, name: str, old: Value, target: str, today: Any) -> None:
-        said = f"{name}: {shown(node_of(old.value))}"
+        """Set what a retired parameter says today, unless the target is written itself; then both must agree."""
+        written = f"{name}: {shown(node_of(old.value))}"
         present = self.values.get(target) if target in self.given else None
         if present is None or _is_narrower(today, present.value, target):
             where = f" ({old.source.where})" if old.source.where else ""
-            self.values[target] = Value(today, Source("derived", text=f"`{said}`{where}", inputs=(name,)))
+            self.values[target] = Value(today, Source("derived", text=f"`{written}`{where}", inputs=(name,)))
             self.given.add(target)
         elif present.value != today and not _is_narrower(present.value, today, target):
             now = f"{target}: {shown(node_of(present.value))}"
-            what = f"{said} means {target}: {shown(node_of(today))} today, which contradicts {now}"
-            self.report(Problem(what, hint=f"leave {name} out"), (name, target))
+            what = f"{written} means {target}: {shown(node_of(today))} today, which contradicts {now}"
+            self.report(Finding(what, f"leave {name} out", id="retired-key-contradicts"), (name, target))
             self.broken.add(target)
 
     # -- required parameters -----------------------------------------------------------------------------------------
 
-    def require(self) -> None:
+    def require_values(self) -> None:
+        """Report what has no default and is not written, unless a problem with it has been reported already."""
         required = [parameter for parameter in REGISTRY.parameters.values() if parameter.required]
         absent = [parameter for parameter in required if parameter.name not in self.values]
-        told = [parameter for parameter in absent if not self.is_broken(parameter.name)]
-        self.problems += [_no_model(told)] if len(told) == len(required) else map(_missing, told)
+        unreported = [parameter for parameter in absent if not self.is_broken(parameter.name)]
+        self.problems += [_no_model(unreported)] if len(unreported) == len(required) else map(_missing, unreported)
         self.broken.update(parameter.name for parameter in absent)
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
     def derive(self, rule: Rule) -> None:
+        """Run a derivation, unless all its results are written, or something that it reads is unknown."""
         own = set(rule.results) & set(rule.inputs)
         wanted = [name for name in rule.results if name not in self.given or name in own]
         if not wanted:
             return
-        if not self.is_known(rule, own):
+        if not self.can_run(rule, own):
             self.broken.update(wanted)
             return
         try:
             result = rule.function(*(self.input(name, name in own) for name in rule.inputs))
         except Contradiction as contradiction:
-            self.report(Problem(contradiction.sentence, hint=contradiction.hint), rule.inputs)
+            self.report(contradiction.finding, rule.inputs, rule.id)
             self.broken.update(rule.results)
             return
         results = result if len(rule.results) > 1 else {rule.results[0]: result}
@@ -153,35 +164,32 @@ class _Completion:
             self.put(name, (results or {}).get(name), rule)
 
     def put(self, name: str, value: Any, rule: Rule) -> None:
+        """Take over a result; None leaves the default, or what the type makes of none."""
         if value is None:
             if name not in self.values and REGISTRY.parameters[name].default is ABSENT:
-                self.absent(name, rule)
+                self.put_nothing(name, rule)
         elif name in self.given and self.values[name].value == value:
             pass  # as it was written, or as a retired name says it
         elif name in self.draft.values:  # put into its full form; still the user's
-            self.values[name] = Value(value, replace(self.draft.values[name].source, text=rule.sentence))
+            self.values[name] = Value(value, replace(self.draft.values[name].source, text=rule.reason))
         else:
-            self.values[name] = Value(value, Source("derived", text=rule.sentence, inputs=rule.inputs))
+            self.values[name] = Value(value, Source("derived", text=rule.reason, inputs=rule.inputs))
 
-    def absent(self, name: str, rule: Rule) -> None:
+    def put_nothing(self, name: str, rule: Rule) -> None:
         """The rule has no value: None where the type admits it, else nobody knows (a check says why)."""
         try:
             conform(None, REGISTRY.parameters[name].type)
-            self.values[name] = Value(None, Source("derived", text=rule.sentence, inputs=rule.inputs))
+            self.values[name] = Value(None, Source("derived", text=rule.reason, inputs=rule.inputs))
         except Mismatch:
             self.broken.add(name)
 
     def check(self, rule: Rule) -> None:
-        if not self.is_known(rule, set()):
-            return
-        answer = rule.function(*(self.input(name) for name in rule.inputs))
-        if isinstance(answer, Problem):
-            self.report(answer, rule.inputs)
-        elif answer is not None:
-            what, hint = (answer, "") if isinstance(answer, str) else answer
-            self.report(Problem(what, hint=hint), rule.inputs)
+        """Run a check, unless something that it reads is unknown."""
+        if self.can_run(rule) and (finding := rule.function(*map(self.input, rule.inputs))):
+            self.report(finding, rule.inputs, rule.id)
 
-    def is_known(self, rule: Rule, own: set[str]) -> bool:
+    def can_run(self, rule: Rule, own: Container[str] = ()) -> bool:
+        """Has every input a value that no problem touches? own: results of the rule, which need none."""
         return not any(self.is_broken(name) or (name not in own and self.is_missing(name)) for name in rule.inputs)
 
     def is_broken(self, name: str) -> bool:
@@ -194,10 +202,11 @@ class _Completion:
 
     def default(self, name: str) -> Any:
         """What a parameter is in this dialect where nobody writes it; ABSENT if it has no default."""
-        found = self.draft.dialect.defaults().get(name)
-        return found.value if found else REGISTRY.parameters[name].default
+        value = self.draft.dialect.defaults().get(name)
+        return value.value if value else REGISTRY.parameters[name].default
 
     def input(self, name: str, own: bool = False) -> Any:
+        """What a rule is given under a name; own: a result of its own, which is None unless it was written."""
         if name in self.special:
             return self.special[name]
         if own and name not in self.given:
@@ -206,29 +215,27 @@ class _Completion:
 
     # -- problems ----------------------------------------------------------------------------------------------------
 
-    def report(self, problem: Problem, names: Iterable[str]) -> None:
-        """Add a problem about these parameters, at the places where they were written."""
-        if problem.where is None:
-            places = self.places(problem.what, list(names))
-            problem = replace(problem, where=places[0] if places else None, also=(*problem.also, *places[1:]))
-        self.problems.append(problem)
+    def report(self, finding: Finding, inputs: Sequence[str], rule_id: str = "") -> None:
+        """Make a problem of it, at the places where the parameters were written that it is about; inputs: of the rule.
 
-    def places(self, sentence: str, names: list[str]) -> list[Place]:
-        """Where the parameters and sections that the sentence names were written, those that others follow from last;
-        if it names none, where any of the rule's inputs comes from."""
-        sections = self.draft.section_places
-        values = {name: value.source.where for name, value in self.draft.values.items()}
-        written: dict[str, Place | None] = {**self.draft.open_places, **values, **sections}
-        # a rule that reads `written` speaks of parameters that are not among its inputs
-        others = [name for name in self.draft.values if "_" in name or "." in name] if "written" in names else []
-        named = [name for name in dict.fromkeys([*names, *others, *sections]) if _names(sentence, name)]
-        for choice in (named, names):
-            found = [place for name in choice if (place := written.get(name))]
-            if choice is named or not found:
-                found += [place for name in choice if name not in written for place in self.roots(name, set())]
-            if found:
-                return list(dict.fromkeys(found))[:4]
-        return []
+        Where none of those was written, nor anything that they follow from, it stands at what else the rule reads.
+        """
+        read = tuple(name for name in inputs if name not in self.special)
+        about = finding.about or read
+        places = self.places_of(about) or [self.places[name] for name in read if name in self.places]
+        places = list(dict.fromkeys(places or self.places_of(read)))[:MOST_PLACES]
+        where, also = places[0] if places else None, tuple(places[1:])
+        self.problems.append(
+            Problem(
+                finding.sentence, where, finding.advice, also, finding.severity, id=finding.id or rule_id, about=about
+            )
+        )
+
+    def places_of(self, names: Iterable[str]) -> list[Place]:
+        """Where they were written; those last that follow from what was written elsewhere."""
+        names = list(names)
+        written = [self.places[name] for name in names if name in self.places]
+        return written + [place for name in names if name not in self.places for place in self.roots(name, set())]
 
     def roots(self, name: str, seen: set[str]) -> list[Place]:
         """Where the written values were written that a derived value comes from."""
@@ -241,9 +248,10 @@ class _Completion:
         return [place for read in source.inputs for place in self.roots(read, seen)]
 
 
-def _names(sentence: str, name: str) -> bool:
-    """Does the sentence name exactly this parameter, not one whose name contains it?"""
-    return bool(re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", sentence))
+def _written_places(draft: Draft) -> dict[str, Place]:
+    """Where parameters and sections were written, also those whose value was left to a rule."""
+    values = {name: value.source.where for name, value in draft.values.items() if value.source.where}
+    return {**draft.open_places, **values, **draft.section_places}
 
 
 def _prefixes(name: str) -> list[str]:
@@ -258,17 +266,19 @@ def _is_narrower(one: Any, other: Any, target: str) -> bool:
     return ADAMS.index(str(one).lower()) > ADAMS.index(str(other).lower())
 
 
-def _no_model(required: Iterable[Parameter]) -> Problem:
+def _no_model(required: Sequence[Parameter]) -> Problem:
     """A file that is one of several, such as paths or a schedule."""
     names = listed((parameter.name for parameter in required), "and")
     hint = "name the file of a model beside this one, such as configs/models/pythia-160m.yml, or write them here"
-    return Problem(f"no model is described: {names} are missing", hint=hint)
+    about = tuple(parameter.name for parameter in required)
+    return Problem(f"no model is described: {names} are missing", hint=hint, id="model-missing", about=about)
 
 
 def _missing(parameter: Parameter) -> Problem:
     example = EXAMPLES.get(parameter.name, expectation(parameter.type))
     what = f"{parameter.name} is missing: {parameter.brief}"
-    return Problem(what, hint=f"write for example `{parameter.name}: {example}`")
+    hint = f"write for example `{parameter.name}: {example}`"
+    return Problem(what, hint=hint, id="required-parameter-missing", about=(parameter.name,))
 
 
 #: A GPT-2 sized value for every required parameter.

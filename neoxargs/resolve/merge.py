@@ -229,7 +229,7 @@ class _Layer:
             if is_nothing and not parameter.required:
                 hint = f"leave {name} out for its default"
             self.unfit[len(self.problems)] = name
-            self.problems.append(Problem(bad.sentence(name), where, hint or bad.hint))
+            self.problems.append(Problem(bad.sentence(name), where, hint or bad.advice))
             self.broken.add(name)
             return
         self.values[name] = Value(value, Source(self.kind, _span(entry)))

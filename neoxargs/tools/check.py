@@ -64,7 +64,7 @@ def examined(
     try:
         spec = resolve_run(files, overrides, directory, os.environ, gpus)
     except Unresolved as stop:
-        certain = [*unsupported(stop.known), *([] if gpus else certain_files(stop.known, stop.broken))]
+        certain = [*unsupported(stop.certain), *([] if gpus else certain_files(stop.certain, stop.broken))]
         return None, [*stop.problems, *certain]
     except Problems as stop:
         return None, stop.problems

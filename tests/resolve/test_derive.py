@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from neoxargs.problems import Place, Problem, Problems
+from neoxargs.problems import Problem, Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.derive import EXAMPLES, complete, ordered
 from neoxargs.resolve.merge import draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
-from neoxargs.resolve.rules.rule import Contradiction, Rule
+from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule, refuse, warn
 from neoxargs.resolve.values.coerce import conform
 from neoxargs.resolve.yaml.compose import Text
 
@@ -211,7 +211,7 @@ def test_a_misspelt_required_parameter_is_one_problem() -> None:
 def test_a_wrong_value_is_one_problem() -> None:
     config_rule = rule(lambda hidden_size: hidden_size * 4, "intermediate_size")
     (problem,) = wrong(
-        SIZES.replace("hidden_size: 8", "hidden_size: x"), (config_rule,), (lambda intermediate_size: "x",)
+        SIZES.replace("hidden_size: 8", "hidden_size: x"), (config_rule,), (lambda intermediate_size: refuse("x"),)
     )
     assert "hidden_size" in problem.what
 
@@ -224,52 +224,61 @@ def test_a_contradiction_stands_at_the_values_it_names() -> None:
 
 
 def test_what_a_contradiction_leaves_unknown_is_not_judged() -> None:
-    assert len(wrong(SIZES + "train_iters: 3\nlr_decay_iters: 4", (SOLVE,), (lambda train_iters: "no",))) == 1
+    assert len(wrong(SIZES + "train_iters: 3\nlr_decay_iters: 4", (SOLVE,), (lambda train_iters: refuse("no"),))) == 1
 
 
-def test_checks_say_a_sentence_or_a_hint_or_a_problem() -> None:
-    place = Place("else.yml", 1, 1)
-    problems = wrong(
-        SIZES,
-        (),
-        (
-            lambda seed: None,
-            lambda hidden_size: "hidden_size is odd",
-            lambda hidden_size, num_layers: ("too wide", "write less"),
-            lambda seed: Problem("elsewhere", place),
-        ),
-    )
-    assert [(problem.what, problem.hint, str(problem.where)) for problem in problems] == [
-        ("hidden_size is odd", "", "my.yml:2:1"),
-        ("too wide", "write less", "my.yml:2:1"),
-        ("elsewhere", "", "else.yml:1:1"),
-    ]
-    assert problems[1].also == (draft([Text("my.yml", SIZES)]).values["num_layers"].source.where,)
+def test_a_problem_is_about_what_the_rule_reads_or_what_it_says() -> None:
+    def width_is_small(hidden_size: int, num_layers: int, seed: int) -> Finding:
+        return refuse("too wide", "write less")
+
+    def layers_are_few(hidden_size: int, num_layers: int) -> Finding:
+        return refuse("too deep", about=["num_layers"])
+
+    wide, deep = wrong(SIZES, (), (lambda seed: None, width_is_small, layers_are_few))
+    assert (wide.id, wide.about) == ("width-is-small", ("hidden_size", "num_layers", "seed"))
+    assert [str(place) for place in (wide.where, *wide.also)] == ["my.yml:2:1", "my.yml:1:1"]
+    assert (deep.id, deep.about) == ("layers-are-few", ("num_layers",))
+    assert [str(place) for place in (deep.where, *deep.also)] == ["my.yml:1:1"]
+
+
+def test_what_only_reads_defaults_stands_at_what_else_the_rule_reads() -> None:
+    (problem,) = wrong(SIZES, (), (lambda seed, hidden_size: refuse("no luck", about=["seed"]),))
+    assert (problem.about, str(problem.where)) == (("seed",), "my.yml:2:1")
+
+
+def test_a_problem_of_several_rules_has_its_own_id() -> None:
+    def train_iters(seed: int) -> int:
+        raise Contradiction("no", id="several-rules-say-no")
+
+    (problem,) = wrong(SIZES, (rule(train_iters, "train_iters"),))
+    assert problem.id == "several-rules-say-no"
 
 
 def test_a_problem_with_a_derived_value_stands_where_it_comes_from() -> None:
-    (problem,) = wrong(SIZES, (rule(lambda num_layers: num_layers, "train_iters"),), (lambda train_iters, seed: "few",))
+    (problem,) = wrong(
+        SIZES, (rule(lambda num_layers: num_layers, "train_iters"),), (lambda train_iters, seed: refuse("few"),)
+    )
     assert str(problem.where) == "my.yml:1:1"
 
 
 def test_a_problem_with_defaults_has_no_place() -> None:
-    (problem,) = wrong(SIZES, (), (lambda seed: "bad luck",))
+    (problem,) = wrong(SIZES, (), (lambda seed: refuse("bad luck"),))
     assert problem.where is None
 
 
 def test_warnings_do_not_stop_a_run() -> None:
-    config = run(checks=(lambda hidden_size: Problem("narrow", severity="warning"),))
+    config = run(checks=(lambda hidden_size: warn("narrow"),))
     warning, _ = config.warnings  # the other: no dialect is written
     assert (warning.what, str(warning.where)) == ("narrow", "my.yml:2:1")
 
 
 def test_without_a_number_of_gpus_the_rest_is_still_judged() -> None:
-    problems = wrong(SIZES, (), (lambda gpus: "gpus", lambda seed: "seed"), gpus=None)
+    problems = wrong(SIZES, (), (lambda gpus: refuse("gpus"), lambda seed: refuse("seed")), gpus=None)
     assert [problem.what for problem in problems] == ["seed"]
 
 
 def test_nothing_is_judged_by_half_a_file() -> None:
-    (problem,) = wrong("num_layers: [", (), (lambda gpus: "gpus",))
+    (problem,) = wrong("num_layers: [", (), (lambda gpus: refuse("gpus"),))
     assert problem.where
 
 
@@ -282,9 +291,9 @@ KNOWN_LATER = {"git_hash", "padded_vocab_size"}
 def test_rules_know_their_parameters() -> None:
     special = {"gpus", "written", "sections", "auto", "default"}
     for each in [*DERIVATIONS, *CHECKS]:
-        assert set(each.results) <= set(REGISTRY.parameters), each.function.__name__
-        assert set(each.inputs) <= special | set(REGISTRY.parameters), each.function.__name__
-        assert each.sentence, each.function.__name__
+        assert set(each.results) <= set(REGISTRY.parameters), each.id
+        assert set(each.inputs) <= special | set(REGISTRY.parameters), each.id
+        assert each.reason, each.id
 
 
 def test_the_rules_have_an_order() -> None:

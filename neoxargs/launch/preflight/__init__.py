@@ -14,7 +14,7 @@ from neoxargs.launch.preflight.disk_space import unwritable
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.synonyms import shown
+from neoxargs.resolve.rules.synonyms import yaml_form
 
 CPU = Path("/proc/cpuinfo")
 #: Instruction sets, as Linux names them, with one of which DeepSpeed computes fp16 on a CPU.
@@ -89,7 +89,7 @@ def _packages(config: Config) -> Iterator[Problem]:
         if _lacks(package):
             value = config.get(name)
             off = f"write {name}: false" if name in ("use_wandb", "use_comet") else f"leave {name} out"
-            what = f"{name} ({shown(value)}) needs the Python package {package}, which is not installed"
+            what = f"{name} ({yaml_form(value)}) needs the Python package {package}, which is not installed"
             yield Problem(what, config.place(name), f"pip install {package}" + f", or {off}" * (name in PACKAGES))
 
 

@@ -9,7 +9,7 @@ from neoxargs.launch.targets.megatron import NORMS, OPTIMIZERS, POSITIONS, TOKEN
 from neoxargs.problems import Problem, listed
 from neoxargs.registry import ABSENT, Parameter
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.synonyms import shown
+from neoxargs.resolve.rules.synonyms import yaml_form
 
 
 def inexpressible(config: Config) -> list[Problem]:
@@ -18,9 +18,11 @@ def inexpressible(config: Config) -> list[Problem]:
     for name, values in EXPRESSIBLE.items():
         value = config.get(name)
         if value not in values and not (isinstance(value, str) and value.lower() in values):
-            known = [shown(choice) for choice in values if choice is not None]
+            known = [yaml_form(choice) for choice in values if choice is not None]
             hint = f"it knows {listed(known)}" if known else f"leave {name} out"
-            problems.append(Problem(f"Megatron-LM has no flag for {name} ({shown(value)})", config.place(name), hint))
+            problems.append(
+                Problem(f"Megatron-LM has no flag for {name} ({yaml_form(value)})", config.place(name), hint)
+            )
     return [*problems, *_other_layers(config), *_half_a_bias(config), *_half_a_norm(config), *_rhythm(config)]
 
 
@@ -40,7 +42,7 @@ def _is_said(parameter: Parameter, config: Config) -> bool:
 
 
 def _untold(parameter: Parameter, config: Config) -> Problem:
-    what = f"Megatron-LM has no flag for {parameter.name} ({shown(config.get(parameter.name))}), which is left out"
+    what = f"Megatron-LM has no flag for {parameter.name} ({yaml_form(config.get(parameter.name))}), which is left out"
     hint = "it is a setting of DeepSpeed's engine" if parameter.effect == "engine" else ""
     return Problem(what, config.place(parameter.name), hint, severity="warning")
 

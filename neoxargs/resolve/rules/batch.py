@@ -13,10 +13,12 @@ from neoxargs.sizes.layout import ranks_of_replica
 
 TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 RANKS = "data parallel ranks"
+#: What the equation is about, GPT-NeoX's spellings too.
+SIZES = (TOTAL, MICRO, STEPS, "batch_size", "gas")
 
 
-@derives(TOTAL, MICRO, STEPS, "batch_size", "gas")
-def batch(
+@derives(*SIZES)
+def batch_sizes_agree(
     train_batch_size: int | None,
     train_micro_batch_size_per_gpu: int | None,
     gradient_accumulation_steps: int | None,
@@ -26,10 +28,18 @@ def batch(
     model_parallel_size: int,
     pipe_parallel_size: int,
 ) -> dict[str, int] | None:
-    """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data parallel ranks"""
+    """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data parallel ranks
+
+    DeepSpeed asserts this equation on every rank, after all processes have been started and have found each other.
+    Where it does not hold, the batch that the learning rate was chosen for is not the one that would be trained with.
+
+        train_batch_size: 48
+        train_micro_batch_size_per_gpu: 2
+        gradient_accumulation_steps: 2
+    """
     ranks, left_over = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size))
     if ranks == 0 or left_over:
-        return None  # `gpus_hold_whole_copies` says so
+        return None  # `gpus_hold_whole_replicas` says so
     micro = agreed({MICRO: train_micro_batch_size_per_gpu, "batch_size": batch_size})
     steps = agreed({STEPS: gradient_accumulation_steps, "gas": gas})
     total, micro, steps = solved(train_batch_size, micro, steps, ranks)
@@ -42,6 +52,7 @@ def solved(total: int | None, micro: int | None, steps: int | None, ranks: int) 
         raise Contradiction(
             f"nothing says how large a batch is: {TOTAL} and {MICRO} have no value",
             f"write {MICRO}, the number of samples a GPU takes at once",
+            about=[TOTAL, MICRO],
         )
     if total is None:
         assert micro is not None
@@ -65,6 +76,7 @@ def _quotient(total: int, missing: str, name: str, factor: int, ranks: int) -> i
     raise Contradiction(
         f"{TOTAL} ({total}) must be a multiple of {name} ({factor}) x {RANKS} ({ranks}) = {unit}; no {missing} fits",
         f"nearest {TOTAL}: {nearest(total, unit)}",
+        about=SIZES,
     )
 
 
@@ -79,4 +91,5 @@ def _unequal(total: int, micro: int, steps: int, ranks: int) -> Contradiction:
     return Contradiction(
         f"{TOTAL} ({total}) is not {MICRO} ({micro}) x {STEPS} ({steps}) x {RANKS} ({ranks}) = {product}",
         f"leave one of the three out, or write {' or '.join(fits)}",
+        about=SIZES,
     )

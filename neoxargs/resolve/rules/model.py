@@ -8,7 +8,7 @@ from typing import Any
 
 from neoxargs.problems import did_you_mean
 from neoxargs.resolve.rules.divisibility import multiple, nearest
-from neoxargs.resolve.rules.rule import Contradiction, Refusal, check, derive
+from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
 
 #: What a layer can be.
 KINDS = (
@@ -21,15 +21,21 @@ GROUPED = ("global", "flash")
 HEADLESS = ("mamba", "rwkv", "gmlp")
 
 
-@derive
-def attention_config(
+@derives("attention_config")
+def attention_config_covers_every_layer(
     attention_config: Sequence[Any] | None,
     num_layers: int,
     sparsity: str,
     sparse_attention__mode: str,
     sections: Collection[str],
 ) -> list[str]:
-    """one kind of attention for each layer; a pattern is repeated, and without one every layer is `global`"""
+    """one kind of attention for each layer; a pattern is repeated, and without one every layer is `global`
+
+    GPT-NeoX reads the list only when it builds the model, on every rank. A list for another number of layers would
+    stop there with an assertion, or leave layers with another attention than was meant.
+
+        attention_config: [[["flash"], 12]]
+    """
     if attention_config is None:
         named = {"sparse_variable": MODES[sparse_attention__mode]} if "sparse_attention" in sections else {}
         kinds = [named.get(kind, kind) for kind in SPARSITY[sparsity]]
@@ -38,6 +44,7 @@ def attention_config(
         raise Contradiction(
             f"attention_config and sparsity ({sparsity}) both say which layers are sparse",
             "remove sparsity; attention_config is today's way of saying it",
+            about=["attention_config", "sparsity"],
         )
     if all(isinstance(item, str) for item in attention_config):
         patterns = [(list(attention_config), 1)]
@@ -48,6 +55,7 @@ def attention_config(
         raise Contradiction(
             f"attention_config describes {count} layers, but num_layers is {num_layers}",
             'write "all" instead of a number to repeat a pattern over all layers: [[["global"], "all"]]',
+            about=["attention_config", "num_layers"],
         )
     return [kind for kinds, times in patterns for kind in kinds * times]
 
@@ -85,12 +93,14 @@ def _repeated(item: Any, num_layers: int) -> tuple[list[str], int]:
             raise Contradiction(
                 f"attention_config has {item} where [[kinds of layers], times] belongs",
                 'write for example [[["global"], 10], [["flash"], 2]], or [[["local", "global"], "all"]]',
+                about=["attention_config"],
             )
     if times == "all" and num_layers % len(kinds):
         raise Contradiction(
             f'attention_config repeats {len(kinds)} kinds of layers over "all" layers, '
             f"but num_layers ({num_layers}) is no multiple of {len(kinds)}",
             f"nearest num_layers: {nearest(num_layers, len(kinds))}",
+            about=["attention_config", "num_layers"],
         )
     return kinds, num_layers // len(kinds) if times == "all" else max(times, 0)
 
@@ -130,96 +140,154 @@ def attention_softmax_in_fp32(apply_query_key_layer_scaling: bool) -> bool | Non
 
 
 @check
-def one_width(
+def mlp_width_given_once(
     intermediate_size: int, expansion_factor: float | None, mlp_type: str, written: Collection[str]
-) -> Refusal:
-    """intermediate_size and expansion_factor both say how wide the MLP is."""
+) -> Finding | None:
+    """intermediate_size and expansion_factor both say how wide the MLP is, and with mlp_type: llama GPT-NeoX divided
+    intermediate_size by three. Where one of them is silently preferred, a model of another size is trained, which
+    shows when its checkpoint does not load.
+
+        intermediate_size: 128
+        expansion_factor: 2
+    """
     if "intermediate_size" not in written or expansion_factor is None:
         return None
     if mlp_type == "llama":
         what = f"intermediate_size ({intermediate_size}) was one of three widths with mlp_type: llama"
-        hint = f"instead of mlp_type write intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false"
-        return f"{what}; today it is their sum", f"{hint} and activation: swiglu (for silu; geglu for gelu)"
+        advice = f"instead of mlp_type write intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false"
+        return refuse(
+            f"{what}; today it is their sum",
+            f"{advice} and activation: swiglu (for silu; geglu for gelu)",
+            about=["intermediate_size", "mlp_type"],
+        )
     both = f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor})"
-    return f"{both} both say how wide the MLP is", "keep one of them"
+    about = ["intermediate_size", "expansion_factor"]
+    return refuse(f"{both} both say how wide the MLP is", "keep one of them", about=about)
 
 
 @check
-def known_kinds_of_layers(attention_config: Sequence[str]) -> Refusal:
-    """Every layer is of a kind that exists."""
+def attention_kinds_exist(attention_config: Sequence[str]) -> Finding | None:
+    """Every layer is of one of the kinds that GPT-NeoX has. A misspelt one would stop every rank when it builds that
+    layer, after the start of all processes.
+
+        attention_config: [global, global, global, globl]
+    """
     unknown = next((kind for kind in attention_config if kind not in KINDS), None)
     if unknown is None:
         return None
-    hint = did_you_mean(unknown, KINDS) or f"layers can be {', '.join(KINDS)}"
-    return f"attention_config has no kind of layer called {unknown}", hint
+    advice = did_you_mean(unknown, KINDS) or f"layers can be {', '.join(KINDS)}"
+    return refuse(f"attention_config has no kind of layer called {unknown}", advice)
 
 
 @check
-def heads_divide_hidden(hidden_size: int, num_attention_heads: int, attention_config: Sequence[str]) -> Refusal:
-    """Every attention head is equally wide."""
+def heads_divide_hidden_size(
+    hidden_size: int, num_attention_heads: int, attention_config: Sequence[str]
+) -> Finding | None:
+    """Every attention head takes hidden_size / num_attention_heads dimensions. With a remainder, GPT-NeoX stops in an
+    assertion on every rank when it builds the first layer.
+
+        hidden_size: 66
+    """
     if all(kind in HEADLESS for kind in attention_config):
         return None
     return multiple("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
 
 
 @check
-def kv_heads_divide_heads(num_attention_heads: int, num_kv_heads: int, attention_config: Sequence[str]) -> Refusal:
-    """Every key and value head serves equally many queries, in kinds of attention that can do so."""
+def kv_heads_divide_attention_heads(
+    num_attention_heads: int, num_kv_heads: int, attention_config: Sequence[str]
+) -> Finding | None:
+    """With grouped-query attention, every key and value head serves equally many query heads, and only `global` and
+    `flash` layers can group them. Otherwise tensors of two shapes meet in the first forward pass on every rank.
+
+        num_kv_heads: 3
+    """
     if num_kv_heads == num_attention_heads:
         return None
     other = next((kind for kind in attention_config if kind not in GROUPED), None)
     if other:
-        sentence = f"num_kv_heads ({num_kv_heads}) below num_attention_heads ({num_attention_heads}) does not work"
-        return f"{sentence} with {other} layers", f"only {' and '.join(GROUPED)} attention shares keys and values"
+        return refuse(
+            f"num_kv_heads ({num_kv_heads}) below num_attention_heads ({num_attention_heads}) does not work"
+            f" with {other} layers",
+            f"only {' and '.join(GROUPED)} attention shares keys and values",
+            about=["num_attention_heads", "num_kv_heads"],
+        )
     return multiple("num_attention_heads", num_attention_heads, "num_kv_heads", num_kv_heads)
 
 
 @check
-def positions_reach(seq_length: int, max_position_embeddings: int, pos_emb: str) -> Refusal:
-    """A learned position embedding has a vector for every position of a sequence."""
+def learned_positions_cover_seq_length(seq_length: int, max_position_embeddings: int, pos_emb: str) -> Finding | None:
+    """A learned position embedding has max_position_embeddings rows. A longer sequence looks up rows that do not
+    exist: on a GPU that is "device-side assert triggered", far away from its cause, in the first step.
+
+        seq_length: 64
+    """
     if pos_emb != "learned" or seq_length <= max_position_embeddings:
         return None
-    return (
+    return refuse(
         f"seq_length ({seq_length}) is more than max_position_embeddings ({max_position_embeddings})",
         f"write max_position_embeddings: {seq_length}",
+        about=["seq_length", "max_position_embeddings"],
     )
 
 
 @check
-def rotary_turns_pairs(hidden_size: int, num_attention_heads: int, rotary_pct: float, pos_emb: str) -> Refusal:
-    """Rotary positions turn a head's dimensions two by two."""
+def rotary_dims_even(hidden_size: int, num_attention_heads: int, rotary_pct: float, pos_emb: str) -> Finding | None:
+    """Rotary position embeddings rotate the dimensions of a head in pairs, of as many as rotary_pct says. With an odd
+    number one dimension has no partner: cosines and queries have different shapes, and every rank stops in its first
+    forward pass.
+
+        pos_emb: rotary
+        rotary_pct: 0.7
+    """
     head = hidden_size // num_attention_heads
     turned = int(head * rotary_pct)
     if pos_emb != "rotary" or turned % 2 == 0:
         return None
     what = f"rotary_pct ({rotary_pct}) turns {turned} of the {head} dimensions of a head, which must be an even number"
-    return what, f"write rotary_pct: {ceil((turned - 1) / head * 1e4) / 1e4:g}"
+    return refuse(what, f"write rotary_pct: {ceil((turned - 1) / head * 1e4) / 1e4:g}", about=["rotary_pct"])
 
 
 @check
-def waves_come_in_pairs(hidden_size: int, pos_emb: str) -> Refusal:
-    """Sinusoidal positions are as many sines as cosines."""
+def sinusoidal_needs_even_hidden_size(hidden_size: int, pos_emb: str) -> Finding | None:
+    """Sinusoidal positions are as many sines as cosines, side by side. With an odd hidden_size the vector is one
+    number shorter than the word embedding, and adding them fails on every rank in the first forward pass.
+
+        pos_emb: sinusoidal
+        hidden_size: 65
+        num_attention_heads: 5
+    """
     if pos_emb != "sinusoidal" or hidden_size % 2 == 0:
         return None
-    return f"pos_emb: sinusoidal needs an even hidden_size, not {hidden_size}", f"write {hidden_size + 1}"
+    return refuse(f"pos_emb: sinusoidal needs an even hidden_size, not {hidden_size}", f"write {hidden_size + 1}")
 
 
 @check
-def layers_divide_into_unique_ones(num_layers: int, num_unique_layers: int | None) -> Refusal:
-    """Every unique layer is used equally often."""
+def unique_layers_divide_num_layers(num_layers: int, num_unique_layers: int | None) -> Finding | None:
+    """num_unique_layers layers have weights of their own, and each is used equally often. With a remainder the model
+    would have another depth than num_layers says.
+
+        num_unique_layers: 3
+    """
     if num_unique_layers is None:
         return None
     if num_unique_layers > num_layers:
-        sentence = f"num_unique_layers ({num_unique_layers}) must be at most num_layers ({num_layers})"
-        return sentence, "leave num_unique_layers out to give every layer weights of its own"
+        what = f"num_unique_layers ({num_unique_layers}) must be at most num_layers ({num_layers})"
+        return refuse(what, "leave num_unique_layers out to give every layer weights of its own")
     return multiple("num_layers", num_layers, "num_unique_layers", num_unique_layers)
 
 
 @check
-def layers_that_share_are_alike(
+def shared_layers_have_one_kind(
     attention_config: Sequence[str], num_layers: int, num_unique_layers: int | None, param_sharing_style: str
-) -> Refusal:
-    """Layers with the same weights attend in the same way."""
+) -> Finding | None:
+    """Layers that share their weights are one layer, used several times. It can only be of one kind, so a list of
+    kinds that gives it several would be followed for the first use and ignored for the others.
+
+        num_unique_layers: 2
+        param_sharing_style: spaced
+        attention_config: [[["local", "global"], "all"]]
+    """
     if num_unique_layers is None or num_layers % num_unique_layers or len(attention_config) != num_layers:
         return None
     spaced, times = param_sharing_style == "spaced", num_layers // num_unique_layers
@@ -232,46 +300,79 @@ def layers_that_share_are_alike(
         return None
     kinds = " and ".join(sorted(set(mixed)))
     what = f"attention_config makes {kinds} layers share weights, with num_unique_layers ({num_unique_layers})"
-    return f"{what} and param_sharing_style ({param_sharing_style})", "layers that share weights must be of one kind"
+    return refuse(
+        f"{what} and param_sharing_style ({param_sharing_style})",
+        "layers that share weights must be of one kind",
+        about=["attention_config", "num_unique_layers", "param_sharing_style"],
+    )
 
 
 @check
-def shared_layers_are_not_recomputed_in_shares(
+def shared_layers_exclude_recompute_with_zero_2(
     num_layers: int,
     num_unique_layers: int | None,
     checkpoint_activations: bool,
     deepspeed_activation_checkpointing: bool,
     zero_optimization__stage: object,
-) -> Refusal:
-    """ZeRO-2 and 3 take a weight's gradient once; layers recomputed in a backward pass of their own give it twice."""
+) -> Finding | None:
+    """ZeRO stages 2 and 3 reduce a weight's gradient once per backward pass. A shared layer that is recomputed yields
+    it once per use, each in a backward pass of its own: gradients are reduced twice or lost, and the loss is wrong.
+
+        num_unique_layers: 2
+        checkpoint_activations: true
+        zero_optimization: {stage: 3}
+    """
     shared = num_unique_layers not in (None, num_layers) and checkpoint_activations
     by_itself = zero_optimization__stage == 3 or (zero_optimization__stage == 2 and deepspeed_activation_checkpointing)
     if not (shared and by_itself):
         return None
     with_what = "deepspeed_activation_checkpointing" if zero_optimization__stage == 2 else "checkpoint_activations"
     what = f"num_unique_layers ({num_unique_layers}) with {with_what} does not work with ZeRO stage"
-    return f"{what} {zero_optimization__stage}", f"remove {with_what}, or write a lower stage"
+    return refuse(
+        f"{what} {zero_optimization__stage}",
+        f"remove {with_what}, or write a lower stage",
+        about=["num_unique_layers", with_what, "zero_optimization.stage"],
+    )
 
 
 @check
-def one_norm_is_the_residual(apply_residual_connection_post_layernorm: bool, gpt_j_residual: bool) -> Refusal:
-    """Side by side, attention and feed-forward have one residual, which cannot come out of two norms."""
+def post_layernorm_residual_excludes_gpt_j_residual(
+    apply_residual_connection_post_layernorm: bool, gpt_j_residual: bool
+) -> Finding | None:
+    """With gpt_j_residual, attention and MLP stand side by side and share one residual, which cannot come out of the
+    two norms that apply_residual_connection_post_layernorm takes it from. One of the two would be ignored.
+
+        apply_residual_connection_post_layernorm: true
+        gpt_j_residual: true
+    """
     if not (apply_residual_connection_post_layernorm and gpt_j_residual):
         return None
-    return "apply_residual_connection_post_layernorm and gpt_j_residual exclude each other", "remove one of the two"
+    what = "apply_residual_connection_post_layernorm and gpt_j_residual exclude each other"
+    return refuse(what, "remove one of the two")
 
 
 @check
-def fused_gelu_is_not_onnx_safe(onnx_safe: bool, bias_gelu_fusion: bool) -> Refusal:
-    """The fused kernel cannot be exported."""
+def onnx_safe_excludes_bias_gelu_fusion(onnx_safe: bool, bias_gelu_fusion: bool) -> Finding | None:
+    """onnx_safe asks for a model that can be exported, and the fused kernel of bias_gelu_fusion cannot: the export
+    would fail after the training.
+
+        onnx_safe: true
+        bias_gelu_fusion: true
+    """
     if not (onnx_safe and bias_gelu_fusion):
         return None
-    return "onnx_safe and bias_gelu_fusion exclude each other", "remove one of the two"
+    return refuse("onnx_safe and bias_gelu_fusion exclude each other", "remove one of the two")
 
 
 @check
-def gmlp_keeps_whole_activations(attention_config: Sequence[str], partition_activations: bool) -> Refusal:
-    """A gMLP block mixes along the sequence, which is what partitioned activations are cut along."""
+def gmlp_excludes_partition_activations(attention_config: Sequence[str], partition_activations: bool) -> Finding | None:
+    """A gMLP block mixes tokens along the sequence, the dimension along which partitioned activations are divided
+    between tensor parallel ranks. Recomputed from one partition, its gradients would be wrong.
+
+        partition_activations: true
+        attention_config: [[["gmlp"], "all"]]
+    """
     if not partition_activations or not {"gmlp", "amlp"} & set(attention_config):
         return None
-    return "gmlp and amlp layers exclude partition_activations", "write partition_activations: false"
+    what = "gmlp and amlp layers exclude partition_activations"
+    return refuse(what, "write partition_activations: false", about=["partition_activations", "attention_config"])

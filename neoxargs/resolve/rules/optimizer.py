@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from neoxargs.problems import listed
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve.rules.rule import Contradiction, Refusal, check, derives
+from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse
 from neoxargs.resolve.rules.synonyms import Default, agreed
 from neoxargs.sizes.layout import ranks_of_replica
 
@@ -25,34 +25,49 @@ def is_onebit(kind: str) -> bool:
 
 
 @check
-def onebit_needs_whole_gradients(
+def onebit_optimizer_needs_whole_gradients(
     optimizer__type: str, zero_optimization__stage: object, data_types__grad_accum_dtype: str | None, precision: str
-) -> Refusal:
-    """What is compressed is the momentum of every weight, which each rank must therefore have."""
+) -> Finding | None:
+    """1-bit optimizers communicate the compressed momentum of every weight instead of gradients, so each rank must
+    have all of it. ZeRO partitions it, and an fp32 gradient buffer is averaged before the optimizer sees it: ranks
+    would drift apart without an error.
+
+        optimizer: {type: OneBitAdam}
+        zero_optimization: {stage: 1}
+    """
     if not is_onebit(optimizer__type):
         return None
     if zero_optimization__stage != 0:
-        sentence = f"optimizer.type ({optimizer__type}) and zero_optimization.stage ({zero_optimization__stage})"
-        return (
-            f"{sentence} exclude each other",
+        return refuse(
+            f"optimizer.type ({optimizer__type}) and zero_optimization.stage ({zero_optimization__stage})"
+            " exclude each other",
             "write stage: 0; 1-bit optimizers need every gradient whole on each rank",
+            about=["optimizer.type", "zero_optimization.stage"],
         )
     summed = data_types__grad_accum_dtype
     if precision != "fp32" and summed is not None and "32" in summed:
-        sentence = f"optimizer.type ({optimizer__type}) and data_types.grad_accum_dtype ({summed})"
-        return f"{sentence} exclude each other in {precision}", "leave grad_accum_dtype out"
+        both = f"optimizer.type ({optimizer__type}) and data_types.grad_accum_dtype ({summed})"
+        about = ["optimizer.type", "data_types.grad_accum_dtype"]
+        return refuse(f"{both} exclude each other in {precision}", "leave grad_accum_dtype out", about)
     return None
 
 
 @check
-def zero_one_needs_somebody_to_average_with(
+def zero_one_adam_needs_two_replicas(
     optimizer__type: str, gpus: int, model_parallel_size: int, pipe_parallel_size: int
-) -> Refusal:
-    """On its own, DeepSpeed's 0/1 Adam forgets the gradients of the steps on which it does not update the variance."""
+) -> Finding | None:
+    """DeepSpeed's 0/1 Adam averages its momentum between data parallel ranks. With only one it drops the gradients of
+    every step on which it does not update the variance, and the loss stops falling.
+
+        optimizer: {type: ZeroOneAdam}
+        model_parallel_size: 4
+        pipe_parallel_size: 2
+    """
     ranks = gpus // ranks_of_replica(model_parallel_size, pipe_parallel_size)
     if optimizer__type.lower() != "zerooneadam" or ranks > 1:
         return None
-    return f"optimizer.type ({optimizer__type}) needs at least 2 data parallel ranks", "write type: Adam"
+    what = f"optimizer.type ({optimizer__type}) needs at least 2 data parallel ranks"
+    return refuse(what, "write type: Adam", about=["optimizer.type"])
 
 
 def takes(kind: str, parameter: str) -> bool:
@@ -77,25 +92,32 @@ def optimizer_type(optimizer_type: str | None, optimizer__type: str | None) -> d
 def lr(lr: float | None, optimizer__params__lr: float | None) -> dict[str, float]:
     """lr and optimizer.params.lr are one setting; without either it is 0.001"""
     both = {"lr": lr, "optimizer.params.lr": optimizer__params__lr}
-    rate = agreed(both, hint="keep one of them; GPT-NeoX used optimizer.params.lr: leave lr out to train as it did")
+    rate = agreed(both, advice="keep one of them; GPT-NeoX used optimizer.params.lr: leave lr out to train as it did")
     rate = LR if rate is None else rate
     return {"lr": rate, "optimizer.params.lr": rate}
 
 
 @derives("adam_beta1", "adam_beta2", "optimizer.params.betas")
-def betas(
+def betas_in_range(
     adam_beta1: float | None,
     adam_beta2: float | None,
     optimizer__params__betas: Sequence[float] | None,
     optimizer__type: str,
     default: Default,
 ) -> dict[str, object]:
-    """adam_beta1 and adam_beta2 are the two optimizer.params.betas"""
+    """adam_beta1 and adam_beta2 are the two optimizer.params.betas
+
+    They are the decay of two running means, which Adam divides by 1 - beta to correct their bias. With a beta of 1 it
+    divides by 0 and the weights are NaN after the first step; below 0 the means oscillate.
+
+        optimizer: {params: {betas: [0.9, 1.0]}}
+    """
     given = optimizer__params__betas
     if given is not None and (len(given) != 2 or not all(0 <= beta < 1 for beta in given)):
         raise Contradiction(
             f"optimizer.params.betas ({list(given)}) must be two numbers from 0 to below 1",
             "write for example betas: [0.9, 0.95]",
+            about=["optimizer.params.betas"],
         )
     written = (adam_beta1, adam_beta2)
     first, second = [
@@ -151,18 +173,26 @@ def clipping(
 
 
 @check
-def settings_belong_to_the_optimizer(optimizer__type: str, written: Collection[str]) -> Refusal:
-    """Every written setting is one that this optimizer has."""
-    return _strangers("optimizer", optimizer__type, written)
+def optimizer_params_belong_to_type(optimizer__type: str, written: Collection[str]) -> Finding | None:
+    """optimizer.params goes to the optimizer's constructor. A key that it does not have is a TypeError on every rank,
+    or, where it swallows all keys, a setting that silently does nothing.
+
+        optimizer: {type: SGD, params: {betas: [0.9, 0.95]}}
+    """
+    return _param_of_another_type("optimizer", optimizer__type, written)
 
 
 @check
-def settings_belong_to_the_scheduler(scheduler__type: str | None, written: Collection[str]) -> Refusal:
-    """Every written setting is one that this schedule has."""
-    return _strangers("scheduler", scheduler__type, written)
+def scheduler_params_belong_to_type(scheduler__type: str | None, written: Collection[str]) -> Finding | None:
+    """scheduler.params goes to the constructor of DeepSpeed's schedule. A key that it does not have is a TypeError on
+    every rank, when the engine is built.
+
+        scheduler: {type: WarmupLR, params: {total_num_steps: 10}}
+    """
+    return _param_of_another_type("scheduler", scheduler__type, written)
 
 
-def _strangers(section: str, kind: str | None, written: Collection[str]) -> Refusal:
+def _param_of_another_type(section: str, kind: str | None, written: Collection[str]) -> Finding | None:
     """The first written `section.params` key that another type reads, not this one."""
     types = {
         t for p in REGISTRY.parameters.values() if p.name.startswith(f"{section}.params.") for t in p.used_by_types
@@ -171,13 +201,10 @@ def _strangers(section: str, kind: str | None, written: Collection[str]) -> Refu
         return None
     for name in sorted(written):
         parameter = REGISTRY.parameters[name]
-        if (
-            name.startswith(f"{section}.params.")
-            and parameter.used_by_types
-            and kind.lower() not in parameter.used_by_types
-        ):
+        if name.startswith(f"{section}.params.") and kind.lower() not in (parameter.used_by_types or types):
             own = [
                 p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.used_by_types or types)
             ]
-            return f"{name} is not a setting of {section}.type {kind}", f"{kind} has {listed(own, 'and')}"
+            what = f"{name} is not a setting of {section}.type {kind}"
+            return refuse(what, f"{kind} has {listed(own, 'and')}", about=[f"{section}.type", name])
     return None

@@ -1,33 +1,70 @@
-"""How a rule is declared: a function whose name is its result and whose argument names are its inputs.
+"""How a rule is declared: a function whose argument names are the parameters that it reads.
 
     @derive
-    def padded_vocab_size(vocab_size, make_vocab_size_divisible_by, model_parallel_size):
-        "the vocabulary rounded up so that every tensor parallel rank holds an equal, aligned share"
-        ...
+    def num_kv_heads(num_attention_heads: int) -> int:
+        "every attention head has keys and values of its own"
+        return num_attention_heads
 
-`.` in a parameter's name is `__` in a rule (`zero_optimization__stage`). A rule runs when its result was
-not written. A rule that lists its own result among its inputs always runs and receives what was written,
-or None (that is how `train_batch_size` = a x b x c is solved for whichever is missing). `None` as a result
-leaves the default. Inputs too are `gpus` (how many processes run), `written` (the names the user gave), `sections`
-(the sections the user gave), `auto` (the names given as `auto`) and `default` (name -> its default in the dialect).
+    @check
+    def min_lr_at_most_lr(min_lr: float, lr: float) -> Finding | None:
+        '''The learning rate decays from lr to min_lr. With min_lr above lr it would rise ...
+
+            lr: 0.001
+            min_lr: 0.01
+        '''
+        return None if min_lr <= lr else refuse(f"min_lr ({min_lr}) must be at most lr ({lr})", "write ...")
+
+`.` in a parameter's name is `__` in a rule (`zero_optimization__stage`). A derivation is named after its result, or
+takes the names of its results as `@derives("lr", "optimizer.params.lr")`; its docstring begins with the reason that
+`explain` gives for the value. It runs when its result was not written. One that lists its own result among its inputs
+always runs and receives what was written, or None (that is how `train_batch_size` = a x b x c is solved for whichever
+is missing). `None` as a result leaves the default. Inputs too are `gpus` (how many processes run), `written` (the
+names the user gave), `sections` (the sections the user gave), `auto` (the names given as `auto`) and `default`
+(name -> its default in the dialect).
+
+A rule that can find something is named after the constraint: `rotary_dims_even` is the problem `rotary-dims-even`.
+Its docstring says what would go wrong on the GPUs, and ends in an example, some lines of YAML over the smallest model:
+`deepy explain rotary-dims-even` shows both, and a test runs the example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: A sentence about what cannot be, and what to write instead.
-Refusal = tuple[str, str] | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule has against a configuration; `derive` makes a Problem of it, with the rule's id and a place."""
+
+    sentence: str
+    advice: str = ""
+    """What to write instead."""
+    about: tuple[str, ...] = ()
+    """The parameters (or sections) that take part; empty for all that the rule reads."""
+    severity: Literal["error", "warning"] = "error"
+    id: str = ""
+    """Only where several rules find the same problem, else it is the rule's."""
+
+
+def refuse(sentence: str, advice: str = "", about: Iterable[str] = ()) -> Finding:
+    """An error: `hidden_size (60) must be even`, what to write, and which parameters if not all that the rule reads."""
+    return Finding(sentence, advice, tuple(about))
+
+
+def warn(sentence: str, advice: str = "", about: Iterable[str] = ()) -> Finding:
+    """The same, where the run can start all the same."""
+    return Finding(sentence, advice, tuple(about), "warning")
 
 
 class Contradiction(Exception):
-    """Raised by a rule whose inputs cannot all hold: a sentence, and what to write instead."""
+    """Raised by a derivation whose inputs cannot all hold."""
 
-    def __init__(self, sentence: str, hint: str = "") -> None:
-        self.sentence, self.hint = sentence, hint
+    def __init__(self, sentence: str, advice: str = "", about: Iterable[str] = (), id: str = "") -> None:
+        self.finding = Finding(sentence, advice, tuple(about), id=id)
         super().__init__(sentence)
 
 
@@ -41,9 +78,35 @@ class Rule:
     inputs: tuple[str, ...]
 
     @property
-    def sentence(self) -> str:
-        """Why the result is what it is; the function's docstring."""
-        return " ".join((self.function.__doc__ or "").split())
+    def id(self) -> str:
+        """Of the problem that it finds: its name in kebab-case."""
+        return self.function.__name__.replace("_", "-")
+
+    @property
+    def reason(self) -> str:
+        """Why the result is what it is; the first paragraph of the docstring."""
+        return " ".join((self.function.__doc__ or "").partition("\n\n")[0].split())
+
+    @property
+    def protects_from(self) -> str:
+        """What would go wrong without it; of a derivation, what stands below the reason."""
+        paragraphs, _ = self._explanation()
+        return " ".join(" ".join(paragraphs).split())
+
+    @property
+    def example(self) -> str:
+        """YAML over the smallest model that it refuses: the indented lines at the end of the docstring, or nothing."""
+        _, example = self._explanation()
+        return example
+
+    def _explanation(self) -> tuple[list[str], str]:
+        from inspect import cleandoc  # only `explain` needs it
+
+        *paragraphs, last = cleandoc(self.function.__doc__ or "").split("\n\n")
+        is_example = last.startswith("    ")
+        if not is_example:
+            paragraphs.append(last)
+        return paragraphs[bool(self.results) :], cleandoc(last) if is_example else ""
 
 
 DERIVATIONS: list[Rule] = []
@@ -56,7 +119,7 @@ def derive(function: F) -> F:
 
 
 def derives(*results: str) -> Callable[[F], F]:
-    """Register a derivation of several parameters at once: the function returns {name: value}."""
+    """Register a derivation of these parameters: the function returns the value, of several {name: value}."""
 
     def register(function: F) -> F:
         DERIVATIONS.append(Rule(function, tuple(map(_dotted, results)), _inputs(function)))
@@ -66,7 +129,7 @@ def derives(*results: str) -> Callable[[F], F]:
 
 
 def check(function: F) -> F:
-    """Register a cross-check: it returns None, a sentence, or a sentence and a hint."""
+    """Register a cross-check: it returns None, or what it refuses or warns of."""
     CHECKS.append(Rule(function, (), _inputs(function)))
     return function
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from neoxargs.problems import Problem
-from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS, Refusal, check, derive
+from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS, Finding, check, derive, refuse, warn
 
 
 @derive
@@ -34,22 +33,32 @@ def launcher(deepspeed_slurm: bool, deepspeed_mpi: bool) -> Literal["openmpi", "
 
 
 @check
-def slurm_words_need_slurm(comment: str | None, account: str | None, launcher: str) -> Problem | None:
-    """Comment and account reach Slurm through its `srun`."""
+def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher: str) -> Finding | None:
+    """comment and account are options of Slurm's srun. With another launcher nobody reads them, and the job is
+    accounted to somebody else.
+
+        account: physics
+    """
     given = [name for name, value in {"comment": comment, "account": account}.items() if value]
     if not given or launcher in ("slurm", "srun"):
         return None
-    sentence = f"launcher ({launcher}) does not read {' and '.join(given)}; only slurm and srun do"
-    return Problem(sentence, hint="write launcher: slurm", severity="warning")
+    what = f"launcher ({launcher}) does not read {' and '.join(given)}; only slurm and srun do"
+    return warn(what, "write launcher: slurm", about=[*given, "launcher"])
 
 
 @check
-def extra_keys_are_extra(deepspeed_extra_args: Mapping[str, Any] | None, written: Collection[str]) -> Refusal:
-    """What other parameters follow must be seen by the rules, and nothing may be said twice."""
+def deepspeed_extra_args_are_not_parameters(
+    deepspeed_extra_args: Mapping[str, Any] | None, written: Collection[str]
+) -> Finding | None:
+    """deepspeed_extra_args is copied into DeepSpeed's JSON unseen. A parameter in it would escape the rules that other
+    values follow from (the batch, ZeRO, precision), and GPT-NeoX's half and DeepSpeed's half of the run would differ.
+
+        deepspeed_extra_args: {zero_optimization: {stage: 1}}
+    """
     for key in deepspeed_extra_args or {}:
         if key in _followed() or key in written:
-            sentence = f"deepspeed_extra_args has {key}, which is a parameter that others follow"
-            return sentence, f"write {key} at the top level"
+            what = f"deepspeed_extra_args has {key}, which is a parameter that others follow"
+            return refuse(what, f"write {key} at the top level", about=["deepspeed_extra_args", key])
     return None
 
 
@@ -60,19 +69,33 @@ def _followed() -> set[str]:
 
 
 @check
-def profile_steps_in_order(profile_step_start: int, profile_step_stop: int) -> Refusal:
-    """A profile begins before it ends."""
+def profile_steps_in_order(profile_step_start: int, profile_step_stop: int) -> Finding | None:
+    """The profiler is started at profile_step_start and writes its trace at profile_step_stop. In another order it is
+    never written, and the profiler collects events until the memory of the host is full.
+
+        profile: true
+        profile_step_start: 12
+        profile_step_stop: 10
+    """
     if profile_step_start < profile_step_stop:
         return None
-    return (
+    return refuse(
         f"profile_step_start ({profile_step_start}) must be below profile_step_stop ({profile_step_stop})",
         f"write profile_step_stop: {profile_step_start + 2}",
     )
 
 
 @check
-def noise_is_seen_between_batches(log_gradient_noise_scale: bool, gradient_noise_scale_n_batches: int) -> Refusal:
-    """The noise scale compares one batch with several."""
+def gradient_noise_scale_needs_two_batches(
+    log_gradient_noise_scale: bool, gradient_noise_scale_n_batches: int
+) -> Finding | None:
+    """The gradient noise scale compares the gradient of one batch with the mean over several. With one batch both are
+    the same, and it divides by 0.
+
+        log_gradient_noise_scale: true
+        gradient_noise_scale_n_batches: 1
+    """
     if not log_gradient_noise_scale or gradient_noise_scale_n_batches > 1:
         return None
-    return f"gradient_noise_scale_n_batches ({gradient_noise_scale_n_batches}) must be at least 2", "the default is 5"
+    what = f"gradient_noise_scale_n_batches ({gradient_noise_scale_n_batches}) must be at least 2"
+    return refuse(what, "the default is 5", about=["gradient_noise_scale_n_batches"])

@@ -13,14 +13,16 @@ T = TypeVar("T")
 Default = Callable[[str], Any]
 
 
-def agreed(spellings: Mapping[str, T | None], alike: Callable[[T, T], bool] = eq, hint: str = "") -> T | None:
-    """What the written ones (not None) say, or None if nobody wrote any; Contradiction (hint) if two differ."""
+def agreed(spellings: Mapping[str, T | None], alike: Callable[[T, T], bool] = eq, advice: str = "") -> T | None:
+    """What the written ones (not None) say, or None if nobody wrote any; Contradiction (advice) if two differ."""
     written = [(name, value) for name, value in spellings.items() if value is not None]
     for (one, value), (other, different) in pairwise(written):
         if not alike(value, different):
             raise Contradiction(
-                f"{one} ({shown(value)}) and {other} ({shown(different)}) are two values for one setting",
-                hint or f"keep {one} or {other}",
+                f"{one} ({yaml_form(value)}) and {other} ({yaml_form(different)}) are two values for one setting",
+                advice or f"keep {one} or {other}",
+                about=[one, other],
+                id="one-value-per-setting",
             )
     return written[0][1] if written else None
 
@@ -43,6 +45,6 @@ def same(top: str, nested: str, otherwise: str = "") -> Callable[..., dict[str, 
     return follow
 
 
-def shown(value: Any) -> str:
+def yaml_form(value: Any) -> str:
     """A value as a YAML file would have it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from neoxargs.resolve.rules.rule import Refusal, check, derive, derives
+from neoxargs.resolve.rules.rule import Finding, check, derive, derives, refuse
 from neoxargs.resolve.rules.synonyms import Default, agreed, same
 
 reduce_scatter = same(
@@ -64,49 +64,66 @@ def zero_optimization__stage3_param_persistence_threshold(auto: Collection[str],
 
 
 @check
-def stages_are_for_the_autotuner(zero_optimization__stage: object, autotuning__enabled: bool) -> Refusal:
-    """A list of stages is a search space."""
+def zero_stage_list_needs_autotuning(zero_optimization__stage: object, autotuning__enabled: bool) -> Finding | None:
+    """A list of stages is a search space for DeepSpeed's autotuner. In a run of its own DeepSpeed would compare the
+    list with numbers, and stop every rank with a TypeError when it reads its JSON.
+
+        zero_optimization: {stage: [0, 1]}
+    """
     if not isinstance(zero_optimization__stage, list) or autotuning__enabled:
         return None
-    return (
+    return refuse(
         f"zero_optimization.stage ({zero_optimization__stage}) is a list, which only DeepSpeed's autotuner reads",
         "write one of 0, 1, 2 and 3, or autotuning: {enabled: true}",
+        about=["zero_optimization.stage"],
     )
 
 
 @check
-def weights_leave_the_gpu_in_stage_3(
+def offload_param_needs_zero_3(
     zero_optimization__offload_param__device: str, zero_optimization__stage: object
-) -> Refusal:
-    """Only stage 3 divides the weights, so only it can put them elsewhere."""
+) -> Finding | None:
+    """Only ZeRO stage 3 partitions the weights, so only it can offload them. Below it DeepSpeed ignores offload_param:
+    the weights stay on the GPU, and the run is out of memory in its first step.
+
+        zero_optimization: {stage: 2, offload_param: {device: cpu}}
+    """
     if zero_optimization__offload_param__device == "none" or zero_optimization__stage not in (0, 1, 2):
         return None
     device = f"zero_optimization.offload_param.device ({zero_optimization__offload_param__device})"
-    return f"{device} needs zero_optimization.stage 3, not {zero_optimization__stage}", "write stage: 3"
+    return refuse(f"{device} needs zero_optimization.stage 3, not {zero_optimization__stage}", "write stage: 3")
 
 
 @check
-def optimizer_leaves_the_gpu_from_stage_1(
+def offload_optimizer_needs_zero(
     zero_optimization__offload_optimizer__device: str, zero_optimization__stage: object
-) -> Refusal:
-    """The optimizer's state is offloaded in the shares that ZeRO makes of it."""
+) -> Finding | None:
+    """The optimizer state is offloaded in the partitions that ZeRO makes of it: to the CPU from stage 1 on, to NVMe in
+    stage 3. Otherwise it stays on the GPU, and the run is out of memory at its first optimizer step.
+
+        zero_optimization: {stage: 0, offload_optimizer: {device: cpu}}
+    """
     device, stage = zero_optimization__offload_optimizer__device, zero_optimization__stage
     name = f"zero_optimization.offload_optimizer.device ({device})"
     if device == "nvme" and stage in (0, 1, 2):
-        return f"{name} needs zero_optimization.stage 3, not {stage}", "write device: cpu, or stage: 3"
+        return refuse(f"{name} needs zero_optimization.stage 3, not {stage}", "write device: cpu, or stage: 3")
     if device == "cpu" and stage == 0:
-        return f"{name} needs zero_optimization.stage 1, 2 or 3, not 0", "write stage: 1"
+        return refuse(f"{name} needs zero_optimization.stage 1, 2 or 3, not 0", "write stage: 1")
     return None
 
 
 @check
-def nvme_has_a_path(
+def nvme_offload_needs_nvme_path(
     zero_optimization__offload_param__device: str,
     zero_optimization__offload_param__nvme_path: str | None,
     zero_optimization__offload_optimizer__device: str,
     zero_optimization__offload_optimizer__nvme_path: str | None,
-) -> Refusal:
-    """What is offloaded to NVMe needs a folder there."""
+) -> Finding | None:
+    """What is offloaded to NVMe is written into a folder there. Without one DeepSpeed stops every rank when it builds
+    its swapper, after the model has been made.
+
+        zero_optimization: {stage: 3, offload_param: {device: nvme}}
+    """
     places = {
         "zero_optimization.offload_param": (
             zero_optimization__offload_param__device,
@@ -119,14 +136,20 @@ def nvme_has_a_path(
     }
     for section, (device, path) in places.items():
         if device == "nvme" and not path:
-            return f"{section}.device (nvme) needs {section}.nvme_path", "write a folder on the drive"
+            what = f"{section}.device (nvme) needs {section}.nvme_path"
+            return refuse(what, "write a folder on the drive", about=[f"{section}.device", f"{section}.nvme_path"])
     return None
 
 
 @check
-def experts_keep_whole_gradients(moe_num_experts: int, zero_optimization__stage: object) -> Refusal:
-    """Experts divide their weights between ranks in a way of their own."""
+def moe_excludes_zero_2(moe_num_experts: int, zero_optimization__stage: object) -> Finding | None:
+    """Experts are divided between ranks by expert parallelism, with gradients averaged in groups of their own. ZeRO
+    stages 2 and 3 partition gradients between all ranks: experts would be averaged with other experts.
+
+        moe_num_experts: 4
+        zero_optimization: {stage: 2}
+    """
     if moe_num_experts == 1 or zero_optimization__stage not in (2, 3):
         return None
-    sentence = f"moe_num_experts ({moe_num_experts}) and zero_optimization.stage ({zero_optimization__stage})"
-    return f"{sentence} exclude each other", "write zero_optimization: {stage: 1}"
+    both = f"moe_num_experts ({moe_num_experts}) and zero_optimization.stage ({zero_optimization__stage})"
+    return refuse(f"{both} exclude each other", "write zero_optimization: {stage: 1}")

@@ -16,7 +16,7 @@ from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.model import KINDS
 from neoxargs.resolve.rules.optimizer import is_onebit
-from neoxargs.resolve.rules.synonyms import shown
+from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.resolve.trainer_support.no_effect import without_effect
 
 #: Ours, torch's and DeepSpeed's.
@@ -59,7 +59,7 @@ def added(config: Config) -> Iterator[Problem]:
     """Values that a plugin added to a parameter's choices: its own script knows them, ours do not."""
     for name, values in WIDENED.items():
         if (value := config.get(name)) in values and name != "launcher":
-            what = f"{name} ({shown(value)}), which plugin {values[value]} adds, is not built into train.py"
+            what = f"{name} ({yaml_form(value)}), which plugin {values[value]} adds, is not built into train.py"
             yield Problem(what, config.place(name), "launch the script that knows it instead")
 
 
@@ -104,7 +104,7 @@ def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
 def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
     if name == "optimizer.type" and (meant := _meant(str(config.get(name)))):
         return Problem(f"there is no optimizer {config.get(name)}", config.place(name), meant)
-    what = f"{name} ({shown(config.get(name))}) is not built into train.py yet"
+    what = f"{name} ({yaml_form(config.get(name))}) is not built into train.py yet"
     return Problem(what, config.place(name), _instead(name, values))
 
 
@@ -117,8 +117,8 @@ def _meant(kind: str) -> str:
 
 def _instead(name: str, values: tuple[Any, ...]) -> str:
     """What to write: the default where it is built, with its like."""
-    choices = [shown(value) for value in values if value is not None]
-    if not choices or choices == [shown(REGISTRY.parameters[name].default)]:
+    choices = [yaml_form(value) for value in values if value is not None]
+    if not choices or choices == [yaml_form(REGISTRY.parameters[name].default)]:
         return f"leave {name} out"
     return f"train.py can do {listed(choices, 'and')}"
 

@@ -22,8 +22,8 @@ _NOTHING = type(None)
 class Mismatch(Exception):
     """A value that does not fit: which part of it (`[1]`, `.name`), what was wanted there, how to mend it."""
 
-    def __init__(self, node: Node, wanted: Any, part: str = "", hint: str = "") -> None:
-        self.node, self.wanted, self.part, self.hint = node, wanted, part, hint
+    def __init__(self, node: Node, wanted: Any, part: str = "", advice: str = "") -> None:
+        self.node, self.wanted, self.part, self.advice = node, wanted, part, advice
         super().__init__(self.sentence("the value"))
 
     def sentence(self, name: str) -> str:
@@ -68,7 +68,7 @@ def _union(node: Node, wanted: Any) -> Any:
             if mismatch.part:  # the right kind of value with one bad part says more than "not any of these"
                 deepest = mismatch
             if not (is_list(member) and isinstance(node, Scalar)) or len(members) == 1 + (_NOTHING in members):
-                deepest.hint = deepest.hint or mismatch.hint
+                deepest.advice = deepest.advice or mismatch.advice
     raise deepest
 
 
@@ -86,7 +86,7 @@ def _annotated(node: Node, wanted: Any) -> Any:
     try:
         value = _fit(node, base)
     except Mismatch as mismatch:
-        raise Mismatch(node, wanted, hint=mismatch.hint) from None
+        raise Mismatch(node, wanted, advice=mismatch.advice) from None
     if not all(bound.holds(value) for bound in bounds):
         raise Mismatch(node, wanted)
     return value
@@ -95,7 +95,7 @@ def _annotated(node: Node, wanted: Any) -> Any:
 def _literal(node: Node, wanted: Any) -> Any:
     choices = get_args(wanted)
     if not isinstance(node, Scalar):
-        raise Mismatch(node, wanted, hint=without_brackets(node))
+        raise Mismatch(node, wanted, advice=without_brackets(node))
     number = _number(node)
     words = {choice.lower(): choice for choice in reversed(choices) if isinstance(choice, str)}
     if isinstance(node.value, str) and node.value in choices:
@@ -109,13 +109,13 @@ def _literal(node: Node, wanted: Any) -> Any:
     meant = CHOICES.get(written, written)
     found = [str(words[word]) for word in near(written, words)]
     likely = f"did you mean {' or '.join(found)}?" if found else ""
-    raise Mismatch(node, wanted, hint=f"write {words[meant]}" if meant in words else slip(node) or likely)
+    raise Mismatch(node, wanted, advice=f"write {words[meant]}" if meant in words else slip(node) or likely)
 
 
 def _list(node: Node, wanted: Any) -> Any:
     element = (get_args(wanted) or (Any,))[0]
     if not isinstance(node, Sequence):
-        raise Mismatch(node, wanted, hint=_in_brackets(node, element))
+        raise Mismatch(node, wanted, advice=_in_brackets(node, element))
     return [_part(item, element, f"[{index}]") for index, item in enumerate(node.items)]
 
 
@@ -130,7 +130,7 @@ def _part(node: Node, wanted: Any, part: str) -> Any:
     try:
         return _fit(node, wanted)
     except Mismatch as inner:
-        raise Mismatch(inner.node, inner.wanted, part + inner.part, inner.hint) from None
+        raise Mismatch(inner.node, inner.wanted, part + inner.part, inner.advice) from None
 
 
 def _bool(node: Node, wanted: Any) -> bool:
@@ -138,7 +138,7 @@ def _bool(node: Node, wanted: Any) -> bool:
     if isinstance(value, bool):
         return value
     is_digit = isinstance(value, int | float) and value in (0, 1)
-    raise Mismatch(node, wanted, hint=f"write {str(bool(value)).lower()}" if is_digit else slip(node))
+    raise Mismatch(node, wanted, advice=f"write {str(bool(value)).lower()}" if is_digit else slip(node))
 
 
 def _int(node: Node, wanted: Any) -> int:
@@ -147,7 +147,7 @@ def _int(node: Node, wanted: Any) -> int:
         return int(value)
     if isinstance(value, int):
         return value
-    raise Mismatch(node, wanted, hint=number_hint(node))
+    raise Mismatch(node, wanted, advice=number_hint(node))
 
 
 def _float(node: Node, wanted: Any) -> float:
@@ -157,7 +157,7 @@ def _float(node: Node, wanted: Any) -> float:
             return float(value)
     except OverflowError:  # a whole number beyond 1e308
         pass
-    raise Mismatch(node, wanted, hint=number_hint(node) if value is None else "write a finite number")
+    raise Mismatch(node, wanted, advice=number_hint(node) if value is None else "write a finite number")
 
 
 def _number(node: Node) -> int | float | None:
@@ -170,9 +170,9 @@ def _number(node: Node) -> int | float | None:
 
 def _text(node: Node, wanted: Any) -> str:
     if not isinstance(node, Scalar) or node.value is None:
-        raise Mismatch(node, wanted, hint=without_brackets(node))
+        raise Mismatch(node, wanted, advice=without_brackets(node))
     if isinstance(node.value, bool):
-        raise Mismatch(node, wanted, hint=f'write "{node.text}" in quotes if it is meant as text')
+        raise Mismatch(node, wanted, advice=f'write "{node.text}" in quotes if it is meant as text')
     return node.text
 
 

@@ -113,7 +113,7 @@ def _once(name: str, problem: Problem) -> Problem:
 
 def _rule(rule: Rule, as_json: bool) -> str:
     inputs = [name for name in rule.inputs if name in REGISTRY.parameters]
-    facts = {"rule": rule.sentence, "reads": inputs, "gives": list(rule.results)}
+    facts = {"rule": rule.reason, "reads": inputs, "gives": list(rule.results)}
     if as_json:
         return _json({"name": rule.function.__name__, **facts})
     words = {label: value if isinstance(value, str) else ", ".join(value) for label, value in facts.items()}

@@ -101,4 +101,4 @@ def shown(value: Any) -> str:
 
 def sentences(name: str) -> list[str]:
     """The rules that can derive a parameter."""
-    return [rule.sentence for rule in DERIVATIONS if name in rule.results]
+    return [rule.reason for rule in DERIVATIONS if name in rule.results]

@@ -23,6 +23,6 @@ def _known(new: Text) -> Config | None:
     try:
         return complete(draft([new]), None)
     except Unresolved as stop:
-        return stop.known
+        return stop.certain
     except Problems:
         return None

@@ -10,7 +10,7 @@ from neoxargs.problems import Problem, listed
 from neoxargs.registry import ABSENT
 from neoxargs.registry.model import Fusion, Init
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.synonyms import shown
+from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.sizes.model import GATED, mlp_width
 from neoxargs.train.huggingface.forms import SAME, Form
 
@@ -100,7 +100,7 @@ class Family:
 
     def _obstacle(self, config: Config, name: str, why: str) -> Problem:
         value = config.get(name)
-        text = listed(map(str, dict.fromkeys(value)), "and") if isinstance(value, list) else shown(value)
+        text = listed(map(str, dict.fromkeys(value)), "and") if isinstance(value, list) else yaml_form(value)
         what = f"{name} ({text}) cannot be expressed by {self.architecture}, {why}"
         return Problem(what, config.place(name))
 
@@ -201,7 +201,7 @@ def activation(key: str, default: str, gated: bool) -> Setting:
 
 def only(ours: str, *values: Any) -> Demand:
     """One of these values."""
-    has = f"{ours}: {listed([shown(value) for value in values])}"
+    has = f"{ours}: {listed([yaml_form(value) for value in values])}"
     return Demand(ours, lambda config: config.get(ours) in values, has)
 
 

@@ -163,14 +163,14 @@ def test_every_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     def watched(rule: Rule) -> Rule:
         def function(*values: Any) -> Any:
             answer = rule.function(*values)
-            failed.update([rule.function.__name__] if answer else [])
+            failed.update([rule.id] if answer else [])
             return answer
 
         return replace(rule, function=function)
 
     watching = [watched(rule) for rule in CHECKS]
     complete = derive.complete
-    monkeypatch.setattr("configure.complete", lambda draft, gpus: complete(draft, gpus, checks=watching))
+    monkeypatch.setattr("tests.support.configure.complete", lambda draft, gpus: complete(draft, gpus, checks=watching))
     for text in CASES:
         told(text)
-    assert {rule.function.__name__ for rule in CHECKS} == failed
+    assert {rule.id for rule in CHECKS} == failed

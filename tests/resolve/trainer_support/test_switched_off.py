@@ -104,7 +104,7 @@ def test_what_matters_or_waits_to_be_turned_on_is_not(text: str) -> None:
 def test_a_switch_that_is_in_doubt_switches_nothing_off() -> None:
     with pytest.raises(Unresolved) as stop:
         configure("checkpoint_activations: perhaps\ncheckpoint_num_layers: 2")
-    assert not [problem for problem in unsupported(stop.value.known) if problem.severity == "warning"]
+    assert not [problem for problem in unsupported(stop.value.certain) if problem.severity == "warning"]
 
 
 def test_one_cause_is_told_once_with_all_its_lines_and_a_way_out() -> None:

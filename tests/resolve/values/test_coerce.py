@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_worded(given: Any, wanted: Any, sentence: str, hin
     with pytest.raises(Mismatch) as bad:
         conform(given, wanted)
     assert bad.value.sentence("x") == sentence
-    assert bad.value.hint == hint
+    assert bad.value.advice == hint
 
 
 @pytest.mark.parametrize("name", REGISTRY.parameters)
@@ -142,7 +142,7 @@ def test_every_default_fits_its_own_type(name: str) -> None:
 def test_a_number_with_an_underscore_too_many(text: str, hint: str) -> None:
     with pytest.raises(Mismatch) as caught:
         conform(plain(text), float)
-    assert caught.value.hint == hint
+    assert caught.value.advice == hint
 
 
 def test_choices_stay_in_their_order() -> None:

@@ -247,7 +247,7 @@ class Reading:
         try:
             fitting = conform(node, REGISTRY.parameters[name].type)
         except Mismatch as bad:
-            self.problems.append(Problem(bad.sentence(f"--{option.name}"), place, bad.hint))
+            self.problems.append(Problem(bad.sentence(f"--{option.name}"), place, bad.advice))
             return
         is_number = isinstance(fitting, int | float) and not isinstance(fitting, bool)
         self.settings[name] = Setting(fitting, given if is_number and isinstance(given, str) else "")

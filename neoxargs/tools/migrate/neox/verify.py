@@ -18,7 +18,7 @@ def known(drafted: Draft, gpus: int) -> tuple[Config, list[Problem]]:
     try:
         return complete(drafted, gpus), []
     except Unresolved as stop:
-        return stop.known, [problem for problem in stop.problems if problem.severity == "error"]
+        return stop.certain, [problem for problem in stop.problems if problem.severity == "error"]
 
 
 def fitting(drafted: Draft) -> int:
