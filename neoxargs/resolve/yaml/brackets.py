@@ -6,43 +6,47 @@ import re
 from collections.abc import Callable
 
 from neoxargs.problems import Place, Problem
-from neoxargs.resolve.yaml.line_patterns import LEFT_OUT, looked_at
-from neoxargs.resolve.yaml.parse_failure import Trouble
+from neoxargs.resolve.yaml.line_patterns import LEFT_OUT, recognised
+from neoxargs.resolve.yaml.parse_failure import ParseFailure
 
 
-def unclosed(opening: str, closing: str) -> Callable[[Trouble], Problem]:
-    """How to word it for one kind of bracket."""
+def bracket_problem(opening: str, closing: str) -> Callable[[ParseFailure], Problem]:
+    """What makes a problem of a failure within one kind of bracket."""
 
-    def say(trouble: Trouble) -> Problem:
-        if not trouble.character:
-            return _never_closed(trouble, opening, closing)
-        return _known(trouble) or _missing(trouble, opening, closing)
+    def problem_of(failure: ParseFailure) -> Problem:
+        if not failure.character:
+            return _never_closed(failure, opening, closing)
+        return _other_mistake(failure) or _missing(failure, opening, closing)
 
-    return say
+    return problem_of
 
 
-def _known(trouble: Trouble) -> Problem | None:
+def _other_mistake(failure: ParseFailure) -> Problem | None:
     """What is no matter of brackets."""
-    if trouble.character == "=":
-        return Problem("an `=` stands where YAML has `: `", trouble.where, "write `key: value`")
-    if trouble.character == "{" and trouble.before.endswith("$"):
-        return Problem("YAML puts no variables in", trouble.where, "write the value itself, or text in quotes")
-    if trouble.character not in "]}" and trouble.before.count('"') % 2:
-        line = trouble.last_above(_half_quoted, skip=1)
-        return line and Problem("this quote is not closed on its line", _last_quote(line), 'write the second `"`')
-    line = trouble.above() if trouble.character == ":" else None
-    return looked_at(line) if line else None
+    if failure.character == "=":
+        return Problem("an `=` stands where YAML has `: `", failure.where, "write `key: value`", id="yaml-equals-sign")
+    if failure.character == "{" and failure.before.endswith("$"):
+        hint = "write the value itself, or text in quotes"
+        return Problem("YAML puts no variables in", failure.where, hint, id="yaml-variable")
+    if failure.character not in "]}" and failure.before.count('"') % 2:
+        line = failure.last_above(_half_quoted, skip=1)
+        what, hint = "this quote is not closed on its line", 'write the second `"`'
+        return line and Problem(what, _last_quote(line), hint, id="yaml-unclosed-quote")
+    line = failure.above() if failure.character == ":" else None
+    return recognised(line) if line else None
 
 
-def _missing(trouble: Trouble, opening: str, closing: str) -> Problem:
-    also = (trouble.began,) if trouble.began else ()
-    if trouble.character in "]}":
-        what = f"this `{trouble.character}` does not close the `{opening}`"
-        return Problem(what, trouble.where, f"write `{closing}` before it, or take it out", also)
-    is_key = trouble.character == ":" and opening == "{" and re.fullmatch(_A_KEY, trouble.before)
-    line = _content_above(trouble) if trouble.begins_line or is_key else None
+def _missing(failure: ParseFailure, opening: str, closing: str) -> Problem:
+    also = (failure.began,) if failure.began else ()
+    if failure.character in "]}":
+        what = f"this `{failure.character}` does not close the `{opening}`"
+        hint = f"write `{closing}` before it, or take it out"
+        return Problem(what, failure.where, hint, also, id="yaml-wrong-bracket")
+    is_key = failure.character == ":" and opening == "{" and re.fullmatch(_A_KEY, failure.before)
+    line = _content_above(failure) if failure.begins_line or is_key else None
     if line is None:
-        return Problem(f"a `,` or the closing `{closing}` is missing before this", trouble.where, also=also)
+        what = f"a `,` or the closing `{closing}` is missing before this"
+        return Problem(what, failure.where, also=also, id="yaml-missing-comma")
     return _behind(line, closing, also)
 
 
@@ -56,18 +60,20 @@ def _behind(word: Place, closing: str, also: tuple[Place, ...]) -> Problem:
     last, hint = word.column + word.width - 1, ""
     character = word.text[last - 1]
     if word.text[word.column - 1 : last] == "...":
-        return Problem("`...` stands for what was left out here", word, LEFT_OUT, also)
+        return Problem("`...` stands for what was left out here", word, LEFT_OUT, also, id="yaml-ellipsis")
     if character == ";":
-        return Problem("a `;` stands where YAML has a `,`", word._replace(column=last, width=1), "write a `,`", also)
+        where = word._replace(column=last, width=1)
+        return Problem("a `;` stands where YAML has a `,`", where, "write a `,`", also, id="yaml-missing-comma")
     if character in "]}":
         word, hint = word._replace(column=last, width=1), f"or this `{character}` closes too early"
-    return Problem(f"a `,` or the closing `{closing}` is missing behind this", word, hint, also)
+    what = f"a `,` or the closing `{closing}` is missing behind this"
+    return Problem(what, word, hint, also, id="yaml-missing-comma")
 
 
-def _content_above(trouble: Trouble) -> Place | None:
+def _content_above(failure: ParseFailure) -> Place | None:
     """The last word above the line, behind which something is missing; comments are no content."""
-    for number in range(trouble.where.line - 2, -1, -1):
-        line = trouble.at(number, 0)
+    for number in range(failure.where.line - 2, -1, -1):
+        line = failure.at(number, 0)
         if content := _COMMENT.sub("", line.text).rstrip():
             width = len(content.split()[-1])
             last = line._replace(column=len(content) - width + 1, width=width)
@@ -83,22 +89,23 @@ def _last_quote(line: Place) -> Place:
     return line._replace(column=_COMMENT.sub("", line.text).rindex('"') + 1, width=1)
 
 
-def _never_closed(trouble: Trouble, opening: str, closing: str) -> Problem:
+def _never_closed(failure: ParseFailure, opening: str, closing: str) -> Problem:
     """The file ends inside a bracket; which one lacks its partner is told by a line that closes one too far left."""
     inner: list[Place] = []
-    for number in range(trouble.began.line - 1 if trouble.began else 0, trouble.where.line):
-        line = trouble.at(number, 0)
-        for found in re.finditer(r"\"[^\"]*\"|'[^']*'|#.*|[\[\]{}]", line.text):
-            if found[0] in "[{":
-                inner.append(line._replace(column=found.start() + 1, width=1))
-            elif found[0] in "]}" and inner:
+    for number in range(failure.began.line - 1 if failure.began else 0, failure.where.line):
+        line = failure.at(number, 0)
+        for match in re.finditer(r"\"[^\"]*\"|'[^']*'|#.*|[\[\]{}]", line.text):
+            if match[0] in "[{":
+                inner.append(line._replace(column=match.start() + 1, width=1))
+            elif match[0] in "]}" and inner:
                 first = inner.pop()
-                if not line.text[: found.start()].strip() and found.start() < _indentation(first):
+                if not line.text[: match.start()].strip() and match.start() < _indentation(first):
                     partner = {"{": "}", "[": "]"}[first.text[first.column - 1]]
-                    also = (line._replace(column=found.start() + 1, width=1),)
+                    also = (line._replace(column=match.start() + 1, width=1),)
                     what = f"this `{first.text[first.column - 1]}` is never closed, unless a line is indented wrongly"
-                    return Problem(what, first, f"close it with `{partner}`", also)
-    return Problem(f"this `{opening}` is never closed", trouble.began, f"close it with `{closing}`")
+                    return Problem(what, first, f"close it with `{partner}`", also, id="yaml-unclosed-bracket")
+    what = f"this `{opening}` is never closed"
+    return Problem(what, failure.began, f"close it with `{closing}`", id="yaml-unclosed-bracket")
 
 
 def _indentation(line: Place) -> int:

@@ -13,7 +13,7 @@ import yaml
 
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import normal
-from neoxargs.resolve.yaml.errors import worded
+from neoxargs.resolve.yaml.errors import syntax_problem
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 
 DEPTH = 32
@@ -64,9 +64,10 @@ class _Composer:
         except Problems as stop:
             return None, self.problems + stop.problems
         except yaml.YAMLError as error:
-            return None, [*self.problems, self.in_markdown() or worded(error, self.place)]
+            return None, [*self.problems, self.in_markdown() or syntax_problem(error, self.place)]
         except RecursionError:  # pragma: no cover - the depth is limited; this is the second lock
-            return None, [Problem("the nesting is too deep to read", Place(self.name, 0, 0))]
+            whole = Place(self.name, 0, 0)
+            return None, [Problem("the nesting is too deep to read", whole, id="yaml-nesting-too-deep")]
 
     def in_markdown(self) -> Problem | None:
         """Told of text around a configuration between marks of Markdown."""
@@ -77,14 +78,14 @@ class _Composer:
         first = len(LINE_BREAK.findall(self.text[: longest.start(1)]))
         last = first + len(LINE_BREAK.findall(longest[1]))
         what = f"this is Markdown; lines {first + 1} to {last} of it may be a configuration"
-        return Problem(what, self.place(first, 0), "save those lines as a file of their own")
+        return Problem(what, self.place(first, 0), "save those lines as a file of their own", id="yaml-markdown")
 
     def document(self) -> Node | None:
         if bad := UNPRINTABLE.search(self.text):
             before = LINE_BREAK.split(self.text[: bad.start()])
             where = self.place(len(before) - 1, len(before[-1]))
-            code = f"U+{ord(bad.group()):04X}"
-            raise Problems([Problem(f"a control character ({code}) cannot stand in a YAML file", where, "delete it")])
+            what = f"a control character (U+{ord(bad.group()):04X}) cannot stand in a YAML file"
+            raise Problems([Problem(what, where, "delete it", id="yaml-control-character")])
         self.loader = _LOADER(self.text if "CSafe" in _LOADER.__name__ else _without_tabs(self.text))
         self.next()  # the stream starts
         if isinstance(self.next(), yaml.StreamEndEvent):
@@ -96,7 +97,7 @@ class _Composer:
             return root
         what = "a second document begins here; a configuration is one document"
         hint = "take out the `---`, or move what follows to a file of its own"
-        raise Problems([Problem(what, self.at(more), hint)])
+        raise Problems([Problem(what, self.at(more), hint, id="yaml-second-document")])
 
     def next(self) -> Any:
         return self.loader.get_event()
@@ -107,7 +108,8 @@ class _Composer:
         self.count += 1
         if event.tag is not None:
             what = f"a type tag (`{_written_tag(event.tag)}`) is not allowed here"
-            self.problems.append(Problem(what, self.at(event), "write the plain value; quotes make it text"))
+            hint = "write the plain value; quotes make it text"
+            self.problems.append(Problem(what, self.at(event), hint, id="yaml-type-tag"))
         if isinstance(event, yaml.ScalarEvent):
             node: Node = self.scalar(event)
             size = 1
@@ -124,7 +126,8 @@ class _Composer:
     def collection(self, event: Any, depth: int) -> tuple[Node, int]:
         if depth >= DEPTH:
             what = f"brackets or indents nested more than {DEPTH} deep; no parameter needs that"
-            raise Problems([Problem(what, self.at(event), "look for a bracket that is opened but never closed")])
+            hint = "look for a bracket that is opened but never closed"
+            raise Problems([Problem(what, self.at(event), hint, id="yaml-nesting-too-deep")])
         before = self.count
         if event.anchor:
             self.open.add(event.anchor)
@@ -165,7 +168,8 @@ class _Composer:
         for node in merged:
             if not isinstance(node, Mapping):
                 what = "`<<` takes the keys of another mapping; this value has none"
-                self.problems.append(Problem(what, node.place, "write `<<: *name`, where `&name` marks a mapping"))
+                hint = "write `<<: *name`, where `&name` marks a mapping"
+                self.problems.append(Problem(what, node.place, hint, id="yaml-merge-key-needs-mapping"))
                 continue
             for entry in node.entries:
                 if normal(entry.key) not in names:
@@ -175,16 +179,18 @@ class _Composer:
     def alias(self, event: Any) -> Node:
         name, where = event.anchor, self.at(event)
         if name in self.open:
-            raise Problems([Problem(f"`*{name}` stands inside the value it repeats", where, "write the value out")])
+            what = f"`*{name}` stands inside the value it repeats"
+            raise Problems([Problem(what, where, "write the value out", id="yaml-alias-inside-itself")])
         if name not in self.anchors:
             hint = f"mark the value with `&{name}` further up, or put `*{name}` in quotes if it is text"
-            raise Problems([Problem(f"`*{name}` repeats a value that no `&{name}` marks before it", where, hint)])
+            what = f"`*{name}` repeats a value that no `&{name}` marks before it"
+            raise Problems([Problem(what, where, hint, id="yaml-unknown-alias")])
         node, size = self.anchors[name]
         self.count += size
         self.repeated += size
         if self.repeated > REPEATED:
             what = f"with this, `*aliases` repeat more than {REPEATED} values"
-            raise Problems([Problem(what, where, "a configuration has some hundred")])
+            raise Problems([Problem(what, where, "a configuration has some hundred", id="yaml-too-many-aliases")])
         return node
 
     def at(self, event: Any, last: Any = None) -> Place:
@@ -201,22 +207,24 @@ class _Composer:
         return Place(self.name, line + 1, column + 1, text, width or max(1, len(text) - column))
 
 
-def twice(name: str, where: Place, first: Place, spelled: str = "") -> Problem:
-    """The same parameter given again."""
+def twice(name: str, where: Place, first: Place, spelled: str = "", about: tuple[str, ...] = ()) -> Problem:
+    """The same parameter given again; about: its name in the registry, where that is known."""
     second = f"{name} is given twice{spelled}"
     hint = "keep one; only --set overrides"
     if where.file == SET:
         hint = "give --set once for each parameter"
     elif where.file == first.file and not spelled:
         hint = "keep one; GPT-NeoX took the last one of a file"
-    return Problem(second, where, hint, (first,))
+    return Problem(second, where, hint, (first,), id="duplicate-key", about=about)
 
 
 def _not_a_name(key: Node) -> Problem:
     if isinstance(key, Scalar):
         hint = f'write "{key.text}" in quotes if it is meant as text' if key.text else "write `name: value`"
-        return Problem(f"a key must be a name; YAML reads `{key.text}` as {_kind(key.value)}", key.place, hint)
-    return Problem("a key must be a name, not a list or a mapping", key.place, "write `name: value`")
+        what = f"a key must be a name; YAML reads `{key.text}` as {_kind(key.value)}"
+        return Problem(what, key.place, hint, id="yaml-key-not-a-name")
+    what = "a key must be a name, not a list or a mapping"
+    return Problem(what, key.place, "write `name: value`", id="yaml-key-not-a-name")
 
 
 def _kind(value: Any) -> str:

@@ -10,52 +10,54 @@ from collections.abc import Callable
 from typing import Any
 
 from neoxargs.problems import Place, Problem
-from neoxargs.resolve.yaml.brackets import unclosed
-from neoxargs.resolve.yaml.line_patterns import conflict, looked_at, whole
-from neoxargs.resolve.yaml.parse_failure import At, Trouble
+from neoxargs.resolve.yaml.brackets import bracket_problem
+from neoxargs.resolve.yaml.line_patterns import is_conflict_mark, recognised, whole_line
+from neoxargs.resolve.yaml.parse_failure import ParseFailure, PlaceAt
 
 
-def worded(error: Any, at: At) -> Problem:
+def syntax_problem(error: Any, at: PlaceAt) -> Problem:
     """A YAMLError as a problem of the file."""
     words = str(getattr(error, "problem", None) or error)
-    trouble = Trouble(words, _spot(error, "problem_mark", at) or at(0, 0), _spot(error, "context_mark", at), at)
-    if (mark := trouble.last_above(conflict)) and (known := looked_at(mark)):
-        return known
-    for needle, say in _SAYINGS.items():
-        if needle in words:
-            return say(trouble)
-    return Problem(f"this is not YAML: {words}", trouble.where)
+    failure = ParseFailure(words, _place(error, "problem_mark", at) or at(0, 0), _place(error, "context_mark", at), at)
+    if (mark := failure.last_above(is_conflict_mark)) and (problem := recognised(mark)):
+        return problem
+    for part, problem_of in _BY_PARSERS_WORDS.items():
+        if part in words:
+            return problem_of(failure)
+    return Problem(f"this is not YAML: {words}", failure.where, id="yaml-syntax")
 
 
-def _spot(error: Any, mark: str, at: At) -> Place | None:
-    found = getattr(error, mark, None)
-    return at(found.line, found.column) if found else None
+def _place(error: Any, mark: str, at: PlaceAt) -> Place | None:
+    position = getattr(error, mark, None)
+    return at(position.line, position.column) if position else None
 
 
-def _stray_character(trouble: Trouble) -> Problem:
-    if trouble.character == "\t":
-        return _tab(trouble)
-    if trouble.begins_line and (known := looked_at(trouble.where)):
-        return known
-    what = f"a value cannot begin with `{trouble.character}`"
-    return Problem(what, trouble.where, "put the value in quotes")
+def _stray_character(failure: ParseFailure) -> Problem:
+    if failure.character == "\t":
+        return _tab(failure)
+    if failure.begins_line and (problem := recognised(failure.where)):
+        return problem
+    what = f"a value cannot begin with `{failure.character}`"
+    return Problem(what, failure.where, "put the value in quotes", id="yaml-reserved-character")
 
 
-def _tab(trouble: Trouble) -> Problem:
-    return Problem("a tab indents this line; YAML is indented by spaces", trouble.where, "replace the tab by spaces")
+def _tab(failure: ParseFailure) -> Problem:
+    what = "a tab indents this line; YAML is indented by spaces"
+    return Problem(what, failure.where, "replace the tab by spaces", id="yaml-tab")
 
 
-def _colon(trouble: Trouble) -> Problem:
-    if ":" in trouble.before:
+def _colon(failure: ParseFailure) -> Problem:
+    if ":" in failure.before:
         hint = "if it belongs to the value, put the value in quotes"
-        return Problem("a second `: ` on one line", trouble.where, hint)
-    if line := trouble.above():
+        return Problem("a second `: ` on one line", failure.where, hint, id="yaml-second-colon")
+    if line := failure.above():
         return _no_key(line)
-    if trouble.before.startswith(" "):
+    if failure.before.startswith(" "):
         hint = "begin the line in the column of the keys around it"
-        return Problem("this key is indented unlike the line above it", _key_of(trouble.where), hint)
+        what = "this key is indented unlike the line above it"
+        return Problem(what, _key_of(failure.where), hint, id="yaml-indentation")
     hint = "look at the lines above it: each must be `key: value`"
-    return Problem("YAML expects no `: ` here", trouble.where, hint)
+    return Problem("YAML expects no `: ` here", failure.where, hint, id="yaml-second-colon")
 
 
 def _key_of(where: Place) -> Place:
@@ -64,107 +66,116 @@ def _key_of(where: Place) -> Place:
     return where._replace(column=where.text.index(key) + 1, width=max(1, len(key)))
 
 
-def _no_colon(trouble: Trouble) -> Problem:
-    return _no_key(trouble.began or trouble.where)
+def _no_colon(failure: ParseFailure) -> Problem:
+    return _no_key(failure.began or failure.where)
 
 
 def _no_key(line: Place) -> Problem:
     hint = "write `key: value`, with a space after the colon"
-    return looked_at(line) or Problem("this line has no `: ` between a key and a value", line, hint)
+    what = "this line has no `: ` between a key and a value"
+    return recognised(line) or Problem(what, line, hint, id="yaml-missing-colon")
 
 
-def _quote(trouble: Trouble) -> Problem:
-    return Problem("this quote is never closed", trouble.began or trouble.where, "close it on the same line")
+def _quote(failure: ParseFailure) -> Problem:
+    where = failure.began or failure.where
+    return Problem("this quote is never closed", where, "close it on the same line", id="yaml-unclosed-quote")
 
 
-def _alias(trouble: Trouble) -> Problem:
-    where = trouble.began or trouble.where
+def _alias(failure: ParseFailure) -> Problem:
+    where = failure.began or failure.where
     sign = where.text[where.column - 1]
     what = f"`{sign}` at the beginning of a value has a meaning of its own in YAML, and needs a name after it"
-    return Problem(what, where, "put the value in quotes if it is text")
+    return Problem(what, where, "put the value in quotes if it is text", id="yaml-reserved-character")
 
 
-def _escape(trouble: Trouble) -> Problem:
-    escape = trouble.where.text[trouble.where.column - 1 : trouble.where.column + 1]
+def _escape(failure: ParseFailure) -> Problem:
+    escape = failure.where.text[failure.where.column - 1 : failure.where.column + 1]
     hint = "use single quotes, or write `\\\\` where a backslash is meant"
-    return Problem(f"`{escape}` means nothing in double quotes", trouble.where, hint)
+    return Problem(f"`{escape}` means nothing in double quotes", failure.where, hint, id="yaml-unknown-escape")
 
 
-def _surrogate(trouble: Trouble) -> Problem:
+def _surrogate(failure: ParseFailure) -> Problem:
     what = "this escape is no character of its own (half of a surrogate pair)"
-    return Problem(what, trouble.where, "write the character itself")
+    return Problem(what, failure.where, "write the character itself", id="yaml-unknown-escape")
 
 
-def _not_a_key(trouble: Trouble) -> Problem:
-    if trouble.character == "-" and trouble.begins_line:
+def _not_a_key(failure: ParseFailure) -> Problem:
+    if failure.character == "-" and failure.begins_line:
         what = "a list cannot begin among lines of `key: value`"
-        return Problem(what, trouble.where, "take the `-` out, or write the list below a key of its own")
-    if trouble.begins_line:
+        hint = "take the `-` out, or write the list below a key of its own"
+        return Problem(what, failure.where, hint, id="yaml-misplaced-list")
+    if failure.begins_line:
         hint = "begin the line in the column of the keys it belongs to"
-        return Problem("this line is indented like no line above it", trouble.where, hint)
-    if trouble.character == ",":
+        return Problem("this line is indented like no line above it", failure.where, hint, id="yaml-indentation")
+    if failure.character == ",":
         hint = "take the comma out, or put everything into one pair of `{ }`"
-        return Problem("a comma ends a value only inside `{ }` and `[ ]`", trouble.where, hint)
+        what = "a comma ends a value only inside `{ }` and `[ ]`"
+        return Problem(what, failure.where, hint, id="yaml-comma-outside-brackets")
     hint = "begin a new line; a quote inside 'single quotes' is written twice"
-    return Problem("the value ends before this", trouble.where, hint)
+    return Problem("the value ends before this", failure.where, hint, id="yaml-text-after-value")
 
 
-def _not_an_item(trouble: Trouble) -> Problem:
-    where = trouble.where
-    return Problem(
-        "a list of `- ` items stands above; a key cannot follow it here", where, "write the list below a key of its own"
-    )
+def _not_an_item(failure: ParseFailure) -> Problem:
+    what = "a list of `- ` items stands above; a key cannot follow it here"
+    return Problem(what, failure.where, "write the list below a key of its own", id="yaml-misplaced-list")
 
 
-def _item(trouble: Trouble) -> Problem:
-    return Problem("a list cannot begin here", trouble.where, "write `[a, b]`, or begin the list on the next line")
+def _item(failure: ParseFailure) -> Problem:
+    hint = "write `[a, b]`, or begin the list on the next line"
+    return Problem("a list cannot begin here", failure.where, hint, id="yaml-misplaced-list")
 
 
-def _no_value(trouble: Trouble) -> Problem:
-    if not trouble.character:
-        also = (trouble.began,) if trouble.began else ()
-        return Problem("this ends inside `{ }` or `[ ]`", trouble.where, "close every bracket that is opened", also)
-    if trouble.character in "]}":
-        return Problem(f"this `{trouble.character}` closes nothing", trouble.where, "take it out, or open it before")
-    return Problem(f"a value is missing before this `{trouble.character}`", trouble.where)
+def _no_value(failure: ParseFailure) -> Problem:
+    if not failure.character:
+        also = (failure.began,) if failure.began else ()
+        hint = "close every bracket that is opened"
+        return Problem("this ends inside `{ }` or `[ ]`", failure.where, hint, also, id="yaml-unclosed-bracket")
+    if failure.character in "]}":
+        what = f"this `{failure.character}` closes nothing"
+        return Problem(what, failure.where, "take it out, or open it before", id="yaml-unopened-bracket")
+    what = f"a value is missing before this `{failure.character}`"
+    return Problem(what, failure.where, id="yaml-missing-value")
 
 
-def _after_the_end(trouble: Trouble) -> Problem:
-    if trouble.character and trouble.character in "]}":
-        return _no_value(trouble)
-    first = next((place for number in range(trouble.where.line) if _is_content(place := trouble.at(number, 0))), None)
-    if trouble.begins_line and trouble.character != "{" and (known := looked_at(trouble.where)):
-        return known
+def _after_the_end(failure: ParseFailure) -> Problem:
+    if failure.character and failure.character in "]}":
+        return _no_value(failure)
+    first = next((place for number in range(failure.where.line) if _is_content(place := failure.at(number, 0))), None)
+    if failure.begins_line and failure.character != "{" and (problem := recognised(failure.where)):
+        return problem
     if first and not re.search(r":(\s|$)|^\s*[{\[\"']", first.text):
-        return _no_key(whole(first))
-    if trouble.begins_line and first and first.text.startswith(" ") and not first.text.lstrip().startswith("{"):
-        also = (whole(first),)
+        return _no_key(whole_line(first))
+    if failure.begins_line and first and first.text.startswith(" ") and not first.text.lstrip().startswith("{"):
+        also = (whole_line(first),)
         what = "this line begins to the left of the first one"
-        return Problem(what, trouble.where, "begin all keys at the top in one column", also)
-    return Problem("the configuration has ended before this", trouble.where, "keep everything in one `{ }`, or in none")
+        return Problem(what, failure.where, "begin all keys at the top in one column", also, id="yaml-indentation")
+    hint = "keep everything in one `{ }`, or in none"
+    return Problem("the configuration has ended before this", failure.where, hint, id="yaml-text-after-end")
 
 
 def _is_content(line: Place) -> bool:
     return bool(line.text.strip()) and not line.text.lstrip().startswith("#")
 
 
-def _directive(trouble: Trouble) -> Problem:
-    return Problem("a line that begins with `%` is an instruction to YAML", trouble.where, "take the line out")
+def _directive(failure: ParseFailure) -> Problem:
+    what = "a line that begins with `%` is an instruction to YAML"
+    return Problem(what, failure.where, "take the line out", id="yaml-directive")
 
 
-def _anchor(trouble: Trouble) -> Problem:
+def _anchor(failure: ParseFailure) -> Problem:
     what = "this marks a value by a name that another has already"
-    return Problem(what, trouble.where, "give each `&name` once", (trouble.began,) if trouble.began else ())
+    also = (failure.began,) if failure.began else ()
+    return Problem(what, failure.where, "give each `&name` once", also, id="yaml-duplicate-anchor")
 
 
-_SAYINGS: dict[str, Callable[[Trouble], Problem]] = {
+_BY_PARSERS_WORDS: dict[str, Callable[[ParseFailure], Problem]] = {
     "second occurrence": _anchor,
     "cannot start any token": _stray_character,
     "tab character": _tab,
     "mapping values are not allowed": _colon,
     "could not find expected ':'": _no_colon,
-    "expected ',' or '}'": unclosed("{", "}"),
-    "expected ',' or ']'": unclosed("[", "]"),
+    "expected ',' or '}'": bracket_problem("{", "}"),
+    "expected ',' or ']'": bracket_problem("[", "]"),
     "unexpected end of stream": _quote,
     "expected alphabetic or numeric": _alias,
     "unknown escape character": _escape,

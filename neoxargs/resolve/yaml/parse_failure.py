@@ -7,22 +7,22 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from neoxargs.problems import Place
-from neoxargs.resolve.yaml.line_patterns import whole
+from neoxargs.resolve.yaml.line_patterns import whole_line
 
 
-class At(Protocol):
+class PlaceAt(Protocol):
     """A line and a column, from 0, as a place."""
 
     def __call__(self, line: int, column: int) -> Place: ...
 
 
-class Trouble(NamedTuple):
+class ParseFailure(NamedTuple):
     """What the parser reports: its words, where it stopped, and where the construct began."""
 
     words: str
     where: Place
     began: Place | None
-    at: At
+    at: PlaceAt
 
     @property
     def character(self) -> str:
@@ -44,14 +44,14 @@ class Trouble(NamedTuple):
 
     def above(self) -> Place | None:
         """The first of the lines just above that have no `: ` and so became part of a value (or of a key)."""
-        found = None
+        first = None
         for number in range(self.where.line - 2, -1, -1):
             place = self.at(number, 0)
             content = place.text.strip()
             if re.search(r":(\s|$)", content) or content.startswith(("#", "- ")) or content in _OPEN:
                 break
-            found = whole(place) if content else found
-        return found
+            first = whole_line(place) if content else first
+        return first
 
 
 #: Lines that are no value, although they have no `: `.

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from neoxargs.problems import Place, Problem, Problems, listed, near
 from neoxargs.resolve.yaml.compose import Text, compose
-from neoxargs.resolve.yaml.line_patterns import looked_at
+from neoxargs.resolve.yaml.line_patterns import recognised
 from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar
 from neoxargs.shipped import config_folders
 
@@ -33,7 +33,7 @@ def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.Path
         try:
             found = _find(path, os.fspath(directory) if directory else None)
             if os.path.realpath(found) in seen:
-                _stop(found, "this file is given twice", "name it once")
+                _stop(found, "this file is given twice", "name it once", id="file-given-twice")
             seen.add(os.path.realpath(found))
             texts.append(Text(found, _decode(found, _read(found))))
         except Problems as stop:
@@ -56,14 +56,18 @@ def mapping(node: Node | None, whole: Place) -> Mapping:
     if isinstance(node, Mapping):
         return node
     if node is None or (isinstance(node, Scalar) and node.value is None):
-        raise Problems([Problem("this file has no parameters in it", whole, EXAMPLE)])
+        raise Problems([Problem("this file has no parameters in it", whole, EXAMPLE, id="file-without-parameters")])
     if isinstance(node, Scalar):
-        raise Problems([looked_at(node.place) or Problem("this is text, not `key: value`", node.place, EXAMPLE)])
-    raise Problems([Problem("this is a list, not `key: value`", node.place, EXAMPLE)])
+        raise Problems([recognised(node.place) or _no_mapping("this is text, not `key: value`", node)])
+    raise Problems([_no_mapping("this is a list, not `key: value`", node)])
 
 
-def _stop(path: str, what: str, hint: str = "") -> NoReturn:
-    raise Problems([Problem(what, Place(path, 0, 0), hint)])
+def _no_mapping(what: str, node: Node) -> Problem:
+    return Problem(what, node.place, EXAMPLE, id="file-not-a-mapping")
+
+
+def _stop(path: str, what: str, hint: str = "", *, id: str) -> NoReturn:
+    raise Problems([Problem(what, Place(path, 0, 0), hint, id=id)])
 
 
 def _find(path: str, directory: str | None) -> str:
@@ -76,10 +80,10 @@ def _find(path: str, directory: str | None) -> str:
     if found:
         inside = _configurations(found[0])
         hint = f"name a file in it: {listed(inside, most=6)}" if inside else "name a YAML file"
-        _stop(found[0], "this is a directory, not a file", hint)
+        _stop(found[0], "this is a directory, not a file", hint, id="file-is-directory")
     if directory and not os.path.isdir(directory):
-        _stop(directory, "there is no such directory (given by -d)")
-    _stop(bases[0], "there is no such file", _nearest(bases, path))
+        _stop(directory, "there is no such directory (given by -d)", id="directory-missing")
+    _stop(bases[0], "there is no such file", _nearest(bases, path), id="file-missing")
 
 
 def _shipped(path: str) -> list[str]:
@@ -116,25 +120,22 @@ def _read(path: str) -> bytes:
             if len(data) > LIMIT:
                 size = os.fstat(file.fileno()).st_size
                 big = f"{size / 1e6:.1f} MB" if size > LIMIT else f"more than {LIMIT / 1e6:.0f} MB"
-                _stop(
-                    path,
-                    f"this file has {big}; a configuration has at most {LIMIT / 1e6:.0f} MB",
-                    "is it data? then name it there",
-                )
+                what = f"this file has {big}; a configuration has at most {LIMIT / 1e6:.0f} MB"
+                _stop(path, what, "is it data? then name it there", id="file-too-large")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        _stop(path, f"this file cannot be read: {reason}")
+        _stop(path, f"this file cannot be read: {reason}", id="file-unreadable")
     return data
 
 
 def _decode(path: str, data: bytes) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        _stop(path, "this file is UTF-16; a configuration is UTF-8", f"iconv -f UTF-16 -t UTF-8 {path}")
+        hint = f"iconv -f UTF-16 -t UTF-8 {path}"
+        _stop(path, "this file is UTF-16; a configuration is UTF-8", hint, id="file-not-utf8")
     if (nul := data.find(b"\0")) >= 0:
-        _stop(path, f"this is not a text file: its byte {nul} is NUL")
-    data = data.removeprefix(
-        b"\xef\xbb\xbf"
-    )  # a byte order mark; the codec utf-8-sig would count places from behind it
+        _stop(path, f"this is not a text file: its byte {nul} is NUL", id="file-not-text")
+    # a byte order mark; the codec utf-8-sig would count places from behind it
+    data = data.removeprefix(b"\xef\xbb\xbf")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -146,4 +147,4 @@ def _not_utf8(path: str, data: bytes, start: int) -> Problem:
     line = data[begin:].split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
     where = Place(path, data.count(b"\n", 0, start) + 1, len(data[begin:start].decode()) + 1, line)
     hint = f"save it as UTF-8; if it is Latin-1: iconv -f LATIN1 -t UTF-8 {path}"
-    return Problem(f"byte 0x{data[start]:02x} is not UTF-8", where, hint)
+    return Problem(f"byte 0x{data[start]:02x} is not UTF-8", where, hint, id="file-not-utf8")

@@ -15,7 +15,7 @@ import yaml
 from neoxargs.problems import Place, Problems
 from neoxargs.registry import normal
 from neoxargs.resolve.yaml.compose import LINE_BREAK, UNPRINTABLE, lines_of
-from neoxargs.resolve.yaml.errors import worded
+from neoxargs.resolve.yaml.errors import syntax_problem
 from neoxargs.resolve.yaml.nodes import read_plain
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -59,7 +59,7 @@ class Document:
         except yaml.YAMLError as error:  # an anchor set twice, which only PyYAML minds
             lines = lines_of(self.text)
             raise Problems(
-                [worded(error, lambda line, column: Place(self.name, line + 1, column + 1, lines[line]))]
+                [syntax_problem(error, lambda line, column: Place(self.name, line + 1, column + 1, lines[line]))]
             ) from None
 
     def _collect(self, mapping: Any, path: str, found: dict[str, Found]) -> None:
