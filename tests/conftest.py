@@ -1,9 +1,8 @@
-"""What every test relies on: CPU only, one thread, third parties' own warnings let through, the reference data."""
+"""What every test relies on: CPU only, one thread, third parties' own warnings let through."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -15,18 +14,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 #: Warnings that torch raises about its own code while DeepSpeed is imported.
 THIRD_PARTY = (r"ignore:`torch\.jit\.script_method` is deprecated:DeprecationWarning",)
 
-REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
-
 
 def pytest_configure(config: pytest.Config) -> None:
     for line in THIRD_PARTY:
         config.addinivalue_line("filterwarnings", line)
     config.pluginmanager.register(Shows(config), "shows")
-
-
-@pytest.fixture(scope="session")
-def reference() -> Path:
-    """The folder of reference data, which lies beside the repository."""
-    if not REFERENCE.is_dir():
-        pytest.skip(f"no reference data at {REFERENCE}")
-    return REFERENCE

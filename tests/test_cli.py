@@ -17,8 +17,7 @@ import pytest
 from neoxargs.cli import main
 from neoxargs.launch.targets.encode import decode
 from tests.support import smallest
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.support.paths import ROOT
 
 MODEL = smallest.YAML + """\
 model_parallel_size: 2

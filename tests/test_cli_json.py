@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from neoxargs.cli import main
+from tests.support import paths
 
-QUICKSTART = str(Path(__file__).parents[1] / "configs" / "quickstart.yml")
+QUICKSTART = str(paths.QUICKSTART)
 FORM = {
     "id": str,
     "about": list,

@@ -24,8 +24,8 @@ from neoxargs.text import GIB
 from neoxargs.tools.plan.devices import DEVICES
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.target import Target
+from tests.support.paths import CONFIGS
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 SUMMARY = Path(__file__).parent / "snapshots" / "configs.txt"
 MODELS, LAYOUTS, MACHINES = (
     {path.stem: path for path in sorted((CONFIGS / folder).glob("*.yml"))}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from neoxargs.problems import Problems
@@ -16,9 +15,8 @@ from neoxargs.registry import REGISTRY, Parameter, normal
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar
 from neoxargs.resolve.yaml.read import parse
+from tests.support.paths import CONFIGS, CORPUS, REFERENCE
 
-ROOT = Path(__file__).parents[2]
-SHARED = ROOT.parent / "shared"
 SCRIPT = """\
 #!/bin/bash
 GPUS_PER_NODE=8
@@ -83,7 +81,7 @@ class Source(NamedTuple):
 @cache
 def yaml_sources() -> tuple[Source, ...]:
     """Configurations in YAML (or JSON), small ones first."""
-    folders = (ROOT / "configs", SHARED / "corpus")
+    folders = (CONFIGS, CORPUS)
     paths = [p for folder in folders for p in folder.rglob("*") if p.suffix in (".yml", ".yaml", ".json")]
     texts = {path.read_text(encoding="utf-8") for path in paths}
     return tuple(_source(text) for text in sorted(texts, key=lambda text: (len(text), text)))
@@ -111,6 +109,6 @@ def _leaves(tree: Mapping, path: str = "") -> Iterator[Leaf]:
 @cache
 def other_sources() -> tuple[Text, ...]:
     """What only `migrate` reads, under names that say what it is."""
-    seeds = sorted((SHARED / "seeds").glob("00[012]_*.txt"))
-    documents = [Text("seed.txt", path.read_text(encoding="utf-8", errors="replace")) for path in seeds]
+    paths = sorted(REFERENCE.glob("deepspeed_*.txt"))
+    documents = [Text("seed.txt", path.read_text(encoding="utf-8")) for path in paths]
     return (Text("pretrain.sh", SCRIPT), Text("ds_config.json", DEEPSPEED), *documents)

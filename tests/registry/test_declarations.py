@@ -6,6 +6,7 @@ import inspect
 import re
 from collections import Counter
 from functools import cache
+from hashlib import sha256
 from typing import Any, get_args
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from neoxargs.registry import ABSENT, GROUPS, REGISTRY, SUBJECTS, Group, Parameter, descriptions
 from neoxargs.registry.declare import Effect
 from neoxargs.resolve.values.coerce import conform
-from tests.support.reference_tables import read
+from tests.support.reference import read
 
 PARAMETERS = list(REGISTRY.parameters.values())
 
@@ -114,9 +115,19 @@ def test_every_subject_is_listed() -> None:
 
 def test_descriptions_are_our_own() -> None:
     """No sentence is shared with the table the names come from."""
-    theirs = {sentence for row in read("seed_parameters.tsv") for sentence in sentences(row["description"])}
+    theirs = {digest for row in read("seed_parameters.tsv") for digest in row["sentences_sha256"].split()}
     ours = {sentence: p.name for p in PARAMETERS for sentence in sentences(p.description)}
-    assert {ours[sentence]: sentence for sentence in ours.keys() & theirs} == {}
+    assert {name: sentence for sentence, name in ours.items() if digest(sentence) in theirs} == {}
+
+
+def test_a_copied_sentence_would_be_found() -> None:
+    theirs = {row["name"]: row["sentences_sha256"].split() for row in read("seed_parameters.tsv")}
+    assert theirs["num-layers"] == [digest(sentence) for sentence in sentences("Number of transformer layers.")]
+
+
+def digest(sentence: str) -> str:
+    """What stands in the table for a sentence."""
+    return sha256(sentence.encode()).hexdigest()[:16]
 
 
 def sentences(text: str) -> list[str]:

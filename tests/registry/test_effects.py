@@ -14,8 +14,9 @@ import pytest
 
 from neoxargs.registry import REGISTRY, Parameter
 from tests.support.deepspeed_spy import installed
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2] / "neoxargs"
+PACKAGE = ROOT / "neoxargs"
 #: Who reads a parameter for a run of ours; the tables that only list names are left out.
 READERS = ("train", "launch", "resolve/rules")
 LISTS = ("unsupported.py", "neox.py", "megatron.py")
@@ -39,10 +40,10 @@ def words(folder: Path) -> frozenset[str]:
 
 @pytest.mark.parametrize("parameter", OURS, ids=named)
 def test_our_code_reads_it(parameter: Parameter) -> None:
-    assert any(parameter.attribute in words(ROOT / folder) for folder in READERS)
+    assert any(parameter.attribute in words(PACKAGE / folder) for folder in READERS)
 
 
 @pytest.mark.parametrize("parameter", DEEPSPEEDS, ids=named)
 def test_deepspeed_reads_it_or_we_do(parameter: Parameter) -> None:
-    theirs, ours = words(Path(deepspeed.__file__).parent), words(ROOT / "train") | words(ROOT / "launch")
+    theirs, ours = words(Path(deepspeed.__file__).parent), words(PACKAGE / "train") | words(PACKAGE / "launch")
     assert parameter.attribute in theirs | ours, installed()

@@ -10,7 +10,7 @@ import pytest
 from neoxargs.registry import ABSENT, REGISTRY, normal
 from neoxargs.registry import history as module
 from neoxargs.registry.history import NEWEST, SEED, changes, default_at, introduced, removed
-from tests.support.reference_tables import read
+from tests.support.reference import read
 
 #: Names that the first table lacks although they were legal: flags outside of it.
 OLDER_THAN_IT_LOOKS = {"deepspeed"}

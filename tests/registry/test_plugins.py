@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
+
 PLUGIN = ROOT / "tests" / "plugin" / "savanna_keys.py"
 YAML = """\
 {num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 32, train_iters: 5, data_path: d,

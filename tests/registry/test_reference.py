@@ -10,7 +10,7 @@ import pytest
 
 from neoxargs.registry import ABSENT, REGISTRY, normal
 from neoxargs.registry.history import NEWEST, default_at
-from tests.support.reference_tables import rows
+from tests.support.reference import read
 
 
 def literal(text: str) -> Any:
@@ -51,7 +51,7 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("row", rows("seed_parameters.tsv"), ids=lambda row: f"{row['origin']}-{row['name']}")
+@pytest.mark.parametrize("row", read("seed_parameters.tsv"), ids=lambda row: f"{row['origin']}-{row['name']}")
 def test_first_table(row: dict[str, str]) -> None:
     name = normal(row["name"])
     parameter = REGISTRY.find(name)
@@ -68,7 +68,7 @@ def test_first_table(row: dict[str, str]) -> None:
         assert parameter.default in (ABSENT, None)
 
 
-@pytest.mark.parametrize("row", rows("neox_head_parameters.tsv"), ids=lambda row: row["name"])
+@pytest.mark.parametrize("row", read("neox_head_parameters.tsv"), ids=lambda row: row["name"])
 def test_newest_table(row: dict[str, str]) -> None:
     parameter = REGISTRY.find(row["name"])
     if parameter is None:

@@ -8,9 +8,7 @@ import pytest
 
 from neoxargs.problems import Problems
 from neoxargs.resolve import draft, read_files
-
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
-FILES = sorted(path for path in CORPUS.rglob("*") if path.suffix in (".yml", ".yaml", ".json"))
+from tests.support.paths import CORPUS, corpus_files, needs_corpus
 
 #: What is wrong with published files, and stays wrong: a mistyped number, names that no GPT-NeoX has.
 KNOWN = {
@@ -20,8 +18,8 @@ KNOWN = {
 }
 
 
-@pytest.mark.skipif(not FILES, reason=f"no published configurations in {CORPUS}")
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CORPUS)))
+@needs_corpus
+@pytest.mark.parametrize("path", corpus_files(), ids=lambda path: str(path.relative_to(CORPUS)))
 def test_a_published_configuration(path: Path) -> None:
     try:
         drafted = draft(read_files([path]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule, refuse, warn
 from neoxargs.resolve.values.coerce import conform
 from neoxargs.resolve.yaml.compose import Text
+from tests.support.paths import ROOT
 
 SIZES = "num_layers: 2\nhidden_size: 8\nnum_attention_heads: 2\nseq_length: 16\nmax_position_embeddings: 16\n"
 
@@ -187,7 +187,7 @@ def test_every_rewrite_leads_to_legal_values(name: str) -> None:
 def test_a_file_without_a_model_is_one_problem() -> None:
     problem = wrong("seed: 1")[0]
     assert problem.what.endswith("num_layers, hidden_size, num_attention_heads and seq_length are missing")
-    assert Path(__file__).parents[2].joinpath(re.findall(r"configs/\S+\.yml", problem.hint)[0]).exists()
+    assert ROOT.joinpath(re.findall(r"configs/\S+\.yml", problem.hint)[0]).exists()
 
 
 def test_required_parameters_that_are_missing() -> None:

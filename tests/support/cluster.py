@@ -21,9 +21,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.paths import ROOT
 from tests.support.processes import TINY, free_port, tokens
-
-ROOT = Path(__file__).resolve().parents[2]
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 Environ = dict[str, str]

@@ -22,8 +22,8 @@ import numpy as np
 from neoxargs.launch.targets.encode import script_arguments
 from neoxargs.resolve import resolve
 from neoxargs.train.data import indexed
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TINY = {
     "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32, "max_position_embeddings": 32,
     "train_batch_size": 4, "train_micro_batch_size_per_gpu": 1, "train_iters": 12, "eval_interval": 0, "eval_iters": 1,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
+from tests.support.paths import ROOT
+
+README = ROOT / "README.md"
 
 
 def blocks() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import pytest
 from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.tools.docs import parameters, write_docs, years
-
-SHARED = Path(__file__).parents[3] / "shared"
+from tests.support.reference import read
 
 
 def test_committed_files_are_current() -> None:
@@ -69,13 +67,9 @@ def test_every_name_has_one_row() -> None:
 
 
 def test_names_of_the_first_table_are_found() -> None:
-    path = SHARED / "reference" / "seed_parameters.tsv"
-    if not path.exists():
-        pytest.skip(f"no reference table {path}")
     found = table()
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            assert row["origin"] in found[normal(row["name"])][0]
+    for row in read("seed_parameters.tsv"):
+        assert row["origin"] in found[normal(row["name"])][0]
 
 
 def test_rows_say_where_a_value_goes_and_what_it_is() -> None:
@@ -114,11 +108,7 @@ def test_rows_say_when_gpt_neox_had_the_name() -> None:
 
 
 def test_names_of_gpt_neox_and_no_others_have_years() -> None:
-    path = SHARED / "reference" / "neox_head_parameters.tsv"
-    if not path.exists():
-        pytest.skip(f"no reference table {path}")
-    with path.open(encoding="utf-8", newline="") as file:
-        head = {row["name"] for row in csv.DictReader(file, delimiter="\t")}
+    head = {row["name"] for row in read("neox_head_parameters.tsv")}
     today = {name for name in table() if "." not in name and years(name) and "until" not in years(name)}
     assert {name for name in head if REGISTRY.find(name)} - today == set()
     assert today - head == set()

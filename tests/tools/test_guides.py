@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paths import CONFIGS, DOCS, ROOT
 from tests.support.readme import commands
 
-ROOT = Path(__file__).parents[2]
 PAGES = ("quickstart", "from-gpt-neox", "from-deepspeed", "from-megatron-lm", "extending")
 BLOCK = re.compile(r"^```(\S+)(?: (\S+))?( =)?\n(.*?)^```$", flags=re.M | re.S)
 
@@ -49,8 +49,8 @@ def today(block: re.Match[str], folder: Path) -> str:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_output_is_the_real_one(name: str, tmp_path: Path) -> None:
-    page = ROOT / "docs" / f"{name}.md"
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    page = DOCS / f"{name}.md"
+    (tmp_path / "configs").symlink_to(CONFIGS)
     shown = page.read_text(encoding="utf-8")
     real = BLOCK.sub(lambda block: today(block, tmp_path), shown)
     if os.environ.get("UPDATE"):
@@ -59,6 +59,6 @@ def test_every_output_is_the_real_one(name: str, tmp_path: Path) -> None:
 
 
 def test_the_quick_start_has_the_commands_of_the_readme() -> None:
-    text = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    text = (DOCS / "quickstart.md").read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"^```sh\n(.*?)^```", text, flags=re.M | re.S) for line in block.splitlines()]
     assert lines and set(lines) <= set(commands())

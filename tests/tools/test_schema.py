@@ -14,9 +14,7 @@ from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve.values.coerce import Mismatch, conform
 from neoxargs.resolve.yaml.compose import Text, compose
 from neoxargs.tools.schema import schema
-
-ROOT = Path(__file__).parents[2]
-CORPUS = ROOT.parent / "shared" / "corpus"
+from tests.support.paths import CONFIGS, CORPUS, DOCS, ROOT, corpus_files
 
 #: Published configurations that are wrong, and what the schema complains of: keys that no GPT-NeoX knows, a number
 #: with a slip of the pen. `deepy check` refuses them for the same.
@@ -40,11 +38,7 @@ def validator() -> jsonschema.Draft7Validator:
 
 
 def shipped() -> list[Path]:
-    return sorted((ROOT / "configs").rglob("*.yml"))
-
-
-def published() -> list[Path]:
-    return sorted(path for kind in ("yml", "json") for path in CORPUS.rglob(f"*.{kind}"))
+    return sorted(CONFIGS.rglob("*.yml"))
 
 
 def read(path: Path) -> Any:
@@ -77,11 +71,11 @@ def nested(name: str, value: Any) -> Any:
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_shipped_configurations_name_the_schema_and_obey_it(validator: jsonschema.Draft7Validator, path: Path) -> None:
     line = re.match(r"# yaml-language-server: \$schema=(.+)\n", path.read_text(encoding="utf-8"))
-    assert line and (path.parent / line[1]).resolve() == ROOT / "docs" / "neoxargs.schema.json"
+    assert line and (path.parent / line[1]).resolve() == DOCS / "neoxargs.schema.json"
     assert errors(validator, read(path)) == []
 
 
-@pytest.mark.parametrize("path", published(), ids=lambda path: str(path.relative_to(CORPUS)))
+@pytest.mark.parametrize("path", corpus_files(), ids=lambda path: str(path.relative_to(CORPUS)))
 def test_published_configurations_obey_it(validator: jsonschema.Draft7Validator, path: Path) -> None:
     wrong = [key for name, keys in BROKEN.items() if str(path).endswith(name) for key in keys]
     found = errors(validator, read(path))

@@ -15,8 +15,7 @@ import pytest
 
 from neoxargs.registry import REGISTRY
 from tests.support.browser import CHROMIUM, Page, browser
-
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import DOCS, ROOT
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +84,7 @@ def test_every_parameter_has_its_anchor_once(site: Path, pages: dict[Path, Links
 
 def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Links]) -> None:
     listed = {urlsplit(link).path for link in pages[site / "index.html"].links}
-    assert {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"} <= {Path(path).stem for path in listed}
+    assert {path.stem for path in DOCS.glob("*.md")} - {"index"} <= {Path(path).stem for path in listed}
 
 
 @pytest.fixture(scope="module")

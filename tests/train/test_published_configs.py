@@ -23,10 +23,9 @@ from neoxargs.train.engine.steps import MicroBatch
 from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
+from tests.support.paths import CONFIGS, NEOX_HEAD, needs_corpus
 from tests.support.ranks import run_ranks
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-NEOX = CONFIGS.parents[1] / "shared" / "corpus" / "neox_head"
 MODELS, LAYOUTS = (sorted(path.stem for path in (CONFIGS / folder).glob("*.yml")) for folder in ("models", "layouts"))
 SMALL = [
     "num_layers=4", "hidden_size=32", "num_attention_heads=4", "seq_length=16", "padded_vocab_size=512",
@@ -146,7 +145,7 @@ def text(folder: Path) -> Path:
 
 
 def scaled(name: str, folder: Path, data: Path) -> Config:
-    paths = [NEOX / file for file in COMBINED[name]]
+    paths = [NEOX_HEAD / file for file in COMBINED[name]]
     places = [f"{key}={folder / name}" for key in ("save", "load", "run_dir", "log_dir", "tensorboard_dir")]
     written = resolve(paths, gpus=8)
     more = [f"{key}={value}" for key, value in SCALED_WHERE_WRITTEN.items() if written.written(key)]
@@ -154,7 +153,7 @@ def scaled(name: str, folder: Path, data: Path) -> Config:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.skipif(not NEOX.exists(), reason=f"no configurations of GPT-NeoX in {NEOX}")
+@needs_corpus
 def test_gpt_neox_s_own_configurations_train(tmp_path: Path) -> None:
     data = text(tmp_path)
     run_ranks(trained, 4, [scaled(name, tmp_path, data) for name in COMBINED], timeout=360)

@@ -17,10 +17,10 @@ from neoxargs.launch.processes.run import start
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
 from tests.support import smallest
+from tests.support.paths import ROOT
 
 YAML = smallest.YAML
 CPUS = Resources({"localhost": [0, 1]}, "cpu", {"num_gpus": "2"})
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def resolved(text: str = "") -> Config:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,9 @@ from neoxargs.launch.targets.megatron_unsupported import inexpressible
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config
+from tests.support.paths import NEOX_HEAD, QUICKSTART, needs_corpus
+from tests.support.reference import read
 
-ROOT = Path(__file__).parents[3]
-CORPUS = ROOT.parent / "shared" / "corpus" / "neox_head"
 SHAPE = """
 num_layers: 4
 hidden_size: 64
@@ -36,9 +34,9 @@ def configured(*texts: str, gpus: int = 8) -> Config:
 
 
 @pytest.fixture(scope="module")
-def parser(reference: Path) -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     """Megatron-LM's options by name, kind and choices (the table does not know how many values each takes)."""
-    options = json.loads((reference / "megatron_lm_options.json").read_text())
+    options = read("megatron_lm_options.json")
     made = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
     for name, option in options.items():
         if option["action"] == "_StoreAction":
@@ -136,17 +134,17 @@ def test_what_has_no_flag_is_refused(text: str) -> None:
 
 def test_the_quickstart_as_flags(parser: argparse.ArgumentParser) -> None:
     """Its text is tokenised to `data_path` beforehand; Megatron-LM only needs to know how many tokens there are."""
-    config = with_text(resolve([ROOT / "configs" / "quickstart.yml"], gpus=4))
+    config = with_text(resolve([QUICKSTART], gpus=4))
     read = vars(parser.parse_args(megatron_flags(config)))
     assert (read["tokenizer_type"], read["vocab_size"]) == (["NullTokenizer"], ["256"])
     assert read["data_path"] == ["runs/quickstart/data/text"]
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no published configurations in {CORPUS}")
+@needs_corpus
 @pytest.mark.parametrize("size", ["125M", "1-3B", "20B", "350M", "6-7B", "175B"])
 def test_published_models(parser: argparse.ArgumentParser, size: str) -> None:
     """Apart from its own initial weights (and the parallel residual of 20B), GPT-NeoX's models are Megatron's."""
-    files = [CORPUS / f"{size}.yml", *([CORPUS / "local_setup.yml"] if size != "20B" else [])]
+    files = [NEOX_HEAD / f"{size}.yml", *([NEOX_HEAD / "local_setup.yml"] if size != "20B" else [])]
     config = resolve(files, ["init_method=normal", "output_layer_init_method=scaled_normal"], gpus=8)
     assert [problem.what for problem in inexpressible(config)] == (
         ["Megatron-LM has no flag for gpt_j_residual (true)"] if size == "20B" else []

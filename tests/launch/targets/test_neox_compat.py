@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
 from typing import Any, Literal, Optional, Union, get_args, get_origin
 
 import pytest
@@ -14,8 +12,9 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from tests.launch.targets.test_megatron import configured
+from tests.support.paths import NEOX_HEAD, needs_corpus
+from tests.support.reference import read
 
-CORPUS = Path(__file__).parents[4] / "shared" / "corpus" / "neox_head"
 MODELS = ["125M.yml", "20B.yml", "bf16_125M.yml", "llama2/70B.yml", "pythia/1B.yml", "rwkv/170M.yml", "19M.yml"]
 
 TEXTS = [
@@ -29,11 +28,10 @@ TEXTS = [
 
 
 @pytest.fixture(scope="session")
-def types(reference: Path) -> dict[str, Any]:
+def types() -> dict[str, Any]:
     """GPT-NeoX's parameters and their types."""
     known = {"Literal": Literal, "Union": Union, "Optional": Optional, "List": list, "Any": Any}
-    with open(reference / "neox_head_parameters.tsv", encoding="utf-8") as file:
-        return {row["name"]: eval(row["type"], known) for row in csv.DictReader(file, delimiter="\t")}
+    return {row["name"]: eval(row["type"], known) for row in read("neox_head_parameters.tsv")}
 
 
 def fits(value: Any, wanted: Any) -> bool:
@@ -70,11 +68,11 @@ def test_it_accepts_what_we_send(text: str, types: dict[str, Any]) -> None:
     assert complaints(neox_values(configured(text)), types) == []
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no published configurations in {CORPUS}")
+@needs_corpus
 @pytest.mark.parametrize("name", MODELS)
 def test_it_accepts_its_own_configurations_from_us(name: str, types: dict[str, Any]) -> None:
     more = ["train_micro_batch_size_per_gpu=1", "train_iters=10"] if name.startswith("llama") else []
-    assert complaints(neox_values(resolve([CORPUS / name], more, gpus=8)), types) == []
+    assert complaints(neox_values(resolve([NEOX_HEAD / name], more, gpus=8)), types) == []
 
 
 def test_it_reaches_deepspeeds_newer_keys_through_its_extra_arguments() -> None:

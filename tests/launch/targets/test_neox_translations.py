@@ -6,11 +6,9 @@ difference has a row in `DIFFERENCES` and the same row in docs/from-gpt-neox.md.
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -21,10 +19,10 @@ from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from tests.launch.targets.test_split import accepted
+from tests.support.paths import DOCS, NEOX_2021, NEOX_HEAD, needs_corpus
+from tests.support.reference import read
 
-ROOT = Path(__file__).parents[3]
-SHARED = ROOT.parent / "shared"
-MIGRATING = ROOT / "docs" / "from-gpt-neox.md"
+MIGRATING = DOCS / "from-gpt-neox.md"
 
 Receiver = Literal["DeepSpeed", "ranks", "launcher"]
 
@@ -212,20 +210,13 @@ FAILED = {
 }
 
 
-def cases() -> dict[str, dict[str, Any]]:
-    path = SHARED / "reference" / "neox_head_translations.json"
-    found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.is_file() else {}
-    return found
-
-
-CASES = cases()
-needs_reference = pytest.mark.skipif(not CASES, reason=f"no reference translations in {SHARED}")
+CASES: dict[str, dict[str, Any]] = read("neox_head_translations.json")
 
 
 def resolved(name: str) -> Config:
     """As GPT-NeoX was asked: the script named on the command line, the number of GPUs pretended."""
     case = CASES[name]
-    files = [SHARED / "corpus" / "neox_head" / file.removeprefix("configs/") for file in case["files"]]
+    files = [NEOX_HEAD / file.removeprefix("configs/") for file in case["files"]]
     gpus = case.get("num_gpus", 8)
     pretended = [f"global_num_gpus={gpus}"] if name == "cpu_mock_config" else []
     return resolve(files, ["user_script=train.py", *pretended], gpus=gpus)
@@ -266,10 +257,9 @@ SEEN: set[tuple[str, str]] = set()
 
 
 @pytest.fixture(scope="session")
-def neox_defaults(reference: Path) -> dict[str, Any]:
+def neox_defaults() -> dict[str, Any]:
     """What a rank of GPT-NeoX assumes where it is told nothing."""
-    with open(reference / "neox_head_parameters.tsv", encoding="utf-8") as file:
-        rows = {row["name"]: row["default"] for row in csv.DictReader(file, delimiter="\t")}
+    rows = {row["name"]: row["default"] for row in read("neox_head_parameters.tsv")}
     del rows["git_hash"]
     return {name: eval(default) for name, default in rows.items()}
 
@@ -277,7 +267,7 @@ def neox_defaults(reference: Path) -> dict[str, Any]:
 TRANSLATED = [name for name, case in CASES.items() if case["ok"] and name not in REFUSED]
 
 
-@needs_reference
+@needs_corpus
 @pytest.mark.parametrize("name", TRANSLATED)
 def test_the_same_translation(name: str, neox_defaults: dict[str, Any]) -> None:
     config, case = resolved(name), CASES[name]
@@ -301,7 +291,7 @@ def test_the_same_translation(name: str, neox_defaults: dict[str, Any]) -> None:
 SPACES = ("autotuning_configs__tune_6-7B_json", "autotuning_configs__small_tune_json")
 
 
-@needs_reference
+@needs_corpus
 @pytest.mark.parametrize("name", [name for name in (*TRANSLATED, *FAILED) if not FAILED.get(name)])
 def test_deepspeed_accepts_our_translation(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = resolved(name)
@@ -313,14 +303,14 @@ def test_deepspeed_accepts_our_translation(name: str, monkeypatch: pytest.Monkey
         assert read.gradient_clipping == config.gradients.gradient_clipping
 
 
-@needs_reference
+@needs_corpus
 def test_every_listed_difference_occurs(neox_defaults: dict[str, Any]) -> None:
     for name in TRANSLATED:
         test_the_same_translation(name, neox_defaults)
     assert set(LISTED) - SEEN == set()
 
 
-@needs_reference
+@needs_corpus
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_gpt_neox_lets_pass(name: str) -> None:
     with pytest.raises(Problems) as caught:
@@ -328,7 +318,7 @@ def test_what_gpt_neox_lets_pass(name: str) -> None:
     assert [problem.what for problem in caught.value.problems] == [REFUSED[name]]
 
 
-@needs_reference
+@needs_corpus
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case["ok"]])
 def test_what_gpt_neox_could_not_translate(name: str) -> None:
     said: list[str] = []
@@ -341,12 +331,11 @@ def test_what_gpt_neox_could_not_translate(name: str) -> None:
     assert bool(said) == bool(FAILED[name])
 
 
-@needs_reference
+@needs_corpus
 def test_the_translation_of_2021() -> None:
     """What GPT-NeoX of February 2021 told every rank, flag by flag, and DeepSpeed."""
-    case = json.loads((SHARED / "reference" / "neox_2021_02_oracle.json").read_text())[0]
-    corpus = SHARED / "corpus" / "neox_2021_02"
-    config = resolve([corpus / file for file in case["files"]], gpus=case["gpus"])
+    case = read("neox_2021_02_oracle.json")[0]
+    config = resolve([NEOX_2021 / file for file in case["files"]], gpus=case["gpus"])
     assert config.dialect is not None
     assert config.dialect.name == "neox-2021"
     told = flags(case["old_style_args"][2:])

@@ -15,8 +15,9 @@ from neoxargs.problems import Problems
 from neoxargs.registry.runner import Runner
 from neoxargs.resolve import Text, complete, draft
 from tests.launch.targets.test_megatron import SHAPE, configured
+from tests.support.paths import DOCS
 
-MIGRATING = Path(__file__).parents[3] / "docs" / "from-gpt-neox.md"
+MIGRATING = DOCS / "from-gpt-neox.md"
 
 
 def refused(*texts: str) -> str:

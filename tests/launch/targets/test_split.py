@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -18,8 +17,7 @@ from neoxargs.registry import ABSENT, REGISTRY, Parameter, history
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from tests.launch.targets.test_megatron import configured
-
-CORPUS = Path(__file__).parents[4] / "shared" / "corpus" / "neox_head"
+from tests.support.paths import NEOX_HEAD, needs_corpus
 
 
 def accepted(config: Config, monkeypatch: pytest.MonkeyPatch) -> DeepSpeedConfig:
@@ -167,10 +165,10 @@ def test_deepspeed_accepts_every_key_that_it_is_sent(parameter: Parameter, monke
     accepted(config, monkeypatch)
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no published configurations in {CORPUS}")
+@needs_corpus
 @pytest.mark.parametrize("name", ["125M.yml", "20B.yml", "bf16_125M.yml", "pythia/1B.yml", "rwkv/170M.yml"])
 def test_the_batch_is_what_deepspeed_computes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = accepted(resolve([CORPUS / name], gpus=16), monkeypatch)
+    read = accepted(resolve([NEOX_HEAD / name], gpus=16), monkeypatch)
     sizes = (read.train_micro_batch_size_per_gpu, read.gradient_accumulation_steps, read.world_size)
     assert read.train_batch_size == math.prod(sizes)
 

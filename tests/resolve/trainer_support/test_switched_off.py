@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from neoxargs.problems import Problems
@@ -13,9 +11,7 @@ from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.trainer_support.switched_off import IDLE
 from neoxargs.resolve.trainer_support.unsupported import unsupported
 from tests.support.configure import configure
-
-CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
-FILES = sorted(path for path in CORPUS.rglob("*") if path.suffix in (".yml", ".yaml", ".json"))
+from tests.support.paths import corpus_files, needs_corpus
 
 ADAM = "optimizer: {type: Adam, params: {lr: 0.001}}\n"
 ONECYCLE = ADAM + "scheduler: {type: OneCycle, params: {cycle_min_lr: 0.0001, cycle_max_lr: 0.001%s}}\n"
@@ -128,11 +124,11 @@ def test_a_row_names_parameters_that_have_an_effect_elsewhere(row) -> None:
         assert any(p.effect not in ("none", "not built") for p in found), word
 
 
-@pytest.mark.skipif(not FILES, reason=f"no published configurations in {CORPUS}")
+@needs_corpus
 def test_published_configurations_are_warned_of_little_and_rightly() -> None:
     """Each of these was looked at: nothing to save to or load from, a rotary share without rotary positions, ..."""
     found = set()
-    for path in FILES:
+    for path in corpus_files():
         try:
             config = complete(draft(read_files([path])), 8)
         except Problems:

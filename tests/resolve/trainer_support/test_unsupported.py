@@ -13,8 +13,7 @@ from neoxargs.resolve import resolve
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.trainer_support.unsupported import built, unsupported
 from tests.support.configure import configure
-
-ROOT = Path(__file__).parents[3]
+from tests.support.paths import CONFIGS
 
 
 def test_the_default_model_is_built() -> None:
@@ -153,6 +152,6 @@ def test_the_words(text: str, what: str) -> None:
     assert all(problem.where for problem in problems)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("quickstart*.yml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("quickstart*.yml")), ids=lambda path: path.name)
 def test_the_quickstart_is_built(path: Path) -> None:
     assert unsupported(resolve([path], gpus=4)) == []

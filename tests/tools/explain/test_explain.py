@@ -14,6 +14,8 @@ from neoxargs.resolve.config import Config
 from neoxargs.tools.explain import explain, explain_everything
 from neoxargs.tools.explain.explain_all import LOOKED_UP, whole
 from neoxargs.tools.explain.provenance import origin
+from tests.support.paths import NEOX_2021, NEOX_HEAD, ROOT, needs_corpus
+from tests.support.reference import read
 
 QUICKSTART = "configs/quickstart.yml"
 
@@ -21,7 +23,7 @@ QUICKSTART = "configs/quickstart.yml"
 @pytest.fixture(autouse=True)
 def _in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short path to the file, however long the repository's own: lines are as wide as a terminal."""
-    monkeypatch.chdir(Path(__file__).parents[3])
+    monkeypatch.chdir(ROOT)
 
 
 def because(key: str, *files: str) -> str:
@@ -156,14 +158,11 @@ def test_the_whole_of_it_is_a_configuration_that_resolves_to_the_same() -> None:
     assert values["seed"] == {"value": 1234, "because": "default"}
 
 
-CORPUS = Path(__file__).parents[4] / "shared" / "corpus"
-
-
-@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no published configurations in {CORPUS}")
-def test_the_whole_of_published_configurations_resolves_to_the_same(reference: Path) -> None:
+@needs_corpus
+def test_the_whole_of_published_configurations_resolves_to_the_same() -> None:
     count = 0
-    for case in json.loads((reference / "neox_head_translations.json").read_text()).values():
-        files = [CORPUS / "neox_head" / name.removeprefix("configs/") for name in case["files"]]
+    for case in read("neox_head_translations.json").values():
+        files = [NEOX_HEAD / name.removeprefix("configs/") for name in case["files"]]
         gpus = case["num_gpus"] or 8
         try:
             config = resolve(files, gpus=gpus)
@@ -172,8 +171,7 @@ def test_the_whole_of_published_configurations_resolves_to_the_same(reference: P
         resolves_to_the_same(config, gpus)
         count += 1
     assert count > 50
-    old = CORPUS / "neox_2021_02"
-    resolves_to_the_same(resolve([old / "ds_pretrain_gpt2.yml", old / "local_setup.yml"], gpus=8), 8)
+    resolves_to_the_same(resolve([NEOX_2021 / "ds_pretrain_gpt2.yml", NEOX_2021 / "local_setup.yml"], gpus=8), 8)
 
 
 def test_the_batch_is_an_equation_in_numbers() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,30 +11,25 @@ from neoxargs.resolve import Text, draft, read_files
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.tools.migrate.neox.migrate import migrate
 from neoxargs.tools.migrate.neox.verify import differences, known
+from tests.support.paths import CORPUS, NEOX_2021, NEOX_HEAD, corpus_files, needs_corpus
+from tests.support.reference import read
 
-SHARED = Path(__file__).parents[4] / "shared"
-CORPUS = SHARED / "corpus"
-FILES = sorted(path for path in CORPUS.rglob("*") if path.suffix in (".yml", ".yaml", ".json"))
 #: With a mistyped number, or names that no GPT-NeoX has.
 REFUSED = ("gmlp_small.yml", "llemma")
 
 
 def cases() -> dict[str, list[Path]]:
     """Every file alone, and together as their authors meant."""
-    found = {str(path.relative_to(CORPUS)): [path] for path in FILES}
-    path = SHARED / "reference" / "neox_head_translations.json"
-    for name, case in (json.loads(path.read_text()) if path.is_file() else {}).items():
+    found = {str(path.relative_to(CORPUS)): [path] for path in corpus_files()}
+    for name, case in read("neox_head_translations.json").items():
         if len(case["files"]) > 1:
-            found[name] = [CORPUS / "neox_head" / file.removeprefix("configs/") for file in case["files"]]
-    old = CORPUS / "neox_2021_02"
-    if old.is_dir():
-        for setup in ("local_setup.yml", "eleutherai_cluster.yml"):
-            found[f"2021 with {setup}"] = [old / "ds_pretrain_gpt2.yml", old / setup]
+            found[name] = [NEOX_HEAD / file.removeprefix("configs/") for file in case["files"]]
+    for setup in ("local_setup.yml", "eleutherai_cluster.yml"):
+        found[f"2021 with {setup}"] = [NEOX_2021 / "ds_pretrain_gpt2.yml", NEOX_2021 / setup]
     return found
 
 
 CASES = cases()
-needs_corpus = pytest.mark.skipif(not FILES, reason=f"no published configurations in {CORPUS}")
 
 
 @needs_corpus

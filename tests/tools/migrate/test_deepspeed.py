@@ -13,11 +13,9 @@ from neoxargs.resolve.derive import Unresolved
 from neoxargs.tools.migrate.deepspeed.auto import STANDS
 from neoxargs.tools.migrate.deepspeed.convert import Version, chosen, converted, versions
 from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
+from tests.support.paths import NEOX_2021, REFERENCE, needs_corpus
 
-SHARED = Path(__file__).parents[4] / "shared"
-SEEDS = {name: next(iter(SHARED.glob(f"seeds/{name}_*.txt")), None) for name in ("000", "001", "002")}
-JSONS = sorted(SHARED.glob("corpus/neox_2021_02/deepspeed_configs/*.json"))
-needs_seeds = pytest.mark.skipif(not all(SEEDS.values()), reason=f"no configurations in {SHARED / 'seeds'}")
+JSONS = sorted(NEOX_2021.glob("deepspeed_configs/*.json"))
 MODEL = "{num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 16, train_iters: 10}"
 
 
@@ -203,17 +201,14 @@ def test_auto_is_what_a_command_beside_it_gives() -> None:
     assert "in line" not in yaml('{"gradient_clipping": "auto"}\na --max_grad_norm 2\nb --max_grad_norm 3\n')
 
 
-def seed(name: str) -> Text:
-    path = SEEDS[name]
-    assert path is not None
-    return read_files([path])[0]
+def document(name: str) -> Text:
+    return read_files([REFERENCE / name])[0]
 
 
-@needs_seeds
 @pytest.mark.parametrize("number", range(1, 20))
 def test_the_runs_of_180_billion_parameters(number: int) -> None:
     """Each configuration with its PIPELINE_MP_SIZE line; those of stage 0 offload weights, which check refuses."""
-    every = versions(blocks(seed("001")))
+    every = versions(blocks(document("deepspeed_19_runs.txt")))
     assert len(every) == 19
     version = every[number - 1]
     result = converted(version, "runs.md").text
@@ -233,9 +228,8 @@ def test_the_runs_of_180_billion_parameters(number: int) -> None:
         assert ["needs zero_optimization.stage" in problem.what for problem in stop.problems] == [True, True]
 
 
-@needs_seeds
 def test_a_dict_with_four_stages() -> None:
-    every = versions(blocks(seed("000")))
+    every = versions(blocks(document("deepspeed_four_stages.txt")))
     assert len(every) == 4
     with pytest.raises(Problems) as stop:
         chosen(every, None, "seed")
@@ -245,12 +239,12 @@ def test_a_dict_with_four_stages() -> None:
         config = complete(draft([Text("new.yml", text), Text("model.yml", MODEL), Text("b.yml", "batch_size: 1")]), 2)
         assert config.get("zero_optimization.stage") == (0, 1, 2, 3)[number - 1]
         assert config.get("lr") == 5e-5
-        assert "# beta values (0.9, 0.95 used in llama paper)\n" in text
+        assert "# note 15\n" in text
 
 
-@needs_seeds
 def test_a_configuration_inside_markdown() -> None:
-    (version,) = versions(blocks(seed("002")))
+    notes = document("deepspeed_in_markdown.txt")
+    (version,) = versions(blocks(notes))
     result = converted(version, "notes.md")
     config = complete(draft([Text("new.yml", result.text), Text("model.yml", MODEL)]), 2)
     assert config.get("zero_optimization.reduce_bucket_size") == 64**2
@@ -259,10 +253,10 @@ def test_a_configuration_inside_markdown() -> None:
     assert config.get("scheduler.params.total_num_steps") == 10
     assert config.get("scheduler.params.warmup_max_lr") == config.get("lr") == 5e-5
     assert config.get("train_batch_size") == 16
-    assert len(result.changes) == sum("auto" in line for line in seed("002").text.splitlines()[10:70])
+    assert len(result.changes) == sum('"auto"' in line for line in notes.text.splitlines())
 
 
-@pytest.mark.skipif(not JSONS, reason=f"no published configurations in {SHARED}")
+@needs_corpus
 @pytest.mark.parametrize("path", JSONS, ids=lambda path: path.name)
 def test_published_json(path: Path) -> None:
     (version,) = versions(blocks(read_files([path])[0]))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +15,8 @@ from neoxargs.resolve.values.coerce import Mismatch, conform
 from neoxargs.tools.migrate.neox.migrate import Migrated, migrate
 from neoxargs.tools.migrate.neox.rewrites import FORGOTTEN
 from neoxargs.tools.migrate.yaml_edit import shown
+from tests.support.reference import read
 
-REFERENCE = Path(__file__).parents[4] / "shared" / "reference"
-needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason=f"no reference data in {REFERENCE}")
 SIZES = """\
 num_layers: 4
 hidden_size: 64
@@ -55,13 +51,8 @@ VALUES = (
 )
 
 
-def history() -> list[dict[str, Any]]:
-    path = REFERENCE / "neox_key_history.json"
-    return json.loads(path.read_text()) if path.is_file() else []
-
-
 def ever(what: str) -> list[str]:
-    return sorted({name for event in history() for name in event[what]})
+    return sorted({name for event in read("neox_key_history.json") for name in event[what]})
 
 
 DROPPED = [name for name in ever("removed") if removed(name)]
@@ -94,7 +85,6 @@ def keys(result: Migrated) -> set[str]:
     return {normal(key) for key in draft(result.texts).values}
 
 
-@needs_reference
 @pytest.mark.parametrize("name", DROPPED)
 def test_a_name_that_was_dropped(name: str) -> None:
     tried = list(values(name))
@@ -111,7 +101,6 @@ def test_a_name_that_was_dropped(name: str) -> None:
             assert any(change.before.startswith(name) and change.why and change.since for change in result.changes)
 
 
-@needs_reference
 @pytest.mark.parametrize("name", [name for name in GAINED if not removed(name)])
 def test_a_name_that_was_gained(name: str) -> None:
     for value in values(name) if REGISTRY.find(name) else []:
@@ -124,18 +113,16 @@ def test_a_name_that_was_gained(name: str) -> None:
             assert any(change.before.startswith(name) for change in result.changes)
 
 
-@needs_reference
 def test_every_row_of_the_seeds_table() -> None:
-    with open(REFERENCE / "parameter_history.tsv", encoding="utf-8") as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            seed, now = row["seed_name"], row["HEAD_name_or_rule"]
-            parameter = REGISTRY.find(seed)
-            if normal(seed) in REGISTRY.sections:
-                continue
-            assert parameter, seed
-            if row["status_at_HEAD"].startswith(("kept", "respelled")):
-                assert parameter.name == now
-                assert removed(seed) is None
-            elif normal(seed) not in STILL_READ:
-                assert removed(seed), seed
-                assert parameter.replaced_by or parameter.name != normal(seed) or normal(seed) in DROPPED
+    for row in read("parameter_history.tsv"):
+        seed, now = row["seed_name"], row["HEAD_name"]
+        parameter = REGISTRY.find(seed)
+        if normal(seed) in REGISTRY.sections:
+            continue
+        assert parameter, seed
+        if row["status_at_HEAD"].startswith(("kept", "respelled")):
+            assert parameter.name == now
+            assert removed(seed) is None
+        elif normal(seed) not in STILL_READ:
+            assert removed(seed), seed
+            assert parameter.replaced_by or parameter.name != normal(seed) or normal(seed) in DROPPED

@@ -18,9 +18,9 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_width
 from neoxargs.tools.migrate.megatron.convert import converted
 from neoxargs.tools.migrate.shell.script import read_script
+from tests.support.paths import NEOX_HEAD, needs_corpus
+from tests.support.reference import read
 
-ROOT = Path(__file__).parents[3]
-CORPUS = ROOT.parent / "shared" / "corpus" / "neox_head"
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9 "
 
 
@@ -423,15 +423,14 @@ def test_there_and_back(text: str) -> None:
 
 
 def published() -> list[str]:
-    path = ROOT.parent / "shared" / "reference" / "neox_head_translations.json"
-    return [name for name, case in json.loads(path.read_text()).items() if case["ok"]] if path.is_file() else []
+    return [name for name, case in read("neox_head_translations.json").items() if case["ok"]]
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no published configurations in {CORPUS}")
+@needs_corpus
 @pytest.mark.parametrize("size", ["125M", "350M", "1-3B", "6-7B", "13B", "175B", "llama/7B", "pythia/14M", "20B"])
 def test_published_models_there_and_back(size: str) -> None:
     also = {"llama/7B": ["llama/train_config.yml", "local_setup.yml"], "20B": [], "pythia/14M": []}
-    files = [CORPUS / f"{size}.yml", *(CORPUS / name for name in also.get(size, ["local_setup.yml"]))]
+    files = [NEOX_HEAD / f"{size}.yml", *(NEOX_HEAD / name for name in also.get(size, ["local_setup.yml"]))]
     given = ["init_method=normal", "output_layer_init_method=scaled_normal", "gpt_j_residual=false"]
     config = resolve(files, given, gpus=8)
     assert [problem.what for problem in inexpressible(config)] == []

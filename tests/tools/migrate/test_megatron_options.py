@@ -7,7 +7,6 @@ import random
 import shlex
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,16 +21,14 @@ from neoxargs.sizes.model import mlp_width
 from neoxargs.tools.migrate.megatron.convert import EARLIER, by_flag, converted
 from neoxargs.tools.migrate.megatron.flags import SPECIAL
 from neoxargs.tools.migrate.megatron.unsupported_flags import REASONS, reason
-
-ROOT = Path(__file__).parents[3]
-CORPUS = ROOT.parent / "shared" / "corpus" / "neox_head"
+from tests.support.paths import CORPUS, NEOX_2021, NEOX_HEAD
+from tests.support.reference import read
 
 
 @pytest.fixture(scope="module")
-def options(reference: Path) -> list[str]:
+def options() -> list[str]:
     """Megatron-LM's options, spelt as they are looked up."""
-    names = json.loads((reference / "megatron_lm_options.json").read_text())
-    return [name[2:].replace("_", "-") for name in names]
+    return [name[2:].replace("_", "-") for name in read("megatron_lm_options.json")]
 
 
 def is_read(name: str) -> bool:
@@ -130,21 +127,20 @@ def comes_back(before: Config, gpus: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def published(reference: Path) -> list[Config]:
+def published() -> list[Config]:
     """GPT-NeoX's own configurations, with the first weights that Megatron-LM draws."""
-    return list(_published(reference)) if CORPUS.is_dir() else []
+    return list(_published()) if CORPUS.is_dir() else []
 
 
-def _published(reference: Path) -> Iterator[Config]:
-    for case in json.loads((reference / "neox_head_translations.json").read_text()).values():
-        files = [CORPUS / name.removeprefix("configs/") for name in case["files"]]
+def _published() -> Iterator[Config]:
+    for case in read("neox_head_translations.json").values():
+        files = [NEOX_HEAD / name.removeprefix("configs/") for name in case["files"]]
         given = ["init_method=normal", "output_layer_init_method=scaled_normal"]
         try:
             yield resolve(files, given, gpus=case["num_gpus"] or 8)
         except Problems:  # refused for a reason that test_corpus.py holds
             continue
-    old = CORPUS.parent / "neox_2021_02"
-    yield resolve([old / "ds_pretrain_gpt2.yml", old / "local_setup.yml"], gpus=8)
+    yield resolve([NEOX_2021 / "ds_pretrain_gpt2.yml", NEOX_2021 / "local_setup.yml"], gpus=8)
 
 
 def test_published_configurations_come_back(published: list[Config]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,11 +19,12 @@ from neoxargs.tools.plan.memory import activations, states
 from neoxargs.tools.plan.memory.activations import ActivationSizes
 from neoxargs.tools.plan.memory.stages import pipeline_stages
 from neoxargs.tools.plan.memory.states import ModelStates
+from tests.support.paths import DOCS
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
 from tests.support.trials import MICRO_BATCH, SAMPLES, Built, Trial
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "plan.md"
+DOCUMENT = DOCS / "plan.md"
 BF16 = {"bf16": {"enabled": True}}
 HALF = {"precision": "bfloat16"}
 CHECKPOINTS = {"checkpoint_activations": True}

@@ -6,9 +6,6 @@ speed); 29,696 rows and 1 agree with its parameter counts and rates. The model w
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import pytest
 
 from neoxargs.launch.cluster.hosts import Resources
@@ -19,8 +16,9 @@ from neoxargs.resolve.merge import draft
 from neoxargs.tools.plan.devices import DEVICES
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.target import Target
+from tests.support.reference import read
 
-RUNS = Path(__file__).parents[4] / "shared" / "reference" / "seed_180b_runs.tsv"
+RUNS: list[dict[str, str]] = read("seed_180b_runs.tsv")
 
 GPT3 = """\
 num_layers: 96
@@ -38,12 +36,6 @@ pipe_parallel_size: 0
 TARGET = Target(DEVICES["A100-40GB"], zero_init=False)
 
 
-def runs() -> list[dict[str, str]]:
-    if not RUNS.exists():
-        return []
-    return list(csv.DictReader(RUNS.read_text().splitlines(), delimiter="\t"))
-
-
 def planned(run: dict[str, str]) -> Plan:
     gpus, nodes = int(run["gpus"]), int(run["nodes"])
     lines = [GPT3, f"model_parallel_size: {run['model_parallel_size']}", "zero_optimization:"]
@@ -55,19 +47,15 @@ def planned(run: dict[str, str]) -> Plan:
     return make_plan(RunSpec(config, Resources(hosts, "cuda")), TARGET)
 
 
-@pytest.mark.skipif(not runs(), reason=f"{RUNS} is not here")
-@pytest.mark.parametrize(
-    "run", runs(), ids=lambda run: "-".join([run["gpus"], run["model_parallel_size"], run["stage"]])
-)
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join([run["gpus"], run["model_parallel_size"], run["stage"]]))
 def test_the_verdict_is_the_observed_one(run: dict[str, str]) -> None:
     ran = bool(run["samples_per_sec"])
     found = planned(run)
     assert found.fits == ran, (found.fullest.phases, found.overflows_in)
 
 
-@pytest.mark.skipif(not runs(), reason=f"{RUNS} is not here")
 def test_the_phase_that_breaks_is_told() -> None:
-    broken = [(run, planned(run).overflows_in) for run in runs() if not run["samples_per_sec"]]
+    broken = [(run, planned(run).overflows_in) for run in RUNS if not run["samples_per_sec"]]
     assert len(broken) == 11
     for run, phase in broken:
         # the undivided model is too large unless 16 ranks or more share it; those fail with the optimizer's state
@@ -75,10 +63,9 @@ def test_the_phase_that_breaks_is_told() -> None:
         assert phase == "construction" if few or run["stage"] == "0" else phase in ("construction", "forward")
 
 
-@pytest.mark.skipif(not runs(), reason=f"{RUNS} is not here")
 def test_parameters_grow_with_what_every_rank_repeats() -> None:
     """The log's script counts every tensor parallel rank's own, its replicated tables included; ours divides those."""
-    by_size = {run["model_parallel_size"]: planned(run) for run in runs()}
+    by_size = {run["model_parallel_size"]: planned(run) for run in RUNS}
     assert sum(by_size["16"].parts.values()) == pytest.approx(174.3e9, rel=0.01)
     for size, found in by_size.items():
         held = found.fullest.stage

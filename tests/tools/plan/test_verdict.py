@@ -17,9 +17,9 @@ from neoxargs.tools.plan.devices import DEVICES, find_device
 from neoxargs.tools.plan.options import PlanOptions
 from neoxargs.tools.plan.output.svg import memory_chart, stages_chart
 from tests.support import smallest
+from tests.support.paths import NEOX_HEAD, QUICKSTART, needs_corpus
 
-NEOX_20B = Path(__file__).parents[4] / "shared" / "corpus" / "neox_head" / "20B.yml"
-published = pytest.mark.skipif(not NEOX_20B.exists(), reason=f"{NEOX_20B} is not here")
+NEOX_20B = NEOX_HEAD / "20B.yml"
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def middle(tmp_path: Path) -> str:
     return str(path)
 
 
-@published
+@needs_corpus
 def test_neox_20b_fits_where_it_was_trained() -> None:
     made, found = plan_and_suggest(PlanOptions([str(NEOX_20B)], gpus=96, device="A100-40GB"))
     assert made.fits and not found
@@ -37,7 +37,7 @@ def test_neox_20b_fits_where_it_was_trained() -> None:
     assert made.overflows_in is None
 
 
-@published
+@needs_corpus
 def test_neox_20b_does_not_fit_on_24_gb_and_each_suggestion_does() -> None:
     options = PlanOptions([str(NEOX_20B)], gpus=96, gpu_memory=24)
     made, found = plan_and_suggest(options)
@@ -50,7 +50,7 @@ def test_neox_20b_does_not_fit_on_24_gb_and_each_suggestion_does() -> None:
     assert [suggestion.cost for suggestion in found] == sorted(suggestion.cost for suggestion in found)
 
 
-@published
+@needs_corpus
 def test_a_large_model_is_told_to_be_cut_both_ways() -> None:
     options = PlanOptions([str(NEOX_20B.with_name("175B.yml"))], gpus=1024, device="H100")
     made, found = plan_and_suggest(options)
@@ -93,12 +93,9 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
 
 
-QUICKSTART = str(Path(__file__).parents[3] / "configs" / "quickstart.yml")
-
-
 @pytest.mark.usefixtures("without_gpu")
 def test_a_named_gpu_takes_the_place_of_the_processor_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
-    assert print_plan(PlanOptions([QUICKSTART], device="A100")) == 0
+    assert print_plan(PlanOptions([str(QUICKSTART)], device="A100")) == 0
     told = capsys.readouterr().out
     assert "on host0's GPU 0-3" in told and "CPU" not in told
 
@@ -106,7 +103,7 @@ def test_a_named_gpu_takes_the_place_of_the_processor_everywhere(capsys: pytest.
 @pytest.mark.usefixtures("without_gpu")
 @pytest.mark.parametrize("changes", [["precision=bfloat16"], ["pipe_parallel_size=32", "num_layers=32"]])
 def test_a_run_for_gpus_is_not_planned_on_a_processor(changes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert print_plan(PlanOptions([QUICKSTART], [*changes, "model_parallel_size=8"])) == 0
+    assert print_plan(PlanOptions([str(QUICKSTART)], [*changes, "model_parallel_size=8"])) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith("plan no verdict: ")
     assert "no device is known: add --device A100-80GB" in told and "CPU" not in told
@@ -114,11 +111,11 @@ def test_a_run_for_gpus_is_not_planned_on_a_processor(changes: list[str], capsys
 
 @pytest.mark.usefixtures("without_gpu")
 def test_a_run_on_a_processor_is_held_against_the_memory_of_its_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan_and_suggest(PlanOptions([QUICKSTART]))[0].has_verdict
-    assert print_plan(PlanOptions([QUICKSTART], host_memory=4)) == 0
+    assert plan_and_suggest(PlanOptions([str(QUICKSTART)]))[0].has_verdict
+    assert print_plan(PlanOptions([str(QUICKSTART)], host_memory=4)) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith("plan fits: ") and "of 4.00 GiB" in told
-    assert print_plan(PlanOptions([QUICKSTART], host_memory=1)) == 1
+    assert print_plan(PlanOptions([str(QUICKSTART)], host_memory=1)) == 1
     assert capsys.readouterr().out.startswith("plan       does not fit: a machine needs ")
 
 

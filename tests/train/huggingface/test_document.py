@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from neoxargs.train.huggingface import FAMILIES, exporting, importing
+from tests.support.paths import CONFIGS, DOCS, ROOT
 from tests.support.small_gpt import small
 
-ROOT = Path(__file__).resolve().parents[3]
-TEXT = (ROOT / "docs" / "huggingface.md").read_text(encoding="utf-8")
+TEXT = (DOCS / "huggingface.md").read_text(encoding="utf-8")
 #: The same in one process, and small.
 QUICKLY = {
     "model_parallel_size": 1, "pipe_parallel_size": 0, "num_layers": 1, "hidden_size": 16, "seq_length": 64,
@@ -53,7 +53,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setenv("USE_TF", "0")
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "configs").symlink_to(CONFIGS)
     (tmp_path / "text.txt").write_text("def main():\n    return 1\n" * 400)
     out, into = blocks("sh")
     (program,) = blocks("python")

@@ -23,6 +23,7 @@ from neoxargs.train.huggingface.safetensors import INDEX, Reader, Spec, Writer
 from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
+from tests.support.paths import CONFIGS
 from tests.support.small_gpt import shaken, small
 
 ROTARY = {"pos_emb": "rotary", "no_weight_tying": True}
@@ -373,7 +374,7 @@ def test_byte_pairs_go_out_as_one_file(tmp_path: Path) -> None:
 
 def test_the_shipped_models_are_what_they_are_called() -> None:
     kinds = {"gpt-neox": "GPTNeoX", "pythia": "GPTNeoX", "llama": "Llama", "mistral": "Mistral", "gpt": "GPT2"}
-    for file in sorted((Path(__file__).parents[3] / "configs" / "models").glob("*.yml")):
+    for file in sorted((CONFIGS / "models").glob("*.yml")):
         config = resolve([file], ["train_iters=1", "train_micro_batch_size_per_gpu=1"], gpus=1)
         kind = next(kind for name, kind in kinds.items() if file.name.startswith(name))
         assert exporting.chosen(config, None).architecture.startswith(kind), file.name
