@@ -12,12 +12,12 @@ from typing import Any, TextIO
 
 import torch.distributed as dist
 
+from neoxargs.launch.preflight import checkpoint_folder
 from neoxargs.launch.targets.encode import RankArguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
-from neoxargs.train.checkpoint import folder as checkpoint_folder
 from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.engine import build as engine

@@ -11,6 +11,7 @@ from neoxargs.launch.preflight import disk_space
 from neoxargs.launch.preflight.checkpoints import absent, overwritten
 from neoxargs.launch.preflight.data_files import missing_files, unnamed_files
 from neoxargs.launch.preflight.disk_space import unwritable
+from neoxargs.launch.preflight.resumed_schedule import other_schedule
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
@@ -49,7 +50,8 @@ BACKENDS = {
 def files(spec: RunSpec) -> list[Problem]:
     """What is missing on this machine; another one may have it."""
     config = spec.config
-    found = [*missing_files(config), *unnamed_files(config), *absent(config), *_precision(spec)]
+    found = [*missing_files(config), *unnamed_files(config), *absent(config), *other_schedule(config)]
+    found += _precision(spec)
     if not spec.resources.remote:
         found += [*_packages(config), *_backend(spec), *_ops(spec), *_nvme(spec), *_kernels(spec)]
     return found

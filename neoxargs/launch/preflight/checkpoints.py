@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from neoxargs.launch.preflight import checkpoint_folder
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
-
-#: What DeepSpeed calls the folder of a checkpoint, before the iteration.
-PREFIX = "global_step"
 
 
 def overwritten(config: Config) -> Iterator[Problem]:
@@ -19,7 +16,7 @@ def overwritten(config: Config) -> Iterator[Problem]:
     save, load = options.save, options.load
     if not save or (load and _same(load, save) and not options.finetune):
         return
-    iteration = newest(Path(save))
+    iteration = _last_iteration(Path(save))
     if iteration is not None:
         hint = "write another save" if load else f"write load: {save} to continue, or another save"
         what = f"save ({save}) holds a checkpoint of iteration {iteration}"
@@ -31,7 +28,7 @@ def absent(config: Config) -> Iterator[Problem]:
     load, save = config.checkpoint.load, config.checkpoint.save
     if not load or (save and _same(load, save)):
         return
-    if newest(Path(load)) is None:
+    if _last_iteration(Path(load)) is None:
         hint = "leave load out to start from scratch, or make it the same as save to continue when there is one"
         yield Problem(f"load ({load}): there is no checkpoint in it", config.place("load"), hint)
 
@@ -43,11 +40,11 @@ def unreadable(config: Config) -> Iterator[Problem]:
     folder = options.load or options.save
     if not folder:
         yield Problem("there is no checkpoint to read", hint="write load: FOLDER")
-    elif newest(Path(folder)) is None:
+    elif _last_iteration(Path(folder)) is None:
         hint = "load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
         yield Problem(f"{name} ({folder}): there is no checkpoint in it", config.place(name), hint)
-    elif iteration is not None and not (wanted := Path(folder, f"{PREFIX}{iteration}")).is_dir():
-        hint = f"the newest one is of iteration {newest(Path(folder))}"
+    elif iteration is not None and not (wanted := Path(folder, checkpoint_folder.tag(iteration))).is_dir():
+        hint = f"the newest one is of iteration {_last_iteration(Path(folder))}"
         yield Problem(f"iteration ({iteration}): there is no {wanted}", config.place("iteration"), hint)
 
 
@@ -55,9 +52,7 @@ def _same(one: str, other: str) -> bool:
     return Path(one).resolve() == Path(other).resolve()
 
 
-def newest(folder: Path) -> int | None:
-    """The last iteration of which there is a checkpoint, damaged or not; None without one."""
-    if not os.path.isdir(folder):  # asked so because a name may be too long for Path.glob
-        return None
-    names = [path.name[len(PREFIX) :] for path in folder.glob(f"{PREFIX}*") if path.is_dir()]
-    return max((int(name) for name in names if name.isdigit()), default=None)
+def _last_iteration(folder: Path) -> int | None:
+    """Of the checkpoints there, damaged or not; None without one."""
+    found = checkpoint_folder.checkpoints(folder)
+    return checkpoint_folder.iteration_of(found[-1]) if found else None

@@ -1,4 +1,4 @@
-"""Saving and continuing a run, on top of DeepSpeed's own checkpoint files (layout: checkpoint_folder.py).
+"""Saving and continuing a run, on top of DeepSpeed's own checkpoint files (their places: folder.py).
 
 A resumed run continues bit for bit: weights, optimizer and schedule are DeepSpeed's to restore, the random
 states of every rank and the number of samples seen are ours; the data's order depends on nothing else.
@@ -19,13 +19,15 @@ import torch
 import torch.distributed
 import yaml
 
+from neoxargs.launch.preflight import checkpoint_folder
 from neoxargs.launch.targets.split import train_values
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.lr_schedule import differing
 from neoxargs.train.checkpoint import folder, inventory, relayout
+from neoxargs.train.optim.schedule import Schedule
 from neoxargs.train.process.setup import Process, on_gpu, quiet, set_seeds
 
-CONFIG = "config.json"
 #: What must be as it was where a checkpoint does not say what lies where in it.
 LAYOUT = ("model_parallel_size", "pipe_parallel_size")
 #: Optimizers that keep the same state.
@@ -52,7 +54,7 @@ class Checkpoints:
         """Write a checkpoint below `save`; returns its folder."""
         assert self.options.save is not None
         root = Path(self.options.save)
-        part = root / (folder.WRITING + folder.tag(position.iteration))
+        part = root / (folder.WRITING + checkpoint_folder.tag(position.iteration))
         if self.process.main:
             folder.begin(root, position.iteration)
         state = {"iteration": position.iteration, "consumed_samples": position.samples}
@@ -68,7 +70,7 @@ class Checkpoints:
             folder.commit(root, position.iteration)
             if self.options.keep_last_n_checkpoints:
                 folder.prune(root, self.options.keep_last_n_checkpoints)
-        self.last = root / folder.tag(position.iteration)
+        self.last = root / checkpoint_folder.tag(position.iteration)
         return self.last
 
     def load(self) -> Position:
@@ -92,12 +94,12 @@ class Checkpoints:
     def _choose(self, root: Path) -> Path | None:
         if self.config.training.iteration is not None:
             return _exactly(root, self.config.training.iteration)
-        found = folder.newest(root)
+        found = checkpoint_folder.newest(root)
         if found is None:
             _require_first_start(root, self.options.save)
         elif self.process.main:
-            for newer in folder.checkpoints(root):
-                if damage := folder.damage(newer):
+            for newer in checkpoint_folder.checkpoints(root):
+                if damage := checkpoint_folder.damage(newer):
                     print(f"warning: {newer} is damaged ({damage}); it is not used", flush=True)
         return found
 
@@ -106,6 +108,8 @@ class Checkpoints:
         everything = not (self.options.finetune or self.options.no_load_optim)
         inventories = inventory.read(found)
         self._require_same(found, LAYOUT if not inventories else (), everything)
+        if everything:
+            self._follow_train_iters(found)
         if not inventories:
             state, same = self._load_engine(found, everything), True
         else:
@@ -148,10 +152,11 @@ class Checkpoints:
 
     def _require_same(self, found: Path, layout: Sequence[str], everything: bool) -> None:
         """The same model and kind of optimizer; without an inventory also the same layout."""
-        if not (found / CONFIG).exists():
+        saved = checkpoint_folder.configuration(found)
+        if saved is None:
             return
         unshared = {"num_unique_layers": None, "param_sharing_style": "grouped"}
-        theirs = unshared | json.loads((found / CONFIG).read_text(encoding="utf-8"))
+        theirs = unshared | saved
         names = ["num_layers", "hidden_size", *unshared, *layout]
         if layout and self.engine.zero_optimization() and not self.options.no_load_optim:
             names.append("world_size")
@@ -164,6 +169,14 @@ class Checkpoints:
         if everything and _family(kind) != _family(other):
             what = f"load ({found}): it holds the state of optimizer.type {other}, this run has {kind}"
             raise Problems([Problem(what, hint="no_load_optim: true starts with a fresh one")])
+
+    def _follow_train_iters(self, found: Path) -> None:
+        """A decay that ends with the run ends later in a longer one: told before the start, and no reason to refuse."""
+        theirs, schedule = checkpoint_folder.schedule(found), self.engine.lr_scheduler
+        if theirs is None or not isinstance(schedule, Schedule) or schedule.reload != "neither":
+            return
+        if not differing(self.config.get, theirs):
+            schedule.reload = "ours"
 
     @contextlib.contextmanager
     def _without_optimizer(self) -> Iterator[None]:
@@ -213,15 +226,15 @@ def raise_if(problems: Iterator[Problem]) -> None:
 
 
 def _exactly(root: Path, iteration: int) -> Path:
-    wanted = root / folder.tag(iteration)
-    damage = folder.damage(wanted) if wanted.is_dir() else "it does not exist"
+    wanted = root / checkpoint_folder.tag(iteration)
+    damage = checkpoint_folder.damage(wanted) if wanted.is_dir() else "it does not exist"
     if damage:
         raise Problems([Problem(f"iteration ({iteration}): {wanted} cannot be loaded: {damage}")])
     return wanted
 
 
 def _require_first_start(root: Path, save: str | None) -> None:
-    damaged = [f"{path.name}: {folder.damage(path)}" for path in folder.checkpoints(root)]
+    damaged = [f"{path.name}: {checkpoint_folder.damage(path)}" for path in checkpoint_folder.checkpoints(root)]
     if damaged:
         raise Problems([Problem(f"load ({root}): every checkpoint in it is damaged ({'; '.join(damaged)})")])
     if save is None or Path(save).resolve() != root.resolve():
@@ -232,7 +245,7 @@ def _require_first_start(root: Path, save: str | None) -> None:
 def _write_config(part: Path, config: Config) -> None:
     """What the run was: for people, and for programs that continue from the checkpoint alone."""
     values = train_values(config)
-    (part / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
+    (part / checkpoint_folder.CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
     (part / "config.yml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 
 

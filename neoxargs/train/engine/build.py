@@ -28,7 +28,7 @@ from neoxargs.train.model.gpt import GPT, layers, sizes
 from neoxargs.train.model.widths import Widths
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.optim.lamb import Lamb
-from neoxargs.train.optim.schedule import Curve, Schedule
+from neoxargs.train.optim.schedule import build_schedule
 from neoxargs.train.parallel.make import Make, VocabEmbedding
 from neoxargs.train.parallel.pipeline import named
 from neoxargs.train.process.mesh import Mesh, Mpu
@@ -133,7 +133,7 @@ def _trained(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh
     onebit = is_onebit(config.optimizer.type or "")
     if ours is not None and not onebit and _shares_out_anyway(json, isinstance(module, PipelineModule)):
         json = {**json, "zero_optimization": {**json.get("zero_optimization", {}), "stage": 1}}
-    schedule = None if config.scheduler.type else lambda base: _schedule(config, base)
+    schedule = None if config.scheduler.type else lambda base: build_schedule(config, base)
     try:
         with ours.undivided() if onebit else nullcontext():  # type: ignore[union-attr]
             engine = _engine(json, module, mesh, optimizer=ours, model_parameters=groups, lr_scheduler=schedule)
@@ -177,16 +177,3 @@ def _shares_out_anyway(json: dict[str, Any], pipelined: bool) -> bool:
     if not half or json.get("zero_optimization", {}).get("stage", 0):
         return False
     return pipelined or json.get("data_types", {}).get("grad_accum_dtype") == "fp32"
-
-
-def _schedule(config: Config, base: torch.optim.Optimizer) -> Schedule:
-    options = config.schedule
-    reload = "ours" if options.override_lr_scheduler else "theirs" if options.use_checkpoint_lr_scheduler else "neither"
-    curve = Curve(
-        style=options.lr_decay_style,
-        lr=config.optimizer_options.lr,
-        min_lr=options.min_lr,
-        warmup_iters=options.warmup * options.lr_decay_iters,
-        decay_iters=options.lr_decay_iters,
-    )
-    return Schedule(base, curve, reload)

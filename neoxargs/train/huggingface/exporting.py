@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from neoxargs.launch.preflight import checkpoint_folder
 from neoxargs.launch.run_spec import resolve_run
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_rows, qkv_rows, weights_of_layers
-from neoxargs.train.checkpoint import folder as checkpoint_folder
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.saved import Saved
 from neoxargs.train.data.meter import Meter

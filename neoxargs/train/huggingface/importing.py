@@ -23,8 +23,8 @@ from neoxargs.problems import Problem, Problems, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.sizes.vocab import padded_vocab_size
-from neoxargs.train.checkpoint import folder as checkpoint_folder
 from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint.folder import begin, commit
 from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import BUILDERS, build_tokenizer
@@ -114,10 +114,10 @@ def write(source: Import, tokenizer: dict[str, str], folder: Path, final: Path) 
     text = _yaml(source, final, rows, tokens.copied(tokenizer, folder, final))
     (folder / YAML).write_text(text, encoding="utf-8")
     config = resolve([folder / YAML], gpus=1)
-    part = checkpoint_folder.begin(folder, 0)
+    part = begin(folder, 0)
     _write_weights(source, part)
     (part / "config.json").write_text(json.dumps(train_values(config), indent=1), encoding="utf-8")
-    checkpoint_folder.commit(folder, 0)
+    commit(folder, 0)
 
 
 def _write_weights(source: Import, part: Path) -> None:

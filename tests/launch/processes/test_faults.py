@@ -17,10 +17,11 @@ import pytest
 
 from neoxargs.launch.cluster import check_hosts
 from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.preflight import checkpoint_folder
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
-from neoxargs.train.checkpoint import folder as checkpoint_folder
+from neoxargs.train.checkpoint.folder import WRITING
 from neoxargs.train.process import setup
 from tests.support import cluster
 
@@ -40,7 +41,7 @@ def has(kind: str, count: int = 1) -> Callable[[Path], bool]:
 
 def saving(folder: Path) -> bool:
     """In the middle of the second checkpoint or a later one."""
-    begun = any((folder / "out").glob(f"{checkpoint_folder.WRITING}*"))
+    begun = any((folder / "out").glob(f"{WRITING}*"))
     return begun and (folder / "out" / checkpoint_folder.LATEST).exists()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.launch.preflight import checkpoint_folder
 from neoxargs.train.checkpoint import folder
 
 
@@ -26,21 +27,21 @@ def names(root: Path) -> list[str]:
 def test_a_committed_checkpoint_is_the_newest(tmp_path: Path) -> None:
     write(tmp_path, 90)
     whole = write(tmp_path, 100)
-    assert folder.newest(tmp_path) == whole
+    assert checkpoint_folder.newest(tmp_path) == whole
     assert (tmp_path / "latest").read_text() == "global_step100"
     assert json.loads((whole / "files.json").read_text()) == {"model.pt": 7, "sub/optimizer.pt": 7}
     assert names(tmp_path) == ["global_step100", "global_step90", "latest"]
 
 
 def test_an_empty_or_missing_folder_has_none(tmp_path: Path) -> None:
-    assert folder.newest(tmp_path) is None
-    assert folder.newest(tmp_path / "missing") is None
+    assert checkpoint_folder.newest(tmp_path) is None
+    assert checkpoint_folder.newest(tmp_path / "missing") is None
 
 
 def test_half_written_is_never_chosen_and_is_cleared_by_the_next_save(tmp_path: Path) -> None:
     whole = write(tmp_path, 100)
     (folder.begin(tmp_path, 200) / "model.pt").write_text("wei")  # killed here
-    assert folder.newest(tmp_path) == whole
+    assert checkpoint_folder.newest(tmp_path) == whole
     write(tmp_path, 200)
     assert names(tmp_path) == ["global_step100", "global_step200", "latest"]
 
@@ -50,8 +51,8 @@ def test_killed_between_the_rename_and_latest(tmp_path: Path, monkeypatch: pytes
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(folder, "_point_latest_at", _killed)
         write(tmp_path, 200)
-    assert folder.newest(tmp_path) == first
-    assert write(tmp_path, 200) == folder.newest(tmp_path)
+    assert checkpoint_folder.newest(tmp_path) == first
+    assert write(tmp_path, 200) == checkpoint_folder.newest(tmp_path)
 
 
 def test_killed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +60,8 @@ def test_killed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Path, "rename", _killed)
         write(tmp_path, 200)
-    assert folder.newest(tmp_path) == first
-    assert folder.checkpoints(tmp_path) == [first]
+    assert checkpoint_folder.newest(tmp_path) == first
+    assert checkpoint_folder.checkpoints(tmp_path) == [first]
 
 
 @pytest.mark.parametrize("harm", ["shorten", "delete", "list"])
@@ -72,26 +73,26 @@ def test_damage_is_seen_and_the_one_before_is_chosen(tmp_path: Path, harm: str) 
         (second / "sub" / "optimizer.pt").unlink()
     else:
         (second / "files.json").write_text("{")
-    assert folder.damage(second)
-    assert folder.newest(tmp_path) == first
+    assert checkpoint_folder.damage(second)
+    assert checkpoint_folder.newest(tmp_path) == first
 
 
 def test_latest_may_name_an_older_one(tmp_path: Path) -> None:
     first, _ = write(tmp_path, 100), write(tmp_path, 200)
     (tmp_path / "latest").write_text("global_step100\n")
-    assert folder.newest(tmp_path) == first
+    assert checkpoint_folder.newest(tmp_path) == first
 
 
 def test_latest_that_names_nothing_is_passed_over(tmp_path: Path) -> None:
     whole = write(tmp_path, 100)
     (tmp_path / "latest").write_text("global_step999")
-    assert folder.newest(tmp_path) == whole
+    assert checkpoint_folder.newest(tmp_path) == whole
 
 
 def test_another_programs_checkpoint_is_taken_on_trust(tmp_path: Path) -> None:
     (tmp_path / "global_step7").mkdir()
     (tmp_path / "latest").write_text("global_step7")
-    assert folder.newest(tmp_path) == tmp_path / "global_step7"
+    assert checkpoint_folder.newest(tmp_path) == tmp_path / "global_step7"
 
 
 def test_the_same_iteration_is_replaced(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_killed_while_the_replaced_one_is_removed(tmp_path: Path, monkeypatch: p
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(folder.shutil, "rmtree", _killed)
         write(tmp_path, 100, "newer")
-    whole = folder.newest(tmp_path)
+    whole = checkpoint_folder.newest(tmp_path)
     assert whole and (whole / "model.pt").read_text() == "newer"
 
 
@@ -114,7 +115,7 @@ def test_prune_keeps_what_was_written_last(tmp_path: Path) -> None:
     for age, iteration in enumerate((500, 10, 20, 30)):  # 500 is an earlier run's
         os.utime(write(tmp_path, iteration), (age, age))
     folder.prune(tmp_path, 2)
-    assert [path.name for path in folder.checkpoints(tmp_path)] == ["global_step20", "global_step30"]
+    assert [path.name for path in checkpoint_folder.checkpoints(tmp_path)] == ["global_step20", "global_step30"]
 
 
 def _killed(*_: object) -> None:

@@ -11,7 +11,7 @@ from neoxargs.problems import Problems
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
-from neoxargs.train.checkpoint import folder as checkpoint_folder
+from neoxargs.train.checkpoint.folder import begin, commit
 from neoxargs.train.checkpoint.save_load import Checkpoints, Position
 from neoxargs.train.data.tokenizer import ByteTokenizer
 from neoxargs.train.engine import build as engine
@@ -311,8 +311,8 @@ def test_a_checkpoint_generates_what_was_saved_without_anything_for_training(tmp
 
 
 def test_what_only_training_needs_is_left_out(tmp_path) -> None:
-    checkpoint_folder.begin(tmp_path, 3)
-    checkpoint_folder.commit(tmp_path, 3)
+    begin(tmp_path, 3)
+    commit(tmp_path, 3)
     config = for_generation(small(save=str(tmp_path), no_load_optim=False))
     assert config.checkpoint.load == str(tmp_path) and config.checkpoint.no_load_optim
     json = {"zero_optimization": {"stage": 2}, "optimizer": {"type": "OneBitAdam"}, "bf16": {"enabled": True}}

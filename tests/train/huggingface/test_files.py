@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
-from neoxargs.train.checkpoint import folder as checkpoint_folder
 from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint.folder import begin, commit
 from neoxargs.train.data.tokenizer import ByteTokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, exporting, importing, safetensors, tokens
 from neoxargs.train.huggingface.configuration import read
@@ -47,14 +47,14 @@ def saved(folder: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> t
     """A checkpoint of a small model with random weights everywhere, as `deepy import` writes one."""
     config = small(tokenizer_type="ByteLevelTokenizer", load=str(folder), **changes)
     gpt = shaken(GPT(config, Vocabulary(257, 384), Make())).to(dtype).eval()
-    part = checkpoint_folder.begin(folder, 7)
+    part = begin(folder, 7)
     torch.save(dict(gpt.named_parameters()), part / "weights.pt")
     torch.save({"iteration": 7}, part / "states.pt")
     where = {name: ["weights.pt", name, list(p.shape), None] for name, p in gpt.named_parameters()}
     described = {"kind": "imported", "dtype": str(dtype), "states": "states.pt", "optimizer": "states.pt"}
     layout = {**described, "weights": where, "pieces": [], "complete": False}
     (part / f"{inventory.PREFIX}x.json").write_text(json.dumps(layout))
-    checkpoint_folder.commit(folder, 7)
+    commit(folder, 7)
     return config, gpt
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,42 +9,15 @@ from typing import Any
 import pytest
 
 from neoxargs.problems import Problems
-from neoxargs.train.optim.schedule import Curve, Schedule
+from neoxargs.sizes.lr_schedule import LearningRateCurve
+from neoxargs.train.optim.schedule import Schedule, build_schedule
 from tests.support.small_gpt import small
 
-CURVE = Curve(style="linear", lr=1e-3, min_lr=1e-5, warmup_iters=10.0, decay_iters=110)
+CURVE = LearningRateCurve(style="linear", lr=1e-3, min_lr=1e-5, warmup_iters=10.0, decay_iters=110)
 
 
 def optimizer() -> Any:
     return SimpleNamespace(param_groups=[{"lr": 0.0}, {"lr": 0.0, "width_mult": 4}])
-
-
-@pytest.mark.parametrize("style", ["constant", "linear", "cosine", "exponential"])
-def test_warmup_is_a_line_from_zero(style: str) -> None:
-    curve = replace(CURVE, style=style)
-    assert [curve.rate(n) for n in (0, 5, 10)] == [0.0, 5e-4, 1e-3]
-
-
-@pytest.mark.parametrize(
-    ("style", "halfway", "end", "beyond"),
-    [
-        ("constant", 1e-3, 1e-3, 1e-3),
-        ("linear", 5e-4, 1e-5, 1e-5),
-        ("cosine", (1e-3 + 1e-5) / 2, 1e-5, 1e-5),
-        ("exponential", 1e-3 * math.exp(-0.693 / 2), 1e-3 * math.exp(-0.693), 1e-3 * math.exp(-0.693 * 1.5)),
-    ],
-)
-def test_decay(style: str, halfway: float, end: float, beyond: float) -> None:
-    curve = replace(CURVE, style=style)
-    assert [curve.rate(n) for n in (60, 110, 160)] == pytest.approx([halfway, end, beyond])
-
-
-def test_without_warmup_the_first_iteration_has_the_full_rate() -> None:
-    assert replace(CURVE, warmup_iters=0.0).rate(0) == 1e-3
-
-
-def test_warmup_may_take_a_fraction_of_an_iteration() -> None:
-    assert replace(CURVE, warmup_iters=2.5).rate(2) == pytest.approx(1e-3 * 2 / 2.5)
 
 
 def test_steps_set_every_group_and_wide_layers_step_less() -> None:
@@ -77,15 +49,13 @@ def test_a_checkpoint_with_another_curve_is_a_problem_that_names_every_differenc
 @pytest.mark.shows("override-lr-scheduler", "use-checkpoint-lr-scheduler")
 @pytest.mark.parametrize(("switch", "lr"), [("override_lr_scheduler", 1e-3), ("use_checkpoint_lr_scheduler", 2e-3)])
 def test_a_switch_says_whose_schedule_a_resumed_run_follows(switch: str, lr: float) -> None:
-    from neoxargs.train.engine import build as engine
-
     saved = Schedule(optimizer(), replace(CURVE, lr=2e-3)).state_dict() | {"iteration": 10}
     ours = {"lr": 1e-3, "min_lr": 1e-5, "warmup": 10 / 110, "lr_decay_iters": 110}
-    resumed = engine._schedule(small(**ours, **{switch: True}), optimizer())
+    resumed = build_schedule(small(**ours, **{switch: True}), optimizer())
     resumed.load_state_dict(saved)
     assert (resumed.iteration, resumed.get_lr()[0]) == (10, lr)
     with pytest.raises(Problems):
-        engine._schedule(small(**ours), optimizer()).load_state_dict(saved)
+        build_schedule(small(**ours), optimizer()).load_state_dict(saved)
 
 
 @pytest.mark.parametrize(("reload", "lr"), [("ours", 1e-3), ("theirs", 2e-3)])

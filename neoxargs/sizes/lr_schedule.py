@@ -1,0 +1,71 @@
+"""The learning rate as a function of the iteration, as GPT-NeoX and Megatron define it.
+
+Iteration n (the first is 0) runs with `rate(n)`. Warm-up starts at 0, so with a warm-up the very first
+update moves nothing; that is GPT-NeoX's behaviour and resumed runs depend on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+#: A parameter's value by its name, in one run or another: `Config.get`.
+Get = Callable[[str], Any]
+#: What a curve is made of.
+PARAMETERS = ("lr_decay_style", "lr", "min_lr", "warmup", "lr_decay_iters")
+
+
+@dataclass(frozen=True)
+class LearningRateCurve:
+    """Warm-up to `lr`, then a decay that has run its course at `decay_iters`.
+
+    The formulas are those of GPT-NeoX (`megatron/learning_rates.py`, 2024); the cosine is Loshchilov and Hutter's
+    (https://arxiv.org/abs/1608.03983). Beyond `decay_iters` the rate stays at `min_lr`, where GPT-NeoX's cosine
+    climbs again.
+    """
+
+    style: str
+    lr: float
+    min_lr: float
+    warmup_iters: float
+    decay_iters: int
+
+    @classmethod
+    def of(cls, get: Get) -> LearningRateCurve:
+        """The one that a run's parameters describe."""
+        decay_iters = get("lr_decay_iters")
+        return cls(get("lr_decay_style"), get("lr"), get("min_lr"), get("warmup") * decay_iters, decay_iters)
+
+    def rate(self, iteration: int) -> float:
+        """The learning rate with which this iteration runs."""
+        if iteration <= self.warmup_iters and self.warmup_iters > 0:
+            return self.lr * iteration / self.warmup_iters
+        span = max(self.decay_iters - self.warmup_iters, 1e-9)
+        return max(_DECAYS[self.style](self, (iteration - self.warmup_iters) / span), self.min_lr)
+
+
+def _cosine(curve: LearningRateCurve, progress: float) -> float:
+    return curve.min_lr + (curve.lr - curve.min_lr) / 2 * (math.cos(math.pi * min(progress, 1)) + 1)
+
+
+#: 0.693 = ln 2: the exponential style halves the rate over the decay.
+_DECAYS: dict[str, Callable[[LearningRateCurve, float], float]] = {
+    "constant": lambda curve, progress: curve.lr,
+    "linear": lambda curve, progress: curve.lr * (1 - progress),
+    "cosine": _cosine,
+    "exponential": lambda curve, progress: curve.lr * math.exp(-0.693 * progress),
+}
+
+
+def differing(ours: Get, theirs: Get) -> list[str]:
+    """The parameters that make two runs' curves differ, beside `train_iters` where both decays follow it."""
+    names = [name for name in PARAMETERS if ours(name) != theirs(name)]
+    follow = _follows_train_iters(ours) and _follows_train_iters(theirs)
+    same_share = ours("lr_decay_fraction") == theirs("lr_decay_fraction")
+    return [name for name in names if name != "lr_decay_iters"] if follow and same_share else names
+
+
+def _follows_train_iters(get: Get) -> bool:
+    return get("lr_decay_fraction") is not None or get("lr_decay_iters") == get("train_iters")

@@ -1,0 +1,65 @@
+"""Whose learning rate a resumed run follows is settled before its start; whole runs: tests/train/checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.launch.preflight.resumed_schedule import other_schedule
+from neoxargs.problems import Problem
+from neoxargs.resolve import Text, complete, draft
+from tests.support import smallest
+
+SAVED = {"lr": 6e-4, "warmup": 0.01, "train_iters": 10, "lr_decay_iters": 10}
+
+
+def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
+    """Of the smallest run of 20 iterations that continues a checkpoint of iteration 10 with these values."""
+    checkpoint = folder / "global_step10"
+    checkpoint.mkdir(exist_ok=True)
+    (checkpoint / "config.json").write_text(json.dumps(SAVED | saved))
+    yaml = f"{smallest.YAML.replace('train_iters: 10', 'train_iters: 20')}lr: 6.0e-4\nload: {folder}\n{text}"
+    return list(other_schedule(complete(draft([Text("my.yml", yaml)]), 1)))
+
+
+def test_a_longer_run_is_warned_of_the_jump(tmp_path: Path) -> None:
+    [problem] = told(tmp_path)
+    assert (problem.severity, problem.id) == ("warning", "checkpoint-lr-jumps")
+    assert problem.where and "train_iters: 20" in problem.where.text
+
+
+def test_a_schedule_without_a_jump_is_no_news(tmp_path: Path) -> None:
+    assert not told(tmp_path, "lr_decay_style: constant\n", lr_decay_style="constant")
+
+
+def test_another_peak_is_refused_at_its_line(tmp_path: Path) -> None:
+    [problem] = told(tmp_path, lr=1e-3)
+    assert (problem.severity, problem.id) == ("error", "checkpoint-other-lr-schedule")
+    assert problem.about == ("load", "lr")
+    assert problem.where and "lr: " in problem.where.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "finetune: true\n",
+        "no_load_optim: true\n",
+        "override_lr_scheduler: true\n",
+        "use_checkpoint_lr_scheduler: true\n",
+        "iteration: 7\n",
+        "scheduler: {type: WarmupDecayLR}\n",
+    ],
+)
+def test_who_does_not_go_on_with_that_schedule_is_not_asked(text: str, tmp_path: Path) -> None:
+    assert not told(tmp_path, text, lr=1e-3)
+
+
+@pytest.mark.parametrize("saved", ["", "[]", json.dumps({**SAVED, "lr": 1e-3, "use_checkpoint_lr_scheduler": True})])
+def test_nor_where_the_checkpoint_does_not_say(saved: str, tmp_path: Path) -> None:
+    told(tmp_path)
+    (tmp_path / "global_step10" / "config.json").write_text(saved)
+    yaml = f"{smallest.YAML}load: {tmp_path}\n"
+    assert not list(other_schedule(complete(draft([Text("my.yml", yaml)]), 1)))

@@ -1,0 +1,82 @@
+"""Raising `train_iters` on a finished run: a decay that follows it goes on, and a warning has named the jump."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.cli import main
+from tests.support.processes import on_a_rank, rank_arguments, rows
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def arguments(folder: Path, **changes: Any) -> list[str]:
+    """Of the tiny run on one rank, with checkpoints of its own to go on from."""
+    place = {"save": str(folder / "ckpt"), "load": str(folder / "ckpt"), "warmup": 0.1}
+    return rank_arguments(folder, 1, **place | changes)
+
+
+def run(folder: Path, **changes: Any) -> dict[int, float]:
+    """The learning rate of every iteration so far."""
+    code, _, errors = run_ranks(on_a_rank, 1, arguments(folder, **changes))[0]
+    assert code == 0, errors
+    return {row["step"] - 1: row["lr"] for row in rows(folder)}
+
+
+def checked(folder: Path, capsys: pytest.CaptureFixture[str], **changes: Any) -> tuple[int, str]:
+    arguments(folder, **changes)
+    capsys.readouterr()
+    code = main(["check", str(folder / "run.yml")])
+    return code, capsys.readouterr().err
+
+
+def test_more_iterations_just_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, train_iters=6)[5] == pytest.approx(1e-3 / 5.4)
+    code, told = checked(tmp_path, capsys, train_iters=9)
+    assert code == 0
+    assert "warning: train_iters (9) is 6 in the checkpoint of iteration 6, and the decay follows it: " in told
+    assert "the learning rate goes from 0 to 0.00037 there" in told
+    for words in (
+        "lr_decay_iters: 6 ends the decay where the checkpoint's ends",
+        "use_checkpoint_lr_scheduler: true goes on with the checkpoint's schedule (0)",
+        "override_lr_scheduler: true with this file's (0.00037)",
+    ):
+        assert words in told
+    assert run(tmp_path, train_iters=9)[6] == pytest.approx(0.00037, rel=1e-2)
+
+    # Each of the three is a way on, with no more to say, and does what is said of it.
+    ours, theirs = {"override_lr_scheduler": True}, {"use_checkpoint_lr_scheduler": True}
+    for changes, rate in ((ours, 1e-3 * 3 / 10.8), ({"lr_decay_iters": 9}, 0.0), (theirs, 0.0)):
+        code, told = checked(tmp_path, capsys, iteration=9, train_iters=12, **changes)
+        assert (code, "learning rate" in told) == (0, False), told
+        assert run(tmp_path, iteration=9, train_iters=12, **changes)[9] == pytest.approx(rate), changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lr_decay_iters": 5}, "lr_decay_iters (5) is 6 there\n"),
+        ({"lr_decay_iters": 5}, "  = lr_decay_iters: 6 ends the decay where the checkpoint's ends; "),
+        ({"warmup": 0.5, "train_iters": 9}, "another schedule: warmup (0.5) is 0.1 there\n"),
+        ({"warmup": 0.5, "min_lr": 1e-5}, "min_lr (1e-05) is 0.0 there, warmup (0.5) is 0.1 there\n"),
+    ],
+)
+def test_what_the_ranks_would_refuse_is_told_before(
+    changes: dict[str, Any], words: str, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, told = checked(finished, capsys, **{"train_iters": 6} | changes)
+    assert (code, words in told) == (1, True), told
+    [(code, _, errors)] = run_ranks(on_a_rank, 1, arguments(finished, **{"train_iters": 6} | changes))
+    assert code == 1
+    assert "learning rate schedule: " in errors
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    run(folder, train_iters=6)
+    return folder
