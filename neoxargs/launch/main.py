@@ -34,7 +34,7 @@ from neoxargs.problems import Problem, Problems, did_you_mean, render
 from neoxargs.resolve import read_files
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.trainer_support.unsupported import added, unsupported
+from neoxargs.resolve.trainer_support.unsupported import plugin_value_problems, unsupported
 
 #: The script whose needs and abilities are known; of the other ones of ours, only the model's.
 TRAINER, GENERATOR, EVALUATOR = "train.py", "generate.py", "eval.py"
@@ -209,7 +209,7 @@ def _needs(script: str, spec: RunSpec) -> list[Problem]:
 def _unsupported(script: str, config: Config) -> list[Problem]:
     """What a script of ours cannot do with this configuration; nothing is known of another one."""
     name = Path(script).name
-    return [*unsupported(config, training=name == TRAINER), *added(config)] if name in SCRIPTS else []
+    return [*unsupported(config, training=name == TRAINER), *plugin_value_problems(config)] if name in SCRIPTS else []
 
 
 def _as_warning(problem: Problem) -> Problem:

@@ -17,7 +17,7 @@ from neoxargs.launch.report import summary
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.trainer_support.unsupported import added, unsupported
+from neoxargs.resolve.trainer_support.unsupported import plugin_value_problems, unsupported
 from neoxargs.resolve.yaml.read import read_files
 
 
@@ -75,7 +75,7 @@ def examined(
             *preflight.files(spec),
             *map(_as_warning, [*overwritten(spec.config), *refused(spec.config, "save")]),
         ]
-    added_values = map(_as_warning, added(spec.config))
+    added_values = map(_as_warning, plugin_value_problems(spec.config))
     return spec, [*spec.warnings, *problems, *unsupported(spec.config), *added_values]
 
 

@@ -1,48 +1,55 @@
-"""What is written and changes nothing, and why: parameters without any effect, and those that others switch off."""
+"""What is written and changes nothing, and why: parameters without any effect, and those that others switch off.
+
+The table is about our own train.py and the DeepSpeed under it. What only the number of ranks switches off is left out:
+the same file is meant for other layouts. So is what a switch of its own turns off in so many words
+(`fp16: {enabled: false}`, `checkpoint_activations: false`): it waits there to be turned on again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from neoxargs.problems import Problem
-from neoxargs.registry import REGISTRY, Parameter
+from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.trainer_support.switched_off import idle
 from neoxargs.resolve.yaml.nodes import node_of, shown
 
 #: Old files write these beside the switch that counts; where both say the same, nothing is lost.
 ECHOES = {"fp16.fp16": "fp16.enabled", "bf16.bf16": "bf16.enabled"}
 
 
-def without_effect(config: Config, refused: Collection[str]) -> Iterator[Problem]:
+def no_effect_warnings(config: Config, refused: Collection[str]) -> Iterator[Problem]:
     """A warning for each reason, at the first line, unless what is written only repeats defaults.
 
-    refused: parameters that have been told to be not built; what belongs to them need not be told as well.
+    refused: parameters that are reported as not built; what belongs to them need not be reported as well.
     """
     groups = {REGISTRY.parameters[name].group for name in refused}
-    told = [
+    written = [
         parameter
         for parameter in map(REGISTRY.parameters.__getitem__, config.values)
-        if _is_set(parameter, config) and not _is_told(parameter, groups, config)
+        if _is_set(parameter, config) and not _is_reported(parameter, groups, config)
     ]
-    inert = [parameter for parameter in told if parameter.effect == "none"]
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for parameter in told:
-        if parameter.effect not in ("none", "not built") and (row := idle(config, parameter.name)):
-            reasons.setdefault((row.because, row.instead), []).append(parameter.name)
-    for parameter in inert:
-        yield _warning(config, [parameter.name], parameter.no_effect_reason)
-    for (because, instead), names in reasons.items():
-        yield _warning(config, names, because, instead)
+    for parameter in written:
+        if parameter.effect == "none":
+            yield _warning(config, [parameter.name], parameter.no_effect_reason)
+    switched_off: dict[tuple[str, str], list[str]] = {}
+    for parameter in written:
+        if parameter.effect not in ("none", "not built") and (row := switched_off_by(config, parameter.name)):
+            switched_off.setdefault((row.reason, row.instead), []).append(parameter.name)
+    for (reason, instead), names in switched_off.items():
+        yield _warning(config, names, reason, instead)
 
 
-def _warning(config: Config, names: list[str], because: str, instead: str = "") -> Problem:
+def _warning(config: Config, names: list[str], reason: str, instead: str = "") -> Problem:
     first, *others = names
     values = " and ".join(f"{name} ({shown(node_of(config.get(name)))})" for name in names)
-    what = f"{values} {'have' if others else 'has'} no effect: {because}"
+    what = f"{values} {'have' if others else 'has'} no effect: {reason}"
     also = tuple(place for place in map(config.place, others) if place)
     out = f"leave {' and '.join(names)} out"
-    return Problem(what, config.place(first), f"{instead}, or {out}" if instead else out, also, "warning")
+    hint = f"{instead}, or {out}" if instead else out
+    return Problem(what, config.place(first), hint, also, "warning", id="no-effect", about=tuple(names))
 
 
 def _is_set(parameter: Parameter, config: Config) -> bool:
@@ -52,7 +59,7 @@ def _is_set(parameter: Parameter, config: Config) -> bool:
     return config.written(name) and value != parameter.default
 
 
-def _is_told(parameter: Parameter, refused: Collection[type], config: Config) -> bool:
+def _is_reported(parameter: Parameter, refused: Collection[type], config: Config) -> bool:
     """Is its group or section refused, or switched off in so many words?"""
     section = parameter.group.section
     above = [group.section for group in REGISTRY.groups if group in refused and group.section]
@@ -60,3 +67,269 @@ def _is_told(parameter: Parameter, refused: Collection[type], config: Config) ->
         return True
     switch = f"{section}.enabled"
     return bool(section) and config.written(switch) and not config.get(switch)
+
+
+# -- what one parameter switches off of others -----------------------------------------------------------------------
+
+
+class Is(NamedTuple):
+    """The switch has one of these values; text is compared without regard to case."""
+
+    values: tuple[Any, ...]
+
+    def holds(self, config: Config, switch: str) -> bool:
+        return _lower(config.get(switch)) in self.values
+
+
+class IsNot(NamedTuple):
+    """The switch has none of these values."""
+
+    values: tuple[Any, ...]
+
+    def holds(self, config: Config, switch: str) -> bool:
+        value = config.get(switch)
+        return value is not ABSENT and _lower(value) not in self.values
+
+
+@dataclass(frozen=True)
+class Off:
+    """The switch is off (or 0) and nobody wrote that: what is off in so many words waits there to be turned on."""
+
+    def holds(self, config: Config, switch: str) -> bool:
+        return not config.written(switch) and _lower(config.get(switch)) in (False, None, "none", "")
+
+
+class SwitchedOff(NamedTuple):
+    """A row of the table."""
+
+    names: str
+    """Parameters with spaces between them; `*` at an end stands for anything."""
+    when: Mapping[str, Is | IsNot | Off]
+    """They have no effect while every one of these switches is as it says."""
+    reason: str
+    """Why, in words that can stand after "has no effect:"."""
+    instead: str = ""
+    """What to write where that is what was meant."""
+
+    def applies(self, config: Config, name: str) -> bool:
+        """Is the parameter one of the row, and every switch as it says, and none in doubt?"""
+        if name in self.when or not any(_fits(name, pattern) for pattern in self.names.split()):
+            return False
+        return not any(
+            switch in config.broken or not condition.holds(config, switch) for switch, condition in self.when.items()
+        )
+
+
+def switched_off_by(config: Config, name: str) -> SwitchedOff | None:
+    """The row that says why a parameter changes nothing in this configuration; None where it may."""
+    return next((row for row in SWITCHED_OFF if row.applies(config, name)), None)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+OFF = Off()
+_NOT_NVME = Is(("none", "cpu"))
+_NO_ACTIVATIONS = {"checkpoint_activations": OFF}
+_NOT_LOADED = "nothing is loaded, as load is not given", "write load: FOLDER"
+_OFFLOADS = "zero_optimization.offload_optimizer", "zero_optimization.offload_param"
+
+
+def _by_its_switch(section: str) -> SwitchedOff:
+    return SwitchedOff(f"{section}.*", {f"{section}.enabled": OFF}, f"{section}.enabled is off")
+
+
+SWITCHED_OFF = (
+    # Precision
+    SwitchedOff(
+        "loss_scale loss_scale_window min_scale hysteresis fp16.loss_scale fp16.initial_scale_power"
+        " fp16.loss_scale_window fp16.hysteresis fp16.consecutive_hysteresis fp16.min_loss_scale",
+        {"precision": IsNot(("fp16",))},
+        "only fp16 scales its loss",
+    ),
+    SwitchedOff(
+        "loss_scale_window min_scale hysteresis fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis"
+        " fp16.consecutive_hysteresis fp16.min_loss_scale",
+        {"fp16.loss_scale": IsNot((0, None))},
+        "the loss scale does not change, as loss_scale is not 0",
+    ),
+    SwitchedOff("fp16.fp16_master_weights_and_grads", {"precision": IsNot(("fp16",))}, "nothing is computed in fp16"),
+    SwitchedOff(
+        "bf16.immediate_grad_update bf16.check_grad_overflow bf16.bf16_master_weights_and_grads"
+        " bf16.bf16_optimizer_states",
+        {"precision": IsNot(("bfloat16",))},
+        "nothing is computed in bfloat16",
+    ),
+    SwitchedOff("fp32_allreduce fp16_lm_cross_entropy", {"precision": Is(("fp32",))}, "everything is computed in fp32"),
+    # Schedules
+    SwitchedOff(
+        "lr_decay_iters lr_decay_fraction warmup",
+        {"scheduler.type": Is(("lrrangetest", "onecycle"))},
+        "DeepSpeed's scheduler.type has a course of its own",
+    ),
+    SwitchedOff(
+        "lr_decay_iters lr_decay_fraction",
+        {"scheduler.type": Is(("warmuplr",))},
+        "scheduler.type WarmupLR does not fall again",
+    ),
+    SwitchedOff(
+        "override_lr_scheduler use_checkpoint_lr_scheduler",
+        {"scheduler.type": IsNot((None,))},
+        "a schedule of DeepSpeed's (scheduler.type) continues as it was saved",
+    ),
+    SwitchedOff("override_lr_scheduler use_checkpoint_lr_scheduler", {"load": OFF}, *_NOT_LOADED),
+    SwitchedOff(
+        "min_lr", {"lr_decay_style": Is(("constant",))}, "with lr_decay_style (constant) the rate does not fall"
+    ),
+    SwitchedOff("scheduler.params.*", {"scheduler.type": OFF}, "there is no scheduler.type"),
+    SwitchedOff(
+        "scheduler.params.decay_lr_rate scheduler.params.decay_mom_rate",
+        {"scheduler.params.decay_step_size": Is((0,))},
+        "scheduler.params.decay_step_size is 0",
+    ),
+    SwitchedOff(
+        "scheduler.params.cycle_min_mom scheduler.params.cycle_max_mom scheduler.params.decay_mom_rate",
+        {"scheduler.params.cycle_momentum": OFF},
+        "scheduler.params.cycle_momentum is off",
+    ),
+    # Memory
+    SwitchedOff(
+        "checkpoint_num_layers deepspeed_activation_checkpointing partition_activations contiguous_checkpointing"
+        " distribute_checkpointed_activations checkpoint_in_cpu synchronize_each_layer profile_backward"
+        " activation_checkpointing.*",
+        _NO_ACTIVATIONS,
+        "checkpoint_activations is off",
+    ),
+    *(
+        SwitchedOff(f"{section}.*", {f"{section}.device": OFF}, f"{section}.device is none, and nothing is offloaded")
+        for section in _OFFLOADS
+    ),
+    *(
+        SwitchedOff(
+            " ".join(f"{section}.{name}" for name in names.split()),
+            {f"{section}.device": Is(("cpu",))},
+            f"only {section}.device nvme reads it",
+        )
+        for section, names in zip(
+            _OFFLOADS,
+            (
+                "nvme_path buffer_count pipeline_read pipeline_write fast_init",
+                "nvme_path buffer_count buffer_size max_in_cpu",
+            ),
+            strict=True,
+        )
+    ),
+    SwitchedOff(
+        "aio.*",
+        {**{f"{section}.device": _NOT_NVME for section in _OFFLOADS}, "checkpoint.writer.type": Is(("fast",))},
+        "nothing is kept on NVMe",
+    ),
+    SwitchedOff(
+        "zero_optimization.offload_optimizer.cpuadam_cores_perc",
+        {"zero_optimization.offload_optimizer.super_offload": OFF},
+        "only super_offload reads it",
+    ),
+    SwitchedOff("zero_optimization.*", {"zero_optimization.stage": OFF}, "zero_optimization.stage is 0"),
+    SwitchedOff(
+        "zero_optimization.stage3_* zero_optimization.sub_group_size zero_optimization.zero_hpz_partition_size"
+        " zero_optimization.zero_quantized_* zero_optimization.mics_* zero_optimization.memory_efficient_linear"
+        " zero_optimization.pipeline_loading_checkpoint zero_optimization.override_module_apply"
+        " zero_optimization.log_trace_cache_warnings zero_optimization.save_muon_momentum_buffer_in_memory"
+        " zero_optimization.leaf_module.*",
+        {"zero_optimization.stage": Is((1, 2))},
+        "only zero_optimization.stage 3 reads it",
+    ),
+    SwitchedOff(
+        "zero_allgather_bucket_size zero_optimization.allgather_bucket_size"
+        " zero_optimization.use_multi_rank_bucket_allreduce"
+        " zero_optimization.ignore_unused_parameters zero_optimization.round_robin_gradients",
+        {"zero_optimization.stage": Is((3,))},
+        "only zero_optimization.stage 1 and 2 read it",
+    ),
+    SwitchedOff(
+        "zero_optimization.mics_hierarchical_params_gather",
+        {"zero_optimization.mics_shard_size": Is((-1,))},
+        "zero_optimization.mics_shard_size is off",
+    ),
+    SwitchedOff(
+        "zero_optimization.zeropp_loco_param.*",
+        {"zero_optimization.zero_quantized_gradients": OFF},
+        "zero_optimization.zero_quantized_gradients is off",
+    ),
+    SwitchedOff(
+        "gradient_predivide_factor", {"prescale_gradients": Is((True,))}, "prescale_gradients divides by the ranks"
+    ),
+    # Model
+    SwitchedOff("rotary_pct rotary_emb_base", {"pos_emb": IsNot(("rotary",))}, "pos_emb is not rotary"),
+    SwitchedOff("rpe_num_buckets rpe_max_distance", {"pos_emb": IsNot(("rpe",))}, "pos_emb is not rpe"),
+    SwitchedOff("opt_pos_emb_offset", {"pos_emb": IsNot(("learned",))}, "pos_emb is not learned"),
+    SwitchedOff(
+        "layernorm_epsilon",
+        {"norm": IsNot(("layernorm", "non_parametric_layernorm"))},
+        "norm is neither layernorm nor non_parametric_layernorm",
+    ),
+    SwitchedOff("rms_norm_epsilon", {"norm": IsNot(("rmsnorm",))}, "norm is not rmsnorm"),
+    SwitchedOff("scalenorm_epsilon", {"norm": IsNot(("scalenorm",))}, "norm is not scalenorm"),
+    SwitchedOff(
+        "init_method_std",
+        {
+            name: IsNot(("normal", "scaled_normal", "single_residual_scaled_normal"))
+            for name in ("init_method", "output_layer_init_method")
+        },
+        "init_method and output_layer_init_method compute their own",
+    ),
+    SwitchedOff("gpt_j_tied", {"gpt_j_residual": OFF}, "gpt_j_residual is off"),
+    SwitchedOff(
+        "param_sharing_style", {"num_unique_layers": OFF}, "num_unique_layers is not given, and no layers are shared"
+    ),
+    # Data
+    SwitchedOff("split", {"data_path": OFF, "train_data_paths": IsNot((None,))}, "the parts have files of their own"),
+    *(
+        SwitchedOff(f"{part}_data_weights", {f"{part}_data_paths": OFF}, f"there are no {part}_data_paths")
+        for part in ("train", "valid", "test")
+    ),
+    SwitchedOff("weighted_sampler_alpha", {"weight_by_num_documents": OFF}, "weight_by_num_documents is off"),
+    # The run and its checkpoints
+    SwitchedOff("adlr_autoresume_interval", {"adlr_autoresume": OFF}, "adlr_autoresume is off"),
+    SwitchedOff(
+        "checkpoint_factor checkpoint_scale extra_save_iters keep_last_n_checkpoints no_save_optim no_save_rng",
+        {"save": OFF},
+        "nothing is saved, as save is not given",
+        "write save: FOLDER",
+    ),
+    SwitchedOff("no_load_optim no_load_rng finetune iteration", {"load": OFF}, *_NOT_LOADED),
+    # Logs
+    SwitchedOff(
+        "wandb_project wandb_group wandb_run_name wandb_team wandb_host",
+        {"use_wandb": OFF, "wandb.enabled": OFF},
+        "use_wandb is off",
+        "write use_wandb: true",
+    ),
+    SwitchedOff(
+        "comet_workspace comet_project comet_experiment_name comet_tags comet_others",
+        {"use_comet": OFF, "comet.enabled": OFF},
+        "use_comet is off",
+        "write use_comet: true",
+    ),
+    SwitchedOff(
+        "profile_step_start profile_step_stop",
+        {"profile": OFF, "memory_profiling": OFF},
+        "neither profile nor memory_profiling is on",
+    ),
+    SwitchedOff("memory_profiling_path", {"memory_profiling": OFF}, "memory_profiling is off"),
+    SwitchedOff(
+        "gradient_noise_scale_n_batches gradient_noise_scale_cpu_offload",
+        {"log_gradient_noise_scale": OFF},
+        "log_gradient_noise_scale is off",
+    ),
+    *map(
+        _by_its_switch,
+        ("tensorboard", "wandb", "csv_monitor", "comet", "comms_logger", "flops_profiler", "autotuning", "nebula"),
+    ),
+    SwitchedOff("bind_core_list", {"bind_cores_to_rank": OFF}, "bind_cores_to_rank is off"),
+)

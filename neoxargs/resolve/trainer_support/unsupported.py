@@ -17,7 +17,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.model import KINDS
 from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.resolve.rules.synonyms import yaml_form
-from neoxargs.resolve.trainer_support.no_effect import without_effect
+from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
 
 #: Ours, torch's and DeepSpeed's.
 OPTIMIZERS = (
@@ -51,16 +51,17 @@ def unsupported(config: Config, training: bool = True) -> list[Problem]:
     refused = [name for name, values in rows.items() if not _is_among(config, name, values)]
     problems = [_not_built(config, name, rows[name]) for name in refused]
     problems += _other_layers(config)
-    problems += _gone(config) if training else []
-    return [*problems, *without_effect(config, refused)] if training else problems
+    problems += _onebit_without_deepspeed(config) if training else []
+    return [*problems, *no_effect_warnings(config, refused)] if training else problems
 
 
-def added(config: Config) -> Iterator[Problem]:
+def plugin_value_problems(config: Config) -> Iterator[Problem]:
     """Values that a plugin added to a parameter's choices: its own script knows them, ours do not."""
     for name, values in WIDENED.items():
         if (value := config.get(name)) in values and name != "launcher":
             what = f"{name} ({yaml_form(value)}), which plugin {values[value]} adds, is not built into train.py"
-            yield Problem(what, config.place(name), "launch the script that knows it instead")
+            hint = "launch the script that knows it instead"
+            yield Problem(what, config.place(name), hint, id="not-built", about=(name,))
 
 
 def built(training: bool = True) -> dict[str, tuple[Any, ...]]:
@@ -73,7 +74,7 @@ def built(training: bool = True) -> dict[str, tuple[Any, ...]]:
     return MODEL | (TRAINING if training else {}) | defaults
 
 
-def _gone(config: Config) -> Iterator[Problem]:
+def _onebit_without_deepspeed(config: Config) -> Iterator[Problem]:
     """A 1-bit optimizer and a DeepSpeed that no longer has any."""
     kind = config.optimizer.type or ""
     if not is_onebit(kind):
@@ -86,7 +87,9 @@ def _gone(config: Config) -> Iterator[Problem]:
         return
     if _numbers(installed) > _numbers(LAST_WITH_ONEBIT):
         what = f"optimizer.type ({kind}) needs DeepSpeed {LAST_WITH_ONEBIT} or older, and {installed} is installed"
-        yield Problem(what, config.place("optimizer.type"), f'pip install "deepspeed<={LAST_WITH_ONEBIT}"')
+        hint = f'pip install "deepspeed<={LAST_WITH_ONEBIT}"'
+        place = config.place("optimizer.type")
+        yield Problem(what, place, hint, id="onebit-optimizer-needs-older-deepspeed", about=("optimizer.type",))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -103,16 +106,17 @@ def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
 
 def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
     if name == "optimizer.type" and (meant := _meant(str(config.get(name)))):
-        return Problem(f"there is no optimizer {config.get(name)}", config.place(name), meant)
+        what = f"there is no optimizer {config.get(name)}"
+        return Problem(what, config.place(name), meant, id="optimizer-unknown", about=(name,))
     what = f"{name} ({yaml_form(config.get(name))}) is not built into train.py yet"
-    return Problem(what, config.place(name), _instead(name, values))
+    return Problem(what, config.place(name), _instead(name, values), id="not-built", about=(name,))
 
 
 def _meant(kind: str) -> str:
     """`did you mean Adam?` where the name of an optimizer is mistyped."""
     names = {name.lower(): name for name in OPTIMIZERS}
-    found = [] if kind.lower() in names else near(kind.lower(), names)
-    return f"did you mean {' or '.join(names[name] for name in found)}?" if found else ""
+    likely = [] if kind.lower() in names else near(kind.lower(), names)
+    return f"did you mean {' or '.join(names[name] for name in likely)}?" if likely else ""
 
 
 def _instead(name: str, values: tuple[Any, ...]) -> str:
@@ -128,4 +132,5 @@ def _other_layers(config: Config) -> Iterator[Problem]:
     other = sorted(kinds - set(LAYERS))
     if other:
         what = f"attention_config has layers that are not built into train.py yet: {listed(other, 'and')}"
-        yield Problem(what, config.place("attention_config"), f"train.py can do {listed(LAYERS, 'and')}")
+        name, hint = "attention_config", f"train.py can do {listed(LAYERS, 'and')}"
+        yield Problem(what, config.place(name), hint, id="not-built", about=(name,))

@@ -8,7 +8,7 @@ from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.trainer_support.switched_off import IDLE
+from neoxargs.resolve.trainer_support.no_effect import SWITCHED_OFF
 from neoxargs.resolve.trainer_support.unsupported import unsupported
 from tests.support.configure import configure
 from tests.support.paths import corpus_files, needs_corpus
@@ -112,7 +112,7 @@ def test_one_cause_is_told_once_with_all_its_lines_and_a_way_out() -> None:
     assert [place.line for place in (problem.where, *problem.also) if place] == [1, 3]
 
 
-@pytest.mark.parametrize("row", IDLE, ids=lambda row: row.names.split()[0])
+@pytest.mark.parametrize("row", SWITCHED_OFF, ids=lambda row: row.names.split()[0])
 def test_a_row_names_parameters_that_have_an_effect_elsewhere(row) -> None:
     assert all(switch in REGISTRY.parameters for switch in row.when)
     for word in row.names.split():
@@ -134,7 +134,7 @@ def test_published_configurations_are_warned_of_little_and_rightly() -> None:
         except Problems:
             continue
         found |= {what.what.partition("no effect: ")[2] for what in unsupported(config)}
-    whys = {row.because for row in IDLE}
+    whys = {row.reason for row in SWITCHED_OFF}
     assert found & whys <= {
         "nothing is saved, as save is not given", "nothing is loaded, as load is not given", "use_wandb is off",
         "pos_emb is not rotary", "with lr_decay_style (constant) the rate does not fall",
