@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from neoxargs.problems import near
-from neoxargs.resolve.keys.foreign import CHOICES
+from neoxargs.resolve.keys.other_programs import our_choice
 from neoxargs.resolve.values.describe_type import UNIONS, expectation, is_list
 from neoxargs.resolve.values.hints import number_hint, slip, without_brackets
 from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, Sequence, node_of, read_plain, shown
@@ -106,7 +106,7 @@ def _literal(node: Node, wanted: Any) -> Any:
         if not isinstance(choice, str) and number == choice:
             return choice
     written = node.text.lower()
-    meant = CHOICES.get(written, written)
+    meant = our_choice(written) or written
     found = [str(words[word]) for word in near(written, words)]
     likely = f"did you mean {' or '.join(found)}?" if found else ""
     raise Mismatch(node, wanted, advice=f"write {words[meant]}" if meant in words else slip(node) or likely)

@@ -13,7 +13,8 @@ from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal, plugins
 from neoxargs.registry.history import SEED, introduced, removed
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.keys.unknown import NOBODYS, unknown
+from neoxargs.resolve.keys.match import Key, keys_of
+from neoxargs.resolve.keys.unknown import match_key, unknown_key
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Rule
 from neoxargs.resolve.values.describe_type import expectation
@@ -87,12 +88,15 @@ def _json(facts: dict[str, Any], spec: RunSpec | None = None) -> str:
 
 def _nearest(name: str, key: str, as_json: bool) -> str:
     """What has the word in it, where no parameter is like it; raises Problems otherwise."""
-    problem, _ = unknown(name, Place(SET, 1, 1, key, len(key)), key)
-    if problem.hint != NOBODYS:
-        raise Problems([_once(name, problem)])
+    asked = Key(name, key, Place(SET, 1, 1, key, len(key)))
+    match = match_key(asked)
+    problem = replace(unknown_key(asked, match), where=None)
+    retired = "" if match and match.found_by == "retired" else _in_the_past(name)
+    if match or (asked.section and keys_of(asked.section)):
+        raise Problems([replace(problem, hint=retired + problem.hint)])
     found = {} if removed(name) else keyword_search.having(name)
     if not found:
-        raise Problems([_once(name, replace(problem, hint=NOWHERE))])
+        raise Problems([replace(problem, hint=retired + NOWHERE)])
     return _several(f"no parameter is called {key}; about it:", key, found, as_json)
 
 
@@ -104,11 +108,10 @@ def _several(head: str, key: str, found: dict[str, str], as_json: bool) -> str:
     return "\n".join([head, *section.table(shown), *more])
 
 
-def _once(name: str, problem: Problem) -> Problem:
+def _in_the_past(name: str) -> str:
+    """When GPT-NeoX had a name that it dropped, a clause before the hint; empty for any other name."""
     gone = removed(name)
-    had = f"GPT-NeoX had it from {introduced(name) or SEED} to {gone}; " if gone else ""
-    had = "" if problem.hint.startswith(had) else had
-    return Problem(problem.what, hint=f"{had}{problem.hint}")
+    return f"GPT-NeoX had it from {introduced(name) or SEED} to {gone}; " if gone else ""
 
 
 def _rule(rule: Rule, as_json: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve.keys.foreign import ours
+from neoxargs.resolve.keys.other_programs import counterpart
 
 MOST = 15
 #: Shorter words are in nearly every name.
@@ -20,7 +20,7 @@ def is_file(word: str) -> bool:
 def ending(word: str) -> dict[str, str]:
     """Name -> its description: parameters whose last part it is, or else the one that another program calls so."""
     names = [name for name in REGISTRY.parameters if name.rpartition(".")[2] == word]
-    meant = ours(word)
+    meant = counterpart(word)
     return {name: REGISTRY.parameters[name].description for name in names or ([meant] if meant else [])}
 
 

@@ -16,7 +16,7 @@ from math import prod
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Draft, Text
-from neoxargs.resolve.keys.unknown import is_comment
+from neoxargs.resolve.keys.letters import is_comment
 from neoxargs.resolve.merge import draft_of
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, node_of, read_plain, shown
 from neoxargs.tools.migrate.deepspeed.auto import AUTO, stands_for

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from neoxargs.launch.targets.megatron import OPTIMIZERS, TOKENIZERS
-from neoxargs.resolve.keys.foreign import said_elsewhere
+from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.yaml.nodes import read_plain
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def warmup(reading: Reading, option: Option) -> None:
 
 def decay_style(reading: Reading, option: Option) -> None:
     """Megatron-LM's own styles that are not built would train another schedule without a word."""
-    if why := said_elsewhere("lr_decay_style", option.text):
+    if why := value_advice("lr_decay_style", option.text):
         still_open(reading, option, "lr_decay_style", why)
     else:
         reading.say("lr_decay_style", option)

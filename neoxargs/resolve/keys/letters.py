@@ -1,0 +1,45 @@
+"""A key that would be right without some of its letters, or that is no key but a remark."""
+
+from __future__ import annotations
+
+import re
+
+from neoxargs.registry import REGISTRY, normal
+from neoxargs.resolve.keys.match import Key, Match, is_known
+from neoxargs.resolve.yaml.line_patterns import LEFT_OUT
+
+
+def wrong_letters(key: Key) -> Match | None:
+    """What to write instead of a remark, of `...`, of `key:value` without a space, or of a key with odd letters."""
+    hint = _hint(key.written)
+    meant = _without_odd(key.name.partition(":")[0])
+    return Match("letters", hint, (meant,) if REGISTRY.find(meant) else ()) if hint else None
+
+
+def is_comment(key: str) -> bool:
+    """Is it the key of a remark, as people write into JSON, which has no comments?"""
+    return bool(re.fullmatch(r"//.*|[_#$]*(comment|note|remark)s?([_\d].*)?", key, re.I)) and not is_known(normal(key))
+
+
+def _hint(written: str) -> str:
+    clean = _without_odd(written)
+    if is_comment(written):
+        return "begin a remark with `#`, without a key"
+    if re.fullmatch(r"\.\.+|…", written):
+        return LEFT_OUT
+    if re.match(r"[\w-]+:\S", written):
+        key, _, value = written.partition(":")
+        return f"a space is missing behind the colon: write `{key}: {value}`"
+    if clean == written or not re.fullmatch(r"[\w.-]+", clean):
+        return ""
+    return f"write `{clean}`, without the {' and '.join(_odd_letters(written))} in it"
+
+
+def _odd_letters(written: str) -> list[str]:
+    """Those that no key has, by code where they cannot be seen."""
+    odd = dict.fromkeys(letter for letter in written if not re.match(r"[\w.-]", letter))
+    return [f"`{letter}`" if letter.isprintable() and letter != " " else f"U+{ord(letter):04X}" for letter in odd]
+
+
+def _without_odd(written: str) -> str:
+    return re.sub(r"[^\w.-]", "", written)

@@ -1,0 +1,152 @@
+"""Second pass: one value for each parameter that is written; a `--set` overrides files and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from neoxargs.problems import SET, Place, Problem, listed, near
+from neoxargs.registry import REGISTRY, Parameter
+from neoxargs.resolve.dialect import Dialect, inferred, named
+from neoxargs.resolve.keys.other_programs import value_advice
+from neoxargs.resolve.merge.entries import Entries
+from neoxargs.resolve.value import Source, Value
+from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.yaml.nodes import Entry, Node, Scalar
+
+
+@dataclass
+class Assigned:
+    """What the files and `--set`s give to parameters.
+
+    values: by registry name.
+    auto: parameters written as `auto`, which counts as not written.
+    open_places: where `auto`, or nothing, was written for a value that a rule supplies.
+    broken: parameters whose value does not fit.
+    """
+
+    values: dict[str, Value]
+    dialect: Dialect
+    auto: frozenset[str]
+    open_places: dict[str, Place]
+    broken: frozenset[str]
+    problems: list[Problem]
+
+
+@dataclass
+class _Layer:
+    """The values of the files, or of the `--set`s.
+
+    unset: parameters that are as if not written: null in a `--set`; in a file, where a rule supplies the value.
+    """
+
+    values: dict[str, Value] = field(default_factory=dict)
+    auto: set[str] = field(default_factory=set)
+    unset: set[str] = field(default_factory=set)
+    mismatches: dict[str, Mismatch] = field(default_factory=dict)
+
+
+def assign(files: Entries, sets: Entries, dialect: Dialect | None = None) -> Assigned:
+    """The values of both, each checked against its parameter's type.
+
+    dialect: where it is known; otherwise what `dialect:` says or the names tell.
+    """
+    lower, upper = _layer(files), _layer(sets)
+    kept = {name: value for name, value in lower.values.items() if name not in upper.auto | upper.unset}
+    values = {**kept, **upper.values}
+    problems = [
+        _misfit(name, mismatch, entries.parameters[name], values)
+        for entries, layer in ((files, lower), (sets, upper))
+        for name, mismatch in layer.mismatches.items()
+    ]
+    spoken = dialect or _dialect(files, sets, values)
+    if isinstance(spoken, Problem):
+        problems.append(spoken)
+        spoken = inferred(files.spelled)
+    return Assigned(
+        values=values,
+        dialect=spoken,
+        auto=frozenset((lower.auto - set(upper.values)) | upper.auto),
+        open_places=_open_places(files, lower) | _open_places(sets, upper),
+        broken=frozenset({*lower.mismatches, *upper.mismatches} - set(values)),
+        problems=problems,
+    )
+
+
+def _layer(entries: Entries) -> _Layer:
+    layer = _Layer()
+    for name, entry in entries.parameters.items():
+        parameter = REGISTRY.parameters[name]
+        if _is_auto(parameter, entry.value):
+            layer.auto.add(name)
+            continue
+        try:
+            layer.values[name] = Value(conform(entry.value, parameter.type), Source(entries.kind, _span(entry)))
+        except Mismatch as mismatch:
+            may_be_unset = entries.kind == "set" or parameter.derived or parameter.default == ""
+            if may_be_unset and _is_nothing(entry.value):
+                layer.unset.add(name)
+            else:
+                layer.mismatches[name] = mismatch
+    return layer
+
+
+def _open_places(entries: Entries, layer: _Layer) -> dict[str, Place]:
+    return {name: entries.parameters[name].place for name in layer.auto | layer.unset}
+
+
+def _dialect(files: Entries, sets: Entries, values: Mapping[str, Value]) -> Dialect | Problem:
+    return named(values["dialect"]) if "dialect" in values else inferred({**files.spelled, **sets.spelled})
+
+
+def _is_nothing(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.value is None
+
+
+def _is_auto(parameter: Parameter, node: Node) -> bool:
+    """`auto` in DeepSpeed's part leaves the value to us; where a parameter has it as a choice, it is one."""
+    if "DSC" not in parameter.origins or not isinstance(node, Scalar) or node.value != "auto":
+        return False
+    return "auto" not in _choices(parameter.type)
+
+
+def _choices(wanted: Any) -> set[Any]:
+    arguments = get_args(wanted)
+    return {a for a in arguments if isinstance(a, str)}.union(*(_choices(a) for a in arguments))
+
+
+def _span(entry: Entry) -> Place:
+    """From the key to the end of a value on the same line."""
+    key, value = entry.place, entry.value.place
+    if key.file == SET:
+        return key._replace(width=len(key.text))
+    if isinstance(entry.value, Scalar) and value.line == key.line and value.text and value.column > key.column:
+        return key._replace(width=value.column + value.width - key.column)
+    return key
+
+
+def _misfit(name: str, mismatch: Mismatch, entry: Entry, values: Mapping[str, Value]) -> Problem:
+    """The problem of a value that does not fit, or of a setting that the written optimizer or scheduler lacks."""
+    if problem := _of_another_type(name, entry.place, values):
+        return problem
+    there = mismatch.node.place
+    where = entry.place if not there.text or there.text.isspace() else there
+    hint = value_advice(name, entry.value.plain()) if isinstance(entry.value, Scalar) else ""
+    if _is_nothing(entry.value) and not REGISTRY.parameters[name].required:
+        hint = f"leave {name} out for its default"
+    return Problem(mismatch.sentence(name), where, hint or mismatch.advice, id="type-mismatch", about=(name,))
+
+
+def _of_another_type(name: str, where: Place, values: Mapping[str, Value]) -> Problem | None:
+    """`optimizer.params.max_coeff` where the written `optimizer.type` has no such setting."""
+    section, parameter = name.partition(".")[0], REGISTRY.parameters[name]
+    value = values.get(f"{section}.type") or values.get(f"{section}_type")
+    kind = value and value.value
+    if not parameter.used_by_types or not kind or kind.lower() in parameter.used_by_types:
+        return None
+    own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in p.used_by_types]
+    meant = near(parameter.attribute, own)
+    hint = f"did you mean {listed(meant)}?" if meant else f"{kind} has {listed(own, 'and')}"
+    what = f"{name} is not a setting of {section}.type {kind}"
+    return Problem(what, where, hint, id="setting-of-another-type", about=(name, f"{section}.type"))

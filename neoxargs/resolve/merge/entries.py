@@ -1,0 +1,191 @@
+"""First pass: the keys of all files, or of all `--set`s, by registry name; values are not looked at.
+
+Within the files, and within the `--set`s, a parameter is written once, whatever its spelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from neoxargs.problems import SET, Place, Problem, Problems
+from neoxargs.registry import REGISTRY, normal
+from neoxargs.resolve.keys.match import is_known
+from neoxargs.resolve.yaml.compose import Text, compose, compose_set, twice
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, shown
+from neoxargs.resolve.yaml.read import mapping
+
+
+class OddKey(NamedTuple):
+    """A key that is no parameter and no section, or one that cannot stand where it does."""
+
+    name: str
+    """Dotted and spelt with `_`; of an outdented key the name that it would have in its section."""
+    entry: Entry
+    kind: Literal["unknown", "dotted", "outdented"] = "unknown"
+
+
+@dataclass
+class Entries:
+    """What stands in the files, or in the `--set`s.
+
+    parameters: registry name -> the first entry that writes it.
+    sections: today's name -> where it was begun.
+    odd: keys that are neither, in the order of the files.
+    spelled: every known or unknown name as it was spelled, with its first place.
+    broken: names whose value cannot be read.
+    readable: False when a file is no YAML or has no keys.
+    """
+
+    kind: Literal["file", "set"]
+    parameters: dict[str, Entry] = field(default_factory=dict)
+    sections: dict[str, Place] = field(default_factory=dict)
+    odd: list[OddKey] = field(default_factory=list)
+    spelled: dict[str, Place] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+    readable: bool = True
+
+
+def read_texts(texts: Sequence[Text]) -> Entries:
+    """The entries of all files."""
+    reader = _Reader("file")
+    for text in texts:
+        reader.text(text)
+    return reader.entries
+
+
+def read_overrides(overrides: Sequence[str]) -> Entries:
+    """The entries of all `--set`s."""
+    reader = _Reader("set")
+    for argument in overrides:
+        reader.argument(argument)
+    return reader.entries
+
+
+def read_tree(tree: Mapping) -> Entries:
+    """The entries of a tree that was not read from YAML."""
+    reader = _Reader("file")
+    reader.mapping(tree)
+    return reader.entries
+
+
+class _Reader:
+    def __init__(self, kind: Literal["file", "set"]) -> None:
+        self.entries = Entries(kind)
+        self.doubled: set[str] = set()
+        """Sections that stand twice in one mapping."""
+
+    def text(self, text: Text) -> None:
+        node, problems = compose(text)
+        self.entries.problems += problems
+        try:
+            if node is not None or not problems:
+                self.mapping(mapping(node, Place(text.name, 0, 0)))
+                return
+        except Problems as stop:
+            self.entries.problems += stop.problems
+        self.entries.readable = False
+
+    def argument(self, argument: str) -> None:
+        key, equals, _ = argument.partition("=")
+        where = Place(SET, 1, 1, argument, max(1, len(key.rstrip())))
+        if not equals or not key.strip():
+            self.entries.problems.append(_malformed(argument, where))
+            return
+        node, problems = compose_set(argument, len(key) + 1)
+        self.entries.problems += problems
+        name = normal(key.strip())
+        if node is None and problems:
+            self.entries.broken.add(name)
+            return
+        for section in _sections_around(name):
+            if section in REGISTRY.sections:
+                self.entries.sections.setdefault(_present(section), where)
+        self.entry(name, Entry(key.strip(), node or Scalar(None, ""), where), {})
+
+    def mapping(self, node: Mapping, path: str = "") -> None:
+        begun: dict[str, Place] = {}
+        empty = ""  # the section just above, if nothing stands in it
+        for entry in node.entries:
+            name = path + normal(entry.key)
+            inside = f"{empty}.{normal(entry.key)}"
+            if empty and "." not in entry.key and not is_known(name) and is_known(inside):
+                self.entries.odd.append(OddKey(inside, entry, "outdented"))
+                continue
+            if "." in entry.key:
+                self.entries.odd.append(OddKey(name, entry, "dotted"))
+            else:
+                self.entry(name, entry, begun)
+            empty = name if _is_nothing(entry.value) and name in REGISTRY.sections else ""
+
+    def entry(self, name: str, entry: Entry, begun: dict[str, Place]) -> None:
+        self.entries.spelled.setdefault(name, entry.place)
+        if parameter := REGISTRY.find(name):
+            self.parameter(parameter.name, entry)
+        elif name in REGISTRY.sections:
+            self.section(name, entry, begun)
+        else:
+            self.entries.odd.append(OddKey(name, entry))
+
+    def parameter(self, name: str, entry: Entry) -> None:
+        first = self.entries.parameters.setdefault(name, entry)
+        # of a section that is given twice, that says all
+        if first is not entry and self.doubled.isdisjoint(_sections_around(name)):
+            self.entries.problems.append(twice(name, entry.place, first.place, _two_spellings(first.place, entry)))
+
+    def section(self, name: str, entry: Entry, begun: dict[str, Place]) -> None:
+        first = begun.setdefault(name, entry.place)
+        if first is not entry.place:
+            self.entries.problems.append(twice(name, entry.place, first))
+            self.doubled.add(name)
+        self.entries.sections.setdefault(_present(name), entry.place)
+        if isinstance(entry.value, Mapping):
+            self.mapping(entry.value, name + ".")
+        elif not _is_nothing(entry.value):
+            self.entries.problems.append(_not_a_section(name, entry))
+            self.entries.broken.add(name)
+
+
+def _is_nothing(node: Node) -> bool:
+    return isinstance(node, Scalar) and node.value is None
+
+
+def _sections_around(name: str) -> list[str]:
+    """The sections a dotted name lies in, outermost first."""
+    parts = name.split(".")[:-1]
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _present(section: str) -> str:
+    """Today's name of a section."""
+    group = REGISTRY.sections[section]
+    return group.section if group else section
+
+
+def _two_spellings(first: Place, entry: Entry) -> str:
+    """Tell the two spellings of one parameter apart where they differ by more than `-` and `_`."""
+    before = normal(first.text[first.column - 1 :][: first.width].strip("\"'"))
+    now = normal(entry.key)
+    return "" if before == now or first.file == SET else f", as {before} and as {now}"
+
+
+def _malformed(argument: str, where: Place) -> Problem:
+    key, colon, value = argument.partition(":")
+    name = argument.strip(" =") or "num_layers"
+    example = f"{key.strip()}={value.strip()}" if colon and key.strip() else f"{name}=VALUE"
+    where = where._replace(width=len(argument) or 1)
+    return Problem("a --set is key=value", where, f"write --set {example}", id="set-without-value")
+
+
+def _not_a_section(name: str, entry: Entry) -> Problem:
+    group = REGISTRY.sections[name]
+    keys = list(group.parameters) if group else []
+    keys += [full.rpartition(".")[2] for full in REGISTRY.sections if full.rpartition(".")[0] == name]
+    what = f"{name} is a section with keys of its own, not one value ({shown(entry.value)})"
+    if "enabled" in keys and isinstance(entry.value, Scalar) and isinstance(entry.value.value, bool):
+        hint = f"write `{entry.key}: {{enabled: {entry.value.text}}}`"
+    else:
+        hint = f"its keys: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}"
+    return Problem(what, entry.value.place, hint, id="not-a-section", about=(name,))

@@ -1,0 +1,81 @@
+"""Third pass: the keys that no parameter took: unknown, misplaced, or meant for another program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from neoxargs.problems import Problem
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve.keys.match import Key, is_known
+from neoxargs.resolve.keys.misplaced import dotted_key, in_made_up_section, made_up_section, outdented_key
+from neoxargs.resolve.keys.unknown import match_key, unexplained_key, unknown_beside, unknown_key, written_twice
+from neoxargs.resolve.merge.assign import Assigned
+from neoxargs.resolve.merge.entries import Entries, OddKey
+from neoxargs.resolve.merge.result import Draft
+from neoxargs.resolve.yaml.nodes import Mapping
+
+#: Of more unknown keys than this nobody wants to know what each was meant for, and finding it takes a while.
+MOST_SUGGESTED = 200
+
+
+class Judgement(NamedTuple):
+    """What is wrong with a key, and whose value is in doubt because of it (parameters or sections)."""
+
+    problem: Problem
+    meant: tuple[str, ...] = ()
+
+
+def judge(files: Entries, sets: Entries, assigned: Assigned) -> Draft:
+    """The draft: what is assigned, with everything that is wrong."""
+    judgements = [*_odd_keys(files), *_odd_keys(sets)]
+    meant = {name for judgement in judgements for name in judgement.meant}
+    problems = [*files.problems, *sets.problems, *assigned.problems, *(problem for problem, _ in judgements)]
+    return Draft(
+        values=assigned.values,
+        problems=problems,
+        dialect=assigned.dialect,
+        auto=assigned.auto,
+        broken=frozenset((assigned.broken | files.broken | sets.broken | meant) - set(assigned.values)),
+        section_places={**files.sections, **sets.sections},
+        open_places=assigned.open_places,
+        readable=files.readable,
+    )
+
+
+def _odd_keys(entries: Entries) -> Iterator[Judgement]:
+    for number, odd in enumerate(entries.odd):
+        if odd.kind == "outdented":
+            section = odd.name.rpartition(".")[0]
+            yield Judgement(outdented_key(odd.name, section, odd.entry), (odd.name, section))
+        elif odd.kind == "dotted" and is_known(odd.name):
+            yield _dotted(odd, entries)
+        elif number < MOST_SUGGESTED:
+            yield _unknown(odd, entries)
+        else:
+            yield Judgement(unexplained_key(_key(odd)))
+
+
+def _key(odd: OddKey) -> Key:
+    is_section = odd.kind == "unknown" and isinstance(odd.entry.value, Mapping)
+    return Key(odd.name, odd.entry.key, odd.entry.place, is_section)
+
+
+def _unknown(odd: OddKey, entries: Entries) -> Judgement:
+    key = _key(odd)
+    match = match_key(key)
+    if match is None and (inside := in_made_up_section(odd.name, odd.entry)):
+        return Judgement(made_up_section(odd.entry, inside), tuple(inside))
+    if match and entries.kind == "file" and len(match.meant) == 1 and (first := entries.parameters.get(match.meant[0])):
+        return Judgement(unknown_beside(key, match, match.meant[0], first.place), match.meant)
+    return Judgement(unknown_key(key, match), match.meant if match else ())
+
+
+def _dotted(odd: OddKey, entries: Entries) -> Judgement:
+    parameter = REGISTRY.find(odd.name)
+    name = parameter.name if parameter else odd.name
+    problem = dotted_key(name, odd.entry)
+    if first := entries.parameters.get(name):
+        problem = replace(problem, hint=written_twice(name), also=(first.place,))
+    return Judgement(problem, (name,))

@@ -1,0 +1,169 @@
+"""Names and values of other programs and of forks are answered with ours, or with what to do."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.registry import REGISTRY
+from neoxargs.registry.history import removed
+from neoxargs.resolve import Text, draft
+from neoxargs.resolve.keys import other_programs
+from neoxargs.resolve.keys.other_programs import counterpart, find, our_choice
+from neoxargs.resolve.keys.unknown import NO_MATCH
+
+FILE = Path(other_programs.__file__).with_name("other_programs.json")
+FORKS = ": leave it out, or declare it in a plugin for that fork's script"
+
+
+def no_double(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert not [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+    return dict(pairs)
+
+
+TABLE = json.loads(FILE.read_text(), object_pairs_hook=no_double)
+
+
+def rows() -> Iterator[tuple[str, str | None, str]]:
+    """Key, counterpart and advice, as each program has them."""
+    for program in TABLE["programs"]:
+        yield from ((key, name, "") for key, name in program.get("counterparts", {}).items())
+        yield from ((key, None, advice) for key, advice in program.get("advice", {}).items())
+        yield from ((key, None, "") for key in program.get("no_counterpart", []))
+
+
+KEYS = [key for key, _, _ in rows()]
+
+
+def hint(text: str) -> str:
+    (problem,) = draft([Text("my.yml", text)]).problems
+    return problem.hint
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_it_has_names_that_nothing_here_has() -> None:
+    names = {name.rpartition(".")[2] for name in [*REGISTRY.parameters, *REGISTRY.sections, *REGISTRY.renamed]}
+    assert len(set(KEYS)) > 450
+    assert not set(KEYS) & names
+    assert not [key for key in TABLE["several_programs"] if REGISTRY.find(key) or key in REGISTRY.sections]
+    assert all(key.isidentifier() for key in [*KEYS, *TABLE["several_programs"]])
+
+
+def test_a_key_means_one_thing_whichever_program_has_it() -> None:
+    meanings: dict[str, set[tuple[str | None, str]]] = {}
+    for key, name, advice in rows():
+        meanings.setdefault(key.lower(), set()).add((name, advice))
+    assert not {key: found for key, found in meanings.items() if len(found) > 1}
+    flags = {key for key in [*KEYS, *TABLE["several_programs"]] if key in other_programs._flags()}
+    assert not flags, "the registry says what these flags of Megatron-LM mean"
+    assert not set(KEYS) & set(TABLE["several_programs"])
+
+
+def test_a_program_names_a_key_once() -> None:
+    for program in TABLE["programs"]:
+        keys = [*program.get("counterparts", {}), *program.get("advice", {}), *program.get("no_counterpart", [])]
+        assert len(set(keys)) == len(keys), program["name"]
+        assert program["source"]
+
+
+def test_every_counterpart_is_a_parameter() -> None:
+    counterparts = {**TABLE["several_programs"], **{key: name for key, name, _ in rows() if name}}
+    assert not {key: name for key, name in counterparts.items() if name not in REGISTRY.parameters}
+    assert not [key for key in counterparts if removed(key)]
+    assert not set(TABLE["values"]) - set(REGISTRY.parameters)
+
+
+# -- what is answered ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("num_hidden_layers", "num_layers"),
+        ("global-batch-size", "train_batch_size"),
+        ("num_query_groups", "num_kv_heads"),
+        ("pipeline_model_parallel_size", "pipe_parallel_size"),
+        ("Learning_Rate", "lr"),
+    ],
+)
+def test_a_name_of_several_programs_is_told_with_its_meaning(written: str, meant: str) -> None:
+    assert hint(f"{written}: 2\n") == f"here it is {meant}: {REGISTRY.parameters[meant].brief}"
+
+
+@pytest.mark.parametrize(
+    ("written", "answer"),
+    [
+        ("hyena_mlp_len", f"it is a parameter of savanna{FORKS}"),
+        ("short-conv-L", f"it is a parameter of savanna{FORKS}"),
+        ("qkv-slot-num", f"it is a parameter of TokenFormer{FORKS}"),
+        ("operator_config", f"it is a parameter of savanna; here it is attention_config: "
+         f"{REGISTRY.parameters['attention_config'].brief}"),
+        ("load_best_model_at_end", "it is a parameter of Hugging Face's Trainer, which has no counterpart here: leave "
+         "it out"),
+        ("ga_dataset_impl", f"it is a parameter of Geodesic's GPT-NeoX{FORKS}"),
+        ("use_cpu", "it is a parameter of Accelerate and Hugging Face's Trainer; set DS_ACCELERATOR=cpu in the "
+         "environment"),
+        ("lora_r", "it is a parameter of axolotl; adapters are not trained here"),
+        ("tie-word-embeddings", "it is a parameter of Hugging Face's models; no_weight_tying says the opposite: false "
+         "ties them"),
+        ("model", NO_MATCH),
+        ("moe-type", "GPT-NeoX had it from 2024-05-04 to 2025-05-09; take it out"),
+    ],
+)  # fmt: skip
+def test_a_name_of_one_program_is_told_with_whose_it_is(written: str, answer: str) -> None:
+    (problem,) = draft([Text("my.yml", f"{written}: 2\n")]).problems
+    assert (problem.id, problem.what, problem.hint) == ("unknown-key", f"{written} is not a parameter", answer)
+    assert problem.where is not None
+    assert problem.where.line == 1
+
+
+def test_the_counterpart_takes_part_in_the_problem() -> None:
+    found = draft([Text("my.yml", "n_ctx: 8\n")])
+    assert found.problems[0].about == ("max_position_embeddings",)
+    assert found.broken == {"max_position_embeddings"}
+
+
+def test_nothing_is_said_of_a_word_that_no_program_has() -> None:
+    assert find("no_such_word") is None
+
+
+def test_a_flag_that_says_the_opposite_is_not_suggested() -> None:
+    inverted = [p.megatron[1:] for p in REGISTRY.parameters.values() if (p.megatron or "").startswith("!")]
+    assert inverted
+    assert {counterpart(flag) for flag in inverted} == {None}
+
+
+def test_choices_and_values() -> None:
+    assert hint("pos_emb: rope\n") == "write rotary"
+    assert our_choice("RMS_norm") == "rmsnorm"
+    assert hint("lr_decay_style: WSD\n").startswith("it is not built: constant has the plateau without the decay")
+    assert hint("warmup: 100\n").startswith("it is a share of the iterations")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("optimizer: {params: {learning_rate: 1}}", "did you mean lr?"),
+        ("optimizer: {learning_rate: 1}", "did you mean optimizer.params.lr? it is written inside `optimizer.params:`"),
+        ("optimizer: {params: {adam_beta1: 0.9}}", "did you mean betas?"),
+        ("optimizer: {params: {epsilon: 1}}", "did you mean eps?"),
+        ("optimizer: {params: {Beta1: 1}}", "did you mean betas?"),
+        ("optimizer: {params: {wd: 1}}", "did you mean weight_decay?"),
+        ("optimizer: {optim: AdamW}", "did you mean type?"),
+    ],
+)
+def test_a_word_inside_a_section_means_what_stands_there(text: str, answer: str) -> None:
+    assert hint(text) == answer
+
+
+def test_the_table_is_read_only_where_a_mistake_needs_it() -> None:
+    other_programs._table.cache_clear()
+    assert not draft([Text("my.yml", "num_layers: 2\nfp16: {enabled: true}\n")]).problems
+    assert not other_programs._table.cache_info().currsize

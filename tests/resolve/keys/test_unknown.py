@@ -1,0 +1,78 @@
+"""A key that is no parameter is answered with the one that was probably meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from neoxargs.problems import SET, Place, Problem
+from neoxargs.resolve import Text, draft
+from neoxargs.resolve.keys.match import Key
+from neoxargs.resolve.keys.unknown import NO_MATCH, match_key
+
+
+def only(text: str) -> Problem:
+    (problem,) = draft([Text("my.yml", text)]).problems
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("name", "found_by", "meant"),
+    [
+        ("_comment", "letters", ()),
+        ("num_layers;", "letters", ("num_layers",)),
+        ("n_layer", "other program", ("num_layers",)),
+        ("moe_type", "retired", ()),
+        ("stage", "same word", ("zero_optimization.stage",)),
+        ("enabled", "same word", ()),  # of too many sections
+        ("hiden_size", "similar", ("hidden_size",)),
+        ("fp16.enable", "similar", ("fp16.enabled",)),
+        ("zero_optimization.gradient_cliping", "similar", ("gradient_clipping",)),
+    ],
+)
+def test_what_was_meant(name: str, found_by: str, meant: tuple[str, ...]) -> None:
+    match = match_key(Key(name, name, Place(SET, 1, 1)))
+    assert match is not None
+    assert (match.found_by, match.meant) == (found_by, meant)
+
+
+@pytest.mark.parametrize("name", ["zzzzz", "fp16.zzzzz"])
+def test_nothing_is_like_it(name: str) -> None:
+    assert match_key(Key(name, name, Place(SET, 1, 1))) is None
+
+
+def test_what_is_said_of_a_key_like_nothing() -> None:
+    assert only("zzzzz: 1").hint == NO_MATCH
+    assert only("fp16: {zzzzz: 1}").hint.startswith("its keys: ")
+
+
+def test_no_single_value_is_suggested_for_a_section() -> None:
+    assert "hidden_size" not in only("hidden_sizes: {a: 1}").hint
+    assert only("fp16s: {enabled: true}").hint == "did you mean fp16?"
+
+
+@pytest.mark.parametrize(
+    ("text", "id", "about"),
+    [
+        ("hiden_size: 1", "unknown-key", ("hidden_size",)),
+        ("fp16.enabled: true", "dotted-key", ("fp16.enabled",)),
+        ("fp16:\nenabled: true", "misplaced-key", ("fp16.enabled",)),
+        ("model: {num_layers: 2}", "misplaced-key", ("num_layers",)),
+        ("fp16: true", "not-a-section", ("fp16",)),
+        ("num_layers: x", "type-mismatch", ("num_layers",)),
+        ("optimizer: {type: Adam, params: {max_coeff: x}}", "setting-of-another-type",
+         ("optimizer.params.max_coeff", "optimizer.type")),
+        ("dialect: 1999", "dialect-unknown", ("dialect",)),
+    ],
+)  # fmt: skip
+def test_which_problem_it_is(text: str, id: str, about: tuple[str, ...]) -> None:
+    assert (id, about) in [(problem.id, problem.about) for problem in draft([Text("my.yml", text)]).problems]
+
+
+def test_a_set_without_a_value() -> None:
+    (problem,) = draft([], ["num_layers"]).problems
+    assert problem.id == "set-without-value"
+
+
+def test_a_name_with_marks_of_a_pattern_in_its_section() -> None:
+    (problem,) = draft([], ["a(b.learning_rate=1"]).problems
+    assert problem.id == "unknown-key"
