@@ -8,13 +8,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from neoxargs.options import add_files, add_json, launch_parser, neox_overrides, parsed, parser_of, without_dashes
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
+from neoxargs.request import Request
+
+if TYPE_CHECKING:
+    from neoxargs.launch.main import CheckMemory
 
 USAGE = """\
 python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]   start a run
@@ -68,7 +74,7 @@ def _answered(words: list[str]) -> int:
         if not isinstance(error.filename, str):
             raise
         reason = (error.strerror or str(error)).lower()
-        return _tell(Problems([Problem(reason, Place(error.filename, 0, 0))]), words)
+        return _tell(Problems([Problem(reason, Place(error.filename, 0, 0), id="file-error")]), words)
 
 
 def _tell(problems: Problems, words: list[str]) -> int:
@@ -89,7 +95,10 @@ def _command(word: str) -> Callable[[list[str]], int]:
     if word.endswith(".py"):
         return launch
     if word not in VERBS:
-        instead = did_you_mean(word, [*VERBS, *SCRIPTS]) or f"verbs: {', '.join(VERBS)}; scripts: {', '.join(SCRIPTS)}"
+        from neoxargs.launch.script import PROGRAMS
+
+        choices = f"verbs: {', '.join(VERBS)}; scripts: {', '.join(PROGRAMS)}"
+        instead = did_you_mean(word, [*VERBS, *PROGRAMS]) or choices
         _usage_error(f"there is no verb {word}; {instead}")
     return VERBS[word]
 
@@ -109,22 +118,29 @@ def launch(words: list[str]) -> int:
     """`deepy train.py FILE ...`: start a run, or show what would be started."""
     parser = launch_parser(words[0])
     options = parsed(parser, words)
-    from neoxargs.launch.main import check_hosts, run, show
+    from neoxargs.launch import main as launch_main
 
-    overrides = [*neox_overrides(options), *options.set]
+    request = Request.of(options, neox_overrides(options), words[0])
     if options.dry_run or options.emit:
-        return show(words[0], options.files, overrides, options.conf_dir, options.gpus, options.emit, options.json)
+        return launch_main.show(request, options.emit)
     if options.check_hosts:
-        return check_hosts(words[0], options.files, overrides, options.conf_dir)
+        return launch_main.check_hosts(request)
     if options.gpus or options.json:
         parser.error("--gpus and --json go with --dry-run or --emit")
     from neoxargs.launch.cluster.rank_env import names
 
-    if not options.force and not names(os.environ):
-        from neoxargs.tools.plan.gate import refuse
+    if names(os.environ):
+        from neoxargs.launch.become_rank import become_rank
 
-        refuse(words[0], options.files, overrides, options.conf_dir, options.device)
-    return run(words[0], options.files, overrides, options.conf_dir)
+        become_rank(request)
+    return launch_main.run(request, _memory_check(request, options))
+
+
+def _memory_check(request: Request, options: Namespace) -> CheckMemory:
+    """The plan's, unless --force says that it is wrong."""
+    from neoxargs.tools.plan.gate import refuse
+
+    return lambda script, spec: None if options.force else refuse(script, spec, request, options.device)
 
 
 def check(words: list[str]) -> int:
@@ -135,7 +151,7 @@ def check(words: list[str]) -> int:
     options = parsed(parser, words)
     from neoxargs.tools.check import report
 
-    return report(options.files, options.set, options.conf_dir, options.gpus, options.json)
+    return report(Request.of(options))
 
 
 def plan(words: list[str]) -> int:
@@ -161,12 +177,11 @@ def explain(words: list[str]) -> int:
     from neoxargs.tools.explain import explain as answer
     from neoxargs.tools.explain import explain_everything
 
-    there = (options.set, options.conf_dir, options.gpus, options.json)
-    print(
-        explain_everything([options.key, *options.files], *there)
-        if options.all
-        else answer(options.key, options.files, *there)
-    )
+    request = Request.of(options)
+    if options.all:
+        print(explain_everything(replace(request, files=[options.key, *options.files])))
+    else:
+        print(answer(options.key, request))
     return 0
 
 
@@ -227,8 +242,6 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "import": import_,
     "docs": docs,
 }
-#: What is launched and not a verb.
-SCRIPTS = ("train.py", "generate.py", "eval.py")
 
 
 def _run(module: str, words: list[str]) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 #: The file name of a `--set` argument's place; its text is the argument itself.
@@ -46,6 +46,10 @@ class Problem:
     """Which problem it is, whatever its sentence says: kebab-case, from the rule's name (`unknown-key`)."""
     about: tuple[str, ...] = field(default=(), kw_only=True)
     """The parameters that take part, by their registry names."""
+
+    def as_warning(self) -> Problem:
+        """The same, which stops nothing."""
+        return replace(self, severity="warning")
 
     def to_json(self) -> dict[str, Any]:
         """The form in which every verb's `--json` gives problems."""

@@ -203,7 +203,6 @@ def test_missing_files_are_problems_here_and_warnings_for_another_machine(capsys
 
 
 def test_an_evaluation_needs_the_data_that_it_names(capsys, nothing_starts):
-    Path("eval.py").touch()
     Path("tokens.idx").unlink()
     assert main(["eval.py", *BOTH]) == 1
     assert "error: data_path: there is no tokens.idx" in capsys.readouterr().err
@@ -220,7 +219,6 @@ def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothin
     wanted = ["--set", "char_level_ppl=true"]
     assert main(["check", *BOTH, *wanted]) == 1
     assert "char_level_ppl (true) is not built into train.py yet" in capsys.readouterr().err
-    Path("train.py").touch()
     assert main(["train.py", *BOTH, *wanted]) == 1
     assert "not built into train.py yet" in capsys.readouterr().err
     assert main(["my_script.py", *BOTH, *wanted, "--dry-run"]) == 0
@@ -229,7 +227,6 @@ def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothin
 @pytest.mark.parametrize("form", [["--dry-run"], ["--emit", "deepspeed"]])
 def test_showing_a_run_that_would_be_refused_fails(capsys, nothing_starts, form):
     for script, wanted in (("train.py", "char_level_ppl=true"), ("generate.py", "te_mha=true")):
-        Path(script).touch()
         assert main([script, *BOTH, *form]) == 0
         capsys.readouterr()
         assert main([script, *BOTH, "--set", wanted, *form]) == 1
@@ -356,7 +353,6 @@ def test_no_script_no_start(capsys):
 
 
 def test_training_without_its_files_does_not_start(capsys, nothing_starts, folder):
-    Path("train.py").touch()
     Path("tokens.bin").unlink()
     assert main(["train.py", *BOTH]) == 1
     assert "data_path: there is no tokens.bin" in capsys.readouterr().err
@@ -404,10 +400,11 @@ def test_explain_an_unknown_key(capsys):
 
 def test_every_parameter_can_be_explained():
     from neoxargs.registry import REGISTRY
+    from neoxargs.request import Request
     from neoxargs.tools.explain import explain
 
     for name in [*REGISTRY.parameters, *REGISTRY.renamed, *REGISTRY.sections]:
-        assert explain(name, [], [], None, None, as_json=False)
+        assert explain(name, Request([]))
 
 
 # -- whole runs, each in a process of its own ------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""From the command line to a configuration that knows how many ranks it has, and on which devices."""
+"""From a request to a configuration that knows how many ranks it has, and on which devices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neoxargs.launch.cluster.hosts import Resources, pretended, resources
@@ -10,7 +10,8 @@ from neoxargs.problems import Place, Problem
 from neoxargs.registry.parallel import Parallel
 from neoxargs.registry.runner import Runner
 from neoxargs.registry.training import Training
-from neoxargs.resolve import Draft, resolve
+from neoxargs.request import Request
+from neoxargs.resolve import Draft, Text, read_files, resolve_texts
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.runtime import launcher
 from neoxargs.sizes.layout import ranks_of_replica
@@ -22,6 +23,8 @@ class RunSpec:
 
     config: Config
     resources: Resources
+    texts: tuple[Text, ...] = ()
+    """The files that the configuration was read from."""
 
     @property
     def warnings(self) -> list[Problem]:
@@ -29,23 +32,18 @@ class RunSpec:
         return [*self.resources.warnings, *self.config.warnings]
 
 
-def resolve_run(
-    files: Sequence[str],
-    overrides: Sequence[str],
-    directory: str | None,
-    environ: Mapping[str, str],
-    gpus: int | None = None,
-) -> RunSpec:
-    """Read, resolve and count; raises Problems. gpus: instead of looking for hosts and devices."""
-    found: list[Resources] = [] if gpus is None else [pretended(gpus)]
+def resolve_run(request: Request, environ: Mapping[str, str]) -> RunSpec:
+    """Read the files, resolve them and count the ranks; raises Problems."""
+    located: list[Resources] = [] if request.gpus is None else [pretended(request.gpus)]
 
     def count(draft: Draft) -> int:
-        if not found:
-            found.append(_resources(draft, environ))
-        return found[0].gpus
+        if not located:
+            located.append(_resources(draft, environ))
+        return located[0].gpus
 
-    config = resolve(files, overrides, directory, gpus=count)
-    return RunSpec(config, found[0])
+    texts = read_files(request.files, request.directory)
+    config = resolve_texts(texts, request.overrides, gpus=count)
+    return RunSpec(config, located[0], tuple(texts))
 
 
 def _resources(draft: Draft, environ: Mapping[str, str]) -> Resources:
@@ -57,5 +55,5 @@ def _resources(draft: Draft, environ: Mapping[str, str]) -> Resources:
     if "launcher" not in draft.values and (started_by := launcher(training.deepspeed_slurm, training.deepspeed_mpi)):
         runner.launcher = started_by
     replica = ranks_of_replica(parallel.model_parallel_size, parallel.pipe_parallel_size)
-    told = draft.values.get("global_num_gpus")
-    return resources(runner, told.value if told else replica, environ, where)
+    declared = draft.values.get("global_num_gpus")
+    return resources(runner, declared.value if declared else replica, environ, where)

@@ -11,7 +11,7 @@ from neoxargs.resolve.derive import complete
 from neoxargs.resolve.merge import Draft, draft
 from neoxargs.resolve.yaml.read import Text, read_files
 
-__all__ = ["Config", "Draft", "Text", "complete", "draft", "read_files", "resolve"]
+__all__ = ["Config", "Draft", "Text", "complete", "draft", "read_files", "resolve", "resolve_texts"]
 
 
 def resolve(
@@ -25,7 +25,14 @@ def resolve(
 
     gpus: how many processes will run, or how to find out from what was written (the hosts are named there too).
     """
-    drafted = draft(read_files(paths, directory), overrides)
+    return resolve_texts(read_files(paths, directory), overrides, gpus=gpus)
+
+
+def resolve_texts(
+    texts: Sequence[Text], overrides: Sequence[str] = (), *, gpus: int | Callable[[Draft], int]
+) -> Config:
+    """The same of files that have been read."""
+    drafted = draft(texts, overrides)
     return complete(drafted, _count(gpus, drafted))
 
 

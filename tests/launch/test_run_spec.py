@@ -6,6 +6,7 @@ import pytest
 
 from neoxargs.launch.run_spec import resolve_run
 from neoxargs.problems import Problems
+from neoxargs.request import Request
 from tests.support import smallest
 
 MODEL = smallest.YAML
@@ -18,7 +19,7 @@ def written(tmp_path: Path):
 
     def spec(text: str, environ: dict[str, str] = ON_CPU, gpus: int | None = None):
         (tmp_path / "my.yml").write_text(MODEL + text)
-        return resolve_run([str(tmp_path / "my.yml")], [], None, environ, gpus)
+        return resolve_run(Request([str(tmp_path / "my.yml")], gpus=gpus), environ)
 
     return spec
 

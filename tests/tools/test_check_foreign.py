@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.request import Request
 from neoxargs.tools.check import report
 
 
@@ -23,7 +24,7 @@ def test_migrate_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path(name).write_text(text)
-    assert report([name], [], None, None, as_json=False) == 1
+    assert report(Request([name])) == 1
     err = capsys.readouterr().err
     told = f"warning: {name} reads like {program}\n  = deepy migrate {name}\n"
     assert err.endswith(told) if program else "migrate" not in err

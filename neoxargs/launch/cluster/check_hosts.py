@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from neoxargs.launch.cluster.hosts import MPI, Resources, own_names
-from neoxargs.launch.launchers.deepspeed import PACKAGE_ROOT
 from neoxargs.launch.preflight.data_files import TOKEN_FILES
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import listed
+from neoxargs.shipped import IMPORT_ROOT
 
 #: Seconds; a machine that is there answers in one.
 TIMEOUT = 5
@@ -79,7 +79,7 @@ def report(spec: RunSpec) -> tuple[str, list[Problem]]:
     if resources.anywhere:
         what = f"launcher {config.runner.launcher}: which machines there will be is the job system's choice"
         raise Problems([Problem(what, config.place("launcher"), "name them in a hostfile to have them asked")])
-    paths = [str(PACKAGE_ROOT), *_files(config)]
+    paths = [str(IMPORT_ROOT), *_files(config)]
     probe = [sys.executable, "-c", PROBE, json.dumps([PACKAGES, paths])]
     there = f"cd {shlex.quote(os.getcwd())} && {shlex.join(probe)}"
     here = json.loads(subprocess.run(probe, capture_output=True, text=True, check=True).stdout)

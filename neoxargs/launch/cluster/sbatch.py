@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.launchers.deepspeed import PACKAGE_ROOT
+from neoxargs.request import Request
 from neoxargs.resolve.config import Config
+from neoxargs.shipped import IMPORT_ROOT, SHIPPED
 
 #: GPUs of a node, where a number of GPUs is all that is known.
 USUAL = 8
 
 
-def script(config: Config, resources: Resources, words: Sequence[str], name: str) -> str:
-    """The whole script. words: what deepy.py is called with; name: what the job is called."""
-    deepy = shlex.join([sys.executable, str(PACKAGE_ROOT / "deepy.py"), *words])
+def script(config: Config, resources: Resources, request: Request) -> str:
+    """The whole script, which starts the same as this request."""
+    directory = ["-d", request.directory] if request.directory else []
+    words = [request.script, *request.files, *directory, *(f"--set={text}" for text in request.overrides)]
+    deepy = shlex.join([sys.executable, str(SHIPPED / "deepy.py"), *words])
     body = [f"exec {deepy}"] if resources.gpus == 1 else _ranks(config, deepy)
-    return "\n".join([*_head(config, resources, name), "", f"cd {shlex.quote(os.getcwd())} || exit 1", *body])
+    head = _head(config, resources, Path(request.files[0]).stem)
+    return "\n".join([*head, "", f"cd {shlex.quote(os.getcwd())} || exit 1", *body])
 
 
 def _head(config: Config, resources: Resources, name: str) -> Iterator[str]:
@@ -86,5 +90,5 @@ def _ranks(config: Config, deepy: str) -> Iterator[str]:
     yield f"srun --kill-on-bad-exit=1 {f'{runner.launcher_args} ' if runner.launcher_args else ''}{deepy}"
     yield "code=$?"
     tell = shlex.join([sys.executable, "-m", "neoxargs.launch.processes.failures"])
-    yield f'[ $code = 0 ] || PYTHONPATH={shlex.quote(str(PACKAGE_ROOT))} {tell} {logs}/slurm-"$SLURM_JOB_ID".*'
+    yield f'[ $code = 0 ] || PYTHONPATH={shlex.quote(str(IMPORT_ROOT))} {tell} {logs}/slurm-"$SLURM_JOB_ID".*'
     yield "exit $code"

@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from neoxargs.launch.cluster.hosts import SELECTING, Resources
 from neoxargs.launch.launchers import LAUNCHERS, started_by_plugin
@@ -17,10 +16,9 @@ from neoxargs.launch.targets import split
 from neoxargs.launch.targets.encode import script_arguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
+from neoxargs.shipped import IMPORT_ROOT
 
 LAUNCHERS.update(BUILT_IN)
-#: The folder that `neoxargs` is imported from.
-PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def _environment(resources: Resources, environ: Mapping[str, str]) -> Iterator[t
 def with_package(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment in which a script in any folder finds neoxargs; Python itself adds the script's own folder."""
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return {**environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*paths, str(PACKAGE_ROOT)]))}
+    return {**environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*paths, str(IMPORT_ROOT)]))}
 
 
 def _without(flags: Sequence[str], names: set[str]) -> Iterator[str]:

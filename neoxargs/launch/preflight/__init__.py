@@ -8,14 +8,16 @@ from pathlib import Path
 
 from neoxargs.launch.cluster.devices import Device
 from neoxargs.launch.preflight import disk_space
-from neoxargs.launch.preflight.checkpoints import absent, overwritten
+from neoxargs.launch.preflight.checkpoints import absent, overwritten, unreadable
 from neoxargs.launch.preflight.data_files import missing_files, unnamed_files
 from neoxargs.launch.preflight.disk_space import unwritable
 from neoxargs.launch.preflight.resumed_schedule import other_schedule
 from neoxargs.launch.run_spec import RunSpec
+from neoxargs.launch.script import Program
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
+from neoxargs.resolve.trainer_support import unsupported as trainer_support
 
 CPU = Path("/proc/cpuinfo")
 #: Instruction sets, as Linux names them, with one of which DeepSpeed computes fp16 on a CPU.
@@ -60,6 +62,27 @@ def files(spec: RunSpec) -> list[Problem]:
 def all_needs(spec: RunSpec) -> list[Problem]:
     """The same, what a start would destroy, and whether there is room for what it would write."""
     return [*files(spec), *overwritten(spec.config), *disk_space.problems(spec.config)]
+
+
+def needs(program: Program | None, spec: RunSpec) -> list[Problem]:
+    """Of our own programs all needs are known; sampling, and another script, may do without the data that is named."""
+    if program == "train":
+        return all_needs(spec)
+    config, logs = spec.config, disk_space.refused(spec.config, "run_dir")
+    if program == "eval":
+        return [*missing_files(config), *unreadable(config), *harness(config), *logs]
+    checkpoint = unreadable(config) if program == "generate" else ()
+    return [*map(Problem.as_warning, missing_files(config)), *checkpoint, *logs]
+
+
+def unsupported(program: Program | None, config: Config) -> list[Problem]:
+    """What a program of ours cannot do with this configuration; nothing is known of another script."""
+    if program is None:
+        return []
+    return [
+        *trainer_support.unsupported(config, training=program == "train"),
+        *trainer_support.plugin_value_problems(config),
+    ]
 
 
 def harness(config: Config) -> Iterator[Problem]:

@@ -26,8 +26,9 @@ from typing import Any
 from neoxargs.launch.processes.exit_codes import Evidence, timed_out, why
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
+from neoxargs.shipped import IMPORT_ROOT
 
-PACKAGE = str(Path(__file__).resolve().parents[3])
+PACKAGE = str(IMPORT_ROOT / "neoxargs")
 #: Lines of the log that are shown.
 TAIL = 15
 #: Bytes that are kept for a note.
@@ -164,7 +165,7 @@ def _place(error: BaseException) -> str:
     if isinstance(error, Problems):
         return ""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if frame.filename.startswith(PACKAGE) and "site-packages" not in frame.filename]
+    ours = [frame for frame in frames if frame.filename.startswith(PACKAGE)]
     at = (ours or frames)[-1] if frames else None
     return f" ({at.filename}:{at.lineno})" if at else ""
 

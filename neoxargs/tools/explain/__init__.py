@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal, plugins
 from neoxargs.registry.history import SEED, introduced, removed
+from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.keys.match import Key, keys_of
 from neoxargs.resolve.keys.unknown import match_key, unknown_key
@@ -44,16 +45,14 @@ FIRST = "write `explain KEY FILE`, or `explain --all FILE` for every one"
 NOWHERE = "no parameter has it in its name or description; docs/parameters.md lists all"
 
 
-def explain(
-    key: str, files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None, as_json: bool
-) -> str:
+def explain(key: str, request: Request) -> str:
     """The answer as text or JSON; raises Problems if there is no such key, or the files have problems."""
     name = normal(key)
     parameter = REGISTRY.find(name)
     if parameter is None and keyword_search.is_file(key):
         raise Problems([Problem(f"explain wants a parameter first, and {key} is a file", hint=FIRST)])
-    spec = resolve_run(files, overrides, directory, os.environ, gpus) if files else None
-    config = spec.config if spec else None
+    spec = resolve_run(request, os.environ) if request.files else None
+    config, as_json = spec.config if spec else None, request.as_json
     if parameter is None and name in REGISTRY.sections:
         return _json(section.facts(name, config), spec) if as_json else section.text(name, config)
     if parameter is None and len(found := keyword_search.ending(name)) > 1:
@@ -71,12 +70,10 @@ def explain(
     return _json({"name": parameter.name, **facts}, spec)
 
 
-def explain_everything(
-    files: Sequence[str], overrides: Sequence[str], directory: str | None, gpus: int | None, as_json: bool
-) -> str:
+def explain_everything(request: Request) -> str:
     """The resolved configuration, annotated: YAML that resolves to the same, or JSON; raises Problems."""
-    spec = resolve_run(files, overrides, directory, os.environ, gpus)
-    if as_json:
+    spec = resolve_run(request, os.environ)
+    if request.as_json:
         return _json({"values": explain_all.facts(spec.config)}, spec)
     return explain_all.whole(spec.config).rstrip("\n")
 

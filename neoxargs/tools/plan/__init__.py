@@ -12,7 +12,7 @@ from dataclasses import replace
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import render
 from neoxargs.resolve import Text
-from neoxargs.tools.plan.advice import Suggestion, changed_overrides, suggest_changes
+from neoxargs.tools.plan.advice import Suggestion, suggest_changes
 from neoxargs.tools.plan.options import PlanOptions, options_of
 from neoxargs.tools.plan.placement import group_into_hosts
 from neoxargs.tools.plan.plan import Plan, make_plan
@@ -21,10 +21,10 @@ from neoxargs.tools.plan.target import choose_device, choose_target
 
 def run(arguments: argparse.Namespace) -> int:
     """What `deepy plan` does with its parsed command line; returns the exit code."""
-    return print_plan(options_of(arguments), arguments.json, arguments.html)
+    return print_plan(options_of(arguments), arguments.html)
 
 
-def print_plan(options: PlanOptions, as_json: bool = False, page: str | None = None) -> int:
+def print_plan(options: PlanOptions, page: str | None = None) -> int:
     """Print the plan; page: also write it as HTML there. Returns 1 where it does not fit; raises Problems."""
     plan, suggestions = plan_and_suggest(options)
     if page:
@@ -32,7 +32,7 @@ def print_plan(options: PlanOptions, as_json: bool = False, page: str | None = N
         from neoxargs.tools.write import write_all
 
         write_all([Text(page, to_html(plan, suggestions, options.files))])
-    if as_json:
+    if options.as_json:
         from neoxargs.tools.plan.output.json import to_json
 
         print(json.dumps(to_json(plan, suggestions), indent=1))
@@ -54,8 +54,7 @@ def plan_and_suggest(options: PlanOptions) -> tuple[Plan, list[Suggestion]]:
 
 
 def _resolve(options: PlanOptions, changes: Sequence[str]) -> RunSpec:
-    overrides = changed_overrides(options.overrides, changes)
-    spec = resolve_run(options.files, overrides, options.directory, os.environ, options.gpus)
+    spec = resolve_run(options.overriding(changes), os.environ)
     kind, resources = choose_device(options, spec).kind, spec.resources
     if options.gpus or kind != resources.device:
         return replace(spec, resources=group_into_hosts(replace(resources, device=kind), options.per_host))

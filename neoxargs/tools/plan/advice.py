@@ -6,7 +6,7 @@ checks and all. The global batch stays what it is: what a micro batch loses, acc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -53,12 +53,6 @@ def suggest_changes(original: Plan, resolve: Resolve) -> list[Suggestion]:
     found = [*_tensor_and_pipeline(original, resolve), *found]
     cheapest = sorted(_smallest_of_each_kind(found), key=lambda suggestion: (suggestion.cost, len(suggestion.changes)))
     return cheapest[:MAX_SUGGESTIONS]
-
-
-def changed_overrides(overrides: Sequence[str], changes: Sequence[str]) -> list[str]:
-    """`--set` arguments of which the changed ones take the place of the given ones: a key set twice is an error."""
-    changed = {change.partition("=")[0] for change in changes}
-    return [*(given for given in overrides if given.partition("=")[0] not in changed), *changes]
 
 
 def _with_one_more_change(

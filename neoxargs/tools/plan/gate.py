@@ -8,39 +8,29 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from neoxargs.launch.run_spec import RunSpec, resolve_run
+from neoxargs.launch.script import Script
 from neoxargs.problems import Problem, Problems, render
-from neoxargs.tools.plan.advice import Resolve, changed_overrides, suggest_changes
+from neoxargs.request import Request
+from neoxargs.tools.plan.advice import Resolve, suggest_changes
 from neoxargs.tools.plan.assumptions import USABLE
 from neoxargs.tools.plan.devices import ASSUMED_DEVICE, DEVICES, UNKNOWN_NAME, Device, find_device
 from neoxargs.tools.plan.output.wording import verdict
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.target import Target
 
-#: The script whose memory is known, because what it allocates is.
-TRAINER = "train.py"
+#: The program whose memory is known, because what it allocates is.
+PLANNED = "train"
 MEMORY_QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 MAX_SUGGESTIONS = 2
 
 
-def refuse(
-    script: str, files: Sequence[str], overrides: Sequence[str], directory: str | None, device: str | None
-) -> None:
-    """Raises Problems if a run of our trainer cannot fit; mistakes in the configuration are left to the launch."""
-
-    def resolve(changes: list[str]) -> RunSpec:
-        return resolve_run(files, changed_overrides(overrides, changes), directory, os.environ)
-
+def refuse(script: Script, spec: RunSpec, request: Request, device: str | None) -> None:
+    """Raises Problems if a run of our trainer cannot fit. device: what the GPUs are, where somebody names them."""
     named = find_device(device) if device else None
-    if Path(script).name != TRAINER or not (named or shutil.which(MEMORY_QUERY[0])):
-        return
-    try:
-        spec = resolve([])
-    except Problems:
-        return
-    refuse_what_cannot_fit(spec, named, resolve)
+    if script.program == PLANNED and (named or shutil.which(MEMORY_QUERY[0])):
+        refuse_what_cannot_fit(spec, named, lambda changes: resolve_run(request.overriding(changes), os.environ))
 
 
 def refuse_what_cannot_fit(spec: RunSpec, device: Device | None, resolve: Resolve) -> None:
@@ -55,7 +45,7 @@ def refuse_what_cannot_fit(spec: RunSpec, device: Device | None, resolve: Resolv
     problem = Problem(f"the run {verdict(plan)}", hint=_hint(changes[:MAX_SUGGESTIONS]), id="plan-does-not-fit")
     if _surely_too_large(plan):
         raise Problems([problem])
-    print(render([replace(problem, severity="warning")]), file=sys.stderr)
+    print(render([problem.as_warning()]), file=sys.stderr)
 
 
 def _plan_here(spec: RunSpec, device: Device | None) -> Plan | None:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neoxargs.options import count
+from neoxargs.request import Request
 from neoxargs.tools.plan.placement import GPUS_PER_HOST
 
 DESCRIPTION = "Who sits on which rank, how full devices get and when, how fast it can be. Starts nothing."
 
 
 @dataclass(frozen=True)
-class PlanOptions:
+class PlanOptions(Request):
     """Which configuration is planned, and for which devices and hosts."""
 
-    files: Sequence[str]
-    overrides: Sequence[str] = ()
-    directory: str | None = None
-    gpus: int | None = None
     per_host: int = GPUS_PER_HOST
     device: str | None = None
     gpu_memory: float | None = None
@@ -47,6 +43,7 @@ def options_of(arguments: argparse.Namespace) -> PlanOptions:
         overrides=arguments.set,
         directory=arguments.conf_dir,
         gpus=arguments.gpus,
+        as_json=arguments.json,
         per_host=arguments.per_host,
         device=arguments.device,
         gpu_memory=arguments.gpu_memory,

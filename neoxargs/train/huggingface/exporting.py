@@ -17,6 +17,7 @@ from torch import Tensor
 from neoxargs.launch.preflight import checkpoint_folder
 from neoxargs.launch.run_spec import resolve_run
 from neoxargs.problems import Problem, Problems
+from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_rows, qkv_rows, weights_of_layers
 from neoxargs.train.checkpoint import inventory
@@ -217,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export(options: argparse.Namespace) -> None:
-    config = resolve_run(options.files, options.set, options.conf_dir, os.environ, options.gpus).config
+    config = resolve_run(Request.of(options), os.environ).config
     export = prepared(config, options.architecture, options.dtype, options.vocab_size)
     with written(options.to) as folder:
         has_tokenizer = write(export, folder, options.max_shard_size)

@@ -82,7 +82,8 @@ def test_what_ssh_says_may_be_in_any_encoding(tmp_path, monkeypatch):
     (tmp_path / "ssh").write_bytes(b"#!/bin/sh\nprintf 'Gr\\374sse\\n' >&2\nexit 255\n")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    told = check_hosts.unready(*vars(spec()).values())
+    made = spec()
+    told = check_hosts.unready(made.config, made.resources)
     assert [problem.what for problem in told] == [f"host {w} does not answer to ssh: Gr\ufffdsse" for w in ("w0", "w1")]
 
 

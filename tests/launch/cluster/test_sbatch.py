@@ -109,7 +109,7 @@ import json, os, pathlib, sys
 from neoxargs.launch.processes import failures
 from neoxargs.launch.targets.encode import parse_rank_arguments
 from neoxargs.launch.processes.supervisor import watched
-from neoxargs.train import mpi
+from neoxargs.train.process import mpi
 arguments = parse_rank_arguments(sys.argv[1:])
 mpi.join(arguments.config)
 

@@ -10,6 +10,7 @@ import pytest
 
 from neoxargs.launch.launchers.deepspeed import command
 from neoxargs.launch.run_spec import resolve_run
+from neoxargs.request import Request
 from tests.support import smallest
 
 HOSTS = "w0 slots=2\nw1 slots=2\n"
@@ -38,7 +39,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def started(text: str) -> Start:
         written = smallest.YAML + ("" if "hostfile" in text else "hostfile: hosts\n") + text
         Path("my.yml").write_text(written)
-        spec = resolve_run(["my.yml"], [], None, {})
+        spec = resolve_run(Request(["my.yml"]), {})
         words = command(spec.config, spec.resources, "s.py", {}).words
         flags = runner.parse_args(list(words[3:]))
         pool = runner.fetch_hostfile(flags.hostfile)

@@ -20,7 +20,7 @@ checkpoint_factor: 5
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A folder with everything a run needs; what would be started is noted down."""
     monkeypatch.chdir(tmp_path)
-    for name in ("tokens.bin", "tokens.idx", "train.py", "other.py"):
+    for name in ("tokens.bin", "tokens.idx", "other.py"):
         Path(name).touch()
     Path("a.yml").write_text(MODEL)
     seen: list[str] = []
@@ -87,7 +87,6 @@ def test_nothing_to_continue_from_is_told_before_the_start(capsys, started, word
     ],
 )
 def test_a_script_that_only_reads_needs_a_checkpoint(capsys, started, script, more, told):
-    Path(script).touch()
     Path("nowhere").mkdir()
     assert main([script, "a.yml", "--set", more]) == 1
     assert told in capsys.readouterr().err
@@ -111,7 +110,7 @@ def test_two_runs_that_start_together_share_neither_a_port_nor_a_folder_of_logs(
 @pytest.mark.parametrize(("rank", "local_rank", "tells"), [(0, 0, True), (8, 0, True), (9, 1, False)])
 def test_of_ranks_that_are_started_already_one_on_each_machine_tells(capsys, monkeypatch, rank, local_rank, tells):
     """The others' first only if the launcher has not ended it by then."""
-    monkeypatch.setattr("neoxargs.launch.main.LATER", 0.0)
+    monkeypatch.setattr("neoxargs.launch.become_rank.UNTIL_ENDED", 0.0)
     for name, value in {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": 16}.items():
         monkeypatch.setenv(name, str(value))
     Path("tokens.idx").unlink()
@@ -121,7 +120,6 @@ def test_of_ranks_that_are_started_already_one_on_each_machine_tells(capsys, mon
 
 
 def test_and_the_iteration_that_is_named(capsys, started):
-    Path("generate.py").touch()
     Path("out/global_step20").mkdir(parents=True)
     assert main(["generate.py", "a.yml", "--iteration", "10"]) == 1
     shown = capsys.readouterr().err
@@ -133,7 +131,6 @@ def test_and_the_iteration_that_is_named(capsys, started):
 
 def test_tasks_need_the_harness(capsys, started, monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
-    Path("eval.py").touch()
     Path("out/global_step20").mkdir(parents=True)
     assert main(["eval.py", "a.yml"]) == 0
     assert main(["eval.py", "a.yml", "--eval_tasks", "piqa"]) == 1

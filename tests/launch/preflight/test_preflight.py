@@ -12,6 +12,7 @@ import pytest
 
 from neoxargs.launch import compiled_ops, preflight
 from neoxargs.launch.run_spec import RunSpec, resolve_run
+from neoxargs.request import Request
 from tests.support.smallest import YAML
 
 OFFLOAD = """\
@@ -32,7 +33,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 def spec(folder: Path, path: Path, more: str = "", overrides: Sequence[str] = ()) -> RunSpec:
     file = folder / "run.yml"
     file.write_text(YAML + OFFLOAD.format(path=path) + more)
-    return resolve_run([str(file)], overrides, None, {"DS_ACCELERATOR": "cpu"}, gpus=1)
+    return resolve_run(Request([str(file)], overrides, gpus=1), {"DS_ACCELERATOR": "cpu"})
 
 
 def told(spec: RunSpec, word: str) -> list[str]:
@@ -120,13 +121,8 @@ def test_what_deepspeed_computes_on_gpus_only(tmp_path: Path, name: str) -> None
     assert told(on_gpus, key) == []
     (problem,) = told(on_cpus, key)
     assert problem == f"--set {name}=true: {name} (true) works on GPUs only, and the ranks run on CPUs"
-    below = resolve_run(
-        [str(tmp_path / "run.yml")],
-        [f"{name}=true", "zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu"],
-        None,
-        {},
-        gpus=1,
-    )
+    lower = [f"{name}=true", "zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu"]
+    below = resolve_run(Request([str(tmp_path / "run.yml")], lower, gpus=1), {})
     assert told(replace(below, resources=on_cpus.resources), "on GPUs only") == []  # nobody reads it there
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
+from neoxargs.request import Request
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config
 from neoxargs.tools.explain import explain, explain_everything
@@ -27,14 +28,14 @@ def _in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def because(key: str, *files: str) -> str:
-    facts = json.loads(explain(key, files or [QUICKSTART], [], None, 4, as_json=True))
+    facts = json.loads(explain(key, Request(files or [QUICKSTART], gpus=4, as_json=True)))
     told: str = facts["because"]
     return told.replace(QUICKSTART, "q.yml")
 
 
 def tree(key: str, *overrides: str) -> list[str]:
     """What a value was derived from, a line for each."""
-    shown = explain(key, [QUICKSTART], overrides, None, 4, as_json=False).replace(QUICKSTART, "q.yml")
+    shown = explain(key, Request([QUICKSTART], overrides, gpus=4)).replace(QUICKSTART, "q.yml")
     lines = shown.partition("  because ")[2].partition("  sent here ")[0].splitlines()[1:]
     return [line[16:] for line in lines]
 
@@ -45,7 +46,7 @@ def line(word: str) -> int:
 
 
 def test_a_derived_value_shows_its_rule_once_and_its_inputs() -> None:
-    shown = explain("intermediate_size", [QUICKSTART], [], None, 4, as_json=False)
+    shown = explain("intermediate_size", Request([QUICKSTART], gpus=4))
     assert because("intermediate_size") == "derived: 4 x hidden_size, or expansion_factor x hidden_size"
     assert shown.count("4 x hidden_size, or") == 1
     assert tree("intermediate_size") == [f"  hidden_size 256: q.yml:{line('hidden_size')}:1"]
@@ -67,14 +68,14 @@ def test_a_path_is_never_broken(tmp_path: Path) -> None:
     path = tmp_path / ("deep" * 20) / ("a b" * 20) / "my.yml"
     path.parent.mkdir(parents=True)
     path.write_text(Path(QUICKSTART).read_text(encoding="utf-8"))
-    shown = explain("intermediate_size", [str(path)], [], None, 4, as_json=False)
+    shown = explain("intermediate_size", Request([str(path)], gpus=4))
     assert f"{path}:{line('hidden_size')}:1" in shown
 
 
 def test_one_setting_under_two_names_is_a_default_where_neither_is_written() -> None:
     assert because("zero_stage") == "default"
     assert because("zero_optimization.stage") == "default"
-    told = json.loads(explain("zero_stage", [QUICKSTART], ["zero_optimization.stage=1"], None, 4, as_json=True))
+    told = json.loads(explain("zero_stage", Request([QUICKSTART], ["zero_optimization.stage=1"], gpus=4, as_json=True)))
     assert told["from"] == [{"name": "zero_optimization.stage", "value": 1, "why": "--set zero_optimization.stage=1"}]
 
 
@@ -88,7 +89,7 @@ def test_auto_is_told(tmp_path: Path) -> None:
 
 def test_where_a_value_goes_is_spelt_as_there() -> None:
     def sent(key: str, *overrides: str) -> list[str]:
-        told: list[str] = json.loads(explain(key, [QUICKSTART], overrides, None, 4, as_json=True))["sent here"]
+        told: list[str] = json.loads(explain(key, Request([QUICKSTART], overrides, gpus=4, as_json=True)))["sent here"]
         return told
 
     assert sent("zero_optimization.stage", "zero_stage=1") == [
@@ -120,8 +121,8 @@ def test_where_a_value_goes_is_spelt_as_there() -> None:
     ],
 )
 def test_without_files(key: str, told: str) -> None:
-    assert told in explain(key, [], [], None, None, as_json=False)
-    assert json.loads(explain(key, [], [], None, None, as_json=True))["name"]
+    assert told in explain(key, Request([]))
+    assert json.loads(explain(key, Request([], as_json=True)))["name"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_without_files(key: str, told: str) -> None:
 )
 def test_what_is_no_parameter(key: str, hint: str) -> None:
     with pytest.raises(Problems) as stop:
-        explain(key, [], [], None, None, as_json=False)
+        explain(key, Request([]))
     assert stop.value.problems[0].hint.startswith(hint)
 
 
@@ -151,10 +152,10 @@ def resolves_to_the_same(config: Config, gpus: int) -> None:
 def test_the_whole_of_it_is_a_configuration_that_resolves_to_the_same() -> None:
     config = resolve([QUICKSTART], gpus=4)
     resolves_to_the_same(config, 4)
-    text = explain_everything([QUICKSTART], [], None, 4, as_json=False)
+    text = explain_everything(Request([QUICKSTART], gpus=4))
     assert f"hidden_size: 256  # {QUICKSTART}:{line('hidden_size')}:1" in text
     assert "intermediate_size: 1024  # derived: 4 x hidden_size" in text
-    values = json.loads(explain_everything([QUICKSTART], [], None, 4, as_json=True))["values"]
+    values = json.loads(explain_everything(Request([QUICKSTART], gpus=4, as_json=True)))["values"]
     assert values["seed"] == {"value": 1234, "because": "default"}
 
 
@@ -194,7 +195,7 @@ def test_a_default_that_the_dialect_decides(tmp_path: Path) -> None:
 
 def test_what_changes_with_a_parameter() -> None:
     def changes(key: str) -> str:
-        told: str = json.loads(explain(key, [], [], None, None, as_json=True))["changes"]
+        told: str = json.loads(explain(key, Request([], as_json=True)))["changes"]
         return told
 
     assert changes("num-layers") == "model"
@@ -205,28 +206,28 @@ def test_what_changes_with_a_parameter() -> None:
 
 
 def test_a_section_shows_what_is_in_the_files() -> None:
-    shown = explain("optimizer.params", [QUICKSTART], [], None, 4, as_json=False).partition("params here:")[2]
+    shown = explain("optimizer.params", Request([QUICKSTART], gpus=4)).partition("params here:")[2]
     assert f"  lr 0.001 ({QUICKSTART}:{line('params')}:12)" in shown
     assert "amsgrad" not in shown
-    values = json.loads(explain("optimizer.params", [QUICKSTART], [], None, 4, as_json=True))["values here"]
+    values = json.loads(explain("optimizer.params", Request([QUICKSTART], gpus=4, as_json=True)))["values here"]
     assert values["optimizer.params.betas"] == [0.9, 0.95]
-    assert "optimizer.params here" not in explain("optimizer.params", [], [], None, None, as_json=False)
-    assert "nothing but defaults" in explain("amp", [QUICKSTART], [], None, 4, as_json=False)
+    assert "optimizer.params here" not in explain("optimizer.params", Request([]))
+    assert "nothing but defaults" in explain("amp", Request([QUICKSTART], gpus=4))
 
 
 def test_a_word_in_names_is_answered_by_those_names() -> None:
-    lines = explain("bucket", [], [], None, None, as_json=False).splitlines()
+    lines = explain("bucket", Request([])).splitlines()
     assert lines[0] == "no parameter is called bucket; about it:"
     assert lines[1].split()[:4] == ["zero_optimization.reduce_bucket_size", "Gradients", "averaged", "in"]
     assert all("bucket" in line.split()[0] for line in lines[1:])
-    many = explain("zero", [], [], None, None, as_json=False).splitlines()
+    many = explain("zero", Request([])).splitlines()
     assert len(many) == 1 + 15 + 1 and many[1].split() == ["zero_optimization", "a", "section"]
-    found = json.loads(explain("zero", [], [], None, None, as_json=True))["found"]
+    found = json.loads(explain("zero", Request([], as_json=True)))["found"]
     assert many[-1] == f"  and {len(found) - 15} more: docs/parameters.md"
 
 
 def test_a_word_that_only_descriptions_have_finds_them() -> None:
-    assert "  char_level_ppl " in explain("perplexity", [], [], None, None, as_json=False)
+    assert "  char_level_ppl " in explain("perplexity", Request([]))
 
 
 @pytest.mark.parametrize(
@@ -243,6 +244,6 @@ def test_a_word_that_only_descriptions_have_finds_them() -> None:
 )  # fmt: skip
 def test_what_is_no_parameter_at_all(key: str, files: list[str], what: str, hint: str) -> None:
     with pytest.raises(Problems) as raised:
-        explain(key, files, [], None, None, as_json=False)
+        explain(key, Request(files))
     (problem,) = raised.value.problems
     assert (problem.what, problem.hint) == (what, hint)

@@ -16,7 +16,11 @@ from tests.support import smallest
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The scripts that a launch got as far as."""
     scripts: list[str] = []
-    monkeypatch.setattr(launch_main, "run", lambda script, *_: scripts.append(script) or 0)
+    monkeypatch.setattr(launch_main, "check_needs", lambda script, spec: scripts.append(Path(script.path).name))
+    for stage in ("check_start", "announce"):
+        monkeypatch.setattr(launch_main, stage, lambda *_: None)
+    for stage in ("prepare", "start_ranks"):
+        monkeypatch.setattr(launch_main, stage, lambda *_: 0)
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return scripts
@@ -67,9 +71,11 @@ def test_a_named_device_is_enough(large: str, started: list[str]) -> None:
 
 
 def test_other_scripts_and_unknown_devices_are_left_alone(
-    large: str, started: list[str], gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    large: str, started: list[str], gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gpus(1024)
+    monkeypatch.chdir(tmp_path)
+    Path("other.py").touch()
     assert main(["other.py", large]) == 0
     monkeypatch.setenv("PATH", "/nowhere")
     assert main(["train.py", large]) == 0

@@ -83,7 +83,7 @@ def test_where_nothing_small_helps_that_is_said(middle: str, capsys: pytest.Capt
 
 
 def test_without_a_device_there_is_no_verdict(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert print_plan(PlanOptions([middle], gpus=8), as_json=True) == 0
+    assert print_plan(PlanOptions([middle], gpus=8, as_json=True)) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["fits"] is None and told["stages"][0]["peak"] > 0
 
@@ -236,7 +236,7 @@ def test_a_page_that_cannot_be_written_is_told_and_leaves_nothing(
     before = list(tmp_path.rglob("*"))
     for name in (tmp_path / "missing" / "plan.html", folder):
         with pytest.raises(Problems, match="cannot be written"):
-            print_plan(PlanOptions([middle], gpus=8), as_json=True, page=str(name))
+            print_plan(PlanOptions([middle], gpus=8, as_json=True), page=str(name))
     assert capsys.readouterr().out == ""
     assert list(tmp_path.rglob("*")) == before
 
@@ -257,7 +257,7 @@ def test_ten_thousand_gpus_are_planned_without_torch(middle: str) -> None:
     code = (
         "import sys; from neoxargs.tools.plan import print_plan; from neoxargs.tools.plan.options import PlanOptions; "
         f"print_plan(PlanOptions([{middle!r}], ['gradient_accumulation_steps=4', 'pipe_parallel_size=8'], "
-        "gpus=10000, gpu_memory=40), as_json=True); assert 'torch' not in sys.modules"
+        "gpus=10000, gpu_memory=40, as_json=True)); assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert len(json.loads(done.stdout)["ranks_at"]) == 10_000

@@ -1,0 +1,71 @@
+"""Under `torchrun deepy.py train.py ...` or `srun ...` the ranks are started already, and this is one of them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from typing import NoReturn
+
+from neoxargs.launch.cluster import rank_env
+from neoxargs.launch.cluster.devices import device
+from neoxargs.launch.launchers.deepspeed import with_package
+from neoxargs.launch.main import announce, check_needs, refuse, resolve_launch
+from neoxargs.launch.prepare import data_command, write_record
+from neoxargs.launch.run_spec import RunSpec
+from neoxargs.launch.script import Script, find_script
+from neoxargs.launch.targets.encode import script_arguments
+from neoxargs.problems import Problem, Problems
+from neoxargs.request import Request
+
+#: Seconds in which a launcher ends all ranks after the first one has failed.
+UNTIL_ENDED = 3.0
+
+
+def become_rank(request: Request) -> NoReturn:
+    """Turn this process into the script's, with the arguments that a launcher would have given it."""
+    names = rank_env.names(os.environ)
+    assert names
+    script, rank, local_rank = find_script(request.script), os.environ[names.rank], os.environ[names.local_rank]
+    with _one_rank_prints(rank, local_rank):
+        spec = resolve_launch(script, replace(request, gpus=int(os.environ[names.world_size])))
+        spec = replace(spec, resources=replace(spec.resources, device=device(os.environ)))
+        _check_tokenised(spec)
+        check_needs(script, spec)
+        announce(script, spec)
+    if rank == "0" and script.program == "train":
+        write_record(spec.config)
+    _execute(script, spec)
+
+
+def _execute(script: Script, spec: RunSpec) -> NoReturn:
+    words = [sys.executable, "-u", script.path, *script_arguments(spec.config, rank_env.attempt(os.environ))]
+    os.execve(sys.executable, words, with_package(os.environ))
+
+
+def _check_tokenised(spec: RunSpec) -> None:
+    config, tokenises = spec.config, data_command(spec.config)
+    if tokenises and not os.path.exists(f"{config.data.data_path}.idx"):
+        what = "the ranks have been started already, and text_path is not tokenised"
+        hint, about = f"run this before: {shlex.join(tokenises)}", ("text_path",)
+        refuse([Problem(what, config.place("text_path"), hint, id="text-not-tokenised", about=about)])
+
+
+@contextmanager
+def _one_rank_prints(rank: str, local_rank: str) -> Iterator[None]:
+    """The first rank says it for all. What only another machine lacks, the first one there says if it is not ended."""
+    if rank == "0":
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        try:
+            yield
+        except Problems:
+            if local_rank != "0":
+                sys.exit(1)
+            time.sleep(UNTIL_ENDED)
+            raise

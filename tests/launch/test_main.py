@@ -1,0 +1,60 @@
+"""One `deepy train.py`: its files are read and resolved once, whatever is asked of the result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.cli import main
+from tests.support import smallest
+
+MODEL = smallest.YAML + "tokenizer_type: ByteLevelTokenizer\ndata_path: tokens\n"
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often configurations are read, merged and derived, and runs started; a folder with all that one needs."""
+    counted: Counter[str] = Counter()
+
+    def count(module: str, name: str) -> None:
+        function: Callable[..., Any] = getattr(__import__(module, fromlist=[name]), name)
+
+        def counting(*arguments: Any, **options: Any) -> Any:
+            counted[name] += 1
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(f"{module}.{name}", counting)
+
+    count("neoxargs.resolve.yaml.read", "_decode")
+    count("neoxargs.resolve", "draft")
+    count("neoxargs.resolve", "complete")
+    count("neoxargs.launch.run_spec", "resources")
+    monkeypatch.setattr("neoxargs.launch.main.compile_ops", lambda *_: 0)
+    monkeypatch.setattr("neoxargs.launch.main.start", lambda *_, **__: counted.update(["start"]) or 0)
+    monkeypatch.setenv("DS_ACCELERATOR", "cuda")
+    monkeypatch.chdir(tmp_path)
+    for name in ("tokens.bin", "tokens.idx"):
+        Path(name).touch()
+    Path("my.yml").write_text(MODEL)
+    Path("more.yml").write_text("eval_interval: 7\n")
+    return counted
+
+
+ONCE = {"_decode": 2, "draft": 1, "complete": 1, "resources": 1}
+
+
+@pytest.mark.parametrize("more", [[], ["--device", "H200"], ["--force"]])
+def test_a_launch_resolves_its_files_once(calls: Counter[str], more: list[str]) -> None:
+    """The plan's verdict, the summary and the command are of one and the same run."""
+    assert main(["train.py", "my.yml", "more.yml", *more]) == 0
+    assert calls == ONCE | {"start": 1}
+
+
+@pytest.mark.parametrize("form", ["--dry-run", "--emit=runner", "--emit=sbatch", "--dry-run --json"])
+def test_so_does_what_only_shows_it(calls: Counter[str], form: str) -> None:
+    assert main(["train.py", "my.yml", "more.yml", *form.split()]) == 0
+    assert calls == ONCE
