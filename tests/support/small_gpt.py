@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from neoxargs.train.model.gpt import GPT, layers
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import Axis, mesh
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_kv_heads": 4, "intermediate_size": 128,
     "seq_length": 16, "max_position_embeddings": 16, "attention_dropout": 0.0, "hidden_dropout": 0.0,
     "model_parallel_size": 1, "pipe_parallel_size": 0,
@@ -40,12 +41,11 @@ def build(config: Config, seed: int = 1234) -> nn.Module:
 
     connect("gloo")
     topology = PipeModelDataParallelTopology(here.pipe.size, here.tensor.size, here.data.size)
-    return PipelineModule(
-        layers(config, VOCABULARY, make),
-        topology=topology,
-        loss_fn=Loss.of(config, VOCABULARY, make),
-        partition_method="type:transformer",
+    loss = Loss.of(config, VOCABULARY, make)
+    module: nn.Module = PipelineModule(
+        layers(config, VOCABULARY, make), topology=topology, loss_fn=loss, partition_method="type:transformer"
     )
+    return module
 
 
 def batch(samples: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -108,6 +108,6 @@ def join(ranks: list[dict[str, Tensor]], whole: dict[str, Tensor]) -> dict[str, 
             count = like.shape[split[0]] // pieces[0].shape[split[0]]
             pieces = [torch.cat(pieces[i : i + count], split[0]) for i in range(0, len(pieces), count)]
         for piece in pieces[1:]:
-            torch.testing.assert_close(piece, pieces[0], msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(piece, pieces[0], msg=partial("{}: {}".format, name))
         found[name] = pieces[0]
     return found

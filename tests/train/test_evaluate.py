@@ -29,9 +29,9 @@ from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.processes import TINY, tokens
 from tests.support.ranks import run_ranks
+from tests.support.sampling import CPU, EOD, LIVELY, SEQ, Letters, by_hand, one_process
 from tests.support.small_gpt import VOCABULARY, batch, small
 from tests.support.trials import Built, Trial
-from tests.train.generation.test_generate import CPU, EOD, LIVELY, SEQ, Letters, by_hand, one_process
 
 ROWS = [Row([7, 8, 9], 1), Row([5, *range(10, 26)], 16), Row([30, 31, 32, 33], 2), Row([40], 0), Row([41, 42], 1)]
 

@@ -11,26 +11,9 @@ from neoxargs.launch.targets.megatron import megatron_flags
 from neoxargs.launch.targets.megatron_unsupported import inexpressible
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft, resolve
-from neoxargs.resolve.config import Config
 from tests.support.paths import NEOX_HEAD, QUICKSTART, needs_corpus
 from tests.support.reference import read
-
-SHAPE = """
-num_layers: 4
-hidden_size: 64
-num_attention_heads: 4
-seq_length: 32
-max_position_embeddings: 32
-train_iters: 100
-train_micro_batch_size_per_gpu: 2
-data_path: my_text_document
-"""
-
-
-def configured(*texts: str, gpus: int = 8) -> Config:
-    """The shape above with some more YAML, completed."""
-    given = [Text("shape.yml", SHAPE), *(Text(f"my{i}.yml", text) for i, text in enumerate(texts) if text)]
-    return complete(draft(given), gpus)
+from tests.support.targets import SHAPE, configured
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from neoxargs.launch.targets.neox_compat import DEEPSPEED, knows, more_values, n
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
-from tests.launch.targets.test_megatron import configured
 from tests.support.paths import NEOX_HEAD, needs_corpus
 from tests.support.reference import read
+from tests.support.targets import configured
 
 MODELS = ["125M.yml", "20B.yml", "bf16_125M.yml", "llama2/70B.yml", "pythia/1B.yml", "rwkv/170M.yml", "19M.yml"]
 

@@ -18,9 +18,9 @@ from neoxargs.problems import Problems
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
-from tests.launch.targets.test_split import accepted
 from tests.support.paths import DOCS, NEOX_2021, NEOX_HEAD, needs_corpus
 from tests.support.reference import read
+from tests.support.targets import accepted
 
 MIGRATING = DOCS / "from-gpt-neox.md"
 

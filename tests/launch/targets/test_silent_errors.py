@@ -14,8 +14,8 @@ from neoxargs.launch.targets.split import deepspeed_json
 from neoxargs.problems import Problems
 from neoxargs.registry.runner import Runner
 from neoxargs.resolve import Text, complete, draft
-from tests.launch.targets.test_megatron import SHAPE, configured
 from tests.support.paths import DOCS
+from tests.support.targets import SHAPE, configured
 
 MIGRATING = DOCS / "from-gpt-neox.md"
 

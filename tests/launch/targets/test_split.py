@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from deepspeed.launcher.runner import parse_args
-from deepspeed.runtime.config import DeepSpeedConfig
 
 from neoxargs.launch.targets.encode import config_from_values, decode, encode
 from neoxargs.launch.targets.split import deepspeed_json, nested, runner_flags, train_values
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, history
 from neoxargs.resolve import resolve
-from neoxargs.resolve.config import Config
-from tests.launch.targets.test_megatron import configured
 from tests.support.paths import NEOX_HEAD, needs_corpus
-
-
-def accepted(config: Config, monkeypatch: pytest.MonkeyPatch) -> DeepSpeedConfig:
-    """The installed DeepSpeed reads the JSON on that many data parallel ranks."""
-    logging.getLogger("DeepSpeed").setLevel(logging.CRITICAL)
-    copies = config.parallel.world_size // (
-        config.parallel.model_parallel_size * max(config.parallel.pipe_parallel_size, 1)
-    )
-    monkeypatch.setattr("deepspeed.comm.get_world_size", lambda group=None: copies)
-    monkeypatch.setattr("deepspeed.comm.get_rank", lambda group=None: 0)
-    return DeepSpeedConfig(json.loads(json.dumps(deepspeed_json(config))))
-
+from tests.support.targets import BESIDE, accepted, configured, other_value
 
 # -- DeepSpeed -------------------------------------------------------------------------------------------------------
 
@@ -96,41 +81,6 @@ def test_deepspeed_is_not_told(text: str, name: str) -> None:
     assert name not in deepspeed_json(configured(text))
 
 
-def _value(parameter: Parameter) -> Any:
-    """Some value of the parameter's type other than its default."""
-    wanted = parameter.type
-    choices = [a for part in (wanted, *get_args(wanted)) for a in get_args(part)]
-    literal = [c for c in choices if isinstance(c, str | int | bool) and c not in ("auto", parameter.default)]
-    if isinstance(parameter.default, bool) or wanted in (bool, bool | None):
-        return not parameter.default
-    if literal:
-        return literal[-1]
-    if isinstance(parameter.default, int):
-        return parameter.default + 1
-    if isinstance(parameter.default, float):
-        return parameter.default / 2 + 0.25
-    return None
-
-
-#: What must stand beside a key, by the beginning of its name.
-BESIDE = {
-    "activation_checkpointing.contiguous_memory_optimization": "partition_activations: true",
-    "bf16.bf16_optimizer_states": "{precision: bf16, zero_stage: 1, bf16: {bf16_master_weights_and_grads: true}}",
-    "bf16.": "{precision: bf16, zero_stage: 1}",
-    "compression_training.head_pruning.shared_parameters.enabled": (
-        "compression_training: {head_pruning: {shared_parameters: {num_heads: 2}}}"
-    ),
-    "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",
-    "data_efficiency.data_sampling.curriculum_learning.enabled": (
-        "data_efficiency: {data_sampling: {curriculum_learning: {curriculum_metrics: {seqlen: {}}}}}"
-    ),
-    "data_efficiency.data_sampling.dynamic_batching.enabled": (
-        "data_efficiency: {data_sampling: {dynamic_batching: {max_tokens: 100}}}"
-    ),
-    "fp16.": "{precision: fp16, zero_stage: 1}",
-    "zero_optimization.offload_param.device": "zero_optimization: {stage: 3, offload_param: {nvme_path: /tmp}}",
-    "zero_optimization.offload_optimizer.": "zero_optimization: {stage: 3, offload_optimizer: {nvme_path: /tmp}}",
-}
 #: Keys that this machine's DeepSpeed cannot try.
 NOT_HERE = {"aio.use_gds": "needs a CUDA device"}
 
@@ -151,17 +101,17 @@ TYPES = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR
     "parameter",
     [
         p for p in REGISTRY.parameters.values()
-        if "deepspeed" in p.to and "." in p.name and _value(p) is not None and p.name not in NOT_HERE
+        if "deepspeed" in p.to and "." in p.name and other_value(p) is not None and p.name not in NOT_HERE
     ],
     ids=lambda p: p.name,
 )  # fmt: skip
 def test_deepspeed_accepts_every_key_that_it_is_sent(parameter: Parameter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with a value that is not its default, and with what we send beside it."""
-    config = configured(json.dumps(nested({parameter.name: _value(parameter)})), _company(parameter))
+    config = configured(json.dumps(nested({parameter.name: other_value(parameter)})), _company(parameter))
     sent: Any = deepspeed_json(config)
     for part in parameter.name.split("."):
         sent = sent[part]
-    assert sent == _value(parameter)
+    assert sent == other_value(parameter)
     accepted(config, monkeypatch)
 
 
@@ -209,7 +159,7 @@ def test_the_launcher_is_told(text: str, flags: list[str]) -> None:
 )
 def test_the_launchers_parser_reads_every_flag(parameter: Parameter) -> None:
     numeric = parameter.annotation in ("OrAll", "Port", "Port | None")
-    value = 4 if numeric else _value(parameter) or "words"
+    value = 4 if numeric else other_value(parameter) or "words"
     config = configured(f"{parameter.name}: {json.dumps(value)}", "launcher: slurm" if parameter.name in WORDS else "")
     read = parse_args([*runner_flags(config), "train.py"])
     assert read.user_script == "train.py"

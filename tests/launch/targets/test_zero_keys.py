@@ -12,8 +12,7 @@ from pydantic import BaseModel
 
 from neoxargs.launch.targets.split import nested
 from neoxargs.registry import REGISTRY, Parameter
-from tests.launch.targets.test_megatron import configured
-from tests.launch.targets.test_split import BESIDE, _value, accepted
+from tests.support.targets import BESIDE, accepted, configured, other_value
 
 #: Values that the type alone does not suggest.
 OTHERS: dict[str, Any] = {
@@ -46,7 +45,7 @@ def worked_with(config: Any, parameter: Parameter) -> Any:
 @pytest.mark.shows("zero_optimization")
 @pytest.mark.parametrize("parameter", KEYS, ids=lambda p: p.name.removeprefix("zero_optimization."))
 def test_every_key_is_delivered(parameter: Parameter, monkeypatch: pytest.MonkeyPatch) -> None:
-    value = OTHERS.get(parameter.name, _value(parameter))
+    value = OTHERS.get(parameter.name, other_value(parameter))
     assert value is not None
     beside = "" if parameter.attribute == "nvme_path" else _beside(parameter.name)
     written = accepted(configured(json.dumps(nested({parameter.name: value})), beside), monkeypatch)
@@ -68,5 +67,5 @@ def test_there_are_keys_of_every_section() -> None:
 @pytest.mark.parametrize("key", ["stage", "reduce_scatter", "contiguous_gradients", "allgather_bucket_size"])
 def test_the_spelling_at_top_level_is_the_same_key(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parameter = REGISTRY.parameters[f"zero_optimization.{key}"]
-    config = configured(json.dumps({f"zero_{key}": _value(parameter)}))
-    assert worked_with(accepted(config, monkeypatch), parameter) == _value(parameter)
+    config = configured(json.dumps({f"zero_{key}": other_value(parameter)}))
+    assert worked_with(accepted(config, monkeypatch), parameter) == other_value(parameter)

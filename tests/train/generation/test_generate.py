@@ -25,29 +25,8 @@ from neoxargs.train.parallel.make import Make
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.ranks import run_ranks
+from tests.support.sampling import CPU, EOD, LIVELY, SEQ, Letters, by_hand, one_process
 from tests.support.small_gpt import VOCABULARY, build, small
-
-SEQ = 16
-CPU = torch.device("cpu")
-EOD = 60
-#: Untrained tied weights only repeat the last token.
-LIVELY = {"no_weight_tying": True, "init_method_std": 0.3}
-
-
-class Letters:
-    """Two characters' worth of tokenizer: `a` is 0, `b` is 1, ..."""
-
-    vocab_size, eod = VOCABULARY.size, EOD
-
-    def tokenize(self, text):
-        return [ord(letter) - ord("a") for letter in text]
-
-    def tokenize_batch(self, texts):
-        raise NotImplementedError
-
-    def detokenize(self, ids):
-        return "".join(chr(ord("a") + i) for i in ids)
-
 
 SPARSE = {
     "attention_config": ["sparse_fixed", "global"], "sparsity_config": {"block": 2, "num_local_blocks": 2},
@@ -75,26 +54,10 @@ CACHED = {
 }  # fmt: skip
 
 
-def one_process(tokenizer=None, model=LIVELY, **options) -> Generator:
-    gpt = GPT(small(**model), VOCABULARY, Make(1234)).eval()
-    return Generator(Whole(gpt, gpt, CPU), tokenizer or Letters(), Generation(**options), SEQ, Mesh(), seed=3)
-
-
 def ids(generator: Generator, *contexts: str) -> list[list[int]]:
     samples = [generator.sample(context) for context in contexts]
     generator.finish(samples)
     return [sample.ids for sample in samples]
-
-
-@torch.no_grad()
-def by_hand(prompt: list[int], count: int) -> tuple[list[int], list[float]]:
-    """The likeliest token and its logit, `count` times, from full logits of the last `SEQ` tokens."""
-    gpt, row, found = GPT(small(**LIVELY), VOCABULARY, Make(1234)).eval(), list(prompt), []
-    for _ in range(count):
-        best = gpt(torch.tensor([row[-SEQ:]]))[0, -1].max(-1)
-        row.append(int(best.indices))
-        found.append(float(best.values))
-    return row[len(prompt) :], found
 
 
 def test_greedy_is_the_likeliest_token_again_and_again() -> None:

@@ -15,7 +15,7 @@ from neoxargs.problems import Problems
 from neoxargs.registry.logging import Wandb
 from neoxargs.train.track.online import WandbTracker
 from tests.support.processes import rows, started
-from tests.train.track.test_track import run
+from tests.support.tracking import run
 
 pytest.importorskip("wandb", reason="wandb is not installed (it brings 15 packages that nothing else here needs)")
 

@@ -14,7 +14,7 @@ from neoxargs.train.track import Evaluation, metrics
 from neoxargs.train.track.chart import Chart, Series, centred, draw, labels, thin, ticks
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.page import Page, page
-from tests.train.track.test_track import DONE, play, run, step
+from tests.support.tracking import DONE, play, run, step
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -13,37 +13,14 @@ import pytest
 
 from neoxargs.problems import Problems
 from neoxargs.registry.logging import Comet, Wandb
-from neoxargs.train.track import Evaluation, Outcome, Run, Step, Tracker, metrics
+from neoxargs.train.track import Outcome, Step, Tracker, metrics
 from neoxargs.train.track.console import Console, duration
 from neoxargs.train.track.loss_curve import LossCurve, draw, smooth
 from neoxargs.train.track.metrics import Metrics
 from neoxargs.train.track.online import CometTracker, WandbTracker
 from neoxargs.train.track.progress import Progress
 from neoxargs.train.track.tensorboard import scalars
-
-DONE = Outcome(4, "", Path("ckpt/global_step4"))
-
-
-def run(folder: Path, start: int = 0) -> Run:
-    return Run(folder, 4, start, tokens_per_step=2048, samples_per_step=8, ranks=2, parameters=10**6,
-               flops_per_token=6e6, unigram_entropy=3.5)  # fmt: skip
-
-
-def step(iteration: int, **changes: Any) -> Step:
-    values = {"loss": 4.0 - iteration, "lr": 1e-3, "grad_norm": 0.5, "seconds": 0.5, "elapsed": 0.5 * iteration,
-              "memory": 2**30}  # fmt: skip
-    return Step(iteration, **values | changes)
-
-
-def play(tracker: Tracker, folder: Path, start: int = 0) -> None:
-    """A run of four steps with an evaluation and a checkpoint in its middle."""
-    tracker.on_start(run(folder, start))
-    for iteration in range(start + 1, 5):
-        tracker.on_step(step(iteration))
-        if iteration == 2:
-            tracker.on_eval(Evaluation(2, "validation", 2.5))
-            tracker.on_save(2, folder / "global_step2")
-    tracker.on_end(DONE)
+from tests.support.tracking import DONE, play, run, step
 
 
 def test_console(tmp_path: Path) -> None:

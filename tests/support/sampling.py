@@ -1,0 +1,53 @@
+"""A generator of one process, and the text that it must give, computed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from neoxargs.registry.generation import Generation
+from neoxargs.train.data.tokenizer import Ids
+from neoxargs.train.generation.generator import Generator, Whole
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.mesh import Mesh
+from tests.support.small_gpt import VOCABULARY, small
+
+SEQ = 16
+CPU = torch.device("cpu")
+EOD = 60
+#: Untrained tied weights only repeat the last token.
+LIVELY = {"no_weight_tying": True, "init_method_std": 0.3}
+
+
+class Letters:
+    """Two characters' worth of tokenizer: `a` is 0, `b` is 1, ..."""
+
+    vocab_size, eod = VOCABULARY.size, EOD
+
+    def tokenize(self, text: str) -> list[int]:
+        return [ord(letter) - ord("a") for letter in text]
+
+    def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]:
+        raise NotImplementedError
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        return "".join(chr(ord("a") + i) for i in ids)
+
+
+def one_process(tokenizer: Letters | None = None, model: dict[str, Any] = LIVELY, **options: Any) -> Generator:
+    gpt = GPT(small(**model), VOCABULARY, Make(1234)).eval()
+    return Generator(Whole(gpt, gpt, CPU), tokenizer or Letters(), Generation(**options), SEQ, Mesh(), seed=3)
+
+
+@torch.no_grad()
+def by_hand(prompt: list[int], count: int) -> tuple[list[int], list[float]]:
+    """The likeliest token and its logit, `count` times, from full logits of the last `SEQ` tokens."""
+    gpt, row, found = GPT(small(**LIVELY), VOCABULARY, Make(1234)).eval(), list(prompt), []
+    for _ in range(count):
+        best = gpt(torch.tensor([row[-SEQ:]]))[0, -1].max(-1)
+        row.append(int(best.indices))
+        found.append(float(best.values))
+    return row[len(prompt) :], found

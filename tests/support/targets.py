@@ -1,0 +1,80 @@
+"""What the tests of `launch/targets` share: a configuration, values to try, and DeepSpeed as the reader of its JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, get_args
+
+import pytest
+from deepspeed.runtime.config import DeepSpeedConfig
+
+from neoxargs.launch.targets.split import deepspeed_json
+from neoxargs.registry import Parameter
+from neoxargs.resolve import Text, complete, draft
+from neoxargs.resolve.config import Config
+
+SHAPE = """
+num_layers: 4
+hidden_size: 64
+num_attention_heads: 4
+seq_length: 32
+max_position_embeddings: 32
+train_iters: 100
+train_micro_batch_size_per_gpu: 2
+data_path: my_text_document
+"""
+
+
+def configured(*texts: str, gpus: int = 8) -> Config:
+    """The shape above with some more YAML, completed."""
+    given = [Text("shape.yml", SHAPE), *(Text(f"my{i}.yml", text) for i, text in enumerate(texts) if text)]
+    return complete(draft(given), gpus)
+
+
+def accepted(config: Config, monkeypatch: pytest.MonkeyPatch) -> DeepSpeedConfig:
+    """The installed DeepSpeed reads the JSON on that many data parallel ranks."""
+    logging.getLogger("DeepSpeed").setLevel(logging.CRITICAL)
+    copies = config.parallel.world_size // (
+        config.parallel.model_parallel_size * max(config.parallel.pipe_parallel_size, 1)
+    )
+    monkeypatch.setattr("deepspeed.comm.get_world_size", lambda group=None: copies)
+    monkeypatch.setattr("deepspeed.comm.get_rank", lambda group=None: 0)
+    return DeepSpeedConfig(json.loads(json.dumps(deepspeed_json(config))))
+
+
+def other_value(parameter: Parameter) -> Any:
+    """Some value of the parameter's type other than its default."""
+    wanted = parameter.type
+    choices = [a for part in (wanted, *get_args(wanted)) for a in get_args(part)]
+    literal = [c for c in choices if isinstance(c, str | int | bool) and c not in ("auto", parameter.default)]
+    if isinstance(parameter.default, bool) or wanted in (bool, bool | None):
+        return not parameter.default
+    if literal:
+        return literal[-1]
+    if isinstance(parameter.default, int):
+        return parameter.default + 1
+    if isinstance(parameter.default, float):
+        return parameter.default / 2 + 0.25
+    return None
+
+
+#: What must stand beside a key, by the beginning of its name.
+BESIDE = {
+    "activation_checkpointing.contiguous_memory_optimization": "partition_activations: true",
+    "bf16.bf16_optimizer_states": "{precision: bf16, zero_stage: 1, bf16: {bf16_master_weights_and_grads: true}}",
+    "bf16.": "{precision: bf16, zero_stage: 1}",
+    "compression_training.head_pruning.shared_parameters.enabled": (
+        "compression_training: {head_pruning: {shared_parameters: {num_heads: 2}}}"
+    ),
+    "curriculum_learning.enabled": "curriculum_learning: {schedule_type: custom}",
+    "data_efficiency.data_sampling.curriculum_learning.enabled": (
+        "data_efficiency: {data_sampling: {curriculum_learning: {curriculum_metrics: {seqlen: {}}}}}"
+    ),
+    "data_efficiency.data_sampling.dynamic_batching.enabled": (
+        "data_efficiency: {data_sampling: {dynamic_batching: {max_tokens: 100}}}"
+    ),
+    "fp16.": "{precision: fp16, zero_stage: 1}",
+    "zero_optimization.offload_param.device": "zero_optimization: {stage: 3, offload_param: {nvme_path: /tmp}}",
+    "zero_optimization.offload_optimizer.": "zero_optimization: {stage: 3, offload_optimizer: {nvme_path: /tmp}}",
+}
