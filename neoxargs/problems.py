@@ -87,6 +87,11 @@ def render(problems: Sequence[Problem]) -> str:
     return "\n\n".join([*map(_draw, shown), *([f"... and {more} more: --json tells all"] if more > 0 else [])])
 
 
+def sentence(problem: Problem) -> str:
+    """What is wrong, alone: for a line that has a head of its own."""
+    return "\n".join(map(printable, problem.what.split("\n")))
+
+
 def _order(problem: Problem) -> tuple[bool, str, int, int]:
     where = problem.where
     return (where is None, where.file, where.line, where.column) if where else (True, "", 0, 0)
@@ -95,8 +100,7 @@ def _order(problem: Problem) -> tuple[bool, str, int, int]:
 def _draw(problem: Problem) -> str:
     where = problem.where
     head = f"{SET if where.file == SET else printable(str(where))}: " if where else ""
-    what = "\n".join(map(printable, problem.what.split("\n")))
-    lines = [f"{head}{problem.severity}: {what}"]
+    lines = [f"{head}{problem.severity}: {sentence(problem)}"]
     if where:
         lines += _excerpt(where)
     for place in problem.also:

@@ -127,10 +127,10 @@ def prepare(script: Script, spec: RunSpec) -> int:
 def start_ranks(script: Script, spec: RunSpec) -> int:
     """Start them and wait for their end; returns the exit code."""
     config, resources = spec.config, spec.resources
-    attempt = failures.begin(config)
+    attempt = failures.new_attempt(config)
     # a port is looked for last: the data may have taken hours
     launched = command(config, resources, script.path, os.environ, free_port(config, resources), attempt)
-    return start(launched, os.environ, say, resources.remote, logs=failures.folder(config, attempt))
+    return start(launched, os.environ, say, resources.remote, logs=failures.logs_folder(config, attempt))
 
 
 # -- what is printed -------------------------------------------------------------------------------------------------

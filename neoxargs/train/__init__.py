@@ -8,23 +8,23 @@ from importlib import import_module
 
 def main(argv: Sequence[str]) -> int:
     """Train as one rank; returns its exit code."""
-    return _watched("neoxargs.train.run", argv)
+    return _supervised("neoxargs.train.run", argv)
 
 
 def sample(argv: Sequence[str]) -> int:
     """Generate as one rank; returns its exit code."""
-    return _watched("neoxargs.train.generate", argv)
+    return _supervised("neoxargs.train.generate", argv)
 
 
 def evaluation(argv: Sequence[str]) -> int:
     """Evaluate as one rank; returns its exit code."""
-    return _watched("neoxargs.train.evaluate", argv)
+    return _supervised("neoxargs.train.evaluate", argv)
 
 
-def _watched(program: str, argv: Sequence[str]) -> int:
+def _supervised(program: str, argv: Sequence[str]) -> int:
     """With a log of its own, where the start of the run has a name; torch is not imported before."""
     from neoxargs.launch.processes import failures
-    from neoxargs.launch.processes.supervisor import watched
+    from neoxargs.launch.processes.supervisor import run_supervised
     from neoxargs.launch.targets.encode import parse_rank_arguments
     from neoxargs.problems import Problems
     from neoxargs.train.process import mpi
@@ -37,7 +37,8 @@ def _watched(program: str, argv: Sequence[str]) -> int:
     if not arguments.attempt:
         return _run(program, argv)
     config = arguments.config
-    return watched(lambda: _run(program, argv), failures.folder(config, arguments.attempt), config.checkpoint.save)
+    logs = failures.logs_folder(config, arguments.attempt)
+    return run_supervised(lambda: _run(program, argv), logs, config.checkpoint.save)
 
 
 def _run(program: str, argv: Sequence[str]) -> int:

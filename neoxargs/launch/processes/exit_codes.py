@@ -10,35 +10,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: How gloo and nccl word that another rank does not answer.
-TIMED_OUT = ("Timed out waiting", "timed out after", "collective operation timeout", "Application timeout caused")
+TIMEOUT_PHRASES = ("Timed out waiting", "timed out after", "collective operation timeout", "Application timeout caused")
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What is known of a rank besides its exit code."""
 
-    peak: int = 0
+    peak_memory: int = 0
     """The most memory it held, in bytes."""
     memory_kills: int = 0
     """How many processes the system has killed for memory meanwhile."""
-    asked: bool = False
-    """Was it told to stop before it ended?"""
+    asked_to_stop: bool = False
 
 
-def why(code: int, said: str, evidence: Evidence) -> str:
-    """Why a rank ended with this code (negative: of a signal), whose log ends so."""
+def describe_exit(code: int, log_tail: str, evidence: Evidence) -> str:
+    """Why a rank ended with this code (negative: of a signal); log_tail: the end of its log."""
     if code > 0:
         return f"exit code {code}"
-    if timed_out(said):
+    if is_timeout(log_tail):
         return f"{signal_name(-code)} after a collective operation timed out: some rank did not take part in it"
     return _SIGNALS.get(-code, _other)(evidence).format(name=signal_name(-code))
 
 
-def timed_out(text: str) -> bool:
-    return any(words in text for words in TIMED_OUT)
+def is_timeout(text: str) -> bool:
+    """Does a text say that a collective operation timed out?"""
+    return any(words in text for words in TIMEOUT_PHRASES)
 
 
-def memory_kills() -> int:
+def count_memory_kills() -> int:
     """How many processes this host has killed because memory ran out."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
@@ -48,7 +48,7 @@ def memory_kills() -> int:
 
 
 def _killed(evidence: Evidence) -> str:
-    held = f"this rank held up to {evidence.peak / 1e9:.1f} GB"
+    held = f"this rank held up to {evidence.peak_memory / 1e9:.1f} GB"
     if evidence.memory_kills > 0:
         return f"{{name}}: the host ran out of memory and the system killed it; {held}"
     return f"{{name}}: somebody killed it, or the host ran out of memory (the system has not counted that); {held}"

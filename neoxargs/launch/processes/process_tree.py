@@ -19,33 +19,33 @@ class Process(NamedTuple):
     session: int
 
 
-def members(session: int) -> list[Process]:
+def session_members(session: int) -> list[Process]:
     """The living processes of a session and all their descendants (a zombie that nobody collects does not count)."""
     if not Path("/proc/self/stat").exists():
         return [Process(session, "?", 0, session)] if signal_group(session, 0) else []
     everyone = [process for path in Path("/proc").glob("[0-9]*/stat") if (process := _process(path))]
-    found = {process.pid for process in everyone if process.session == session}
-    while more := {process.pid for process in everyone if process.parent in found} - found:
-        found |= more
-    return [process for process in everyone if process.pid in found and process.state not in "ZX"]
+    pids = {process.pid for process in everyone if process.session == session}
+    while more := {process.pid for process in everyone if process.parent in pids} - pids:
+        pids |= more
+    return [process for process in everyone if process.pid in pids and process.state not in "ZX"]
 
 
-def kill(session: int) -> None:
+def kill_session(session: int) -> None:
     """End all processes of a session at once."""
-    related = members(session)  # asked before: whose parent has ended is nobody's descendant
+    related = session_members(session)  # asked before: whose parent has ended is nobody's descendant
     signal_group(session, signal.SIGKILL)
-    for process in [*related, *members(session)]:
-        send(process.pid, signal.SIGKILL)
+    for process in [*related, *session_members(session)]:
+        send_signal(process.pid, signal.SIGKILL)
 
 
-class Watch:
+class SessionGuard:
     """Kills a session when this process has been killed: by `kill -9`, or by the system when memory runs out.
 
     The system closes our end of a pipe then, which a process of its own waits for.
     """
 
     def __init__(self, session: int) -> None:
-        words = [sys.executable, "-c", f"from neoxargs.launch.processes.process_tree import watch; watch({session})"]
+        words = [sys.executable, "-c", f"from neoxargs.launch.processes.process_tree import guard; guard({session})"]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, env=environ)
 
@@ -54,10 +54,10 @@ class Watch:
         self.process.communicate()
 
 
-def watch(session: int) -> None:
-    """The other end of a Watch."""
+def guard(session: int) -> None:
+    """What a SessionGuard runs."""
     sys.stdin.read()
-    kill(session)
+    kill_session(session)
 
 
 def _process(stat: Path) -> Process | None:
@@ -69,7 +69,7 @@ def _process(stat: Path) -> Process | None:
     return Process(int(stat.parent.name), state, int(parent), int(session))
 
 
-def send(pid: int, number: int) -> None:
+def send_signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:

@@ -1,8 +1,8 @@
 """Start the ranks, wait for them, and leave none behind.
 
-A rank that is asked to stop once finishes its step, saves and leaves; asked twice it dies. DeepSpeed's launcher, asked
-to stop, asks its ranks again, and DeepSpeed's runner dies without telling the launcher, which would train on. So on
-this machine only the ranks are asked, and whatever is still there after a grace period is killed.
+A rank that is asked to stop once finishes its step, saves and leaves; asked twice it ends at once. DeepSpeed's
+launcher, asked to stop, asks its ranks again, and DeepSpeed's runner ends without telling the launcher, which would
+train on. So on this machine only the ranks are asked, and what is still there after a grace period is killed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ from typing import Any
 from neoxargs.launch.launchers.deepspeed import Command
 from neoxargs.launch.processes import failures
 from neoxargs.launch.processes.exit_codes import signal_name
-from neoxargs.launch.processes.process_tree import Watch, kill, members, send, signal_group
+from neoxargs.launch.processes.process_tree import (
+    SessionGuard,
+    kill_session,
+    send_signal,
+    session_members,
+    signal_group,
+)
 
 Say = Callable[[str], None]
 
 #: Writing a large checkpoint takes minutes; who does not want to wait asks twice.
 GRACE = 300.0
 #: For processes that outlive the launcher without having been asked to stop.
-LEFT_BEHIND = 5.0
+AFTER_LAUNCHER_ENDED = 5.0
 #: For the other ranks, which may have to notice it, once one has failed.
 AFTER_A_FAILURE = 15.0
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -38,23 +44,23 @@ def start(
     """Run a command to its end and return its exit code; a signal to this process ends the run.
 
     remote: the ranks run on other machines, where only the launcher can reach them. logs: where ranks that are
-    watched (`rank.py`) keep their logs and note their ends.
+    supervised (`supervisor.py`) keep their logs and record their failures.
     """
     process = subprocess.Popen(command.words, env=command.environ(environ), start_new_session=True)
-    watch = Watch(process.pid)
+    guard = SessionGuard(process.pid)
     run = _Run(process, say, remote, grace, logs)
     previous: dict[int, Any] = {number: signal.signal(number, run.forward) for number in FORWARDED}
     try:
         returncode = run.wait()
-        killed = run.clear()
+        killed = run.end_leftovers()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-        watch.end()
+        guard.end()
     if run.received:
         return 128 + run.received  # also when the ranks saved first: what waits for the whole run must not go on
-    code, told = failures.report(logs) if logs else (0, [])
-    for sentence in told:
+    code, sentences = failures.summarize(logs) if logs else (0, [])
+    for sentence in sentences:
         say(sentence)
     return code or _exit_code(returncode, say) or int(killed)
 
@@ -72,14 +78,14 @@ class _Run:
     def forward(self, number: int, frame: FrameType | None) -> None:
         """SIGINT, SIGTERM, SIGHUP: the first asks the ranks to stop, the second kills them."""
         if self.received:
-            kill(self.launcher.pid)
+            kill_session(self.launcher.pid)
             return
         self.received = number
         self.deadline = time.monotonic() + self.grace
         self.say(f"{signal.Signals(number).name}: asking the ranks to stop ... (once more kills them)")
         ranks = [] if self.remote else self.ranks()
         for rank in ranks:  # SIGTERM whatever came: a KeyboardInterrupt would print one traceback per rank
-            send(rank, signal.SIGTERM)
+            send_signal(rank, signal.SIGTERM)
         if not ranks:
             signal_group(self.launcher.pid, signal.SIGTERM)
 
@@ -88,40 +94,40 @@ class _Run:
             try:
                 return self.launcher.wait(timeout=0.5)
             except subprocess.TimeoutExpired:
-                self._look()
+                self._check_failures()
                 if time.monotonic() > self.deadline:
-                    kill(self.launcher.pid)
+                    kill_session(self.launcher.pid)
 
-    def _look(self) -> None:
+    def _check_failures(self) -> None:
         """Once a rank has failed the others can only wait for it; not every launcher ends them."""
         if self.received:
             return
-        if not self.logs or not failures.any_noted(self.logs):
+        if not self.logs or not failures.any_failed(self.logs):
             self.deadline = float("inf")  # also when a launcher, told to, has started all of them anew
         elif self.deadline == float("inf"):
             self.deadline = time.monotonic() + AFTER_A_FAILURE
-        elif self.remote and time.monotonic() > self.deadline - LEFT_BEHIND:
+        elif self.remote and time.monotonic() > self.deadline - AFTER_LAUNCHER_ENDED:
             signal_group(self.launcher.pid, signal.SIGTERM)  # DeepSpeed's runner then ends what is on other machines
 
-    def clear(self) -> bool:
+    def end_leftovers(self) -> bool:
         """Wait for what the launcher left behind; True if it had to be killed."""
-        left = self._still_there(self.deadline - time.monotonic() if self.received else LEFT_BEHIND)
+        left = self._wait_until_empty(self.deadline - time.monotonic() if self.received else AFTER_LAUNCHER_ENDED)
         if left:
             self.say(f"killing {left} processes that the launcher left behind")
-            kill(self.launcher.pid)
-            self._still_there(LEFT_BEHIND)
+            kill_session(self.launcher.pid)
+            self._wait_until_empty(AFTER_LAUNCHER_ENDED)
         return bool(left)
 
-    def _still_there(self, seconds: float) -> int:
+    def _wait_until_empty(self, seconds: float) -> int:
         """How many processes of the session are left when all are gone or the time is over."""
         deadline = time.monotonic() + seconds
-        while (left := len(members(self.launcher.pid))) and time.monotonic() < deadline:
+        while (left := len(session_members(self.launcher.pid))) and time.monotonic() < deadline:
             time.sleep(0.05)
         return left
 
     def ranks(self) -> list[int]:
         """The children of the launcher's children: runner -> launch -> ranks."""
-        table = members(self.launcher.pid)
+        table = session_members(self.launcher.pid)
         launches = {process.pid for process in table if process.parent == self.launcher.pid}
         return [process.pid for process in table if process.parent in launches]
 

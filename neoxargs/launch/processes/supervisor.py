@@ -1,8 +1,8 @@
-"""A rank under watch: all it says is kept in a log of its own, and how it ended is noted beside it.
+"""A rank under a supervisor: all it prints is kept in a log of its own, and how it failed is recorded beside it.
 
 Launchers pass on the exit code of some rank that failed, and a process that the system kills says nothing. So the
 rank is forked off before torch is imported, and the small process that stays copies its output, passes signals on,
-and writes down how the rank came to its end. `death.py` words and reads what is written here.
+and records how the rank failed; `failures.py` writes, reads and words these records.
 """
 
 from __future__ import annotations
@@ -27,43 +27,44 @@ from types import FrameType
 from typing import IO
 
 from neoxargs.launch.processes import failures
-from neoxargs.launch.processes.exit_codes import Evidence, memory_kills
+from neoxargs.launch.processes.exit_codes import Evidence, count_memory_kills
 
 #: What launchers and job systems send to processes.
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 #: How long a rank may go on that is asked to stop when another one has failed: it may wait for that one for ever.
-PATIENCE = 10.0
+AFTER_ANOTHER_FAILED = 10.0
 #: How long one may take to save whose launcher was killed.
-ALONE = 300.0
+AFTER_LAUNCHER_KILLED = 300.0
 _PR_SET_PDEATHSIG = 1
 _GONE = select.POLLERR | select.POLLHUP
 
 
-def watched(run: Callable[[], int], folder: Path, save: str | None = None) -> int:
+def run_supervised(run: Callable[[], int], folder: Path, save: str | None = None) -> int:
     """Run this rank in a process of its own; returns its exit code, or dies by the signal that it died of.
 
-    folder: where the logs and notes of this attempt are kept, the same on all ranks. save: where checkpoints go.
+    folder: where the logs and records of this attempt are kept, the same on all ranks. save: where checkpoints go.
     """
     if not hasattr(os, "pidfd_open"):  # only Linux can wait for output and an end at once
         return run()
     folder.mkdir(parents=True, exist_ok=True)
-    rank, outputs, kills = int(os.environ.get("RANK", 0)), [_Output(1), _Output(2)], memory_kills()
-    failures.prepare(folder, rank)
+    rank, outputs, kills = int(os.environ.get("RANK", 0)), [_Output(1), _Output(2)], count_memory_kills()
+    failures.reserve_files(folder, rank)
     sys.stdout.flush()
     sys.stderr.flush()
-    watcher, pid = os.getpid(), os.fork()
+    supervisor_pid, pid = os.getpid(), os.fork()
     if not pid:
-        _become_the_rank(outputs, watcher)
-        failures.mine, failures.saves_to = (folder, rank), save
+        _become_rank(outputs, supervisor_pid)
+        failures.current_rank = failures.CurrentRank(folder, rank, save)
         return run()
-    with failures.log(folder, rank).open("ab", buffering=0) as file:
-        watch = _Watch(pid, outputs, file, folder)
-        code, peak = watch.until_the_end()
+    with failures.log_file(folder, rank).open("ab", buffering=0) as file:
+        supervisor = _Supervisor(pid, outputs, file, folder)
+        code, peak = supervisor.wait()
     if code:
-        failures.note(folder, rank, code, Evidence(peak, memory_kills() - kills, watch.asked))
-    failures.clean(folder, rank)
+        evidence = Evidence(peak, count_memory_kills() - kills, supervisor.asked_to_stop)
+        failures.record_failure(folder, rank, code, evidence)
+    failures.release_files(folder, rank)
     if code < 0:
-        _die_of(-code)
+        _die_by_signal(-code)
     return code
 
 
@@ -87,17 +88,17 @@ class _Output:
             return b""
 
     def show(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # nobody listens; `_Watch` sees that by itself
+        with contextlib.suppress(OSError):  # nobody listens; `_Supervisor` sees that by itself
             while data:
                 data = data[os.write(self.console, data) :]
 
 
-class _Watch:
+class _Supervisor:
     """What the process that stays does."""
 
     def __init__(self, pid: int, outputs: list[_Output], file: IO[bytes], folder: Path) -> None:
         self.pid, self.file, self.folder, self.launcher = pid, file, folder, os.getppid()
-        self.asked, self.deadline = False, float("inf")
+        self.asked_to_stop, self.deadline = False, float("inf")
         self.outputs = {output.outer: output for output in outputs}
         self.process, self.poll = os.pidfd_open(pid), select.poll()
         self.poll.register(self.process, select.POLLIN)
@@ -108,22 +109,22 @@ class _Watch:
         for number in FORWARDED:
             signal.signal(number, self._forward)
 
-    def until_the_end(self) -> tuple[int, int]:
+    def wait(self) -> tuple[int, int]:
         """The rank's exit code (negative: of a signal) and the most memory it held, in bytes."""
         ended = False
         while not ended:
             events = dict(self.poll.poll(500))
             ended = self.process in events
             for descriptor, event in events.items():
-                self._happened(descriptor, event)
-            self._hurry()
+                self._handle(descriptor, event)
+            self._enforce_deadline()
         for output in self.outputs.values():  # a child of the rank may hold them open
             while select.select([output.outer], [], [], 0)[0] and self._copy(output):
                 pass
         _, status, usage = os.wait4(self.pid, 0)
         return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
 
-    def _happened(self, descriptor: int, event: int) -> None:
+    def _handle(self, descriptor: int, event: int) -> None:
         if descriptor in self.outputs:
             if not self._copy(self.outputs[descriptor]):
                 self.poll.unregister(descriptor)
@@ -140,25 +141,25 @@ class _Watch:
         return bool(data)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.asked_to_stop = True
         if number == signal.SIGINT:  # of which a rank that gets it itself too would die, without having saved
             number = signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
-    def _hurry(self) -> None:
+    def _enforce_deadline(self) -> None:
         if self.launcher and os.getppid() != self.launcher:
-            self.launcher, self.deadline = 0, time.monotonic() + ALONE
+            self.launcher, self.deadline = 0, time.monotonic() + AFTER_LAUNCHER_KILLED
             self._forward(signal.SIGTERM, None)
-        if self.asked and failures.any_noted(self.folder):
-            self.deadline = min(self.deadline, time.monotonic() + PATIENCE)
+        if self.asked_to_stop and failures.any_failed(self.folder):
+            self.deadline = min(self.deadline, time.monotonic() + AFTER_ANOTHER_FAILED)
         if time.monotonic() > self.deadline:
             self._forward(signal.SIGKILL, None)
 
 
-def _become_the_rank(outputs: list[_Output], watcher: int) -> None:
+def _become_rank(outputs: list[_Output], supervisor: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != watcher:  # it was killed before that
+    if os.getppid() != supervisor:  # it was killed before that
         os._exit(1)
     for output in outputs:
         os.dup2(output.inner, output.console)
@@ -170,7 +171,7 @@ def _become_the_rank(outputs: list[_Output], watcher: int) -> None:
     faulthandler.enable()
 
 
-def _die_of(number: int) -> None:
+def _die_by_signal(number: int) -> None:
     """So that the launcher sees the same end; the rank itself has left the core file, if any."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number != signal.SIGKILL:

@@ -15,10 +15,10 @@ from neoxargs.problems import Problems, render
 
 def failure(error: BaseException) -> None:
     """Word an error on standard error: a problem as `deepy check` words it, anything else with its traceback."""
-    failures.confess(error)
+    failures.record_exception(error)
     if isinstance(error, Problems):
         say(render(error.problems))
-    elif failures.nature(error) == failures.LEFT_ALONE:
+    elif failures.cause_of(error) is failures.Cause.LOST_CONNECTION:
         print(f"[rank {_rank()}] another rank has ended", file=sys.stderr, flush=True)
     else:
         trace = "".join(traceback.format_exception(error))
@@ -30,7 +30,7 @@ def say(text: str, key: str = "") -> None:
     if _first(key or text):
         print(text, file=sys.stderr, flush=True)
     else:
-        failures.keep(text)
+        failures.append_log(text)
 
 
 def _first(key: str) -> bool:

@@ -108,7 +108,7 @@ SCRIPT = """
 import json, os, pathlib, sys
 from neoxargs.launch.processes import failures
 from neoxargs.launch.targets.encode import parse_rank_arguments
-from neoxargs.launch.processes.supervisor import watched
+from neoxargs.launch.processes.supervisor import run_supervised
 from neoxargs.train.process import mpi
 arguments = parse_rank_arguments(sys.argv[1:])
 mpi.join(arguments.config)
@@ -118,7 +118,7 @@ def run():
     pathlib.Path(f"rank{os.environ['RANK']}.json").write_text(json.dumps([os.environ[name] for name in names]))
     return int(os.path.exists("fail") and os.environ["RANK"] == "1")
 
-sys.exit(watched(run, failures.folder(arguments.config, arguments.attempt)))
+sys.exit(run_supervised(run, failures.logs_folder(arguments.config, arguments.attempt)))
 """
 
 

@@ -1,4 +1,4 @@
-"""A rank's end is noted by the process that watches it, and told with its cause before what followed from it."""
+"""A failure is recorded by the rank's supervisor, and reported with its cause before what followed from it."""
 
 import json
 import os
@@ -15,27 +15,28 @@ import pytest
 from neoxargs.launch.launchers.deepspeed import Command
 from neoxargs.launch.processes import failures
 from neoxargs.launch.processes.exit_codes import Evidence
+from neoxargs.launch.processes.failures import Cause
 from neoxargs.launch.processes.run import _Run, start
 from tests.support import cluster
 
-#: A rank under watch; what it does is the second argument.
+#: A rank under its supervisor; what it does is the second argument.
 RANK = """
 import os, sys, signal, time, pathlib
 from neoxargs.launch.processes import failures, supervisor
-from neoxargs.launch.processes.supervisor import watched
-folder, supervisor.PATIENCE = pathlib.Path(sys.argv[1]), 1.0
+from neoxargs.launch.processes.supervisor import run_supervised
+folder, supervisor.AFTER_ANOTHER_FAILED = pathlib.Path(sys.argv[1]), 1.0
 
 def run():
     print("begun", flush=True)
     try:
         exec(sys.argv[2])
     except Exception as error:
-        failures.confess(error)
+        failures.record_exception(error)
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0
 
-sys.exit(watched(run, folder))
+sys.exit(run_supervised(run, folder))
 """
 
 
@@ -83,15 +84,15 @@ def killed_by(number: signal.Signals) -> str:
 )
 def test_every_end_is_decoded_and_passed_on(tmp_path, does, code, why):
     assert ended(tmp_path, does) == code
-    [noted] = failures.deaths(tmp_path)
-    assert noted.why.startswith(why)
-    assert (noted.rank, noted.code, noted.host) == (0, code, os.uname().nodename)
+    [noted] = failures.read_failures(tmp_path)
+    assert noted.reason.startswith(why)
+    assert (noted.rank, noted.exit_code, noted.host) == (0, code, os.uname().nodename)
 
 
 def test_a_crash_in_native_code_names_the_python_line_in_the_log(tmp_path):
     ended(tmp_path, "import ctypes; ctypes.string_at(0)")
-    assert "Segmentation fault" in failures.tail(tmp_path, 0)
-    assert "string_at" in failures.tail(tmp_path, 0)
+    assert "Segmentation fault" in failures.log_tail(tmp_path, 0)
+    assert "string_at" in failures.log_tail(tmp_path, 0)
 
 
 def test_the_end_of_a_rank_that_ends_well_is_not_noted_and_its_log_stays(tmp_path):
@@ -100,17 +101,21 @@ def test_the_end_of_a_rank_that_ends_well_is_not_noted_and_its_log_stays(tmp_pat
     assert (tmp_path / "rank-3.log").read_text() == "begun\ndone\n"
 
 
-def test_a_disk_that_is_full_has_room_for_the_note(tmp_path):
+def test_a_disk_that_is_full_has_room_for_the_record(tmp_path):
     """The last blocks are taken while the rank runs."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
         pytest.skip("no small file system can be mounted here")
     try:
-        write = "open(failures.saves_to + '/{}', 'wb', buffering=0).write(bytes({}))\n"
-        does = f"failures.saves_to = {str(disk)!r}\n" + write.format("filler", 65536) + write.format("more", 1)
+        write = "open(failures.current_rank.save + '/{}', 'wb', buffering=0).write(bytes({}))\n"
+        does = (
+            f"failures.current_rank = failures.CurrentRank(folder, 0, {str(disk)!r})\n"
+            + write.format("filler", 65536)
+            + write.format("more", 1)
+        )
         assert ended(disk / "logs", does) == 1
-        code, said = failures.report(disk / "logs")
+        code, said = failures.summarize(disk / "logs")
         assert code == 1
         assert f"failed first: the disk of {disk} is full; what was saved before is whole; OSError: " in said[0]
     finally:
@@ -141,8 +146,8 @@ def test_a_terminal_stays_one(tmp_path):
 
 
 def test_memory_that_ran_out_is_told_with_how_much_the_rank_held(tmp_path):
-    failures.note(tmp_path, 2, -9, Evidence(peak=12_300_000_000, memory_kills=1))
-    assert failures.report(tmp_path) == (
+    failures.record_failure(tmp_path, 2, -9, Evidence(peak_memory=12_300_000_000, memory_kills=1))
+    assert failures.summarize(tmp_path) == (
         137,
         [
             f"rank 2 on {os.uname().nodename} failed first: SIGKILL: the host ran out of memory and the system killed "
@@ -153,27 +158,27 @@ def test_memory_that_ran_out_is_told_with_how_much_the_rank_held(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("message", "nature"),
+    ("message", "cause"),
     [
-        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1", failures.LEFT_ALONE),
+        ("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1", Cause.LOST_CONNECTION),
         (
             "[3] is setting up NCCL communicator: remote process exited or there was a network error",
-            failures.LEFT_ALONE,
+            Cause.LOST_CONNECTION,
         ),
-        ("[gloo/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete", failures.WAITED),
-        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)", failures.WAITED),
-        ("mat1 and mat2 shapes cannot be multiplied", failures.OWN),
+        ("[gloo/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete", Cause.TIMED_OUT),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE)", Cause.TIMED_OUT),
+        ("mat1 and mat2 shapes cannot be multiplied", Cause.OWN_ERROR),
     ],
 )
-def test_what_follows_from_anothers_end_is_told_from_a_rank_s_own(message, nature):
-    assert failures.nature(RuntimeError(message)) == nature
+def test_what_follows_from_anothers_end_is_told_from_a_rank_s_own(message, cause):
+    assert failures.cause_of(RuntimeError(message)) == cause
 
 
 def test_the_cause_is_told_first_although_it_was_noted_last(tmp_path):
     lost = "raise RuntimeError('Connection reset by peer')"
     for number, does in enumerate([lost, lost, "raise RuntimeError('Timed out waiting 1 ms')", "raise KeyError('x')"]):
         assert ended(tmp_path, does, number) == 1
-    code, (first, log, *others) = failures.report(tmp_path)
+    code, (first, log, *others) = failures.summarize(tmp_path)
     assert code == 1
     assert first.startswith(f"rank 3 on {os.uname().nodename} failed first: KeyError: 'x' (")
     assert log == f"the end of {tmp_path}/rank-3.log:\n  | begun\n  | KeyError: 'x'"
@@ -183,11 +188,11 @@ def test_the_cause_is_told_first_although_it_was_noted_last(tmp_path):
 def test_a_traceback_that_the_console_has_shown_is_not_shown_again(tmp_path, capfd):
     with running(tmp_path, "raise KeyError('x')") as process:  # its standard error is ours
         process.wait(30)
-    _, where = failures.report(tmp_path)[1]
+    _, where = failures.summarize(tmp_path)[1]
     assert where == f"what it said stands above, and in {tmp_path}/rank-0.log"
     assert capfd.readouterr().err == "KeyError: 'x'\n"
-    failures.note(tmp_path, 0, -signal.SIGSEGV, Evidence())  # the end of a crash stays
-    assert failures.report(tmp_path)[1][1].startswith(f"the end of {tmp_path}/rank-0.log:")
+    failures.record_failure(tmp_path, 0, -signal.SIGSEGV, Evidence())  # the end of a crash stays
+    assert failures.summarize(tmp_path)[1][1].startswith(f"the end of {tmp_path}/rank-0.log:")
 
 
 def test_a_stop_that_was_asked_for_is_no_cause(tmp_path):
@@ -195,17 +200,17 @@ def test_a_stop_that_was_asked_for_is_no_cause(tmp_path):
         until_it_says(tmp_path / "rank-0.log", "begun")
         process.terminate()
         assert process.wait(30) == -signal.SIGTERM
-    assert json.loads((tmp_path / "rank-0.json").read_text())["nature"] == failures.ASKED
+    assert json.loads((tmp_path / "rank-0.json").read_text())["cause"] == Cause.ASKED_TO_STOP
 
 
 def test_a_rank_that_waits_for_a_dead_one_is_killed_when_it_is_asked_to_stop(tmp_path):
     does = "signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(60)"
-    failures.note(tmp_path, 1, -9, Evidence())
+    failures.record_failure(tmp_path, 1, -9, Evidence())
     with running(tmp_path, does, stdout=subprocess.DEVNULL) as process:
         until_it_says(tmp_path / "rank-0.log", "deaf")
         process.terminate()
         assert process.wait(30) == -signal.SIGKILL
-    assert [found.rank for found in failures.deaths(tmp_path)] == [1, 0]
+    assert [found.rank for found in failures.read_failures(tmp_path)] == [1, 0]
 
 
 @pytest.mark.parametrize("end", ["kill", "close"])
@@ -232,8 +237,8 @@ def test_a_rank_whose_launcher_was_killed_is_asked_to_stop(tmp_path):
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL) as launcher:
         until_it_says(tmp_path / "rank-0.log", "begun")
         launcher.kill()
-    cluster.until(lambda: failures.deaths(tmp_path), "it has ended", 30)
-    assert failures.deaths(tmp_path)[0].code == -signal.SIGTERM
+    cluster.until(lambda: failures.read_failures(tmp_path), "it has ended", 30)
+    assert failures.read_failures(tmp_path)[0].exit_code == -signal.SIGTERM
 
 
 def test_a_rank_that_gets_ctrl_c_twice_may_still_save(tmp_path):
@@ -253,11 +258,11 @@ def test_ranks_that_are_started_anew_are_left_alone(tmp_path):
     """torchrun does that with `launcher_args: --max-restarts=1`; each rank then removes the note on its last end."""
     with subprocess.Popen(["true"]) as launcher:
         run = _Run(launcher, print, remote=False, grace=1.0, logs=tmp_path)
-        failures.note(tmp_path, 1, 1, Evidence())
-        run._look()
+        failures.record_failure(tmp_path, 1, 1, Evidence())
+        run._check_failures()
         assert run.deadline < float("inf")
-        failures.prepare(tmp_path, 1)
-        run._look()
+        failures.reserve_files(tmp_path, 1)
+        run._check_failures()
         assert run.deadline == float("inf")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.launchers.deepspeed import Command, command, free_port, runner_flags
-from neoxargs.launch.processes.process_tree import members
+from neoxargs.launch.processes.process_tree import session_members
 from neoxargs.launch.processes.run import start
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
@@ -202,7 +202,7 @@ def test_a_second_signal_kills(fake, tmp_path):
 
 
 def test_processes_that_a_dead_launcher_left_behind_are_killed_and_fail_the_run(fake, tmp_path, monkeypatch):
-    monkeypatch.setattr("neoxargs.launch.processes.run.LEFT_BEHIND", 1.0)
+    monkeypatch.setattr("neoxargs.launch.processes.run.AFTER_LAUNCHER_ENDED", 1.0)
     script = UP + "if sys.argv[1] == '1': time.sleep(1); os.kill(os.getppid(), 9); os.kill(os.getppid(), 9)\n" + WAIT
     said: list[str] = []
     assert start(fake(script), os.environ, said.append) == 128 + 9
@@ -215,7 +215,7 @@ def test_this_process_is_a_member_of_its_own_session_whatever_others_are_called(
     program = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xd0'); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout and other.stdout.readline()
-        found = {process.pid for process in members(os.getsid(0))}
+        found = {process.pid for process in session_members(os.getsid(0))}
         other.kill()
     assert {os.getpid(), other.pid} <= found
 

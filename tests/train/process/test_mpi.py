@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs.launch.processes.process_tree import members
+from neoxargs.launch.processes.process_tree import session_members
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
@@ -94,10 +94,10 @@ def test_a_run_through_mpirun_and_what_is_left_when_deepy_is_killed(tmp_path: Pa
     with _deepy(tmp_path, train_iters=100_000, run_dir=str(tmp_path / "killed")) as killed:
         _wait(lambda: (tmp_path / "killed" / "metrics.jsonl").exists())
         launcher = [int(pid) for pid in _children(killed.pid)]
-        started = [_words(process.pid) for pid in launcher for process in members(pid)]
+        started = [_words(process.pid) for pid in launcher for process in session_members(pid)]
     assert sum(words.startswith("mpirun") for words in started) == 1
     assert sum("mpirun" not in words and "launcher" not in words and "train.py" in words for words in started) >= 2
-    _wait(lambda: not any(members(pid) for pid in launcher))
+    _wait(lambda: not any(session_members(pid) for pid in launcher))
 
 
 @contextmanager
