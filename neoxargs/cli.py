@@ -138,9 +138,11 @@ def launch(words: list[str]) -> int:
 
 def _memory_check(request: Request, options: Namespace) -> CheckMemory:
     """The plan's, unless --force says that it is wrong."""
-    from neoxargs.tools.plan.gate import refuse
+    from neoxargs.tools.plan.gate import refuse_what_cannot_fit
 
-    return lambda script, spec: None if options.force else refuse(script, spec, request, options.device)
+    if options.force:
+        return lambda script, spec: None
+    return lambda script, spec: refuse_what_cannot_fit(script, spec, request, options.device)
 
 
 def check(words: list[str]) -> int:

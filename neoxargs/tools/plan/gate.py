@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.launch.script import Script
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.request import Request
-from neoxargs.tools.plan.advice import Resolve, suggest_changes
+from neoxargs.tools.plan.advice import suggest_changes
 from neoxargs.tools.plan.assumptions import USABLE
 from neoxargs.tools.plan.devices import ASSUMED_DEVICE, DEVICES, UNKNOWN_NAME, Device, find_device
 from neoxargs.tools.plan.output.wording import verdict
@@ -26,22 +25,17 @@ MEMORY_QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader
 MAX_SUGGESTIONS = 2
 
 
-def refuse(script: Script, spec: RunSpec, request: Request, device: str | None) -> None:
-    """Raises Problems if a run of our trainer cannot fit. device: what the GPUs are, where somebody names them."""
-    named = find_device(device) if device else None
-    if script.program == PLANNED and (named or shutil.which(MEMORY_QUERY[0])):
-        refuse_what_cannot_fit(spec, named, lambda changes: resolve_run(request.overriding(changes), os.environ))
+def refuse_what_cannot_fit(script: Script, spec: RunSpec, request: Request, device: str | None) -> None:
+    """Raises Problems if a run of our trainer cannot fit, even were the estimate as much too high as it may be.
 
-
-def refuse_what_cannot_fit(spec: RunSpec, device: Device | None, resolve: Resolve) -> None:
-    """Raises Problems if a resolved run cannot fit, even were the estimate as much too high as it may be.
-
-    Warns where it is only close. device: None to ask this machine. resolve: the run once more, with changed values.
+    Warns where it is only close. device: what the GPUs are, where somebody names them; else this machine is asked.
     """
-    plan = _plan_here(spec, device)
+    named = find_device(device) if device else None
+    plan = _plan_here(spec, named or _local_gpu(spec)) if script.program == PLANNED else None
     if plan is None or plan.fits:
         return
-    changes = [" ".join(f"--set {one}" for one in found.overrides) for found in suggest_changes(plan, resolve)]
+    suggestions = suggest_changes(plan, lambda changes: resolve_run(request.overriding(changes), os.environ))
+    changes = [" ".join(f"--set {one}" for one in found.overrides) for found in suggestions]
     problem = Problem(f"the run {verdict(plan)}", hint=_hint(changes[:MAX_SUGGESTIONS]), id="plan-does-not-fit")
     if _surely_too_large(plan):
         raise Problems([problem])
@@ -50,7 +44,6 @@ def refuse_what_cannot_fit(spec: RunSpec, device: Device | None, resolve: Resolv
 
 def _plan_here(spec: RunSpec, device: Device | None) -> Plan | None:
     """None where the device's memory is not known, or a plan is of one run and this is a search."""
-    device = device or _local_gpu(spec)
     if device is None or device.memory is None:
         return None
     try:

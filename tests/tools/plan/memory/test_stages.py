@@ -9,10 +9,8 @@ import pytest
 
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
-from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import parameters
 from neoxargs.tools.plan.memory.stages import parameters_by_part, partition_balanced, pipeline_stages
-from neoxargs.tools.plan.placement import group_into_hosts, hosts_of_stages, rank_placements
 
 ROWS = 512
 SHAPE = {
@@ -80,18 +78,3 @@ def test_balanced_parameters_count_the_vocabulary() -> None:
 def test_a_tied_table_is_on_both_ends() -> None:
     first, last = pipeline_stages(config(pipe_parallel_size=2), ROWS)
     assert first.parts["embedding"] == last.parts["output"] == ROWS * 64
-
-
-def test_seats_follow_the_hostfile() -> None:
-    from neoxargs.launch.cluster.hosts import pretended
-
-    resources, layout = group_into_hosts(pretended(20), 8), Layout(tensor=2, pipe=2, data=5)
-    assert [len(slots) for slots in resources.hosts.values()] == [8, 8, 4]
-    found = list(rank_placements(resources, layout))
-    assert found[9] == (9, "host1", 1, 1, 0, 4)
-    assert found[10] == (10, "host1", 2, 0, 1, 0)
-    for stage in range(2):
-        for replica in range(5):
-            mine = [placement.rank for placement in found if (placement.pipe, placement.data) == (stage, replica)]
-            assert mine == list(layout.group(stage, replica))
-    assert hosts_of_stages(resources, layout) == [["host0", "host1"], ["host1", "host2"]]

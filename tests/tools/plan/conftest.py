@@ -1,0 +1,17 @@
+"""A model of middle size for the plan's tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import smallest
+
+
+@pytest.fixture
+def middle(tmp_path: Path) -> str:
+    """The path of a configuration of a billion parameters."""
+    path = tmp_path / "middle.yml"
+    path.write_text(smallest.BILLION)
+    return str(path)

@@ -1,0 +1,56 @@
+"""What is suggested where a plan does not fit, fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from neoxargs.tools.plan import plan_and_suggest, print_plan
+from neoxargs.tools.plan.options import PlanOptions
+from tests.support.paths import NEOX_HEAD, needs_corpus
+
+NEOX_20B = NEOX_HEAD / "20B.yml"
+
+
+@needs_corpus
+def test_neox_20b_does_not_fit_on_24_gb_and_each_suggestion_does() -> None:
+    options = PlanOptions([str(NEOX_20B)], gpus=96, gpu_memory=24)
+    made, found = plan_and_suggest(options)
+    assert not made.fits and made.overflows_in == "backward"
+    assert found
+    for suggestion in found:
+        again, _ = plan_and_suggest(PlanOptions([str(NEOX_20B)], suggestion.overrides, gpus=96, gpu_memory=24))
+        assert again.fits, suggestion.overrides
+        assert again.config.batch.train_batch_size == made.config.batch.train_batch_size
+    assert [suggestion.cost for suggestion in found] == sorted(suggestion.cost for suggestion in found)
+
+
+@needs_corpus
+def test_a_large_model_is_told_to_be_cut_both_ways() -> None:
+    options = PlanOptions([str(NEOX_20B.with_name("175B.yml"))], gpus=1024, device="H100")
+    made, found = plan_and_suggest(options)
+    assert not made.fits
+    both = next(suggestion for suggestion in found if "model_parallel_size" in suggestion.changes)
+    layout = both.plan.layout
+    assert both.plan.fits and layout.tensor > 1 and layout.pipe > 1
+    assert both.plan.config.batch.train_batch_size == made.config.batch.train_batch_size
+    assert both is found[0] and both.cost < 1
+
+
+@pytest.mark.parametrize("memory", [40, 24, 16])
+def test_suggestions_fit(middle: str, memory: float) -> None:
+    made, found = plan_and_suggest(PlanOptions([middle], gpus=8, gpu_memory=memory))
+    assert not made.fits and found
+    for suggestion in found:
+        assert plan_and_suggest(PlanOptions([middle], suggestion.overrides, gpus=8, gpu_memory=memory))[0].fits
+
+
+def test_a_suggestion_takes_the_place_of_what_was_set(middle: str) -> None:
+    set_before = ["train_micro_batch_size_per_gpu=16"]
+    made, found = plan_and_suggest(PlanOptions([middle], set_before, gpus=8, gpu_memory=40))
+    smaller = next(suggestion for suggestion in found if "train_micro_batch_size_per_gpu" in suggestion.changes)
+    assert smaller.plan.config.batch.train_batch_size == made.config.batch.train_batch_size == 128
+
+
+def test_where_nothing_small_helps_that_is_said(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_plan(PlanOptions([middle], gpus=1, gpu_memory=2)) == 1
+    assert "nothing small helps" in capsys.readouterr().out

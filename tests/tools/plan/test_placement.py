@@ -1,0 +1,20 @@
+"""Which rank runs where."""
+
+from __future__ import annotations
+
+from neoxargs.launch.cluster.hosts import pretended
+from neoxargs.sizes.layout import Layout
+from neoxargs.tools.plan.placement import group_into_hosts, hosts_of_stages, rank_placements
+
+
+def test_ranks_follow_the_hostfile() -> None:
+    resources, layout = group_into_hosts(pretended(20), 8), Layout(tensor=2, pipe=2, data=5)
+    assert [len(slots) for slots in resources.hosts.values()] == [8, 8, 4]
+    found = list(rank_placements(resources, layout))
+    assert found[9] == (9, "host1", 1, 1, 0, 4)
+    assert found[10] == (10, "host1", 2, 0, 1, 0)
+    for stage in range(2):
+        for replica in range(5):
+            mine = [placement.rank for placement in found if (placement.pipe, placement.data) == (stage, replica)]
+            assert mine == list(layout.group(stage, replica))
+    assert hosts_of_stages(resources, layout) == [["host0", "host1"], ["host1", "host2"]]
