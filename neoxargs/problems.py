@@ -74,8 +74,8 @@ def _place_to_json(place: Place | None) -> dict[str, Any]:
 class Problems(Exception):
     """Raised with every problem found so far; the command line draws them and exits with 1."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = list(problems)
+    def __init__(self, problems: Problem | Iterable[Problem]) -> None:
+        self.problems = [problems] if isinstance(problems, Problem) else list(problems)
         super().__init__(render(self.problems))
 
 

@@ -60,7 +60,8 @@ def for_evaluation(config: Config) -> Config:
     """The same model without what only training needs; raises Problems where there is nothing to evaluate."""
     if not (reads_data(config) or config.generation.eval_tasks):
         hint = "write data_path or text_path for perplexity, eval_tasks for tasks"
-        raise Problems([Problem("there is nothing to evaluate on: neither validation data nor eval_tasks", hint=hint)])
+        what = "there is nothing to evaluate on: neither validation data nor eval_tasks"
+        raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=("data_path", "eval_tasks")))
     config = for_generation(config)
     source = Source("derived", text="an evaluation does not train")
     return Config({**config.values, "train_iters": Value(1, source)}, config.sections, config.warnings, config.dialect)
@@ -103,7 +104,9 @@ def _exp(x: float) -> float:
 def perplexity(scorer: Scorer, data: Loader, count: int, tokenizer: Tokenizer) -> Perplexity:
     """Over `count` micro batches of each data parallel rank; equal on every rank. Raises Problems without such data."""
     if not data.has("validation"):
-        raise Problems([Problem("there is no validation data", hint="split leaves some of data_path for it")])
+        what = "there is no validation data"
+        hint = "split leaves some of data_path for it"
+        raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=("data_path",)))
     samples = data.held_out("validation")
     sums = torch.zeros(4, dtype=torch.float64)
     for start in range(0, count, scorer.in_flight):

@@ -84,10 +84,13 @@ def for_generation(config: Config) -> Config:
     """
     folder = config.checkpoint.load or config.checkpoint.save
     if not folder:
-        raise Problems([Problem("there is no checkpoint to read", hint="write load: FOLDER")])
+        what = "there is no checkpoint to read"
+        hint = "write load: FOLDER"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-not-named", about=("load", "save")))
     if checkpoint_folder.newest(Path(folder)) is None:
         hint = "load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
-        raise Problems([Problem(f"load ({folder}): there is no checkpoint in it", hint=hint)])
+        what = f"load ({folder}): there is no checkpoint in it"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load",)))
     changes: dict[str, Any] = {"load": folder, "no_load_optim": True, "no_load_rng": True, "finetune": False}
     changes["sequence_parallel"] = False  # a single token has no shards
     source = Source("derived", text="generation does not train")
@@ -113,19 +116,24 @@ def prompts(options: Generation, main: bool) -> Iterator[str]:
         yield from [options.prompt or ""] * (options.num_samples or 1)
     else:
         what = f"text_gen_type ({options.text_gen_type}) is not supported by generate.py"
-        raise Problems([Problem(what, hint="unconditional, input-file and interactive are")])
+        hint = "unconditional, input-file and interactive are"
+        raise Problems(Problem(what, hint=hint, id="generation-type-unsupported", about=("text_gen_type",)))
 
 
 def _listed(path: str | None) -> list[str]:
     if not path:
-        raise Problems([Problem("text_gen_type (input-file) needs sample_input_file, a file with a prompt per line")])
+        what = "text_gen_type (input-file) needs sample_input_file, a file with a prompt per line"
+        raise Problems(Problem(what, id="prompt-file-not-given", about=("text_gen_type", "sample_input_file")))
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise Problems([Problem(f"sample_input_file ({path}) cannot be read: {error}")]) from error
+        what = f"sample_input_file ({path}) cannot be read: {error}"
+        raise Problems(Problem(what, id="prompt-file-unreadable", about=("sample_input_file",))) from error
     found = [line.strip() for line in lines if line.strip()]
     if not found:
-        raise Problems([Problem(f"sample_input_file ({path}) holds no prompt", hint="write one per line")])
+        what = f"sample_input_file ({path}) holds no prompt"
+        hint = "write one per line"
+        raise Problems(Problem(what, hint=hint, id="prompt-file-empty", about=("sample_input_file",)))
     return found
 
 

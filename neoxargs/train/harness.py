@@ -114,7 +114,7 @@ def _harness(module: str) -> Any:
     try:
         return importlib.import_module(f"lm_eval.{module}")
     except ImportError as error:
-        raise Problems([no_harness(str(error))]) from error
+        raise Problems(no_harness(str(error))) from error
 
 
 def _loaded(tasks: Sequence[str]) -> dict[str, Any]:
@@ -128,15 +128,17 @@ def _loaded(tasks: Sequence[str]) -> dict[str, Any]:
         loaded: dict[str, Any] = manager.load(list(tasks))
     except Exception as error:  # a YAML that is none of a task, no data, no network: each raises its own
         what = f"eval_tasks: {', '.join(tasks)} cannot be loaded: {type(error).__name__}: {error}"
-        raise Problems([Problem(what)]) from error
+        raise Problems(Problem(what, id="evaluation-task-not-loadable", about=("eval_tasks",))) from error
     return loaded
 
 
 def _unknown(name: str, known: Collection[str]) -> Problem:
     if name.endswith((".yaml", ".yml")):
-        return Problem(f"eval_tasks: there is no file {name}")
+        return Problem(f"eval_tasks: there is no file {name}", id="evaluation-task-file-missing", about=("eval_tasks",))
     hint = did_you_mean(name, known) or "write the name of one of its tasks, or the path of a YAML file with one"
-    return Problem(f"eval_tasks: the harness knows no task {name}", hint=hint)
+    return Problem(
+        f"eval_tasks: the harness knows no task {name}", hint=hint, id="evaluation-task-unknown", about=("eval_tasks",)
+    )
 
 
 def _adapter(model: Model) -> Any:

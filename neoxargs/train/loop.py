@@ -107,7 +107,7 @@ class Loop:
         self.elapsed += seconds
         self.position = Position(self.position.iteration + 1, self.position.samples + self.batch_size)
         if not math.isfinite(result.loss) and not result.skipped:
-            raise Problems([_diverged(result, self.position.iteration, self.saver.last)])
+            raise Problems(_diverged(result, self.position.iteration, self.saver.last))
         step = Step(
             iteration=self.position.iteration,
             loss=result.loss,
@@ -209,4 +209,5 @@ def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
 def _diverged(result: Result, iteration: int, last: Path | None) -> Problem:
     kept = f"the last good checkpoint is {last}" if last else "no checkpoint has been written"
     hint = "a lower lr, a longer warmup or gradient_clipping keeps a run from diverging"
-    return Problem(f"the loss is {result.loss} in iteration {iteration}; stopped without saving, {kept}", hint=hint)
+    what = f"the loss is {result.loss} in iteration {iteration}; stopped without saving, {kept}"
+    return Problem(what, hint=hint, id="loss-not-finite", about=("lr", "warmup", "gradient_clipping"))

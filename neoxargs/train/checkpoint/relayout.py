@@ -116,7 +116,7 @@ class _Loader:
             whole = rows
         if list(whole.shape) != wanted:
             what = f"load ({self.saved.folder}): {name} is {_size(whole.shape)} there and {_size(wanted)} in this run"
-            raise Problems([Problem(what)])
+            raise Problems(Problem(what, id="checkpoint-weight-shape", about=("load",)))
         return share(whole, self.cut) if self.cut else whole
 
 
@@ -146,15 +146,20 @@ def _problems(engine: Any, saved: Saved, mine: Shares | None, everything: bool) 
     here = f"load ({saved.folder})"
     if mine is None:
         kind = type(engine.optimizer).__name__
-        yield Problem(f"{here}: it has another layout, and DeepSpeed's {kind} takes only its own")
+        what = f"{here}: it has another layout, and DeepSpeed's {kind} takes only its own"
+        yield Problem(what, id="checkpoint-layout-not-convertible", about=("load",))
     if everything and not saved.complete:
         hint = "no_load_optim: true starts with a fresh one"
-        yield Problem(f"{here}: it was written without the optimizer's state (no_save_optim)", hint=hint)
+        what = f"{here}: it was written without the optimizer's state (no_save_optim)"
+        yield Problem(what, hint=hint, id="checkpoint-without-optimizer", about=("load", "no_load_optim"))
     wanted = _of_all_ranks(set(named(engine.module)))
     for missing in sorted(wanted - set(saved.slices))[:3]:
-        yield Problem(f"{here}: it does not fit this model: it has no {missing}")
+        yield Problem(
+            f"{here}: it does not fit this model: it has no {missing}", id="checkpoint-other-weights", about=("load",)
+        )
     for surplus in sorted(set(saved.slices) - wanted)[:3]:
-        yield Problem(f"{here}: it does not fit this model, which has no {surplus}")
+        what = f"{here}: it does not fit this model, which has no {surplus}"
+        yield Problem(what, id="checkpoint-other-weights", about=("load",))
 
 
 def _of_all_ranks(names: set[str]) -> set[str]:

@@ -135,9 +135,11 @@ class Checkpoints:
                     load_module_only=not everything,
                 )
         except (RuntimeError, KeyError, AssertionError, ValueError, OSError) as error:
-            raise Problems([Problem(f"load ({found}): it does not fit this model: {_short(error)}")]) from error
+            what = f"load ({found}): it does not fit this model: {_short(error)}"
+            raise Problems(Problem(what, id="checkpoint-not-loadable", about=("load",))) from error
         if path is None:
-            raise Problems([Problem(f"load ({found}): DeepSpeed finds no checkpoint of this model in it")])
+            what = f"load ({found}): DeepSpeed finds no checkpoint of this model in it"
+            raise Problems(Problem(what, id="checkpoint-not-loadable", about=("load",)))
         return state  # type: ignore[no-any-return]
 
     def _load_random_state(self, found: Path, same: bool, iteration: int) -> None:
@@ -161,14 +163,19 @@ class Checkpoints:
         if layout and self.engine.zero_optimization() and not self.options.no_load_optim:
             names.append("world_size")
         raise_if(
-            Problem(f"load ({found}): it was written with {name} {theirs[name]}, this run has {self.config.get(name)}")
+            Problem(
+                f"load ({found}): it was written with {name} {theirs[name]}, this run has {self.config.get(name)}",
+                id="checkpoint-other-model",
+                about=("load", name),
+            )
             for name in names
             if name in theirs and theirs[name] != self.config.get(name)
         )
         kind, other = self.config.optimizer.type or "Adam", theirs.get("optimizer", {}).get("type") or "Adam"
         if everything and _family(kind) != _family(other):
             what = f"load ({found}): it holds the state of optimizer.type {other}, this run has {kind}"
-            raise Problems([Problem(what, hint="no_load_optim: true starts with a fresh one")])
+            hint = "no_load_optim: true starts with a fresh one"
+            raise Problems(Problem(what, hint=hint, id="checkpoint-other-optimizer", about=("load", "optimizer.type")))
 
     def _follow_train_iters(self, found: Path) -> None:
         """A decay that ends with the run ends later in a longer one: told before the start, and no reason to refuse."""
@@ -229,17 +236,21 @@ def _exactly(root: Path, iteration: int) -> Path:
     wanted = root / checkpoint_folder.tag(iteration)
     damage = checkpoint_folder.damage(wanted) if wanted.is_dir() else "it does not exist"
     if damage:
-        raise Problems([Problem(f"iteration ({iteration}): {wanted} cannot be loaded: {damage}")])
+        what = f"iteration ({iteration}): {wanted} cannot be loaded: {damage}"
+        raise Problems(Problem(what, id="checkpoint-not-usable", about=("iteration", "load")))
     return wanted
 
 
 def _require_first_start(root: Path, save: str | None) -> None:
     damaged = [f"{path.name}: {checkpoint_folder.damage(path)}" for path in checkpoint_folder.checkpoints(root)]
     if damaged:
-        raise Problems([Problem(f"load ({root}): every checkpoint in it is damaged ({'; '.join(damaged)})")])
+        what = f"load ({root}): every checkpoint in it is damaged ({'; '.join(damaged)})"
+        raise Problems(Problem(what, id="checkpoint-all-damaged", about=("load",)))
     if save is None or Path(save).resolve() != root.resolve():
         hint = "leave `load` out to start from scratch, or make it the same as `save` to continue when there is one"
-        raise Problems([Problem(f"load ({root}): there is no checkpoint in it", hint=hint)])
+        raise Problems(
+            Problem(f"load ({root}): there is no checkpoint in it", hint=hint, id="checkpoint-missing", about=("load",))
+        )
 
 
 def _write_config(part: Path, config: Config) -> None:

@@ -145,7 +145,8 @@ def share(whole: Tensor, cut: Cut) -> Tensor:
 
 def cannot_divide(folder: Path, state: str) -> Problems:
     what = f"load ({folder}): the optimizer's {state} cannot be divided among other ranks than those that saved it"
-    return Problems([Problem(what, hint="continue on the same layout, or with no_load_optim: true")])
+    hint = "continue on the same layout, or with no_load_optim: true"
+    return Problems(Problem(what, hint=hint, id="checkpoint-state-not-divisible", about=("load", "no_load_optim")))
 
 
 def _optim(kind: str, file: dict[str, Any]) -> Optim:

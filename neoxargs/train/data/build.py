@@ -66,7 +66,7 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
                 text_bytes += chunk.text_bytes
                 meter.advance(chunk.size)
         if not writer.documents:
-            raise Problems([Problem(f"{', '.join(texts)}: there is no text, every document is empty")])
+            raise Problems(Problem(f"{', '.join(texts)}: there is no text, every document is empty", id="text-empty"))
         summary = _summary(writer, counts, text_bytes, recipe, fingerprint(files, recipe))
         _sidecar(prefix).unlink(missing_ok=True)
         writer.finish()

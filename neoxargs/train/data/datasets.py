@@ -80,7 +80,8 @@ def _tell_empty(
         names = ", ".join(source.prefix for source in chosen[part])
         told = f"{names}: too few documents to leave any for {part}" if names else f"there is no data for {part}"
         if part == "train":
-            raise Problems([Problem(told, hint="`split` says how they are divided" if names else "write data_path")])
+            hint = "`split` says how they are divided" if names else "write data_path"
+            raise Problems(Problem(told, hint=hint, id="data-part-empty", about=("data_path", "split")))
         if not names:
             continue
         if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
@@ -93,13 +94,16 @@ def _require(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
     for prefix in dict.fromkeys(source.prefix for part in chosen.values() for source in part):
         if damage := indexed.damage(Path(prefix)):
             hint = f"deepy data TEXT --output-prefix {prefix} makes one"
-            problems.append(Problem(f"data_path ({prefix}): {damage}", hint=hint))
+            problems.append(
+                Problem(f"data_path ({prefix}): {damage}", hint=hint, id="data-file-unusable", about=("data_path",))
+            )
             continue
         summary = summary_of(prefix)
         if summary and summary.vocab_size != vocab_size:
             made = f"was made by {summary.tokenizer_type} with {summary.vocab_size} tokens"
             hint = "write the tokenizer it was made with, or tokenise the text again"
-            problems.append(Problem(f"data_path ({prefix}) {made}; this run's tokenizer has {vocab_size}", hint=hint))
+            what = f"data_path ({prefix}) {made}; this run's tokenizer has {vocab_size}"
+            problems.append(Problem(what, hint=hint, id="data-other-tokenizer", about=("data_path", "tokenizer_type")))
     if problems:
         raise Problems(problems)
 

@@ -72,7 +72,9 @@ def find(texts: Sequence[str]) -> list[Path]:
         problems += [_nothing(text)] if not files else [_binary(f) for f in files if _is_binary(f)]
         found |= dict.fromkeys(files)
     if not texts:
-        problems.append(Problem("no text is given", hint=f"name files, folders, patterns or {STDLIB}"))
+        problems.append(
+            Problem("no text is given", hint=f"name files, folders, patterns or {STDLIB}", id="text-not-given")
+        )
     if problems:
         raise Problems(problems)
     return list(found)
@@ -105,10 +107,12 @@ def _hidden(file: Path, folder: Path) -> bool:
 def _nothing(text: str) -> Problem:
     path = Path(text).expanduser()
     if path.is_dir():
-        return Problem(f"the folder {text} holds no text", hint=f"looked for files ending in {' '.join(FOLDER)}")
+        what = f"the folder {text} holds no text"
+        hint = f"looked for files ending in {' '.join(FOLDER)}"
+        return Problem(what, hint=hint, id="text-folder-empty")
     if glob.has_magic(text):
-        return Problem(f"the pattern {text} matches no file")
-    return Problem(f"{text} does not exist", hint=f"name a file, a folder, a pattern or {STDLIB}")
+        return Problem(f"the pattern {text} matches no file", id="text-pattern-matches-nothing")
+    return Problem(f"{text} does not exist", hint=f"name a file, a folder, a pattern or {STDLIB}", id="text-missing")
 
 
 def _is_binary(file: Path) -> bool:
@@ -116,7 +120,7 @@ def _is_binary(file: Path) -> bool:
 
 
 def _binary(file: Path) -> Problem:
-    return Problem(f"{file} is not text", hint=f"plain text in UTF-8, or {' '.join(JSON_LINES)}")
+    return Problem(f"{file} is not text", hint=f"plain text in UTF-8, or {' '.join(JSON_LINES)}", id="text-binary")
 
 
 def documents(files: Sequence[Path]) -> Iterator[Raw]:
@@ -151,7 +155,7 @@ def _unpacked(file: Path, disk: BinaryIO) -> Iterator[bytes]:
     try:
         yield from gzip.GzipFile(fileobj=disk) if file.suffix == ".gz" else _zst_lines(disk)
     except (zstandard.ZstdError, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise Problems([Problem(f"{file} cannot be decompressed: {error}")]) from error
+        raise Problems(Problem(f"{file} cannot be decompressed: {error}", id="text-not-decompressible")) from error
 
 
 def _zst_lines(disk: BinaryIO) -> Iterator[bytes]:
@@ -224,7 +228,7 @@ def _plain(raw: Raw) -> str | Problem:
 
 def _not_utf8(path: str, offset: int, byte: int) -> Problem:
     what = f"{path} is not UTF-8: byte 0x{byte:02x} at offset {offset}"
-    return Problem(what, hint="convert it, for example: iconv -f latin1 -t utf-8")
+    return Problem(what, hint="convert it, for example: iconv -f latin1 -t utf-8", id="text-not-utf8")
 
 
 def _json(raw: Raw, line: bytes, key: str) -> str | Problem:
@@ -234,7 +238,9 @@ def _json(raw: Raw, line: bytes, key: str) -> str | Problem:
         return _not_utf8(f"{raw.path}:{raw.start}", error.start, line[error.start])
     except ValueError as error:
         column = getattr(error, "colno", 1)
-        return Problem(f"not JSON: {getattr(error, 'msg', error)}", where=_place(raw, line, column))
+        return Problem(
+            f"not JSON: {getattr(error, 'msg', error)}", where=_place(raw, line, column), id="text-line-not-json"
+        )
     return _text(tree, key) or _no_text(raw, line, tree, key)
 
 
@@ -250,10 +256,14 @@ def _no_text(raw: Raw, line: bytes, tree: Any, key: str) -> str | Problem:
     if isinstance(tree, dict) and tree.get(key) in ("", []):
         return ""
     if not isinstance(tree, dict):
-        return Problem("this line is no JSON object", where=_place(raw, line), hint=f'write {{"{key}": "..."}}')
+        what = "this line is no JSON object"
+        hint = f'write {{"{key}": "..."}}'
+        return Problem(what, where=_place(raw, line), hint=hint, id="text-line-not-an-object")
     names = [name for name, value in tree.items() if isinstance(value, str)]
     hint = f"texts here: {', '.join(names)}; choose one with --json-key" if names else ""
-    return Problem(f'this line has no text under "{key}"', where=_place(raw, line), hint=hint)
+    return Problem(
+        f'this line has no text under "{key}"', where=_place(raw, line), hint=hint, id="text-line-without-key"
+    )
 
 
 def _place(raw: Raw, line: bytes, column: int = 1) -> Place:

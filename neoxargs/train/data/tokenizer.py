@@ -147,7 +147,8 @@ def build_tokenizer(options: TokenizerOptions) -> Tokenizer:
     builder = BUILDERS.get(name)
     if builder is None:
         hint = did_you_mean(name, BUILDERS) or f"write one of {', '.join(BUILDERS)}"
-        raise Problems([Problem(f"tokenizer_type ({name}) is not known", hint=hint)])
+        what = f"tokenizer_type ({name}) is not known"
+        raise Problems(Problem(what, hint=hint, id="tokenizer-unknown", about=("tokenizer_type",)))
     return builder(options)
 
 
@@ -213,7 +214,9 @@ def _from_hub(name: str) -> Any:
     except Exception as error:  # the network, the hub and the file format each raise their own
         what = f"the tokenizer {name} could not be fetched: {_first_line(error)}"
         hint = "write a local path as vocab_file: a folder with tokenizer.json, or with vocab.json and merges.txt"
-        raise Problems([Problem(what, hint=hint)]) from error
+        raise Problems(
+            Problem(what, hint=hint, id="tokenizer-not-fetched", about=("tokenizer_type", "vocab_file"))
+        ) from error
 
 
 def _sentencepiece(options: TokenizerOptions) -> Tokenizer:
@@ -227,7 +230,10 @@ def _tiktoken(options: TokenizerOptions) -> Tokenizer:
     name = options.vocab_file or ""
     if name not in library.list_encoding_names():
         hint = f"write one of {', '.join(library.list_encoding_names())}"
-        raise Problems([Problem(f"vocab_file ({name or 'not given'}) is no encoding of tiktoken", hint=hint)])
+        what = f"vocab_file ({name or 'not given'}) is no encoding of tiktoken"
+        raise Problems(
+            Problem(what, hint=hint, id="tokenizer-unknown-encoding", about=("tokenizer_type", "vocab_file"))
+        )
     return TiktokenTokenizer(library.get_encoding(name))
 
 
@@ -245,9 +251,11 @@ BUILDERS: dict[str, Callable[[TokenizerOptions], Tokenizer]] = {
 def _file(parameter: str, path: str | None, what: str) -> Path:
     """A file that must be there."""
     if not path:
-        raise Problems([Problem(f"{parameter} is not given; this tokenizer_type needs {what}", hint=_NO_FILE)])
+        what = f"{parameter} is not given; this tokenizer_type needs {what}"
+        raise Problems(Problem(what, hint=_NO_FILE, id="tokenizer-file-not-given", about=("tokenizer_type", parameter)))
     if not Path(path).is_file():
-        raise Problems([Problem(f"{parameter} ({path}) is not a file; it should be {what}", hint=_NO_FILE)])
+        what = f"{parameter} ({path}) is not a file; it should be {what}"
+        raise Problems(Problem(what, hint=_NO_FILE, id="tokenizer-file-missing", about=("tokenizer_type", parameter)))
     return Path(path)
 
 
@@ -261,7 +269,8 @@ def _reading(parameter: str, path: Path, read: Callable[[], Any]) -> Any:
     except Problems:
         raise
     except Exception as error:  # `tokenizers` raises bare Exception
-        raise Problems([Problem(f"{parameter} ({path}) cannot be read: {_first_line(error)}")]) from error
+        what = f"{parameter} ({path}) cannot be read: {_first_line(error)}"
+        raise Problems(Problem(what, id="tokenizer-file-unreadable", about=("tokenizer_type", parameter))) from error
 
 
 def _first_line(error: Exception) -> str:
@@ -273,12 +282,15 @@ def _library(name: str, tokenizer_type: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         what = f"tokenizer_type ({tokenizer_type}) needs the Python package {name}, which is not installed"
-        raise Problems([Problem(what, hint=f"pip install {name}")]) from error
+        raise Problems(
+            Problem(what, hint=f"pip install {name}", id="package-missing", about=("tokenizer_type",))
+        ) from error
 
 
 def _end_of_document(find: Callable[[str], int | None], name: str) -> int:
     found = next((i for i in map(find, END_OF_DOCUMENT) if i is not None), None)
     if found is None:
         hint = f"the vocabulary must contain one of {' '.join(END_OF_DOCUMENT)}"
-        raise Problems([Problem(f"{name} has no token for the end of a document", hint=hint)])
+        what = f"{name} has no token for the end of a document"
+        raise Problems(Problem(what, hint=hint, id="tokenizer-without-end-token", about=("vocab_file",)))
     return found

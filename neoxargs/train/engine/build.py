@@ -73,7 +73,8 @@ def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabular
         )
     if padded < tokens:
         what = f"padded_vocab_size ({padded}) is smaller than the tokenizer's vocabulary ({tokens})"
-        raise Problems([Problem(what, hint="leave padded_vocab_size out; it is computed")])
+        hint = "leave padded_vocab_size out; it is computed"
+        raise Problems(Problem(what, hint=hint, id="padded-vocab-too-small", about=("padded_vocab_size",)))
     return Vocabulary(tokens, padded, eod)
 
 
@@ -139,9 +140,8 @@ def _trained(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh
             engine = _engine(json, module, mesh, optimizer=ours, model_parameters=groups, lr_scheduler=schedule)
     except (ValueError, ImportError, IndexError, RuntimeError) as error:
         if ours is None:  # DeepSpeed builds it from compiled code that is not there for every device
-            raise Problems(
-                [Problem(f"optimizer.type ({config.optimizer.type}) cannot be used here: {error}")]
-            ) from error
+            what = f"optimizer.type ({config.optimizer.type}) cannot be used here: {error}"
+            raise Problems(Problem(what, id="optimizer-not-available", about=("optimizer.type",))) from error
         raise
     if onebit:  # it averages over the data parallel ranks itself
         ours.attach(engine)  # type: ignore[union-attr]

@@ -45,9 +45,8 @@ def read(folder: Path) -> Read:
         found = _first(tree, row.key, *row.also) or _Found(row.default)
         optional = found.value is None and row.ours[0] in OPTIONAL
         if row.ours[0] in (*COUNTS, *OPTIONAL) and not (optional or _counts(found.value)):
-            problems.append(
-                Problem(f"{row.key} ({json.dumps(found.value)}) must be a whole number above 0", found.place)
-            )
+            what = f"{row.key} ({json.dumps(found.value)}) must be a whole number above 0"
+            problems.append(Problem(what, found.place, id="huggingface-not-a-count"))
             continue
         ours = _back(row, found.value)
         if ours is None:
@@ -56,11 +55,11 @@ def read(folder: Path) -> Read:
         for name, value in ours.items():
             if values.setdefault(name, value) != value:
                 what = f"{row.key} ({json.dumps(found.value)}) and another key are both {name}, which is {values[name]}"
-                problems.append(Problem(what, found.place))
+                problems.append(Problem(what, found.place, id="huggingface-keys-contradict", about=(name,)))
     vocabulary = _first(tree, "vocab_size") or _Found(None, tree.place)
     if not _counts(vocabulary.value):
         what = f"vocab_size ({json.dumps(vocabulary.value)}) must be a whole number above 0"
-        problems.append(Problem(what, vocabulary.place))
+        problems.append(Problem(what, vocabulary.place, id="huggingface-not-a-count"))
     problems += _head_width(tree, values)
     if problems:
         raise Problems(problems)
@@ -86,7 +85,7 @@ def _family(tree: Mapping) -> Family:
             return family
     found = named or kind or _Found(None, tree.place)
     what = f"architectures ({json.dumps(found.value)}) is none that can be expressed here"
-    raise Problems([Problem(what, found.place, f"{listed(FAMILIES, 'and')} are")])
+    raise Problems(Problem(what, found.place, f"{listed(FAMILIES, 'and')} are", id="huggingface-unknown-architecture"))
 
 
 def _fixed(tree: Mapping, family: Family) -> Iterator[Problem]:
@@ -99,7 +98,7 @@ def _fixed(tree: Mapping, family: Family) -> Iterator[Problem]:
 def _inexpressible(key: str, found: _Found, values: Iterable[Any] = ()) -> Problem:
     can = [json.dumps(value) for value in values if value is not None]
     what = f"{key} ({json.dumps(found.value)}) cannot be expressed here"
-    return Problem(what, found.place, f"only {listed(can)} can" if can else "")
+    return Problem(what, found.place, f"only {listed(can)} can" if can else "", id="huggingface-not-expressible")
 
 
 def _head_width(tree: Mapping, values: dict[str, Any]) -> Iterator[Problem]:
@@ -107,7 +106,7 @@ def _head_width(tree: Mapping, values: dict[str, Any]) -> Iterator[Problem]:
     found = _first(tree, "head_dim")
     if found and found.value not in (None, width):
         what = f"head_dim ({found.value}) must be hidden_size / num_attention_heads ({width})"
-        yield Problem(what, found.place)
+        yield Problem(what, found.place, id="huggingface-head-width")
 
 
 def _first(tree: Mapping, *keys: str) -> _Found | None:

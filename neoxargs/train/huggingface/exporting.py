@@ -111,9 +111,15 @@ def _require_all(export: Export, pieces: Sequence[Piece]) -> None:
     """The checkpoint is of the model that the configuration describes."""
     used, there = {piece.ours for piece in pieces}, set(export.saved.slices)
     here = f"load ({export.saved.folder})"
-    problems = [Problem(f"{here}: it does not fit this model: it has no {name}") for name in sorted(used - there)[:3]]
+    problems = [
+        Problem(f"{here}: it does not fit this model: it has no {name}", id="checkpoint-other-weights", about=("load",))
+        for name in sorted(used - there)[:3]
+    ]
     problems += [
-        Problem(f"{here}: it does not fit this model, which has no {name}") for name in sorted(there - used)[:3]
+        Problem(
+            f"{here}: it does not fit this model, which has no {name}", id="checkpoint-other-weights", about=("load",)
+        )
+        for name in sorted(there - used)[:3]
     ]
     problems += [] if problems else _other_shapes(export, here)
     if problems:
@@ -130,9 +136,11 @@ def _other_shapes(export: Export, here: str) -> Iterator[Problem]:
     for name, shape in wanted.items():
         if export.shape(name) != shape:
             sizes = [" x ".join(map(str, each)) for each in (export.shape(name), shape)]
-            yield Problem(f"{here}: {name} is {sizes[0]} there and {sizes[1]} in this configuration")
+            what = f"{here}: {name} is {sizes[0]} there and {sizes[1]} in this configuration"
+            yield Problem(what, id="checkpoint-weight-shape", about=("load",))
     if (found := export.shape("embedding.word_embeddings.weight")[0]) < rows:
-        yield Problem(f"{here}: it has {found} rows for tokens, fewer than the {rows} to write")
+        what = f"{here}: it has {found} rows for tokens, fewer than the {rows} to write"
+        yield Problem(what, id="checkpoint-too-few-vocabulary-rows", about=("load",))
 
 
 def chosen(config: Config, architecture: str | None) -> Family:
@@ -146,7 +154,9 @@ def chosen(config: Config, architecture: str | None) -> Family:
     if problems:
         if not architecture:
             what = f"no architecture can express this model; {family.architecture} comes nearest"
-            problems.append(Problem(what, hint="docs/huggingface.md has what each can express"))
+            problems.append(
+                Problem(what, hint="docs/huggingface.md has what each can express", id="huggingface-no-architecture")
+            )
         raise Problems(problems)
     return family
 
@@ -155,13 +165,18 @@ def checkpoint(config: Config) -> Path:
     """The one that `load`, or else `save`, and `iteration` name."""
     root, wanted = config.checkpoint.load or config.checkpoint.save, config.training.iteration
     if not root:
-        raise Problems([Problem("there is no checkpoint to export", hint="write load: FOLDER")])
+        what = "there is no checkpoint to export"
+        hint = "write load: FOLDER"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-not-named", about=("load", "save")))
     found = Path(root, checkpoint_folder.tag(wanted)) if wanted is not None else checkpoint_folder.newest(Path(root))
     if found is None:
-        raise Problems([Problem(f"load ({root}): there is no checkpoint in it")])
+        raise Problems(
+            Problem(f"load ({root}): there is no checkpoint in it", id="checkpoint-missing", about=("load",))
+        )
     damage = checkpoint_folder.damage(found) if found.is_dir() else "it does not exist"
     if damage:
-        raise Problems([Problem(f"load ({found}) cannot be exported: {damage}")])
+        what = f"load ({found}) cannot be exported: {damage}"
+        raise Problems(Problem(what, id="checkpoint-not-usable", about=("load", "iteration")))
     return found
 
 
@@ -172,7 +187,8 @@ def prepared(config: Config, architecture: str | None, dtype: str | None, rows: 
     inventories = inventory.read(folder)
     if not inventories:
         what = f"load ({folder}): it does not say what lies where in it (there is no {inventory.PREFIX}*.json)"
-        raise Problems([Problem(what, hint="continue it for a step with train.py, which writes that")])
+        hint = "continue it for a step with train.py, which writes that"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-without-inventory", about=("load",)))
     tokenizer, shape = build_tokenizer(config.tokenizer), config.shape
     offset = config.embedding.opt_pos_emb_offset
     queries = shape.num_attention_heads // shape.num_kv_heads

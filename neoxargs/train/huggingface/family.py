@@ -102,7 +102,7 @@ class Family:
         value = config.get(name)
         text = listed(map(str, dict.fromkeys(value)), "and") if isinstance(value, list) else yaml_form(value)
         what = f"{name} ({text}) cannot be expressed by {self.architecture}, {why}"
-        return Problem(what, config.place(name))
+        return Problem(what, config.place(name), id="huggingface-not-expressible", about=(name,))
 
     def described(self, config: Config) -> dict[str, Any]:
         """The keys of config.json that describe the model."""

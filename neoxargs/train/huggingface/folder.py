@@ -17,19 +17,25 @@ from neoxargs.problems import Problem, Problems
 def written(folder: Path) -> Iterator[Path]:
     """A place to write what becomes `folder` at the end; nothing stays of it where that is not reached."""
     if folder.exists():
-        raise Problems([Problem(f"--to ({folder}) exists already", hint="name another folder, or remove this one")])
+        what = f"--to ({folder}) exists already"
+        hint = "name another folder, or remove this one"
+        raise Problems(Problem(what, hint=hint, id="output-folder-exists"))
     part = folder.with_name(f".writing-{folder.name}")
     try:
         if part.exists():  # of a run that was killed
             shutil.rmtree(part)
         part.mkdir(parents=True)
     except OSError as error:
-        raise Problems([Problem(f"--to ({folder}) cannot be written: {error.strerror}")]) from error
+        raise Problems(
+            Problem(f"--to ({folder}) cannot be written: {error.strerror}", id="output-folder-unwritable")
+        ) from error
     try:
         yield part
         part.rename(folder)
     except OSError as error:
-        raise Problems([Problem(f"--to ({folder}) cannot be written: {error.strerror or error}")]) from error
+        raise Problems(
+            Problem(f"--to ({folder}) cannot be written: {error.strerror or error}", id="output-folder-unwritable")
+        ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

@@ -75,7 +75,7 @@ class Import:
             return piece.form.together(parts, self.sizes).contiguous()
         except RuntimeError as error:  # torch's word for shapes that do not go together
             what = f"{self.reader.folder}: {listed(piece.theirs, 'and')} do not have the shapes of config.json"
-            raise Problems([Problem(what)]) from error
+            raise Problems(Problem(what, id="huggingface-weight-shape")) from error
 
     def _pieces(self) -> Iterator[Piece]:
         values = self.read.values
@@ -98,8 +98,14 @@ class Import:
             if normal not in used and not normal.endswith(family.ignored) and normal.rpartition(".")[0] not in OUTPUTS
         )  # fmt: skip
         where = self.reader.folder
-        problems = [Problem(f"{where} has no {name}, which a {family.architecture} has") for name in missing[:3]]
-        problems += [Problem(f"{where} has {name}, which a {family.architecture} has not") for name in surplus[:3]]
+        problems = [
+            Problem(f"{where} has no {name}, which a {family.architecture} has", id="huggingface-weight-missing")
+            for name in missing[:3]
+        ]
+        problems += [
+            Problem(f"{where} has {name}, which a {family.architecture} has not", id="huggingface-weight-unknown")
+            for name in surplus[:3]
+        ]
         if problems:
             raise Problems(problems)
 
@@ -163,7 +169,8 @@ def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
     known = build_tokenizer(recipe).vocab_size
     if known > vocabulary:
         what = f"the tokenizer has {known} tokens, more than vocab_size ({vocabulary})"
-        raise Problems([Problem(what, hint="--tokenizer-type NAME [--vocab-file FILE] names another")])
+        hint = "--tokenizer-type NAME [--vocab-file FILE] names another"
+        raise Problems(Problem(what, hint=hint, id="huggingface-tokenizer-too-large"))
     unit = REGISTRY.parameters["make_vocab_size_divisible_by"].default
     needed = padded_vocab_size(vocabulary, unit, 1)
     return {"padded_vocab_size": needed} if needed > padded_vocab_size(known, unit, 1) else {}

@@ -123,7 +123,9 @@ class Reader:
         found = next((dtype for dtype, known in TYPES.items() if known == kind), None)
         if found is None:
             what = f"{self.where[name]}: {name} is of type {kind}, which no model here has"
-            raise Problems([Problem(what, hint=f"{listed(TYPES.values(), 'and')} are read")])
+            raise Problems(
+                Problem(what, hint=f"{listed(TYPES.values(), 'and')} are read", id="huggingface-weight-type")
+            )
         return found
 
     def _found(self) -> list[Path]:
@@ -132,12 +134,16 @@ class Reader:
             try:
                 names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise Problems([Problem(f"{index} is no index of weights: {error!r}")]) from error
+                raise Problems(
+                    Problem(f"{index} is no index of weights: {error!r}", id="huggingface-index-unreadable")
+                ) from error
             return [self.folder / name for name in sorted(names)]
         if (self.folder / SINGLE).exists():
             return [self.folder / SINGLE]
         hint = "model.save_pretrained(FOLDER) of transformers writes it, also from pytorch_model.bin"
-        raise Problems([Problem(f"{self.folder} has neither {SINGLE} nor {INDEX}", hint=hint)])
+        raise Problems(
+            Problem(f"{self.folder} has neither {SINGLE} nor {INDEX}", hint=hint, id="huggingface-weights-missing")
+        )
 
     def _open(self, file: Path) -> Any:
         from safetensors import SafetensorError, safe_open
@@ -146,5 +152,7 @@ class Reader:
             try:
                 self.files[file.name] = safe_open(file, "pt")
             except (OSError, SafetensorError) as error:
-                raise Problems([Problem(f"{file} cannot be read: {error}")]) from error
+                raise Problems(
+                    Problem(f"{file} cannot be read: {error}", id="huggingface-weights-unreadable")
+                ) from error
         return self.files[file.name]

@@ -32,9 +32,11 @@ def widths(config: Config) -> Widths | None:
     try:
         base = yaml.safe_load(Path(str(file)).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
-        raise Problems([Problem(f"base_shapes_file ({file}) cannot be read: {error}", hint=SAVE)]) from None
+        what = f"base_shapes_file ({file}) cannot be read: {error}"
+        raise Problems(Problem(what, hint=SAVE, id="base-shapes-unreadable", about=("base_shapes_file",))) from None
     if not isinstance(base, dict) or not all(isinstance(sizes, list) for sizes in base.values()):
-        raise Problems([Problem(f"base_shapes_file ({file}) does not list the shapes of weights", hint=SAVE)])
+        what = f"base_shapes_file ({file}) does not list the shapes of weights"
+        raise Problems(Problem(what, hint=SAVE, id="base-shapes-malformed", about=("base_shapes_file",)))
     return Widths(base, config.mup.mup_init_scale)
 
 

@@ -26,7 +26,8 @@ class Widths:
         """Of each dimension that grows, outputs before inputs. Raises Problems for weights the base does not have."""
         sizes = self.base.get(name)
         if sizes is None or len(sizes) != len(shape):
-            raise Problems([Problem(f"base_shapes_file does not describe {name}", hint=SAVE)])
+            what = f"base_shapes_file does not describe {name}"
+            raise Problems(Problem(what, hint=SAVE, id="base-shapes-lack-a-weight", about=("base_shapes_file",)))
         return [mine / theirs for mine, theirs in zip(shape, sizes, strict=True) if theirs is not None]
 
     def deviation(self, name: str, shape: tuple[int, ...]) -> float:

@@ -48,7 +48,15 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
     on_gpu = any(weight.is_cuda for group in groups for weight in group["params"])
     if kind == "cpu_adam" and config.offload_optimizer.device == "none" and on_gpu:
         hint = "write zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}, or type: Adam"
-        raise Problems([Problem("optimizer.type (cpu_adam) needs the optimizer's state in main memory", hint=hint)])
+        what = "optimizer.type (cpu_adam) needs the optimizer's state in main memory"
+        raise Problems(
+            Problem(
+                what,
+                hint=hint,
+                id="cpu-adam-needs-host-memory",
+                about=("optimizer.type", "zero_optimization.offload_optimizer.device"),
+            )
+        )
     make = _BUILDERS.get(kind)
     return make(groups, config.optimizer_params) if make else None
 

@@ -28,7 +28,8 @@ def join(config: Config) -> None:
         found = next((kind for kind in kinds if present(kind, os.environ)), None)
         if found is None:
             name, program = ("deepspeed_mpi", "mpirun") if training.deepspeed_mpi else ("deepspeed_slurm", "srun")
-            raise Problems([Problem(f"{name} (true), but no {program} has started this process")])
+            what = f"{name} (true), but no {program} has started this process"
+            raise Problems(Problem(what, id="not-started-as-asked", about=(name,)))
     if found:
         os.environ |= as_torch(found, config, os.environ)
 
@@ -42,7 +43,8 @@ def as_torch(names: Names, config: Config, environ: Mapping[str, str]) -> dict[s
         address = (nodes(environ.get("SLURM_STEP_NODELIST", "")) or [""])[0]
     if not address:
         hint = "write master_addr: the first machine's address, as the others reach it"
-        raise Problems([Problem("the ranks run on several machines and do not know where to meet", hint=hint)])
+        what = "the ranks run on several machines and do not know where to meet"
+        raise Problems(Problem(what, hint=hint, id="rendezvous-address-unknown", about=("master_addr",)))
     numbers = {"RANK": environ[names.rank], "WORLD_SIZE": size, "LOCAL_RANK": environ[names.local_rank]}
     meeting = {"MASTER_ADDR": address, "MASTER_PORT": environ.get("MASTER_PORT") or str(config.get("master_port"))}
     return {**numbers, **meeting, **({"LOCAL_SIZE": local_size} if local_size else {})}

@@ -27,12 +27,24 @@ def ready_for_nvme(config: Config) -> None:
 
     for place in filter(None, places):
         if why := unwritable(Path(place)):
-            raise Problems([Problem(f"nvme_path ({place}): {why}")])
+            what = f"nvme_path ({place}): {why}"
+            raise Problems(
+                Problem(
+                    what,
+                    id="nvme-path-unwritable",
+                    about=(
+                        "zero_optimization.offload_param.nvme_path",
+                        "zero_optimization.offload_optimizer.nvme_path",
+                    ),
+                )
+            )
     try:
         AsyncIOBuilder().load(verbose=False)
     except (RuntimeError, OSError, ImportError) as error:
         hint = "it needs a C++ compiler and libaio (Debian and Ubuntu: apt install g++ python3-dev libaio-dev)"
-        raise Problems([Problem(f"DeepSpeed's async_io does not load: {error}", hint=hint)]) from error
+        raise Problems(
+            Problem(f"DeepSpeed's async_io does not load: {error}", hint=hint, id="compiled-op-not-loadable")
+        ) from error
 
 
 def main() -> int:

@@ -127,7 +127,8 @@ def _gpu(local_rank: int, present: int, environ: Mapping[str, str]) -> int:
     if environ.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0 and present == 1:
         return 0  # Slurm shows each task its own GPU alone
     what = f"{socket.gethostname()} has no GPU for its rank number {local_rank}: torch sees {present}"
-    raise Problems([Problem(what, hint="the hostfile's slots, or num_gpus, are more than the machine has")])
+    hint = "the hostfile's slots, or num_gpus, are more than the machine has"
+    raise Problems(Problem(what, hint=hint, id="rank-without-gpu", about=("hostfile", "num_gpus")))
 
 
 def _use_cpu() -> None:
@@ -156,7 +157,9 @@ def connect(backend: str) -> None:
     """Bring up torch.distributed and DeepSpeed's layer over it, or the latter alone where the former is up."""
     if not torch.distributed.is_backend_available(backend):
         what = f"distributed_backend ({backend}): this machine's torch is built without it"
-        raise Problems([Problem(what, hint=BACKENDS[backend])])
+        raise Problems(
+            Problem(what, hint=BACKENDS[backend], id="distributed-backend-missing", about=("distributed_backend",))
+        )
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     with quiet():
         import deepspeed
@@ -171,4 +174,7 @@ def connect(backend: str) -> None:
         except torch.distributed.DistNetworkError as error:
             where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
             hint = "another run may use the port: `master_port` chooses one"
-            raise Problems([Problem(f"the ranks cannot meet at {where}: {error}", hint=hint)]) from error
+            what = f"the ranks cannot meet at {where}: {error}"
+            raise Problems(
+                Problem(what, hint=hint, id="rendezvous-failed", about=("master_addr", "master_port"))
+            ) from error

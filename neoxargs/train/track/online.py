@@ -34,7 +34,9 @@ class WandbTracker(Tracker):
             )
         except self.wandb.Error as error:
             hint = "wandb login gives it a key; WANDB_MODE=offline in the environment needs none, nor a network"
-            raise Problems([Problem(f"use_wandb (true): {error}", hint=hint)]) from error
+            raise Problems(
+                Problem(f"use_wandb (true): {error}", hint=hint, id="tracker-refuses", about=("use_wandb",))
+            ) from error
 
     def on_step(self, step: Step) -> None:
         self.session.log(scalars(self.run, step), step=step.iteration)
@@ -78,4 +80,5 @@ def _installed(package: str, parameter: str) -> Any:
         return importlib.import_module(package)
     except ImportError:
         what = f"{parameter} (true) needs the package {package}, which is not installed"
-        raise Problems([Problem(what, hint=f"pip install {package}, or leave {parameter} out")]) from None
+        hint = f"pip install {package}, or leave {parameter} out"
+        raise Problems(Problem(what, hint=hint, id="package-missing", about=(parameter,))) from None
