@@ -21,9 +21,13 @@ def resolve(
     *,
     gpus: int | Callable[[Draft], int],
 ) -> Config:
-    """The configuration that these files and `--set`s describe.
+    """Read files and `--set KEY=VALUE`s, merge, derive and cross-check them.
 
+    paths: names of YAML or JSON files; the suffix may be left out.
+    directory: where a relative name is looked for first.
     gpus: how many processes will run, or how to find out from what was written (the hosts are named there too).
+
+    Raises Problems with everything that is wrong.
     """
     return resolve_texts(read_files(paths, directory), overrides, gpus=gpus)
 

@@ -13,7 +13,7 @@ from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.merge.entries import Entries
 from neoxargs.resolve.value import Source, Value
 from neoxargs.resolve.values.coerce import Mismatch, conform
-from neoxargs.resolve.yaml.nodes import Entry, Node, Scalar
+from neoxargs.resolve.yaml.nodes import Entry, Node, Scalar, is_nothing
 
 
 @dataclass
@@ -85,7 +85,7 @@ def _layer(entries: Entries) -> _Layer:
             layer.values[name] = Value(conform(entry.value, parameter.type), Source(entries.kind, _span(entry)))
         except Mismatch as mismatch:
             may_be_unset = entries.kind == "set" or parameter.derived or parameter.default == ""
-            if may_be_unset and _is_nothing(entry.value):
+            if may_be_unset and is_nothing(entry.value):
                 layer.unset.add(name)
             else:
                 layer.mismatches[name] = mismatch
@@ -98,10 +98,6 @@ def _open_places(entries: Entries, layer: _Layer) -> dict[str, Place]:
 
 def _dialect(files: Entries, sets: Entries, values: Mapping[str, Value]) -> Dialect | Problem:
     return named(values["dialect"]) if "dialect" in values else inferred({**files.spelled, **sets.spelled})
-
-
-def _is_nothing(node: Node) -> bool:
-    return isinstance(node, Scalar) and node.value is None
 
 
 def _is_auto(parameter: Parameter, node: Node) -> bool:
@@ -133,7 +129,7 @@ def _misfit(name: str, mismatch: Mismatch, entry: Entry, values: Mapping[str, Va
     there = mismatch.node.place
     where = entry.place if not there.text or there.text.isspace() else there
     hint = value_advice(name, entry.value.plain()) if isinstance(entry.value, Scalar) else ""
-    if _is_nothing(entry.value) and not REGISTRY.parameters[name].required:
+    if is_nothing(entry.value) and not REGISTRY.parameters[name].required:
         hint = f"leave {name} out for its default"
     return Problem(mismatch.sentence(name), where, hint or mismatch.advice, id="type-mismatch", about=(name,))
 

@@ -13,7 +13,7 @@ from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.match import is_known
 from neoxargs.resolve.yaml.compose import Text, compose, compose_set, twice
-from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, shown
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, is_nothing, shown
 from neoxargs.resolve.yaml.read import mapping
 
 
@@ -118,7 +118,7 @@ class _Reader:
                 self.entries.odd.append(OddKey(name, entry, "dotted"))
             else:
                 self.entry(name, entry, begun)
-            empty = name if _is_nothing(entry.value) and name in REGISTRY.sections else ""
+            empty = name if is_nothing(entry.value) and name in REGISTRY.sections else ""
 
     def entry(self, name: str, entry: Entry, begun: dict[str, Place]) -> None:
         self.entries.spelled.setdefault(name, entry.place)
@@ -133,23 +133,21 @@ class _Reader:
         first = self.entries.parameters.setdefault(name, entry)
         # of a section that is given twice, that says all
         if first is not entry and self.doubled.isdisjoint(_sections_around(name)):
-            self.entries.problems.append(twice(name, entry.place, first.place, _two_spellings(first.place, entry)))
+            self.entries.problems.append(
+                twice(name, entry.place, first.place, _two_spellings(first.place, entry), (name,))
+            )
 
     def section(self, name: str, entry: Entry, begun: dict[str, Place]) -> None:
         first = begun.setdefault(name, entry.place)
         if first is not entry.place:
-            self.entries.problems.append(twice(name, entry.place, first))
+            self.entries.problems.append(twice(name, entry.place, first, about=(_present(name),)))
             self.doubled.add(name)
         self.entries.sections.setdefault(_present(name), entry.place)
         if isinstance(entry.value, Mapping):
             self.mapping(entry.value, name + ".")
-        elif not _is_nothing(entry.value):
+        elif not is_nothing(entry.value):
             self.entries.problems.append(_not_a_section(name, entry))
-            self.entries.broken.add(name)
-
-
-def _is_nothing(node: Node) -> bool:
-    return isinstance(node, Scalar) and node.value is None
+            self.entries.broken.add(_present(name))
 
 
 def _sections_around(name: str) -> list[str]:
@@ -188,4 +186,4 @@ def _not_a_section(name: str, entry: Entry) -> Problem:
         hint = f"write `{entry.key}: {{enabled: {entry.value.text}}}`"
     else:
         hint = f"its keys: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}"
-    return Problem(what, entry.value.place, hint, id="not-a-section", about=(name,))
+    return Problem(what, entry.value.place, hint, id="not-a-section", about=(_present(name),))

@@ -47,8 +47,7 @@ def judge(files: Entries, sets: Entries, assigned: Assigned) -> Draft:
 def _odd_keys(entries: Entries) -> Iterator[Judgement]:
     for number, odd in enumerate(entries.odd):
         if odd.kind == "outdented":
-            section = odd.name.rpartition(".")[0]
-            yield Judgement(outdented_key(odd.name, section, odd.entry), (odd.name, section))
+            yield _outdented(odd)
         elif odd.kind == "dotted" and is_known(odd.name):
             yield _dotted(odd, entries)
         elif number < MOST_SUGGESTED:
@@ -72,10 +71,21 @@ def _unknown(odd: OddKey, entries: Entries) -> Judgement:
     return Judgement(unknown_key(key, match), match.meant if match else ())
 
 
+def _outdented(odd: OddKey) -> Judgement:
+    name = _present(odd.name)
+    problem = outdented_key(name, odd.name.rpartition(".")[0], odd.entry)
+    return Judgement(problem, (name, name.rpartition(".")[0]))
+
+
 def _dotted(odd: OddKey, entries: Entries) -> Judgement:
-    parameter = REGISTRY.find(odd.name)
-    name = parameter.name if parameter else odd.name
+    name = _present(odd.name)
     problem = dotted_key(name, odd.entry)
     if first := entries.parameters.get(name):
         problem = replace(problem, hint=written_twice(name), also=(first.place,))
     return Judgement(problem, (name,))
+
+
+def _present(name: str) -> str:
+    """Today's name of a parameter; a section as it is."""
+    parameter = REGISTRY.find(name)
+    return parameter.name if parameter else name

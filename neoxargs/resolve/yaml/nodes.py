@@ -54,6 +54,12 @@ class Mapping(NamedTuple):
 
 Node = Scalar | Sequence | Mapping
 
+
+def is_nothing(node: Node) -> bool:
+    """True for `key:`, `key: null` and `key: ~`."""
+    return isinstance(node, Scalar) and node.value is None
+
+
 _WORDS: dict[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL", "None")),  # None: settings copied out of Python
     **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),

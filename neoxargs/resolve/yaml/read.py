@@ -13,7 +13,7 @@ from typing import NoReturn
 from neoxargs.problems import Place, Problem, Problems, listed, near
 from neoxargs.resolve.yaml.compose import Text, compose
 from neoxargs.resolve.yaml.line_patterns import recognised
-from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar
+from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, is_nothing
 from neoxargs.shipped import config_folders
 
 __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_files"]
@@ -55,7 +55,7 @@ def mapping(node: Node | None, whole: Place) -> Mapping:
     """The document as the mapping it must be."""
     if isinstance(node, Mapping):
         return node
-    if node is None or (isinstance(node, Scalar) and node.value is None):
+    if node is None or is_nothing(node):
         raise Problems([Problem("this file has no parameters in it", whole, EXAMPLE, id="file-without-parameters")])
     if isinstance(node, Scalar):
         raise Problems([recognised(node.place) or _no_mapping("this is text, not `key: value`", node)])
