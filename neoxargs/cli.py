@@ -189,12 +189,12 @@ def explain(words: list[str]) -> int:
 
 def migrate(words: list[str]) -> int:
     """`deepy migrate SOURCE ...`: a configuration of another year or another program as today's YAML."""
-    from neoxargs.tools.migrate import DESCRIPTION, add_arguments, report
+    from neoxargs.tools.migrate.cli import DESCRIPTION, add_arguments, run
 
     parser = parser_of("migrate", DESCRIPTION)
     add_arguments(parser)
     add_json(parser)
-    return report(parsed(parser, words))
+    return run(parsed(parser, words))
 
 
 def data(words: list[str]) -> int:

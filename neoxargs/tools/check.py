@@ -39,25 +39,17 @@ def report(request: Request) -> int:
 
 def _of_another_program(request: Request) -> list[Problem]:
     """A warning for a script or a DeepSpeed JSON that stands alone: it can be made into a configuration."""
-    from neoxargs.tools.migrate import guessed  # only a mistake needs it
+    from neoxargs.tools.migrate import source_of  # only a mistake needs it
 
     try:
         text, *others = read_files(request.files, request.directory)
     except Problems:
         return []
-    if others:
+    source = source_of(text)
+    if others or source.edits_in_place or not text.text.strip():
         return []
-    program = {"megatron": "a script that starts Megatron-LM", "deepspeed": "DeepSpeed's JSON"}.get(guessed(text))
-    if program is None or not text.text.strip() or text.name.endswith((".yml", ".yaml")):
-        return []
-    return [
-        Problem(
-            f"{request.files[0]} reads like {program}",
-            hint=f"deepy migrate {text.name}",
-            severity="warning",
-            id="file-of-another-program",
-        )
-    ]
+    what, hint = f"{request.files[0]} reads like {source.describes}", f"deepy migrate {text.name}"
+    return [Problem(what, hint=hint, severity="warning", id="file-of-another-program")]
 
 
 def examined(request: Request) -> tuple[RunSpec | None, list[Problem]]:

@@ -24,12 +24,11 @@ from neoxargs.problems import Place, Problem, Problems, render
 from neoxargs.resolve import Text, complete, draft, read_files
 from neoxargs.resolve.trainer_support.unsupported import unsupported
 from neoxargs.resolve.yaml.compose import LINE_BREAK
-from neoxargs.tools.migrate import guessed
-from neoxargs.tools.migrate.deepspeed.convert import chosen, versions
-from neoxargs.tools.migrate.deepspeed.convert import converted as deepspeed
-from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
-from neoxargs.tools.migrate.megatron.convert import converted as megatron
+from neoxargs.tools.migrate import source_of
+from neoxargs.tools.migrate.deepspeed import DeepSpeed
+from neoxargs.tools.migrate.megatron import Megatron
 from neoxargs.tools.migrate.neox.migrate import migrate
+from neoxargs.tools.migrate.source import Options, Source
 from tests.fuzz.free import FREE, keys_fitting
 from tests.fuzz.mutant import Mutant, Spot
 from tests.fuzz.placed import PLACED
@@ -159,12 +158,9 @@ def _migrate(given: Input, faults: list[str]) -> str:
 def _others(given: Input, faults: list[str]) -> str:
     text = Text(given.name, given.mutant.text)
     try:
-        if given.name.endswith(".sh") or guessed(text) == "megatron":
-            result = megatron(text)
-        elif found := versions(blocks(text)):
-            result = deepspeed(chosen(found, 1, text.name), text.name)
-        else:
-            return "refused"
+        is_script = given.name.endswith(".sh") or source_of(text).name == "megatron"
+        source: Source = Megatron() if is_script else DeepSpeed()
+        result = source.converts([text], Options(choose=None if is_script else 1))
         new = Text("new.yml", result.text)
         told, outcome = result.problems, "migrates"
         if wrong := draft([new]).problems:

@@ -24,7 +24,7 @@ _WORD = re.compile(r"[A-Za-z_][\w./-]*")
 _COMMENT = re.compile(r"\s*#.*")
 
 
-class Found(NamedTuple):
+class Entry(NamedTuple):
     """One `key: value` of the text, by character ranges; `name` is dotted and spelt with `_`."""
 
     name: str
@@ -40,18 +40,19 @@ class Document:
     def __init__(self, name: str, text: str) -> None:
         self.name, self.text = name, text
         self.newline = "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
-        self.read = ""
+        self._entries: dict[str, Entry] = {}
+        self._read = ""
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def entries(self) -> dict[str, Found]:
+    def entries(self) -> dict[str, Entry]:
         """Every entry by its dotted name, in the order of the text; of values repeated by an alias only the first."""
-        if self.read != self.text:
-            self.found: dict[str, Found] = {}
+        if self._read != self.text:
+            self._entries = {}
             if root := self._composed():
-                self._collect(root, "", self.found)
-            self.read = self.text
-        return dict(self.found) if self.text else {}
+                self._collect(root, "", self._entries)
+            self._read = self.text
+        return dict(self._entries) if self.text else {}
 
     def _composed(self) -> Any:
         try:
@@ -62,14 +63,14 @@ class Document:
                 [syntax_problem(error, lambda line, column: Place(self.name, line + 1, column + 1, lines[line]))]
             ) from None
 
-    def _collect(self, mapping: Any, path: str, found: dict[str, Found]) -> None:
+    def _collect(self, mapping: Any, path: str, entries: dict[str, Entry]) -> None:
         for number, (key, value) in enumerate(mapping.value):
             if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
                 continue
             name = path + normal(key.value)
-            found.setdefault(name, Found(name, _range(key), self._value(key, value), mapping, number))
+            entries.setdefault(name, Entry(name, _range(key), self._value(key, value), mapping, number))
             if isinstance(value, yaml.MappingNode) and _is_own(key, value):
-                self._collect(value, name + ".", found)
+                self._collect(value, name + ".", entries)
 
     def _value(self, key: Any, value: Any) -> tuple[int, int]:
         if _is_own(key, value):
@@ -86,28 +87,28 @@ class Document:
         start, end = _range(node)
         return start + len(self.text[start:end].rstrip())
 
-    def place(self, entry: Found) -> Place:
+    def place(self, entry: Entry) -> Place:
         """Where the key stands, for problems and notes."""
         start, end = entry.key
         before = LINE_BREAK.split(self.text[:start])
         line = before[-1] + LINE_BREAK.split(self.text[start:], maxsplit=1)[0]
         return Place(self.name, len(before), len(before[-1]) + 1, line, end - start)
 
-    def plain(self, entry: Found) -> Any:
+    def plain(self, entry: Entry) -> Any:
         """The value as Python has it; a list or mapping as its text."""
         return read_plain(self.text[slice(*entry.value)].strip("\"'"))
 
-    def written(self, entry: Found) -> str:
+    def written(self, entry: Entry) -> str:
         """The entry as it stands, on one line."""
         start, end = entry.key[0], max(entry.key[1], entry.value[1])
         return re.sub(r"\s+", " ", self.text[start:end])
 
-    def spelled(self, entry: Found, attribute: str) -> str:
+    def spelled(self, entry: Entry, attribute: str) -> str:
         """A new key with `-` or `_` as the old one has it, or else most keys of the file."""
         old = self.text[slice(*entry.key)]
         if "-" in old or "_" in old:
             return attribute.replace("_", "-") if "-" in old and "_" not in old else attribute
-        keys = [self.text[slice(*found.key)] for found in self.entries().values()]
+        keys = [self.text[slice(*entry.key)] for entry in self.entries().values()]
         hyphens = sum("-" in key for key in keys) > sum("_" in key for key in keys)
         return attribute.replace("_", "-") if hyphens else attribute
 
@@ -124,7 +125,7 @@ class Document:
         entry = self.entries()[name]
         start, end = entry.value
         space = " " if self.text[start - 1] == ":" else ""
-        self._put(start, end, space + shown(value, self._quote(entry)))
+        self._put(start, end, space + yaml_value(value, self._quote(entry)))
 
     def remove(self, name: str) -> None:
         """Take an entry out; a comment behind it stays."""
@@ -137,7 +138,7 @@ class Document:
         else:
             self._cut(start, end)
 
-    def _without_comma(self, entry: Found, end: int) -> None:
+    def _without_comma(self, entry: Entry, end: int) -> None:
         """Take an entry of a `{ }` out together with the comma behind it, or before it where it is the last."""
         after = self._next(end)
         if self.text[after] == ",":
@@ -186,20 +187,20 @@ class Document:
             end = self._line_end(max(sibling.value[1], sibling.key[1]))
             self._put(end, end, self._lines(sibling, line, comment))
 
-    def _mapping(self, section: str, entries: Mapping[str, Found]) -> Any:
+    def _mapping(self, section: str, entries: Mapping[str, Entry]) -> Any:
         inside = (entry.parent for name, entry in entries.items() if name.rpartition(".")[0] == section)
         return next(inside, None)
 
-    def _first(self, entry: Found, key: str, value: Any) -> None:
+    def _first(self, entry: Entry, key: str, value: Any) -> None:
         """The first entry of a section that is empty so far, `{}` or nothing."""
         quote = self._quote(entry)
         start, end = entry.value
         if end <= start:
             start = end = self.text.index(":", entry.key[1]) + 1
         space = " " if self.text[start - 1] == ":" else ""
-        self._put(start, end, f"{space}{{{quote}{key}{quote}: {shown(value, quote)}}}")
+        self._put(start, end, f"{space}{{{quote}{key}{quote}: {yaml_value(value, quote)}}}")
 
-    def _add_in_braces(self, sibling: Found, line: str, comment: str) -> None:
+    def _add_in_braces(self, sibling: Entry, line: str, comment: str) -> None:
         end = max(sibling.value[1], sibling.key[1])
         after = self._next(end)
         comma = self.text[after] == ","
@@ -214,19 +215,19 @@ class Document:
         if not comma:
             self._put(end, end, ",")
 
-    def _lines(self, sibling: Found, line: str, comment: str) -> str:
+    def _lines(self, sibling: Entry, line: str, comment: str) -> str:
         indent = self.text[self._line_start(sibling.key[0]) : sibling.key[0]]
         indent = indent if not indent.strip() else ""
         above = f"{self.newline}{indent}# {comment}" if comment else ""
         return f"{above}{self.newline}{indent}{line}"
 
-    def _entry(self, sibling: Found, key: str, value: Any) -> str:
+    def _entry(self, sibling: Entry, key: str, value: Any) -> str:
         quote = self._quote(sibling)
         between = self.text[sibling.key[1] : sibling.value[0]]
         colon = between if re.fullmatch(r" *: *", between) and (quote or between.endswith(" ")) else ": "
-        return f"{quote}{key}{quote}{colon}{shown(value, quote)}"
+        return f"{quote}{key}{quote}{colon}{yaml_value(value, quote)}"
 
-    def _quote(self, entry: Found) -> str:
+    def _quote(self, entry: Entry) -> str:
         first = self.text[entry.key[0]]
         return first if first in "\"'" else ""
 
@@ -265,13 +266,13 @@ def _is_own(key: Any, value: Any) -> bool:
     return bool(value.start_mark.index >= key.end_mark.index)
 
 
-def shown(value: Any, quote: str = "") -> str:
+def yaml_value(value: Any, quote: str = "") -> str:
     """A value as YAML on one line; text and keys in quotes where the keys around it are."""
     if isinstance(value, Mapping):
         keys = {key: f"{quote}{key}{quote}" if quote or _WORD.fullmatch(key) else json.dumps(key) for key in value}
-        return "{" + ", ".join(f"{keys[key]}: {shown(item, quote)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{keys[key]}: {yaml_value(item, quote)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(shown(item, quote) for item in value) + "]"
+        return "[" + ", ".join(yaml_value(item, quote) for item in value) + "]"
     if isinstance(value, str) and not quote and _WORD.fullmatch(value) and isinstance(read_plain(value), str):
         return value
     return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))

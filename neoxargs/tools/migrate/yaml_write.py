@@ -8,7 +8,7 @@ from typing import Any
 
 from neoxargs.problems import printable
 from neoxargs.registry import REGISTRY
-from neoxargs.tools.migrate.yaml_edit import shown
+from neoxargs.tools.migrate.yaml_edit import yaml_value
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _lines(tree: Mapping[str, Any], indent: str) -> Iterator[str]:
     for key, value in tree.items():
         if isinstance(value, Setting):
             yield from (f"{indent}# {printable(line)}" for line in value.above)
-            text = value.text or shown(value.value)
+            text = value.text or yaml_value(value.value)
             yield f"{indent}{key}: {text}{f'  # {printable(value.behind)}' if value.behind else ''}"
         elif value:
             yield f"{indent}{key}:"

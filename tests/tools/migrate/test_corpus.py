@@ -10,7 +10,8 @@ from neoxargs.problems import Problems
 from neoxargs.resolve import Text, draft, read_files
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.tools.migrate.neox.migrate import migrate
-from neoxargs.tools.migrate.neox.verify import differences, known
+from neoxargs.tools.migrate.neox.verify import differences
+from neoxargs.tools.migrate.resolution import resolved
 from tests.support.paths import CORPUS, NEOX_2021, NEOX_HEAD, corpus_files, needs_corpus
 from tests.support.reference import read
 
@@ -41,13 +42,13 @@ def test_the_same_configuration(name: str, to: str) -> None:
     drafted = draft(texts)
     is_part = "dialect" not in draft(once).values
     fixed = [f"dialect={drafted.dialect.name}"] if is_part else []  # a part alone does not decide it
-    before, after = (known(draft(each, fixed), 8) for each in (texts, once))
+    before, after = (resolved(draft(each, fixed), 8) for each in (texts, once))
     assert list(differences(before[0], after[0])) == []
     assert [problem.what for problem in after[1]] == [problem.what for problem in before[1]]
     assert migrate(once, to).texts == once
     other = next(dialect for dialect in NAMES if dialect != to)
     back = migrate(once, other).texts
-    assert list(differences(before[0], known(draft(back, fixed), 8)[0])) == []
+    assert list(differences(before[0], resolved(draft(back, fixed), 8)[0])) == []
     assert comments(back) >= comments(texts)
 
 

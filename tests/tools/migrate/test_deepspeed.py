@@ -11,8 +11,9 @@ from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.tools.migrate.deepspeed.auto import STANDS
-from neoxargs.tools.migrate.deepspeed.convert import Version, chosen, converted, versions
+from neoxargs.tools.migrate.deepspeed.convert import convert_version
 from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
+from neoxargs.tools.migrate.deepspeed.versions import Version, chosen, versions
 from tests.support.paths import NEOX_2021, REFERENCE, needs_corpus
 
 JSONS = sorted(NEOX_2021.glob("deepspeed_configs/*.json"))
@@ -24,7 +25,7 @@ def found(text: str) -> list[Version]:
 
 
 def yaml(text: str) -> str:
-    result = converted(chosen(found(text), None, "ds.json"), "ds.json").text
+    result = convert_version(chosen(found(text), None, "ds.json"), "ds.json").text
     assert draft([Text("new.yml", result)]).problems == []
     return result.removeprefix("# From ds.json by deepy migrate.\n").removesuffix("dialect: neox-2026\n")
 
@@ -111,7 +112,7 @@ def test_a_file_with_very_many_configurations() -> None:
 def test_what_contradicts_in_todays_words_is_told_where_it_was_written() -> None:
     (version,) = found('{"gradient_accumulation_steps": 4,\n "fp16": {},\n "gas": 8}')
     with pytest.raises(Problems) as stop:
-        converted(version, "ds.json")
+        convert_version(version, "ds.json")
     (problem,) = stop.value.problems
     assert [str(place) for place in (problem.where, *problem.also)] == ["ds.json:3:2", "ds.json:1:2"]
 
@@ -126,7 +127,7 @@ def test_what_yaml_does_not_take_as_it_is() -> None:
 def test_nothing_in_it_at_all() -> None:
     (version,) = found("{}")
     with pytest.raises(Problems, match="has no parameters in it"):
-        converted(version, "ds.json")
+        convert_version(version, "ds.json")
 
 
 def test_nothing_is_executed(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_several_versions_of_a_section_are_offered_by_number() -> None:
     )  # fmt: skip
     assert problems(text, 2) == [misspelt]
     assert problems(text, 4) == [("ds.json", "--choose 4: there are 3 to choose from", "")]
-    third = converted(chosen(found(text), 3, "ds.json"), "ds.json")
+    third = convert_version(chosen(found(text), 3, "ds.json"), "ds.json")
     assert "stage: 3\n" in third.text
     assert [problem.what for problem in third.problems][:1] == [
         "a `,` is missing before this; it is read as if it were there"
@@ -211,7 +212,7 @@ def test_the_runs_of_180_billion_parameters(number: int) -> None:
     every = versions(blocks(document("deepspeed_19_runs.txt")))
     assert len(every) == 19
     version = every[number - 1]
-    result = converted(version, "runs.md").text
+    result = convert_version(version, "runs.md").text
     drafted = draft(
         [Text("new.yml", result), Text("model.yml", MODEL.replace("attention_heads: 4", "attention_heads: 32"))]
     )
@@ -235,7 +236,7 @@ def test_a_dict_with_four_stages() -> None:
         chosen(every, None, "seed")
     assert [problem.hint for problem in stop.value.problems] == ["add --choose N", "did you mean reduce_bucket_size?"]
     for number in (1, 3, 4):
-        text = converted(chosen(every, number, "seed"), "seed").text
+        text = convert_version(chosen(every, number, "seed"), "seed").text
         config = complete(draft([Text("new.yml", text), Text("model.yml", MODEL), Text("b.yml", "batch_size: 1")]), 2)
         assert config.get("zero_optimization.stage") == (0, 1, 2, 3)[number - 1]
         assert config.get("lr") == 5e-5
@@ -245,7 +246,7 @@ def test_a_dict_with_four_stages() -> None:
 def test_a_configuration_inside_markdown() -> None:
     notes = document("deepspeed_in_markdown.txt")
     (version,) = versions(blocks(notes))
-    result = converted(version, "notes.md")
+    result = convert_version(version, "notes.md")
     config = complete(draft([Text("new.yml", result.text), Text("model.yml", MODEL)]), 2)
     assert config.get("zero_optimization.reduce_bucket_size") == 64**2
     assert config.get("zero_optimization.stage3_prefetch_bucket_size") == 64**2 * 9 // 10
@@ -260,7 +261,7 @@ def test_a_configuration_inside_markdown() -> None:
 @pytest.mark.parametrize("path", JSONS, ids=lambda path: path.name)
 def test_published_json(path: Path) -> None:
     (version,) = versions(blocks(read_files([path])[0]))
-    drafted = draft([Text("new.yml", converted(version, path.name).text)])
+    drafted = draft([Text("new.yml", convert_version(version, path.name).text)])
     assert drafted.problems == []
     plain = {n: v.value for n, v in version.draft.values.items() if n != "optimizer.params.max_grad_norm"}
     assert {name: drafted.values[name].value for name in plain} == plain
@@ -277,7 +278,7 @@ def test_published_json(path: Path) -> None:
     ],
 )
 def test_auto_that_becomes_fp32_is_told(halves: str, told: list[str]) -> None:
-    warnings = converted(chosen(found(f"{{{halves}}}"), None, "ds.json"), "ds.json").problems
+    warnings = convert_version(chosen(found(f"{{{halves}}}"), None, "ds.json"), "ds.json").problems
     assert [problem.what.partition(' "auto" is off')[0] for problem in warnings if "fp32" in problem.what] == told
 
 

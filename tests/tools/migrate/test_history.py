@@ -12,9 +12,10 @@ from neoxargs.registry import REGISTRY, normal
 from neoxargs.registry.history import introduced, removed
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.values.coerce import Mismatch, conform
-from neoxargs.tools.migrate.neox.migrate import Migrated, migrate
+from neoxargs.tools.migrate.neox.migrate import migrate
 from neoxargs.tools.migrate.neox.rewrites import FORGOTTEN
-from neoxargs.tools.migrate.yaml_edit import shown
+from neoxargs.tools.migrate.result import Result
+from neoxargs.tools.migrate.yaml_edit import yaml_value
 from tests.support.reference import read
 
 SIZES = """\
@@ -70,9 +71,9 @@ def values(name: str) -> Iterator[Any]:
         yield value
 
 
-def migrated(name: str, value: Any, to: str) -> Migrated | Problems:
+def migrated(name: str, value: Any, to: str) -> Result | Problems:
     dialect = "neox-2026" if to == "neox-2021" else "neox-2021"
-    text = Text("my.yml", f"{SIZES}{name}: {shown(value)}\ndialect: {dialect}\n")
+    text = Text("my.yml", f"{SIZES}{name}: {yaml_value(value)}\ndialect: {dialect}\n")
     try:
         once = migrate([text], to)
     except Problems as stop:
@@ -81,7 +82,7 @@ def migrated(name: str, value: Any, to: str) -> Migrated | Problems:
     return once
 
 
-def keys(result: Migrated) -> set[str]:
+def keys(result: Result) -> set[str]:
     return {normal(key) for key in draft(result.texts).values}
 
 

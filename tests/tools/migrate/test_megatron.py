@@ -16,7 +16,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_width
-from neoxargs.tools.migrate.megatron.convert import converted
+from neoxargs.tools.migrate.megatron.convert import convert_script
 from neoxargs.tools.migrate.shell.script import read_script
 from tests.support.paths import NEOX_HEAD, needs_corpus
 from tests.support.reference import read
@@ -109,7 +109,7 @@ def test_a_shell_that_starts_itself_ends() -> None:
 
 def test_flags_that_variables_hold_are_read_where_nothing_is_started() -> None:
     script = f'SIZE="{SIZES}"\nONE="$SIZE --lr 1"\nTWO=(--seed 3)\n'
-    result = converted(Text("args.sh", script))
+    result = convert_script(Text("args.sh", script))
     assert {"lr: 1", "seed: 3", "num_layers: 4"} <= set(result.text.splitlines())
     assert result.problems[0].what.startswith("nothing is started here with flags of Megatron-LM")
 
@@ -121,7 +121,7 @@ def test_a_variable_that_repeats_itself_ends() -> None:
 
 
 def config(flags: str) -> Config:
-    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flags}"))
     return complete(draft([Text("new.yml", result.text)]), 8)
 
 
@@ -194,29 +194,29 @@ def test_flags_as_yaml(flags: str, expected: dict[str, object]) -> None:
 def test_the_width_of_swiglu_is_megatrons() -> None:
     found = config("--swiglu --hidden-size 4096 --num-attention-heads 32")
     assert mlp_width(found.shape, found.mlp) == int(4 * 4096 * 2 / 3 / 64) * 64
-    text = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --swiglu")).text
+    text = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --swiglu")).text
     assert "intermediate_size: 384  # 3 x 128, Megatron-LM's width for --swiglu: GPT-NeoX counts gate" in text
 
 
 def test_what_has_no_effect_is_not_written() -> None:
-    assert "rope_fusion" not in converted(Text("run.sh", f"python pretrain_gpt.py {SIZES}")).text
+    assert "rope_fusion" not in convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES}")).text
 
 
 @pytest.mark.parametrize("flag", ["--deepspeed-config", "--deepspeed_config"])
 def test_deepspeeds_file_is_to_be_migrated_too(flag: str) -> None:
-    (problem,) = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag} ds.json")).problems
+    (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag} ds.json")).problems
     assert problem.what == "--deepspeed-config ds.json has no counterpart"
     assert problem.hint == "migrate that file too: its precision, ZeRO and optimizer are not in this YAML"
 
 
 def test_no_pipeline_is_written() -> None:
-    text = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --no-pipeline-parallel")).text
+    text = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --no-pipeline-parallel")).text
     assert "pipe_parallel_size: 0\n" in text
 
 
 @pytest.mark.parametrize("flag", ["--context-parallel-size 2", "--expert-model-parallel-size 2", "--optimizer other"])
 def test_a_flag_is_not_its_own_correction(flag: str) -> None:
-    (problem,) = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag}")).problems
+    (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag}")).problems
     assert (problem.what, problem.hint) == (f"{flag} has no counterpart", "it is left out")
 
 
@@ -230,7 +230,7 @@ def test_a_flag_is_not_its_own_correction(flag: str) -> None:
     ],
 )
 def test_iterations_that_are_not_known_are_still_to_be_written(flags: str, to_do: str) -> None:
-    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
     assert "\ntrain_iters" not in result.text
     assert f"# To do: {to_do}\n" in result.text
     if to_do.endswith(f"{flags}."):
@@ -239,7 +239,7 @@ def test_iterations_that_are_not_known_are_still_to_be_written(flags: str, to_do
 
 def test_as_many_samples_are_seen_without_the_smaller_batches_of_a_ramp() -> None:
     flags = "--train-samples 650 --global-batch-size 32 --rampup-batch-size 8 8 64 --lr-warmup-samples 65"
-    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
     why = "650 samples / 32 rounded down, without the smaller batches of --rampup-batch-size"
     assert f"train_iters: 20  # {why}\n" in result.text
     assert "warmup: 0.1  # 65 of 650 samples\n" in result.text
@@ -247,7 +247,7 @@ def test_as_many_samples_are_seen_without_the_smaller_batches_of_a_ramp() -> Non
 
 
 def test_a_schedule_that_is_not_built_is_still_to_be_written() -> None:
-    result = converted(Text("run.sh", f"python pretrain_gpt.py {SIZES} --lr-decay-style WSD"))
+    result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --lr-decay-style WSD"))
     assert result.text.splitlines()[1] == "# To do: write lr_decay_style, for --lr-decay-style WSD."
     assert "lr_decay_style:" not in result.text
     assert result.problems[0].hint.startswith("it is not built: constant has the plateau")
@@ -255,13 +255,13 @@ def test_a_schedule_that_is_not_built_is_still_to_be_written() -> None:
 
 def test_the_launcher_says_how_many() -> None:
     text = f"torchrun --nproc_per_node 8 --nnodes=2 --rdzv_id 5 pretrain_gpt.py {SIZES}"
-    assert "num_gpus: 8\n" in converted(Text("run.sh", text)).text
-    assert "num_nodes: 2\n" in converted(Text("run.sh", text)).text
+    assert "num_gpus: 8\n" in convert_script(Text("run.sh", text)).text
+    assert "num_nodes: 2\n" in convert_script(Text("run.sh", text)).text
 
 
 def test_what_only_a_run_tells_the_launcher_is_left_open() -> None:
     script = f"N=$(nvidia-smi | wc -l)\ntorchrun --nproc-per-node $N pretrain_gpt.py {SIZES} --${{KIND}}"
-    result = converted(Text("run.sh", script))
+    result = convert_script(Text("run.sh", script))
     assert "num_gpus" not in result.text
     assert [problem.what for problem in result.problems] == [
         "the script does not say what $(nvidia-smi | wc -l) is, for --nproc-per-node",
@@ -272,7 +272,7 @@ def test_what_only_a_run_tells_the_launcher_is_left_open() -> None:
 def test_what_has_no_counterpart_is_listed() -> None:
     flags = "--overlap-grad-reduce --hiden-size 3 --noop-layers 1 --recompute-granularity selective"
     text = f"python pretrain_gpt.py {SIZES}\\\n  {flags}"
-    told = [(str(p.where), p.what, p.hint, p.severity) for p in converted(Text("run.sh", text)).problems]
+    told = [(str(p.where), p.what, p.hint, p.severity) for p in convert_script(Text("run.sh", text)).problems]
     assert told == [
         ("run.sh:2:3", "--overlap-grad-reduce has no counterpart", "it changes how Megatron-LM computes, not what",
          "warning"),
@@ -293,7 +293,7 @@ def test_what_has_no_counterpart_is_listed() -> None:
 )
 def test_what_is_refused(script: str, where: str, what: str) -> None:
     with pytest.raises(Problems) as stop:
-        converted(Text("run.sh", script))
+        convert_script(Text("run.sh", script))
     assert [(str(problem.where), problem.what.partition(",")[0]) for problem in stop.value.problems] == [(where, what)]
 
 
@@ -309,7 +309,7 @@ python p.py --num-layers $L --zero-stage 1 --deepspeed_config $OUT/ds.json --sav
 
 
 def test_what_a_script_leaves_open_is_told_once_and_the_rest_is_kept() -> None:
-    result = converted(Text("run.sh", BRANCHES), {"MICRO": "3"}, {"SIZE": "large", "HOME": "/"})
+    result = convert_script(Text("run.sh", BRANCHES), {"MICRO": "3"}, {"SIZE": "large", "HOME": "/"})
     assert [line for line in result.text.splitlines() if line.startswith("#")][1:] == [
         "# To do: what --save $OUT is, the script does not say.",
         "# To do: what --load $OUT is, the script does not say.",
@@ -333,7 +333,7 @@ def test_what_a_script_leaves_open_is_told_once_and_the_rest_is_kept() -> None:
 
 def test_another_file_that_the_script_writes_is_not_read() -> None:
     text = "cat <<EOT > hosts.py\nhosts = {broken\n{\nEOT\npython p.py --num-layers 3 --deepspeed-config ds.json"
-    (problem,) = converted(Text("run.sh", text)).problems
+    (problem,) = convert_script(Text("run.sh", text)).problems
     assert problem.what == "--deepspeed-config ds.json has no counterpart"
 
 
@@ -341,23 +341,23 @@ def test_of_several_configurations_that_the_script_writes_one_is_chosen() -> Non
     json_text = '{"zero_optimization": {"stage": 1},\n "zero_optimization": {"stage": 2}}'
     script = Text("run.sh", f"cat <<EOT > ds.json\n{json_text}\nEOT\npython p.py {SIZES} --deepspeed-config ds.json")
     with pytest.raises(Problems, match="add --choose N"):
-        converted(script)
-    assert "stage: 2" in converted(script, choose=2).text
+        convert_script(script)
+    assert "stage: 2" in convert_script(script, choose=2).text
     with pytest.raises(Problems, match="--choose is for a script that writes DeepSpeed's JSON"):
-        converted(Text("run.sh", f"python p.py {SIZES}"), choose=2)
+        convert_script(Text("run.sh", f"python p.py {SIZES}"), choose=2)
 
 
 def test_several_commands_are_told() -> None:
     command = f"python p.py {SIZES}"
-    assert not converted(Text("run.sh", f"echo {command}\n{command}")).problems
-    (problem,) = converted(Text("run.sh", f"{command}\n{command} --lr 1e-4")).problems
+    assert not convert_script(Text("run.sh", f"echo {command}\n{command}")).problems
+    (problem,) = convert_script(Text("run.sh", f"{command}\n{command} --lr 1e-4")).problems
     assert problem.what == "this is one of 2 commands that describe a model; it has the most flags, so it is read"
     assert [str(place) for place in (problem.where, *problem.also)] == ["run.sh:2:1", "run.sh:1:1"]
 
 
 def test_an_open_condition_is_told() -> None:
     text = "if [ -f x ]; then N=3; else N=4; fi\npython p.py --num-layers $N"
-    (problem,) = converted(Text("run.sh", text)).problems
+    (problem,) = convert_script(Text("run.sh", text)).problems
     assert problem.what == "`then` is the branch that is read"
     assert problem.hint == "only a run would tell: --var NAME=VALUE gives what is asked for"
 
@@ -365,7 +365,7 @@ def test_an_open_condition_is_told() -> None:
 def there_and_back(before: Config, gpus: int) -> None:
     flags = megatron_flags(before)
     script = Text("run.sh", "torchrun pretrain_gpt.py " + shlex.join(flags))
-    result = converted(script)
+    result = convert_script(script)
     assert [problem.what for problem in result.problems] == []
     after = complete(draft([Text("new.yml", result.text)]), gpus)
     told, again = by_name(flags), by_name(megatron_flags(after))

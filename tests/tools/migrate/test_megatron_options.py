@@ -18,34 +18,44 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_width
-from neoxargs.tools.migrate.megatron.convert import EARLIER, by_flag, converted
-from neoxargs.tools.migrate.megatron.flags import SPECIAL
+from neoxargs.tools.migrate.megatron.convert import convert_script
+from neoxargs.tools.migrate.megatron.flags import SPECIAL, SWITCHES, by_flag, is_read, is_switch
+from neoxargs.tools.migrate.megatron.reading import EARLIER
 from neoxargs.tools.migrate.megatron.unsupported_flags import REASONS, reason
 from tests.support.paths import CORPUS, NEOX_2021, NEOX_HEAD
 from tests.support.reference import read
 
 
 @pytest.fixture(scope="module")
-def options() -> list[str]:
-    """Megatron-LM's options, spelt as they are looked up."""
-    return [name[2:].replace("_", "-") for name in read("megatron_lm_options.json")]
+def actions() -> dict[str, str]:
+    """Megatron-LM's options, spelt as they are looked up, with argparse's word for what they do."""
+    options = read("megatron_lm_options.json")
+    return {name[2:].replace("_", "-"): option["action"] for name, option in options.items()}
 
 
-def is_read(name: str) -> bool:
-    name = EARLIER.get(name, name)
-    parameter = REGISTRY.find(name)
-    return name in SPECIAL or bool({name, f"!{name}"} & {*by_flag()}) or bool(parameter and "." not in parameter.name)
+@pytest.fixture(scope="module")
+def options(actions: dict[str, str]) -> list[str]:
+    return list(actions)
 
 
 def test_every_option_is_read_or_accounted_for(options: list[str]) -> None:
     assert len(options) > 850
-    assert [name for name in options if not is_read(name) and not reason(name)] == []
+    assert [name for name in options if not is_read(EARLIER.get(name, name)) and not reason(name)] == []
 
 
 def test_the_reasons_are_about_options_that_there_are(options: list[str]) -> None:
     patterns = [pattern for names in REASONS.values() for pattern in names.split()]
     assert [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in options)] == []
     assert [name for name in by_flag() if name.lstrip("!") not in options] == []
+
+
+def test_which_flags_take_no_value(actions: dict[str, str]) -> None:
+    there = SPECIAL.keys() & actions.keys()
+    switches = {name for name in there if actions[name] in ("_StoreTrueAction", "_StoreFalseAction")}
+    assert switches == SWITCHES & actions.keys()
+    read = [name for name in actions if is_read(name) and name != "onnx-safe"]  # argparse's `type=bool`
+    wrong = [name for name in read if is_switch(name) != (actions[name] != "_StoreAction")]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(
@@ -58,7 +68,7 @@ def test_the_reasons_are_about_options_that_there_are(options: list[str]) -> Non
     ],
 )
 def test_what_is_said_of_one(flags: str, hint: str) -> None:
-    (problem,) = converted(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
+    (problem,) = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
     assert (problem.what, problem.hint) == (f"{flags} has no counterpart", hint)
 
 
@@ -66,7 +76,7 @@ def test_what_is_said_of_one(flags: str, hint: str) -> None:
     ("flags", "hint"), [("--num-layer 3", "did you mean --num-layers?"), ("--of-my-own 3", "it is left out")]
 )
 def test_what_megatron_does_not_have_is_said_to_be_no_flag(flags: str, hint: str) -> None:
-    (problem,) = converted(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
+    (problem,) = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
     assert (problem.what, problem.hint) == (f"{flags} is no flag of Megatron-LM (2026)", hint)
 
 
@@ -87,7 +97,7 @@ SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32
     ],
 )
 def test_what_is_read(flags: str, expected: dict[str, Any]) -> None:
-    result = converted(Text("run.sh", f"python p.py {SIZES} --micro-batch-size 1 --train-iters 2 {flags}"))
+    result = convert_script(Text("run.sh", f"python p.py {SIZES} --micro-batch-size 1 --train-iters 2 {flags}"))
     assert result.problems == []
     config = complete(draft([Text("new.yml", result.text)]), 1)
     assert {name: config.get(name) for name in expected} == expected
@@ -114,7 +124,7 @@ SAME = [
 
 
 def comes_back(before: Config, gpus: int) -> None:
-    result = converted(Text("run.sh", f"torchrun pretrain_gpt.py {shlex.join(megatron_flags(before))}"))
+    result = convert_script(Text("run.sh", f"torchrun pretrain_gpt.py {shlex.join(megatron_flags(before))}"))
     assert [problem.what for problem in result.problems] == []
     after = complete(draft([Text("new.yml", result.text)]), gpus)
     assert {name: after.get(name) for name in SAME} == {name: before.get(name) for name in SAME}

@@ -9,9 +9,10 @@ import pytest
 from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft
-from neoxargs.tools.migrate.neox.migrate import Migrated, migrate
-from neoxargs.tools.migrate.neox.rewrites import FORGOTTEN, rows
+from neoxargs.tools.migrate.neox.migrate import migrate
+from neoxargs.tools.migrate.neox.rewrites import FORGOTTEN, rewrites
 from neoxargs.tools.migrate.neox.verify import differences
+from neoxargs.tools.migrate.result import Result
 
 SIZES = """\
 num-layers: 4
@@ -25,14 +26,14 @@ dialect: neox-2026
 OF_2021 = SIZES.replace("neox-2026", "neox-2021")
 
 
-def migrated(lines: str, to: str = "neox-2026", sizes: str = SIZES) -> Migrated:
+def migrated(lines: str, to: str = "neox-2026", sizes: str = SIZES) -> Result:
     before = Text("my.yml", sizes + lines)
     result = migrate([before], to)
     assert migrate(result.texts, to).texts == result.texts
     return result
 
 
-def lines(result: Migrated) -> str:
+def lines(result: Result) -> str:
     """The text without the sizes."""
     text = result.texts[0].text
     assert text.startswith(SIZES[: SIZES.index("dialect")])
@@ -142,7 +143,7 @@ def test_an_anchor_that_is_set_twice() -> None:
 
 def test_every_row_has_been_seen() -> None:
     """Each retired name is migrated to something that means the same; the tool itself refuses anything else."""
-    for name, group in rows().items():
+    for name, group in rewrites().items():
         for row in group:
             parameter = REGISTRY.find(name)
             assert parameter, name

@@ -27,8 +27,8 @@ class Stands(NamedTuple):
     """The Trainer's, whose value it is where a command gives it."""
 
 
-def _argument(name: str, value: Any, shown: str = "") -> Stands:
-    return Stands(value, f"Hugging Face's --{name}, {shown or value} unless given", name)
+def _argument(name: str, value: Any, word: str = "") -> Stands:
+    return Stands(value, f"Hugging Face's --{name}, {word or value} unless given", name)
 
 
 def _follows(what: str) -> Stands:
@@ -69,13 +69,13 @@ _NEXT = ("-", "\\", "#", "|", "&", ";", ">", '"', "'", "`")
 
 def arguments(text: str) -> dict[str, tuple[str, int]]:
     """The Trainer's arguments that a document's commands give, with their line; what they give twice, if it agrees."""
-    known = {stands.argument for stands in STANDS.values()}
-    found: dict[str, dict[str, int]] = {}
+    wanted = {stands.argument for stands in STANDS.values()}
+    lines: dict[str, dict[str, int]] = {}
     for match in _ARGUMENT.finditer(text):
-        if match[1] in known:
+        if match[1] in wanted:
             value = "true" if not match[2] or match[2].startswith(_NEXT) else match[2]
-            found.setdefault(match[1], {}).setdefault(value, text.count("\n", 0, match.start()) + 1)
-    return {name: next(iter(values.items())) for name, values in found.items() if len(values) == 1}
+            lines.setdefault(match[1], {}).setdefault(value, text.count("\n", 0, match.start()) + 1)
+    return {name: next(iter(values.items())) for name, values in lines.items() if len(values) == 1}
 
 
 def stands_for(name: str, given: Mapping[str, tuple[str, int]]) -> Stands:

@@ -50,17 +50,18 @@ class Block:
 
 def blocks(text: Text) -> list[Block]:
     """Every `{ }` that begins a line (perhaps after `name =`); raises Problems where one cannot be read."""
-    reader, found = _Reader(text), list[Block]()
+    reader, read = _Reader(text), list[Block]()
     given = arguments(text.text)
     while begin := _BEGIN.search(text.text, reader.at):
-        if len(found) == MOST:
-            what = f"this file has more than {MOST} configurations in it"
-            raise Problems(
-                [Problem(what, reader.place(begin.start(1)), "put those that are meant into a file of their own")]
+        if len(read) == MOST:
+            what, hint = (
+                f"this file has more than {MOST} configurations in it",
+                "put those that are meant into a file of their own",
             )
-        found.append(reader.block(begin.start(1)))
-        found[-1].arguments = given
-    return found
+            raise Problems([Problem(what, reader.place(begin.start(1)), hint, id="migrate-too-many-configurations")])
+        read.append(reader.block(begin.start(1)))
+        read[-1].arguments = given
+    return read
 
 
 class _Reader:
@@ -86,15 +87,15 @@ class _Reader:
 
     def settings(self, line: int) -> dict[str, tuple[str, Place]]:
         """The `NAME=VALUE` lines directly above a line, blank ones between them left aside."""
-        found = {}
+        settings = {}
         for number in range(line - 1, 0, -1):
             content = self.lines[number - 1]
             if match := _SETTING.match(content):
                 place = Place(self.name, number, match.start(1) + 1, content, len(match[1]))
-                found[match[1]] = (match[2].strip("\"'"), place)
+                settings[match[1]] = (match[2].strip("\"'"), place)
             elif content.strip() and not content.strip().startswith("`"):
                 break
-        return found
+        return settings
 
     def value(self, depth: int) -> Node:
         self.skip()
@@ -154,7 +155,8 @@ class _Reader:
             self.stop(f"a `,` or the closing `{closing}` is missing before this", self.at, hint)
         elif sign and sign != closing:
             what = "a `,` is missing before this; it is read as if it were there"
-            self.warnings.append(Problem(what, self.place(self.at), severity="warning"))
+            place = self.place(self.at)
+            self.warnings.append(Problem(what, place, severity="warning", id="migrate-json-comma-missing"))
 
     def string(self, match: re.Match[str]) -> Scalar:
         self.at = match.end()
@@ -164,7 +166,8 @@ class _Reader:
             value = match[0][1:-1]
         if re.search("[\ud800-\udfff]", str(value)):
             what = "an escape in this is no character of its own (half of a surrogate pair)"
-            self.wrong.append(Problem(what, self.place(match.start(), len(match[0])), "write the character itself"))
+            place, hint = self.place(match.start(), len(match[0])), "write the character itself"
+            self.wrong.append(Problem(what, place, hint, id="migrate-json-escape"))
         return Scalar(value, str(value), True, self.place(match.start(), len(match[0])))
 
     def bare(self) -> Scalar:
@@ -186,7 +189,7 @@ class _Reader:
         if isinstance(value, str) and not (match.re is _VARIABLE and _WORD.fullmatch(text)):
             is_filled_in = text.startswith("$") or re.fullmatch(r"[A-Z][A-Z0-9_]+", text)
             hint = "a script fills this in; write the value itself" if is_filled_in else _PLAIN
-            self.wrong.append(Problem(f"`{match[0]}` is no value", place, hint))
+            self.wrong.append(Problem(f"`{match[0]}` is no value", place, hint, id="migrate-json-value"))
         return Scalar(value, text, False, place)
 
     def skip(self) -> None:
@@ -205,7 +208,7 @@ class _Reader:
         return Place(self.name, line, at - self.starts[line - 1] + 1, text, width)
 
     def stop(self, what: str, at: int, hint: str = "") -> NoReturn:
-        here = Problem(what, self.place(min(at, len(self.text) - 1)), hint)
+        here = Problem(what, self.place(min(at, len(self.text) - 1)), hint, id="migrate-json-syntax")
         raise Problems([*self.wrong, here, *self.warnings])
 
 

@@ -1,0 +1,27 @@
+"""A Megatron-LM command line, or the script around it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from neoxargs.resolve import Text
+from neoxargs.tools.migrate.megatron.convert import convert_script
+from neoxargs.tools.migrate.result import Result
+from neoxargs.tools.migrate.source import Options, Source
+
+
+class Megatron(Source):
+    """A command with flags of Megatron-LM or Megatron-DeepSpeed, and the shell script around it."""
+
+    name = "megatron"
+    describes = "a script that starts Megatron-LM"
+    options = frozenset({"--var", "--choose"})
+
+    def recognises(self, text: Text) -> bool:
+        flags = r"--(num[-_]layers|(tensor|pipeline)[-_]model[-_]parallel[-_]size)\b"
+        return bool(re.search(flags, text.text))
+
+    def converts(self, texts: Sequence[Text], options: Options) -> Result:
+        (text,) = texts
+        return convert_script(text, options.variables, options.environ, options.choose)

@@ -4,90 +4,107 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neoxargs.launch.targets.megatron import OPTIMIZERS, TOKENIZERS
 from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.yaml.nodes import read_plain
-
-if TYPE_CHECKING:
-    from neoxargs.tools.migrate.megatron.convert import Option, Reading
+from neoxargs.tools.migrate.megatron.list_expressions import list_of
+from neoxargs.tools.migrate.megatron.reading import Option, Reading
 
 
 def pipeline(reading: Reading, option: Option) -> None:
     if option.text != "1" and "no-pipeline-parallel" not in reading.options:
-        reading.say("pipe_parallel_size", option)
+        reading.set_from(option, "pipe_parallel_size")
 
 
 def deepspeeds_file(reading: Reading, option: Option) -> None:
     why = "migrate that file too: its precision, ZeRO and optimizer are not in this YAML"
-    reading.left_out(option, why)
+    reading.leave_out(option, why)
 
 
 def ffn_width(reading: Reading, option: Option) -> None:
     width = reading.number(option.name)
     gated = "swiglu" in reading.options and width is not None
-    reading.say("intermediate_size", option, str(int(3 * width)) if gated and width is not None else None)
+    reading.set_from(option, "intermediate_size", str(int(3 * width)) if gated and width is not None else None)
     if gated and "intermediate_size" in reading.settings:
         why = f"3 x {option.text}: GPT-NeoX counts gate, value and output"
-        reading.put("intermediate_size", reading.settings["intermediate_size"].value, why)
+        reading.set("intermediate_size", reading.settings["intermediate_size"].value, why)
 
 
 def swiglu(reading: Reading, option: Option) -> None:
     """The activation, and Megatron-LM's width for it: two thirds of 4 x hidden, in blocks of 64."""
-    reading.put("activation", "swiglu")
+    reading.set("activation", "swiglu")
     hidden = reading.number("hidden-size")
     width = int(4 * hidden * 2 / 3 / 64) * 64 if hidden else 0
     if width > 0 and "ffn-hidden-size" not in reading.options:
         why = f"3 x {width}, Megatron-LM's width for --swiglu: GPT-NeoX counts gate, value and output"
-        reading.put("intermediate_size", 3 * width, why)
+        reading.set("intermediate_size", 3 * width, why)
 
 
 def epsilon(reading: Reading, option: Option) -> None:
     rms = "normalization" in reading.options and reading.options["normalization"].text == "RMSNorm"
-    reading.say("rms_norm_epsilon" if rms else "layernorm_epsilon", option)
+    reading.set_from(option, "rms_norm_epsilon" if rms else "layernorm_epsilon")
 
 
 def xavier(reading: Reading, option: Option) -> None:
-    reading.put("init_method", "xavier_uniform")
-    reading.put("output_layer_init_method", "xavier_uniform")
+    reading.set("init_method", "xavier_uniform")
+    reading.set("output_layer_init_method", "xavier_uniform")
 
 
 def window(reading: Reading, option: Option) -> None:
     """`W,0`: W tokens before each; -1 is no limit."""
     sides = [read_plain(side.strip(" ()")) for side in ",".join(word.text for word in option.values).split(",")]
     if len(sides) == 2 and isinstance(sides[0], int) and sides[0] > 0 and sides[1] in (0, -1):
-        reading.put("sliding_window_width", sides[0])
+        reading.set("sliding_window_width", sides[0])
     elif sides[:1] != [-1]:
-        reading.left_out(option, "a window here reaches back from each token: W,0")
+        reading.leave_out(option, "a window here reaches back from each token: W,0")
 
 
 def head_size(reading: Reading, option: Option) -> None:
     hidden, heads = reading.number("hidden-size"), reading.number("num-attention-heads")
     if not (hidden and heads and reading.number(option.name) == hidden / heads):
-        reading.left_out(option, "each head is hidden_size / num_attention_heads wide")
+        reading.leave_out(option, "each head is hidden_size / num_attention_heads wide")
+
+
+def expert_layers(reading: Reading, option: Option) -> None:
+    """Every how many layers there are experts: a number, or a list with a 1 for each layer that has them."""
+    layers = list_of(" ".join(word.text for word in option.values))
+    if layers is None:
+        reading.set_from(option, "moe_expert_interval")
+        return
+    interval = next((n for n in range(1, len(layers) + 1) if layers == _every(n, len(layers))), None)
+    if interval and reading.number("num-layers") in (None, len(layers)):
+        reading.set("moe_expert_interval", interval, option.text)
+    else:
+        why = "experts are in every N-th layer here, from the first one on: moe_expert_interval"
+        reading.leave_to_write(option, "moe_expert_interval", why)
+
+
+def _every(interval: int, layers: int) -> list[int]:
+    return [int(layer % interval == 0) for layer in range(layers)]
 
 
 def fp16(reading: Reading, option: Option) -> None:
     """And the first loss scale, unless DeepSpeed chooses it."""
-    reading.put("precision", "fp16")
+    reading.set("precision", "fp16")
     if not reading.options.keys() & {"loss-scale", "initial-loss-scale", "deepspeed-config"}:
-        reading.put("fp16.initial_scale_power", 32, "Megatron-LM's default")
+        reading.set("fp16.initial_scale_power", 32, "Megatron-LM's default")
 
 
 def no_bias(reading: Reading, option: Option) -> None:
-    reading.put("use_bias_in_mlp", False)
-    reading.put("use_bias_in_attn_linear", False)
+    reading.set("use_bias_in_mlp", False)
+    reading.set("use_bias_in_attn_linear", False)
 
 
 def no_softmax_fusion(reading: Reading, option: Option) -> None:
-    reading.put("scaled_upper_triang_masked_softmax_fusion", False)
-    reading.put("scaled_masked_softmax_fusion", False)
+    reading.set("scaled_upper_triang_masked_softmax_fusion", False)
+    reading.set("scaled_masked_softmax_fusion", False)
 
 
 def scaling(key: str) -> Callable[[Reading, Option], None]:
     """Loss scaling, which only fp16 has."""
-    return lambda reading, option: reading.say(f"fp16.{key}", option) if "fp16" in reading.options else None
+    return lambda reading, option: reading.set_from(option, f"fp16.{key}") if "fp16" in reading.options else None
 
 
 def initial_scale(reading: Reading, option: Option) -> None:
@@ -95,22 +112,22 @@ def initial_scale(reading: Reading, option: Option) -> None:
     if "fp16" not in reading.options:
         return
     if scale and math.log2(scale).is_integer():
-        reading.put("fp16.initial_scale_power", int(math.log2(scale)))
+        reading.set("fp16.initial_scale_power", int(math.log2(scale)))
     else:
-        reading.left_out(option, "DeepSpeed begins with a power of two")
+        reading.leave_out(option, "DeepSpeed begins with a power of two")
 
 
 def optimizer(reading: Reading, option: Option) -> None:
     kinds = {"adam": "Adam", "sgd": "SGD", "lion": "Lion", "muon": "Muon"}
     if option.text not in {*kinds} & {*OPTIMIZERS}:
-        reading.left_out(option)
+        reading.leave_out(option)
     elif "optimizer.type" not in reading.settings:
-        reading.put("optimizer.type", kinds[option.text])
+        reading.set("optimizer.type", kinds[option.text])
 
 
 def on_the_cpu(reading: Reading, option: Option) -> None:
     torchs = "use-torch-optimizer-for-cpu-offload" in reading.options
-    reading.put("optimizer.type", "cpu_torch_adam" if torchs else "cpu_adam")
+    reading.set("optimizer.type", "cpu_torch_adam" if torchs else "cpu_adam")
 
 
 def betas(kind: str, otherwise: tuple[float, float]) -> Callable[[Reading, Option], None]:
@@ -120,7 +137,7 @@ def betas(kind: str, otherwise: tuple[float, float]) -> Callable[[Reading, Optio
         if reading.chosen_optimizer == kind:
             given = [reading.number(f"{kind}-beta{number}") for number in (1, 2)]
             betas = [default if beta is None else beta for beta, default in zip(given, otherwise, strict=True)]
-            reading.say("optimizer.params.betas", option, betas)
+            reading.set_from(option, "optimizer.params.betas", betas)
 
     return read
 
@@ -128,23 +145,23 @@ def betas(kind: str, otherwise: tuple[float, float]) -> Callable[[Reading, Optio
 def momentum(kind: str) -> Callable[[Reading, Option], None]:
     def read(reading: Reading, option: Option) -> None:
         if reading.chosen_optimizer == kind:
-            reading.say("optimizer.params.momentum", option)
+            reading.set_from(option, "optimizer.params.momentum")
 
     return read
 
 
 def recompute(reading: Reading, option: Option) -> None:
     if option.text == "full":
-        reading.put("checkpoint_activations", True)
+        reading.set("checkpoint_activations", True)
     else:
-        reading.left_out(option, "checkpoint_activations recomputes whole layers")
+        reading.leave_out(option, "checkpoint_activations recomputes whole layers")
 
 
 def method(reading: Reading, option: Option) -> None:
     if option.text != "uniform":
-        reading.left_out(option, "layers are recomputed uniformly")
+        reading.leave_out(option, "layers are recomputed uniformly")
     else:
-        reading.put("checkpoint_activations", True)
+        reading.set("checkpoint_activations", True)
 
 
 def paths(part: str) -> Callable[[Reading, Option], None]:
@@ -154,16 +171,16 @@ def paths(part: str) -> Callable[[Reading, Option], None]:
         words = [word.text for word in option.values]
         weights = [read_plain(word) for word in words[::2]]
         if len(words) > 1 and len(words) % 2 == 0 and all(isinstance(w, int | float) for w in weights):
-            reading.put(f"{part}_data_weights", [float(weight) for weight in weights])
+            reading.set(f"{part}_data_weights", [float(weight) for weight in weights])
             words = words[1::2]
-        reading.put(f"{part}_data_paths", words)
+        reading.set(f"{part}_data_paths", words)
 
     return read
 
 
 def data(reading: Reading, option: Option) -> None:
     words = [word.text for word in option.values]
-    reading.put("data_path", words[0] if len(words) == 1 else [_weight_or_path(word) for word in words])
+    reading.set("data_path", words[0] if len(words) == 1 else [_weight_or_path(word) for word in words])
 
 
 def _weight_or_path(word: str) -> Any:
@@ -176,14 +193,14 @@ def tokenizer(reading: Reading, option: Option) -> None:
     name = ours.get(option.text)
     null = option.text == "NullTokenizer" and reading.number("vocab-size") != 256
     if name is None or null:
-        reading.left_out(option, "" if null else f"here there are {', '.join(TOKENIZERS)}")
+        reading.leave_out(option, "" if null else f"here there are {', '.join(TOKENIZERS)}")
     else:
-        reading.put("tokenizer_type", name)
+        reading.set("tokenizer_type", name)
 
 
 def vocabulary(reading: Reading, option: Option) -> None:
     if "tokenizer-type" not in reading.options or reading.options["tokenizer-type"].text != "NullTokenizer":
-        reading.left_out(option, "the tokenizer says how many tokens there are")
+        reading.leave_out(option, "the tokenizer says how many tokens there are")
 
 
 def samples(name: str) -> Callable[[Reading, Option], None]:
@@ -195,11 +212,11 @@ def samples(name: str) -> Callable[[Reading, Option], None]:
     def read(reading: Reading, option: Option) -> None:
         samples, batch = reading.number(option.name), reading.number("global-batch-size")
         if not (samples and batch and 0 < batch <= samples):
-            still_open(reading, option, name, f"write {name}: samples / batch size")
+            reading.leave_to_write(option, name, f"write {name}: samples / batch size")
             return
         left = " rounded down" if samples % batch else ""
         ramp = ", without the smaller batches of --rampup-batch-size" if "rampup-batch-size" in reading.options else ""
-        reading.put(name, int(samples // batch), f"{option.text} samples / {batch:g}{left}{ramp}")
+        reading.set(name, int(samples // batch), f"{option.text} samples / {batch:g}{left}{ramp}")
 
     return read
 
@@ -210,33 +227,27 @@ def warmup(reading: Reading, option: Option) -> None:
     until = reading.number(f"lr-decay-{kind}") or reading.number(f"train-{kind}")
     if given is not None and until:
         unit = "samples" if kind == "samples" else "iterations"
-        reading.put("warmup", given / until, f"{option.text} of {until:.12g} {unit}")
+        reading.set("warmup", given / until, f"{option.text} of {until:.12g} {unit}")
     else:
-        still_open(reading, option, "warmup", "write warmup: its share of the iterations")
+        reading.leave_to_write(option, "warmup", "write warmup: its share of the iterations")
 
 
 def decay_style(reading: Reading, option: Option) -> None:
     """Megatron-LM's own styles that are not built would train another schedule without a word."""
     if why := value_advice("lr_decay_style", option.text):
-        still_open(reading, option, "lr_decay_style", why)
+        reading.leave_to_write(option, "lr_decay_style", why)
     else:
-        reading.say("lr_decay_style", option)
-
-
-def still_open(reading: Reading, option: Option, name: str, why: str) -> None:
-    """A flag that cannot be said here, and the parameter that is left for a person to write."""
-    reading.left_out(option, why)
-    reading.to_do.append(f"To do: write {name}, for --{option.name} {option.text}.")
+        reading.set_from(option, "lr_decay_style")
 
 
 def tracked(name: str) -> Callable[[Reading, Option], None]:
     def read(reading: Reading, option: Option) -> None:
-        reading.put("use_wandb", True)
-        reading.say(name, option)
+        reading.set("use_wandb", True)
+        reading.set_from(option, name)
 
     return read
 
 
 def one_only(reading: Reading, option: Option) -> None:
     if option.text != "1":
-        reading.left_out(option)
+        reading.leave_out(option)

@@ -1,28 +1,27 @@
 """A Megatron-LM command line, or the script around it, as our YAML; the way back of `--emit megatron`.
 
-Most flags are the `megatron=` of one parameter, or its older name. The rest is a table of small functions in flags.py;
-what has no counterpart is listed. Where a flag is not given and Megatron-LM's default is not ours, it is written.
+What each flag is stands in flags.py; what has no counterpart is listed. Where a flag is not given and Megatron-LM's
+default is not ours, it is written.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from neoxargs.problems import Place, Problem, Problems, listed, near
-from neoxargs.registry import REGISTRY, normal
+from neoxargs.problems import Place, Problem, Problems, near
+from neoxargs.registry import normal
 from neoxargs.resolve import Text
-from neoxargs.resolve.values.coerce import Mismatch, conform
-from neoxargs.resolve.yaml.nodes import Scalar, node_of, read_plain
-from neoxargs.tools.migrate.deepspeed.convert import Written
-from neoxargs.tools.migrate.megatron.flags import SPECIAL
-from neoxargs.tools.migrate.megatron.heredoc import here_settings
+from neoxargs.tools.migrate.megatron.flags import SPECIAL, by_flag, is_read, is_switch, parameters_of, read_flag
+from neoxargs.tools.migrate.megatron.heredoc import heredoc_settings
+from neoxargs.tools.migrate.megatron.open_values import leave_placeholder, unset_variables, without_remarks
+from neoxargs.tools.migrate.megatron.reading import Option, Reading, options_of
 from neoxargs.tools.migrate.megatron.unsupported_flags import reason
-from neoxargs.tools.migrate.shell.script import read_script, variables
+from neoxargs.tools.migrate.result import Result, new_file
+from neoxargs.tools.migrate.shell.script import read_script
 from neoxargs.tools.migrate.shell.words import Word
+from neoxargs.tools.migrate.source import TODAY
 from neoxargs.tools.migrate.yaml_write import Setting, yaml_text
 
 #: Programs that start ranks, and what their flags are here.
@@ -31,20 +30,6 @@ LAUNCHER = {
     "num_gpus": "num_gpus", "num_nodes": "num_nodes", "hostfile": "hostfile", "include": "include",
     "exclude": "exclude",
 }  # fmt: skip
-#: Earlier names of Megatron-LM's flags that the registry does not have.
-EARLIER = {
-    "batch-size": "micro-batch-size",
-    "encoder-num-layers": "num-layers",
-    "encoder-seq-length": "seq-length",
-    "intra-layer-model-parallel-size": "tensor-model-parallel-size",
-    "activations-checkpoint-num-layers": "recompute-num-layers",
-    "activations-checkpoint-method": "recompute-method",
-    "layernorm-epsilon": "norm-epsilon",
-    "min-scale": "min-loss-scale",
-    "lr-warmup-percent": "lr-warmup-fraction",
-    "use-custom-fsdp": "use-megatron-fsdp",
-    "pp-partition-method": "pipe-partition-method",
-}
 #: Megatron-LM's defaults that are not this dialect's.
 DEFAULTS = {"attention_dropout": 0.1, "hidden_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0}
 #: The same, where a flag (perhaps with this value) is given.
@@ -61,230 +46,160 @@ FUSIONS = (
 )  # fmt: skip
 
 
-class Option(NamedTuple):
-    """One flag with its values."""
-
-    name: str
-    values: list[Word]
-    place: Place
-
-    @property
-    def text(self) -> str:
-        return self.values[0].text if self.values else ""
-
-    @property
-    def words(self) -> list[Word]:
-        return [Word(f"--{self.name}", self.place), *self.values]
-
-    @property
-    def is_known(self) -> bool:
-        return all(word.is_known for word in self.words)
-
-
-def is_megatrons(text: Text) -> bool:
-    """Does some command in the text have flags of Megatron-LM?"""
-    return bool(re.search(r"--(num[-_]layers|(tensor|pipeline)[-_]model[-_]parallel[-_]size)\b", text.text))
-
-
-def converted(
+def convert_script(
     text: Text,
     given: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     choose: int | None = None,
-) -> Written:
+) -> Result:
     """The YAML of a script's command; raises Problems where there is none, or a value of it is wrong.
 
     given: variables of the script; where neither they nor the script say one, `environ` is asked. choose: of several
     configurations in DeepSpeed's JSON, which the script writes, the one that is meant.
     """
     script = read_script(text, given)
-    if found_outside := {name: value for name, value in (environ or {}).items() if name in script.asked}:
-        script = read_script(text, {**found_outside, **(given or {})})
-    found = max(script.commands, key=_flags, default=[])
-    if not _flags(found) and script.kept:
-        what = "nothing is started here with flags of Megatron-LM: those that variables hold are read"
-        script.notes.append(Problem(what, Place(text.name, 0, 0), severity="warning"))
-        found = script.kept
-    if not _flags(found):
-        hint = "a command with flags such as --num-layers 24 is looked for"
-        raise Problems([Problem("there is no command line of Megatron-LM in this file", Place(text.name, 0, 0), hint)])
-    reading = Reading(found)
-    reading.documents = script.documents
-    reading.read(choose)
+    outside = {name: value for name, value in (environ or {}).items() if name in script.asked}
+    if outside:
+        script = read_script(text, {**outside, **(given or {})})
+    command = max(script.commands, key=_flag_count, default=[])
+    if not _flag_count(command) and script.variable_flags:
+        script.notes.append(_flags_of_variables(text))
+        command = script.variable_flags
+    if not _flag_count(command):
+        raise Problems([_no_command(text)])
+    reading = _read(command, script.documents, choose)
     if any(problem.severity == "error" for problem in reading.problems):
         raise Problems(reading.problems)
-    outside = [_from_outside(name, text) for name in sorted(found_outside)]
     head = [f"From {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
-    body = yaml_text(reading.settings, head)
-    told = [*outside, *script.notes, *_other_runs(script.commands, found), *reading.problems]
-    return Written(f"{body}dialect: neox-2026\n", problems=told)
+    from_outside = [_from_outside(name, text) for name in sorted(outside)]
+    problems = [*from_outside, *script.notes, *_other_runs(script.commands, command), *reading.problems]
+    return new_file(f"{yaml_text(reading.settings, head)}dialect: {TODAY}\n", problems=problems)
 
 
-def _other_runs(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) -> list[Problem]:
-    """Told where the script starts several models (not the same one twice, as `echo` before a command does)."""
-    others = [words for words in commands if "num-layers" in _options(words) and _given(words) != _given(chosen)]
-    if not others:
-        return []
-    what = f"this is one of {len(others) + 1} commands that describe a model; it has the most flags, so it is read"
-    also = tuple(words[0].place for words in others)
-    return [Problem(what, chosen[0].place, "migrate each from a script of its own", also, "warning")]
-
-
-def _given(words: Sequence[Word]) -> dict[str, list[str]]:
-    return {name: [word.text for word in option.values] for name, option in _options(words).items()}
-
-
-def _from_outside(name: str, text: Text) -> Problem:
-    return Problem(f"${name} is taken from the environment", Place(text.name, 0, 0), severity="warning")
-
-
-def _flags(words: Sequence[Word]) -> int:
+def _flag_count(words: Sequence[Word]) -> int:
     return sum(word.text.startswith("--") for word in words)
 
 
-class Reading:
-    """A command's flags on their way to settings."""
-
-    def __init__(self, words: Sequence[Word]) -> None:
-        script = next((i for i, word in enumerate(words) if word.text.endswith(".py")), -1)
-        self.launcher = _options(words[: max(script, 0)])
-        self.options = _options(words[script + 1 :])
-        self.settings: dict[str, Setting] = {}
-        self.problems: list[Problem] = []
-        self.documents: dict[str, Text] = {}
-        self.to_do: list[str] = []
-        """For the head of the file: what the script leaves open."""
-
-    def read(self, choose: int | None) -> None:
-        for option in self.launcher.values():
-            if (name := LAUNCHER.get(normal(option.name))) and option.is_known:
-                self.say(name, option)
-        for name in FUSIONS:
-            self.settings[name] = Setting(True, behind="Megatron-LM's default")
-        for option in self.options.values():
-            self.option(option)
-        if "deepspeed-config" in self.options and (text := self.documents.get(self.options["deepspeed-config"].text)):
-            self.document(text, choose)
-        elif choose is not None:
-            self.problems.append(Problem("--choose is for a script that writes DeepSpeed's JSON", hint="leave it out"))
-        for name, value in self.defaults().items():
-            self.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))
-        if "train_iters" not in self.settings and not any("train_iters" in line for line in self.to_do):
-            self.to_do.append("To do: write train_iters, which the script does not say.")
-        self.problems += self.left_open()
-
-    def defaults(self) -> dict[str, Any]:
-        found = dict(DEFAULTS)
-        for (flag, value), settings in DEFAULTS_WITH.items():
-            if flag in self.options and self.options[flag].text == value:
-                found |= settings
-        return found
-
-    def document(self, text: Text, number: int | None) -> None:
-        """DeepSpeed reads its own JSON, so what stands there holds where a flag says otherwise."""
-        settings, places, problems = here_settings(text, number)
-        self.problems += problems
-        for name, setting in settings.items():
-            flag = self.settings.get(name)
-            if flag and flag.value != setting.value:
-                what = f"a flag and DeepSpeed's JSON differ in {name}: {flag.value} and {setting.value}"
-                hint = "DeepSpeed reads its JSON, so that is taken"
-                self.problems.append(Problem(what, places.get(name), hint, severity="warning"))
-            self.settings[name] = setting
-
-    def option(self, option: Option) -> None:
-        if option.name == "deepspeed-config" and option.text in self.documents:
-            pass  # the script writes it, and it is read with the flags
-        elif not option.is_known:
-            words = " ".join(word.text for word in option.words)
-            self.to_do.append(f"To do: what {words} is, the script does not say.")
-        elif option.name in SPECIAL:
-            SPECIAL[option.name](self, option)
-        elif names := by_flag().get(option.name):
-            for name in names:
-                self.say(name, option)
-        elif option.name.startswith("no-") and (names := by_flag().get(f"!{option.name}")):
-            for name in names:
-                self.put(name, False)
-        elif (parameter := REGISTRY.find(option.name)) and "." not in parameter.name:
-            self.say(parameter.name, option)
-        else:
-            self.left_out(option)
-
-    def left_open(self) -> Iterator[Problem]:
-        """Each variable that the script does not set, once."""
-        needing: dict[str, list[tuple[Option, Word]]] = {}
-        launcher = [option for option in self.launcher.values() if normal(option.name) in LAUNCHER]
-        for option in [*launcher, *self.options.values()]:
-            for name, words in variables(option.words if option.text not in self.documents else ()).items():
-                needing.setdefault(name, []).append((option, words[0]))
-        for name, needs in needing.items():
-            flags = listed(dict.fromkeys(f"--{option.name}" for option, _ in needs), "and")
-            what = f"the script does not say what {name} is, for {flags}"
-            plain = name.strip("${}")
-            hint = (
-                f"add --var {plain}=VALUE" if plain.isalnum() or plain.isidentifier() else "write it into the new file"
-            )
-            yield Problem(what, needs[0][1].place, hint, severity="warning")
-
-    def left_out(self, option: Option, why: str = "") -> None:
-        why = why or reason(option.name)
-        known = [*SPECIAL, *(flag.lstrip("!") for flag in by_flag())]
-        alike = [] if why or option.name in known else near(option.name, known)
-        meant = [name for name in alike if name not in self.options or near(option.name, [name], alike=0.85)]
-        hint = why or (f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else "it is left out")
-        values = "".join(f" {word.text}" for word in option.values)
-        is_megatrons = why or option.name in known
-        what = f"--{option.name}{values} {'has no counterpart' if is_megatrons else 'is no flag of Megatron-LM (2026)'}"
-        self.problems.append(Problem(what, option.place, hint, severity="warning"))
-
-    def say(self, name: str, option: Option, value: Any = None) -> None:
-        """Set a parameter to the option's value, which must fit its type; a flag alone says true."""
-        words = [word.text for word in option.values]
-        given = value if value is not None else words if len(words) > 1 else words[0] if words else True
-        place = option.values[0].place if option.values else option.place
-        node = Scalar(read_plain(given), given, False, place) if isinstance(given, str) else node_of(given)
-        try:
-            fitting = conform(node, REGISTRY.parameters[name].type)
-        except Mismatch as bad:
-            self.problems.append(Problem(bad.sentence(f"--{option.name}"), place, bad.advice))
-            return
-        is_number = isinstance(fitting, int | float) and not isinstance(fitting, bool)
-        self.settings[name] = Setting(fitting, given if is_number and isinstance(given, str) else "")
-
-    @property
-    def chosen_optimizer(self) -> str:
-        return self.options["optimizer"].text if "optimizer" in self.options else "adam"
-
-    def put(self, name: str, value: Any, behind: str = "") -> None:
-        self.settings[name] = Setting(value, behind=behind)
-
-    def number(self, name: str) -> float | None:
-        """The value of another flag as a number."""
-        value = read_plain(self.options[name].text) if name in self.options else None
-        return value if isinstance(value, int | float) else None
+# -- the flags of the command ----------------------------------------------------------------------------------------
 
 
-def _options(words: Sequence[Word]) -> dict[str, Option]:
-    """Flags with their values, each under today's spelling; of a repeated flag the last counts, as for argparse."""
-    found: dict[str, Option] = {}
-    last: Option | None = None
-    for word in words:
-        if word.text.startswith("--"):
-            name, equals, value = word.text[2:].partition("=")
-            name = name if "$" in name else name.replace("_", "-")
-            name = EARLIER.get(name, name)
-            last = found[name] = Option(name, [Word(value, word.place)] if equals else [], word.place)
-        elif last:
-            last.values.append(word)
-    return found
+def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | None) -> Reading:
+    """What the flags say, those of the program that starts ranks first."""
+    script = next((i for i, word in enumerate(command) if word.text.endswith(".py")), -1)
+    launcher = [option for option in options_of(command[: max(script, 0)]).values() if normal(option.name) in LAUNCHER]
+    reading = Reading(options_of(command[script + 1 :]))
+    for option in launcher:
+        _read_launcher(reading, option)
+    for name in FUSIONS:
+        reading.set(name, True, "Megatron-LM's default")
+    config = reading.options.get("deepspeed-config")
+    json = documents.get(config.text) if config else None
+    options = [option for option in reading.options.values() if option is not config or json is None]
+    for option in options:
+        _read_option(reading, option)
+    if json:
+        _read_json(reading, json, choose)
+    elif choose is not None:
+        what, hint = "--choose is for a script that writes DeepSpeed's JSON", "leave it out"
+        reading.problems.append(Problem(what, hint=hint, id="migrate-option-without-meaning"))
+    for name, value in _defaults(reading).items():
+        reading.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))
+    if "train_iters" not in {*reading.settings, *reading.to_write}:
+        reading.to_do.append("To do: write train_iters, which the script does not say.")
+    reading.problems += unset_variables([*launcher, *options])
+    return reading
 
 
-@cache
-def by_flag() -> dict[str, list[str]]:
-    """Flag -> the parameters that are it; a leading `!` marks a flag that says false."""
-    found: dict[str, list[str]] = {}
-    for parameter in REGISTRY.parameters.values():
-        if parameter.megatron and not parameter.replaced_by:
-            found.setdefault(parameter.megatron, []).append(parameter.name)
-    return found
+def _read_launcher(reading: Reading, option: Option) -> None:
+    name = LAUNCHER[normal(option.name)]
+    if option.is_placeholder:
+        leave_placeholder(reading, option, [name])
+    elif option.is_known:
+        reading.set_from(option, name)
+
+
+def _read_option(reading: Reading, option: Option) -> None:
+    if not option.is_known:
+        reading.to_do.append(f"To do: what {option} is, the script does not say.")
+    elif not is_read(option.name):
+        _leave_unread(reading, option)
+    elif option.name == "deepspeed-config":
+        read_flag(reading, option)
+    else:
+        _read_value(reading, without_remarks(reading, option))
+
+
+def _read_value(reading: Reading, option: Option) -> None:
+    if option.is_placeholder:
+        leave_placeholder(reading, option, parameters_of(option.name))
+    elif not option.values and not is_switch(option.name):
+        what, names = f"--{option.name} has no value", tuple(parameters_of(option.name))
+        reading.problems.append(Problem(what, option.place, id="migrate-flag-without-value", about=names))
+    else:
+        read_flag(reading, option)
+
+
+def _leave_unread(reading: Reading, option: Option) -> None:
+    """Say why nothing here stands for a flag, or which one may be meant."""
+    if reason(option.name):
+        reading.leave_out(option)
+        return
+    alike = near(option.name, [*SPECIAL, *(flag.lstrip("!") for flag in by_flag())])
+    meant = [flag for flag in alike if flag not in reading.options or near(option.name, [flag], alike=0.85)]
+    hint = f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else "it is left out"
+    reading.warn("migrate-unknown-flag", f"{option} is no flag of Megatron-LM (2026)", option.place, hint)
+
+
+def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
+    """DeepSpeed reads its own JSON, so what stands there holds where a flag says otherwise."""
+    settings, places, problems = heredoc_settings(text, choose)
+    reading.problems += problems
+    for name, setting in settings.items():
+        flag = reading.settings.get(name)
+        if flag and flag.value != setting.value:
+            what = f"a flag and DeepSpeed's JSON differ in {name}: {flag.value} and {setting.value}"
+            hint = "DeepSpeed reads its JSON, so that is taken"
+            reading.warn("migrate-flag-and-json-differ", what, places.get(name), hint, [name])
+        reading.settings[name] = setting
+
+
+def _defaults(reading: Reading) -> dict[str, Any]:
+    """Megatron-LM's defaults that are to be written, with these flags."""
+    defaults = dict(DEFAULTS)
+    for (flag, value), settings in DEFAULTS_WITH.items():
+        if flag in reading.options and reading.options[flag].text == value:
+            defaults |= settings
+    return defaults
+
+
+# -- what there is to say --------------------------------------------------------------------------------------------
+
+
+def _no_command(text: Text) -> Problem:
+    what = "there is no command line of Megatron-LM in this file"
+    hint = "a command with flags such as --num-layers 24 is looked for"
+    return Problem(what, Place(text.name, 0, 0), hint, id="migrate-no-command")
+
+
+def _flags_of_variables(text: Text) -> Problem:
+    what = "nothing is started here with flags of Megatron-LM: those that variables hold are read"
+    return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-flags-of-variables")
+
+
+def _from_outside(name: str, text: Text) -> Problem:
+    what = f"${name} is taken from the environment"
+    return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-variable-from-environment")
+
+
+def _other_runs(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) -> list[Problem]:
+    """For a script that starts several models (not the same one twice, as `echo` before a command does)."""
+    others = [words for words in commands if "num-layers" in options_of(words) and _values(words) != _values(chosen)]
+    if not others:
+        return []
+    what = f"this is one of {len(others) + 1} commands that describe a model; it has the most flags, so it is read"
+    also, hint = tuple(words[0].place for words in others), "migrate each from a script of its own"
+    return [Problem(what, chosen[0].place, hint, also, "warning", id="migrate-several-commands")]
+
+
+def _values(words: Sequence[Word]) -> dict[str, list[str]]:
+    return {name: [word.text for word in option.values] for name, option in options_of(words).items()}

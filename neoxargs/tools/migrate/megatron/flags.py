@@ -1,16 +1,16 @@
-"""Megatron-LM's flags that are no single parameter of ours: a table, flag by flag."""
+"""What each of Megatron-LM's flags is here: one parameter of the registry, or a row of the table of all others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import Any, get_args
 
 from neoxargs.launch.targets.megatron import NORMS, POSITIONS
+from neoxargs.registry import REGISTRY
 from neoxargs.tools.migrate.megatron import computed_flags
+from neoxargs.tools.migrate.megatron.reading import Option, Reading
 from neoxargs.tools.migrate.yaml_write import Setting
-
-if TYPE_CHECKING:
-    from neoxargs.tools.migrate.megatron.convert import Option, Reading
 
 #: Words of BigScience's Megatron-DeepSpeed.
 BIGSCIENCES = {"absolute": "learned", "rotary": "rotary", "alibi": "alibi"}
@@ -18,7 +18,7 @@ SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3
 
 
 def _sets(name: str, value: Any) -> Callable[[Reading, Option], None]:
-    return lambda reading, option: reading.put(name, value)
+    return lambda reading, option: reading.set(name, value)
 
 
 def _unless_said(name: str, value: Any) -> Callable[[Reading, Option], None]:
@@ -33,15 +33,15 @@ def _named(name: str, words: dict[str, Any]) -> Callable[[Reading, Option], None
 
     def read(reading: Reading, option: Option) -> None:
         if option.text in words:
-            reading.put(name, words[option.text])
+            reading.set(name, words[option.text])
         else:
-            reading.left_out(option)
+            reading.leave_out(option)
 
     return read
 
 
 def _renamed(name: str) -> Callable[[Reading, Option], None]:
-    return lambda reading, option: reading.say(name, option)
+    return lambda reading, option: reading.set_from(option, name)
 
 
 SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
@@ -60,6 +60,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "use-rotary-position-embeddings": _sets("pos_emb", "rotary"),
     "no-position-embedding": _unless_said("pos_emb", "none"),
     "normalization": _named("norm", {theirs: ours for ours, theirs in reversed(NORMS.items())}),
+    "moe-layer-freq": computed_flags.expert_layers,
     "norm-epsilon": computed_flags.epsilon,
     "swiglu": computed_flags.swiglu,
     "disable-bias-linear": computed_flags.no_bias,
@@ -109,3 +110,67 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "wandb-exp-name": computed_flags.tracked("wandb_run_name"),
     "wandb-entity": computed_flags.tracked("wandb_team"),
 }
+
+#: Of these, the flags that take no value.
+SWITCHES = frozenset({
+    "no-pipeline-parallel", "use-distributed-optimizer", "use-megatron-fsdp", "group-query-attention",
+    "use-rotary-position-embeddings", "no-position-embedding", "swiglu", "disable-bias-linear",
+    "init-method-xavier-uniform", "no-masked-softmax-fusion", "no-bias-swiglu-fusion", "use-flash-attn", "fp16",
+    "bf16", "optimizer-cpu-offload", "use-torch-optimizer-for-cpu-offload", "checkpoint-activations",
+    "distribute-saved-activations", "log-num-zeros-in-grad",
+})  # fmt: skip
+#: Flags of the table that take any number of values.
+TAKES_MANY = {"data-path", "train-data-path", "valid-data-path", "test-data-path"}
+#: The parameters that flags of the table set whose value nobody has written yet.
+_NAMES = {
+    "data-path": "data_path", "train-data-path": "train_data_paths", "valid-data-path": "valid_data_paths",
+    "test-data-path": "test_data_paths", "tokenizer-model": "vocab_file", "tokenizer-type": "tokenizer_type",
+    "pipeline-model-parallel-size": "pipe_parallel_size", "ffn-hidden-size": "intermediate_size",
+    "train-samples": "train_iters", "lr-decay-samples": "lr_decay_iters", "lr-decay-style": "lr_decay_style",
+    "lr-warmup-iters": "warmup", "lr-warmup-samples": "warmup", "clip-grad": "gradient_clipping",
+    "moe-layer-freq": "moe_expert_interval", "zero-stage": "zero_optimization.stage",
+    "wandb-project": "wandb_project", "wandb-exp-name": "wandb_run_name", "wandb-entity": "wandb_team",
+}  # fmt: skip
+
+
+@cache
+def by_flag() -> dict[str, list[str]]:
+    """Flag -> the parameters that are it; a leading `!` marks a flag that says false."""
+    names: dict[str, list[str]] = {}
+    for parameter in REGISTRY.parameters.values():
+        if parameter.megatron and not parameter.replaced_by:
+            names.setdefault(parameter.megatron, []).append(parameter.name)
+    return names
+
+
+def parameters_of(flag: str) -> list[str]:
+    """The parameters that a flag gives a value, by its name here or at Megatron-LM."""
+    if flag in SPECIAL:
+        return [_NAMES[flag]] if flag in _NAMES else []
+    parameter = REGISTRY.find(flag)
+    return by_flag().get(flag) or ([parameter.name] if parameter and "." not in parameter.name else [])
+
+
+def is_switch(flag: str) -> bool:
+    """Does a flag say all without a value?"""
+    if flag in SPECIAL:
+        return flag in SWITCHES
+    types = [REGISTRY.parameters[name].type for name in parameters_of(flag)]
+    return f"!{flag}" in by_flag() or any(bool in (kind, *get_args(kind)) for kind in types)
+
+
+def is_read(flag: str) -> bool:
+    """Does anything here stand for a flag?"""
+    return flag in SPECIAL or f"!{flag}" in by_flag() or bool(parameters_of(flag))
+
+
+def read_flag(reading: Reading, option: Option) -> None:
+    """Set what a flag says, of those that are read."""
+    if option.name in SPECIAL:
+        SPECIAL[option.name](reading, option)
+    elif turned_off := by_flag().get(f"!{option.name}"):
+        for name in turned_off:
+            reading.set(name, False)
+    else:
+        for name in parameters_of(option.name):
+            reading.set_from(option, name)

@@ -1,4 +1,4 @@
-"""GPT-NeoX's YAML from one dialect to another: the rows applied to files that belong together, and the result checked.
+"""GPT-NeoX's YAML from one dialect to another: rewrites applied to files that belong together, and the result checked.
 
 Nothing is handed back that would resolve to another configuration than the original.
 """
@@ -6,9 +6,9 @@ Nothing is handed back that would resolve to another configuration than the orig
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
@@ -16,55 +16,49 @@ from neoxargs.registry.history import NEWEST, changes, default_at, introduced, r
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.yaml.nodes import node_of, shown
-from neoxargs.tools.migrate.neox import placement
-from neoxargs.tools.migrate.neox import rewrites as table
-from neoxargs.tools.migrate.neox.rewrites import FORGOTTEN, GONE, Instead, Row, Written, row_for
-from neoxargs.tools.migrate.neox.verify import differences, fitting, known, too_few, verify
-from neoxargs.tools.migrate.yaml_edit import Document, Found
+from neoxargs.tools.migrate.neox.placement import Files
+from neoxargs.tools.migrate.neox.rewrites import (
+    FORGOTTEN,
+    GONE,
+    Context,
+    Instead,
+    Rewrite,
+    forgotten,
+    is_of_seed,
+    old_spelling,
+    rewrite_back,
+    rewrite_for,
+    rewrites,
+)
+from neoxargs.tools.migrate.neox.verify import beyond, differences, fitting_gpus, verify
+from neoxargs.tools.migrate.resolution import resolved
+from neoxargs.tools.migrate.result import Change, Result
+from neoxargs.tools.migrate.yaml_edit import Document, Entry
 
 #: One setting under another name that is pinned.
 NOT_PINNED = ("clip_grad",)
+#: The id of the problem that a value is in the way for which the other dialect has no words.
+NO_COUNTERPART = "migrate-no-counterpart"
 
 
-class Change(NamedTuple):
-    """One edit, to be understood: where it was, what it was, what it is, and why."""
-
-    where: Place
-    before: str
-    after: str
-    why: str
-    since: date | None = None
-
-
-@dataclass
-class Migrated:
-    """The new texts in the order of the old ones."""
-
-    texts: list[Text]
-    changes: list[Change] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-
-
-def migrate(texts: Sequence[Text], to: str) -> Migrated:
+def migrate(texts: Sequence[Text], to: str) -> Result:
     """Files that belong together, in another dialect; raises Problems if they cannot be read or kept in meaning."""
     work = _Migration(texts, to)
     work.forget()
     if work.drafted.problems:
         raise Problems(work.drafted.problems)
-    for document in work.documents:
+    for document in work.files.documents:
         for name in list(document.entries()):
             if entry := document.entries().get(name):
                 work.entry(document, entry)
     work.rename_sections()
     if any(problem.severity == "error" for problem in work.problems):
-        bare = [problem.where[:3] for problem in work.problems if problem.where and not problem.hint]
-        beside = [told for told in work.staying if any(at[:3] in bare for at in told.also)]
-        raise Problems([*work.problems, *beside])
+        raise Problems([*work.problems, *work.remaining_beside_errors()])
     work.name_dialect()
-    result = [Text(document.name, document.text) for document in work.documents]
     fixed = [f"dialect={work.drafted.dialect.name}"] if work.is_part else []
-    verify(draft(work.start, fixed), draft(result, fixed), work.gpus, Place(result[0].name, 0, 0))
-    return Migrated(result, work.changes, [*work.staying, *work.problems])
+    new = work.files.texts
+    verify(draft(work.start, fixed), draft(new, fixed), work.gpus, Place(new[0].name, 0, 0))
+    return Result(new, work.changes, [*work.remaining, *work.problems])
 
 
 class _Migration:
@@ -73,17 +67,27 @@ class _Migration:
         self.drafted = draft(texts)
         if not self.drafted.readable:
             raise Problems(self.drafted.problems)
-        self.documents = [Document(*text) for text in texts]
-        self.originals = {text.name: Document(*text) for text in texts}
+        self.files = Files(texts)
         self.is_part = any(p.required and p.name not in self.drafted.values for p in REGISTRY.parameters.values())
         self.values = {name: value.value for name, value in self.drafted.values.items()}
-        self.gpus = fitting(self.drafted)
-        self.before, errors = known(self.drafted, self.gpus)
-        self.written = Written(self.get, self.values.__contains__)
+        self.gpus = fitting_gpus(self.drafted)
+        self.before, errors = resolved(self.drafted, self.gpus)
+        self.context = Context(self.get, self.values.__contains__)
         self.changes: list[Change] = []
-        self.staying = [_stays(error) for error in errors if error.where and not too_few([error])]
         self.problems: list[Problem] = []
+        self.remaining = [replace(error, severity="warning") for error in self.on_any_gpus(errors) if error.where]
+        """What `check` will refuse after migrating as before."""
         self.sections: list[tuple[Document, str, str]] = []
+
+    def on_any_gpus(self, errors: Sequence[Problem]) -> list[Problem]:
+        """The errors that no other number of GPUs mends."""
+        by_number = beyond(errors, resolved(self.drafted, None)[1]) if errors else []
+        return [error for error in errors if error not in by_number]
+
+    def remaining_beside_errors(self) -> list[Problem]:
+        """What was refused before as well, at a line for which nothing can be written."""
+        at = [problem.where[:3] for problem in self.problems if problem.id == NO_COUNTERPART and problem.where]
+        return [problem for problem in self.remaining if any(place[:3] in at for place in problem.also)]
 
     def get(self, name: str) -> Any:
         return self.values[name] if name in self.values and name != "attention_config" else self.before.get(name)
@@ -92,58 +96,58 @@ class _Migration:
 
     def forget(self) -> None:
         """Take out names that GPT-NeoX had for a while, where they say nothing."""
-        for document in self.documents:
+        for document in self.files.documents:
             for name in [name for name in document.entries() if name in FORGOTTEN]:
                 self.forget_one(document, document.entries()[name])  # where it stands after those before it left
         if self.changes:  # what they might have been meant for is known now
-            self.start = [Text(document.name, document.text) for document in self.documents]
-            self.before, _ = known(draft(self.start), self.gpus)
+            self.start = self.files.texts
+            self.before, _ = resolved(draft(self.start), self.gpus)
 
-    def forget_one(self, document: Document, entry: Found) -> None:
-        place, node = self.place(document, entry), document.plain(entry)
+    def forget_one(self, document: Document, entry: Entry) -> None:
+        place, node = self.files.place(document, entry), document.plain(entry)
         others = [p for p in self.drafted.problems if p.where is None or p.where[:3] != place[:3]]
-        if table.forgotten(entry.name, node, self.written):
-            row = Row(entry.name, node, {}, "dropped, and this value says nothing", removed(entry.name))
-            self.note(document, entry, "", row)
+        if forgotten(entry.name, node, self.context):
+            rewrite = Rewrite(entry.name, node, {}, "dropped, and this value says nothing", removed(entry.name))
+            self.note(document, entry, "", rewrite)
             document.remove(entry.name)
         else:
             what = f"{entry.name} ({shown(node_of(node))}) has no counterpart"
             had = f"GPT-NeoX had it from {introduced(entry.name)} to {removed(entry.name)}"
-            others.append(Problem(what, place, f"{had}; take it out"))
+            others.append(Problem(what, place, f"{had}; take it out", id="migrate-name-dropped"))
         self.drafted.problems[:] = others
 
     # -- one entry ---------------------------------------------------------------------------------------------------
 
-    def entry(self, document: Document, entry: Found) -> None:
+    def entry(self, document: Document, entry: Entry) -> None:
         parameter = REGISTRY.find(entry.name)
         if parameter is None:
             self.section(document, entry)
         elif self.day == NEWEST:
             self.forward(document, entry, parameter)
-        elif not table.is_of_seed(entry.name) and "." not in entry.name:
+        elif not is_of_seed(entry.name) and "." not in entry.name:
             self.back(document, entry, parameter)
 
-    def forward(self, document: Document, entry: Found, parameter: Parameter) -> None:
+    def forward(self, document: Document, entry: Entry, parameter: Parameter) -> None:
         value = self.values.get(parameter.name, ABSENT)
-        row = None if value is ABSENT else row_for(parameter.name, value)
-        if row:
-            self.apply(document, entry, row, value)
+        rewrite = None if value is ABSENT else rewrite_for(parameter.name, value)
+        if rewrite:
+            self.apply(document, entry, rewrite, value)
         elif entry.name.rpartition(".")[2] != parameter.attribute:
-            self.rename(document, entry, parameter.attribute, table.rows()[entry.name][0])
+            self.rename(document, entry, parameter.attribute, rewrites()[entry.name][0])
 
-    def back(self, document: Document, entry: Found, parameter: Parameter) -> None:
+    def back(self, document: Document, entry: Entry, parameter: Parameter) -> None:
         value = self.values.get(parameter.name, ABSENT)
-        old = table.old_spelling(parameter)
-        row = table.earlier(parameter, value, self.written) if old is None and value is not ABSENT else None
+        old = old_spelling(parameter)
+        rewrite = rewrite_back(parameter, value, self.context) if old is None and value is not ABSENT else None
         since = introduced(entry.name)
         if old:
-            self.rename(document, entry, old, Row(entry.name, value, {}, "renamed", since))
-        elif row:
-            self.apply(document, entry, row, value)
+            self.rename(document, entry, old, Rewrite(entry.name, value, {}, "renamed", since))
+        elif rewrite:
+            self.apply(document, entry, rewrite, value)
         else:
             self.no_counterpart(document, entry, since)
 
-    def section(self, document: Document, entry: Found) -> None:
+    def section(self, document: Document, entry: Entry) -> None:
         group = REGISTRY.sections.get(entry.name)
         since = introduced(entry.name)
         if self.day != NEWEST and since and "." not in entry.name:
@@ -151,53 +155,52 @@ class _Migration:
         elif self.day == NEWEST and group and group.section != entry.name:
             self.sections.append((document, entry.name, group.section.rpartition(".")[2]))
 
-    def no_counterpart(self, document: Document, entry: Found, since: date | None) -> None:
+    def no_counterpart(self, document: Document, entry: Entry, since: date | None) -> None:
         what = f"{entry.name} has no counterpart in {self.to}: GPT-NeoX knows it since {since}"
         hint = "the line stays, and deepy reads it in every dialect"
-        self.problems.append(Problem(what, self.place(document, entry), hint, severity="warning"))
+        self.warn("migrate-newer-than-dialect", what, self.files.place(document, entry), hint)
 
     def rename_sections(self) -> None:
         """Last, so that the names of their keys stay true while these change."""
         for document, name, key in self.sections:
             entry = document.entries()[name]
+            place = self.files.place(document, entry)
             if "".join(name.rpartition(".")[:2]) + key in document.entries():
                 what = f"{name} and {key} are two names of one section, and both have keys here"
-                hint = f"put them all in {key}; deepy reads them as they are"
-                self.problems.append(Problem(what, self.place(document, entry), hint, severity="warning"))
+                self.warn("migrate-section-twice", what, place, f"put them all in {key}; deepy reads them as they are")
                 continue
-            self.changes.append(Change(self.place(document, entry), name, key, "renamed", introduced(key)))
+            self.changes.append(Change(place, name, key, "renamed", introduced(key)))
             document.rename(name, key)
 
-    def rename(self, document: Document, entry: Found, attribute: str, row: Row) -> None:
+    def rename(self, document: Document, entry: Entry, attribute: str, rewrite: Rewrite) -> None:
         key = document.spelled(entry, attribute) if "." not in entry.name else attribute
         old = document.text[slice(*entry.key)].strip("\"'")
-        said = document.written(entry).replace(old, key, 1)
-        self.note(document, entry, said, row)
+        self.note(document, entry, document.written(entry).replace(old, key, 1), rewrite)
         document.rename(entry.name, key)
 
-    # -- a row -------------------------------------------------------------------------------------------------------
+    # -- a rewrite ---------------------------------------------------------------------------------------------------
 
-    def apply(self, document: Document, entry: Found, row: Row, value: Any) -> None:
-        """Write what a row says in place of its old name."""
-        new = row.today(value, self.written)
+    def apply(self, document: Document, entry: Entry, rewrite: Rewrite, value: Any) -> None:
+        """Write what says the same today in place of the old name."""
+        new = rewrite.today(value, self.context)
         if new is None:
             what = f"{entry.name} ({shown(node_of(value))}) has no counterpart in {self.to}"
-            self.problems.append(Problem(what, self.place(document, entry)))
+            self.problems.append(Problem(what, self.files.place(document, entry), id=NO_COUNTERPART))
             return
         if any(self.contradicts(document, entry, name, to) for name, to in new.items()):
             return
-        self.note(document, entry, self.worded(new), row)
+        self.note(document, entry, self.worded(new), rewrite)
         left = {name: _plain(to) for name, to in new.items() if self.is_left(name, to)}
         if entry.name not in new:
-            placement.replace(self.documents, document, entry, left)
+            self.files.replace(document, entry, left)
         self.values.update({name: _plain(to) for name, to in new.items() if to is not GONE})
 
     def worded(self, new: Mapping[str, Any]) -> str:
-        told = {name: _plain(to) for name, to in new.items() if to is not GONE}
-        words = [f"{name}: {shown(node_of(to))}" for name, to in told.items() if self.values.get(name, ABSENT) != to]
+        values = {name: _plain(to) for name, to in new.items() if to is not GONE}
+        words = [f"{name}: {shown(node_of(to))}" for name, to in values.items() if self.values.get(name, ABSENT) != to]
         return ", ".join([*words, *(f"no {name}" for name, to in new.items() if to is GONE)])
 
-    def contradicts(self, document: Document, entry: Found, name: str, to: Any) -> bool:
+    def contradicts(self, document: Document, entry: Entry, name: str, to: Any) -> bool:
         if to is GONE or isinstance(to, Instead) or self.values.get(name, to) == to:
             return False
         there = self.drafted.values.get(name)
@@ -206,65 +209,66 @@ class _Migration:
             f"which contradicts {name}: {shown(node_of(self.values[name]))}"
         )
         also = (there.source.where,) if there and there.source.where else ()
-        self.problems.append(Problem(what, self.place(document, entry), "take out one of the two", also))
+        place, hint = self.files.place(document, entry), "take out one of the two"
+        self.problems.append(Problem(what, place, hint, also, id="migrate-contradiction", about=(name,)))
         return True
 
     def is_left(self, name: str, to: Any) -> bool:
         """Is this still to be written? A written value is changed, or taken out, where it stands."""
         if to is not GONE and name not in self.values:
             return True
-        there = next((d for d in self.documents if name in d.entries()), None)
+        there = self.files.holder(name)
         if to is GONE and there:
             there.remove(name)
         elif isinstance(to, Instead) and there and self.values[name] != to.value:
             there.set(name, to.value)
         return False
 
-    def note(self, document: Document, entry: Found, after: str, row: Row) -> None:
-        self.changes.append(Change(self.place(document, entry), document.written(entry), after, row.why, row.since))
+    def note(self, document: Document, entry: Entry, after: str, rewrite: Rewrite) -> None:
+        place = self.files.place(document, entry)
+        self.changes.append(Change(place, document.written(entry), after, rewrite.why, rewrite.since))
 
-    def place(self, document: Document, entry: Found) -> Place:
-        """Where it stood in the file as it was given."""
-        original = self.originals[document.name]
-        there = original.entries().get(entry.name)
-        return original.place(there) if there else document.place(entry)
+    def warn(self, id: str, what: str, place: Place, hint: str) -> None:
+        self.problems.append(Problem(what, place, hint, severity="warning", id=id))
 
     # -- the dialect and its defaults --------------------------------------------------------------------------------
 
     def name_dialect(self) -> None:
         """Write the dialect, and the defaults that the files relied on and that it has otherwise."""
-        there = next((d for d in self.documents if "dialect" in d.entries()), None)
+        there = self.files.holder("dialect")
         if there is None and self.is_part:
-            self.problems.append(self.part())
+            self.warn_of_part()
             return
-        document = there or self.documents[0]
-        place = Place(document.name, 0, 0)
-        comment = f"defaults of {self.drafted.dialect.name} that {self.to} has otherwise"
-        for name, value in list(self.relied_on()):
-            room = document.name.endswith(".json")
-            document.add("", self.spelled_like(document, name), value, comment="" if room else comment)
-            comment = ""
-            why = f"the default changed: {shown(node_of(default_at(name, self.day)))} in {self.to}"
-            self.changes.append(Change(place, "", f"{name}: {shown(node_of(value))}", why, _changed(name)))
+        document = there or self.files.documents[0]
+        self.write_defaults(document)
         if there is None:
             document.add("", "dialect", self.to)
+            place = Place(document.name, 0, 0)
             self.changes.append(Change(place, "", f"dialect: {self.to}", self.drafted.dialect.reason))
         elif self.drafted.dialect.date != self.day:
             entry = document.entries()["dialect"]
-            where = self.place(document, entry)
+            where = self.files.place(document, entry)
             self.changes.append(Change(where, document.written(entry), f"dialect: {self.to}", "as asked"))
             document.set("dialect", self.to)
 
-    def part(self) -> Problem:
+    def warn_of_part(self) -> None:
         missing = [p.name for p in REGISTRY.parameters.values() if p.required and p.name not in self.drafted.values]
         what = f"this is part of a configuration ({missing[0]} is not in it), so no dialect and defaults are written"
         hint = "migrate the files that belong together in one command"
-        return Problem(what, Place(self.documents[0].name, 0, 0), hint, severity="warning")
+        self.warn("migrate-part-of-configuration", what, Place(self.files.documents[0].name, 0, 0), hint)
 
-    def relied_on(self) -> Iterator[tuple[str, Any]]:
+    def write_defaults(self, document: Document) -> None:
+        comment = f"defaults of {self.drafted.dialect.name} that {self.to} has otherwise"
+        for name, value in list(self.changed_defaults()):
+            document.add("", self.spelled_like(document, name), value, comment="" if _is_json(document) else comment)
+            comment = ""
+            why = f"the default changed: {shown(node_of(default_at(name, self.day)))} in {self.to}"
+            place = Place(document.name, 0, 0)
+            self.changes.append(Change(place, "", f"{name}: {shown(node_of(value))}", why, _changed(name)))
+
+    def changed_defaults(self) -> Iterator[tuple[str, Any]]:
         """The parameters that the new dialect's defaults alone would change, with what they were."""
-        result = [Text(document.name, document.text) for document in self.documents]
-        after, _ = known(draft(result, [f"dialect={self.to}"]), self.gpus)
+        after, _ = resolved(draft(self.files.texts, [f"dialect={self.to}"]), self.gpus)
         for name, then, _ in differences(self.before, after):
             if changes(name) and name not in (*NOT_PINNED, *self.values) and then is not ABSENT:
                 yield name, then
@@ -275,9 +279,8 @@ class _Migration:
         return document.spelled(next(iter(document.entries().values())), name) if "_" in name else name
 
 
-def _stays(error: Problem) -> Problem:
-    """What `check` will refuse after migrating as before."""
-    return replace(error, severity="warning")
+def _is_json(document: Document) -> bool:
+    return document.name.endswith(".json")
 
 
 def _plain(to: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 
-def _known(text: str) -> bool:
+def _is_known(text: str) -> bool:
     return "$" not in text and "`" not in text
 
 
@@ -23,8 +23,8 @@ def holds(texts: Sequence[str]) -> bool | None:
             return False
         case ["-z" | "-n" as sign, text]:
             empty = not text or (re.fullmatch(r"\$\{?\w+[:-]*\}?", text) is not None)
-            return empty == (sign == "-z") if empty or _known(text) else None
-        case [one, sign, other] if _known(one) and _known(other):
+            return empty == (sign == "-z") if empty or _is_known(text) else None
+        case [one, sign, other] if _is_known(one) and _is_known(other):
             return _compared(one, sign, other)
     return None
 
@@ -41,7 +41,7 @@ def _compared(one: str, sign: str, other: str) -> bool | None:
     return signs.get(sign)
 
 
-def whole(condition: list[tuple[str, bool | None]]) -> bool | None:
+def combined(condition: list[tuple[str, bool | None]]) -> bool | None:
     """Several tests joined by `&&` and `||`."""
     result = condition[0][1] if condition else None
     for sign, next_one in condition[1:]:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve import Text
 from neoxargs.tools.migrate.shell import conditions
-from neoxargs.tools.migrate.shell.words import ENDS, Chars, Shell, Word
+from neoxargs.tools.migrate.shell.words import ENDS, Chars, Shell, Word, split
 
 _PATTERN = re.compile(r"[\s(]*((?:[^()\n;]|\n\s*\|)+)\)")
 _SPACE = re.compile(r"(?:\s|#[^\n]*\n)*")
@@ -32,7 +32,7 @@ class Script:
     """Which branches were read."""
     asked: set[str] = field(default_factory=set)
     """The variables that it needs and does not set."""
-    kept: list[Word] = field(default_factory=list)
+    variable_flags: list[Word] = field(default_factory=list)
     """The flags that it keeps in variables, perhaps for another script that reads this one."""
 
 
@@ -40,9 +40,9 @@ def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:
     """given: variables that the script is started with."""
     reader = _Reader(text, given or {})
     reader.read()
-    reader.found.asked = reader.asked
-    reader.found.kept = [reader.word(chars) for chars in reader.flags()]
-    return reader.found
+    reader.script.asked = reader.asked
+    reader.script.variable_flags = [reader.word(chars) for chars in reader.variable_flags()]
+    return reader.script
 
 
 @dataclass
@@ -68,7 +68,7 @@ class _Reader(Shell):
 
     def __init__(self, text: Text, given: Mapping[str, str]) -> None:
         super().__init__(text, given)
-        self.found = Script()
+        self.script = Script()
         self.open: list[_Branches] = []
         self.separator = ""
         self.target: Word | None = None
@@ -137,7 +137,7 @@ class _Reader(Shell):
         if self.is_active:
             name = into.text if into else ""
             lines = self.text.count("\n", 0, self.at)
-            self.found.documents[name] = Text(self.name, "\n" * lines + (body if plain else self.filled(body)))
+            self.script.documents[name] = Text(self.name, "\n" * lines + (body if plain else self.filled(body)))
         self.at = close.end() if close else stop
 
     # -- branches ----------------------------------------------------------------------------------------------------
@@ -175,12 +175,13 @@ class _Reader(Shell):
         if keyword == "for" and self.is_active and texts[2:3] == ["in"] and (values := texts[3:]):
             self.variables[texts[1]] = words[3:4]
             what = f"of {texts[1]}, {len(values)} values are gone through, and `{values[0]}` is the one that is read"
-            self.found.notes += [Problem(what, self.word(words[1]).place, severity="warning")] * (len(values) > 1)
+            if len(values) > 1:
+                self.script.notes.append(_branch_problem(what, self.word(words[1]).place))
         self.open.append(_Branches(_OPENING[keyword], self.word(words[0]).place, waiting=keyword == "if"))
 
     def branch(self, keyword: str, branches: _Branches, where: Place) -> None:
         if keyword == "then":
-            holds = conditions.whole(branches.condition)
+            holds = conditions.combined(branches.condition)
             branches.waiting, branches.active = False, not branches.decided and holds is not False
             if branches.active and self.is_active:
                 self.note(branches.where, "then", holds is not None)
@@ -213,7 +214,7 @@ class _Reader(Shell):
     def note(self, where: Place, branch: str, known: bool) -> None:
         what = f"`{branch}` is the branch that is read"
         hint = "" if known else "only a run would tell: --var NAME=VALUE gives what is asked for"
-        self.found.notes.append(Problem(what, where, hint, severity="warning"))
+        self.script.notes.append(_branch_problem(what, where, hint))
 
     # -- conditions --------------------------------------------------------------------------------------------------
 
@@ -224,18 +225,18 @@ class _Reader(Shell):
     # -- commands ----------------------------------------------------------------------------------------------------
 
     def started(self, words: list[Chars]) -> None:
-        self.found.commands.append([self.word(chars) for chars in words])
+        self.script.commands.append([self.word(chars) for chars in words])
         texts = [_text(chars) for chars in words]
         for shell, option, inner in zip(texts, texts[1:], words[2:], strict=False):
             if shell.endswith("sh") and option in ("-c", "-lc") and self.depth < DEEPEST:
                 _Inner(self, inner).read()
 
-    def flags(self) -> list[Chars]:
+    def variable_flags(self) -> list[Chars]:
         """The words of the variables that hold flags, without those that are part of another."""
-        words = {name: _split(value) for name, value in self.variables.items()}
+        words = {name: _words_of(value) for name, value in self.variables.items()}
         flags = {name: {chars[0][1] for chars in of if _text(chars[:2]) == "--"} for name, of in words.items()}
-        whole = [name for name in flags if flags[name] and not any(flags[name] < other for other in flags.values())]
-        return [chars for name in whole for chars in words[name]]
+        outermost = [name for name in flags if flags[name] and not any(flags[name] < each for each in flags.values())]
+        return [chars for name in outermost for chars in words[name]]
 
 
 class _Inner(_Reader):
@@ -244,7 +245,7 @@ class _Inner(_Reader):
     def __init__(self, outer: _Reader, chars: Chars) -> None:
         super().__init__(Text(outer.name, _text(chars)), {})
         self.outer, self.where = outer, [index for _, index in chars]
-        self.found, self.asked, self.depth = outer.found, outer.asked, outer.depth + 1
+        self.script, self.asked, self.depth = outer.script, outer.asked, outer.depth + 1
 
     def looked_up(self, name: str) -> list[Chars]:
         if name in self.variables:
@@ -257,17 +258,14 @@ class _Inner(_Reader):
         return self.outer.word([(character, self.where[i] if i < own else i - own) for character, i in chars])
 
 
-def _split(value: list[Chars]) -> list[Chars]:
+def _branch_problem(what: str, where: Place, hint: str = "") -> Problem:
+    """For a branch or a round of a loop that was chosen from several."""
+    return Problem(what, where, hint, severity="warning", id="migrate-branch-read")
+
+
+def _words_of(value: list[Chars]) -> list[Chars]:
     """A variable's words."""
-    found: list[Chars] = []
-    for chars in value:
-        found.append([])
-        for pair in chars:
-            if pair[0].isspace():
-                found.append([])
-            else:
-                found[-1].append(pair)
-    return [chars for chars in found if chars]
+    return [part for chars in value for part in split(chars) if part]
 
 
 def _text(chars: Chars) -> str:
@@ -279,8 +277,8 @@ _OPEN = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+|`[^`]*`")
 
 def variables(words: Iterable[Word]) -> dict[str, list[Word]]:
     """What the words leave open, as it is written, with the words that need it."""
-    found: dict[str, list[Word]] = {}
+    needing: dict[str, list[Word]] = {}
     for word in words:
         for name in _OPEN.findall(word.text):
-            found.setdefault(name, []).append(word)
-    return found
+            needing.setdefault(name, []).append(word)
+    return needing

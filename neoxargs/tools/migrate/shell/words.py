@@ -7,15 +7,15 @@ on from the command line, `$@`, is nothing.
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
+from neoxargs.tools.migrate.shell.arithmetic import COMMAND, SUM, TEST, computed
+from neoxargs.tools.migrate.shell.placeholders import is_placeholder, placeholder_at
 
 #: A word's characters, each with its index in the text.
 Chars = list[tuple[str, int]]
@@ -23,24 +23,8 @@ _ASSIGNMENT = re.compile(r"(\w+)=", re.A)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?([-=+])((?:[^{}]|\{[^{}]*\})*))?\})", re.A)
 _PASSED_ON_INSIDE = re.compile(r"\$[@*]|\$\{[@*][^}]*\}")
 _PASSED_ON = re.compile(r"\"\$[@*]\"|\$[@*]|\"?\$\{[@*][^}]*\}\"?")
-_SUM = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
-_TEST = re.compile(_SUM.pattern[2:])
-_COMMAND = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
+_GROUP = re.compile(r"\((?:[^()\n]|\([^()\n]*\))*\)")
 ENDS = "\n;|&<>"
-_OPERATORS: dict[type, Callable[[int, int], int]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 LIMIT = 100_000
 #: No name of a variable is longer than this.
 LONGEST = 200
@@ -56,6 +40,11 @@ class Word(NamedTuple):
     def is_known(self) -> bool:
         """Is it free of what only running the script would tell?"""
         return "$" not in self.text and "`" not in self.text
+
+    @property
+    def is_placeholder(self) -> bool:
+        """Does it stand for what a person is to write, as `<Specify path>` does?"""
+        return is_placeholder(self.text)
 
 
 class Shell:
@@ -77,7 +66,7 @@ class Shell:
             character = self.text[self.at]
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
-            elif character in ends:
+            elif character in ends and not placeholder_at(self.text, self.at):
                 break
             elif character.isspace():
                 self.at += 1
@@ -95,12 +84,11 @@ class Shell:
             character = self.text[self.at]
             if passed_on := _PASSED_ON.match(self.text, self.at):
                 self.at = passed_on.end()
-            elif character == "'":
-                self.verbatim(found)
-                quoted = True
-            elif character == '"':
-                self.at += 1
-                self.inside(found)
+            elif together := placeholder_at(self.text, self.at) or self.group():
+                found[-1] += [(c, self.at + i) for i, c in enumerate(together)]
+                self.at += len(together)
+            elif character in "'\"":
+                self.quotes(found)
                 quoted = True
             elif self.text.startswith("\\\n", self.at):
                 break
@@ -109,8 +97,8 @@ class Shell:
                 self.at += 2
             elif character in "$`":
                 self.unquoted(found, is_split=not _begins_assignment(found))
-            elif character == "(" and (whole := self.bracketed(found)):
-                return whole
+            elif character == "(" and (bracketed := self.bracketed(found)):
+                return bracketed
             elif character.isspace() or character in ends:
                 break
             else:
@@ -123,8 +111,12 @@ class Shell:
         is_stream = self.text[self.at : self.at + 1] in (">", "<") and found[-1] and found[-1][-1][0].isdigit()
         return found[:-1] if is_stream else found
 
-    def verbatim(self, found: list[Chars]) -> None:
-        """What stands in single quotes."""
+    def quotes(self, found: list[Chars]) -> None:
+        """What stands in quotes; in single ones as it is."""
+        if self.text[self.at] == '"':
+            self.at += 1
+            self.inside(found)
+            return
         end = self.text.find("'", self.at + 1)
         end = len(self.text) if end < 0 else end
         found[-1] += [(self.text[i], i) for i in range(self.at + 1, end)]
@@ -155,37 +147,29 @@ class Shell:
 
     def unquoted(self, found: list[Chars], is_split: bool) -> None:
         """A variable outside quotes, whose spaces separate words unless it is behind `NAME=`."""
-        for number, value in enumerate(self.expansion()):
-            if number:
-                found.append([])
-            depth = 0
-            for before, (character, index) in zip([("", 0), *value], value, strict=False):
-                depth += (character == "(" and (depth > 0 or before[0] == "$")) - (character == ")" and depth > 0)
-                if character.isspace() and is_split and not depth:  # what only a run would tell is one word
-                    found.append([])
-                else:
-                    found[-1].append((character, index))
+        first, *others = [part for value in self.expansion() for part in (split(value) if is_split else [value])]
+        found[-1] += first
+        found += others
 
     def expansion(self, is_quoted: bool = False) -> list[Chars]:
         """The words that stand for the `$` at this point; its own text where they are not known."""
         start = self.at
-        if match := _SUM.match(self.text, start):
+        if match := SUM.match(self.text, start):
             self.at = match.end()
-            total = self.total(match[1])
+            total = computed(match[1], self.known)
             return [[(c, start) for c in (match[0] if total is None else str(total))]]
         if match := _VARIABLE.match(self.text, start):
             self.at = match.end()
             known = self.looked_up(match[1] or match[2])
             if known and sum(map(len, known)) > LIMIT:
-                raise Problems(
-                    [Problem("variables repeat each other without end here", self.word([("$", start)]).place)]
-                )
+                what = "variables repeat each other without end here"
+                raise Problems([Problem(what, self.word([("$", start)]).place, id="migrate-variables-endless")])
             if match[4] == "+":
                 return [self.otherwise(match, is_quoted) if known else []]
             if known:
                 return known
             return [[(c, start) for c in match[0]] if match[4] is None else self.otherwise(match, is_quoted)]
-        match = _COMMAND.match(self.text, start)
+        match = COMMAND.match(self.text, start)
         self.at = match.end() if match else start + 1
         return [[(c, start) for c in (match[0] if match else "$")]]
 
@@ -212,18 +196,9 @@ class Shell:
     def tested(self, test: re.Match[str]) -> Chars:
         """`(( N > 1 ))` as the word `true` or `false`; as a sum where that is not known."""
         start, self.at = test.start(), test.end()
-        total = self.total(test[1])
+        total = computed(test[1], self.known)
         word = f"$({test[0]})" if total is None else "true" if total else "false"
         return [(character, start) for character in word]
-
-    def total(self, sum_: str) -> int | None:
-        """A sum of whole numbers and variables, or whether a comparison of sums holds."""
-        plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: self.known(match[1]), sum_)
-        plain = plain.replace("&&", " and ").replace("||", " or ")
-        try:
-            return _computed(ast.parse(plain.strip(), mode="eval").body)
-        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
-            return None
 
     def filled(self, body: str) -> str:
         """A here-document with the variables that are known."""
@@ -241,8 +216,13 @@ class Shell:
         """The words of an array, or the one of a test; none where this `(` is neither."""
         if self.is_array(found):
             return [found[0], *self.array()]
-        test = None if found[-1] else _TEST.match(self.text, self.at)
+        test = None if found[-1] else TEST.match(self.text, self.at)
         return [self.tested(test)] if test else []
+
+    def group(self) -> str:
+        """`( ... )` inside an array, as in `[0]*1+([1]*26)`: no shell takes it, and people write it."""
+        match = _GROUP.match(self.text, self.at) if self.in_array else None
+        return match[0] if match else ""
 
     def is_array(self, found: list[Chars]) -> bool:
         if self.in_array or not found[-1] or found[-1][-1][0] != "=":  # at once, for a word may consist of brackets
@@ -286,27 +266,33 @@ class Shell:
     def word(self, chars: Chars) -> Word:
         index = chars[0][1] if chars else 0
         line = bisect_right(self.starts, index)
-        shown = self.lines[line - 1] if line <= len(self.lines) else ""
+        content = self.lines[line - 1] if line <= len(self.lines) else ""
         column = index - self.starts[line - 1] + 1
-        return Word("".join(c for c, _ in chars), Place(self.name, line, column, shown, max(1, len(chars))))
+        return Word("".join(c for c, _ in chars), Place(self.name, line, column, content, max(1, len(chars))))
 
     def line_end(self) -> int:
         end = self.text.find("\n", self.at)
         return len(self.text) if end < 0 else end
 
 
+def split(value: Chars) -> list[Chars]:
+    """A variable's value at its spaces, save those inside `$( )` and placeholders; the parts may be empty."""
+    text, parts, end = "".join(character for character, _ in value), list[Chars]([[]]), 0
+    for number, (character, index) in enumerate(value):
+        if number >= end:
+            end = number + len(_together(text, number))
+        if character.isspace() and number >= end:
+            parts.append([])
+        else:
+            parts[-1].append((character, index))
+    return parts
+
+
+def _together(text: str, at: int) -> str:
+    """What begins here and is no several words, whatever spaces are in it."""
+    command = COMMAND.match(text, at) if text[at] in "$`" else None
+    return command[0] if command else placeholder_at(text, at)
+
+
 def _begins_assignment(found: list[Chars]) -> bool:
     return len(found) == 1 and bool(_ASSIGNMENT.match("".join(character for character, _ in found[0][:LONGEST])))
-
-
-def _computed(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_computed(node.left), _computed(node.right))
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _OPERATORS:
-        return int(_OPERATORS[type(node.ops[0])](_computed(node.left), _computed(node.comparators[0])))
-    if isinstance(node, ast.BoolOp):
-        joined = all if isinstance(node.op, ast.And) else any
-        return int(joined([_computed(value) for value in node.values]))
-    raise ValueError

@@ -1,0 +1,126 @@
+"""The configurations that a document offers: several blocks, or one with several versions of a section, by number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from neoxargs.problems import Place, Problem, Problems
+from neoxargs.registry import normal
+from neoxargs.resolve import Draft
+from neoxargs.resolve.keys.letters import is_comment
+from neoxargs.resolve.merge import draft_of
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, read_plain
+from neoxargs.tools.migrate.deepspeed.lenient_json import Block
+
+#: Variables of scripts that stand beside a configuration, and the parameter each one sets.
+SETTINGS = {
+    "PIPELINE_MP_SIZE": "model_parallel_size", "MP_SIZE": "model_parallel_size", "TP_SIZE": "model_parallel_size",
+    "PP_SIZE": "pipe_parallel_size", "NUM_GPUS": "num_gpus", "NUM_NODES": "num_nodes",
+}  # fmt: skip
+#: What tells configurations apart at a glance, in short words.
+TELLING = {
+    "model_parallel_size": "tensor parallel",
+    "train_batch_size": "batch",
+    "train_micro_batch_size_per_gpu": "micro batch",
+    "gradient_accumulation_steps": "accumulation",
+    "zero_optimization.stage": "ZeRO",
+    "zero_optimization.overlap_comm": "overlap",
+    "zero_optimization.offload_optimizer.device": "optimizer on",
+    "zero_optimization.offload_optimizer.pin_memory": "pinned",
+    "zero_optimization.offload_param.device": "weights on",
+}
+#: No more choices than this are offered for one configuration.
+MOST = 12
+
+
+@dataclass
+class Version:
+    """One configuration that a document offers."""
+
+    block: Block
+    tree: Mapping
+    draft: Draft
+
+    def summary(self, names: Sequence[str]) -> str:
+        """Some of its values, in the short words of `TELLING`."""
+        values = {name: value.value for name, value in self.draft.values.items()}
+        words = [f"{TELLING[name]} {values[name]}" for name in names if name in values]
+        return ", ".join(words) or "none of what the others have"
+
+    def value(self, name: str) -> str:
+        return repr(self.draft.values[name].value) if name in self.draft.values else ""
+
+
+def versions(blocks: Sequence[Block]) -> list[Version]:
+    """Every configuration of a document, and of each every choice between sections that it has several of."""
+    offered = []
+    for block in blocks:
+        for choice in _choices(_without_remarks(block.tree)):
+            tree = Mapping([*_settings(block), *choice.entries], choice.place)
+            offered.append(Version(block, tree, draft_of(tree)))
+    return offered
+
+
+def _without_remarks(tree: Mapping) -> Mapping:
+    """The tree without keys such as `_comment`, which DeepSpeed passes over at the top."""
+    return Mapping([entry for entry in tree.entries if not is_comment(entry.key)], tree.place)
+
+
+def _choices(tree: Mapping) -> Iterator[Mapping]:
+    """The tree with one of each key that stands in it more than once at the top."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in tree.entries:
+        groups.setdefault(normal(entry.key), []).append(entry)
+    for number, choice in enumerate(product(*groups.values())):
+        if number >= MOST:
+            break
+        yield Mapping(list(choice), tree.place)
+
+
+def _settings(block: Block) -> Iterator[Entry]:
+    for name, (value, place) in block.settings.items():
+        if name in SETTINGS:
+            yield Entry(SETTINGS[name], Scalar(read_plain(value), value, False, place), place)
+
+
+def chosen(offered: Sequence[Version], number: int | None, name: str) -> Version:
+    """The version with this number (from 1), or the only one; raises Problems that list what there is."""
+    if number is not None and not 1 <= number <= len(offered):
+        what = f"--choose {number}: there are {len(offered)} to choose from"
+        raise Problems([Problem(what, Place(name, 0, 0), id="migrate-choice-out-of-range")])
+    if len(offered) > 1 and not number:
+        raise Problems([_offer(offered, name), *_every_problem(offered)])
+    version = offered[number - 1 if number else 0]
+    if version.draft.problems:
+        raise Problems(version.draft.problems)
+    return version
+
+
+def _every_problem(offered: Sequence[Version]) -> dict[Problem, None]:
+    """What is wrong with any of them, once."""
+    return dict.fromkeys(problem for version in offered for problem in version.draft.problems)
+
+
+def _offer(offered: Sequence[Version], name: str) -> Problem:
+    names = [name for name in TELLING if len({version.value(name) for version in offered}) > 1]
+    lines = [f"{number}: line {_line(version)}: {version.summary(names)}" for number, version in enumerate(offered, 1)]
+    count = sum(map(_combinations, {id(version.block): version.block for version in offered}.values()))
+    more = [f"and {count - len(offered)} more: take out of the file what is not meant"] if count > len(offered) else []
+    what = "\n  ".join([f"this holds {count} configurations; choose one by its number", *lines, *more])
+    return Problem(what, Place(name, 0, 0), "add --choose N", id="migrate-several-configurations")
+
+
+def _combinations(block: Block) -> int:
+    """In how many ways one of each key can be taken."""
+    return prod(Counter(normal(entry.key) for entry in _without_remarks(block.tree).entries).values())
+
+
+def _line(version: Version) -> int:
+    """Where a version begins, or the last of its keys that there are several of."""
+    keys = [normal(entry.key) for entry in version.block.tree.entries]
+    several = [e.place.line for e in version.tree.entries if keys.count(normal(e.key)) > 1]
+    return max(several, default=version.block.tree.place.line)

@@ -1,0 +1,56 @@
+"""Lists as Megatron-LM's flags have them: Python's, with `+`, `-` and `*`, as in `([0]*1+[1]*26)`. Nothing is run."""
+
+from __future__ import annotations
+
+import ast
+
+#: No model has more layers.
+LONGEST = 10_000
+
+
+def list_of(text: str) -> list[int] | None:
+    """The list that an expression stands for, perhaps in quotes of its own; None if it is none of whole numbers."""
+    try:
+        value = _value(ast.parse(text.strip(" '\""), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return value if isinstance(value, list) else None
+
+
+def _value(node: ast.expr) -> int | list[int]:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.List(elts=items):
+            return [_number(item) for item in items]
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _product(_value(left), _value(right))
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            return _number(left) - _number(right)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _sum(_value(left), _value(right))
+    raise ValueError
+
+
+def _number(node: ast.expr) -> int:
+    value = _value(node)
+    if isinstance(value, list):
+        raise ValueError
+    return value
+
+
+def _product(one: int | list[int], other: int | list[int]) -> int | list[int]:
+    if isinstance(one, int) and isinstance(other, int):
+        return one * other
+    items, times = (one, other) if isinstance(one, list) else (other, one)
+    if not isinstance(items, list) or not isinstance(times, int) or len(items) * times > LONGEST:
+        raise ValueError
+    return items * times
+
+
+def _sum(one: int | list[int], other: int | list[int]) -> int | list[int]:
+    if isinstance(one, int) and isinstance(other, int):
+        return one + other
+    if isinstance(one, list) and isinstance(other, list):
+        return one + other
+    raise ValueError

@@ -1,0 +1,50 @@
+"""Sums of a shell, `$(( ))` and `(( ))`, computed as far as their variables are known; nothing of them is run."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable
+
+SUM = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
+TEST = re.compile(SUM.pattern[2:])
+#: What another command would say.
+COMMAND = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
+_OPERATORS: dict[type, Callable[[int, int], int]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+def computed(sum_: str, value_of: Callable[[str], str]) -> int | None:
+    """A sum of whole numbers and variables, or whether a comparison of sums holds; None where that is not known."""
+    plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: value_of(match[1]), sum_)
+    plain = plain.replace("&&", " and ").replace("||", " or ")
+    try:
+        return _computed(ast.parse(plain.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return None
+
+
+def _computed(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_computed(node.left), _computed(node.right))
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _OPERATORS:
+        return int(_OPERATORS[type(node.ops[0])](_computed(node.left), _computed(node.comparators[0])))
+    if isinstance(node, ast.BoolOp):
+        joined = all if isinstance(node.op, ast.And) else any
+        return int(joined([_computed(value) for value in node.values]))
+    raise ValueError
