@@ -24,7 +24,7 @@ def configure(*texts: str, gpus: int = 8, without: str = "") -> Config:
     lines = "\n".join(f"{name}: {value}" for name, value in shape.items())
     given = [("my.yml", texts[0] if texts else ""), *(("more.yml", text) for text in texts[1:]), ("shape.yml", lines)]
     config = complete(draft([Text(name, text) for name, text in given if text]), gpus)
-    config.warnings = [warning for warning in config.warnings if not warning.what.startswith("no dialect is written")]
+    config.warnings = [warning for warning in config.warnings if warning.id != "dialect-guessed"]
     return config
 
 
