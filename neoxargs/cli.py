@@ -253,7 +253,7 @@ def _run(module: str, words: list[str]) -> NoReturn:
 
 def _importable() -> dict[str, str]:
     """The environment in which `python -m neoxargs...` works from any folder."""
-    from neoxargs.launch.launchers.deepspeed import with_package
+    from neoxargs.launch.environment import with_package
 
     return with_package(os.environ)
 

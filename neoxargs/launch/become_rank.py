@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from neoxargs.launch.cluster import rank_env
 from neoxargs.launch.cluster.devices import device
-from neoxargs.launch.launchers.deepspeed import with_package
+from neoxargs.launch.environment import with_package
 from neoxargs.launch.main import announce, check_needs, refuse, resolve_launch
 from neoxargs.launch.prepare import data_command, write_record
 from neoxargs.launch.run_spec import RunSpec

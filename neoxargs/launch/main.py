@@ -12,11 +12,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from neoxargs.launch import environment, preflight
+from neoxargs.launch import preflight
 from neoxargs.launch.cluster import sbatch
 from neoxargs.launch.cluster.check_hosts import report, unready
-from neoxargs.launch.launchers.deepspeed import command, free_port
+from neoxargs.launch.cluster.rendezvous import free_port
+from neoxargs.launch.launchers.command import command
 from neoxargs.launch.preflight import launcher as launcher_checks
+from neoxargs.launch.preflight import secrets
 from neoxargs.launch.preflight.data_files import certain_files
 from neoxargs.launch.prepare import compile_ops, tokenise, with_launch, with_text, write_record
 from neoxargs.launch.processes import failures
@@ -93,7 +95,7 @@ def check_start(script: Script, spec: RunSpec) -> None:
     """What the launcher needs; other machines are asked last, because that takes seconds."""
     config, resources = spec.config, spec.resources
     words = command(config, resources, script.path, os.environ).words
-    refuse([*environment.exposed(config, resources, os.environ),
+    refuse([*secrets.problems(config, resources, os.environ),
             *launcher_checks.problems(config, resources, script.path, words, os.environ)])  # fmt: skip
     refuse(unready(config, resources))
 

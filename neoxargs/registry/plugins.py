@@ -7,7 +7,7 @@
     choices("pos_emb", "xpos")                              # further values of a parameter that exists
 
 It is named by `--plugin MODULE`, or installed with an entry point in the group `neoxargs.plugins`. Ways of starting
-ranks are declared in `neoxargs/launch/launchers.py`.
+ranks are declared as records of `neoxargs.launch.launchers`.
 """
 
 from __future__ import annotations

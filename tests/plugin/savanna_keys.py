@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from neoxargs.launch.launchers import Start, launcher
+from neoxargs.launch.launchers import Launcher, Start, add_launcher
 from neoxargs.registry import Group, param
 from neoxargs.registry.plugins import choices
 from neoxargs.registry.types import Count
@@ -33,9 +33,11 @@ class HyenaEngine(Group, origin="DSC", effect="engine", section="hyena_cache"):
 choices("pos_emb", "xpos")
 
 
-@launcher("here")
 def here(start: Start) -> list[str]:
     """One rank, without any launcher between."""
     names = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": start.ranks, "MASTER_ADDR": start.master_addr,
              "MASTER_PORT": start.master_port}  # fmt: skip
     return ["env", *(f"{name}={value}" for name, value in names.items()), *start.arguments, *start.words]
+
+
+add_launcher(Launcher("here", command=here))

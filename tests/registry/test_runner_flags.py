@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 import pytest
 from deepspeed.launcher import constants, runner
 
-from neoxargs.launch.launchers.starters import BUILT_IN
+from neoxargs.launch.launchers import BUILT_IN
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.runner import Runner, RunnerExtras
 from tests.support.deepspeed_spy import installed
@@ -54,9 +54,13 @@ def test_choices_are_the_parsers(flags: dict[str, argparse.Action]) -> None:
     assert {name for name, flag in flags.items() if flag.choices} == {"log_level", "autotuning_run"}, installed()
 
 
-def test_the_launchers_to_choose_from_are_deepspeeds() -> None:
+def test_the_launchers_to_choose_from_are_those_with_a_record() -> None:
+    assert get_args(REGISTRY.parameters["launcher"].type) == tuple(launcher.name for launcher in BUILT_IN)
+
+
+def test_those_through_deepspeed_are_deepspeeds() -> None:
     known = {value for name, value in vars(constants).items() if name.endswith("_LAUNCHER")}
-    assert set(get_args(REGISTRY.parameters["launcher"].type)) == known | set(BUILT_IN), installed()
+    assert {launcher.name for launcher in BUILT_IN if launcher.through_deepspeed} == known, installed()
 
 
 def test_a_flag_without_a_value_is_a_bool_and_no_other(flags: dict[str, argparse.Action]) -> None:

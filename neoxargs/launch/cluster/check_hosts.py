@@ -13,9 +13,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from neoxargs.launch.cluster.hosts import MPI, Resources, own_names
+from neoxargs.launch.cluster import slurm
+from neoxargs.launch.cluster.hosts import Resources, own_names
+from neoxargs.launch.launchers import launcher_named
 from neoxargs.launch.preflight.data_files import TOKEN_FILES
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problem, Problems
@@ -29,8 +32,6 @@ TIMEOUT = 5
 SLOW = 60
 #: What must be the same everywhere, by the names of the distributions.
 PACKAGES = ("torch", "deepspeed", "megatron-core", "neoxargs")
-#: Launchers that reach machines by ssh.
-BY_SSH = ("pdsh", *MPI, "ssh", "torchrun")
 #: Says in one line of JSON what a machine has; runs there, under the Python that would run the ranks.
 PROBE = """
 import glob, importlib.metadata as metadata, json, os, platform, re, sys
@@ -48,10 +49,10 @@ print(json.dumps({
 
 
 class Answer(NamedTuple):
-    """What a machine said; `wrong` where it said nothing useful."""
+    """What a machine has, or why it said nothing useful."""
 
-    wrong: str
-    facts: Mapping[str, Any]
+    has: Mapping[str, Any]
+    problem: Problem | None = None
 
 
 def unready(config: Config, resources: Resources) -> list[Problem]:
@@ -59,13 +60,14 @@ def unready(config: Config, resources: Resources) -> list[Problem]:
 
     The launchers would wait for it, or start what they can.
     """
-    launcher, hosts = config.runner.launcher, list(resources.hosts)
-    if launcher in MPI:  # mpirun asks Slurm where it can, and starts what is here itself
-        hosts = [] if "SLURM_JOB_ID" in os.environ else [host for host in hosts if host not in own_names()]
-    if not hosts or not resources.remote or launcher not in BY_SSH or config.runner.no_ssh_check:
+    launcher, hosts = launcher_named(config.runner.launcher), list(resources.hosts)
+    if launcher.mpirun:  # it asks Slurm where it can, and starts what is here itself
+        hosts = [] if slurm.in_job(os.environ) else [host for host in hosts if host not in own_names()]
+    if not hosts or not resources.remote or not launcher.by_ssh or config.runner.no_ssh_check:
         return []
     answers = _ask(hosts, config.runner.ssh_port, "ls /dev", TIMEOUT + 5)
-    wrong = [problem for host, done in answers.items() for problem in _not_reached(host, done)]
+    hint = "ssh must work without a password; no_ssh_check: true skips this question"
+    wrong = [replace(problem, hint=hint) for host, done in answers.items() if (problem := _not_reached(host, done))]
     for host, done in answers.items():
         present = len(re.findall(r"(?m)^nvidia\d+$", done.stdout)) if done else 0
         if present:  # drivers that show no devices there are not spoken of
@@ -76,9 +78,10 @@ def unready(config: Config, resources: Resources) -> list[Problem]:
 def report(spec: RunSpec) -> tuple[str, list[Problem]]:
     """The table, and what is wrong."""
     config, resources = spec.config, spec.resources
-    if resources.anywhere:
+    if resources.scheduler_picks_hosts:
         what = f"launcher {config.runner.launcher}: which machines there will be is the job system's choice"
-        raise Problems([Problem(what, config.place("launcher"), "name them in a hostfile to have them asked")])
+        hint = "name them in a hostfile to have them asked"
+        raise Problems([Problem(what, config.place("launcher"), hint, id="hosts-not-known", about=("launcher",))])
     paths = [str(IMPORT_ROOT), *_files(config)]
     probe = [sys.executable, "-c", PROBE, json.dumps([PACKAGES, paths])]
     there = f"cd {shlex.quote(os.getcwd())} && {shlex.join(probe)}"
@@ -87,7 +90,7 @@ def report(spec: RunSpec) -> tuple[str, list[Problem]]:
         done = _ask(list(resources.hosts), config.runner.ssh_port, there, SLOW)
         answers = {host: _answer(host, answer) for host, answer in done.items()}
     else:
-        answers = dict.fromkeys(resources.hosts, Answer("", here))
+        answers = dict.fromkeys(resources.hosts, Answer(here))
     problems = [problem for host in answers for problem in _wrong(host, answers[host], here, spec)]
     return _table(answers, resources), problems
 
@@ -110,48 +113,54 @@ def _ask(hosts: Sequence[str], port: int | None, command: str, timeout: float) -
         return dict(zip(hosts, pool.map(ask, hosts), strict=True))
 
 
-def _not_reached(host: str, done: subprocess.CompletedProcess[str] | None) -> Iterator[Problem]:
-    hint = "ssh must work without a password; no_ssh_check: true skips this question"
+def _not_reached(host: str, done: subprocess.CompletedProcess[str] | None) -> Problem | None:
     said = done.stderr.strip().splitlines() if done else []
     if done is None or (done.returncode == 255 and re.search("timed out", " ".join(said), re.IGNORECASE)):
-        yield Problem(f"host {host} does not answer to ssh within {TIMEOUT} s", hint=hint)
-    elif done.returncode == 255:
-        yield Problem(f"host {host} does not answer to ssh: {(said or ['it says nothing'])[-1]}", hint=hint)
+        return Problem(f"host {host} does not answer to ssh within {TIMEOUT} s", id="host-not-reached")
+    if done.returncode == 255:
+        why = (said or ["it says nothing"])[-1]
+        return Problem(f"host {host} does not answer to ssh: {why}", id="host-not-reached")
+    return None
 
 
 def _answer(host: str, done: subprocess.CompletedProcess[str] | None) -> Answer:
-    for problem in _not_reached(host, done):
-        return Answer(problem.what, {})
+    if problem := _not_reached(host, done):
+        return Answer({}, problem)
     assert done is not None
     try:
-        return Answer("", json.loads(done.stdout.strip().splitlines()[-1]))
+        return Answer(json.loads(done.stdout.strip().splitlines()[-1]))
     except (ValueError, IndexError):
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        return Answer(f"host {host} cannot run {sys.executable} in {os.getcwd()}: it says {said}", {})
+        what = f"host {host} cannot run {sys.executable} in {os.getcwd()}: it says {said}"
+        hint = "the same path must lead to the same Python everywhere; venv_script activates another environment"
+        return Answer({}, Problem(what, hint=hint, id="host-without-python", about=("venv_script",)))
 
 
 def _wrong(host: str, answer: Answer, here: Mapping[str, Any], spec: RunSpec) -> Iterator[Problem]:
-    if answer.wrong:
-        hint = "the same path must lead to the same Python everywhere; venv_script activates another environment"
-        yield Problem(answer.wrong, hint="" if "ssh" in answer.wrong else hint)
+    if answer.problem:
+        yield answer.problem
         return
-    facts = answer.facts
-    yield from _too_few(spec.config, spec.resources, host, facts["gpus"])
-    if facts["python"] != here["python"]:
-        yield Problem(f"host {host} has Python {facts['python']}, this machine {here['python']}")
+    has = answer.has
+    yield from _too_few(spec.config, spec.resources, host, has["gpus"])
+    if has["python"] != here["python"]:
+        what = f"host {host} has Python {has['python']}, this machine {here['python']}"
+        yield Problem(what, id="host-other-python")
     for name, version in here["packages"].items():
-        if facts["packages"].get(name) != version:
-            found = facts["packages"].get(name)
-            yield Problem(f"host {host} has {f'{name} {found}' if found else f'no {name}'}, this machine {version}")
-    for path in facts["absent"]:
-        yield Problem(f"host {host} has no {path}", hint="every host must see the same files under the same paths")
+        there = has["packages"].get(name)
+        if there != version:
+            what = f"host {host} has {f'{name} {there}' if there else f'no {name}'}, this machine {version}"
+            yield Problem(what, id="host-other-package")
+    for path in has["absent"]:
+        hint = "every host must see the same files under the same paths"
+        yield Problem(f"host {host} has no {path}", hint=hint, id="host-without-file")
 
 
 def _too_few(config: Config, resources: Resources, host: str, gpus: int) -> Iterator[Problem]:
     last = max(resources.hosts[host])
     if resources.device == "cuda" and last >= gpus:
         what = f"host {host} has {_count(gpus, 'GPU')}, and slot {last} is to be used"
-        yield Problem(what, config.place("hostfile"), "the hostfile says how many slots a host has")
+        hint = "the hostfile says how many slots a host has"
+        yield Problem(what, config.place("hostfile"), hint, id="host-with-fewer-gpus", about=("hostfile",))
 
 
 def _files(config: Config) -> list[str]:
@@ -163,10 +172,10 @@ def _files(config: Config) -> list[str]:
 
 def _table(answers: Mapping[str, Answer], resources: Resources) -> str:
     rows = [("host", "slots", "GPUs", "Python", *PACKAGES)]
-    for host, (wrong, facts) in answers.items():
-        packages = facts.get("packages", {})
-        known = [] if wrong else [str(facts["gpus"]), facts["python"]]
-        cells = [*(known or "--"), *(packages.get(name) or "-" for name in PACKAGES)]
+    for host, (has, problem) in answers.items():
+        packages = has.get("packages", {})
+        machine = ("-", "-") if problem else (str(has["gpus"]), has["python"])
+        cells = (*machine, *(packages.get(name) or "-" for name in PACKAGES))
         rows.append((host, str(len(resources.hosts[host])), *cells))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -28,7 +28,8 @@ def read_hostfile(path: str) -> dict[str, int] | None:
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace") if os.path.isfile(path) else None
     except OSError as error:
-        raise Problems([Problem(f"the hostfile {path} cannot be read: {error.strerror}")]) from None
+        what = f"the hostfile {path} cannot be read: {error.strerror}"
+        raise Problems([Problem(what, id="hostfile-unreadable", about=("hostfile",))]) from None
     return None if text is None else parse_hostfile(text, path)
 
 
@@ -44,16 +45,21 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
         place = Place(name, number, line.index(entry[0]) + 1, line, len(entry))
         match = _ENTRY.match(entry)
         if not match:
-            problems.append(Problem("this line names no host with its slots", place, "write: worker-0 slots=4"))
+            problems.append(_without_host("line", "this line names no host with its slots", place))
         elif match[1] in seen:
-            problems.append(Problem(f"{match[1]} is listed twice", place, also=(seen[match[1]],)))
+            what, first = f"{match[1]} is listed twice", seen[match[1]]
+            problems.append(Problem(what, place, also=(first,), id="hostfile-duplicate-host", about=("hostfile",)))
         else:
             slots[match[1]], seen[match[1]] = int(match[2]), place
     if not slots and not problems:
-        problems.append(Problem(f"the hostfile {name} names no host", Place(name, 1, 1), "write: worker-0 slots=4"))
+        problems.append(_without_host("file", f"the hostfile {name} names no host", Place(name, 1, 1)))
     if problems:
         raise Problems(problems)
     return slots
+
+
+def _without_host(kind: str, what: str, place: Place) -> Problem:
+    return Problem(what, place, "write: worker-0 slots=4", id=f"hostfile-{kind}-without-host", about=("hostfile",))
 
 
 def parse_nodes(text: str, key: str, where: Place | None = None) -> dict[str, list[int]]:
@@ -64,7 +70,8 @@ def parse_nodes(text: str, key: str, where: Place | None = None) -> dict[str, li
         numbers = slots.split(",") if colon else []
         if not host or not all(re.fullmatch(r"\s*\d+\s*", number) for number in numbers):
             what = f"{key}: {node!r} is not a host with slots"
-            raise Problems([Problem(what, where, f"write: {key}: worker-0@worker-1:0,2")])
+            hint = f"write: {key}: worker-0@worker-1:0,2"
+            raise Problems([Problem(what, where, hint, id="filter-malformed", about=(key,))])
         nodes.setdefault(host, []).extend(map(int, numbers))
     return {host: sorted(set(slots)) for host, slots in nodes.items()}
 
@@ -85,7 +92,8 @@ def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = n
         hosts = {host: [s for s in slots if s not in dropped.get(host, ())] for host, slots in everything.items()}
     hosts = {host: slots for host, slots in hosts.items() if slots}
     if not hosts:
-        raise Problems([Problem(f"{key} ({text}) leaves no device to run on", where(key))])
+        what = f"{key} ({text}) leaves no device to run on"
+        raise Problems([Problem(what, where(key), id="filter-leaves-nothing", about=(key,))])
     return hosts
 
 
@@ -93,8 +101,10 @@ def _check_nodes(nodes: Hosts, everything: Hosts, key: str, where: Place | None)
     for host, slots in nodes.items():
         if host not in everything:
             hint = did_you_mean(host, everything) or f"hosts: {', '.join(everything)}"
-            raise Problems([Problem(f"{key}: there is no host {host}", where, hint)])
+            what = f"{key}: there is no host {host}"
+            raise Problems([Problem(what, where, hint, id="filter-unknown-host", about=(key, "hostfile"))])
         unknown = [slot for slot in slots if slot not in everything[host]] if key == "exclude" else []
         if unknown:
             hint = f"it has slots 0 to {len(everything[host]) - 1}"
-            raise Problems([Problem(f"exclude: {host} has no slot {unknown[0]}", where, hint)])
+            what = f"exclude: {host} has no slot {unknown[0]}"
+            raise Problems([Problem(what, where, hint, id="filter-unknown-slot", about=(key, "hostfile"))])

@@ -1,16 +1,11 @@
-"""Is this process a rank already? Under `torchrun deepy.py ...`, `srun deepy.py ...` or mpirun it takes its place.
-
-Also how Slurm writes which nodes a job has: `gpu[01-04,7],login`.
-"""
+"""Is this process a rank already? Under `torchrun deepy.py ...`, `srun deepy.py ...` or mpirun it takes its place."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-#: Slurm's numbers of steps that are no `srun`: the shell of `salloc`, the script of `sbatch`.
-LAST_STEP = 0xFFFFFFF0
+from neoxargs.launch.cluster.slurm import in_step
 
 
 class Names(NamedTuple):
@@ -33,18 +28,12 @@ SLURM = (Names("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER
 
 def names(environ: Mapping[str, str]) -> Names | None:
     """Of the launcher that has started this process as one of several ranks; None if none has."""
-    kinds = (TORCH, *MPI, *(SLURM if _is_a_step(environ) else ()))
+    kinds = (TORCH, *MPI, *(SLURM if in_step(environ) else ()))
     return next((kind for kind in kinds if present(kind, environ) and int(environ[kind.world_size]) > 1), None)
 
 
 def present(kind: Names, environ: Mapping[str, str]) -> bool:
     return all(getattr(kind, name) in environ for name in ("rank", "world_size", "local_rank"))
-
-
-def _is_a_step(environ: Mapping[str, str]) -> bool:
-    """A shell inside of a job has the job's numbers too, and is no rank."""
-    step = environ.get("SLURM_STEP_ID", "")
-    return step.isdigit() and int(step) < LAST_STEP
 
 
 def attempt(environ: Mapping[str, str]) -> str:
@@ -53,20 +42,3 @@ def attempt(environ: Mapping[str, str]) -> str:
     torch = environ.get("TORCHELASTIC_RUN_ID", "none")
     restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"slurm-{job}.{step}" if job else f"torchrun-{torch}.{restart}" if torch != "none" else "last"
-
-
-def nodes(text: str) -> list[str]:
-    """The hosts of Slurm's list, in its order: `gpu[01-02,7],login` is gpu01, gpu02, gpu7, login."""
-    return [host for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", text) for host in _expanded(part)]
-
-
-def _expanded(part: str) -> Iterator[str]:
-    head, bracket, rest = part.partition("[")
-    if not bracket:
-        yield part
-        return
-    ranges, _, after = rest.partition("]")
-    for piece in ranges.split(","):
-        first, _, last = piece.partition("-")
-        for number in range(int(first), int(last or first) + 1):
-            yield from _expanded(f"{head}{number:0{len(first)}}{after}")

@@ -70,7 +70,7 @@ def _unknown(resources: Resources) -> Iterator[str]:
     if _is_a_number(resources):
         if resources.gpus > USUAL:
             yield f"Nodes of {USUAL} GPUs are assumed, because only the number of ranks is known: {resources.gpus}."
-    elif not resources.anywhere:
+    elif not resources.scheduler_picks_hosts:
         names = ",".join(resources.hosts)
         yield f"Slurm chooses the nodes; the hostfile's own are asked for with: #SBATCH --nodelist={names}"
     if "ntasks" in _shape(resources):

@@ -1,79 +1,45 @@
-"""Ways of starting ranks that DeepSpeed's launcher does not know; plugins add them.
+"""The ways of starting ranks, one file each; a plugin adds its own.
 
-    @launcher("flux")
-    def flux(start):
+    def flux(start: Start) -> list[str]:
         return ["flux", "run", f"--nodes={len(start.hosts)}", f"--ntasks={start.ranks}", *start.words]
 
-`launcher: flux` then starts that command instead of DeepSpeed's. Each rank needs RANK, LOCAL_RANK, WORLD_SIZE,
-MASTER_ADDR and MASTER_PORT in its environment, as `torch.distributed` does.
+    add_launcher(Launcher("flux", program="flux", command=flux))
+
+`launcher: flux` then starts that command instead of DeepSpeed's, and is checked and shown by what its record says.
+Each rank needs RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as `torch.distributed`
+does.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.launchers.deepspeed import THROUGH_RUNNER
+from neoxargs.launch.launchers.impi import IMPI
+from neoxargs.launch.launchers.launcher import Launcher, Start
+from neoxargs.launch.launchers.mpich import MPICH
+from neoxargs.launch.launchers.mvapich import MVAPICH
+from neoxargs.launch.launchers.openmpi import OPENMPI
+from neoxargs.launch.launchers.pdsh import PDSH
+from neoxargs.launch.launchers.slurm import SLURM
+from neoxargs.launch.launchers.srun import SRUN
+from neoxargs.launch.launchers.ssh import SSH
+from neoxargs.launch.launchers.torchrun import TORCHRUN
 from neoxargs.registry.plugins import choices
-from neoxargs.resolve.config import Config
+
+__all__ = ["BUILT_IN", "LAUNCHERS", "THROUGH_RUNNER", "Launcher", "Start", "add_launcher", "launcher_named"]
+
+BUILT_IN = (PDSH, OPENMPI, MPICH, IMPI, MVAPICH, SLURM, SSH, TORCHRUN, SRUN)
+#: All there are, by name.
+LAUNCHERS = {launcher.name: launcher for launcher in BUILT_IN}
 
 
-@dataclass(frozen=True)
-class Start:
-    """What is to be started, and where."""
-
-    hosts: dict[str, list[int]]
-    """Host -> the numbers of its devices, in rank order."""
-    words: tuple[str, ...]
-    """The program of one rank with its arguments, the configuration among them."""
-    master_addr: str
-    master_port: int
-    arguments: tuple[str, ...]
-    """`launcher_args`, for the program that starts the ranks."""
-    remote: bool = False
-    """Are there other machines than this one?"""
-    on_gpus: bool = False
-    anywhere: bool = False
-    """Are the hosts only numbers, because a job system chooses them?"""
-
-    @property
-    def ranks(self) -> int:
-        return sum(map(len, self.hosts.values()))
+def add_launcher(launcher: Launcher) -> None:
+    """Declare a launcher, and its name as a value of the parameter; for plugins."""
+    choices("launcher", launcher.name)
+    LAUNCHERS.setdefault(launcher.name, launcher)
 
 
-Launcher = Callable[[Start], Sequence[str]]
-LAUNCHERS: dict[str, Launcher] = {}
-
-
-def launcher(name: str) -> Callable[[Launcher], Launcher]:
-    """Declare a value of `launcher` and the function that turns a start into a command."""
-
-    def register(function: Launcher) -> Launcher:
-        choices("launcher", name)
-        LAUNCHERS[name] = function
-        return function
-
-    return register
-
-
-def started_by_plugin(
-    config: Config, resources: Resources, words: tuple[str, ...], arguments: str, port: int | None
-) -> tuple[str, ...] | None:
-    """The command of a plugin's launcher; None where DeepSpeed's launcher is the one."""
-    starter = LAUNCHERS.get(config.runner.launcher)
-    if starter is None:
-        return None
-    hosts = {host: list(devices) for host, devices in resources.hosts.items()}
-    port = port or int(resources.selection.get("master_port", config.runner.master_port))
-    start = Start(
-        hosts, words, meeting_point(config, resources), port, tuple(shlex.split(arguments)), resources.remote,
-        resources.device == "cuda", resources.anywhere,
-    )  # fmt: skip
-    return tuple(starter(start))
-
-
-def meeting_point(config: Config, resources: Resources) -> str:
-    """The address of the first rank's machine; empty where a job system will choose it."""
-    told = resources.selection.get("master_addr") or config.runner.master_addr
-    return told or ("" if resources.anywhere else next(iter(resources.hosts)))
+def launcher_named(name: str) -> Launcher:
+    """The record of a value of `launcher`; one that a plugin adds as a mere choice is for its own DeepSpeed to know."""
+    return LAUNCHERS.get(name) or replace(THROUGH_RUNNER, name=name)

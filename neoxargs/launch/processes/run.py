@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from neoxargs.launch.launchers.deepspeed import Command
+from neoxargs.launch.launchers.command import Command
 from neoxargs.launch.processes import failures
 from neoxargs.launch.processes.exit_codes import signal_name
 from neoxargs.launch.processes.process_tree import (

@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 
 from neoxargs.launch import environment
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.launchers.deepspeed import Command, runner_flags
+from neoxargs.launch.launchers import launcher_named
+from neoxargs.launch.launchers.command import Command, runner_flags
 from neoxargs.launch.prepare import data_command
 from neoxargs.launch.report.rank_grid import numbers
 from neoxargs.launch.targets import neox_compat, split
@@ -36,7 +37,8 @@ def emitted(form: Form, config: Config, resources: Resources) -> str:
 
 def dry_run(config: Config, resources: Resources, command: Command, brief: bool) -> str:
     """All that would be started and what it would be told. brief: for reading, not for use."""
-    reaching = environment.variables(resources, config.runner.launcher, os.environ, command.environment)
+    launcher = launcher_named(config.runner.launcher)
+    reaching = environment.variables(launcher, resources.remote, os.environ, command.environment)
     values = split.train_values(config)
     if brief:
         values = values | {name: list(values[name]) for name in ("config_files",) if name in values}
@@ -46,7 +48,7 @@ def dry_run(config: Config, resources: Resources, command: Command, brief: bool)
         "DeepSpeed's JSON": pretty(split.deepspeed_json(config)),
         "What every rank's script receives": pretty(values),
         "Before the ranks start": shlex.join(data_command(config)),
-        "Environment of the ranks": environment.shown(reaching),
+        "Environment of the ranks": environment.table(reaching),
         "Command (… is what stands above; whole through a pipe)" if brief else "Command": str(command),
     }
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts.items() if text)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from neoxargs.launch.cluster.rank_env import MPI, SLURM, Names, names, nodes, present
+from neoxargs.launch.cluster.rank_env import MPI, SLURM, Names, names, present
+from neoxargs.launch.cluster.slurm import expanded
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 
@@ -40,7 +41,7 @@ def as_torch(names: Names, config: Config, environ: Mapping[str, str]) -> dict[s
     local_size = environ.get(names.local_size, "").partition("(")[0]  # Slurm's `4(x2)`: 4 on each of 2 machines
     address = environ.get("MASTER_ADDR") or config.get("master_addr") or ("127.0.0.1" if local_size == size else "")
     if not address and names in SLURM:
-        address = (nodes(environ.get("SLURM_STEP_NODELIST", "")) or [""])[0]
+        address = (expanded(environ.get("SLURM_STEP_NODELIST", "")) or [""])[0]
     if not address:
         hint = "write master_addr: the first machine's address, as the others reach it"
         what = "the ranks run on several machines and do not know where to meet"

@@ -88,7 +88,9 @@ def test_what_ssh_says_may_be_in_any_encoding(tmp_path, monkeypatch):
 
 
 def test_machines_that_a_job_system_will_choose_are_not_asked():
-    nowhere = RunSpec(Config({"launcher": Value("srun", DEFAULT)}), Resources({"node 0": [0]}, "cuda", anywhere=True))
+    nowhere = RunSpec(
+        Config({"launcher": Value("srun", DEFAULT)}), Resources({"node 0": [0]}, "cuda", scheduler_picks_hosts=True)
+    )
     with pytest.raises(Problems, match="launcher srun: which machines there will be is the job system's choice"):
         check_hosts.report(nowhere)
 

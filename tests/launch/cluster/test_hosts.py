@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch.cluster import rank_env
+from neoxargs.launch.cluster import rank_env, slurm
 from neoxargs.launch.cluster.hostfile import parse_hostfile, read_hostfile, select
 from neoxargs.launch.cluster.hosts import Resources, resources
 from neoxargs.problems import Place, Problems
@@ -299,7 +299,7 @@ def test_the_environment_overrides_where_ranks_meet_and_the_summary_says_so(tmp_
 )
 def test_srun_knows_its_nodes_from_the_job_or_asks_for_them(given, environ, hosts):
     found = resources(Runner(launcher="srun", **given), 1, environ)
-    assert (found.hosts, found.remote, found.anywhere) == (hosts, True, True)
+    assert (found.hosts, found.remote, found.scheduler_picks_hosts) == (hosts, True, True)
 
 
 def test_srun_gets_no_more_nodes_than_its_job_has():
@@ -328,7 +328,7 @@ def test_srun_without_a_job_or_numbers_is_a_problem():
 
 def test_srun_takes_a_hostfile_too(tmp_path):
     found = resources(Runner(launcher="srun", hostfile=hostfile(tmp_path, "w0 slots=2\nw1 slots=2\n")), 1, {})
-    assert (found.hosts, found.anywhere) == ({"w0": [0, 1], "w1": [0, 1]}, False)
+    assert (found.hosts, found.scheduler_picks_hosts) == ({"w0": [0, 1], "w1": [0, 1]}, False)
     with pytest.raises(Problems, match="starts a rank on every slot"):
         resources(Runner(launcher="srun", hostfile=hostfile(tmp_path), include="w0"), 1, {})
 
@@ -343,7 +343,7 @@ def test_srun_takes_a_hostfile_too(tmp_path):
     ],
 )
 def test_slurms_lists_of_nodes(text, hosts):
-    assert rank_env.nodes(text) == hosts
+    assert slurm.expanded(text) == hosts
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,10 @@ import sys
 
 import pytest
 
-from neoxargs.launch.launchers import Start, starters
+from neoxargs.launch.launchers import Start
+from neoxargs.launch.launchers.srun import srun_command
+from neoxargs.launch.launchers.ssh import ssh_command
+from neoxargs.launch.launchers.torchrun import torchrun_command
 
 TWO = {"w0": [0, 1], "w1": [0, 1]}
 WORDS = (sys.executable, "train.py", "--x", "y")
@@ -33,29 +36,29 @@ def start(hosts: dict[str, list[int]], arguments: tuple[str, ...] = (), **more: 
         ),
         (
             start(TWO, remote=True),
-            [sys.executable, "-m", "neoxargs.launch.launchers.ssh", "--host=w0=0,1", "--host=w1=0,1", "--", "env",
+            [sys.executable, "-m", "neoxargs.launch.launchers.over_ssh", "--host=w0=0,1", "--host=w1=0,1", "--", "env",
              "CUDA_VISIBLE_DEVICES=%d", *RUN, "--nnodes=2", "--node-rank=%n", "--nproc-per-node=%c", *MEET],
         ),
     ],
 )  # fmt: skip
 def test_torchrun(given, words):
-    assert starters.torchrun(given) == [*words, "train.py", "--x", "y"]
+    assert torchrun_command(given) == [*words, "train.py", "--x", "y"]
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         (start(TWO, on_gpus=True), [*SRUN, "--gpus-per-node=2", "--nodelist=w0,w1", *ENDS]),
-        (start(TWO, ("--mpi=none",), anywhere=True), [*SRUN, *ENDS, "--mpi=none"]),
+        (start(TWO, ("--mpi=none",), scheduler_picks_hosts=True), [*SRUN, *ENDS, "--mpi=none"]),
         (start({"w0": [0], "w1": [0, 1]}), ["srun", "--nodes=2", "--ntasks=3", "--nodelist=w0,w1", *ENDS]),
     ],
 )
 def test_srun(given, words):
-    assert starters.srun(given) == [*words, sys.executable, "-u", "train.py", "--x", "y"]
+    assert srun_command(given) == [*words, sys.executable, "-u", "train.py", "--x", "y"]
 
 
 def test_ssh_starts_deepspeeds_launcher_on_each_host():
-    words = starters.ssh(start(TWO, ("--port=2222",), remote=True))
+    words = ssh_command(start(TWO, ("--port=2222",), remote=True))
     assert words[3:7] == ["--host=w0=0,1", "--host=w1=0,1", "--port=2222", "--"]
     parsed = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
     assert json.loads(base64.urlsafe_b64decode(parsed["--world_info"])) == TWO

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from neoxargs.launch.launchers.deepspeed import command
+from neoxargs.launch.launchers.command import command
 from neoxargs.launch.run_spec import resolve_run
 from neoxargs.request import Request
 from tests.support import smallest

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch.launchers.deepspeed import Command
+from neoxargs.launch.launchers.command import Command
 from neoxargs.launch.processes import failures
 from neoxargs.launch.processes.exit_codes import Evidence
 from neoxargs.launch.processes.failures import Cause

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.launchers.deepspeed import Command, command, free_port, runner_flags
+from neoxargs.launch.cluster.rendezvous import free_port
+from neoxargs.launch.launchers.command import Command, command, runner_flags
 from neoxargs.launch.processes.process_tree import session_members
 from neoxargs.launch.processes.run import start
 from neoxargs.resolve import Text, complete, draft
@@ -127,7 +128,7 @@ def starting(fake_command: Command, grace: float = 20.0) -> list[str]:
     """A process that does what deepy.py does to start ranks."""
     program = f"""
 import sys
-from neoxargs.launch.launchers.deepspeed import Command
+from neoxargs.launch.launchers.command import Command
 from neoxargs.launch.processes.run import start
 sys.exit(start(Command({fake_command.words!r}, {{}}), {dict(os.environ)!r}, print, grace={grace}))
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.launchers.deepspeed import command
+from neoxargs.launch.launchers.command import command
 from neoxargs.launch.report import dry_run
 from neoxargs.resolve import Text, complete, draft
 from tests.support import smallest

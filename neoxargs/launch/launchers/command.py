@@ -1,0 +1,105 @@
+"""The exact command that starts a run: a launcher's words, the user's script, the payloads with the configuration."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from neoxargs.launch.cluster.hosts import SELECTING, Resources
+from neoxargs.launch.cluster.rendezvous import rendezvous_address, rendezvous_port
+from neoxargs.launch.environment import with_package
+from neoxargs.launch.launchers import Start, launcher_named
+from neoxargs.launch.launchers.deepspeed import runner_command
+from neoxargs.launch.targets import split
+from neoxargs.launch.targets.encode import script_arguments
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program with its arguments, and how its environment differs from this process's."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    without: tuple[str, ...] = ()
+    """Variables that are taken out of the environment."""
+
+    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The whole environment the program runs in."""
+        kept = {name: value for name, value in base.items() if name not in self.without}
+        return {**kept, **self.environment}
+
+    def __str__(self) -> str:
+        """As a line for a shell."""
+        changes = [f"-u{name}" for name in self.without]
+        changes += [f"{name}={value}" for name, value in self.environment.items()]
+        return shlex.join([*(["env", *changes] if changes else []), *self.words])
+
+
+def command(
+    config: Config, resources: Resources, script: str, environ: Mapping[str, str], port: int | None = None,
+    attempt: str = "",
+) -> Command:  # fmt: skip
+    """What starts this run. port: instead of master_port; attempt: what this start of it is called."""
+    program = (script, *script_arguments(config, attempt))
+    launcher = launcher_named(config.runner.launcher)
+    if launcher.command:
+        words = launcher.command(_start(config, resources, (sys.executable, *program), port))
+    else:
+        words = runner_command(runner_flags(config, resources, port), program)
+    # the launcher would only say that it ignores CUDA_VISIBLE_DEVICES: `resources` has read it already
+    without = () if resources.remote else tuple(name for name in ("CUDA_VISIBLE_DEVICES",) if name in environ)
+    return Command(tuple(words), dict(_environment(resources, environ)), without)
+
+
+def runner_flags(config: Config, resources: Resources, port: int | None = None) -> list[str]:
+    """The flags of DeepSpeed's runner, with the hosts and devices the batch size was computed for; raises Problems."""
+    if not launcher_named(config.runner.launcher).through_deepspeed:
+        what = f"launcher ({config.runner.launcher}) is none of DeepSpeed's, whose launcher has no flags for it"
+        where = config.place("launcher")
+        problem = Problem(what, where, "--dry-run shows its command", id="launcher-without-flags", about=("launcher",))
+        raise Problems([problem])
+    selected = dict(resources.selection)
+    if port is not None:
+        selected["master_port"] = str(port)
+    flags = list(_without(split.runner_flags(config), {*SELECTING, *selected}))
+    if not config.written("log_level") and not config.get("quiet"):
+        # on failure the launcher would print its whole command, payloads included, over the rank's traceback
+        selected["log_level"] = "warning" if resources.remote else "critical"
+    return [*(f"--{name}={value}" for name, value in selected.items()), *flags]
+
+
+def _start(config: Config, resources: Resources, words: tuple[str, ...], port: int | None) -> Start:
+    return Start(
+        hosts={host: list(devices) for host, devices in resources.hosts.items()},
+        words=words,
+        master_addr=rendezvous_address(config, resources),
+        master_port=port or rendezvous_port(config, resources),
+        arguments=tuple(shlex.split(split.launcher_arguments(config))),
+        remote=resources.remote,
+        on_gpus=resources.device == "cuda",
+        scheduler_picks_hosts=resources.scheduler_picks_hosts,
+    )
+
+
+def _environment(resources: Resources, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if resources.device == "cpu":
+        yield "DS_ACCELERATOR", "cpu"
+        if "OMP_NUM_THREADS" not in environ:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            yield "OMP_NUM_THREADS", str(max(1, cores // resources.gpus))
+    yield "PYTHONPATH", with_package(environ)["PYTHONPATH"]
+
+
+def _without(flags: Sequence[str], names: set[str]) -> Iterator[str]:
+    """The flags but for some, whether written `--name value` or `--name=value`."""
+    dropping = False
+    for word in flags:
+        if word.startswith("--"):
+            dropping = word[2:].partition("=")[0] in names
+        if not dropping:
+            yield word

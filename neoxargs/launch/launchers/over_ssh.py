@@ -1,0 +1,122 @@
+"""Starts one command on each of several hosts, as `pdsh` does where it is installed, and leaves none behind.
+
+    python -m neoxargs.launch.launchers.over_ssh --host worker-0=0,1 --host worker-1=0,1 -- COMMAND --node-rank=%n
+
+Where a word of COMMAND ends in `=%n`, that is the host's number there, `=%c` how many devices it lends, `=%d` which.
+Its environment travels through ssh's standard input and not on a command line, where every user of a host could read a
+key. The first host that fails ends the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import IO
+
+from neoxargs.launch.environment import passed_on
+
+#: How long the other hosts have to end by themselves once one has failed.
+PATIENCE = 20.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Start, copy what they say, wait; the exit code of the first host that fails."""
+    parser = argparse.ArgumentParser(prog="python -m neoxargs.launch.launchers.over_ssh")
+    parser.add_argument("--host", action="append", required=True, metavar="NAME=DEVICE,DEVICE...")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(argv)
+    port = ["-p", str(options.port)] if options.port else []
+    hosts = [_Host(number, text, port, options.command) for number, text in enumerate(options.host)]
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        for host in hosts:
+            host.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, forward)
+    return _wait(hosts)
+
+
+def remote_script(words: Sequence[str], directory: str, environ: Mapping[str, str]) -> str:
+    """What a shell reads there: the command runs until it ends, it is told `stop`, or the connection breaks."""
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environ.items())
+    return (
+        f"cd {shlex.quote(directory)} || exit 1\n{exports}"
+        f"{shlex.join(words)} < /dev/null & command=$!\n"
+        "(read -r _; kill -TERM $command 2> /dev/null) < /dev/fd/3 &\n"
+        "wait $command; code=$?\n"
+        "while kill -0 $command 2> /dev/null; do wait $command; code=$?; done\n"
+        "kill $! 2> /dev/null; exit $code\n"
+    )
+
+
+class _Host:
+    """One host's ssh."""
+
+    def __init__(self, number: int, text: str, port: list[str], command: Sequence[str]) -> None:
+        self.name, _, devices = text.partition("=")
+        marks = {"%n": str(number), "%c": str(len(devices.split(","))), "%d": devices}
+        words = [_replaced(word, marks) for word in command]
+        script = remote_script(words, os.getcwd(), passed_on(os.environ, os.getcwd()))
+        size = len(script.encode())
+        # the script is read whole before it runs, so that what comes after it is for the command's guard
+        there = f"exec bash -c 'exec 3<&0; eval \"$(head -c {size})\"'"
+        self.process = subprocess.Popen(
+            ["ssh", "-o", "BatchMode=yes", *port, self.name, there],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert self.process.stdout
+        self._send(script)
+        self.copier = threading.Thread(target=_copy, args=(self.name, self.process.stdout), daemon=True)
+        self.copier.start()
+
+    def stop(self) -> None:
+        self._send("stop\n")
+
+    def _send(self, text: str) -> None:
+        assert self.process.stdin
+        with contextlib.suppress(OSError):  # it has ended, and will be asked why
+            self.process.stdin.write(text.encode())
+            self.process.stdin.flush()
+
+
+def _replaced(word: str, marks: Mapping[str, str]) -> str:
+    option, equals, mark = word.rpartition("=")
+    return option + equals + marks.get(mark, mark) if equals else word
+
+
+def _copy(name: str, output: IO[bytes]) -> None:
+    for line in output:
+        sys.stdout.buffer.write(f"{name}: ".encode() + line)
+        sys.stdout.buffer.flush()
+
+
+def _wait(hosts: Sequence[_Host]) -> int:
+    code, deadline = 0, float("inf")
+    while any(host.process.poll() is None for host in hosts):
+        failed = next((host.process.returncode for host in hosts if host.process.returncode), 0)
+        if failed and not code:
+            code, deadline = failed, time.monotonic() + PATIENCE
+            for host in hosts:
+                host.stop()
+        if time.monotonic() > deadline:
+            for host in hosts:
+                host.process.kill()
+        time.sleep(0.1)
+    for host in hosts:
+        host.copier.join(5)
+    return code or next((host.process.returncode % 256 for host in hosts if host.process.returncode), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,125 @@
+"""Every launcher, a plugin's like a built-in one: its command, its program, what reaches its ranks, what is shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.launch import environment, launchers
+from neoxargs.launch.launchers import BUILT_IN, Launcher
+from neoxargs.launch.launchers.command import Command, command, runner_flags
+from neoxargs.launch.preflight import launcher as startable
+from neoxargs.launch.preflight import secrets
+from neoxargs.launch.report import dry_run, summary
+from neoxargs.launch.run_spec import RunSpec, resolve_run
+from neoxargs.problems import Problems
+from neoxargs.registry import REGISTRY, plugins
+from neoxargs.request import Request
+from tests.support import smallest
+
+NAMES = [launcher.name for launcher in BUILT_IN]
+SHELL = {"OMP_NUM_THREADS": "4", "WANDB_API_KEY": "hunter2", "MLFLOW_TRACKING_TOKEN": "hunter3", "NCCL_DEBUG": "INFO"}
+
+
+@pytest.fixture(params=[*NAMES, "flux"])
+def launcher(request: Any, monkeypatch: pytest.MonkeyPatch) -> Launcher:
+    """Each of the package's own, and one that a plugin declares while the test runs."""
+    if request.param not in NAMES:
+        parameter = REGISTRY.parameters["launcher"]
+        monkeypatch.setattr(parameter, "extra_choices", parameter.extra_choices)
+        monkeypatch.setattr(plugins, "LOADED", [])
+        monkeypatch.setattr(plugins, "WIDENED", {})
+        monkeypatch.setattr(launchers, "LAUNCHERS", dict(launchers.LAUNCHERS))
+        monkeypatch.delitem(sys.modules, "tests.plugin.flux", raising=False)
+        plugins.load(["tests.plugin.flux"])
+    return launchers.LAUNCHERS[request.param]
+
+
+@pytest.fixture
+def spec(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
+    """A run of four ranks on two hosts."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    Path("hosts").write_text("w0 slots=2\nw1 slots=2\n")
+    Path("my.yml").write_text(f"{smallest.YAML}hostfile: hosts\nlauncher: {launcher.name}\n")
+    return resolve_run(Request(["my.yml"]), {})
+
+
+def started(spec: RunSpec) -> Command:
+    return command(spec.config, spec.resources, "/s.py", {})
+
+
+def test_the_command_is_the_launchers(launcher: Launcher, spec: RunSpec) -> None:
+    words = started(spec).words
+    assert words[words.index("/s.py") + 1].startswith("--")
+    if launcher.through_deepspeed:
+        assert words[:3] == (sys.executable, "-m", "deepspeed.launcher.runner")
+        assert words[words.index("--launcher") + 1] == launcher.name
+        return
+    assert "deepspeed.launcher.runner" not in words
+    with pytest.raises(Problems) as caught:
+        runner_flags(spec.config, spec.resources)
+    assert [problem.id for problem in caught.value.problems] == ["launcher-without-flags"]
+
+
+def test_a_program_that_is_not_installed_is_named(launcher: Launcher, spec: RunSpec) -> None:
+    Path("bin").mkdir()
+    (Path("bin") / launcher.program).touch(0o755)
+    there, nowhere = (
+        list(startable.problems(spec.config, spec.resources, "/s.py", ["x"], {"PATH": str(Path(folder).absolute())}))
+        for folder in ("bin", "home")
+    )
+    assert [problem.id for problem in there] == []
+    assert [(problem.id, problem.about) for problem in nowhere] == [("launcher-program-missing", ("launcher",))]
+    assert f"launcher {launcher.name} needs {launcher.program}" in str(nowhere[0])
+    assert nowhere[0].where and nowhere[0].where.line == 9
+
+
+def test_what_reaches_the_ranks_is_what_its_record_says(launcher: Launcher, spec: RunSpec) -> None:
+    Path(".deepspeed_env").write_text("FI_PROVIDER=efa\n")
+    found = {variable.name: variable for variable in environment.variables(launcher, True, SHELL, {"PYTHONPATH": "/r"})}
+    left = {name for name, variable in found.items() if variable.left_here}
+    not_inherited = set() if launcher.inherits_environment else {"OMP_NUM_THREADS", "WANDB_API_KEY"}
+    assert left == not_inherited | (set() if launcher.reads_env_files else {"FI_PROVIDER"})
+    shown = environment.table(list(found.values()))
+    assert "hunter" not in shown
+    assert ("MLFLOW_TRACKING_TOKEN  ***  (this shell)" in shown) and ("PYTHONPATH             /r  (deepy)" in shown)
+    assert not [v for v in environment.variables(launcher, False, SHELL, {}) if v.left_here]
+
+
+def test_a_secret_is_refused_where_it_would_stand_on_a_command_line_and_only_there(
+    launcher: Launcher, spec: RunSpec
+) -> None:
+    problems = list(secrets.problems(spec.config, spec.resources, SHELL))
+    assert [problem.id for problem in problems] == ["secret-on-command-line"] * launcher.argv_visible
+    assert launcher.argv_visible == launcher.through_deepspeed
+    told = json.dumps([problem.to_json() for problem in problems])
+    assert "hunter" not in f"{told}{command(spec.config, spec.resources, '/s.py', SHELL)}"
+
+
+def test_summary_and_dry_run_show_it_like_any_other(launcher: Launcher, spec: RunSpec, monkeypatch: Any) -> None:
+    for name, value in SHELL.items():
+        monkeypatch.setenv(name, value)
+    assert "4 = tensor 1 x pipeline 1 x data 4" in summary.text(spec)
+    assert "on 2 machines, 2 GPUs each" in summary.text(spec)
+    said = dry_run.dry_run(spec.config, spec.resources, started(spec), brief=False)
+    places, command_line = said.partition("\n\n")[0], said.rpartition("# Command\n")[2]
+    assert places == "# Where the ranks are\nw0  rank 0 1 on GPU 0 1\nw1  rank 2 3 on GPU 0 1"
+    assert "hunter" not in said
+    assert ("launcher: ssh hands it over" in said) == (not launcher.inherits_environment)
+    assert str(started(spec)) == command_line
+
+
+def test_hosts_that_a_scheduler_will_choose(launcher: Launcher, spec: RunSpec) -> None:
+    changes = ["hostfile=/nowhere", "num_nodes=3", "num_gpus=2"]
+    if not launcher.allocates_hosts:
+        with pytest.raises(Problems, match="no hostfile lists other machines"):
+            resolve_run(Request(["my.yml"], changes), {})
+        return
+    asked = resolve_run(Request(["my.yml"], changes), {})
+    assert (asked.resources.gpus, asked.resources.scheduler_picks_hosts, asked.resources.warnings) == (6, True, ())
+    assert {"--nodes=3", "--ntasks=6"} <= set(started(asked).words)
