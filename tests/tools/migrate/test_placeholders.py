@@ -10,7 +10,6 @@ from neoxargs.tools.migrate.megatron.convert import convert_script
 from neoxargs.tools.migrate.megatron.list_expressions import list_of
 from neoxargs.tools.migrate.result import Result
 from neoxargs.tools.migrate.shell.placeholders import is_placeholder
-from neoxargs.tools.migrate.shell.script import read_script
 
 SIZES = "--num-layers 27 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9"
 
@@ -129,30 +128,6 @@ def test_numbers_that_are_placeholders() -> None:
 def test_of_a_flag_without_counterpart_nothing_is_to_be_written() -> None:
     (problem,) = migrated(f"python p.py {SIZES} --lr 0.5 --one-logger-project <project> --seed 7").problems
     assert (problem.id, problem.about) == ("migrate-flag-without-counterpart", ())
-
-
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        ("a < in --b", [["a", "--b"]]),
-        ("a <in >out --b", [["a", "--b"]]),
-        ("a <in 2>err --b", [["a", "--b"]]),
-        ("a </dev/null>out --b", [["a", "--b"]]),
-        ("a <in | b > c", [["a"], ["b"]]),
-        ("cat <<EOT>out\nx\nEOT\na", [["cat"], ["a"]]),
-        ("a <(b) --c", [["a", "--c"]]),
-        ("while read x; do a $x; done <in >out", [["a", "$x"]]),
-        ("[ -f x ] && a", [["[", "-f", "x", "]"], ["a"]]),
-        ("{ a; b; }", [["a"], ["b"]]),
-        ("a [b c] {d e}", [["a", "[b c]", "{d e}"]]),
-        ("X='<b c> d'\na $X", [["a", "<b c>", "d"]]),
-        ("X=(--l [0]*1+([1]*2) --m)\na ${X[@]}", [["a", "--l", "[0]*1+([1]*2)", "--m"]]),
-        ("a <b", [["a"]]),
-        ("a <", [["a"]]),
-    ],
-)
-def test_words_beside_redirections(script: str, words: list[list[str]]) -> None:
-    assert [[word.text for word in command] for command in read_script(Text("run.sh", script)).commands] == words
 
 
 @pytest.mark.parametrize("flags", ["--vocab-file", "--vocab-file <open", "--data-path", "--train-samples --bf16"])

@@ -7,18 +7,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve import Text
 from neoxargs.tools.migrate.shell import conditions
-from neoxargs.tools.migrate.shell.words import ENDS, Chars, Shell, Word, split
+from neoxargs.tools.migrate.shell.assignments import Assignments
+from neoxargs.tools.migrate.shell.branches import Branches, Branching
+from neoxargs.tools.migrate.shell.words import ENDS, Chars, Word, split
 
 _PATTERN = re.compile(r"[\s(]*((?:[^()\n;]|\n\s*\|)+)\)")
 _SPACE = re.compile(r"(?:\s|#[^\n]*\n)*")
-_OPENING = {"if": "if", "for": "loop", "while": "loop", "until": "loop", "select": "loop"}
-_CLOSING = {"fi", "done", "esac"}
-_PREFIXES = ("then", "do", "else", "{", "}", "time", "(", ")")
+_LOOPS = ("for", "while", "until", "select")
+_CLOSING = ("fi", "done", "esac")
+_KEYWORDS = {"if", "then", "else", "elif", "case", "do", "{", "}", "time", "(", ")", *_LOOPS, *_CLOSING}
 
 
 @dataclass
@@ -45,39 +46,25 @@ def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:
     return reader.script
 
 
-@dataclass
-class _Branches:
-    """An `if`, a `case` or a loop that is not closed yet."""
-
-    kind: str
-    where: Place
-    active: bool = True
-    decided: bool = False
-    waiting: bool = False
-    """Is its condition still being read, or its next pattern expected?"""
-    condition: list[tuple[str, bool | None]] = field(default_factory=list)
-    subject: Word | None = None
-
-
 #: So deep may one shell start another.
 DEEPEST = 3
 
 
-class _Reader(Shell):
+class _Reader(Assignments):
     depth = 0
 
     def __init__(self, text: Text, given: Mapping[str, str]) -> None:
         super().__init__(text, given)
         self.script = Script()
-        self.open: list[_Branches] = []
+        self.branches = Branches(self.script.notes)
         self.separator = ""
         self.target: Word | None = None
         self.pending: list[tuple[str, bool, Word | None]] = []
 
     def read(self) -> None:
         while self.at < len(self.text):
-            if self.open and self.open[-1].kind == "case" and self.open[-1].waiting:
-                self.pattern(self.open[-1])
+            if (case := self.branches.innermost("case")) and case.waiting:
+                self.patterns(case)
                 continue
             words = self.command_words()
             if words:
@@ -120,8 +107,8 @@ class _Reader(Shell):
         for sign in (";;", "&&", "||"):
             if self.text.startswith(sign, self.at):
                 self.separator, self.at = sign, self.at + 2
-                if sign == ";;" and self.open and self.open[-1].kind == "case":
-                    self.open[-1].active, self.open[-1].waiting = False, True
+                if sign == ";;":
+                    self.branches.end_of_case()
                 return
         self.separator, self.at = self.text[self.at : self.at + 1], self.at + 1
         if self.separator == "\n":
@@ -134,95 +121,65 @@ class _Reader(Shell):
         close = re.compile(rf"^\t*{re.escape(end)}$", re.M).search(self.text, self.at)
         stop = close.start() if close else len(self.text)
         body = self.text[self.at : stop]
-        if self.is_active:
+        if self.branches.is_active:
             name = into.text if into else ""
             lines = self.text.count("\n", 0, self.at)
             self.script.documents[name] = Text(self.name, "\n" * lines + (body if plain else self.filled(body)))
         self.at = close.end() if close else stop
 
-    # -- branches ----------------------------------------------------------------------------------------------------
-
-    @property
-    def is_active(self) -> bool:
-        return all(branches.active for branches in self.open)
+    # -- commands ----------------------------------------------------------------------------------------------------
 
     def command(self, words: list[Chars]) -> None:
-        while words and (keyword := _text(words[0])) in (*_PREFIXES, *_OPENING, *_CLOSING, "elif", "case"):
-            rest = words[1:]
-            if keyword == "case":
-                subject = self.word(rest[0]) if rest else None
-                self.open.append(_Branches("case", self.word(words[0]).place, False, waiting=True, subject=subject))
-                return
-            if keyword in _OPENING:
-                self.begin(keyword, words)
-                if keyword != "if":
-                    return
-            elif keyword in _CLOSING:
-                self.open = self.open[:-1]
-            elif self.open and self.open[-1].kind == "if":
-                self.branch(keyword, self.open[-1], self.word(words[0]).place)
-            words = rest
+        words = self.without_keywords(words)
         if not words:
             return
-        if self.open and self.open[-1].kind == "if" and self.open[-1].waiting:
-            self.open[-1].condition.append((self.separator, self.holds([self.word(chars) for chars in words])))
-        elif self.is_active and not self.assigns(words):
+        if (branching := self.branches.innermost("if")) and branching.waiting:
+            branching.condition.append((self.separator, self.holds(words)))
+        elif self.branches.is_active and not self.assigns(words):
             self.started(words)
 
-    def begin(self, keyword: str, words: list[Chars]) -> None:
-        """An `if` or a loop; of `for NAME in a b` the first round is read."""
+    def without_keywords(self, words: list[Chars]) -> list[Chars]:
+        """The command behind `if`, `then`, `do` ..., which open and close branches; nothing behind `case` and loops."""
+        while words and (keyword := _text(words[0])) in _KEYWORDS:
+            where = self.word(words[0]).place
+            if keyword == "case":
+                self.branches.begin("case", where, self.word(words[1]) if words[1:] else None)
+                return []
+            if keyword in _LOOPS:
+                self.loop(words, where)
+                return []
+            if keyword == "if":
+                self.branches.begin("if", where)
+            elif keyword in _CLOSING:
+                self.branches.end()
+            else:
+                self.branches.of_if(keyword, where)
+            words = words[1:]
+        return words
+
+    def loop(self, words: list[Chars], where: Place) -> None:
+        """A loop; of `for NAME in a b` the first round is read."""
         texts = [_text(chars) for chars in words]
-        if keyword == "for" and self.is_active and texts[2:3] == ["in"] and (values := texts[3:]):
+        if texts[0] == "for" and self.branches.is_active and texts[2:3] == ["in"] and texts[3:]:
             self.variables[texts[1]] = words[3:4]
-            what = f"of {texts[1]}, {len(values)} values are gone through, and `{values[0]}` is the one that is read"
-            if len(values) > 1:
-                self.script.notes.append(_branch_problem(what, self.word(words[1]).place))
-        self.open.append(_Branches(_OPENING[keyword], self.word(words[0]).place, waiting=keyword == "if"))
+            self.branches.first_round(texts[1], texts[3:], self.word(words[1]).place)
+        self.branches.begin("loop", where)
 
-    def branch(self, keyword: str, branches: _Branches, where: Place) -> None:
-        if keyword == "then":
-            holds = conditions.combined(branches.condition)
-            branches.waiting, branches.active = False, not branches.decided and holds is not False
-            if branches.active and self.is_active:
-                self.note(branches.where, "then", holds is not None)
-            branches.decided |= branches.active
-        elif keyword in ("else", "elif"):
-            branches.where = where
-            branches.active, branches.waiting, branches.condition = not branches.decided, keyword == "elif", []
-            if keyword == "else" and self.is_active:
-                self.note(where, "else", True)
-
-    def pattern(self, branches: _Branches) -> None:
+    def patterns(self, branching: Branching) -> None:
         """`a|b)` of a `case`."""
         skipped = _SPACE.match(self.text, self.at)
         self.at = skipped.end() if skipped else self.at
         match = _PATTERN.match(self.text, self.at)
-        branches.waiting = False
+        branching.waiting = False
         if self.text.startswith("esac", self.at) or match is None:
             return
         start, self.at = match.start(1) + len(match[1]) - len(match[1].lstrip()), match.end()
         where = self.word([(character, start + i) for i, character in enumerate(match[1].strip())]).place
-        patterns = [pattern.strip().strip("'\"") for pattern in match[1].split("|")]
-        subject = branches.subject
-        known = subject is not None and subject.is_known
-        fits = any(fnmatchcase(subject.text, pattern) if subject and known else pattern == "*" for pattern in patterns)
-        branches.active = fits and not branches.decided
-        branches.decided |= fits
-        if self.is_active:
-            self.note(where, f"{match[1].strip()})", known)
+        self.branches.of_case(branching, match[1], where)
 
-    def note(self, where: Place, branch: str, known: bool) -> None:
-        what = f"`{branch}` is the branch that is read"
-        hint = "" if known else "only a run would tell: --var NAME=VALUE gives what is asked for"
-        self.script.notes.append(_branch_problem(what, where, hint))
-
-    # -- conditions --------------------------------------------------------------------------------------------------
-
-    def holds(self, words: list[Word]) -> bool | None:
+    def holds(self, words: list[Chars]) -> bool | None:
         """`[ "$A" = b ]`; None where that is not known."""
-        return conditions.holds([word.text for word in words if word.text not in ("[", "]", "[[", "]]", "test")])
-
-    # -- commands ----------------------------------------------------------------------------------------------------
+        return conditions.holds([text for text in map(_text, words) if text not in ("[", "]", "[[", "]]", "test")])
 
     def started(self, words: list[Chars]) -> None:
         self.script.commands.append([self.word(chars) for chars in words])
@@ -246,6 +203,7 @@ class _Inner(_Reader):
         super().__init__(Text(outer.name, _text(chars)), {})
         self.outer, self.where = outer, [index for _, index in chars]
         self.script, self.asked, self.depth = outer.script, outer.asked, outer.depth + 1
+        self.branches = Branches(self.script.notes)
 
     def looked_up(self, name: str) -> list[Chars]:
         if name in self.variables:
@@ -256,11 +214,6 @@ class _Inner(_Reader):
     def word(self, chars: Chars) -> Word:
         own = len(self.where)
         return self.outer.word([(character, self.where[i] if i < own else i - own) for character, i in chars])
-
-
-def _branch_problem(what: str, where: Place, hint: str = "") -> Problem:
-    """For a branch or a round of a loop that was chosen from several."""
-    return Problem(what, where, hint, severity="warning", id="migrate-branch-read")
 
 
 def _words_of(value: list[Chars]) -> list[Chars]:

@@ -1,8 +1,8 @@
 """A shell script's text as words, with simple variables put in; nothing of it is ever run.
 
-Understood: quotes, comments, continued lines, `NAME=value`, arrays, `$NAME`, `${NAME}`, `${NAME:-otherwise}`, `:=` and
-`:+`, `${NAME[@]}` and sums in `$(( ))`. Anything else stays in the word as it is written, with its `$`. What is passed
-on from the command line, `$@`, is nothing.
+Understood: quotes, comments, continued lines, `$NAME`, `${NAME}`, `${NAME:-otherwise}`, `:=` and `:+`, `${NAME[@]}` and
+sums in `$(( ))`. Anything else stays in the word as it is written, with its `$`. What is passed on from the command
+line, `$@`, is nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from neoxargs.tools.migrate.shell.placeholders import is_placeholder, placeholde
 
 #: A word's characters, each with its index in the text.
 Chars = list[tuple[str, int]]
-_ASSIGNMENT = re.compile(r"(\w+)=", re.A)
+ASSIGNMENT = re.compile(r"(\w+)=", re.A)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?([-=+])((?:[^{}]|\{[^{}]*\})*))?\})", re.A)
 _PASSED_ON_INSIDE = re.compile(r"\$[@*]|\$\{[@*][^}]*\}")
 _PASSED_ON = re.compile(r"\"\$[@*]\"|\$[@*]|\"?\$\{[@*][^}]*\}\"?")
-_GROUP = re.compile(r"\((?:[^()\n]|\([^()\n]*\))*\)")
 ENDS = "\n;|&<>"
 LIMIT = 100_000
 #: No name of a variable is longer than this.
@@ -54,120 +53,119 @@ class Shell:
         self.name, self.text, self.at = text.name, text.text.replace("\r\n", "\n"), 0
         self.lines = self.text.split("\n")
         self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
-        self.in_array = False
         self.asked: set[str] = set()
         """Variables that the text needs and does not set."""
         self.variables: dict[str, list[Chars]] = {name: [[(c, 0) for c in value]] for name, value in given.items()}
 
     def words(self, ends: str) -> list[Chars]:
         """The words up to a character that ends the command (or the array)."""
-        found: list[Chars] = []
+        words: list[Chars] = []
         while self.at < len(self.text):
             character = self.text[self.at]
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
-            elif character in ends and not placeholder_at(self.text, self.at):
+            elif character in ends and not self.together():
                 break
             elif character.isspace():
                 self.at += 1
             elif character == "#":
                 self.at = self.line_end()
             else:
-                found += self.one(ends)
-        return found
+                words += self.one(ends)
+        return words
 
     def one(self, ends: str) -> list[Chars]:
         """One word as it is written, which a variable without quotes can make into several."""
-        found: list[Chars] = [[]]
+        words: list[Chars] = [[]]
         quoted = False
         while self.at < len(self.text):
             character = self.text[self.at]
             if passed_on := _PASSED_ON.match(self.text, self.at):
                 self.at = passed_on.end()
-            elif together := placeholder_at(self.text, self.at) or self.group():
-                found[-1] += [(c, self.at + i) for i, c in enumerate(together)]
+            elif together := self.together():
+                words[-1] += [(c, self.at + i) for i, c in enumerate(together)]
                 self.at += len(together)
             elif character in "'\"":
-                self.quotes(found)
+                self.quotes(words)
                 quoted = True
             elif self.text.startswith("\\\n", self.at):
                 break
             elif character == "\\":
-                found[-1] += [(c, self.at + 1) for c in self.text[self.at + 1 : self.at + 2]]
+                words[-1] += [(c, self.at + 1) for c in self.text[self.at + 1 : self.at + 2]]
                 self.at += 2
             elif character in "$`":
-                self.unquoted(found, is_split=not _begins_assignment(found))
-            elif character == "(" and (bracketed := self.bracketed(found)):
+                self.unquoted(words, is_split=not _begins_assignment(words))
+            elif character == "(" and (bracketed := self.bracketed(words)):
                 return bracketed
             elif character.isspace() or character in ends:
                 break
             else:
-                found[-1].append((character, self.at))
+                words[-1].append((character, self.at))
                 self.at += 1
-        return [chars for chars in self.without_stream(found) if chars or quoted]
+        return [chars for chars in self.without_stream(words) if chars or quoted]
 
-    def without_stream(self, found: list[Chars]) -> list[Chars]:
+    def without_stream(self, words: list[Chars]) -> list[Chars]:
         """`2>`: where a stream goes."""
-        is_stream = self.text[self.at : self.at + 1] in (">", "<") and found[-1] and found[-1][-1][0].isdigit()
-        return found[:-1] if is_stream else found
+        is_stream = self.text[self.at : self.at + 1] in (">", "<") and words[-1] and words[-1][-1][0].isdigit()
+        return words[:-1] if is_stream else words
 
-    def quotes(self, found: list[Chars]) -> None:
+    def quotes(self, words: list[Chars]) -> None:
         """What stands in quotes; in single ones as it is."""
         if self.text[self.at] == '"':
             self.at += 1
-            self.inside(found)
+            self.inside(words)
             return
         end = self.text.find("'", self.at + 1)
         end = len(self.text) if end < 0 else end
-        found[-1] += [(self.text[i], i) for i in range(self.at + 1, end)]
+        words[-1] += [(self.text[i], i) for i in range(self.at + 1, end)]
         self.at = end + 1
 
-    def inside(self, found: list[Chars]) -> None:
+    def inside(self, words: list[Chars]) -> None:
         """What stands in double quotes: variables are put in and stay one word."""
         while self.at < len(self.text) and self.text[self.at] != '"':
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
             elif self.text[self.at] == "\\" and self.text[self.at + 1 : self.at + 2] in ('"', "\\", "$", "`"):
-                found[-1].append((self.text[self.at + 1], self.at + 1))
+                words[-1].append((self.text[self.at + 1], self.at + 1))
                 self.at += 2
             elif passed_on := _PASSED_ON_INSIDE.match(self.text, self.at):
                 self.at = passed_on.end()
             elif self.text[self.at] in "$`":
                 first, *others = self.expansion(is_quoted=True)
-                found[-1] += first
+                words[-1] += first
                 for other in others:  # of an array, which is one text behind `NAME=`
-                    if _begins_assignment(found):
-                        found[-1] += [(" ", self.at), *other]
+                    if _begins_assignment(words):
+                        words[-1] += [(" ", self.at), *other]
                     else:
-                        found.append(list(other))
+                        words.append(list(other))
             else:
-                found[-1].append((self.text[self.at], self.at))
+                words[-1].append((self.text[self.at], self.at))
                 self.at += 1
         self.at += 1
 
-    def unquoted(self, found: list[Chars], is_split: bool) -> None:
+    def unquoted(self, words: list[Chars], is_split: bool) -> None:
         """A variable outside quotes, whose spaces separate words unless it is behind `NAME=`."""
         first, *others = [part for value in self.expansion() for part in (split(value) if is_split else [value])]
-        found[-1] += first
-        found += others
+        words[-1] += first
+        words += others
 
     def expansion(self, is_quoted: bool = False) -> list[Chars]:
         """The words that stand for the `$` at this point; its own text where they are not known."""
         start = self.at
         if match := SUM.match(self.text, start):
             self.at = match.end()
-            total = computed(match[1], self.known)
+            total = computed(match[1], self.value_of)
             return [[(c, start) for c in (match[0] if total is None else str(total))]]
         if match := _VARIABLE.match(self.text, start):
             self.at = match.end()
-            known = self.looked_up(match[1] or match[2])
-            if known and sum(map(len, known)) > LIMIT:
+            value = self.looked_up(match[1] or match[2])
+            if value and sum(map(len, value)) > LIMIT:
                 what = "variables repeat each other without end here"
                 raise Problems([Problem(what, self.word([("$", start)]).place, id="migrate-variables-endless")])
             if match[4] == "+":
-                return [self.otherwise(match, is_quoted) if known else []]
-            if known:
-                return known
+                return [self.otherwise(match, is_quoted) if value else []]
+            if value:
+                return value
             return [[(c, start) for c in match[0]] if match[4] is None else self.otherwise(match, is_quoted)]
         match = COMMAND.match(self.text, start)
         self.at = match.end() if match else start + 1
@@ -175,36 +173,36 @@ class Shell:
 
     def otherwise(self, match: re.Match[str], is_quoted: bool) -> Chars:
         """What stands behind `:-`, without its quotes; between double quotes a single one is a letter, as in bash."""
-        found: list[Chars] = [[]]
+        words: list[Chars] = [[]]
         self.at, end = match.start(5), match.end(5)
         while self.at < end:
             character = self.text[self.at]
             if character == '"':
                 self.at += 1
-                self.inside(found)
+                self.inside(words)
             elif character == "'" and not is_quoted and 0 < (close := self.text.find("'", self.at + 1)) < end:
-                found[-1] += [(self.text[i], i) for i in range(self.at + 1, close)]
+                words[-1] += [(self.text[i], i) for i in range(self.at + 1, close)]
                 self.at = close + 1
             elif character in "$`":
-                found += map(list, self.expansion(is_quoted))
+                words += map(list, self.expansion(is_quoted))
             else:
-                found[-1].append((character, self.at))
+                words[-1].append((character, self.at))
                 self.at += 1
         self.at = max(self.at, match.end())
-        return [pair for chars in found for pair in chars]
+        return [pair for chars in words for pair in chars]
 
     def tested(self, test: re.Match[str]) -> Chars:
         """`(( N > 1 ))` as the word `true` or `false`; as a sum where that is not known."""
         start, self.at = test.start(), test.end()
-        total = computed(test[1], self.known)
+        total = computed(test[1], self.value_of)
         word = f"$({test[0]})" if total is None else "true" if total else "false"
         return [(character, start) for character in word]
 
     def filled(self, body: str) -> str:
         """A here-document with the variables that are known."""
-        return _VARIABLE.sub(lambda match: self.known(match[1] or match[2]) or match[0], body)
+        return _VARIABLE.sub(lambda match: self.value_of(match[1] or match[2]) or match[0], body)
 
-    def known(self, name: str) -> str:
+    def value_of(self, name: str) -> str:
         return "".join(character for chars in self.looked_up(name) for character, _ in chars)
 
     def looked_up(self, name: str) -> list[Chars]:
@@ -212,56 +210,14 @@ class Shell:
             self.asked.add(name)
         return self.variables.get(name, [])
 
-    def bracketed(self, found: list[Chars]) -> list[Chars]:
-        """The words of an array, or the one of a test; none where this `(` is neither."""
-        if self.is_array(found):
-            return [found[0], *self.array()]
-        test = None if found[-1] else TEST.match(self.text, self.at)
+    def bracketed(self, words: list[Chars]) -> list[Chars]:
+        """The word of a test `(( ))` that begins here; none where this `(` begins something else."""
+        test = None if words[-1] else TEST.match(self.text, self.at)
         return [self.tested(test)] if test else []
 
-    def group(self) -> str:
-        """`( ... )` inside an array, as in `[0]*1+([1]*26)`: no shell takes it, and people write it."""
-        match = _GROUP.match(self.text, self.at) if self.in_array else None
-        return match[0] if match else ""
-
-    def is_array(self, found: list[Chars]) -> bool:
-        if self.in_array or not found[-1] or found[-1][-1][0] != "=":  # at once, for a word may consist of brackets
-            return False
-        return bool(re.fullmatch(r"\w+\+?=", "".join(character for character, _ in found[-1])))
-
-    def array(self) -> list[Chars]:
-        """`( ... )` behind `NAME=`: a marker, then its words."""
-        begin, self.at = self.at, self.at + 1
-        self.in_array = True  # none can stand in another
-        words = self.words_of_array()
-        self.in_array = False
-        self.at += 1
-        return [[("(", begin)], *words]
-
-    def words_of_array(self) -> list[Chars]:
-        found: list[Chars] = []
-        while self.at < len(self.text) and self.text[self.at] != ")":
-            found += self.words("\n)")
-            if self.at < len(self.text) and self.text[self.at] == "\n":
-                self.at += 1
-        return found
-
-    def assigns(self, words: list[Chars]) -> bool:
-        """Remember `NAME=value`; True if the command is nothing else."""
-        plain = ["".join(character for character, _ in chars) for chars in words]
-        if plain[0] in ("export", "local", "declare", "readonly"):
-            words, plain = words[1:], plain[1:]
-        if plain and re.fullmatch(r"\w+\+?=", plain[0]) and plain[1:2] == ["("]:
-            name = plain[0].rstrip("+=")
-            before = self.variables.get(name, []) if plain[0].endswith("+=") else []
-            self.variables[name] = [*before, *words[2:]]
-            return True
-        for chars, word in zip(words, plain, strict=True):
-            match = _ASSIGNMENT.match(word)
-            if not match:
-                return False
-            self.variables[match[1]] = [chars[match.end() :]]
-        return True
+    def together(self) -> str:
+        """What begins here and is part of one word, whatever signs are in it."""
+        return placeholder_at(self.text, self.at)
 
     def word(self, chars: Chars) -> Word:
         index = chars[0][1] if chars else 0
@@ -294,5 +250,5 @@ def _together(text: str, at: int) -> str:
     return command[0] if command else placeholder_at(text, at)
 
 
-def _begins_assignment(found: list[Chars]) -> bool:
-    return len(found) == 1 and bool(_ASSIGNMENT.match("".join(character for character, _ in found[0][:LONGEST])))
+def _begins_assignment(words: list[Chars]) -> bool:
+    return len(words) == 1 and bool(ASSIGNMENT.match("".join(character for character, _ in words[0][:LONGEST])))

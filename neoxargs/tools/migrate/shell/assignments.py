@@ -1,0 +1,63 @@
+"""`NAME=value` and `NAME=(a b c)` in a shell script: what its variables are while it is read."""
+
+from __future__ import annotations
+
+import re
+
+from neoxargs.tools.migrate.shell.words import ASSIGNMENT, Chars, Shell
+
+_GROUP = re.compile(r"\((?:[^()\n]|\([^()\n]*\))*\)")
+
+
+class Assignments(Shell):
+    """A script's words, which remembers what its variables are set to."""
+
+    in_array = False
+
+    def assigns(self, words: list[Chars]) -> bool:
+        """Remember `NAME=value`; True if the command is nothing else."""
+        plain = ["".join(character for character, _ in chars) for chars in words]
+        if plain[0] in ("export", "local", "declare", "readonly"):
+            words, plain = words[1:], plain[1:]
+        if plain and re.fullmatch(r"\w+\+?=", plain[0]) and plain[1:2] == ["("]:
+            name = plain[0].rstrip("+=")
+            before = self.variables.get(name, []) if plain[0].endswith("+=") else []
+            self.variables[name] = [*before, *words[2:]]
+            return True
+        for chars, word in zip(words, plain, strict=True):
+            match = ASSIGNMENT.match(word)
+            if not match:
+                return False
+            self.variables[match[1]] = [chars[match.end() :]]
+        return True
+
+    def bracketed(self, words: list[Chars]) -> list[Chars]:
+        """The words of an array too."""
+        return [words[0], *self._array()] if self._begins_array(words) else super().bracketed(words)
+
+    def together(self) -> str:
+        """`( ... )` inside an array too, as in `[0]*1+([1]*26)`: no shell takes it, and people write it."""
+        group = _GROUP.match(self.text, self.at) if self.in_array else None
+        return group[0] if group else super().together()
+
+    def _begins_array(self, words: list[Chars]) -> bool:
+        if self.in_array or not words[-1] or words[-1][-1][0] != "=":  # at once, for a word may consist of brackets
+            return False
+        return bool(re.fullmatch(r"\w+\+?=", "".join(character for character, _ in words[-1])))
+
+    def _array(self) -> list[Chars]:
+        """`( ... )` behind `NAME=`: a marker, then its words."""
+        begin, self.at = self.at, self.at + 1
+        self.in_array = True  # none can stand in another
+        words = self._words_of_array()
+        self.in_array = False
+        self.at += 1
+        return [[("(", begin)], *words]
+
+    def _words_of_array(self) -> list[Chars]:
+        words: list[Chars] = []
+        while self.at < len(self.text) and self.text[self.at] != ")":
+            words += self.words("\n)")
+            if self.at < len(self.text) and self.text[self.at] == "\n":
+                self.at += 1
+        return words

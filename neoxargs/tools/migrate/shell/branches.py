@@ -1,0 +1,96 @@
+"""The `if`s, `case`s and loops of a script: which of their branches is read, as far as the script itself says it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from neoxargs.problems import Place, Problem
+from neoxargs.tools.migrate.shell import conditions
+from neoxargs.tools.migrate.shell.words import Word
+
+
+@dataclass
+class Branching:
+    """An `if`, a `case` or a loop that is not closed yet."""
+
+    kind: str
+    where: Place
+    active: bool = True
+    decided: bool = False
+    waiting: bool = False
+    """Is its condition still being read, or its next pattern expected?"""
+    condition: list[tuple[str, bool | None]] = field(default_factory=list)
+    subject: Word | None = None
+
+
+class Branches:
+    """Those that are open at a point of the script, the outermost first."""
+
+    def __init__(self, notes: list[Problem]) -> None:
+        self.open: list[Branching] = []
+        self.notes = notes
+        """Where it is said which branches were read."""
+
+    @property
+    def is_active(self) -> bool:
+        """Is what stands here read?"""
+        return all(branching.active for branching in self.open)
+
+    def innermost(self, kind: str) -> Branching | None:
+        """The innermost, if it is of this kind."""
+        return self.open[-1] if self.open and self.open[-1].kind == kind else None
+
+    def begin(self, kind: str, where: Place, subject: Word | None = None) -> None:
+        self.open.append(Branching(kind, where, kind != "case", waiting=kind != "loop", subject=subject))
+
+    def end(self) -> None:
+        self.open = self.open[:-1]
+
+    def end_of_case(self) -> None:
+        """`;;`: the next pattern is expected."""
+        if case := self.innermost("case"):
+            case.active, case.waiting = False, True
+
+    def of_if(self, keyword: str, where: Place) -> None:
+        """`then`, `else` or `elif` of the innermost `if`."""
+        branching = self.innermost("if")
+        if branching is None:
+            return
+        if keyword == "then":
+            self._then(branching)
+        elif keyword in ("else", "elif"):
+            branching.where = where
+            branching.active, branching.waiting, branching.condition = not branching.decided, keyword == "elif", []
+            if keyword == "else" and self.is_active:
+                self._note(where, "else")
+
+    def _then(self, branching: Branching) -> None:
+        holds = conditions.combined(branching.condition)
+        branching.waiting, branching.active = False, not branching.decided and holds is not False
+        if branching.active and self.is_active:
+            self._note(branching.where, "then", holds is not None)
+        branching.decided |= branching.active
+
+    def of_case(self, branching: Branching, patterns: str, where: Place) -> None:
+        """`a|b` of a `case`; where its subject is not known, `*` is read."""
+        subject = branching.subject
+        known = subject is not None and subject.is_known
+        each = [pattern.strip().strip("'\"") for pattern in patterns.split("|")]
+        fits = any(fnmatchcase(subject.text, pattern) if subject and known else pattern == "*" for pattern in each)
+        branching.active = fits and not branching.decided
+        branching.decided |= fits
+        if self.is_active:
+            self._note(where, f"{patterns.strip()})", known)
+
+    def first_round(self, name: str, values: Sequence[str], where: Place) -> None:
+        """`for NAME in a b`: the first value is read."""
+        if len(values) > 1:
+            what = f"of {name}, {len(values)} values are gone through, and `{values[0]}` is the one that is read"
+            self.notes.append(Problem(what, where, severity="warning", id="migrate-branch-read"))
+
+    def _note(self, where: Place, branch: str, known: bool = True) -> None:
+        what = f"`{branch}` is the branch that is read"
+        hint = "" if known else "only a run would tell: --var NAME=VALUE gives what is asked for"
+        self.notes.append(Problem(what, where, hint, severity="warning", id="migrate-branch-read"))

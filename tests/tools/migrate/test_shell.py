@@ -1,0 +1,122 @@
+"""A shell script as words: quotes, variables, arrays, branches, here-documents; nothing of it is run."""
+
+from __future__ import annotations
+
+import pytest
+
+from neoxargs.problems import Problems
+from neoxargs.resolve import Text
+from neoxargs.tools.migrate.shell.script import read_script
+
+
+def words(text: str) -> list[list[str]]:
+    return [[word.text for word in command] for command in read_script(Text("run.sh", text)).commands]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("a --b 1", [["a", "--b", "1"]]),
+        ("a \\\n  --b 1 # why\nc", [["a", "--b", "1"], ["c"]]),
+        ('a \'x  y\' "z \\" $"', [["a", "x  y", 'z " $']]),
+        ('X="1 2"\na $X "$X" ${X}3', [["a", "1", "2", "1 2", "1", "23"]]),
+        ("export X=1\nY=$X\na $Y${Y}", [["a", "11"]]),
+        ('A=(--b 1 # one\n --c 2)\na ${A[@]} "${A[@]}"', [["a", *["--b", "1", "--c", "2"] * 2]]),
+        ("A=(1)\nA+=(2)\na ${A[*]}", [["a", "1", "2"]]),
+        ("X=${X:-4}\na $X ${Y-5}", [["a", "4", "5"]]),
+        ('X=${1:-"c/a"}\na $X "${2:-"d e"}" ${3-\'f\'}g', [["a", "c/a", "d e", "fg"]]),
+        ('X=c\na ${1:-"${X}/a"} ${2:-$X} "${3:-\'h\'}" ${X:-"i"}', [["a", "c/a", "c", "'h'", "c"]]),
+        ('X=${1:-"0.3 a"}\nY=$X\na $Y', [["a", "0.3", "a"]]),
+        (
+            'A=(1 2)\nX=c\na ${1:-$X/a} $X "${A[@]}x" ${A[1]} ${A[@]}',
+            [["a", "c/a", "c", "1", "2x", "${A[1]}", "1", "2"]],
+        ),
+        ('a ${1:-"open} b', [["a", "open}", "b"]]),
+        ("N=2\na $((N * 4 + 1)) $(($N/2))", [["a", "9", "1"]]),
+        ("a $(date) `hostname` $1", [["a", "$(date)", "`hostname`", "$1"]]),
+        ("a --b 2>&1 | tee log; c && d", [["a", "--b"], ["tee", "log"], ["c"], ["d"]]),
+        ("a '' $NONE", [["a", "", "$NONE"]]),
+        ('a --b 1 "$@" $* c$@', [["a", "--b", "1", "c"]]),
+        ("X=1\na ${X:+y} ${N:+y}z ${N:=2}", [["a", "y", "z", "2"]]),
+        ('A=(1 2)\nC="run ${A[@]} $@"\neval $C', [["eval", "run", "1", "2"]]),
+        ("a > log --b 2>> err", [["a", "--b"]]),
+        ("a bash -c 'b --c 1'", [["a", "bash", "-c", "b --c 1"], ["b", "--c", "1"]]),
+        ("if [ $X = 1 ]; then A=1; else A=2; fi\na $A", [["a", "1"]]),
+        ("X=2\nif [ $X = 1 ]\nthen\n A=1\nelif [[ $X -ge 2 && 1 == 1 ]]; then A=3\nelse A=2; fi\na $A", [["a", "3"]]),
+        ('if [ -z "$X" ]; then X=4; fi\nif [ -n "$X" ] && [ ! $X -lt 3 ]; then a $X; fi', [["a", "4"]]),
+        ("if false || true; then a; fi", [["a"]]),
+        ("N=2\nif (( N > 1 && $N < 9 )); then A=1; else A=2; fi\na $A", [["a", "1"]]),
+        ("N=2\nif ((N==1)); then A=1; else A=2; fi\na $A", [["a", "2"]]),
+        ("A=(x)\nif (( ${#A[@]} )); then B=1; fi\na $B ((", [["a", "1", "(("]]),
+        ("X=b\ncase $X in\n a|c) Y=1 ;;\n b) Y=2\n ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "2"]]),
+        ("case $X in\n (a) Y=1 ;;\n *) Y=3 ;;\nesac\na $Y", [["a", "3"]]),
+        ("for i in 1 2; do a $i; done\nb", [["a", "1"], ["b"]]),
+        ("for", []),
+        ("for i; do a $i; done", [["a", "$i"]]),
+        ("for i in $(seq 2); do a $i; done", [["a", "$(seq 2)"]]),
+        ("N=$(b c | d)\na $N e", [["a", "$(b c | d)", "e"]]),
+        ("X='b c'\nsh -c 'a $X'", [["sh", "-c", "a $X"], ["a", "b", "c"]]),
+        ("f() {\n a 1\n}\nf", [["f()", "{"], ["a", "1"], ["f"]]),
+        ("cat <<EOT > x.json\nif then\nEOT\na", [["cat"], ["a"]]),
+        ("cat <<'EOT'\nopen", [["cat"]]),
+        ("case", []),
+        ("if", []),
+        ("fi; esac; a", [["a"]]),
+        ("A=(" * 5000, []),
+        ("case x in a", []),
+        ("if then else fi a", [["a"]]),
+        ("a 'open", [["a", "open"]]),
+        ("N=$((__import__('os').getpid()))\na $N", [["a", "$((__import__('os').getpid()))"]]),
+    ],
+)
+def test_words_of_a_script(script: str, expected: list[list[str]]) -> None:
+    assert words(script) == expected
+
+
+def test_a_variable_keeps_its_place() -> None:
+    (command,) = read_script(Text("run.sh", 'ARGS="--lr 1\n  --seed 2"\npython p.py $ARGS\n')).commands
+    assert [(word.text, word.place.line, word.place.column) for word in command[2:]] == [
+        ("--lr", 1, 7), ("1", 1, 12), ("--seed", 2, 3), ("2", 2, 10)
+    ]  # fmt: skip
+
+
+def test_what_another_shell_runs_keeps_its_place() -> None:
+    script = "CMD=' p.py --lr 1'\nsrun bash -c 'python $CMD --seed 2'\n"
+    command = read_script(Text("run.sh", script)).commands[-1]
+    assert [(word.text, word.place.line, word.place.column) for word in command[2:]] == [
+        ("--lr", 1, 12), ("1", 1, 17), ("--seed", 2, 27), ("2", 2, 34)
+    ]  # fmt: skip
+
+
+def test_a_shell_that_starts_itself_ends() -> None:
+    assert read_script(Text("run.sh", "X='bash -c \"\\$X\"'\nbash -c '$X'")).commands
+
+
+def test_a_variable_that_repeats_itself_ends() -> None:
+    doubling = "X=ab\n" + 'X="$X$X"\n' * 40 + "a $X"
+    with pytest.raises(Problems, match="variables repeat each other"):
+        read_script(Text("run.sh", doubling))
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("a < in --b", [["a", "--b"]]),
+        ("a <in >out --b", [["a", "--b"]]),
+        ("a <in 2>err --b", [["a", "--b"]]),
+        ("a </dev/null>out --b", [["a", "--b"]]),
+        ("a <in | b > c", [["a"], ["b"]]),
+        ("cat <<EOT>out\nx\nEOT\na", [["cat"], ["a"]]),
+        ("a <(b) --c", [["a", "--c"]]),
+        ("while read x; do a $x; done <in >out", [["a", "$x"]]),
+        ("[ -f x ] && a", [["[", "-f", "x", "]"], ["a"]]),
+        ("{ a; b; }", [["a"], ["b"]]),
+        ("a [b c] {d e}", [["a", "[b c]", "{d e}"]]),
+        ("X='<b c> d'\na $X", [["a", "<b c>", "d"]]),
+        ("X=(--l [0]*1+([1]*2) --m)\na ${X[@]}", [["a", "--l", "[0]*1+([1]*2)", "--m"]]),
+        ("a <b", [["a"]]),
+        ("a <", [["a"]]),
+    ],
+)
+def test_words_beside_redirections_and_placeholders(script: str, expected: list[list[str]]) -> None:
+    assert words(script) == expected
