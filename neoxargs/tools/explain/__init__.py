@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from neoxargs.launch.run_spec import RunSpec, resolve_run
-from neoxargs.problems import SET, Place, Problem, Problems
+from neoxargs.problems import SET, Place, Problem, Problems, listed
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal, plugins
 from neoxargs.registry.history import SEED, introduced, removed
 from neoxargs.request import Request
@@ -19,7 +19,7 @@ from neoxargs.resolve.keys.unknown import match_key, unknown_key
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Rule
 from neoxargs.resolve.values.describe_type import expectation
-from neoxargs.tools.docs import default_words, destination_words, effect_words, years
+from neoxargs.tools.docs.parameters import default_words, destination_words, effect_words, years
 from neoxargs.tools.explain import explain_all, keyword_search, section
 from neoxargs.tools.explain.destinations import sent
 from neoxargs.tools.explain.provenance import origin, sentences, shown
@@ -124,6 +124,8 @@ def _facts(parameter: Parameter, asked: str, config: Config | None) -> Iterator[
     if asked != parameter.name and not parameter.name.endswith(f".{asked}"):
         spelling = "another spelling of" if REGISTRY.find(asked) else "another program's word for"
         yield "spelled", f"{asked} is {spelling} {parameter.name}"
+        if others := keyword_search.called(asked):
+            yield "also", f"{listed(others, 'and')} {'has' if len(others) == 1 else 'have'} this name"
     yield "meaning", parameter.description
     yield "type", expectation(parameter.type)
     yield "default", default_words(parameter).replace("`", "").replace("*", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 
 from neoxargs.registry import REGISTRY, normal
@@ -18,19 +19,31 @@ def is_file(word: str) -> bool:
 
 
 def ending(word: str) -> dict[str, str]:
-    """Name -> its description: parameters whose last part it is, or else the one that another program calls so."""
-    names = [name for name in REGISTRY.parameters if name.rpartition(".")[2] == word]
-    meant = counterpart(word)
-    return {name: REGISTRY.parameters[name].description for name in names or ([meant] if meant else [])}
+    """Name -> its description: the parameter that another program calls so, or else all whose last part it is.
+
+    In this order, as for a key at the top level of a file: there is a `num_epochs` deep inside `data_efficiency`, and
+    whoever asks for it means `train_epochs`.
+    """
+    names = [meant] if (meant := counterpart(word)) else called(word)
+    return {name: REGISTRY.parameters[name].description for name in names}
+
+
+def called(word: str) -> list[str]:
+    """The parameters whose last part it is."""
+    return [name for name in REGISTRY.parameters if name.rpartition(".")[2] == word]
 
 
 def having(word: str) -> dict[str, str]:
-    """Name -> its description; sections first, then parameters that have it in the last part of their name."""
+    """Name -> its description; sections first, then parameters that have it in the last part of their name.
+
+    A whole word comes before a part of one.
+    """
     word = normal(word).lower()
     if len(word) < SHORTEST:
         return {}
     found = {name: "a section" for name in REGISTRY.sections if word in name.rpartition(".")[2].lower()}
     names = {name: parameter.description for name, parameter in REGISTRY.parameters.items()}
+    found |= {name: text for name, text in names.items() if word in re.split("[._]", name.lower())[1:]}
     found |= {name: text for name, text in names.items() if word in name.rpartition(".")[2].lower()}
     found |= {name: text for name, text in names.items() if word in name.lower()}
     if found:

@@ -110,7 +110,14 @@ def test_where_a_value_goes_is_spelt_as_there() -> None:
         ("one_source_of_data", "reads         text_path, data_path, train_data_paths"),
         ("betas", "optimizer.params.betas\n  meaning       Decay of the running means"),
         ("stage", "zero_optimization.stage\n  meaning "),
-        ("type", "several parameters are called type:\n  checkpoint.writer.type "),
+        (
+            "num_epochs",
+            "train_epochs\n  spelled       num_epochs is another program's word for train_epochs\n"
+            "  also          data_efficiency.data_sampling.num_epochs has this name\n"
+            "  meaning       Passes over the training data, from which `train_iters` is computed.",
+        ),
+        ("block_size", "seq_length\n  spelled       block_size is another program's word for seq_length\n"),
+        ("type", "several parameters are called type:\n  fp16.type "),
         (
             "tensor-model-parallel-size",
             "model_parallel_size\n  spelled       tensor_model_parallel_size is another program's",
@@ -218,7 +225,7 @@ def test_a_section_shows_what_is_in_the_files() -> None:
 def test_a_word_in_names_is_answered_by_those_names() -> None:
     lines = explain("bucket", Request([])).splitlines()
     assert lines[0] == "no parameter is called bucket; about it:"
-    assert lines[1].split()[:4] == ["zero_optimization.reduce_bucket_size", "Gradients", "averaged", "in"]
+    assert lines[1].split()[:4] == ["zero_reduce_bucket_size", "The", "same", "as"]
     assert all("bucket" in line.split()[0] for line in lines[1:])
     many = explain("zero", Request([])).splitlines()
     assert len(many) == 1 + 15 + 1 and many[1].split() == ["zero_optimization", "a", "section"]
