@@ -12,7 +12,6 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import TextIOWrapper
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from neoxargs.options import add_files, add_json, launch_parser, neox_overrides, parsed, parser_of, without_dashes
@@ -213,23 +212,21 @@ def import_(words: list[str]) -> int:
 
 
 def docs(words: list[str]) -> int:
-    """`deepy docs [--check]`: regenerate docs/ and the JSON Schema from the registry."""
-    parser = parser_of("docs", "Regenerate the parameter tables and the JSON Schema from the registry.")
+    """`deepy docs [--check]`: bring everything generated up to date."""
+    parser = parser_of("docs", "Bring everything generated up to date: parameter tables, JSON Schema, guides' outputs.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
     add_json(parser)
     parser.add_argument("-o", "--output", metavar="DIR", help="where to, instead of docs/; with what plugins declare")
     options = parsed(parser, words, installed=False)
     if options.plugin and not options.output:
         parser.error("--plugin goes with -o: docs/ is about the package itself")
-    from neoxargs.tools.docs import DOCS, write_docs
+    from neoxargs.tools.docs import write_docs
 
-    folder = Path(options.output) if options.output else DOCS
-    stale = write_docs(options.check, folder)
+    stale = write_docs(options.check, options.output)
     if options.json:
         print(json.dumps({"ok": not (options.check and stale), "stale": stale, "problems": []}, indent=2))
         return 1 if options.check and stale else 0
-    for name in stale:
-        path = folder / name if options.output else f"docs/{name}"
+    for path in stale:
         print(f"{path} is not up to date; run deepy docs" if options.check else f"{path} written")
     return 1 if options.check and stale else 0
 

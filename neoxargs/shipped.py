@@ -15,8 +15,6 @@ IS_CHECKOUT = (IMPORT_ROOT / "pyproject.toml").is_file() and (IMPORT_ROOT / "con
 #: The folder that holds `deepy.py`, `train.py`, `generate.py`, `eval.py` and `configs/`.
 SHIPPED = IMPORT_ROOT if IS_CHECKOUT else _PACKAGE / "shipped_files"
 CONFIGS = SHIPPED / "configs"
-#: The folder of generated documentation; an installed package has none.
-DOCS = IMPORT_ROOT / "docs" if IS_CHECKOUT else None
 
 
 def config_folders() -> list[Path]:

@@ -5,36 +5,8 @@ One module per subject; importing this package declares them all. `declare.py` h
 
 from __future__ import annotations
 
-from neoxargs.registry import (
-    activations,
-    architectures,
-    batch,
-    checkpoint,
-    data,
-    deepspeed_activations,
-    deepspeed_compression,
-    deepspeed_data,
-    deepspeed_monitors,
-    deepspeed_more,
-    deepspeed_optimizer,
-    deepspeed_parallel,
-    deepspeed_precision,
-    deepspeed_tuning,
-    deepspeed_zero,
-    generation,
-    logging,
-    model,
-    optimizer,
-    parallel,
-    post_training,
-    precision,
-    regularization,
-    retrieval,
-    runner,
-    schedule,
-    training,
-    zero,
-)
+from importlib import import_module
+
 from neoxargs.registry.declare import (
     ABSENT,
     GROUPS,
@@ -48,39 +20,21 @@ from neoxargs.registry.declare import (
     param,
 )
 
-SUBJECTS = (
-    runner,
-    parallel,
-    batch,
-    model,
-    architectures,
-    regularization,
-    precision,
-    deepspeed_precision,
-    zero,
-    deepspeed_zero,
-    optimizer,
-    deepspeed_optimizer,
-    schedule,
-    activations,
-    deepspeed_activations,
-    data,
-    training,
-    checkpoint,
-    logging,
-    deepspeed_monitors,
-    deepspeed_more,
-    deepspeed_data,
-    deepspeed_compression,
-    deepspeed_parallel,
-    deepspeed_tuning,
-    generation,
-    post_training,
-    retrieval,
-)
+#: The modules that declare, in the order of the parameter table; all that is generated follows it.
+SUBJECTS = tuple(
+    import_module(f"{__name__}.{name}")
+    for name in (
+        "runner", "parallel", "deepspeed_parallel", "batch",
+        "model", "deepspeed_model", "architectures", "moe", "mup", "regularization",
+        "precision", "deepspeed_precision", "zero", "deepspeed_zero", "optimizer", "deepspeed_optimizer", "schedule",
+        "deepspeed_engine", "activations", "deepspeed_activations", "data", "deepspeed_data", "training",
+        "checkpoint", "deepspeed_checkpoint", "logging", "deepspeed_logging", "deepspeed_compression",
+        "deepspeed_tuning", "generation", "post_training", "retrieval",
+    )
+)  # fmt: skip
 
 #: The registry as shipped; `--plugin` adds groups to it before anything is resolved.
-REGISTRY = Registry(GROUPS)
+REGISTRY = Registry(group for module in SUBJECTS for group in GROUPS if group.__module__ == module.__name__)
 
 __all__ = [
     "ABSENT", "REGISTRY", "SUBJECTS", "Destination", "Group", "Origin", "Parameter", "Registry", "descriptions",

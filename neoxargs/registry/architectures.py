@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Count, Natural, NonNegative, Positive
+from neoxargs.registry.types import Count, Natural, Positive
 
 
 class Mamba(
@@ -55,35 +55,6 @@ class Gmlp(
 
     gmlp_attn_dim: Count = param(64)
     """Width of the small attention head inside `amlp` layers."""
-
-
-class Moe(
-    Group,
-    origin="NeoX",
-    effect="none",
-    no_effect_reason="only a mixture of experts reads it, which train.py does not have",
-):
-    """Mixture of experts."""
-
-    moe_num_experts: Count = param(1, megatron="num-experts", aliases="num_experts", effect="not built")
-    """Experts per mixture-of-experts layer. 1 leaves the feed-forward layers dense."""
-
-    moe_expert_interval: Count = param(1, megatron="moe-layer-freq", aliases="expert_interval")
-    """Every how many layers the feed-forward layer is a mixture of experts: 1 all, 2 every second one."""
-
-    moe_top_k: Count = param(1, megatron="moe-router-topk")
-    """Experts that process each token."""
-
-    moe_router_type: Literal["sinkhorn", "topk"] = param("sinkhorn")
-    """How tokens choose experts: `sinkhorn` balances the load while training by matching tokens and experts, `topk`
-    takes the highest probabilities."""
-
-    moe_lbl_in_fp32: bool = param(False)
-    """Computes the load-balancing loss of the experts in fp32."""
-
-    moe_jitter_eps: NonNegative | None = param(None, megatron="moe-input-jitter-eps")
-    """Width of the random factor, from 1 - eps to 1 + eps, on the router's input while training. Left out, there is
-    none."""
 
 
 class TransformerEngine(
@@ -145,43 +116,3 @@ class SoftPrompt(
 
     init_range: Positive = param(0.5)
     """Random prefixes start uniformly between minus and plus this number."""
-
-
-class Mup(Group, origin="NeoX", effect="model"):
-    """Maximal update parametrisation: hyperparameters that carry over between widths."""
-
-    use_mup: bool = param(False, megatron="use-mup")
-    """Trains with the maximal update parametrisation, in which a learning rate tuned on a narrow model serves a wide
-    one (Yang et al. 2022, arXiv:2203.03466). Needs `base_shapes_file`, Adam, AdamW or SGD, and a `normal` or
-    `scaled_normal` initialisation. The reported learning rate is that of what does not grow."""
-
-    coord_check: bool = param(False, effect="run")
-    """Instead of training, measures how large the layers' outputs are at three widths over a few steps, to see whether
-    `use_mup` keeps them: prints them and writes coord_check.json in `run_dir`. Each width is `mup_width_scale` times
-    the one before. Without `base_shapes_file`, the narrowest is the base."""
-
-    save_base_shapes: bool = param(False, effect="run")
-    """Instead of training, writes to `base_shapes_file` the shapes of this model's weights, and which of their
-    dimensions grow when the model is `mup_width_scale` times as wide. One file serves every layout."""
-
-    base_shapes_file: str | None = param(None)
-    """File of the shapes that muP scales from, in the format of the package mup; `save_base_shapes` writes it."""
-
-    mup_init_scale: Positive = param(1.0)
-    """Factor on the standard deviation of initial weights under muP."""
-
-    mup_attn_temp: Positive = param(1.0)
-    """Attention scores are divided by it under muP, and by the head's width instead of its square root."""
-
-    mup_output_temp: Positive = param(1.0)
-    """Logits are divided by it under muP, and by how many times wider than the base the model is."""
-
-    mup_embedding_mult: Positive = param(1.0, megatron="mup-embedding-mult")
-    """Factor on the sum of token and position embeddings under muP."""
-
-    mup_rp_embedding_mult: Positive = param(1.0)
-    """Factor on position embeddings under muP, learned, sinusoidal or of `pos_emb: rpe`."""
-
-    mup_width_scale: Count = param(2, effect="run")
-    """How many times as wide the next wider model of `save_base_shapes` and `coord_check` is; at least 2. Hidden and
-    feed-forward size grow, the number of heads does not."""

@@ -1,7 +1,7 @@
-"""DeepSpeed's section `compression_training`: quantising, pruning and shortening a model while it trains.
+"""DeepSpeed's sections `compression_training` and `weight_quantization`: quantising, pruning, shortening a model.
 
-Each technique has `shared_parameters`, declared here, and `different_groups`: name -> {params, modules,
-related_modules}, where `params` are the technique's own and `modules` are patterns of module names.
+Each technique of `compression_training` has `shared_parameters`, declared here, and `different_groups`: name ->
+{params, modules, related_modules}, where `params` are the technique's own and `modules` are patterns of module names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Count, Fraction, Natural
+from neoxargs.registry.types import Count, Fraction, Natural, NonNegative, Positive
 
 
 class LayerReduction(
@@ -286,3 +286,66 @@ class ChannelPruningShared(
 
     schedule_offset: Natural = param(1000)
     """Step at which it starts."""
+
+
+class Eigenvalue(
+    Group,
+    origin="DSC",
+    effect="none",
+    no_effect_reason="only quantisation while training reads it, which train.py does not do",
+    section="quantize_training.eigenvalue",
+):
+    """Curvature of the loss as the timetable of quantisation. DeepSpeed keeps the settings and currently refuses to
+    turn it on."""
+
+    enabled: bool = param(False, effect="not built")
+    """Use it; true is an error in current DeepSpeed."""
+
+    verbose: bool = param(False)
+    """Print progress."""
+
+    max_iter: Count = param(100)
+    """Most iterations of the power method."""
+
+    tol: Positive = param(1e-2)
+    """Relative change at which the iteration has converged."""
+
+    stability: NonNegative = param(1e-6)
+    """Added to denominators against division by zero."""
+
+    gas_boundary_resolution: Count = param(1)
+    """Optimizer steps between two computations."""
+
+    layer_name: str = param("bert.encoder.layer")
+    """Name of the list of layers in the model."""
+
+    layer_num: Natural = param(0)
+    """How many layers that list has."""
+
+
+class WeightQuantization(
+    Group,
+    origin="DSC",
+    effect="none",
+    no_effect_reason="only DeepSpeed's engine for generating reads it",
+    section="weight_quantization",
+):
+    """Load weights quantised, for generating with large models; training does not read it."""
+
+    enabled: bool = param(True)
+    """Quantise; only counts where the section is written."""
+
+    num_bits: Count = param(8)
+    """Bits per weight."""
+
+    q_type: Literal["symmetric", "asymmetric"] = param("symmetric")
+    """Whether 0 is the middle of the range."""
+
+    q_groups: Count = param(1)
+    """Groups of weights with a range of their own."""
+
+    quantized_initialization: dict[str, Any] = param({}, effect="not built")
+    """Settings for weights that are quantised while the model is built: num_bits, group_size, group_dim, symmetric."""
+
+    post_init_quant: dict[str, Any] = param({})
+    """The same for weights that are quantised afterwards, by the name of the layer."""

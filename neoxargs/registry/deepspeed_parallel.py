@@ -1,6 +1,6 @@
-"""Parallelism that DeepSpeed puts into finished models: sections `tensor_parallel` and `expert_parallel`.
+"""Parallelism as DeepSpeed words it: sections `pipeline`, `tensor_parallel` and `expert_parallel`.
 
-The GPT here brings its own (`model_parallel_size`, `moe_expert_parallel_size`); these are for Hugging Face models in
+The GPT here brings its own tensor parallel layers (`model_parallel_size`); the last two are for Hugging Face models in
 a user script.
 """
 
@@ -10,6 +10,35 @@ from typing import Any, Literal
 
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural
+
+
+class Pipeline(Group, origin="DSC", effect="engine", section="pipeline"):
+    """DeepSpeed's own settings of pipeline parallelism; the layout comes from `pipe_parallel_size`."""
+
+    stages: Count | Literal["auto"] = param(
+        "auto", effect="none", no_effect_reason="DeepSpeed does not read it; pipe_parallel_size counts"
+    )
+    """DeepSpeed stores it and does not read it; `pipe_parallel_size` counts."""
+
+    partition: str = param(
+        "best", effect="none", no_effect_reason="DeepSpeed does not read it; pipe_partition_method counts"
+    )
+    """DeepSpeed stores it and does not read it; `pipe_partition_method` counts."""
+
+    seed_layers: bool = param(False, effect="none", no_effect_reason="DeepSpeed does not read it")
+    """DeepSpeed stores it and does not read it."""
+
+    activation_checkpoint_interval: Natural = param(0, effect="memory")
+    """Layers per recomputed piece; 0 leaves it to `checkpoint_num_layers`."""
+
+    pipe_partitioned: bool = param(True)
+    """Divide activations among the tensor parallel ranks when they pass from stage to stage, and collect them there."""
+
+    grad_partitioned: bool = param(True)
+    """The same for the gradients on the way back."""
+
+    use_reentrant: bool = param(True, effect="memory")
+    """Recompute with torch's reentrant autograd; false allows inputs that need no gradient."""
 
 
 class TensorParallel(

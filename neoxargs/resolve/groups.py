@@ -1,6 +1,6 @@
 """The groups that every `Config` holds, for editors and type checkers: `config.shape.num_layers` is an int.
 
-Written by `UPDATE=1 pytest tests/resolve/test_config.py` from the registry. A group of a plugin is not in it.
+Generated from neoxargs/registry by `python deepy.py docs`. A group of a plugin is not in it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from neoxargs.registry.activations import Recompute
-    from neoxargs.registry.architectures import Gmlp, Mamba, Moe, Mup, Rwkv, SoftPrompt, TransformerEngine
+    from neoxargs.registry.architectures import Gmlp, Mamba, Rwkv, SoftPrompt, TransformerEngine
     from neoxargs.registry.batch import Batch
     from neoxargs.registry.checkpoint import Checkpoint
     from neoxargs.registry.data import Data, Tokenizer
     from neoxargs.registry.deepspeed_activations import ActivationCheckpointing
+    from neoxargs.registry.deepspeed_checkpoint import Aio, CheckpointWriter, DeepspeedCheckpoint, Nebula, ParallelWrite
     from neoxargs.registry.deepspeed_compression import (
         ChannelPruning,
         ChannelPruningShared,
+        Eigenvalue,
         HeadPruning,
         HeadPruningShared,
         LayerReduction,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         RowPruningShared,
         SparsePruning,
         SparsePruningShared,
+        WeightQuantization,
     )
     from neoxargs.registry.deepspeed_data import (
         CurriculumLearning,
@@ -41,34 +44,20 @@ if TYPE_CHECKING:
         RandomLtdSchedule,
         SamplingCurriculum,
     )
-    from neoxargs.registry.deepspeed_monitors import (
+    from neoxargs.registry.deepspeed_engine import Compile, Engine, Gradients, HybridEngine
+    from neoxargs.registry.deepspeed_logging import (
         CometMonitor,
         CommsLogger,
         CsvMonitor,
         FlopsProfiler,
+        Reports,
         TensorboardMonitor,
+        ThroughputTimer,
         WandbMonitor,
     )
-    from neoxargs.registry.deepspeed_more import (
-        Aio,
-        CheckpointWriter,
-        Compile,
-        DeepspeedCheckpoint,
-        Eigenvalue,
-        Engine,
-        Gradients,
-        HybridEngine,
-        Nebula,
-        ParallelWrite,
-        Pipeline,
-        ProgressiveLayerDrop,
-        Reports,
-        SparseAttention,
-        ThroughputTimer,
-        WeightQuantization,
-    )
+    from neoxargs.registry.deepspeed_model import ProgressiveLayerDrop, SparseAttention
     from neoxargs.registry.deepspeed_optimizer import Optimizer, OptimizerParams, Scheduler, SchedulerParams
-    from neoxargs.registry.deepspeed_parallel import ExpertParallel, TensorParallel, TensorParallelGroup
+    from neoxargs.registry.deepspeed_parallel import ExpertParallel, Pipeline, TensorParallel, TensorParallelGroup
     from neoxargs.registry.deepspeed_precision import Amp, Bf16, DataTypes, Fp16, TorchAutocast
     from neoxargs.registry.deepspeed_tuning import Autotuning, Elasticity, ModelInfo
     from neoxargs.registry.deepspeed_zero import (
@@ -82,6 +71,8 @@ if TYPE_CHECKING:
     from neoxargs.registry.generation import Generation
     from neoxargs.registry.logging import Comet, Logging, Profiling, Wandb
     from neoxargs.registry.model import Attention, Embedding, Fusion, Init, Mlp, Norm, Shape
+    from neoxargs.registry.moe import Moe
+    from neoxargs.registry.mup import Mup
     from neoxargs.registry.optimizer import OptimizerOptions
     from neoxargs.registry.parallel import Parallel
     from neoxargs.registry.post_training import PostTraining
@@ -97,19 +88,86 @@ if TYPE_CHECKING:
 class Groups:
     """One attribute for each group of parameters."""
 
-    recompute: Recompute
+    runner: Runner
+    runner_extras: RunnerExtras
+    parallel: Parallel
+    pipeline: Pipeline
+    tensor_parallel: TensorParallel
+    tensor_parallel_group: TensorParallelGroup
+    expert_parallel: ExpertParallel
+    batch: Batch
+    shape: Shape
+    embedding: Embedding
+    norm: Norm
+    attention: Attention
+    mlp: Mlp
+    init: Init
+    fusion: Fusion
+    sparse_attention: SparseAttention
+    progressive_layer_drop: ProgressiveLayerDrop
     mamba: Mamba
     rwkv: Rwkv
     gmlp: Gmlp
-    moe: Moe
     transformer_engine: TransformerEngine
     soft_prompt: SoftPrompt
+    moe: Moe
     mup: Mup
-    batch: Batch
-    checkpoint: Checkpoint
+    regularization: Regularization
+    precision: Precision
+    fp16: Fp16
+    bf16: Bf16
+    amp: Amp
+    torch_autocast: TorchAutocast
+    data_types: DataTypes
+    zero_shortcuts: ZeroShortcuts
+    zero_optimization: ZeroOptimization
+    offload_param: OffloadParam
+    offload_optimizer: OffloadOptimizer
+    zenflow: Zenflow
+    loco_param: LocoParam
+    leaf_module: LeafModule
+    optimizer_options: OptimizerOptions
+    optimizer: Optimizer
+    optimizer_params: OptimizerParams
+    scheduler: Scheduler
+    scheduler_params: SchedulerParams
+    schedule: Schedule
+    gradients: Gradients
+    engine: Engine
+    compile: Compile
+    hybrid_engine: HybridEngine
+    recompute: Recompute
+    activation_checkpointing: ActivationCheckpointing
     data: Data
     tokenizer: Tokenizer
-    activation_checkpointing: ActivationCheckpointing
+    curriculum_learning: CurriculumLearning
+    data_efficiency: DataEfficiency
+    data_sampling: DataSampling
+    sampling_curriculum: SamplingCurriculum
+    dynamic_batching: DynamicBatching
+    data_routing: DataRouting
+    random_ltd: RandomLtd
+    random_ltd_schedule: RandomLtdSchedule
+    layer_token_lr: LayerTokenLr
+    training: Training
+    checkpoint: Checkpoint
+    deepspeed_checkpoint: DeepspeedCheckpoint
+    parallel_write: ParallelWrite
+    checkpoint_writer: CheckpointWriter
+    nebula: Nebula
+    aio: Aio
+    logging: Logging
+    wandb: Wandb
+    comet: Comet
+    profiling: Profiling
+    reports: Reports
+    tensorboard_monitor: TensorboardMonitor
+    wandb_monitor: WandbMonitor
+    csv_monitor: CsvMonitor
+    comet_monitor: CometMonitor
+    comms_logger: CommsLogger
+    flops_profiler: FlopsProfiler
+    throughput_timer: ThroughputTimer
     layer_reduction: LayerReduction
     quantized_weights: QuantizedWeights
     quantized_weights_shared: QuantizedWeightsShared
@@ -124,78 +182,11 @@ class Groups:
     head_pruning_shared: HeadPruningShared
     channel_pruning: ChannelPruning
     channel_pruning_shared: ChannelPruningShared
-    curriculum_learning: CurriculumLearning
-    data_efficiency: DataEfficiency
-    data_sampling: DataSampling
-    sampling_curriculum: SamplingCurriculum
-    dynamic_batching: DynamicBatching
-    data_routing: DataRouting
-    random_ltd: RandomLtd
-    random_ltd_schedule: RandomLtdSchedule
-    layer_token_lr: LayerTokenLr
-    tensorboard_monitor: TensorboardMonitor
-    wandb_monitor: WandbMonitor
-    csv_monitor: CsvMonitor
-    comet_monitor: CometMonitor
-    comms_logger: CommsLogger
-    flops_profiler: FlopsProfiler
-    gradients: Gradients
-    reports: Reports
-    engine: Engine
-    deepspeed_checkpoint: DeepspeedCheckpoint
-    parallel_write: ParallelWrite
-    checkpoint_writer: CheckpointWriter
-    aio: Aio
-    pipeline: Pipeline
-    nebula: Nebula
-    hybrid_engine: HybridEngine
-    progressive_layer_drop: ProgressiveLayerDrop
     eigenvalue: Eigenvalue
-    throughput_timer: ThroughputTimer
     weight_quantization: WeightQuantization
-    sparse_attention: SparseAttention
-    compile: Compile
-    optimizer: Optimizer
-    optimizer_params: OptimizerParams
-    scheduler: Scheduler
-    scheduler_params: SchedulerParams
-    tensor_parallel: TensorParallel
-    tensor_parallel_group: TensorParallelGroup
-    expert_parallel: ExpertParallel
-    fp16: Fp16
-    bf16: Bf16
-    amp: Amp
-    torch_autocast: TorchAutocast
-    data_types: DataTypes
     autotuning: Autotuning
     model_info: ModelInfo
     elasticity: Elasticity
-    zero_optimization: ZeroOptimization
-    offload_param: OffloadParam
-    offload_optimizer: OffloadOptimizer
-    zenflow: Zenflow
-    loco_param: LocoParam
-    leaf_module: LeafModule
     generation: Generation
-    logging: Logging
-    wandb: Wandb
-    comet: Comet
-    profiling: Profiling
-    shape: Shape
-    embedding: Embedding
-    norm: Norm
-    attention: Attention
-    mlp: Mlp
-    init: Init
-    fusion: Fusion
-    optimizer_options: OptimizerOptions
-    parallel: Parallel
     post_training: PostTraining
-    precision: Precision
-    regularization: Regularization
     retrieval: Retrieval
-    runner: Runner
-    runner_extras: RunnerExtras
-    schedule: Schedule
-    training: Training
-    zero_shortcuts: ZeroShortcuts

@@ -2,56 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections import defaultdict
-from pathlib import Path
-
 from neoxargs.problems import Place
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve import groups
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
-
-HEAD = '''"""The groups that every `Config` holds, for editors and type checkers: `config.shape.num_layers` is an int.
-
-Written by `UPDATE=1 pytest tests/resolve/test_config.py` from the registry. A group of a plugin is not in it.
-"""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-'''
-
-CLASS = '''
-
-class Groups:
-    """One attribute for each group of parameters."""
-
-'''
-
-
-def text_of_groups() -> str:
-    modules = defaultdict(list)
-    for group in REGISTRY.groups:
-        modules[group.__module__].append(group.__name__)
-    imports = "".join(import_line(module, sorted(names)) for module, names in sorted(modules.items()))
-    return HEAD + imports + CLASS + "".join(f"    {group.key()}: {group.__name__}\n" for group in REGISTRY.groups)
-
-
-def import_line(module: str, names: list[str]) -> str:
-    line = f"    from {module} import {', '.join(names)}\n"
-    if len(line) <= 121:
-        return line
-    return f"    from {module} import (\n" + "".join(f"        {name},\n" for name in names) + "    )\n"
-
-
-def test_every_group_is_a_typed_attribute() -> None:
-    path = Path(groups.__file__)
-    if os.environ.get("UPDATE"):
-        path.write_text(text_of_groups(), encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == text_of_groups(), "run UPDATE=1 pytest tests/resolve/test_config.py"
 
 
 def test_no_two_groups_share_an_attribute() -> None:

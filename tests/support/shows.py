@@ -14,7 +14,7 @@ from collections import defaultdict
 import pytest
 
 from neoxargs.registry import REGISTRY, Parameter, normal
-from neoxargs.tools.docs import effect_words
+from neoxargs.tools.docs.parameters import effect_words
 from tests.support.paths import DOCS, ROOT
 from tests.support.reference import read
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from neoxargs.problems import Problem, listed, near
-from neoxargs.registry import ABSENT, REGISTRY, architectures, model
+from neoxargs.registry import ABSENT, REGISTRY, architectures, model, moe
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.model import KINDS
@@ -32,7 +32,7 @@ MODEL: dict[str, tuple[Any, ...]] = {
     "norm": ("layernorm", "rmsnorm", "scalenorm", "non_parametric_layernorm"),
 }
 #: Subjects of the registry that generate.py reads like train.py.
-MODEL_SUBJECTS = (model.__name__, architectures.__name__)
+MODEL_SUBJECTS = (model.__name__, architectures.__name__, moe.__name__)
 #: What only training reads: the optimizer, the data, checkpoints.
 TRAINING: dict[str, tuple[Any, ...]] = {
     "optimizer.type": OPTIMIZERS,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from neoxargs.problems import Problem, listed
-from neoxargs.registry import ABSENT
+from neoxargs.registry import ABSENT, architectures, model, moe, mup, regularization
 from neoxargs.registry.model import Fusion, Init
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
@@ -94,7 +94,7 @@ class Family:
         for parameter, value in config.items():
             group, name = parameter.group, parameter.name
             apart = name in known or name in ELSEWHERE or group in (Init, Fusion)
-            read = parameter.effect in ("model", "not built") and group.__module__.endswith(MODEL)
+            read = parameter.effect in ("model", "not built") and group.__module__ in MODEL
             if read and not apart and value.value not in (parameter.default, ABSENT, None):
                 yield self._obstacle(config, name, "which has nothing of the kind")
 
@@ -125,7 +125,7 @@ class Family:
 
 
 #: Where the parameters of the model are declared.
-MODEL = (".model", ".variants", ".regularization")
+MODEL = tuple(subject.__name__ for subject in (model, architectures, moe, mup, regularization))
 #: Parameters that change the model and nothing that is written of it, or only what another one that each family
 #: decides on lets them change.
 ELSEWHERE = (

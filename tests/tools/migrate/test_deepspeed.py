@@ -52,7 +52,7 @@ def problems(text: str, number: int | None = None) -> list[tuple[str, str, str]]
         ('{"train_batch_size": ${BATCH:-64}}', "train_batch_size: 64\n"),
         ('{ /* how many */\n"train_batch_size": 8}', "train_batch_size: 8\n"),
         ('{"zero_optimization": {"reduce_bucket_size": 5e8}}', "zero_optimization:\n  reduce_bucket_size: 5e8\n"),
-        ('{"gradient_clipping": 1.0, "fp16": {}}', "gradient_clipping: 1.0\nfp16: {}\n"),
+        ('{"gradient_clipping": 1.0, "fp16": {}}', "fp16: {}\ngradient_clipping: 1.0\n"),
         (
             '{"optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": (0.9, 0.95), "max_grad_norm": 2}}}',
             "optimizer:\n  type: Adam\n  params:\n    lr: 1e-3\n    betas: [0.9, 0.95]\n"

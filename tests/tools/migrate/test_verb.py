@@ -35,14 +35,14 @@ SHOWN = """\
 -geglu: true  # gated
 +activation: geglu  # gated
 +# defaults of neox-2021 that neox-2026 has otherwise
-+deepspeed-activation-checkpointing: false
 +weight-decay: 0.01
++deepspeed-activation-checkpointing: false
 +dialect: neox-2026
 """
 SAID = """\
 my.yml:11:1: geglu: true → activation: "geglu" (retired, 2021-05-07)
-my.yml: added deepspeed_activation_checkpointing: false (the default changed: true in neox-2026, 2021-04-30)
 my.yml: added weight_decay: 0.01 (the default changed: 0.1 in neox-2026, 2023-12-26)
+my.yml: added deepspeed_activation_checkpointing: false (the default changed: true in neox-2026, 2021-04-30)
 my.yml: added dialect: neox-2026 (every name in it is as old as 2021-02-28)
 nothing is written yet: add --write
 """
@@ -156,7 +156,7 @@ def test_line_ends_of_both_kinds(most: str, one: str, folder: Path) -> None:
     assert main(["migrate", "my.yml", "--write"]) == 0
     lines = (folder / "my.yml").read_bytes().decode().split(most)
     assert lines[10:13] == ["seed: 1", "# defaults of neox-2021 that neox-2026 has otherwise",
-                            "deepspeed-activation-checkpointing: false"]  # fmt: skip
+                            "weight-decay: 0.01"]  # fmt: skip
 
 
 def test_nothing_is_overwritten_unasked() -> None:

@@ -143,11 +143,12 @@ def test_all_that_stands_in_the_way_is_told_with_its_place(tmp_path: Path, capsy
     assert not (tmp_path / "hf").exists()
 
 
+@pytest.mark.parametrize("name", ["use_qk_layernorm", "use_mup"])
 @pytest.mark.parametrize("architecture", FAMILIES)
-def test_a_parameter_of_the_model_that_no_table_knows_is_refused(architecture: str) -> None:
+def test_a_parameter_of_the_model_that_no_table_knows_is_refused(architecture: str, name: str) -> None:
     assert not list(FAMILIES[architecture].obstacles(small(**OURS[architecture])))
-    found = list(FAMILIES[architecture].obstacles(small(**OURS[architecture], use_qk_layernorm=True)))
-    what = f"use_qk_layernorm (true) cannot be expressed by {architecture}, which has nothing of the kind"
+    found = list(FAMILIES[architecture].obstacles(small(**OURS[architecture], **{name: True})))
+    what = f"{name} (true) cannot be expressed by {architecture}, which has nothing of the kind"
     assert [problem.what for problem in found] == [what]
 
 

@@ -1,27 +1,17 @@
-"""docs/parameters.md and docs/neoxargs.schema.json, written from the registry.
-
-`deepy docs` writes them, `deepy docs --check` and a test tell when they are not what the registry says.
-"""
+"""docs/parameters.md: a table for each subject of the registry, a row for each name."""
 
 from __future__ import annotations
 
 import inspect
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from neoxargs.launch.targets.neox_compat import DEEPSPEED, knows
-from neoxargs.problems import Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter, plugins
 from neoxargs.registry.history import NEWEST, SEED, changes, introduced, removed
-from neoxargs.resolve import Text
 from neoxargs.resolve.values.describe_type import expectation
-from neoxargs.tools.schema import schema
-from neoxargs.tools.write import write_all
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 HEAD = """\
 <!-- Generated from neoxargs/registry by `python deepy.py docs`. Change the registry, not this file. -->
@@ -61,36 +51,7 @@ TABLE = """
 Row = tuple[str, str, str, str, str, str, str, str]
 
 
-def write_docs(check: bool = False, directory: Path = DOCS) -> list[str]:
-    """Bring the generated files up to date; with `check` only look. Returns the names of those that were stale.
-
-    Raises Problems where they cannot be written.
-    """
-    stale = []
-    for name, text in {"parameters.md": parameters(), "neoxargs.schema.json": _json(schema())}.items():
-        path = directory / name
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(Text(str(path), text))
-    if stale and not check:
-        _make(directory)
-        write_all(stale)
-    return [Path(text.name).name for text in stale]
-
-
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what = f"this folder cannot be made: {(error.strerror or str(error)).lower()}"
-        raise Problems([Problem(what, Place(str(directory), 0, 0))]) from None
-
-
-def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-
-
-def parameters() -> str:
+def page() -> str:
     """The page: a table for each subject, each section before its keys."""
     head = HEAD.format(count=len(REGISTRY.parameters), seed=SEED, newest=NEWEST)
     return head + "".join(_table(module) for module in (*SUBJECTS, *plugins.subjects()))

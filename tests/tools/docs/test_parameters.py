@@ -1,43 +1,17 @@
-"""The generated documentation is current, complete and well formed."""
+"""The page of parameters is complete and well formed."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import pytest
-
-from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.tools.docs import parameters, write_docs, years
+from neoxargs.tools.docs.parameters import page, years
 from tests.support.reference import read
-
-
-def test_committed_files_are_current() -> None:
-    assert write_docs(check=True) == [], "run `python deepy.py docs`"
-
-
-def test_writing_and_checking(tmp_path: Path) -> None:
-    names = ["parameters.md", "neoxargs.schema.json"]
-    assert write_docs(check=True, directory=tmp_path) == names
-    assert list(tmp_path.iterdir()) == []
-    assert write_docs(directory=tmp_path / "a" / "new") == names
-    (tmp_path / "a" / "new").rename(tmp_path / "new")
-    assert write_docs(check=True, directory=tmp_path / "new") == []
-    (tmp_path / "new" / "parameters.md").write_text("old", encoding="utf-8")
-    assert write_docs(directory=tmp_path / "new") == ["parameters.md"]
-    assert (tmp_path / "new" / "parameters.md").read_text(encoding="utf-8") == parameters()
-
-
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(Problems, match="this folder cannot be made"):
-        write_docs(directory=tmp_path / "file")
 
 
 def rows() -> list[list[str]]:
     """The cells of every table row, without headers."""
-    lines = [line for line in parameters().splitlines() if line.startswith("|") and not line.startswith("|-")]
+    lines = [line for line in page().splitlines() if line.startswith("|") and not line.startswith("|-")]
     split = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     return [cells for cells in split if cells[0] != "Origin"]
 

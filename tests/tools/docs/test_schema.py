@@ -13,7 +13,7 @@ import pytest
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve.values.coerce import Mismatch, conform
 from neoxargs.resolve.yaml.compose import Text, compose
-from neoxargs.tools.schema import schema
+from neoxargs.tools.docs.schema import schema
 from tests.support.paths import CONFIGS, CORPUS, DOCS, ROOT, corpus_files
 
 #: Published configurations that are wrong, and what the schema complains of: keys that no GPT-NeoX knows, a number

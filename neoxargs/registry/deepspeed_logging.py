@@ -1,4 +1,4 @@
-"""What DeepSpeed's engine records by itself: trackers, communication log and flops profiler.
+"""What DeepSpeed's engine reports by itself: lines, trackers, communication log, clock and flops profiler.
 
 `tensorboard_dir`, `use_wandb` and `use_comet` are the usual way to track a run; these sections make DeepSpeed write
 its own curves (loss, learning rate, loss scale) beside them.
@@ -10,6 +10,24 @@ from typing import Literal
 
 from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, NonNegative
+
+
+class Reports(Group, origin="DSC", effect="log"):
+    """What DeepSpeed's engine prints."""
+
+    steps_per_print: Count | None = param(10, receiver_default=None)
+    """Print step, learning rate and speed every this many steps; None prints nothing. train.py, which has log lines of
+    its own, prints these only where it is written, or needed by `wall_clock_breakdown`."""
+
+    wall_clock_breakdown: bool = param(False)
+    """Print the time of forward, backward, communication and step. Waiting for the GPU at each slows training a
+    little."""
+
+    memory_breakdown: bool = param(False)
+    """Print GPU memory before and after each part of a step."""
+
+    dump_state: bool = param(False)
+    """Print the engine's settings once when it is built."""
 
 
 class TensorboardMonitor(Group, origin="DSC", effect="log", section="tensorboard"):
@@ -129,3 +147,13 @@ class FlopsProfiler(Group, origin="DSC", effect="log", section="flops_profiler")
 
     output_file: str | None = param(None)
     """File for the result; none given prints it."""
+
+
+class ThroughputTimer(Group, origin="DSC", effect="log", section="timers.throughput"):
+    """The clock behind the speed that DeepSpeed prints."""
+
+    enabled: bool = param(True)
+    """Whether throughput is measured."""
+
+    synchronized: bool = param(True)
+    """Wait for the GPU when taking the time: exact, and a little slower."""

@@ -1,4 +1,6 @@
-"""A JSON Schema (draft-07) of the configuration file, for editors: completion, hover texts, red lines under typos.
+"""docs/neoxargs.schema.json: a JSON Schema (draft-07) of the configuration file, for editors.
+
+They complete names, show descriptions, and underline mistakes.
 
 It accepts what the loader accepts: any mixture of `-` and `_`, choices in any case, `auto` in DeepSpeed's part. Only a
 number or a truth value in quotes, which the loader reads, is a mistake here.
@@ -7,6 +9,7 @@ number or a truth value in quotes, which the loader reads, is a mistake here.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import types
 from collections.abc import Callable, Iterable
@@ -38,6 +41,11 @@ def schema() -> Schema:
         "description": "One file for DeepSpeed's launcher, DeepSpeed, Megatron and GPT-NeoX.",
         **_section(""),
     }
+
+
+def text() -> str:
+    """The file."""
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _section(path: str) -> Schema:

@@ -1,0 +1,104 @@
+"""DeepSpeed's checkpoint files and disks: sections `checkpoint`, `nebula` and `aio`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Count
+
+
+class DeepspeedCheckpoint(Group, origin="DSC", effect="checkpoint", section="checkpoint"):
+    """How DeepSpeed writes and reads checkpoint files."""
+
+    tag_validation: Literal[
+        "WARN", "IGNORE", "FAIL", "Warn", "Ignore", "Fail", "warn", "ignore", "fail"
+    ] = param("WARN")  # fmt: skip
+    """What to do when ranks disagree on a checkpoint's name."""
+
+    load_universal: bool = param(False)
+    """The checkpoint to load is a universal one, which fits any parallel layout."""
+
+    use_node_local_storage: bool = param(False)
+    """Write to disks of the machines themselves: every machine then saves what it alone can see."""
+
+    checkpoint_serialization: bool = param(True)
+    """Write torch's zip format; false writes its older format, which the fast writer prefers."""
+
+
+class ParallelWrite(Group, origin="DSC", effect="checkpoint", section="checkpoint.parallel_write"):
+    """Who writes checkpoint files."""
+
+    pipeline_stage: bool = param(False)
+    """Let the data parallel ranks of a pipeline stage share the writing of its layers."""
+
+
+class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkpoint.writer"):
+    """DeepSpeed's fast checkpoint writer. Writing the section turns it on; it needs the aio operator."""
+
+    type: Literal["FAST", "PYTHON", "MOCK", "fast", "python", "mock"] = param("FAST")
+    """FAST writes past the page cache, PYTHON through an ordinary file, MOCK not at all, for measuring."""
+
+    decoupled: bool = param(False)
+    """Write in another process while training goes on."""
+
+    io_buffer_size: Count = param(64 * 1024**2)
+    """Bytes of the pinned buffer to write from."""
+
+    io_buffer_double: bool = param(True)
+    """Two half buffers: fill one while the other is written."""
+
+    show_statistics: bool = param(False)
+    """Print how fast each file was written."""
+
+    data_parallel: Literal["REPLICA", "SOCKET", "MACHINE", "replica", "socket", "machine"] | None = param(None)
+    """Divide each file among data parallel ranks: all of them, one per CPU socket or one per machine. None does not
+    divide."""
+
+    io_multiplier: Count = param(1)
+    """Pieces per writing rank."""
+
+
+class Nebula(Group, origin="DSC", effect="checkpoint", section="nebula"):
+    """Checkpoints in the background on Azure, through the package torch_nebula."""
+
+    enabled: bool = param(False)
+    """Write checkpoints through it."""
+
+    persistent_storage_path: str | None = param(None)
+    """Folder that checkpoints are copied to."""
+
+    persistent_time_interval: Count = param(100)
+    """Seconds between two copies."""
+
+    num_of_version_in_retention: Count = param(2)
+    """Checkpoints to keep in memory."""
+
+    enable_nebula_load: bool = param(True)
+    """Read checkpoints through it too; false reads files that torch wrote."""
+
+    nebula_load_path: str | None = param(None)
+    """Folder to read from; none given reads `persistent_storage_path`."""
+
+
+class Aio(Group, origin="DSC", effect="engine", section="aio"):
+    """Reading and writing NVMe disks in the background, for `device: nvme` and the fast checkpoint writer. The
+    program `ds_nvme_tune` finds good values."""
+
+    block_size: Count = param(1024**2)
+    """Bytes per request."""
+
+    queue_depth: Count = param(8)
+    """Requests under way at a time."""
+
+    intra_op_parallelism: Count = param(1, aliases="thread_count")
+    """Threads per request to DeepSpeed."""
+
+    single_submit: bool = param(False)
+    """Hand requests to the kernel one at a time instead of in one batch."""
+
+    overlap_events: bool = param(True)
+    """Submit new requests while waiting for earlier ones."""
+
+    use_gds: bool = param(False)
+    """Move data straight between disk and GPU (NVIDIA GPUDirect Storage)."""

@@ -1,0 +1,190 @@
+"""DeepSpeed's engine: its switches, what happens to gradients, and engines of other kinds."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Count, Natural, NonNegative, Positive
+
+CommunicationType = Literal["fp16", "bf16", "fp32"]
+
+
+class Gradients(Group, origin="DSC", effect="engine"):
+    """What happens to gradients between backward and the step."""
+
+    gradient_clipping: NonNegative = param(0.0, receiver_default=1.0)
+    """Shrink the gradient to this length where it is longer, measured over all weights; 0 never shrinks. 1.0 is usual
+    for GPTs."""
+
+    gradient_allreduce_op: Literal["mean", "sum"] = param("mean")
+    """Average the gradients of the data parallel ranks, or add them up. `sum` excludes ZeRO 3."""
+
+    prescale_gradients: bool = param(False)
+    """Divide gradients by the number of ranks before they are added up instead of after; against overflow in fp16, at
+    the risk that small ones vanish."""
+
+    gradient_predivide_factor: Positive = param(1.0)
+    """Without `prescale_gradients`: divide by this before gradients are added up and by the rest of the number of ranks
+    afterwards; against overflow in fp16 on many GPUs."""
+
+    communication_data_type: CommunicationType | None = param(None)
+    """Format in which gradients are communicated; None is the format of the computation. `fp32_allreduce` asks for
+    fp32."""
+
+    seq_parallel_communication_data_type: CommunicationType | None = param(
+        "fp32", effect="none", no_effect_reason="only sequence_parallel_size reads it, which the GPT here does not do"
+    )
+    """Format in which gradients are communicated among sequence parallel ranks."""
+
+    sparse_gradients: bool = param(
+        False,
+        effect="none",
+        no_effect_reason="the embedding here has dense gradients; DeepSpeed looks for torch's own with sparse ones",
+    )
+    """Communicate only the touched rows of embedding gradients; for layers built with torch's `sparse=True`."""
+
+    managed_gradient_accumulation: bool = param(True, effect="not built")
+    """DeepSpeed counts micro batches and steps after the last; false leaves the counting to the training script."""
+
+    disable_allgather: bool = param(False, effect="none", no_effect_reason="DeepSpeed takes it and does not read it")
+    """Retired: DeepSpeed still takes it and does nothing with it."""
+
+
+class Engine(Group, origin="DSC", effect="engine"):
+    """Switches of DeepSpeed's engine as a whole."""
+
+    deepspeed: bool = param(True, to=("train",), effect="not built")
+    """Train with DeepSpeed. Always true: nothing else runs the model."""
+
+    deepspeed_extra_args: dict[str, Any] | None = param(None)
+    """Keys to add to DeepSpeed's JSON as they are, for a key that this table does not have. Sections that it has are
+    better written at the top level, where they are checked."""
+
+    zero_allow_untested_optimizer: bool = param(False)
+    """Allow ZeRO with an optimizer that DeepSpeed has not been tested with."""
+
+    zero_force_ds_cpu_optimizer: bool = param(True)
+    """With the optimizer's state on the CPU, refuse optimizers other than DeepSpeed's own CPU ones."""
+
+    sequence_parallel_size: Count = param(1, effect="not built")
+    """Ranks that share one sequence (Ulysses), for models without a parallel layout of their own. Not the same as
+    `sequence_parallel`, which divides activations among the tensor parallel ranks."""
+
+    use_data_before_expert_parallelism: bool = param(
+        False, effect="none", no_effect_reason="only a mixture of experts reads it, which train.py does not have"
+    )
+    """Number ranks with data parallelism inside expert parallelism instead of the other way round."""
+
+    dataloader_drop_last: bool = param(
+        False, effect="none", no_effect_reason="train.py loads its data itself, and every batch is full"
+    )
+    """Drop an incomplete last batch, for data loaders that DeepSpeed builds itself."""
+
+    graph_harvesting: bool = param(False)
+    """Record sequences of short GPU kernels as CUDA graphs."""
+
+    vocabulary_size: Count | None = param(None, effect="log")
+    """Only makes DeepSpeed warn when the number is not a multiple of 8."""
+
+    curriculum_seqlen: Natural = param(
+        0, to=("train",), effect="none", no_effect_reason="training counts it, and train.py does no curriculum_learning"
+    )
+    """The sequence length that `curriculum_learning` is at; training counts it, nobody sets it."""
+
+    datastates_ckpt: bool | dict[str, Any] = param(False, effect="checkpoint")
+    """Settings of the DataStates checkpoint writer (package datastates-llm), which writes in the background; false
+    writes with torch."""
+
+
+class Compile(
+    Group,
+    origin="DSC",
+    effect="none",
+    no_effect_reason="only DeepCompile reads it, which train.py does not use",
+    section="compile",
+):
+    """DeepCompile: ZeRO inside torch.compile's graphs."""
+
+    deepcompile: bool = param(False, effect="not built")
+    """Use it; training then calls `engine.compile()`."""
+
+    passes: list[Literal["z1", "z3", "autosp", "autotp"]] | None = param(None)
+    """Graph transformations to apply; None lets the ZeRO stage decide."""
+
+    free_activation: bool = param(False)
+    """Free large activations as soon as their last reader is done."""
+
+    free_activation_threshold: Natural = param(10 * 1024**2)
+    """What counts as large, in bytes."""
+
+    offload_activation: bool = param(False)
+    """Keep saved activations in host memory. Excludes `offload_parameters` and `offload_opt_states`."""
+
+    offload_activation_pin_memory: bool = param(True)
+    """Page-locked host memory for them."""
+
+    offload_opt_states: bool = param(False)
+    """Keep the optimizer's state in host memory during forward and backward. Excludes `offload_parameters`; best
+    without gradient accumulation."""
+
+    offload_parameters: bool = param(False)
+    """Keep weights in host memory until they are used."""
+
+    double_buffer: bool = param(True)
+    """Fill one communication buffer while another is sent."""
+
+    symmetric_memory: bool = param(False)
+    """Communicate through torch's symmetric memory."""
+
+    debug_log: bool = param(False)
+    """Write out the graphs."""
+
+    sync_before_reduce: bool = param(False)
+    """For finding bugs: wait for the GPU before gradients are reduced."""
+
+    sync_after_reduce: bool = param(False)
+    """For finding bugs: wait for the GPU after gradients were reduced."""
+
+    sync_before_allgather: bool = param(False)
+    """For finding bugs: wait for the GPU before weights are fetched."""
+
+    sync_after_allgather: bool = param(False)
+    """For finding bugs: wait for the GPU after weights were fetched."""
+
+    keep_int_input_tensors: bool = param(True)
+    """Compile with the real values of integer inputs instead of made-up ones."""
+
+    keep_all_input_tensors: bool = param(False)
+    """Compile with the real values of all inputs."""
+
+
+class HybridEngine(
+    Group,
+    origin="DSC",
+    effect="none",
+    no_effect_reason="only the hybrid engine reads it, which train.py does not use",
+    section="hybrid_engine",
+):
+    """One engine that trains and generates in turn, as reinforcement learning needs."""
+
+    enabled: bool = param(False, effect="not built")
+    """Turn this section on."""
+
+    max_out_tokens: Count = param(512)
+    """Longest sequence to generate, prompt included."""
+
+    inference_tp_size: Count = param(1)
+    """Tensor parallel ranks while generating."""
+
+    release_inference_cache: bool = param(False)
+    """Free the memory of generation before training goes on."""
+
+    pin_parameters: bool = param(True)
+    """Keep the weights for generation in pinned memory."""
+
+    tp_gather_partition_size: Count = param(8)
+    """Layers to collect at a time when tensor parallel ranks exchange weights."""
+
+    enable_cuda_graph: bool = param(False)
+    """Generate with CUDA graphs."""

@@ -1,0 +1,74 @@
+"""What DeepSpeed changes in the model: sections `sparse_attention` and `progressive_layer_drop`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Count, Fraction, Natural, NonNegative
+
+
+class SparseAttention(Group, origin="DSC", effect="model", section="sparse_attention"):
+    """DeepSpeed's block sparse attention: what the layers read that `sparsity` or `attention_config` makes sparse.
+    Lengths are in blocks; what follows a token is hidden from it in all patterns."""
+
+    mode: Literal["dense", "fixed", "variable", "bigbird", "bslongformer"] = param("fixed")
+    """The pattern: everything, local windows with summary blocks, the same with windows of various sizes, BigBird or
+    Longformer."""
+
+    block: Count = param(16)
+    """Side of a block in tokens; `seq_length` must be a multiple. DeepSpeed's kernels want 16, 32, 64 or 128."""
+
+    different_layout_per_head: bool = param(False)
+    """Let every head have its own pattern, where the pattern has random parts or several forms."""
+
+    num_local_blocks: Count = param(4)
+    """fixed: length of a local window."""
+
+    num_global_blocks: Natural = param(1)
+    """fixed, bigbird: blocks that everything attends to, per window (fixed) or at the start (bigbird)."""
+
+    attention: Literal["bidirectional", "unidirectional"] = param("bidirectional")
+    """For which model the pattern is laid out. A GPT's tokens see nothing after them either way."""
+
+    horizontal_global_attention: bool = param(False)
+    """fixed, variable: let global blocks attend to everything as well. Needs `bidirectional`."""
+
+    num_different_global_patterns: Count = param(1)
+    """fixed: how many choices of global blocks the heads take turns in. Needs `different_layout_per_head`."""
+
+    num_random_blocks: Natural = param(0)
+    """variable, bigbird: random blocks per row."""
+
+    local_window_blocks: list[Count] = param([4])
+    """variable: lengths of the first windows; the last one repeats."""
+
+    global_block_indices: list[Natural] = param([0])
+    """variable, bslongformer: which blocks are global."""
+
+    global_block_end_indices: list[Natural] | None = param(None)
+    """variable, bslongformer: makes ranges of `global_block_indices`; each is the end, exclusive, of one."""
+
+    num_sliding_window_blocks: Count = param(3)
+    """bigbird, bslongformer: width of the sliding window."""
+
+
+class ProgressiveLayerDrop(
+    Group,
+    origin="DSC",
+    effect="none",
+    no_effect_reason="only progressive_layer_drop reads it, which the GPT here does not do",
+    section="progressive_layer_drop",
+    always_sent=("enabled",),
+):
+    """Skip layers at random, more and more of them as training goes on. The model must implement it; the GPT here does
+    not."""
+
+    enabled: bool = param(False, effect="not built")
+    """Turn this section on."""
+
+    theta: Fraction = param(0.5)
+    """Probability of keeping a layer that is approached in the end."""
+
+    gamma: NonNegative = param(0.001)
+    """How fast it is approached, per step."""

@@ -1,0 +1,46 @@
+"""Maximal update parametrisation: hyperparameters that carry over between widths."""
+
+from __future__ import annotations
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Count, Positive
+
+
+class Mup(Group, origin="NeoX", effect="model"):
+    """Maximal update parametrisation: hyperparameters that carry over between widths."""
+
+    use_mup: bool = param(False, megatron="use-mup")
+    """Trains with the maximal update parametrisation, in which a learning rate tuned on a narrow model serves a wide
+    one (Yang et al. 2022, arXiv:2203.03466). Needs `base_shapes_file`, Adam, AdamW or SGD, and a `normal` or
+    `scaled_normal` initialisation. The reported learning rate is that of what does not grow."""
+
+    coord_check: bool = param(False, effect="run")
+    """Instead of training, measures how large the layers' outputs are at three widths over a few steps, to see whether
+    `use_mup` keeps them: prints them and writes coord_check.json in `run_dir`. Each width is `mup_width_scale` times
+    the one before. Without `base_shapes_file`, the narrowest is the base."""
+
+    save_base_shapes: bool = param(False, effect="run")
+    """Instead of training, writes to `base_shapes_file` the shapes of this model's weights, and which of their
+    dimensions grow when the model is `mup_width_scale` times as wide. One file serves every layout."""
+
+    base_shapes_file: str | None = param(None)
+    """File of the shapes that muP scales from, in the format of the package mup; `save_base_shapes` writes it."""
+
+    mup_init_scale: Positive = param(1.0)
+    """Factor on the standard deviation of initial weights under muP."""
+
+    mup_attn_temp: Positive = param(1.0)
+    """Attention scores are divided by it under muP, and by the head's width instead of its square root."""
+
+    mup_output_temp: Positive = param(1.0)
+    """Logits are divided by it under muP, and by how many times wider than the base the model is."""
+
+    mup_embedding_mult: Positive = param(1.0, megatron="mup-embedding-mult")
+    """Factor on the sum of token and position embeddings under muP."""
+
+    mup_rp_embedding_mult: Positive = param(1.0)
+    """Factor on position embeddings under muP, learned, sinusoidal or of `pos_emb: rpe`."""
+
+    mup_width_scale: Count = param(2, effect="run")
+    """How many times as wide the next wider model of `save_base_shapes` and `coord_check` is; at least 2. Hidden and
+    feed-forward size grow, the number of heads does not."""

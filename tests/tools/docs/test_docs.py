@@ -1,0 +1,69 @@
+"""What is generated is current, and is written and compared where it should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.problems import Problems
+from neoxargs.tools import docs
+from neoxargs.tools.docs import FILES, ROOT, Generated, parameters, write_docs
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.path)
+def test_what_is_committed_is_current(file: Generated) -> None:
+    assert (ROOT / file.path).read_text(encoding="utf-8") == file.text(), "run `python deepy.py docs`"
+
+
+def test_writing_and_checking_elsewhere(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "new"
+    paths = [str(folder / "parameters.md"), str(folder / "neoxargs.schema.json")]
+    assert write_docs(check=True, directory=str(folder)) == paths
+    assert list(tmp_path.iterdir()) == []
+    assert write_docs(directory=str(folder)) == paths
+    assert write_docs(check=True, directory=str(folder)) == []
+    (folder / "parameters.md").write_text("old", encoding="utf-8")
+    assert write_docs(directory=str(folder)) == paths[:1]
+    assert (folder / "parameters.md").read_text(encoding="utf-8") == parameters.page()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One whose docs are all stale."""
+    for file in FILES:
+        (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file.path).write_text("old", encoding="utf-8")
+    files = tuple(file._replace(text=lambda path=file.path: f"{path} as it should be") for file in FILES)
+    monkeypatch.setattr(docs, "ROOT", tmp_path)
+    monkeypatch.setattr(docs, "FILES", files)
+    return tmp_path
+
+
+def test_one_command_compares_and_writes_them_all(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [file.path for file in FILES]
+    assert {"docs/parameters.md", "neoxargs/resolve/groups.py", "docs/quickstart.md"} < set(paths)
+    assert main(["docs", "--check"]) == 1
+    assert capsys.readouterr().out.splitlines() == [f"{path} is not up to date; run deepy docs" for path in paths]
+    assert (repository / paths[0]).read_text() == "old"
+    assert main(["docs"]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{path} written" for path in paths]
+    assert all((repository / path).read_text() == f"{path} as it should be" for path in paths)
+    assert main(["docs", "--check"]) == 0
+
+
+def test_where_deepy_is_installed_it_must_be_told_where_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs, "ROOT", tmp_path)
+    monkeypatch.setattr(docs, "IS_CHECKOUT", False)
+    with pytest.raises(Problems) as raised:
+        write_docs()
+    assert [problem.id for problem in raised.value.problems] == ["docs-not-here"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Problems) as raised:
+        write_docs(directory=str(tmp_path / "file"))
+    assert [problem.id for problem in raised.value.problems] == ["folder-not-made"]
