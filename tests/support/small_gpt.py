@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
-from neoxargs.train.model.gpt import GPT, layers
+from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.pipeline import layers
 from neoxargs.train.process.mesh import Axis, mesh
 
 SMALL: dict[str, Any] = {

@@ -23,14 +23,14 @@ from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.reports import Watch
 from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
-from neoxargs.train.model import bias, mup
-from neoxargs.train.model.gpt import GPT, layers, sizes
+from neoxargs.train.model import mup
+from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.widths import Widths
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.schedule import build_schedule
 from neoxargs.train.parallel.make import Make, VocabEmbedding
-from neoxargs.train.parallel.pipeline import named
+from neoxargs.train.parallel.pipeline import layers, named, tie_relative_bias, weights_of_each
 from neoxargs.train.process.mesh import Mesh, Mpu
 from neoxargs.train.process.setup import quiet
 
@@ -96,7 +96,7 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
         # Not the embedding: no gradient reaches its integers, and DeepSpeed's own function then has none for weights.
         checkpointable_layers=["PositionEmbedding", "TransformerBlock", "FinalNorm"],
     )
-    bias.tie(module)
+    tie_relative_bias(module)
     return module
 
 
@@ -104,7 +104,7 @@ class _PipelineModule(PipelineModule):  # type: ignore[misc]
     """For `pipe_partition_method: parameters` it would draw the weights of all layers first, to count them."""
 
     def _count_layer_params(self) -> list[int]:
-        return sizes(self._layer_specs)
+        return weights_of_each(self._layer_specs)
 
 
 def _plain(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Make, mesh: Mesh) -> GPT:

@@ -9,10 +9,8 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
 
 import torch
-import torch.distributed
 from torch import Tensor, nn
 
 from neoxargs.registry.model import Embedding, Shape
@@ -60,26 +58,6 @@ def relative_bias(config: Config, make: Make) -> RelativeBias | None:
     table = RelativeBias(config.shape, config.embedding, make.at("relative"), causal)
     table.scale *= multipliers(config)[1]
     return table
-
-
-def tie(pipeline: Any) -> None:
-    """Keep the table of all pipeline stages one: DeepSpeed then sums its gradient over the stages that use it."""
-    found = [module for module in pipeline.modules() if isinstance(module, RelativeBias)]
-    if found:
-        pipeline.tied_modules["relative"] = found[0]
-    uses = [index for index, spec in enumerate(pipeline._layer_specs) if _reads_relative(spec)]
-    stages = sorted({pipeline.stage_owner(index) for index in uses})
-    for line in pipeline.topology().get_axis_comm_lists("pipe") if len(stages) > 1 else ():
-        ranks = [line[stage] for stage in stages]
-        group = torch.distributed.new_group(ranks)
-        if torch.distributed.get_rank() in ranks:
-            table = {"ranks": ranks, "group": group, "weight_attr": ["table"], "module": found[0]}
-            pipeline.tied_comms["relative"] = table
-            setattr(found[0].table, "ds_pipe_replicated", torch.distributed.get_rank() != ranks[0])  # noqa: B010
-
-
-def _reads_relative(spec: Any) -> bool:
-    return any(isinstance(argument, RelativeBias) for argument in getattr(spec, "module_args", ()))
 
 
 def bucket(back: Tensor, buckets: int, max_distance: int, causal: bool = True) -> Tensor:

@@ -1,30 +1,27 @@
-"""The GPT, twice from the same parts: a module for DeepSpeed's plain engine, a list of layers for its pipeline.
+"""The GPT as a module for DeepSpeed's plain engine; its pipeline gets the same parts as a list (parallel/pipeline.py).
 
 Both give the same initial weights and the same losses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import weights_of_layers
 from neoxargs.train.kernels.cross_entropy import Loss, Readout, Vocabulary
-from neoxargs.train.model.bias import RelativeBias, relative_bias
+from neoxargs.train.model.bias import relative_bias
 from neoxargs.train.model.block import TransformerBlock
 from neoxargs.train.model.documents import Carried, opened
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.init import draw, first_rows
 from neoxargs.train.model.mup import output_scale, times
 from neoxargs.train.model.norm import norm
-from neoxargs.train.parallel.make import Make, Shapes
-from neoxargs.train.process.mesh import ALONE, Axis
+from neoxargs.train.parallel.make import Make
 
 
 class OutputLayer(nn.Module):
@@ -40,7 +37,7 @@ class OutputLayer(nn.Module):
 
     def forward(self, hidden: Tensor, finish: Callable[[Readout], Any] = lambda readout: readout) -> Any:
         """`finish` turns the readout into a loss or logits here, inside, where ZeRO-3 has gathered the weight."""
-        return finish(_readout(hidden, self.weight, self.scale))
+        return finish(readout_of(hidden, self.weight, self.scale))
 
 
 class GPT(nn.Module):
@@ -100,73 +97,8 @@ def _checkpoint(run: Callable[..., Carried], *carried: Tensor) -> Carried:
     return checkpoint(run, *carried, use_reentrant=True)  # type: ignore[no-any-return]
 
 
-def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
-    """The same GPT for `deepspeed.pipe.PipelineModule`, whose `loss_fn` is `Loss.of(config, vocabulary, make)`."""
-    from deepspeed.pipe import LayerSpec, TiedLayerSpec
-
-    token_embedding = (TokenEmbedding, config, vocabulary, make.at("embedding"))
-    positions = LayerSpec(PositionEmbedding, config, make.at("positions"))
-    order, relative = weights_of_layers(config.shape), relative_bias(config, make)
-    blocks = [_block(config, make, index, order.index(index), relative) for index in order]
-    final_norm = LayerSpec(FinalNorm, config, make.shards)
-    if config.embedding.no_weight_tying:
-        output = LayerSpec(OutputLayer, config, vocabulary, make.at("output"))
-        return [LayerSpec(*token_embedding), positions, *blocks, final_norm, output]
-    tie = {"tied_weight_attr": "word_embeddings.weight"}
-    first = TiedLayerSpec("embedding", *token_embedding, **tie)
-    last = TiedLayerSpec("embedding", *token_embedding, **tie, forward_fn=_read_out)
-    return [first, positions, *blocks, final_norm, last]
-
-
-def _block(config: Config, make: Make, index: int, layer: int, relative: RelativeBias | None) -> Any:
-    """A layer with weights `index`; where layers share, DeepSpeed keeps those once per stage and sums gradients."""
-    from deepspeed.pipe import LayerSpec, TiedLayerSpec
-
-    class Shared(TiedLayerSpec):  # type: ignore[misc]
-        def build(self, log: bool = False) -> Any:
-            module = super().build(log)
-            self.tied_weight_attr = [
-                name for name, _ in module.named_parameters() if name != "attention.relative.table"
-            ]
-            return module
-
-    block = (TransformerBlock, config, make.at(f"layers.{index}"), layer, relative)
-    if config.shape.num_unique_layers in (None, config.shape.num_layers):
-        return LayerSpec(*block)
-    return Shared(f"layers-{index}", *block)
-
-
-def sizes(specifications: Sequence[Any]) -> list[int]:
-    """How many trainable numbers each of `layers` has on this rank, without drawing any of them."""
-    found = []
-    for layer in specifications:
-        arguments = [_shapes(x) if isinstance(x, Make) else x for x in layer.module_args]
-        with torch.device("meta"):
-            built = layer.typename(*arguments, **layer.module_kwargs)
-        found.append(sum(weight.numel() for weight in built.parameters() if weight.requires_grad))
-    return found
-
-
-def _shapes(make: Make) -> Shapes:
-    return Shapes(**{field.name: getattr(make, field.name) for field in fields(make)})
-
-
-class FinalNorm(nn.Module):
-    """The norm after the last layer, as a class of its own because a layer specification needs one."""
-
-    def __init__(self, config: Config, shards: Axis = ALONE) -> None:
-        super().__init__()
-        self.norm = norm(config.shape.hidden_size, config.norm, shards)
-
-    def forward(self, carried: Carried) -> Tensor:
-        return self.norm(opened(carried)[0])  # type: ignore[no-any-return]
-
-
-def _read_out(embedding: TokenEmbedding, hidden: Tensor) -> Readout:
-    return _readout(hidden, embedding.weight, embedding.output_scale)
-
-
-def _readout(hidden: Tensor, weight: nn.Parameter, scale: float) -> Readout:
+def readout_of(hidden: Tensor, weight: nn.Parameter, scale: float) -> Readout:
+    """What the loss reads: (batch, seq, hidden) times `scale`, and the output layer's weight (vocabulary, hidden)."""
     # A view, not the parameter: DeepSpeed's bf16 optimizer clears gradients when the backward pass reaches the last
     # stage's output, and the parameter's own would have arrived by then.
     return Readout(times(hidden, scale), weight.view_as(weight))
