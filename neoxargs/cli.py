@@ -29,6 +29,7 @@ python deepy.py check FILE ...                                             every
 python deepy.py plan FILE ...                                              ranks, memory, speed
 python deepy.py explain KEY [FILE ...]                                     what a parameter means
 python deepy.py explain --all FILE ...                                     every value, and why
+python deepy.py explain PROBLEM                                            what it protects from
 python deepy.py migrate SOURCE ...                                         older files, as YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                       text to token files
 python deepy.py export FILE ... --to FOLDER                                a Hugging Face folder
@@ -170,7 +171,11 @@ def plan(words: list[str]) -> int:
 def explain(words: list[str]) -> int:
     """`deepy explain KEY [FILE ...]`: what a parameter means, where it goes, and its value here."""
     parser = parser_of("explain", "What a parameter means, where it goes and, with files, its value there and why.")
-    parser.add_argument("key", metavar="KEY", help="such as train_batch_size or zero_optimization.stage")
+    parser.add_argument(
+        "key",
+        metavar="KEY",
+        help="such as train_batch_size or zero_optimization.stage; or the id of a problem, such as rotary-dims-even",
+    )
     parser.add_argument("--all", action="store_true", help="every value of the FILEs, as YAML with where it comes from")
     add_files(parser, "*")
     add_json(parser)

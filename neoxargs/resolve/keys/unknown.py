@@ -31,8 +31,12 @@ def match_key(key: Key) -> Match | None:
 
 def unknown_key(key: Key, match: Match | None) -> Problem:
     """The problem of a key that is no parameter, with what was probably meant."""
-    hint = match.hint if match else _legal_keys(key.section) or NO_MATCH
-    return replace(unexplained_key(key), hint=hint, about=match.meant if match else ())
+    return replace(unexplained_key(key), hint=key_advice(key, match), about=match.meant if match else ())
+
+
+def key_advice(key: Key, match: Match | None) -> str:
+    """What to do with a key that is no parameter."""
+    return match.hint if match else _legal_keys(key.section) or NO_MATCH
 
 
 def unexplained_key(key: Key) -> Problem:

@@ -33,6 +33,7 @@ def contiguous_checkpointing_needs_partition_activations(
     """DeepSpeed lays out one contiguous buffer only for activations that are partitioned between tensor parallel
     ranks. Without the partition its assertion stops every rank when the engine is configured.
 
+        checkpoint_activations: true
         contiguous_checkpointing: true
     """
     if not contiguous_checkpointing or partition_activations:

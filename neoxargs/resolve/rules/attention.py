@@ -79,7 +79,7 @@ def sparse_blocks_divide_seq_length(
     sequence, the layout of the pattern cannot be made, and every rank stops at the first forward pass.
 
         sparsity: all
-        seq_length: 40
+        seq_length: 24
     """
     if not set(attention_config) & set(SPARSE):
         return None

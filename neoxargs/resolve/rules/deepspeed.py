@@ -38,7 +38,7 @@ def needs(name: str, switch: str, other: str) -> None:
     def other_is_given(on: bool, value: Any) -> Finding | None:
         return refuse(f"{switch} needs {other}", f"write {other} as well") if on and not value else None
 
-    example = "\n".join(f"    {line}" for line in _nested(switch))
+    example = "\n".join(f"        {line}" for line in _nested(switch))
     other_is_given.__doc__ = f"{NEEDED}\n\n{example}"
     other_is_given.__name__ = name
     CHECKS.append(Rule(other_is_given, (), (switch, other)))

@@ -56,7 +56,7 @@ def gpus_hold_whole_replicas(gpus: int, model_parallel_size: int, pipe_parallel_
     """A replica of the model takes model_parallel_size x pipe_parallel_size GPUs. With too few, or some left over, no
     grid of ranks can be made: the launcher starts all processes, and each stops in an assertion.
 
-        model_parallel_size: 3
+        pipe_parallel_size: 3
     """
     copy = ranks_of_replica(model_parallel_size, pipe_parallel_size)
     if gpus % copy == 0:
@@ -104,7 +104,7 @@ def tensor_parallel_divides_hidden_size(
     """Every tensor parallel rank holds an equal slice of each matrix. A hidden_size with a remainder stops every rank
     in Megatron's `ensure_divisibility` when it builds the first layer.
 
-        num_attention_heads: 3
+        num_attention_heads: 8
         hidden_size: 60
         model_parallel_size: 8
     """

@@ -54,7 +54,7 @@ def precision_sections_say_enabled(
     """In DeepSpeed's JSON a section fp16 or bf16 without `enabled` is off. Whoever writes one means to train in that
     format, and would train in fp32 with twice the memory and a fraction of the speed.
 
-        fp16: {loss_scale_window: 500}
+        fp16: {}
     """
     for name, section in SECTIONS.items():
         key = f"{section}.enabled"
@@ -114,6 +114,7 @@ def fp16_cross_entropy_needs_fp16(fp16_lm_cross_entropy: bool, precision: str) -
     """fp16_lm_cross_entropy computes the loss in fp16, which is only possible where the logits are fp16. Elsewhere
     GPT-NeoX stops in an assertion on every rank, in the first forward pass.
 
+        precision: bfloat16
         fp16_lm_cross_entropy: true
     """
     if not fp16_lm_cross_entropy or precision == "fp16":

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from textwrap import dedent
 from typing import Any, Literal, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,28 +86,28 @@ class Rule:
     @property
     def reason(self) -> str:
         """Why the result is what it is; the first paragraph of the docstring."""
-        return " ".join((self.function.__doc__ or "").partition("\n\n")[0].split())
+        return " ".join(self._paragraphs[0].split())
 
     @property
     def protects_from(self) -> str:
         """What would go wrong without it; of a derivation, what stands below the reason."""
-        paragraphs, _ = self._explanation()
-        return " ".join(" ".join(paragraphs).split())
+        paragraphs = self._paragraphs[bool(self.results) :]
+        return " ".join(" ".join(text for text in paragraphs if not _is_example(text)).split())
 
     @property
     def example(self) -> str:
         """YAML over the smallest model that it refuses: the indented lines at the end of the docstring, or nothing."""
-        _, example = self._explanation()
-        return example
+        last = self._paragraphs[-1]
+        return dedent(last).strip() + "\n" if _is_example(last) else ""
 
-    def _explanation(self) -> tuple[list[str], str]:
-        from inspect import cleandoc  # only `explain` needs it
+    @property
+    def _paragraphs(self) -> list[str]:
+        return (self.function.__doc__ or "").split("\n\n")
 
-        *paragraphs, last = cleandoc(self.function.__doc__ or "").split("\n\n")
-        is_example = last.startswith("    ")
-        if not is_example:
-            paragraphs.append(last)
-        return paragraphs[bool(self.results) :], cleandoc(last) if is_example else ""
+
+def _is_example(paragraph: str) -> bool:
+    """Is it indented deeper than the docstring of a function?"""
+    return paragraph.startswith(" " * 8)
 
 
 DERIVATIONS: list[Rule] = []

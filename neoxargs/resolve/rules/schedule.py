@@ -155,6 +155,7 @@ def one_lr_schedule_on_resume(override_lr_scheduler: bool, use_checkpoint_lr_sch
     """A resumed run follows the schedule of its file (override_lr_scheduler) or the one that the checkpoint holds
     (use_checkpoint_lr_scheduler). GPT-NeoX stops in an assertion on every rank when both are asked for.
 
+        load: checkpoints
         override_lr_scheduler: true
         use_checkpoint_lr_scheduler: true
     """

@@ -13,7 +13,7 @@ from neoxargs.registry import Parameter
 from neoxargs.resolve.config import Config
 
 
-def sent(parameter: Parameter, config: Config) -> list[str]:
+def destinations(parameter: Parameter, config: Config) -> list[str]:
     """One line for each receiver; what is not sent is what the receiver assumes by itself."""
     return [*_launcher(parameter, config), *_engine(parameter, config), *_ranks(parameter, config),
             *_megatron(parameter, config)]  # fmt: skip
@@ -27,19 +27,19 @@ def _launcher(parameter: Parameter, config: Config) -> Iterator[str]:
 
 def _engine(parameter: Parameter, config: Config) -> Iterator[str]:
     if "deepspeed" in parameter.to:
-        found = _at(split.deepspeed_json(config), parameter.name)
-        said = "not sent, it assumes the same" if found is None else f'"{parameter.name}": {json.dumps(found)}'
-        yield f"DeepSpeed's JSON: {said}"
+        value = _at(split.deepspeed_json(config), parameter.name)
+        sent = "not sent, it assumes the same" if value is None else f'"{parameter.name}": {json.dumps(value)}'
+        yield f"DeepSpeed's JSON: {sent}"
 
 
 def _ranks(parameter: Parameter, config: Config) -> Iterator[str]:
     if not parameter.to:
         return
     values = {"--megatron_config": neox_compat.neox_values(config), "--deepy_config": neox_compat.more_values(config)}
-    for option, told in values.items():
-        found = told.get(parameter.name, _at(told, parameter.name))
-        if found is not None:
-            yield f'each rank: {option} "{parameter.name}": {json.dumps(found)}'
+    for option, tree in values.items():
+        value = tree.get(parameter.name, _at(tree, parameter.name))
+        if value is not None:
+            yield f'each rank: {option} "{parameter.name}": {json.dumps(value)}'
 
 
 def _megatron(parameter: Parameter, config: Config) -> Iterator[str]:
@@ -63,7 +63,7 @@ def _with_values(words: list[str], name: str) -> str:
 
 
 def _at(tree: dict[str, Any], name: str) -> Any:
-    found: Any = tree
+    value: Any = tree
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

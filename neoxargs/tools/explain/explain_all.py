@@ -13,10 +13,10 @@ from neoxargs.tools.explain.provenance import because
 from neoxargs.tools.migrate.yaml_write import Setting, yaml_text
 
 
-def whole(config: Config) -> str:
-    """Everything that is written, derived, or another year's default."""
+def annotated_yaml(config: Config) -> str:
+    """Everything that is written, derived, or another year's default, each line with its source behind it."""
     settings = {p.name: Setting(value.value, behind=_one_line(because(p.name, config)))
-                for p, value in config.items() if _is_told(p, value.value, config)}  # fmt: skip
+                for p, value in config.items() if _is_shown(p, value.value, config)}  # fmt: skip
     empty = config.sections - {name.rpartition(".")[0] for name in settings}
     left = sum(1 for p, _ in config.items() if p.name not in settings)
     head = [
@@ -28,13 +28,13 @@ def whole(config: Config) -> str:
     return yaml_text(settings, head, empty)
 
 
-def facts(config: Config) -> dict[str, Any]:
+def to_json(config: Config) -> dict[str, Any]:
     """The same for a program: every parameter, with its value and why."""
     values = {p.name: value.value for p, value in config.items() if value.value is not ABSENT and not p.replaced_by}
     return {name: {"value": value, "because": because(name, config)} for name, value in values.items()}
 
 
-def _is_told(parameter: Parameter, value: Any, config: Config) -> bool:
+def _is_shown(parameter: Parameter, value: Any, config: Config) -> bool:
     if value is ABSENT or parameter.replaced_by or parameter.name in LOOKED_UP:
         return False
     return config.written(parameter.name) or value != parameter.default

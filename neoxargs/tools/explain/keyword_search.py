@@ -18,7 +18,7 @@ def is_file(word: str) -> bool:
     return PurePath(word).suffix in (".yml", ".yaml", ".json") or "/" in word
 
 
-def ending(word: str) -> dict[str, str]:
+def by_last_part(word: str) -> dict[str, str]:
     """Name -> its description: the parameter that another program calls so, or else all whose last part it is.
 
     In this order, as for a key at the top level of a file: there is a `num_epochs` deep inside `data_efficiency`, and
@@ -33,7 +33,7 @@ def called(word: str) -> list[str]:
     return [name for name in REGISTRY.parameters if name.rpartition(".")[2] == word]
 
 
-def having(word: str) -> dict[str, str]:
+def by_word(word: str) -> dict[str, str]:
     """Name -> its description; sections first, then parameters that have it in the last part of their name.
 
     A whole word comes before a part of one.
@@ -41,11 +41,11 @@ def having(word: str) -> dict[str, str]:
     word = normal(word).lower()
     if len(word) < SHORTEST:
         return {}
-    found = {name: "a section" for name in REGISTRY.sections if word in name.rpartition(".")[2].lower()}
+    described = {name: "a section" for name in REGISTRY.sections if word in name.rpartition(".")[2].lower()}
     names = {name: parameter.description for name, parameter in REGISTRY.parameters.items()}
-    found |= {name: text for name, text in names.items() if word in re.split("[._]", name.lower())[1:]}
-    found |= {name: text for name, text in names.items() if word in name.rpartition(".")[2].lower()}
-    found |= {name: text for name, text in names.items() if word in name.lower()}
-    if found:
-        return found
+    described |= {name: text for name, text in names.items() if word in re.split("[._]", name.lower())[1:]}
+    described |= {name: text for name, text in names.items() if word in name.rpartition(".")[2].lower()}
+    described |= {name: text for name, text in names.items() if word in name.lower()}
+    if described:
+        return described
     return {name: text for name, text in names.items() if word in normal(text.lower()).replace(" ", "_")}

@@ -29,24 +29,24 @@ class Origin:
     why: str
     inputs: list[Origin] = field(default_factory=list)
 
-    def facts(self) -> dict[str, Any]:
-        facts = {"name": self.name, "value": self.value, "why": self.why}
-        return facts | ({"from": [origin.facts() for origin in self.inputs]} if self.inputs else {})
+    def to_json(self) -> dict[str, Any]:
+        described = {"name": self.name, "value": self.value, "why": self.why}
+        return described | ({"from": [origin.to_json() for origin in self.inputs]} if self.inputs else {})
 
     def lines(self, indent: str = "") -> Iterator[str]:
         """The tree below this value, a line for each."""
         for origin in self.inputs:
-            yield f"{indent}{origin.name} {shown(origin.value)}: {origin.why}"
+            yield f"{indent}{origin.name} {json_words(origin.value)}: {origin.why}"
             yield from origin.lines(indent + "  ")
 
 
 def origin(name: str, config: Config, above: tuple[str, ...] = ()) -> Origin:
     """The tree of a value; nothing stands in it below itself."""
     source = config.source(name)
-    found = Origin(name, config.get(name), because(name, config))
+    tree = Origin(name, config.get(name), because(name, config))
     if source.kind == "derived" and not is_default(name, config) and len(above) < DEPTH:
-        found.inputs = [origin(read, config, (*above, name)) for read in _read(name, config) if read not in above]
-    return found
+        tree.inputs = [origin(read, config, (*above, name)) for read in _read(name, config) if read not in above]
+    return tree
 
 
 def because(name: str, config: Config) -> str:
@@ -94,11 +94,12 @@ def _read(name: str, config: Config) -> list[str]:
     return sorted(known, key=lambda read: (not config.written(read), config.place(read) is None))[:MOST_INPUTS]
 
 
-def shown(value: Any) -> str:
+def json_words(value: Any) -> str:
+    """A value as JSON, a long one cut."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else text[:58] + " …"
 
 
-def sentences(name: str) -> list[str]:
-    """The rules that can derive a parameter."""
+def reasons(name: str) -> list[str]:
+    """What the rules that can derive a parameter say of it."""
     return [rule.reason for rule in DERIVATIONS if name in rule.results]

@@ -1,4 +1,4 @@
-"""Facts for a person: a label for each, and what it is in sentences."""
+"""What is known of a parameter as lines: a label for each, and the sentences behind it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ WIDTH = 96
 LABEL = 14
 
 
-def rows(facts: Mapping[str, Any], config: Config | None = None) -> Iterator[str]:
-    """Each fact with its label; files of the configuration are kept whole."""
-    for label, value in facts.items():
+def rows(described: Mapping[str, Any], config: Config | None = None) -> Iterator[str]:
+    """Each row with its label; files of the configuration are kept whole."""
+    for label, value in described.items():
         texts = [together(text, config) for text in _texts(value)]
         lines = [line for text in texts for line in wrapped(text, WIDTH - LABEL, _indent(text))] or [""]
         yield f"  {label.ljust(LABEL)}{lines[0]}"

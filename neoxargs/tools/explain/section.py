@@ -13,17 +13,17 @@ from neoxargs.tools.explain.provenance import because
 from neoxargs.tools.explain.render import WIDTH
 
 
-def facts(name: str, config: Config | None) -> dict[str, Any]:
+def to_json(name: str, config: Config | None) -> dict[str, Any]:
     """For a program."""
-    values = {"values here": {full: value for full, (value, _) in _here(name, config).items()}} if config else {}
+    values = {"values here": {full: value for full, (value, _) in _values_here(name, config).items()}} if config else {}
     return {"name": name, "keys": _inside(name, REGISTRY.parameters), "sections": _sections(name), **values}
 
 
-def text(name: str, config: Config | None) -> str:
+def to_text(name: str, config: Config | None) -> str:
     """For a person."""
     keys = {full: REGISTRY.parameters[full].description for full in _inside(name, REGISTRY.parameters)}
     keys |= dict.fromkeys(_sections(name), "a section")
-    return "\n".join([f"{name} is a section:", *table(keys, name), *_values(name, config)])
+    return "\n".join([f"{name} is a section:", *table(keys, name), *_value_lines(name, config)])
 
 
 def table(described: dict[str, str], section: str = "") -> Iterator[str]:
@@ -31,8 +31,8 @@ def table(described: dict[str, str], section: str = "") -> Iterator[str]:
     names = {full: full.removeprefix(f"{section}.") for full in described}
     width = max(map(len, names.values()), default=0) + 2
     for full, description in described.items():
-        told = textwrap.shorten(description, max(WIDTH - width, 20), placeholder=" …")
-        yield f"  {names[full].ljust(width)}{told}"
+        words = textwrap.shorten(description, max(WIDTH - width, 20), placeholder=" …")
+        yield f"  {names[full].ljust(width)}{words}"
 
 
 def _inside(name: str, all_names: Any) -> list[str]:
@@ -43,7 +43,7 @@ def _sections(name: str) -> list[str]:
     return _inside(name, REGISTRY.sections)
 
 
-def _here(name: str, config: Config) -> dict[str, tuple[Any, str]]:
+def _values_here(name: str, config: Config) -> dict[str, tuple[Any, str]]:
     """What is more than a plain default, and why it is that."""
     keys = _inside(name, REGISTRY.parameters)
     return {full: (config.get(full), because(full, config)) for full in keys if _differs(full, config)}
@@ -54,13 +54,13 @@ def _differs(name: str, config: Config) -> bool:
     return config.written(name) or (value is not ABSENT and value != REGISTRY.parameters[name].default)
 
 
-def _values(name: str, config: Config | None) -> list[str]:
+def _value_lines(name: str, config: Config | None) -> list[str]:
     if config is None:
         return []
-    found = _here(name, config)
-    if not found:
+    values = _values_here(name, config)
+    if not values:
         return ["", f"{name} here: nothing but defaults"]
     lines = [
-        f"  {full.rpartition('.')[2]} {json.dumps(value, default=str)} ({why})" for full, (value, why) in found.items()
+        f"  {full.rpartition('.')[2]} {json.dumps(value, default=str)} ({why})" for full, (value, why) in values.items()
     ]
     return ["", f"{name} here:", *lines]

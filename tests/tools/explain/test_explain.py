@@ -13,7 +13,7 @@ from neoxargs.request import Request
 from neoxargs.resolve import Text, complete, draft, resolve
 from neoxargs.resolve.config import Config
 from neoxargs.tools.explain import explain, explain_everything
-from neoxargs.tools.explain.explain_all import LOOKED_UP, whole
+from neoxargs.tools.explain.explain_all import LOOKED_UP, annotated_yaml
 from neoxargs.tools.explain.provenance import origin
 from tests.support.paths import NEOX_2021, NEOX_HEAD, ROOT, needs_corpus
 from tests.support.reference import read
@@ -107,7 +107,7 @@ def test_where_a_value_goes_is_spelt_as_there() -> None:
     [
         ("num-experts", "in GPT-NeoX   since"),
         ("geglu", 'today         true is activation: "geglu"'),
-        ("one_source_of_data", "reads         text_path, data_path, train_data_paths"),
+        ("one_source_of_data", "about: text_path, data_path, train_data_paths"),
         ("betas", "optimizer.params.betas\n  meaning       Decay of the running means"),
         ("stage", "zero_optimization.stage\n  meaning "),
         (
@@ -147,7 +147,7 @@ def test_what_is_no_parameter(key: str, hint: str) -> None:
 
 
 def resolves_to_the_same(config: Config, gpus: int) -> None:
-    text = whole(config)
+    text = annotated_yaml(config)
     again = complete(draft([Text("all.yml", text)]), gpus)
     names = [
         p.name for p in REGISTRY.parameters.values() if not p.replaced_by and p.name not in (*LOOKED_UP, "dialect")
@@ -247,6 +247,7 @@ def test_a_word_that_only_descriptions_have_finds_them() -> None:
         ("zzzz", [], "zzzz is not a parameter",
          "no parameter has it in its name or description; docs/parameters.md lists all"),
         ("num_layer", [], "num_layer is not a parameter", "did you mean num_layers?"),
+        ("rotary-dims-evn", [], "rotary-dims-evn is not a parameter", "did you mean rotary-dims-even?"),
     ],
 )  # fmt: skip
 def test_what_is_no_parameter_at_all(key: str, files: list[str], what: str, hint: str) -> None:

@@ -1,0 +1,29 @@
+"""Every kind of problem by its id: what it protects from, and an example of it.
+
+Rules say that themselves (`neoxargs/resolve/rules/`); the tables here are of problems that are no rule's: a module per
+subject, a row per id. A test holds all of them equal to the ids in the package and runs every example.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from neoxargs.registry import REGISTRY
+from neoxargs.resolve.rules import CHECKS, DERIVATIONS
+from neoxargs.resolve.rules.rule import Rule
+from neoxargs.tools.explain.catalogue import commands, configuration, yaml
+from neoxargs.tools.explain.catalogue.entry import Entry, Example
+
+TABLES = (yaml.PROBLEMS, configuration.PROBLEMS, commands.PROBLEMS)
+
+
+@cache
+def catalogue() -> dict[str, Entry]:
+    """Every id and what there is to say about it."""
+    rules = {rule.id: _of_rule(rule) for rule in (*DERIVATIONS, *CHECKS) if rule.protects_from}
+    return rules | {name: entry for table in TABLES for name, entry in table.items()}
+
+
+def _of_rule(rule: Rule) -> Entry:
+    reads = tuple(name for name in rule.inputs if name in REGISTRY.parameters)
+    return Entry(rule.protects_from, Example(rule.example), reads)

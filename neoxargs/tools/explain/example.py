@@ -1,0 +1,63 @@
+"""An example of a problem, and what `deepy check` says of it: the example beside the smallest model."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from neoxargs.problems import Problem
+from neoxargs.request import Request
+from neoxargs.tools.check import examined
+from neoxargs.tools.explain.catalogue.entry import Example
+
+NAME, MODEL = "my.yml", "model.yml"
+#: What every configuration needs, as small as it can be.
+SMALLEST = {
+    "dialect": "neox-2026",
+    "num_layers": "4",
+    "hidden_size": "64",
+    "num_attention_heads": "4",
+    "seq_length": "32",
+    "max_position_embeddings": "32",
+    "train_iters": "100",
+    "train_micro_batch_size_per_gpu": "2",
+    "text_path": "python-stdlib",
+    "tokenizer_type": "CharLevelTokenizer",
+}
+#: Names of which a configuration has one.
+ONE_OF = {"text_path": r"text_path|data_path|\w+_data_paths"}
+
+
+def check_example(example: Example) -> list[Problem]:
+    """What `deepy check` finds in it."""
+    with TemporaryDirectory() as folder, _working_in(folder):
+        for name, text in {NAME: example.config, MODEL: _smallest(example), **example.files}.items():
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(text, encoding="utf-8")
+        _, problems = examined(Request([NAME, MODEL], example.overrides, gpus=example.gpus))
+    return problems
+
+
+def _smallest(example: Example) -> str:
+    """The smallest model, as far as the example does not say otherwise."""
+    lines: Sequence[str] = [
+        f"{name}: {value}"
+        for name, value in SMALLEST.items()
+        if name not in example.without and not re.search(rf"^({ONE_OF.get(name, name)}):", example.config, re.M)
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+@contextmanager
+def _working_in(folder: str) -> Iterator[None]:
+    """So that names in the answer are short."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
