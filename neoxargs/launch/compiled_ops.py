@@ -33,6 +33,12 @@ _WITHOUT = {
     "cpu_adagrad": "zero_optimization: {offload_optimizer: {device: none}} needs no compiler",
     "async_io": "zero_optimization: {offload_optimizer: {device: cpu}, offload_param: {device: cpu}} needs no libaio",
 }
+#: The parameters that choose an op.
+_ABOUT = {
+    "cpu_adam": ("optimizer.type", "zero_optimization.offload_optimizer.device"),
+    "cpu_adagrad": ("optimizer.type", "zero_optimization.offload_optimizer.device"),
+    "async_io": ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"),
+}
 #: The smallest program that needs what an op needs, the flags to link it, and Debian's packages with all that.
 _TRIAL = "#include <Python.h>\nint main() { return 0; }\n", (), "g++ python3-dev"
 _NVME_TRIAL = (
@@ -50,7 +56,8 @@ def missing(ops: list[str], environ: Mapping[str, str]) -> Iterator[Problem]:
         program, flags, packages = _NVME_TRIAL if op == "async_io" else _TRIAL
         if not _is_built(op, environ) and (why := _refused(program, flags, environ)):
             hint = f"on Debian and Ubuntu: apt install {packages}; {_WITHOUT[op]}"
-            yield Problem(f"DeepSpeed's {op} cannot be compiled on this machine: {why}", hint=hint)
+            what = f"DeepSpeed's {op} cannot be compiled on this machine: {why}"
+            yield Problem(what, hint=hint, id="op-cannot-compile", about=_ABOUT[op])
 
 
 def prepare(ops: list[str], environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
@@ -107,8 +114,9 @@ def _release(lock: Path, say: Say, limit: float) -> None:
         say(f"{lock} says that another process is compiling {lock.parent.name}; waiting until it has finished ...")
     while lock.exists() and not _stale(lock):
         if time.monotonic() - begin > limit:
-            raise Problems([Problem(f"{lock} has been held for more than {limit:.0f} s",
-                                    hint="stop the process that holds it, or delete the file")])  # fmt: skip
+            what = f"{lock} has been held for more than {limit:.0f} s"
+            hint = "stop the process that holds it, or delete the file"
+            raise Problems([Problem(what, hint=hint, id="op-lock-held")])
         time.sleep(0.5)
     if lock.exists():
         lock.unlink(missing_ok=True)
@@ -193,4 +201,4 @@ def _stop(process: subprocess.Popen[str], environ: Mapping[str, str], op: str) -
 
 
 def _failure(op: str, what: str) -> Problems:
-    return Problems([Problem(what, hint=_WITHOUT[op])])
+    return Problems([Problem(what, hint=_WITHOUT[op], id="op-cannot-compile", about=_ABOUT[op])])

@@ -19,7 +19,7 @@ from neoxargs.launch.cluster.rendezvous import free_port
 from neoxargs.launch.launchers.command import command
 from neoxargs.launch.preflight import launcher as launcher_checks
 from neoxargs.launch.preflight import secrets
-from neoxargs.launch.preflight.data_files import certain_files
+from neoxargs.launch.preflight.data_files import certainly_missing
 from neoxargs.launch.prepare import compile_ops, tokenise, with_launch, with_text, write_record
 from neoxargs.launch.processes import failures
 from neoxargs.launch.processes.run import start
@@ -78,7 +78,7 @@ def resolve_launch(script: Script, request: Request) -> RunSpec:
     try:
         spec = resolve_run(request, os.environ)
     except Unresolved as stop:
-        missing = certain_files(stop.certain, stop.broken) if script.program == "train" else []
+        missing = certainly_missing(stop.certain, stop.broken) if script.program == "train" else []
         raise Problems([*stop.problems, *preflight.unsupported(script.program, stop.certain), *missing]) from None
     return replace(spec, config=with_text(with_launch(spec.config, script.path, spec.texts)))
 

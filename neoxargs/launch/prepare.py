@@ -12,7 +12,7 @@ from pathlib import Path
 from neoxargs.launch import compiled_ops
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.compiled_ops import Say
-from neoxargs.launch.preflight import ops_to_compile
+from neoxargs.launch.preflight.hardware import ops_to_compile
 from neoxargs.registry import ABSENT
 from neoxargs.resolve import Text
 from neoxargs.resolve.config import Config

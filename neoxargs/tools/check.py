@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from neoxargs.launch import preflight
-from neoxargs.launch.preflight.checkpoints import overwritten
-from neoxargs.launch.preflight.data_files import certain_files
-from neoxargs.launch.preflight.disk_space import refused
+from neoxargs.launch.preflight.checkpoints import overwritten_checkpoint
+from neoxargs.launch.preflight.data_files import certainly_missing
+from neoxargs.launch.preflight.disk_space import unwritable_folders
 from neoxargs.launch.report import summary
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import Problem, Problems, render
@@ -61,16 +61,16 @@ def examined(request: Request) -> tuple[RunSpec | None, list[Problem]]:
     try:
         spec = resolve_run(request, os.environ)
     except Unresolved as stop:
-        certain = [*unsupported(stop.certain), *([] if request.gpus else certain_files(stop.certain, stop.broken))]
+        certain = [*unsupported(stop.certain), *([] if request.gpus else certainly_missing(stop.certain, stop.broken))]
         return None, [*stop.problems, *certain]
     except Problems as stop:
         return None, stop.problems
     if request.gpus:
-        problems = [problem.as_warning() for problem in preflight.files(spec)]
+        problems = [problem.as_warning() for problem in preflight.machine_problems(spec)]
     else:
         problems = [
-            *preflight.files(spec),
-            *map(Problem.as_warning, [*overwritten(spec.config), *refused(spec.config, "save")]),
+            *preflight.machine_problems(spec),
+            *map(Problem.as_warning, [*overwritten_checkpoint(spec.config), *unwritable_folders(spec.config, "save")]),
         ]
     added_values = map(Problem.as_warning, plugin_value_problems(spec.config))
     return spec, [*spec.warnings, *problems, *unsupported(spec.config), *added_values]

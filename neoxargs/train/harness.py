@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from neoxargs.launch.preflight import no_harness
+from neoxargs.launch.preflight.packages import harness_missing
 from neoxargs.problems import Problem, Problems, did_you_mean
 from neoxargs.registry.generation import Generation
 from neoxargs.train.data.tokenizer import Tokenizer
@@ -114,7 +114,7 @@ def _harness(module: str) -> Any:
     try:
         return importlib.import_module(f"lm_eval.{module}")
     except ImportError as error:
-        raise Problems(no_harness(str(error))) from error
+        raise Problems(harness_missing(str(error))) from error
 
 
 def _loaded(tasks: Sequence[str]) -> dict[str, Any]:

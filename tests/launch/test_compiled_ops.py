@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch import compiled_ops, preflight
+from neoxargs.launch import compiled_ops
+from neoxargs.launch.preflight import hardware
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
@@ -37,7 +38,7 @@ def config(**values: object) -> Config:
     ],
 )
 def test_what_a_configuration_needs(values, device, expected):
-    assert preflight.ops_to_compile(config(**values), device) == expected
+    assert hardware.ops_to_compile(config(**values), device) == expected
 
 
 def test_a_compiler_that_is_not_there_is_told_with_what_to_install(tmp_path):
@@ -188,5 +189,5 @@ def test_a_build_is_stopped_at_the_limit_and_leaves_no_lock(cache, builder):
 def test_every_op_is_one_that_deepspeed_has():
     builders = pytest.importorskip("deepspeed.ops.op_builder").__path__[0]
     sources = "".join(path.read_text() for path in Path(builders).rglob("*.py"))
-    for op in {op for pair in preflight._OPS.values() for op in pair if op} | {"async_io"}:
+    for op in {op for pair in hardware.OPS.values() for op in pair if op} | {"async_io"}:
         assert f'NAME = "{op}"' in sources, op

@@ -38,10 +38,10 @@ def missing_files(config: Config) -> list[Problem]:
     return [*_token_files(config), *_texts(config), *_absent_vocabulary(config)]
 
 
-def certain_files(known: Config, broken: frozenset[str]) -> list[Problem]:
+def certainly_missing(certain: Config, broken: frozenset[str]) -> list[Problem]:
     """The same of a configuration with problems: what is missing in any case."""
     read = {*SOURCES, "tokenizer_type", "vocab_file", "merge_file", "dataset_impl"}
-    return [*missing_files(known), *([] if read & broken else unnamed_files(known))]
+    return [*missing_files(certain), *([] if read & broken else unnamed_files(certain))]
 
 
 def unnamed_files(config: Config) -> list[Problem]:
@@ -52,7 +52,8 @@ def unnamed_files(config: Config) -> list[Problem]:
 def _nothing_to_train_on(config: Config) -> Iterator[Problem]:
     if not any(config.get(name) for name in SOURCES) and config.data.dataset_impl != "online":
         hint = "write data_path: PREFIX for a token file, or text_path: FILE for text that is tokenised on first use"
-        yield Problem("there is nothing to train on: no data_path, text_path or train_data_paths", hint=hint)
+        what = "there is nothing to train on: no data_path, text_path or train_data_paths"
+        yield Problem(what, hint=hint, id="no-training-data", about=SOURCES)
 
 
 def _token_files(config: Config) -> Iterator[Problem]:
@@ -81,7 +82,8 @@ def _token_file(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         yield from _mismatched(config, name, prefix)
         return
     what = f"{name}: there is no {' and no '.join(prefix + suffix for suffix in absent)}"
-    yield Problem(what, config.source(name).where, _token_file_hint(config, prefix, absent))
+    hint = _token_file_hint(config, prefix, absent)
+    yield Problem(what, config.source(name).where, hint, id="data-file-missing", about=(name,))
 
 
 def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
@@ -95,7 +97,8 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         expected = HEADER.size + 12 * count + 8 * ends
         if idx.stat().st_size < expected:
             what = f"{name}: {idx} has {idx.stat().st_size:,} bytes instead of {expected:,}"
-            yield Problem(what, config.source(name).where, "half a copy? copy it once more")
+            hint = "half a copy? copy it once more"
+            yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
             return
         if not count or code not in ITEM_SIZES:
             return
@@ -106,7 +109,8 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     whole = begin + length * ITEM_SIZES[code]
     if size != whole:
         what = f"{name}: {prefix}.bin has {size:,} bytes, and its index speaks of {whole:,}"
-        yield Problem(what, config.source(name).where, "half a copy, or the files of two data sets")
+        hint = "half a copy, or the files of two data sets"
+        yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
 
 
 def _token_file_hint(config: Config, prefix: str, absent: list[str]) -> str:
@@ -135,7 +139,8 @@ def _texts(config: Config) -> Iterator[Problem]:
         path = os.path.expanduser(text)
         if text != STDLIB and not os.path.exists(path) and not glob.glob(path, recursive=True):
             hint = f"files, folders, patterns, or {STDLIB} for the running Python's own library"
-            yield Problem(f"text_path: there is no {text}", config.source("text_path").where, hint)
+            what = f"text_path: there is no {text}"
+            yield Problem(what, config.source("text_path").where, hint, id="data-file-missing", about=("text_path",))
 
 
 def _vocabulary_parameters(config: Config) -> tuple[str, ...]:
@@ -148,11 +153,13 @@ def _unnamed_vocabulary(config: Config) -> Iterator[Problem]:
         if not config.get(name):
             what = f"tokenizer_type {config.tokenizer.tokenizer_type} needs {name}"
             hint = "or write tokenizer_type: ByteLevelTokenizer, which needs no file"
-            yield Problem(what, config.source("tokenizer_type").where, hint)
+            about = ("tokenizer_type", name)
+            yield Problem(what, config.source("tokenizer_type").where, hint, id="vocabulary-not-named", about=about)
 
 
 def _absent_vocabulary(config: Config) -> Iterator[Problem]:
     for name in _vocabulary_parameters(config):
         path = config.get(name)
         if path and not os.path.exists(path):
-            yield Problem(f"{name}: there is no {path}", config.source(name).where)
+            what = f"{name}: there is no {path}"
+            yield Problem(what, config.source(name).where, id="vocabulary-missing", about=(name,))

@@ -13,21 +13,22 @@ from neoxargs.sizes.model import parameters, vocabulary_rows
 from neoxargs.sizes.optimizer_state import moments
 
 
-def problems(config: Config) -> list[Problem]:
+def folder_problems(config: Config) -> list[Problem]:
     """What is wrong with the folders of `save` and `run_dir`: an error where not even one checkpoint can be written."""
-    save, wrong = config.checkpoint.save, list(refused(config, "save", "run_dir"))
-    return wrong or (list(_room(config, shutil.disk_usage(_existing(Path(save))).free)) if save else [])
+    save, wrong = config.checkpoint.save, list(unwritable_folders(config, "save", "run_dir"))
+    return wrong or (list(_too_little_space(config, shutil.disk_usage(_existing(Path(save))).free)) if save else [])
 
 
-def refused(config: Config, *names: str) -> Iterator[Problem]:
+def unwritable_folders(config: Config, *names: str) -> Iterator[Problem]:
     """Folders, by the parameters that name them, that may not be written to or cannot be made."""
     folders = {config.get(name): name for name in reversed(names)}  # of two names for one, the first
     for folder, name in folders.items():
-        if folder and (why := unwritable(Path(folder))):
-            yield Problem(f"{name} ({folder}): {why}", config.place(name), f"write another {name}")
+        if folder and (why := why_unwritable(Path(folder))):
+            what, hint = f"{name} ({folder}): {why}", f"write another {name}"
+            yield Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
 
 
-def unwritable(folder: Path) -> str:
+def why_unwritable(folder: Path) -> str:
     """Why nothing can be written below a folder that is there or is still to be made; empty if something can."""
     there = _existing(folder)
     if not there.is_dir():
@@ -42,21 +43,23 @@ def unwritable(folder: Path) -> str:
     return ""
 
 
-def _room(config: Config, free: int) -> Iterator[Problem]:
+def _too_little_space(config: Config, free: int) -> Iterator[Problem]:
     size = checkpoint_bytes(config)
     if not size:
         return
     # one more than are kept, because the oldest is removed after the newest is whole
-    most, kept = max(1, saves(config)), config.checkpoint.keep_last_n_checkpoints
+    most, kept = max(1, count_saves(config)), config.checkpoint.keep_last_n_checkpoints
     together = min(most, kept + 1) if kept else most
     what = f"save ({config.checkpoint.save}): {_size(free)} are free there, and"
     if size > free:
-        yield Problem(f"{what} one checkpoint takes about {_size(size)}", config.place("save"), "write another save")
+        what = f"{what} one checkpoint takes about {_size(size)}"
+        yield Problem(what, config.place("save"), "write another save", id="disk-too-small", about=("save",))
     elif size * together > free:
         fits = free // size
         hint = f"write keep_last_n_checkpoints: {fits - 1}, or another save" if fits > 1 else "write another save"
-        sentence = f"{what} {together} checkpoints of {_size(size)} take {_size(size * together)}"
-        yield Problem(sentence, config.place("save"), hint, severity="warning")
+        what = f"{what} {together} checkpoints of {_size(size)} take {_size(size * together)}"
+        about = ("save", "keep_last_n_checkpoints", "checkpoint_factor")
+        yield Problem(what, config.place("save"), hint, severity="warning", id="disk-too-small-for-all", about=about)
 
 
 def checkpoint_bytes(config: Config) -> int:
@@ -69,7 +72,7 @@ def checkpoint_bytes(config: Config) -> int:
     return parameters(config, rows) * ((2 if half else 4) + states)
 
 
-def saves(config: Config) -> int:
+def count_saves(config: Config) -> int:
     """How many checkpoints a whole run writes."""
     options, steps = config.checkpoint, config.training.train_iters
     factor = options.checkpoint_factor or 0

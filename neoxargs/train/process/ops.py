@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from neoxargs.launch.compiled_ops import mark
-from neoxargs.launch.preflight.disk_space import unwritable
+from neoxargs.launch.preflight.disk_space import why_unwritable
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 
@@ -26,12 +26,12 @@ def ready_for_nvme(config: Config) -> None:
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
     for place in filter(None, places):
-        if why := unwritable(Path(place)):
+        if why := why_unwritable(Path(place)):
             what = f"nvme_path ({place}): {why}"
             raise Problems(
                 Problem(
                     what,
-                    id="nvme-path-unwritable",
+                    id="folder-not-writable",
                     about=(
                         "zero_optimization.offload_param.nvme_path",
                         "zero_optimization.offload_optimizer.nvme_path",

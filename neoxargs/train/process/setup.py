@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch.distributed
 
-from neoxargs.launch.preflight import BACKENDS
+from neoxargs.launch.preflight.packages import BACKENDS
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.deepspeed import patches
 from neoxargs.train.process import ops

@@ -142,7 +142,7 @@ def test_tasks_need_the_harness(capsys, started, monkeypatch):
 
 def test_fp16_on_a_cpu_that_lacks_it(capsys, started, tmp_path, monkeypatch):
     cpu = tmp_path / "cpuinfo"
-    monkeypatch.setattr("neoxargs.launch.preflight.CPU", cpu)
+    monkeypatch.setattr("neoxargs.launch.preflight.hardware.CPU", cpu)
     wanted = ["a.yml", "--set", "precision=fp16"]
     cpu.write_text("flags : avx2 avx512f")
     for words in (["check", *wanted], ["train.py", *wanted]):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from neoxargs.launch.preflight import disk_space
-from neoxargs.launch.preflight.checkpoints import absent
+from neoxargs.launch.preflight.checkpoints import missing_checkpoint
 from neoxargs.launch.preflight.data_files import missing_files, unnamed_files
 from neoxargs.problems import Place
 from neoxargs.resolve.config import Config
@@ -99,8 +99,8 @@ def test_names_that_no_file_can_have():
         made = config(text_path=name, train_data_paths=name, tokenizer_type="HFTokenizer", vocab_file=name)
         assert {problem.where for problem in missing_files(made)} == {HERE}
         assert len(missing_files(made)) == 3
-        assert [problem.where for problem in absent(config(load=name))] == [HERE]
-        assert [problem.where for problem in disk_space.refused(config(save="x" * 5000), "save")] == [HERE]
+        assert [problem.where for problem in missing_checkpoint(config(load=name))] == [HERE]
+        assert [problem.where for problem in disk_space.unwritable_folders(config(save="x" * 5000), "save")] == [HERE]
 
 
 def test_a_run_without_data_is_told():

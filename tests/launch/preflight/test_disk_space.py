@@ -29,7 +29,7 @@ def told(tmp_path, monkeypatch):
         made = config(text, tmp_path / "a" / "b")
         free = int(fit * disk_space.checkpoint_bytes(made))
         monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
-        return [f"{problem.severity}: {problem.what}; {problem.hint}" for problem in disk_space.problems(made)]
+        return [f"{problem.severity}: {problem.what}; {problem.hint}" for problem in disk_space.folder_problems(made)]
 
     return problems
 
@@ -70,29 +70,29 @@ def test_how_many_are_written(tmp_path, text, count):
     from neoxargs.train.loop import save_iterations
 
     made = config(text, tmp_path)
-    assert disk_space.saves(made) == count == len(save_iterations(made.checkpoint, 10)) + 1
+    assert disk_space.count_saves(made) == count == len(save_iterations(made.checkpoint, 10)) + 1
 
 
 def test_a_run_that_saves_nothing(tmp_path):
-    assert disk_space.problems(complete(draft([Text("my.yml", SAVING)]), 1)) == []
+    assert disk_space.folder_problems(complete(draft([Text("my.yml", SAVING)]), 1)) == []
 
 
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "file").touch()
-    [problem] = disk_space.problems(config("", tmp_path / "file" / "ckpt"))
+    [problem] = disk_space.folder_problems(config("", tmp_path / "file" / "ckpt"))
     assert problem.what == f"save ({tmp_path}/file/ckpt): {tmp_path}/file is a file"
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
 def test_a_folder_of_somebody_else(tmp_path):
     tmp_path.chmod(0o500)
-    [problem] = disk_space.problems(config("", tmp_path / "ckpt"))
+    [problem] = disk_space.folder_problems(config("", tmp_path / "ckpt"))
     assert problem.what.endswith("cannot be written to")
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
 def test_a_folder_that_cannot_be_made(capsys, tmp_path, monkeypatch):
-    [problem] = disk_space.problems(config("", Path("/proc/x")))
+    [problem] = disk_space.folder_problems(config("", Path("/proc/x")))
     assert problem.what.startswith("save (/proc/x): ")
     assert problem.what.endswith(
         ": /proc cannot be written to" if os.getuid() else "file system of /proc holds no files"

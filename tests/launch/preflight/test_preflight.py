@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.launch import compiled_ops, preflight
+from neoxargs.launch.preflight import hardware, packages
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.request import Request
 from tests.support.smallest import YAML
@@ -37,7 +38,7 @@ def spec(folder: Path, path: Path, more: str = "", overrides: Sequence[str] = ()
 
 
 def told(spec: RunSpec, word: str) -> list[str]:
-    return [f"{problem.where}: {problem.what}" for problem in preflight.files(spec) if word in problem.what]
+    return [f"{problem.where}: {problem.what}" for problem in preflight.machine_problems(spec) if word in problem.what]
 
 
 def test_a_folder_that_is_there_or_can_be_made(tmp_path: Path) -> None:
@@ -94,10 +95,10 @@ def test_mpi_where_torch_was_built_without_it(tmp_path: Path) -> None:
     ],
 )
 def test_packages_that_are_not_installed(tmp_path: Path, monkeypatch, text, place, what, hint) -> None:
-    for package in (*preflight.PACKAGES.values(), *preflight.TOKENIZERS.values()):
+    for package in (*packages.PACKAGES.values(), *packages.TOKENIZERS.values()):
         monkeypatch.setitem(sys.modules, package, None)
     made = spec(tmp_path, tmp_path, text)
-    found = [problem for problem in preflight.files(made) if "Python package" in problem.what]
+    found = [problem for problem in preflight.machine_problems(made) if "Python package" in problem.what]
     assert [problem.what.partition(" needs ")[0] for problem in found] == ([what] if what else [])
     assert all((problem.where.column, problem.hint) == (place, hint) for problem in found if problem.where)
     remote = replace(made, resources=replace(made.resources, remote=True))
@@ -108,12 +109,12 @@ def test_a_folder_of_a_packages_name_is_not_the_package(tmp_path: Path, monkeypa
     """wandb keeps its runs in ./wandb."""
     (tmp_path / "comet_ml").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert preflight._lacks("comet_ml")
+    assert packages.is_missing("comet_ml")
     (tmp_path / "comet_ml" / "__init__.py").touch()
-    assert not preflight._lacks("comet_ml")
+    assert not packages.is_missing("comet_ml")
 
 
-@pytest.mark.parametrize("name", preflight.ON_GPUS)
+@pytest.mark.parametrize("name", hardware.GPUS_ONLY)
 def test_what_deepspeed_computes_on_gpus_only(tmp_path: Path, name: str) -> None:
     key = name.rpartition(".")[2]
     on_gpus = spec(tmp_path, tmp_path, overrides=[f"{name}=true"])
@@ -127,11 +128,11 @@ def test_what_deepspeed_computes_on_gpus_only(tmp_path: Path, name: str) -> None
 
 
 def test_fp16_on_a_cpu_says_how_to_check_for_gpus(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(preflight, "CPU", tmp_path / "cpuinfo")
+    monkeypatch.setattr(hardware, "CPU", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text("flags : avx2\n")
     made = spec(tmp_path, tmp_path, "precision: fp16\n")
     on_cpus = replace(made, resources=replace(made.resources, device="cpu"))
-    (hint,) = [problem.hint for problem in preflight.files(on_cpus) if "fp16" in problem.what]
+    (hint,) = [problem.hint for problem in preflight.machine_problems(on_cpus) if "fp16" in problem.what]
     assert "for a machine with GPUs: deepy check --gpus N" in hint
 
 
