@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neoxargs.launch.cluster.hosts import Resources, pretended, resources
@@ -34,15 +34,21 @@ class RunSpec:
 
 def resolve_run(request: Request, environ: Mapping[str, str]) -> RunSpec:
     """Read the files, resolve them and count the ranks; raises Problems."""
-    located: list[Resources] = [] if request.gpus is None else [pretended(request.gpus)]
+    return resolve_run_texts(read_files(request.files, request.directory), request.overrides, environ, request.gpus)
+
+
+def resolve_run_texts(
+    texts: Sequence[Text], overrides: Sequence[str], environ: Mapping[str, str], gpus: int | None = None
+) -> RunSpec:
+    """The same of files that have been read. gpus: instead of looking for hosts and devices."""
+    located: list[Resources] = [] if gpus is None else [pretended(gpus)]
 
     def count(draft: Draft) -> int:
         if not located:
             located.append(_resources(draft, environ))
         return located[0].gpus
 
-    texts = read_files(request.files, request.directory)
-    config = resolve_texts(texts, request.overrides, gpus=count)
+    config = resolve_texts(texts, overrides, gpus=count)
     return RunSpec(config, located[0], tuple(texts))
 
 

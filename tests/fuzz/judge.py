@@ -19,9 +19,11 @@ from random import Random
 from types import FrameType
 from typing import NamedTuple
 
+from neoxargs.launch.report import summary
+from neoxargs.launch.run_spec import resolve_run_texts
 from neoxargs.launch.targets import split
 from neoxargs.problems import Place, Problem, Problems, render
-from neoxargs.resolve import Text, complete, draft, read_files
+from neoxargs.resolve import Text, draft, read_files
 from neoxargs.resolve.trainer_support.unsupported import unsupported
 from neoxargs.resolve.yaml.compose import LINE_BREAK
 from neoxargs.tools.migrate import source_of
@@ -127,8 +129,11 @@ def _resolved(texts: Sequence[Text], given: Input, faults: list[str]) -> str:
     told: list[Problem] = []
     outcome = "loads"
     try:
-        config = complete(draft(texts), (8, 8, 8, 1, 96, None)[len(given.mutant.text) % 6])
-        told = [*config.warnings, *unsupported(config)]
+        gpus = (None, None, 8, None, 1, 96)[len(given.mutant.text) % 6]
+        spec = resolve_run_texts(texts, [], {"DS_ACCELERATOR": "cpu"}, gpus)
+        config = spec.config
+        told = [*spec.warnings, *unsupported(config)]
+        summary.text(spec)
         json.dumps([split.deepspeed_json(config), split.runner_flags(config), split.train_values(config)])
         split.megatron_flags(config)
     except Problems as stop:

@@ -16,7 +16,10 @@ Hosts = dict[str, list[int]]
 #: The place at which a parameter was written, for a problem to point at.
 Where = Callable[[str], Place | None]
 
-_ENTRY = re.compile(r"(\S+)\s+slots=(\d+)")
+#: More than any cluster has.
+MOST_RANKS = 1_000_000
+
+_ENTRY = re.compile(r"(\S+)\s+slots=(\d{1,12})")
 
 
 def nowhere(key: str) -> None:
@@ -51,11 +54,19 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
             problems.append(Problem(what, place, also=(first,), id="hostfile-duplicate-host", about=("hostfile",)))
         else:
             slots[match[1]], seen[match[1]] = int(match[2]), place
+            if slots[match[1]] > MOST_RANKS:
+                problems.append(too_many_ranks(place, "hostfile"))
     if not slots and not problems:
         problems.append(_without_host("file", f"the hostfile {name} names no host", Place(name, 1, 1)))
     if problems:
         raise Problems(problems)
     return slots
+
+
+def too_many_ranks(place: Place | None, *about: str) -> Problem:
+    """More than `MOST_RANKS`; listing them would take all memory."""
+    what = f"the run would have more than {MOST_RANKS:,} ranks, which no cluster has"
+    return Problem(what, place, id="too-many-ranks", about=about)
 
 
 def _without_host(kind: str, what: str, place: Place) -> Problem:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from neoxargs.launch.cluster import slurm
 from neoxargs.launch.cluster.devices import Device, device, installed_devices, local_devices, visible_devices
-from neoxargs.launch.cluster.hostfile import Hosts, Where, nowhere, read_hostfile, select
+from neoxargs.launch.cluster.hostfile import MOST_RANKS, Hosts, Where, nowhere, read_hostfile, select, too_many_ranks
 from neoxargs.launch.launchers import Launcher, launcher_named
 from neoxargs.problems import Problem, Problems, listed
 
@@ -66,6 +66,8 @@ class Filters:
     @classmethod
     def of(cls, runner: Runner, where: Where) -> Filters:
         include, exclude, num_nodes, num_gpus = runner.include, runner.exclude, runner.num_nodes, runner.num_gpus
+        for name, count in (("num_nodes", num_nodes), ("num_gpus", num_gpus)):
+            _refuse_too_many(count, where, name)
         if include and exclude:
             what, hint = "include and exclude cannot both be given", "keep one of them"
             raise _refusal("include-and-exclude", what, where, "exclude", "include", hint=hint)
@@ -97,8 +99,14 @@ def _refusal(id: str, what: str, where: Where, *about: str, hint: str = "") -> P
     return Problems([replace(_warning(id, what, where, *about, hint=hint), severity="error")])
 
 
+def _refuse_too_many(ranks: int, where: Where, *about: str) -> None:
+    if ranks > MOST_RANKS:
+        raise Problems([too_many_ranks(next(filter(None, map(where, about)), None), *about)])
+
+
 def pretended(gpus: int) -> Resources:
-    """What a run on a machine with this many GPUs would get (`--gpus N`)."""
+    """What a run on a machine with this many GPUs would get (`--gpus N`); raises Problems."""
+    _refuse_too_many(gpus, nowhere)
     return Resources({"localhost": list(range(gpus))}, "cuda", {"num_gpus": str(gpus)})
 
 
@@ -211,6 +219,7 @@ def _allocated(launcher: Launcher, filters: Filters, environ: Mapping[str, str])
     if filters.include or filters.exclude:
         what = "include and exclude need a hostfile"
         raise _refusal("filter-without-hostfile", what, filters.where, "include", "exclude")
+    _refuse_too_many(count * each, filters.where, "num_nodes", "num_gpus")
     names = allocated[:count] or [f"node {number}" for number in range(count)]
     hosts = {name: list(range(each)) for name in names}
     address = {"master_addr": environ["MASTER_ADDR"]} if environ.get("MASTER_ADDR") else {}
@@ -234,9 +243,11 @@ def _on_this_machine(filters: Filters, replica: int, environ: Mapping[str, str],
         what = f"num_nodes is {filters.num_nodes}, but no hostfile lists other machines than this one"
         hint = "name one: hostfile: /path/to/hostfile"
         raise _refusal("num-nodes-without-hostfile", what, filters.where, "num_nodes", hint=hint)
-    if device(environ, dev) == "cpu":
+    cpu, present = device(environ, dev) == "cpu", installed_devices(dev)
+    if cpu or not present:
+        _refuse_too_many(replica, filters.where, "global_num_gpus", "model_parallel_size", "pipe_parallel_size")
+    if cpu:
         return _processes_here(filters, replica)
-    present = installed_devices(dev)
     visible = None if filters.any else visible_devices(environ)
     if visible is not None and present:
         return _visible_devices(local_devices(environ, dev))

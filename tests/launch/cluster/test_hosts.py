@@ -190,6 +190,24 @@ def test_num_gpus_beside_include_has_no_effect_on_arithmetic_or_launch(tmp_path)
     assert "num_gpus (4) has no effect beside include" in messages(found)
 
 
+@pytest.mark.parametrize(
+    ("given", "replica", "text", "name"),
+    [
+        ({"num_gpus": 10**30}, 1, "", "num_gpus"),
+        ({"num_nodes": 10**30}, 1, "w0 slots=1\nw1 slots=1\n", "num_nodes"),
+        ({"launcher": "srun", "num_nodes": 10**4, "num_gpus": 10**4}, 1, "", "num_nodes"),
+        ({}, 10**30, "", "global_num_gpus"),
+        ({}, 1, "w0 slots=" + "9" * 5000, "hostfile"),
+    ],
+)
+def test_more_ranks_than_can_be_counted_are_refused(tmp_path, given, replica, text, name):
+    path = hostfile(tmp_path, text) if text else "/nowhere"
+    with pytest.raises(Problems) as caught:
+        resources(Runner(hostfile=path, **given), replica, {"DS_ACCELERATOR": "cpu"})
+    [problem] = caught.value.problems
+    assert (problem.id, problem.about[0]) == ("too-many-ranks", name)
+
+
 def test_the_environment_names_hostfile_and_master(tmp_path):
     environ = {"DLTS_HOSTFILE": hostfile(tmp_path, "w5 slots=3\n"), "MASTER_ADDR": "10.1.2.3"}
     found = resources(Runner(hostfile="/nowhere"), 1, environ)
