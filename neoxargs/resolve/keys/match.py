@@ -31,7 +31,7 @@ class Match(NamedTuple):
     """What was probably meant by an unknown key."""
 
     found_by: Literal["letters", "other program", "retired", "same word", "similar"]
-    hint: str
+    advice: str
     """What to write instead."""
     meant: tuple[str, ...] = ()
     """The parameters or sections, by their registry names."""

@@ -36,7 +36,7 @@ def unknown_key(key: Key, match: Match | None) -> Problem:
 
 def key_advice(key: Key, match: Match | None) -> str:
     """What to do with a key that is no parameter."""
-    return match.hint if match else _legal_keys(key.section) or NO_MATCH
+    return match.advice if match else _legal_keys(key.section) or NO_MATCH
 
 
 def unexplained_key(key: Key) -> Problem:
