@@ -14,7 +14,7 @@ from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve.values.coerce import Mismatch, conform
 from neoxargs.resolve.yaml.compose import Text, compose
 from neoxargs.tools.docs.schema import schema
-from tests.support.paths import CONFIGS, CORPUS, DOCS, ROOT, corpus_files
+from tests.support.paths import CONFIGS, CORPUS, DOCS, ROOT, corpus_files, needs_corpus
 
 #: Published configurations that are wrong, and what the schema complains of: keys that no GPT-NeoX knows, a number
 #: with a slip of the pen. `deepy check` refuses them for the same.
@@ -75,6 +75,7 @@ def test_shipped_configurations_name_the_schema_and_obey_it(validator: jsonschem
     assert errors(validator, read(path)) == []
 
 
+@needs_corpus
 @pytest.mark.parametrize("path", corpus_files(), ids=lambda path: str(path.relative_to(CORPUS)))
 def test_published_configurations_obey_it(validator: jsonschema.Draft7Validator, path: Path) -> None:
     wrong = [key for name, keys in BROKEN.items() if str(path).endswith(name) for key in keys]
