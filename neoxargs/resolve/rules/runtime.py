@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
+from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS, Finding, check, derive, refuse, warn
 
 
@@ -40,7 +41,7 @@ def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher
         account: physics
     """
     given = [name for name, value in {"comment": comment, "account": account}.items() if value]
-    if not given or launcher in ("slurm", "srun"):
+    if not given or launcher in ("slurm", "srun") or launcher in WIDENED.get("launcher", ()):  # a plugin's gets them
         return None
     what = f"launcher ({launcher}) does not read {' and '.join(given)}; only slurm and srun do"
     return warn(what, "write launcher: slurm", about=[*given, "launcher"])

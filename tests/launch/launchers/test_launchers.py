@@ -32,7 +32,7 @@ def launcher(request: Any, monkeypatch: pytest.MonkeyPatch) -> Launcher:
         parameter = REGISTRY.parameters["launcher"]
         monkeypatch.setattr(parameter, "extra_choices", parameter.extra_choices)
         monkeypatch.setattr(plugins, "LOADED", [])
-        monkeypatch.setattr(plugins, "WIDENED", {})
+        monkeypatch.setitem(plugins.WIDENED, "launcher", {})
         monkeypatch.setattr(launchers, "LAUNCHERS", dict(launchers.LAUNCHERS))
         monkeypatch.delitem(sys.modules, "tests.plugin.flux", raising=False)
         plugins.load(["tests.plugin.flux"])
@@ -123,3 +123,10 @@ def test_hosts_that_a_scheduler_will_choose(launcher: Launcher, spec: RunSpec) -
     asked = resolve_run(Request(["my.yml"], changes), {})
     assert (asked.resources.gpus, asked.resources.scheduler_picks_hosts, asked.resources.warnings) == (6, True, ())
     assert {"--nodes=3", "--ntasks=6"} <= set(started(asked).words)
+
+
+def test_who_pays_for_the_job_is_passed_on_or_warned_about(launcher: Launcher, spec: RunSpec) -> None:
+    paid = resolve_run(Request(["my.yml"], ["account=physics"]), {})
+    unread = [problem for problem in paid.warnings if problem.id == "slurm-account-needs-slurm"]
+    assert bool(unread) == (launcher.name not in ("slurm", "srun", "flux"))
+    assert unread or "--account=physics" in started(paid).words or launcher.through_deepspeed
