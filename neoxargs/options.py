@@ -52,7 +52,8 @@ def _refuse_values(files: list[str]) -> None:
     if any(REGISTRY.find(normal(word.partition("=")[0])) for word in values):
         are = "is no file" if len(values) == 1 else "are no files"
         what = f"{listed(values, 'and')} {are}; a --set takes one value"
-        raise Problems([Problem(what, hint=f"write {' '.join(f'--set {shlex.quote(word)}' for word in values)}")])
+        hint = f"write {' '.join(f'--set {shlex.quote(word)}' for word in values)}"
+        raise Problems([Problem(what, hint=hint, id="set-takes-one-value")])
 
 
 def without_dashes(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:

@@ -98,12 +98,12 @@ def _not_imported(module: str, error: Exception) -> Problem:
     missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
     if missing or not module:
         hint = f"it is looked for where Python looks and in {os.getcwd()}; write it as after `import`, without .py"
-        return Problem(f"there is no module {module or '(empty)'} for --plugin", hint=hint)
+        return Problem(f"there is no module {module or '(empty)'} for --plugin", hint=hint, id="plugin-missing")
     import traceback  # only a mistake needs it
 
     last = traceback.extract_tb(error.__traceback__)[-1]
     what = f"plugin {module} cannot be imported: {type(error).__name__}: {error}"
-    return Problem(what, hint=f"it is raised in {last.filename}:{last.lineno}")
+    return Problem(what, hint=f"it is raised in {last.filename}:{last.lineno}", id="plugin-not-importable")
 
 
 def _adopt(plugin: str, groups: list[type[Group]]) -> None:
@@ -113,7 +113,8 @@ def _adopt(plugin: str, groups: list[type[Group]]) -> None:
     problems += [problem for row in wider for problem in _not_wider(row, plugin)]
     if not groups and not wider:
         what = f"plugin {plugin} declares nothing"
-        problems.append(Problem(what, hint="it has a class derived from neoxargs.registry.Group, or choices(...)"))
+        hint = "it has a class derived from neoxargs.registry.Group, or choices(...)"
+        problems.append(Problem(what, hint=hint, id="plugin-declares-nothing"))
     if problems:
         GROUPS[:] = [group for group in GROUPS if group not in groups]
         raise Problems(problems)
@@ -128,26 +129,32 @@ def _adopt(plugin: str, groups: list[type[Group]]) -> None:
 def _wrong(group: type[Group], plugin: str) -> Iterator[Problem]:
     """What keeps a group from becoming part of the registry."""
     if group.key() in {other.key() for other in REGISTRY.groups}:
-        yield Problem(f"plugin {plugin}: a group is called {group.__name__} already", hint="rename the class")
+        what = f"plugin {plugin}: a group is called {group.__name__} already"
+        yield Problem(what, hint="rename the class", id="plugin-group-name-taken")
     elif not all(isinstance(parameter.annotation, str) for parameter in group.parameters.values()):
         hint = "begin the module with `from __future__ import annotations`"
-        yield Problem(f"plugin {plugin}: the types in {group.__name__} are evaluated too early", hint=hint)
+        what = f"plugin {plugin}: the types in {group.__name__} are evaluated too early"
+        yield Problem(what, hint=hint, id="plugin-types-evaluated")
         return
     for parameter in group.parameters.values():
         taken = [name for name in (parameter.name, *_older(group, parameter.aliases)) if _owner(name)]
         for name in taken:
             what = f"plugin {plugin} declares {name}, which {_owner(name)} declares too"
-            yield Problem(what, hint="leave one of the plugins out" if name in DECLARED else "give it another name")
+            hint = "leave one of the plugins out" if name in DECLARED else "give it another name"
+            yield Problem(what, hint=hint, id="plugin-parameter-name-taken", about=(name,))
         try:
             fits = _is_known(parameter.type)
         except Exception as error:
-            yield Problem(f"plugin {plugin}: the type of {parameter.name} cannot be read: {error}")
+            what = f"plugin {plugin}: the type of {parameter.name} cannot be read: {error}"
+            yield Problem(what, id="plugin-type-unsupported")
             continue
         if not fits:
-            yield Problem(f"plugin {plugin}: {parameter.name} cannot be of type {parameter.annotation}", hint=WRITABLE)
+            what = f"plugin {plugin}: {parameter.name} cannot be of type {parameter.annotation}"
+            yield Problem(what, hint=WRITABLE, id="plugin-type-unsupported")
         elif not descriptions(group)[parameter.attribute]:
             hint = "write a string below its declaration"
-            yield Problem(f"plugin {plugin}: {parameter.name} says nothing about what it means", hint=hint)
+            what = f"plugin {plugin}: {parameter.name} says nothing about what it means"
+            yield Problem(what, hint=hint, id="plugin-parameter-without-description")
 
 
 WRITABLE = "YAML has bool, int, float, str, None, list[...], dict[str, ...], Literal[...] and unions of them"
@@ -177,16 +184,19 @@ def _not_wider(row: _Choices, plugin: str) -> Iterator[Problem]:
     """What keeps values from being added to a parameter's choices."""
     parameter = REGISTRY.parameters.get(row.name)
     if parameter is None:
-        yield Problem(f"plugin {plugin} adds choices to {row.name}, which is no parameter")
+        what = f"plugin {plugin} adds choices to {row.name}, which is no parameter"
+        yield Problem(what, id="plugin-choice-not-possible")
         return
     known = _choices_of(parameter.type)
     if not known:
-        yield Problem(f"plugin {plugin} adds choices to {row.name}, which takes any value of its type")
+        what = f"plugin {plugin} adds choices to {row.name}, which takes any value of its type"
+        yield Problem(what, id="plugin-choice-not-possible", about=(row.name,))
     for value in row.values:
         if value in known:
             owner = WIDENED.get(row.name, {}).get(value)
             whose = f"plugin {owner} adds too" if owner else "is one of its choices already"
-            yield Problem(f"plugin {plugin} adds the choice {value} to {row.name}, which {whose}")
+            what = f"plugin {plugin} adds the choice {value} to {row.name}, which {whose}"
+            yield Problem(what, id="plugin-choice-taken", about=(row.name,))
 
 
 def _choices_of(kind: Any) -> set[Any]:

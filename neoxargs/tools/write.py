@@ -45,7 +45,8 @@ def write_all(texts: Sequence[Text], *, replace: bool = True) -> None:
     files = [text for text in texts if not _is_stream(text.name)]
     for name, _ in files:
         if not replace and os.path.exists(name):
-            raise Problems([Problem("this file exists", Place(name, 0, 0), "name another, or add --write")])
+            hint = "name another, or add --write"
+            raise Problems([Problem("this file exists", Place(name, 0, 0), hint, id="output-file-exists")])
     _replace(files)
     for name, text in texts:
         if _is_stream(name):
@@ -87,7 +88,8 @@ def _told(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise Problems([Problem(f"this cannot be written: {reason}", Place(name, 0, 0))]) from None
+        what = f"this cannot be written: {reason}"
+        raise Problems([Problem(what, Place(name, 0, 0), id="output-file-unwritable")]) from None
 
 
 def _content(name: str) -> bytes | None:

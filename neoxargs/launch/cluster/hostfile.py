@@ -48,7 +48,9 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
         place = Place(name, number, line.index(entry[0]) + 1, line, len(entry))
         match = _ENTRY.match(entry)
         if not match:
-            problems.append(_without_host("line", "this line names no host with its slots", place))
+            problems.append(
+                _without_host("this line names no host with its slots", place, id="hostfile-line-without-host")
+            )
         elif match[1] in seen:
             what, first = f"{match[1]} is listed twice", seen[match[1]]
             problems.append(Problem(what, place, also=(first,), id="hostfile-duplicate-host", about=("hostfile",)))
@@ -57,7 +59,9 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
             if slots[match[1]] > MOST_RANKS:
                 problems.append(too_many_ranks(place, "hostfile"))
     if not slots and not problems:
-        problems.append(_without_host("file", f"the hostfile {name} names no host", Place(name, 1, 1)))
+        problems.append(
+            _without_host(f"the hostfile {name} names no host", Place(name, 1, 1), id="hostfile-without-host")
+        )
     if problems:
         raise Problems(problems)
     return slots
@@ -69,8 +73,8 @@ def too_many_ranks(place: Place | None, *about: str) -> Problem:
     return Problem(what, place, id="too-many-ranks", about=about)
 
 
-def _without_host(kind: str, what: str, place: Place) -> Problem:
-    return Problem(what, place, "write: worker-0 slots=4", id=f"hostfile-{kind}-without-host", about=("hostfile",))
+def _without_host(what: str, place: Place, *, id: str) -> Problem:
+    return Problem(what, place, "write: worker-0 slots=4", id=id, about=("hostfile",))
 
 
 def parse_nodes(text: str, key: str, where: Place | None = None) -> dict[str, list[int]]:

@@ -70,7 +70,8 @@ def config_from_values(values: Mapping[str, Any]) -> Config:
     for name, value in _flatten(values, "", sections):
         parameter = REGISTRY.find(name)
         if parameter is None:
-            raise Problems([Problem(f"{MEGATRON} carries {name}, which no parameter is called")])
+            what = f"{MEGATRON} carries {name}, which no parameter is called"
+            raise Problems([Problem(what, id="rank-argument-unknown-parameter")])
         if isinstance(value, list) and parameter.annotation.startswith("tuple"):
             value = tuple(value)  # JSON knows only lists
         flat[parameter.name] = Value(value, LAUNCHER)
@@ -123,8 +124,10 @@ def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
 
 def _payload(found: Mapping[str, str], option: str) -> dict[str, Any]:
     if option not in found:
-        raise Problems([Problem(f"{option} is missing", hint="start with: python deepy.py train.py my.yml")])
+        hint = "start with: python deepy.py train.py my.yml"
+        raise Problems([Problem(f"{option} is missing", hint=hint, id="rank-argument-missing")])
     try:
         return decode(found[option])
     except ValueError as error:
-        raise Problems([Problem(f"{option} cannot be read: {error}")]) from error
+        what = f"{option} cannot be read: {error}"
+        raise Problems([Problem(what, id="rank-argument-unreadable")]) from error

@@ -20,9 +20,8 @@ def inexpressible(config: Config) -> list[Problem]:
         if value not in values and not (isinstance(value, str) and value.lower() in values):
             known = [yaml_form(choice) for choice in values if choice is not None]
             hint = f"it knows {listed(known)}" if known else f"leave {name} out"
-            problems.append(
-                Problem(f"Megatron-LM has no flag for {name} ({yaml_form(value)})", config.place(name), hint)
-            )
+            what = f"Megatron-LM has no flag for {name} ({yaml_form(value)})"
+            problems.append(Problem(what, config.place(name), hint, id="megatron-not-expressible", about=(name,)))
     return [*problems, *_other_layers(config), *_half_a_bias(config), *_half_a_norm(config), *_rhythm(config)]
 
 
@@ -44,7 +43,8 @@ def _is_said(parameter: Parameter, config: Config) -> bool:
 def _untold(parameter: Parameter, config: Config) -> Problem:
     what = f"Megatron-LM has no flag for {parameter.name} ({yaml_form(config.get(parameter.name))}), which is left out"
     hint = "it is a setting of DeepSpeed's engine" if parameter.effect == "engine" else ""
-    return Problem(what, config.place(parameter.name), hint, severity="warning")
+    place, about = config.place(parameter.name), (parameter.name,)
+    return Problem(what, place, hint, severity="warning", id="megatron-setting-left-out", about=about)
 
 
 #: Parameters that several flags say together, or that are said by another one.
@@ -63,30 +63,44 @@ OTHERWISE = {
 def _other_layers(config: Config) -> Iterator[Problem]:
     other = sorted(set(config.attention.attention_config) - {"global", "flash"})
     if other:
-        where = config.place("attention_config")
-        yield Problem(f"Megatron-LM has no flag for attention_config ({listed(other, 'and')})", where)
+        what = f"Megatron-LM has no flag for attention_config ({listed(other, 'and')})"
+        yield Problem(
+            what, config.place("attention_config"), id="megatron-not-expressible", about=("attention_config",)
+        )
 
 
 def _half_a_bias(config: Config) -> Iterator[Problem]:
     if config.mlp.use_bias_in_mlp != config.attention.use_bias_in_attn_linear:
         where = config.place("use_bias_in_mlp") or config.place("use_bias_in_attn_linear")
-        yield Problem("Megatron-LM has biases in all linear layers or in none", where)
+        about = ("use_bias_in_mlp", "use_bias_in_attn_linear")
+        yield Problem(
+            "Megatron-LM has biases in all linear layers or in none", where, id="megatron-not-expressible", about=about
+        )
 
 
 def _half_a_norm(config: Config) -> Iterator[Problem]:
     if NORMS.get(config.norm.norm) == "LayerNorm" and not config.norm.use_bias_in_norms:
-        where = config.place("use_bias_in_norms")
-        yield Problem("Megatron-LM's LayerNorm always has a bias, unlike use_bias_in_norms (false)", where)
+        what = "Megatron-LM's LayerNorm always has a bias, unlike use_bias_in_norms (false)"
+        yield Problem(
+            what, config.place("use_bias_in_norms"), id="megatron-not-expressible", about=("use_bias_in_norms",)
+        )
     if (config.init.init_method == "xavier_uniform") != (config.init.output_layer_init_method == "xavier_uniform"):
         where = config.place("init_method") or config.place("output_layer_init_method")
-        yield Problem("Megatron-LM draws all weights from xavier_uniform or none", where)
+        about = ("init_method", "output_layer_init_method")
+        yield Problem(
+            "Megatron-LM draws all weights from xavier_uniform or none",
+            where,
+            id="megatron-not-expressible",
+            about=about,
+        )
 
 
 def _rhythm(config: Config) -> Iterator[Problem]:
     checkpoint = config.checkpoint
     if checkpoint.save and (checkpoint.checkpoint_scale != "linear" or checkpoint.extra_save_iters):
         where = config.place("checkpoint_scale") or config.place("extra_save_iters")
-        yield Problem("Megatron-LM saves checkpoints only at equal intervals", where, "write checkpoint_factor alone")
+        what, about = "Megatron-LM saves checkpoints only at equal intervals", ("checkpoint_scale", "extra_save_iters")
+        yield Problem(what, where, "write checkpoint_factor alone", id="megatron-not-expressible", about=about)
 
 
 #: Parameter -> the values that flags exist for.
