@@ -19,7 +19,7 @@ def same_word(key: Key) -> Match | None:
     """The same word, or what another program means by it, in this section or in others."""
     names = _in_other_words(key) or _in_other_sections(key)
     if len(names) > MANY_PLACES:
-        return Match("same word", f"it is written inside a section: {listed(_sections(names), most=8)}")
+        return Match("same word", f"it is written inside a section: {listed(sorted(_sections(names)), most=8)}")
     return Match("same word", _moved(names, key), tuple(names)) if names else None
 
 
