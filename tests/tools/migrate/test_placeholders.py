@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from neoxargs.problems import Problems
@@ -10,6 +12,7 @@ from neoxargs.tools.migrate.megatron.convert import convert_script
 from neoxargs.tools.migrate.megatron.list_expressions import list_of
 from neoxargs.tools.migrate.result import Result
 from neoxargs.tools.migrate.shell.placeholders import is_placeholder
+from neoxargs.tools.migrate.shell.script import read_script
 
 SIZES = "--num-layers 27 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9"
 
@@ -73,6 +76,16 @@ def test_what_is_no_placeholder(value: str) -> None:
     result = migrated(f"python p.py {SIZES} --lr 0.5 --vocab-file {value} --seed 7")
     assert result.problems == []
     assert "\nvocab_file:" in result.text
+
+
+@pytest.mark.parametrize(
+    "text", ["<" + "a." * 50_000, "[a" * 50_000, "{a " * 50_000, "{{" + " " * 100_000, "x" * 99_999]
+)
+def test_a_long_word_takes_no_time(text: str) -> None:
+    start = time.process_time()
+    is_placeholder(text)
+    read_script(Text("run.sh", f"a --b {text}\n"))
+    assert time.process_time() - start < 2
 
 
 def test_each_placeholder_has_its_place_and_parameter() -> None:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import re
 
+# All lengths are bounded, so that no text takes long.
 #: `<Specify path>` as it stands in a script. A redirection has a space before the next `>`, or a stream's number.
-_ANGLE = r"<(?=[\w./~*+-])(?!/dev/)(?:[^<>\n|;&\"'`$]|(?<=\w)'(?=\w))*(?<!\s)(?<!\s\d)>"
+_ANGLE = r"<(?=[\w./~*+-])(?!/dev/)(?:[^<>\n|;&\"'`$]|(?<=\w)'(?=\w)){1,200}(?<!\s)(?<!\s\d)>"
 #: `[your path]`, `{path to data}`: with the bracket at the word, as neither a test nor a group of commands has it.
-_SQUARE = r"(?<!\w)\[(?=[^\W\d_])[^\[\]{}<>\n|;&\"'`$]*\]"
-_CURLY = r"(?<![$\w])\{(?=[^\W\d_])[^\[\]{}<>\n|;&\"'`$,]*\}"
-_TEMPLATE = r"\{\{[^{}\n]*\}\}"
+_SQUARE = r"(?<!\w)\[(?=[^\W\d_])[^\[\]{}<>\n|;&\"'`$]{1,200}\]"
+_CURLY = r"(?<![$\w])\{(?=[^\W\d_])[^\[\]{}<>\n|;&\"'`$,]{1,200}\}"
+_TEMPLATE = r"\{\{[^{}\n]{1,200}\}\}"
 _IN_SCRIPT = re.compile(f"{_ANGLE}|{_SQUARE}|{_CURLY}|{_TEMPLATE}")
 
 _IN_WORD = re.compile(
     r"""
-    <[^<>]*[\w.][^<>]*>                                       # <Specify path>, <...>
-    | \[ (?: \.{3} | (?=[^]]*[^\W\d_]{3}) [^][,"'$*]+ ) \]    # [your path], [...], but not [0]*1 or [a-z]*
-    | (?<!\$) \{\{?\s* (?: \.{3} | [^\W\d_][\w\s./-]* ) \}    # {path}, {{ path }}
+    <[^<>]{1,200}>                                            # <Specify path>, <...>
+    | \[ (?: \.{3} | (?=[^]]{0,200}[^\W\d_]{3}) [^][,"'$*]{1,200} ) \]   # [your path], but not [0]*1 or [a-z]*
+    | (?<!\$) \{\{?\s{0,9} (?: \.{3} | [^\W\d_][\w\s./-]{0,200} ) \}   # {path}, {{ path }}
     | (?<![a-z]) your (?![a-z])                               # YOUR_PATH, /your/path
     | (?<![a-z]) path[-_/ ]?to (?![a-z])                      # /path/to/data, PATH_TO_DATA
     | (?<![a-z]) (?: change | replace | fill ) [-_ ]? me (?![a-z])
