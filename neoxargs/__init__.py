@@ -1,0 +1,1 @@
+"""One YAML file for a GPT training run on DeepSpeed and Megatron."""

@@ -1,0 +1,1 @@
+"""A configuration becomes processes: `main.py` has the order of the stages."""

@@ -1,0 +1,1 @@
+"""What the shape of a configuration implies, without torch: parameters, vocabulary, layout, optimizer state."""

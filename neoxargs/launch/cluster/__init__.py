@@ -1,0 +1,1 @@
+"""Machines and devices: hostfiles, Slurm allocations, which ranks run where."""

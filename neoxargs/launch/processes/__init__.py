@@ -1,0 +1,1 @@
+"""Running ranks: started, watched, ended together, and which failed first and why."""

@@ -1,0 +1,1 @@
+"""One value against the type of its parameter: converted, or described as not fitting."""

@@ -1,0 +1,1 @@
+"""YAML text to nodes with positions, and readable errors where it is not YAML."""

@@ -1,0 +1,1 @@
+"""DeepSpeed's two engines behind one interface: building them, steps, recomputation, reports."""

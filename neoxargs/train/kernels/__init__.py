@@ -1,0 +1,1 @@
+"""Computation that has a fused form: attention, sparse attention, cross entropy, bias with dropout."""

@@ -1,0 +1,1 @@
+"""A bare process becomes a rank: device, process groups, seeds, memory, how it reports a failure."""

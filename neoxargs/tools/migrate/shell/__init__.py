@@ -1,0 +1,1 @@
+"""A shell script's words and commands, read without running it."""
