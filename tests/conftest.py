@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.support.shows import Shows
+from tests.support import selection, shows
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,4 +18,13 @@ THIRD_PARTY = (r"ignore:`torch\.jit\.script_method` is deprecated:DeprecationWar
 def pytest_configure(config: pytest.Config) -> None:
     for line in THIRD_PARTY:
         config.addinivalue_line("filterwarnings", line)
-    config.pluginmanager.register(Shows(config), "shows")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    selection.add_option(parser)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[shows.SHOWN] = shows.collect(items)
+    selection.select(config, items)
