@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     selection.add_option(parser)
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.stash[shows.SHOWN] = shows.collect(items)
     selection.select(config, items)

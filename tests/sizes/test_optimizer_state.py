@@ -11,8 +11,8 @@ from torch import nn
 from neoxargs.launch.preflight.disk_space import checkpoint_bytes
 from neoxargs.registry.deepspeed_optimizer import TORCH, TYPES
 from neoxargs.sizes.optimizer_state import AMSGRAD, MOMENTS, OPTIONAL_MOMENTUM, moments
-from neoxargs.tools.plan.memory.stages import stages
-from neoxargs.tools.plan.memory.states import States, optimizer
+from neoxargs.tools.plan.memory.stages import pipeline_stages
+from neoxargs.tools.plan.memory.states import ModelStates, optimizer_state
 from neoxargs.train.optim import build
 from tests.support.small_gpt import small
 
@@ -52,8 +52,8 @@ def test_as_many_numbers_as_torchs_keep(kind: str) -> None:
 @pytest.mark.parametrize(("kind", "many"), [("sgd", 1), ("musgd", 1), ("rmsprop", 2)])
 def test_the_disk_and_the_plan_count_momentum_alike(kind: str, many: int) -> None:
     config = small(**{"optimizer.type": kind, "precision": "fp32", "world_size": 1, "padded_vocab_size": 64} | MOMENTUM)
-    [stage] = stages(config, 64)
-    assert optimizer(States(config, stage)) == 4 * many * stage.parameters
+    [stage] = pipeline_stages(config, 64)
+    assert optimizer_state(ModelStates(config, stage)) == 4 * many * stage.parameters
     assert checkpoint_bytes(config) == 4 * (1 + many) * stage.parameters
 
 
