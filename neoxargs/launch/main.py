@@ -26,7 +26,7 @@ from neoxargs.launch.processes.run import start
 from neoxargs.launch.report.dry_run import Form, dry_run, emitted, facts
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.launch.script import Script, find_script
-from neoxargs.launch.targets.megatron_unsupported import untold
+from neoxargs.launch.targets.megatron_unsupported import dropped_settings
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.request import Request
 from neoxargs.resolve.derive import Unresolved
@@ -52,7 +52,7 @@ def show(request: Request, form: Form | None) -> int:
     spec = resolve_launch(script, request)
     refused = preflight.unsupported(script.program, spec.config)
     needs = preflight.needs(script.program, spec)
-    left_out = untold(spec.config) if form == "megatron" else []
+    left_out = dropped_settings(spec.config) if form == "megatron" else []
     warnings = [*spec.warnings, *left_out, *(need.as_warning() for need in needs)]
     if request.as_json and not form:
         _print_json(script, spec, [*warnings, *refused], not has_errors(refused))

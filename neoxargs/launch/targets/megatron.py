@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from neoxargs.launch.targets.megatron_tables import LION, NORMS, OPTIMIZERS, POSITIONS, TOKENIZERS, TRANSLATED
+from neoxargs.launch.targets.megatron_unsupported import unsupported
 from neoxargs.problems import Problems
 from neoxargs.registry import ABSENT, Parameter
 from neoxargs.resolve.config import Config
@@ -22,9 +24,7 @@ Words = Iterator[str]
 
 def megatron_flags(config: Config) -> list[str]:
     """The flags; raises Problems naming every setting without which it would be another run."""
-    from neoxargs.launch.targets.megatron_unsupported import inexpressible
-
-    problems = inexpressible(config)
+    problems = unsupported(config)
     if problems:
         raise Problems(problems)
     words = [word for p, value in config.items() for word in _plain(p, value)]
@@ -176,30 +176,3 @@ def _reports(config: Config) -> Words:
 TRANSLATIONS: tuple[Callable[[Config], Words], ...] = (
     _layout, _shape, _experts, _precision, _optimizer, _recompute, _data, _tokenizer, _reports,
 )  # fmt: skip
-
-#: Parameters whose flags the functions above write.
-TRANSLATED = {
-    "model_parallel_size", "pipe_parallel_size", "intermediate_size", "num_kv_heads", "pos_emb", "norm",
-    "layernorm_epsilon", "rms_norm_epsilon", "scaled_upper_triang_masked_softmax_fusion",
-    "scaled_masked_softmax_fusion", "bias_gelu_fusion", "moe_num_experts", "moe_expert_interval", "moe_top_k",
-    "loss_scale", "loss_scale_window", "min_scale", "hysteresis", "optimizer_type", "clip_grad",
-    "checkpoint_num_layers", "partition_activations", "train_data_paths", "valid_data_paths", "test_data_paths",
-    "split", "tokenizer_type", "vocab_file", "merge_file", "wandb_project", "wandb_run_name", "wandb_team",
-    "local_rank", "te_fp8_format", "adam_beta1", "adam_beta2", "sliding_window_width",
-}  # fmt: skip
-POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "rpe": "relative", "none": "none"}
-NORMS = {"layernorm": "LayerNorm", "te_layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_rmsnorm": "RMSNorm"}
-TOKENIZERS = {
-    "GPT2BPETokenizer": "GPT2BPETokenizer",
-    "HFTokenizer": "HuggingFaceTokenizer",
-    "HFGPT2Tokenizer": "HuggingFaceTokenizer",
-    "SPMTokenizer": "SentencePieceTokenizer",
-    "TiktokenTokenizer": "TikTokenizer",
-    "ByteLevelTokenizer": "NullTokenizer",
-}
-#: DeepSpeed's betas of Lion, and ours, where nobody writes any; Megatron-LM's are others.
-LION = (0.9, 0.99)
-OPTIMIZERS = {
-    "adam": "adam", "adamw": "adam", "cpu_adam": "adam", "cpu_torch_adam": "adam", "sgd": "sgd", "lion": "lion",
-    "muon": "muon",
-}  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from neoxargs.launch.prepare import with_text
 from neoxargs.launch.targets.megatron import megatron_flags
-from neoxargs.launch.targets.megatron_unsupported import inexpressible
+from neoxargs.launch.targets.megatron_unsupported import unsupported
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft, resolve
 from tests.support.paths import NEOX_HEAD, QUICKSTART, needs_corpus
@@ -129,7 +129,7 @@ def test_published_models(parser: argparse.ArgumentParser, size: str) -> None:
     """Apart from its own initial weights (and the parallel residual of 20B), GPT-NeoX's models are Megatron's."""
     files = [NEOX_HEAD / f"{size}.yml", *([NEOX_HEAD / "local_setup.yml"] if size != "20B" else [])]
     config = resolve(files, ["init_method=normal", "output_layer_init_method=scaled_normal"], gpus=8)
-    assert [problem.what for problem in inexpressible(config)] == (
+    assert [problem.what for problem in unsupported(config)] == (
         ["Megatron-LM has no flag for gpt_j_residual (true)"] if size == "20B" else []
     )
     config = resolve(

@@ -10,7 +10,7 @@ import pytest
 
 from neoxargs.cli import main
 from neoxargs.launch.targets.megatron import megatron_flags
-from neoxargs.launch.targets.megatron_unsupported import inexpressible
+from neoxargs.launch.targets.megatron_unsupported import unsupported
 from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft, resolve
@@ -343,7 +343,7 @@ def test_published_models_there_and_back(size: str) -> None:
     files = [NEOX_HEAD / f"{size}.yml", *(NEOX_HEAD / name for name in also.get(size, ["local_setup.yml"]))]
     given = ["init_method=normal", "output_layer_init_method=scaled_normal", "gpt_j_residual=false"]
     config = resolve(files, given, gpus=8)
-    assert [problem.what for problem in inexpressible(config)] == []
+    assert [problem.what for problem in unsupported(config)] == []
     there_and_back(config, 8)
 
 

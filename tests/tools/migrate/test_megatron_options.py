@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from neoxargs.launch.targets.megatron import megatron_flags
-from neoxargs.launch.targets.megatron_unsupported import inexpressible, untold
+from neoxargs.launch.targets.megatron_unsupported import dropped_settings, unsupported
 from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Text, complete, draft, resolve
@@ -155,7 +155,7 @@ def _published() -> Iterator[Config]:
 
 @needs_corpus
 def test_published_configurations_come_back(published: list[Config]) -> None:
-    expressible = [config for config in published if not inexpressible(config)]
+    expressible = [config for config in published if not unsupported(config)]
     assert len(expressible) > 30
     for config in expressible:
         comes_back(config, config.get("world_size"))
@@ -163,7 +163,7 @@ def test_published_configurations_come_back(published: list[Config]) -> None:
 
 @needs_corpus
 def test_what_a_published_configuration_loses_is_told_with_its_line(published: list[Config]) -> None:
-    told = [problem for config in published for problem in untold(config)]
+    told = [problem for config in published for problem in dropped_settings(config)]
     assert all(problem.where and problem.severity == "warning" for problem in told)
     assert {problem.what.split(" for ")[1].split(" (")[0] for problem in told} >= {
         "keep_last_n_checkpoints", "zero_optimization.overlap_comm", "synchronize_each_layer",
@@ -207,7 +207,7 @@ def test_drawn_configurations_come_back() -> None:
             config = complete(draft([Text("drawn.yml", json.dumps(drawn(seed)))]), 8)
         except Problems:
             continue
-        if not inexpressible(config):
+        if not unsupported(config):
             drawn_and_good += 1
             comes_back(config, 8)
     assert drawn_and_good > 40

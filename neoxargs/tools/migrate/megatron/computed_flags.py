@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from neoxargs.launch.targets.megatron import OPTIMIZERS, TOKENIZERS
+from neoxargs.launch.targets.megatron_tables import OPTIMIZERS, TOKENIZERS
 from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.yaml.nodes import read_plain
 from neoxargs.tools.migrate.megatron.list_expressions import list_of

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, get_args
 
-from neoxargs.launch.targets.megatron import NORMS, POSITIONS
+from neoxargs.launch.targets.megatron_tables import NORMS, POSITIONS
 from neoxargs.registry import REGISTRY
 from neoxargs.tools.migrate.megatron import computed_flags
 from neoxargs.tools.migrate.megatron.reading import Option, Reading

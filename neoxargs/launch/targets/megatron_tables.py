@@ -1,0 +1,70 @@
+"""What Megatron-LM calls our values, and which parameters and values its flags exist for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Parameters whose flags `megatron.TRANSLATIONS` write.
+TRANSLATED = {
+    "model_parallel_size", "pipe_parallel_size", "intermediate_size", "num_kv_heads", "pos_emb", "norm",
+    "layernorm_epsilon", "rms_norm_epsilon", "scaled_upper_triang_masked_softmax_fusion",
+    "scaled_masked_softmax_fusion", "bias_gelu_fusion", "moe_num_experts", "moe_expert_interval", "moe_top_k",
+    "loss_scale", "loss_scale_window", "min_scale", "hysteresis", "optimizer_type", "clip_grad",
+    "checkpoint_num_layers", "partition_activations", "train_data_paths", "valid_data_paths", "test_data_paths",
+    "split", "tokenizer_type", "vocab_file", "merge_file", "wandb_project", "wandb_run_name", "wandb_team",
+    "local_rank", "te_fp8_format", "adam_beta1", "adam_beta2", "sliding_window_width",
+}  # fmt: skip
+POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "rpe": "relative", "none": "none"}
+NORMS = {"layernorm": "LayerNorm", "te_layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_rmsnorm": "RMSNorm"}
+TOKENIZERS = {
+    "GPT2BPETokenizer": "GPT2BPETokenizer",
+    "HFTokenizer": "HuggingFaceTokenizer",
+    "HFGPT2Tokenizer": "HuggingFaceTokenizer",
+    "SPMTokenizer": "SentencePieceTokenizer",
+    "TiktokenTokenizer": "TikTokenizer",
+    "ByteLevelTokenizer": "NullTokenizer",
+}
+#: DeepSpeed's betas of Lion, and ours, where nobody writes any; Megatron-LM's are others.
+LION = (0.9, 0.99)
+OPTIMIZERS = {
+    "adam": "adam", "adamw": "adam", "cpu_adam": "adam", "cpu_torch_adam": "adam", "sgd": "sgd", "lion": "lion",
+    "muon": "muon",
+}  # fmt: skip
+#: Parameter -> the values that flags exist for.
+SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
+    "activation": ("gelu", "swiglu"),
+    "pos_emb": tuple(POSITIONS),
+    "norm": tuple(NORMS),
+    "tokenizer_type": tuple(TOKENIZERS),
+    "optimizer.type": tuple(OPTIMIZERS),
+    "zero_optimization.stage": (0, 1, 2, 3),
+    "zero_optimization.offload_param.device": ("none",),
+    "zero_optimization.offload_optimizer.device": ("none", "cpu"),
+    "scheduler.type": (None,),
+    "lr_decay_style": ("constant", "linear", "cosine"),
+    "init_method": ("normal", "xavier_uniform"),
+    "output_layer_init_method": ("scaled_normal", "xavier_uniform"),
+    "z_loss": (0.0,),
+    "gpt_j_residual": (False,),
+    "gpt_j_tied": (False,),
+    "num_unique_layers": (None,),
+    "opt_pos_emb_offset": (0,),
+    "soft_prompt_tuning.enabled": (False,),
+    "train_impl": ("normal",),
+    "dataset_impl": ("gpt2",),
+    "distributed_backend": ("nccl", "gloo"),
+    "weight_by_num_documents": (False,),
+    "use_bnb_optimizer": (False,),
+    "amp.enabled": (False,),
+}
+#: Parameters that several flags carry together, or that another parameter's flag carries.
+SENT_OTHERWISE = {
+    "optimizer.params.lr", "optimizer.params.betas", "optimizer.params.eps", "optimizer.params.weight_decay",
+    "optimizer.params.momentum", "fp16.enabled", "fp16.loss_scale", "fp16.loss_scale_window", "fp16.hysteresis",
+    "fp16.min_loss_scale", "fp16.initial_scale_power", "bf16.enabled", "precision", "zero_stage",
+    "gradient_accumulation_steps", "gradient_clipping", "checkpoint_activations", "attention_config",
+    "use_bias_in_mlp", "use_bias_in_attn_linear", "use_bias_in_norms", "mlp_type", "expansion_factor",
+    "mlp_multiple_of", "train_data_weights", "valid_data_weights", "test_data_weights", "log_grad_pct_zeros",
+    "use_wandb", "checkpoint_scale", "extra_save_iters", "text_path", "data_impl", "mmap_warmup", "dialect",
+    "use_shared_fs", "config_files", "user_script", "git_hash",
+}  # fmt: skip
