@@ -79,7 +79,7 @@ def test_what_is_no_placeholder(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["<" + "a." * 50_000, "[a" * 50_000, "{a " * 50_000, "{{" + " " * 100_000, "x" * 99_999]
+    "text", ["<" + "a." * 20_000, "[a" * 20_000, "{a " * 20_000, "{{" + " " * 40_000, "x" * 40_000]
 )
 def test_a_long_word_takes_no_time(text: str) -> None:
     start = time.process_time()
