@@ -23,7 +23,7 @@ from neoxargs.launch.preflight.data_files import certainly_missing
 from neoxargs.launch.prepare import compile_ops, tokenise, with_launch, with_text, write_record
 from neoxargs.launch.processes import failures
 from neoxargs.launch.processes.run import start
-from neoxargs.launch.report.dry_run import Form, dry_run, emitted, facts
+from neoxargs.launch.report.dry_run import Form, dry_run, emit, to_json
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.launch.script import Script, find_script
 from neoxargs.launch.targets.megatron_unsupported import dropped_settings
@@ -102,14 +102,14 @@ def check_start(script: Script, spec: RunSpec) -> None:
 
 def announce(script: Script, spec: RunSpec) -> None:
     """What will run, to be checked at a glance; sampling needs less than training."""
-    from neoxargs.launch.report.summary import draw, ranks
+    from neoxargs.launch.report.summary import print_summary, ranks
 
     reads = {"generate": "sampling from", "eval": "evaluating"}.get(script.program or "")
     if reads:
         options = spec.config.checkpoint
         say(f"{reads} {options.load or options.save}; ranks: {ranks(spec.config, spec.resources)}")
         return
-    draw(spec)
+    print_summary(spec)
     warn(spec.warnings)
 
 
@@ -160,17 +160,17 @@ def has_errors(problems: Sequence[Problem]) -> bool:
 def _print_json(script: Script, spec: RunSpec, problems: Sequence[Problem], ok: bool) -> None:
     launched = command(spec.config, spec.resources, script.path, os.environ)
     answer = {"ok": ok, "problems": [problem.to_json() for problem in problems]}
-    print(json.dumps(answer | facts(spec.config, launched), indent=2))
+    print(json.dumps(answer | to_json(spec.config, launched), indent=2))
 
 
 def _form(form: Form, request: Request, spec: RunSpec) -> str:
     if form == "sbatch":
         return sbatch.script(spec.config, spec.resources, request)
-    return emitted(form, spec.config, spec.resources)
+    return emit(form, spec.config, spec.resources)
 
 
 def _everything(script: Script, spec: RunSpec) -> str:
-    from neoxargs.launch.report.summary import text
+    from neoxargs.launch.report.summary import to_text
 
     launched = command(spec.config, spec.resources, script.path, os.environ)
-    return f"{text(spec)}\n\n{dry_run(spec.config, spec.resources, launched, brief=sys.stdout.isatty())}"
+    return f"{to_text(spec)}\n\n{dry_run(spec.config, spec.resources, launched, brief=sys.stdout.isatty())}"

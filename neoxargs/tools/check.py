@@ -33,7 +33,7 @@ def report(request: Request) -> int:
     if problems:
         print(render(problems), file=sys.stderr)
     if spec and not failed:
-        print("\n".join(["ok", *summary.brief(spec)]))
+        print("\n".join(["ok", *summary.brief_lines(spec)]))
     return int(failed)
 
 
@@ -78,4 +78,4 @@ def examined(request: Request) -> tuple[RunSpec | None, list[Problem]]:
 
 def _to_json(spec: RunSpec | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:
     answer: dict[str, Any] = {"ok": ok, "problems": [problem.to_json() for problem in problems]}
-    return answer | (summary.facts(spec) if spec else {})
+    return answer | (summary.to_json(spec) if spec else {})

@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from neoxargs.launch.report.summary import described
+from neoxargs.launch.report.summary import describe
 from neoxargs.launch.targets.encode import RankArguments
 from neoxargs.launch.targets.split import train_values
 from neoxargs.resolve.config import Config
@@ -112,7 +112,7 @@ def _trackers(config: Config, folder: Path) -> list[Tracker]:
     bar = Progress() if sys.stdout.isatty() else None
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
     found: list[Tracker] = [Console(options.log_interval, bar.write if bar else _print, log)]
-    found += [LossCurve(), Page(described(config)), metrics.Metrics(folder / metrics.FILE)]
+    found += [LossCurve(), Page(describe(config)), metrics.Metrics(folder / metrics.FILE)]
     if options.tensorboard_dir:
         found.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:

@@ -133,7 +133,7 @@ def _resolved(texts: Sequence[Text], given: Input, faults: list[str]) -> str:
         spec = resolve_run_texts(texts, [], {"DS_ACCELERATOR": "cpu"}, gpus)
         config = spec.config
         told = [*spec.warnings, *unsupported(config)]
-        summary.text(spec)
+        summary.to_text(spec)
         json.dumps([split.deepspeed_json(config), split.runner_flags(config), split.train_values(config)])
         split.megatron_flags(config)
     except Problems as stop:

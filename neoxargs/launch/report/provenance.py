@@ -1,56 +1,75 @@
-"""Values that the files do not say, or not as they are: overridden from outside, or derived by a rule."""
+"""Values that the files do not give, or not as they are: overridden from outside, or derived by a rule."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 
-from neoxargs.registry import REGISTRY
+from neoxargs.registry import REGISTRY, Parameter
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.value import Source
 
-#: What rules say that only carry a value from one name to another.
-ONE_SETTING = ("are one setting", "are the two")
+#: The terms of an equation, whose rule is no mere list of names for one setting.
+BATCH = "train_batch_size"
 
 
 def overridden(config: Config, cut: bool) -> Iterator[str]:
+    """`lr 0.002  (--set lr=0.002)`. cut: shorten what is long."""
     for name, value in config.values.items():
         if value.source.kind in ("set", "environment"):
-            yield f"{name} {short(value.value, 40 if cut else None)}  ({origin(value.source)})"
+            yield f"{name} {shorten(value.value, 40 if cut else None)}  ({describe_source(value.source)})"
 
 
 def derived(config: Config, cut: bool) -> Iterator[str]:
     """What follows from written values; not what merely repeats one of them under another name, or is the default."""
     listed: set[tuple[str, str]] = set()
     for parameter, value in config.items():
-        source = value.source
-        default = value.value == parameter.default or _has_default(config, parameter.name)
-        if source.kind != "derived" or default or any(words in source.text for words in ONE_SETTING):
+        source, text = value.source, shorten(value.value, 24 if cut else None)
+        if source.kind != "derived" or _has_default(config, parameter) or _is_synonym(source):
             continue
-        shown = short(value.value, 24 if cut else None)
-        others = [name for name in source.inputs if name != parameter.name and name in REGISTRY.parameters]
-        known = [config.get(name) for name in others if config.written(name) or _has_default(config, name)]
-        repeats = parameter.name in source.inputs and value.value in known
-        repeats = repeats or (source.text, shown) in listed
-        if not repeats and any(config.written(name) for name in others):
-            listed.add((source.text, shown))
-            yield f"{parameter.name} {shown}: {source.text}"
+        if (source.text, text) not in listed and not _repeats_itself(config, parameter.name, source):
+            listed.add((source.text, text))
+            yield f"{parameter.name} {text}: {source.text}"
 
 
-def _has_default(config: Config, name: str) -> bool:
+def _is_synonym(source: Source) -> bool:
+    """Has a rule only carried it from one name of a setting to another?"""
+    return any(
+        rule.inputs == source.inputs and len(rule.results) > 1 and {*rule.results} <= {*rule.inputs}
+        for rule in DERIVATIONS
+        if BATCH not in rule.results
+    )
+
+
+def _repeats_itself(config: Config, name: str, source: Source) -> bool:
+    """Is it what another parameter says already, or does nothing that is written lead to it?"""
+    others = [other for other in source.inputs if other != name and other in REGISTRY.parameters]
+    if not any(config.written(other) for other in others):
+        return True
+    given = [o for o in others if config.written(o) or _is_dialects(config, REGISTRY.parameters[o])]
+    return name in source.inputs and config.get(name) in [config.get(other) for other in given]
+
+
+def _has_default(config: Config, parameter: Parameter) -> bool:
+    return bool(config.get(parameter.name) == parameter.default) or _is_dialects(config, parameter)
+
+
+def _is_dialects(config: Config, parameter: Parameter) -> bool:
     """Is the value what it would have been anyway, in the year the files speak?"""
-    then = config.dialect.defaults().get(name) if config.dialect else None
-    default: object = then.value if then else REGISTRY.parameters[name].default
-    return bool(config.get(name) == default)
+    then = config.dialect.defaults().get(parameter.name) if config.dialect else None
+    default: object = then.value if then else parameter.default
+    return bool(config.get(parameter.name) == default)
 
 
-def origin(source: Source) -> str:
-    """The place, or what else said so."""
+def describe_source(source: Source) -> str:
+    """The place, or what else gave it."""
     return str(source.where) if source.where else source.text or source.kind
 
 
-def short(value: object, limit: int | None) -> str:
+def shorten(value: object, limit: int | None) -> str:
+    """A value in at most so many letters; a list of equal items as `12 x "global"`."""
     if isinstance(value, list) and len(value) > 2 and all(item == value[0] for item in value):
         return f"{len(value)} x {json.dumps(value[0])}"
-    shown = value if isinstance(value, str) else json.dumps(value)
-    return shown if limit is None or len(shown) <= limit else shown[: limit - 1] + "…"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"

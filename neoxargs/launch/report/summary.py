@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.report.provenance import derived, origin, overridden, short
-from neoxargs.launch.report.rank_grid import grid, numbers
+from neoxargs.launch.report.provenance import derived, describe_source, overridden, shorten
+from neoxargs.launch.report.rank_grid import compact_numbers, rank_grid
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
@@ -23,7 +23,7 @@ from neoxargs.text import together, wrapped
 LABEL = 11
 WIDTH = 100
 #: No machine has more GPUs.
-MOST_IN_ONE = 16
+MAX_GPUS_PER_MACHINE = 16
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Row:
     cut: bool = False
 
 
-def rows(spec: RunSpec, width: int, cut: bool = True) -> list[Row]:
+def summary_rows(spec: RunSpec, width: int, cut: bool = True) -> list[Row]:
     """All that is shown, in order. width: for the drawing of the ranks. cut: shorten what is long."""
     config, resources = spec.config, spec.resources
-    found = [
+    rows = [
         Row("model", tuple(_model(config))),
         Row("ranks", (ranks(config, resources),)),
-        Row("", tuple(grid(config, width)), cut=True),
+        Row("", tuple(rank_grid(config, width)), cut=True),
         Row("batch", tuple(_batch(config))),
         Row("precision", (_precision(config),)),
         Row("optimizer", tuple(_optimizer(config))),
@@ -51,7 +51,7 @@ def rows(spec: RunSpec, width: int, cut: bool = True) -> list[Row]:
         Row("overridden", (*overridden(config, cut), *resources.overrides), cut=cut),
         Row("derived", tuple(derived(config, cut)), cut=cut),
     ]
-    return [row for row in found if row.lines]
+    return [row for row in rows if row.lines]
 
 
 def ranks(config: Config, resources: Resources) -> str:
@@ -65,12 +65,12 @@ def _factors(config: Config) -> str:
     return f"tensor {layout.tensor} x pipeline {layout.pipe} x data {layout.data}{engine}"
 
 
-def described(config: Config) -> list[tuple[str, str]]:
+def describe(config: Config) -> list[tuple[str, str]]:
     """What the run is, a line for each subject, wherever it runs."""
     subjects = {
         "model": _model(config),
         "ranks": [f"{Layout.of(config).ranks} = {_factors(config)}"],
-        "batch": _batch(config, sources=False),
+        "batch": _batch(config, with_sources=False),
         "precision": [_precision(config)],
         "optimizer": _optimizer(config),
         "data": _data(config, cut=True),
@@ -78,17 +78,20 @@ def described(config: Config) -> list[tuple[str, str]]:
     return [(label, "; ".join(lines)) for label, lines in subjects.items()]
 
 
-def batch(config: Config, sources: bool = True) -> str:
-    """The batch equation in numbers; sources: with where each of them was written."""
-    sizes, config_source = config.batch, config.source
-    terms = {
-        "train_batch_size": ("{:,}{} samples", sizes.train_batch_size),
-        "train_micro_batch_size_per_gpu": (" = micro batch {:,}{}", sizes.train_micro_batch_size_per_gpu),
-        "gradient_accumulation_steps": (" x accumulation {:,}{}", sizes.gradient_accumulation_steps),
-    }
-    written = {name: f" ({origin(config_source(name))})" if sources and config.written(name) else "" for name in terms}
-    shown = "".join(template.format(number, written[name]) for name, (template, number) in terms.items())
-    return f"{shown} x data {Layout.of(config).data:,}"
+def batch_equation(config: Config, with_sources: bool = True) -> str:
+    """The batch equation in numbers. with_sources: and where each of them was written."""
+    sizes = config.batch
+    terms = (
+        ("train_batch_size", "{:,}{} samples", sizes.train_batch_size),
+        ("train_micro_batch_size_per_gpu", " = micro batch {:,}{}", sizes.train_micro_batch_size_per_gpu),
+        ("gradient_accumulation_steps", " x accumulation {:,}{}", sizes.gradient_accumulation_steps),
+    )
+    sources = {name for name, _, _ in terms if with_sources and config.written(name)}
+    words = (
+        template.format(number, f" ({describe_source(config.source(name))})" if name in sources else "")
+        for name, template, number in terms
+    )
+    return f"{''.join(words)} x data {Layout.of(config).data:,}"
 
 
 def dialect(config: Config) -> str:
@@ -100,19 +103,19 @@ def dialect(config: Config) -> str:
     return f"{name} {reason.removeprefix(named)}" if reason.startswith(named) else f"{name}: {reason}"
 
 
-def brief(spec: RunSpec) -> list[str]:
-    """The facts of the run, one line each."""
+def brief_lines(spec: RunSpec) -> list[str]:
+    """What the run is, in a few lines."""
     config = spec.config
     lines = {
         "model": "; ".join(_model(config)),
         "ranks": ranks(config, spec.resources),
-        "batch": batch(config),
+        "batch": batch_equation(config),
         "dialect": dialect(config),
     }
     return [f"{label.ljust(LABEL)}{line}" for label, line in lines.items()]
 
 
-def facts(spec: RunSpec) -> dict[str, Any]:
+def to_json(spec: RunSpec) -> dict[str, Any]:
     """The same for a program."""
     config, layout, rows = spec.config, Layout.of(spec.config), vocabulary_rows(spec.config)
     return {
@@ -128,15 +131,15 @@ def facts(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def text(spec: RunSpec, width: int = WIDTH, cut: bool = True) -> str:
+def to_text(spec: RunSpec, width: int = WIDTH, cut: bool = True) -> str:
     """The summary as plain text. cut: shorten what is long, for a person to see it at a glance."""
     return "\n".join(label.ljust(LABEL) + line for label, line in _lines(spec, width, cut))
 
 
-def draw(spec: RunSpec) -> None:
+def print_summary(spec: RunSpec) -> None:
     """Print the summary; on a terminal with colours, elsewhere (a log) in full."""
     if not sys.stdout.isatty():
-        print(text(spec, cut=False), flush=True)
+        print(to_text(spec, cut=False), flush=True)
         return
     from rich.console import Console
     from rich.text import Text
@@ -149,11 +152,11 @@ def draw(spec: RunSpec) -> None:
 
 
 def _lines(spec: RunSpec, width: int, cut: bool = True) -> Iterator[tuple[str, str]]:
-    for row in rows(spec, width - LABEL, cut):
+    for row in summary_rows(spec, width - LABEL, cut):
         label = row.label
         for line in row.lines:
             whole = together(line, spec.config)
-            fitting = [short(line, width - LABEL)] if row.cut else wrapped(whole, width - LABEL)
+            fitting = [shorten(line, width - LABEL)] if row.cut else wrapped(whole, width - LABEL)
             for part in fitting:
                 yield label, part
                 label = ""
@@ -189,14 +192,14 @@ def _machines(resources: Resources) -> str:
         each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         return f"on {len(hosts)} machines, {each} {'GPUs' if gpu else 'processes'} each"
     host, slots = next(iter(hosts.items()))
-    if gpu and len(slots) > MOST_IN_ONE:  # a number that was given to see what would be
+    if gpu and len(slots) > MAX_GPUS_PER_MACHINE:  # a number that was given to see what would be
         return f"on {len(slots)} GPUs"
     where = "this machine" if host == "localhost" else host
-    return f"on {where}'s {f'GPU {numbers(slots)}' if gpu else 'CPU'}"
+    return f"on {where}'s {f'GPU {compact_numbers(slots)}' if gpu else 'CPU'}"
 
 
-def _batch(config: Config, sources: bool = True) -> Iterator[str]:
-    yield batch(config, sources)
+def _batch(config: Config, with_sources: bool = True) -> Iterator[str]:
+    yield batch_equation(config, with_sources)
     yield f"{config.batch.train_batch_size * config.shape.seq_length:,} tokens a step"
 
 
@@ -231,7 +234,7 @@ def _data(config: Config, cut: bool) -> Iterator[str]:
         return
     tokenizer = config.tokenizer.tokenizer_type
     tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", made by {tokenizer}"
-    yield f"{short(named, 3 * 66 if cut else None)}{tokens}"
+    yield f"{shorten(named, 3 * 66 if cut else None)}{tokens}"
     if data.data_path:
         yield f"split {data.split} into training, validation, test"
 

@@ -45,6 +45,12 @@ def same(top: str, nested: str, otherwise: str = "") -> Callable[..., dict[str, 
     return follow
 
 
+def names_of_setting(name: str) -> tuple[str, ...]:
+    """All names of a setting that has several (`zero_stage` and `zero_optimization.stage`), else the one."""
+    rules = (rule.results for rule in DERIVATIONS if name in rule.results and {*rule.results} <= {*rule.inputs})
+    return next(rules, (name,))
+
+
 def yaml_form(value: Any) -> str:
     """A value as a YAML file would have it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,6 +13,7 @@ from neoxargs.registry.history import changes, default_at
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.rules import DERIVATIONS
+from neoxargs.resolve.rules.synonyms import names_of_setting
 
 #: So many of the values that another was derived from are shown, and so many steps back.
 MOST_INPUTS = 6
@@ -58,23 +59,17 @@ def because(name: str, config: Config) -> str:
         return (_whose_default(name, config) or "default") + left_to
     if source.kind != "derived":
         return str(source)
-    return f"derived: {summary.batch(config) if name in BATCH else source.text}{left_to}"
+    return f"derived: {summary.batch_equation(config) if name in BATCH else source.text}{left_to}"
 
 
 def is_default(name: str, config: Config) -> bool:
     """Is it what it is in any case, although a rule may have said so? Nothing that was written leads to it."""
     if config.dialect is None or config.written(name) or config.get(name) is None:
         return config.source(name).kind == "default"
-    names = _one_setting(name)
+    names = names_of_setting(name)
     usual = [default_at(other, config.dialect.date) for other in names]
     led_to = any(config.written(other) for other in names) if len(names) > 1 else config.place(name) is not None
     return not led_to and config.get(name) in usual
-
-
-def _one_setting(name: str) -> tuple[str, ...]:
-    """All names of a setting that has several (`zero_stage` and `zero_optimization.stage`)."""
-    rules = (rule.results for rule in DERIVATIONS if name in rule.results and {*rule.results} <= {*rule.inputs})
-    return next(rules, (name,))
 
 
 def _whose_default(name: str, config: Config) -> str:
@@ -90,7 +85,7 @@ def _read(name: str, config: Config) -> list[str]:
     """What a value was derived from; written ones first."""
     known = [read for read in dict.fromkeys(config.source(name).inputs) if read in REGISTRY.parameters]
     known = [read for read in known if read != name and config.get(read) not in (ABSENT, None)]
-    known = [read for read in known if config.written(read) or read not in _one_setting(name)]
+    known = [read for read in known if config.written(read) or read not in names_of_setting(name)]
     return sorted(known, key=lambda read: (not config.written(read), config.place(read) is None))[:MOST_INPUTS]
 
 

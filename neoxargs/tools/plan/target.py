@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from neoxargs.launch.report.summary import MOST_IN_ONE
+from neoxargs.launch.report.summary import MAX_GPUS_PER_MACHINE
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.text import GIB
 from neoxargs.tools.plan.devices import DEVICES, Device, find_device, unknown_device
@@ -43,7 +43,7 @@ def choose_device(options: PlanOptions, spec: RunSpec) -> Device:
 
 def _meant_for_gpus(spec: RunSpec) -> bool:
     """Nobody computes in 16 bits on a CPU, or starts more ranks on one machine than it could have GPUs or has cores."""
-    most = max(MOST_IN_ONE, os.cpu_count() or 1)
+    most = max(MAX_GPUS_PER_MACHINE, os.cpu_count() or 1)
     return spec.config.precision.precision != "fp32" or spec.resources.gpus > most
 
 

@@ -104,8 +104,8 @@ def test_a_secret_is_refused_where_it_would_stand_on_a_command_line_and_only_the
 def test_summary_and_dry_run_show_it_like_any_other(launcher: Launcher, spec: RunSpec, monkeypatch: Any) -> None:
     for name, value in SHELL.items():
         monkeypatch.setenv(name, value)
-    assert "4 = tensor 1 x pipeline 1 x data 4" in summary.text(spec)
-    assert "on 2 machines, 2 GPUs each" in summary.text(spec)
+    assert "4 = tensor 1 x pipeline 1 x data 4" in summary.to_text(spec)
+    assert "on 2 machines, 2 GPUs each" in summary.to_text(spec)
     said = dry_run.dry_run(spec.config, spec.resources, started(spec), brief=False)
     places, command_line = said.partition("\n\n")[0], said.rpartition("# Command\n")[2]
     assert places == "# Where the ranks are\nw0  rank 0 1 on GPU 0 1\nw1  rank 2 3 on GPU 0 1"

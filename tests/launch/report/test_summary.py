@@ -65,13 +65,13 @@ def same_as_before(name: str, text: str) -> bool:
 
 
 def test_a_small_run_on_a_cpu():
-    shown = summary.text(spec(SMALL, CPU, ("lr=0.002", "weight_decay=0.01")), 80)
+    shown = summary.to_text(spec(SMALL, CPU, ("lr=0.002", "weight_decay=0.01")), 80)
     assert same_as_before("summary_small", shown)
 
 
 def test_a_large_run_on_many_machines():
     hosts = {f"node{number}": list(range(8)) for number in range(12)}
-    shown = summary.text(spec(LARGE, Resources(hosts, "cuda", remote=True)), 80)
+    shown = summary.to_text(spec(LARGE, Resources(hosts, "cuda", remote=True)), 80)
     assert same_as_before("summary_large", shown)
 
 
@@ -79,11 +79,11 @@ def test_a_large_run_on_many_machines():
 @pytest.mark.parametrize(("text", "resources"), [(SMALL, CPU), (LARGE, pretended(96)), (LARGE, pretended(768))])
 def test_no_line_is_wider_than_the_terminal(text, resources, width):
     made = spec(text, resources) if resources.gpus < 768 else spec(text.replace("1536", "1536000"), resources)
-    assert max(map(len, summary.text(made, width).splitlines())) <= width
+    assert max(map(len, summary.to_text(made, width).splitlines())) <= width
 
 
 def test_every_derived_value_that_repeats_nothing_is_listed():
-    shown = summary.text(spec(SMALL, CPU), 200)
+    shown = summary.to_text(spec(SMALL, CPU), 200)
     derived = shown[shown.index("derived") :]
     assert "train_batch_size 16: " in derived
     assert "\n           gas" not in derived  # written under its other name
@@ -91,21 +91,21 @@ def test_every_derived_value_that_repeats_nothing_is_listed():
 
 def test_the_brief_and_the_facts_agree_with_the_layout():
     made = spec(SMALL, CPU)
-    assert summary.facts(made)["layout"] == {"tensor": 2, "pipeline": 2, "data": 1}
-    assert [line.split()[0] for line in summary.brief(made)] == ["model", "ranks", "batch", "dialect"]
+    assert summary.to_json(made)["layout"] == {"tensor": 2, "pipeline": 2, "data": 1}
+    assert [line.split()[0] for line in summary.brief_lines(made)] == ["model", "ranks", "batch", "dialect"]
 
 
 def test_paths_and_places_stay_whole():
     folder = "/a/folder with spaces/of-" + "many-letters" * 6
     made = spec(SMALL + f"run_dir: {folder}/run\n", CPU)
-    shown = summary.text(made, 60)
+    shown = summary.to_text(made, 60)
     assert f"{folder}/run" in shown
     assert "(configs/my.yml:9:1)" in shown
 
 
 def test_one_rank_needs_no_drawing():
     text = SMALL.replace("size: 2\n", "size: 1\n")
-    assert "stage 0" not in summary.text(spec(text, replace(CPU, hosts={"localhost": [0]})), 80)
+    assert "stage 0" not in summary.to_text(spec(text, replace(CPU, hosts={"localhost": [0]})), 80)
 
 
 def test_a_terminal_gets_the_same_text(monkeypatch, capsys):
@@ -113,31 +113,31 @@ def test_a_terminal_gets_the_same_text(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
     made = spec(SMALL, CPU)
-    summary.draw(made)
+    summary.print_summary(made)
     assert capsys.readouterr().out.rstrip("\n").splitlines() == [
-        line.rstrip() for line in summary.text(made, 80).splitlines()
+        line.rstrip() for line in summary.to_text(made, 80).splitlines()
     ]
 
 
 def test_a_log_gets_everything_in_full(capsys):
     made = spec(LARGE + "attention_config: [[[global, sparse_fixed], 22]]\n", pretended(96))
-    summary.draw(made)
-    assert "…" in summary.text(made, 80)
+    summary.print_summary(made)
+    assert "…" in summary.to_text(made, 80)
     shown = capsys.readouterr().out
     assert "…" not in shown
     assert "train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps" in " ".join(shown.split())
 
 
 def test_one_form_of_places_and_no_setting_twice():
-    shown = " ".join(summary.text(spec(SMALL, CPU), 200).split())
+    shown = " ".join(summary.to_text(spec(SMALL, CPU), 200).split())
     assert "dialect neox-2026 (configs/my.yml:1:1)" in shown
     assert "micro batch 4 (configs/my.yml:9:1)" in shown
     assert "ranks of replica 0" in shown
-    assert "adam_beta2" not in " ".join(summary.text(spec(LARGE, pretended(96)), 200).split())
+    assert "adam_beta2" not in " ".join(summary.to_text(spec(LARGE, pretended(96)), 200).split())
 
 
 def test_a_report_describes_a_run_without_saying_where_that_was_written() -> None:
-    found = dict(summary.described(complete(draft([Text("small.yml", SMALL)]), 8)))
+    found = dict(summary.describe(complete(draft([Text("small.yml", SMALL)]), 8)))
     assert found["ranks"] == "8 = tensor 2 x pipeline 2 x data 2"
     assert found["batch"] == "32 samples = micro batch 4 x accumulation 4 x data 2; 8,192 tokens a step"
     assert found["model"].startswith("4 layers, hidden 256, 8 heads, sequence 256")

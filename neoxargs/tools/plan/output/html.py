@@ -49,7 +49,7 @@ def _sections(plan: Plan, found: Sequence[Suggestion]) -> Iterator[str]:
     legend = f"{layout}; a frame is a machine, a run of joined cells a tensor parallel group"
     yield _section("Ranks", legend, ranks_chart(plan))
     yield _section("One step", f"about {format_duration(plan.speed.step)}, and what it goes to", step_chart(plan))
-    yield _section("Batch", "", f'<p class="equation">{escape(summary.batch(plan.config))}</p>')
+    yield _section("Batch", "", f'<p class="equation">{escape(summary.batch_equation(plan.config))}</p>')
     yield _section("Assumed", "", _list(assumption_notes(plan)))
 
 

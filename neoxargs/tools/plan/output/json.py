@@ -23,7 +23,7 @@ def to_json(plan: Plan, found: Sequence[Suggestion]) -> dict[str, Any]:
         "fits": plan.fits if plan.has_verdict else None,
         "breaks": plan.overflows_in,
         "device": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
-        **summary.facts(plan.spec),
+        **summary.to_json(plan.spec),
         "parts": plan.parts,
         "parameters": sum(plan.parts.values()),
         "vocabulary_rows": plan.vocab_rows,

@@ -58,7 +58,7 @@ def _row(label: str, lines: Sequence[str], config: Config) -> str:
 
 def _run_facts(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     """Model, ranks and batch as `check` prints them, with the model's parts."""
-    model, *rest = (line[LABEL:] for line in summary.brief(plan.spec))
+    model, *rest = (line[LABEL:] for line in summary.brief_lines(plan.spec))
     parts = ", ".join(f"{part} {format_count(number)}".replace(" ", TOGETHER) for part, number in plan.parts.items())
     yield "model", [model, f"{format_count(sum(plan.parts.values()))} parameters: {parts}"]
     yield from zip(("ranks", "batch"), ([line] for line in rest), strict=False)
