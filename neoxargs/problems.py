@@ -42,8 +42,8 @@ class Problem:
     also: tuple[Place, ...] = field(default=())
     """Other places that take part (the first of two duplicate keys, the other side of a conflict)."""
     severity: Literal["error", "warning"] = "error"
-    id: str = field(default="", kw_only=True)
-    """Which problem it is, whatever its sentence says: kebab-case, from the rule's name (`unknown-key`)."""
+    id: str = field(kw_only=True)
+    """Which kind of problem it is, whatever its sentence says; `deepy explain unknown-key` tells more."""
     about: tuple[str, ...] = field(default=(), kw_only=True)
     """The parameters that take part, by their registry names."""
 

@@ -7,7 +7,7 @@ from neoxargs.problems import MOST, SET, Place, Problem, Problems, did_you_mean,
 
 def test_a_problem_points_below_its_line() -> None:
     place = Place("my.yml", 12, 1, "hiden_size: 768", 10)
-    assert render([Problem("hiden_size is not a parameter", place, "did you mean hidden_size?")]) == (
+    assert render([Problem("hiden_size is not a parameter", place, "did you mean hidden_size?", id="some-id")]) == (
         "my.yml:12:1: error: hiden_size is not a parameter\n"
         "  12 | hiden_size: 768\n"
         "     | ^^^^^^^^^^\n"
@@ -17,29 +17,32 @@ def test_a_problem_points_below_its_line() -> None:
 
 def test_a_set_shows_the_argument() -> None:
     place = Place(SET, 1, 6, "seed=x", 1)
-    assert render([Problem("seed must be a number", place)]) == (
+    assert render([Problem("seed must be a number", place, id="some-id")]) == (
         "--set: error: seed must be a number\n  --set seed=x\n             ^"
     )
 
 
 def test_both_places_of_a_conflict_are_drawn() -> None:
     first, second = Place("a.yml", 1, 1, "seed: 1", 7), Place("b.yml", 2, 3, "  seed: 2", 7)
-    text = render([Problem("seed is given twice", second, also=(first,))])
+    text = render([Problem("seed is given twice", second, also=(first,), id="some-id")])
     assert "  also at a.yml:1:1\n  1 | seed: 1\n    | ^^^^^^^" in text
 
 
 def test_a_place_is_not_its_own_other_place() -> None:
     place = Place("a.yml", 1, 1, "seed: 1", 7)
-    assert "also" not in render([Problem("no", place, also=(place,))])
+    assert "also" not in render([Problem("no", place, also=(place,), id="some-id")])
 
 
 def test_a_file_as_a_whole_has_no_line() -> None:
-    assert render([Problem("there is no such file", Place("no.yml", 0, 0))]) == "no.yml: error: there is no such file"
+    assert (
+        render([Problem("there is no such file", Place("no.yml", 0, 0), id="some-id")])
+        == "no.yml: error: there is no such file"
+    )
 
 
 def test_of_very_many_problems_the_first_are_shown_and_the_rest_counted() -> None:
-    warnings = [Problem("careful", Place("f", line, 1), severity="warning") for line in range(1, 4)]
-    errors = [Problem("no", Place("f", line, 1)) for line in range(4, 4 + MOST)]
+    warnings = [Problem("careful", Place("f", line, 1), severity="warning", id="some-id") for line in range(1, 4)]
+    errors = [Problem("no", Place("f", line, 1), id="some-id") for line in range(4, 4 + MOST)]
     drawn = render([*warnings, *errors]).split("\n\n")
     told = "... and 3 more: --json tells all"
     assert drawn == [*(f"f:{line}:1: error: no" for line in range(4, 4 + MOST)), told]
@@ -47,31 +50,35 @@ def test_of_very_many_problems_the_first_are_shown_and_the_rest_counted() -> Non
 
 
 def test_a_problem_of_nowhere_comes_last() -> None:
-    problems = [Problem("c"), Problem("b", Place("f", 9, 1)), Problem("a", Place("f", 2, 1), severity="warning")]
+    problems = [
+        Problem("c", id="some-id"),
+        Problem("b", Place("f", 9, 1), id="some-id"),
+        Problem("a", Place("f", 2, 1), severity="warning", id="some-id"),
+    ]
     assert render(problems) == "f:2:1: warning: a\n\nf:9:1: error: b\n\nerror: c"
 
 
 def test_long_lines_are_cut_around_the_caret() -> None:
     line = "a" * 300 + "X" + "b" * 300
-    _, excerpt, carets = render([Problem("x", Place("f", 1, 301, line))]).split("\n")
+    _, excerpt, carets = render([Problem("x", Place("f", 1, 301, line), id="some-id")]).split("\n")
     assert len(excerpt) < 130
     assert excerpt[carets.index("^")] == "X"
 
 
 def test_the_caret_stands_below_letters_of_two_cells() -> None:
     place = Place("my.yml", 1, 14, 'a: "数据", é: 数据 # x', 2)
-    _, line, caret = render([Problem("no", place)]).splitlines()
+    _, line, caret = render([Problem("no", place, id="some-id")]).splitlines()
     assert (line[:4], caret) == ("  1 ", "    | " + " " * 14 + "^^^^")
 
 
 def test_a_line_cannot_command_the_terminal() -> None:
-    excerpt = render([Problem("x", Place("f", 1, 3, "a\tX\x1b[31m"))])
+    excerpt = render([Problem("x", Place("f", 1, 3, "a\tX\x1b[31m"), id="some-id")])
     assert "a X\N{REPLACEMENT CHARACTER}[31m" in excerpt
     assert printable("tab\there") == "tab here"
 
 
 def test_problems_carry_their_drawing() -> None:
-    assert str(Problems([Problem("a"), Problem("b")])) == "error: a\n\nerror: b"
+    assert str(Problems([Problem("a", id="some-id"), Problem("b", id="some-id")])) == "error: a\n\nerror: b"
 
 
 def test_near_names() -> None:

@@ -86,7 +86,7 @@ def for_generation(config: Config) -> Config:
     if not folder:
         what = "there is no checkpoint to read"
         hint = "write load: FOLDER"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-not-named", about=("load", "save")))
+        raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load", "save")))
     if checkpoint_folder.newest(Path(folder)) is None:
         hint = "load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
         what = f"load ({folder}): there is no checkpoint in it"

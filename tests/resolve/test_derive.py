@@ -316,4 +316,4 @@ def test_a_number_of_gpus_can_depend_on_the_draft(tmp_path: Any) -> None:
 
 
 def no_hosts(_: Any) -> int:
-    raise Problems([Problem("no hosts")])
+    raise Problems([Problem("no hosts", id="no-hosts")])

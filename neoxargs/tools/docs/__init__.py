@@ -76,4 +76,4 @@ def _make(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         what = f"this folder cannot be made: {(error.strerror or str(error)).lower()}"
-        raise Problems([Problem(what, Place(str(directory), 0, 0), id="folder-not-made")]) from None
+        raise Problems([Problem(what, Place(str(directory), 0, 0), id="output-folder-unwritable")]) from None

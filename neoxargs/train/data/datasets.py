@@ -95,7 +95,7 @@ def _require(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
         if damage := indexed.damage(Path(prefix)):
             hint = f"deepy data TEXT --output-prefix {prefix} makes one"
             problems.append(
-                Problem(f"data_path ({prefix}): {damage}", hint=hint, id="data-file-unusable", about=("data_path",))
+                Problem(f"data_path ({prefix}): {damage}", hint=hint, id="data-file-damaged", about=("data_path",))
             )
             continue
         summary = summary_of(prefix)

@@ -252,10 +252,10 @@ def _file(parameter: str, path: str | None, what: str) -> Path:
     """A file that must be there."""
     if not path:
         what = f"{parameter} is not given; this tokenizer_type needs {what}"
-        raise Problems(Problem(what, hint=_NO_FILE, id="tokenizer-file-not-given", about=("tokenizer_type", parameter)))
+        raise Problems(Problem(what, hint=_NO_FILE, id="vocabulary-not-named", about=("tokenizer_type", parameter)))
     if not Path(path).is_file():
         what = f"{parameter} ({path}) is not a file; it should be {what}"
-        raise Problems(Problem(what, hint=_NO_FILE, id="tokenizer-file-missing", about=("tokenizer_type", parameter)))
+        raise Problems(Problem(what, hint=_NO_FILE, id="vocabulary-missing", about=("tokenizer_type", parameter)))
     return Path(path)
 
 

@@ -167,7 +167,7 @@ def checkpoint(config: Config) -> Path:
     if not root:
         what = "there is no checkpoint to export"
         hint = "write load: FOLDER"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-not-named", about=("load", "save")))
+        raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load", "save")))
     found = Path(root, checkpoint_folder.tag(wanted)) if wanted is not None else checkpoint_folder.newest(Path(root))
     if found is None:
         raise Problems(

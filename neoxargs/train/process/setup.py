@@ -157,9 +157,7 @@ def connect(backend: str) -> None:
     """Bring up torch.distributed and DeepSpeed's layer over it, or the latter alone where the former is up."""
     if not torch.distributed.is_backend_available(backend):
         what = f"distributed_backend ({backend}): this machine's torch is built without it"
-        raise Problems(
-            Problem(what, hint=BACKENDS[backend], id="distributed-backend-missing", about=("distributed_backend",))
-        )
+        raise Problems(Problem(what, hint=BACKENDS[backend], id="backend-missing", about=("distributed_backend",)))
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     with quiet():
         import deepspeed

@@ -66,4 +66,4 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Problems) as raised:
         write_docs(directory=str(tmp_path / "file"))
-    assert [problem.id for problem in raised.value.problems] == ["folder-not-made"]
+    assert [problem.id for problem in raised.value.problems] == ["output-folder-unwritable"]

@@ -11,17 +11,17 @@ from functools import cache
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Rule
-from neoxargs.tools.explain.catalogue import commands, configuration, yaml
+from neoxargs.tools.explain.catalogue import commands, configuration, launch, migrate, training, yaml
 from neoxargs.tools.explain.catalogue.entry import Entry, Example
 
-TABLES = (yaml.PROBLEMS, configuration.PROBLEMS, commands.PROBLEMS)
+SUBJECTS = (yaml, configuration, launch, training, migrate, commands)
 
 
 @cache
 def catalogue() -> dict[str, Entry]:
     """Every id and what there is to say about it."""
     rules = {rule.id: _of_rule(rule) for rule in (*DERIVATIONS, *CHECKS) if rule.protects_from}
-    return rules | {name: entry for table in TABLES for name, entry in table.items()}
+    return rules | {name: entry for subject in SUBJECTS for name, entry in subject.PROBLEMS.items()}
 
 
 def _of_rule(rule: Rule) -> Entry:

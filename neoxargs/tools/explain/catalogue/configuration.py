@@ -5,6 +5,33 @@ from __future__ import annotations
 from neoxargs.tools.explain.catalogue.entry import Entry, Example, row
 
 PROBLEMS: dict[str, Entry] = {
+    "unknown-key": row(
+        "GPT-NeoX and DeepSpeed read over many keys that they do not know. A misspelt one would leave its default in "
+        "place, and the run trains for days with a value that nobody chose.",
+        "lerning_rate: 0.001\n",
+    ),
+    "misplaced-key": row(
+        "The key belongs to a section, and stands outside of it (or in another). There it would not be read.",
+        "fp16:\nenabled: true\n",
+    ),
+    "dotted-key": row(
+        "In a file, nested keys are nested lines; a dot names them only in --set. DeepSpeed would not read the key.",
+        "fp16.enabled: true\n",
+    ),
+    "not-a-section": row(
+        "A section has keys of its own. With one value in its place, DeepSpeed stops every rank when it reads it.",
+        "fp16: true\n",
+    ),
+    "setting-of-another-type": row(
+        "The setting belongs to another optimizer or scheduler than the one that is written, whose constructor would "
+        "refuse it on every rank.",
+        "optimizer: {type: Adam, params: {momentum: high}}\n",
+    ),
+    "type-mismatch": row(
+        "The value has another type than the parameter, or lies outside of its range. Python would carry it along "
+        "until something on the ranks fails with it, or compares a text with a number.",
+        "hidden_size: big\n",
+    ),
     "duplicate-key": row(
         "YAML and GPT-NeoX silently take one of two values for a key, the last or the one of the last file. The other, "
         "perhaps the one that was meant, is lost.",
