@@ -14,7 +14,13 @@ from neoxargs.launch.preflight.hardware import (
     nvme_problems,
     ops_that_cannot_compile,
 )
-from neoxargs.launch.preflight.packages import missing_backend, missing_harness, missing_packages
+from neoxargs.launch.preflight.packages import (
+    can_train_here,
+    missing_backend,
+    missing_harness,
+    missing_packages,
+    missing_trainer,
+)
 from neoxargs.launch.preflight.resumed_schedule import other_schedule
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Program
@@ -26,6 +32,8 @@ from neoxargs.resolve.trainer_support import unsupported as trainer_support
 def needs(program: Program | None, spec: RunSpec) -> list[Problem]:
     """What a program of ours needs; sampling, and a user's script, may do without the data that is named."""
     config = spec.config
+    if program and not spec.resources.remote and (absent := list(missing_trainer())):
+        return absent
     if program == "train":
         return [*machine_problems(spec), *overwritten_checkpoint(config), *folder_problems(config)]
     logs = unwritable_folders(config, "run_dir")
@@ -40,7 +48,7 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     config, resources = spec.config, spec.resources
     problems = [*missing_files(config), *unnamed_files(config), *missing_checkpoint(config), *other_schedule(config)]
     problems += fp16_without_support(config, resources)
-    if not resources.remote:
+    if not resources.remote and can_train_here():
         problems += [*missing_packages(config), *missing_backend(config)]
         problems += ops_that_cannot_compile(config, resources.device)
         problems += [*nvme_problems(config, resources.device), *gpu_only_kernels(config, resources.device)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from neoxargs.problems import Place, Problem
+from neoxargs.problems import Place, Problem, listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
 
@@ -23,6 +23,19 @@ BACKENDS = {
     "gloo": "write distributed_backend: nccl",
     "mpi": "leave distributed_backend out; deepspeed_mpi: true starts the ranks with mpirun and needs no such torch",
 }
+
+
+def can_train_here() -> bool:
+    """Is torch installed? Where it is not, configurations are only checked, for other machines."""
+    return not is_missing("torch")
+
+
+def missing_trainer() -> Iterator[Problem]:
+    """What every rank of our programs imports first; `pip install neoxargs` alone checks and plans without it."""
+    absent = [package for package in ("torch", "deepspeed", "megatron") if is_missing(package)]
+    if absent:
+        what = f"training needs {listed(absent, 'and')}, which {'is' if len(absent) == 1 else 'are'} not installed here"
+        yield Problem(what, hint="pip install 'neoxargs[train]'", id="trainer-missing")
 
 
 def missing_packages(config: Config) -> Iterator[Problem]:
@@ -68,7 +81,7 @@ def is_missing(package: str) -> bool:
     from importlib.util import find_spec
 
     found = find_spec(package)
-    return found is None or found.origin is None
+    return found is None or (found.origin is None and package != "megatron")  # which is a namespace of several
 
 
 def _torch_lacks(name: str) -> bool:
