@@ -12,9 +12,9 @@ Device = Literal["cuda", "cpu"]
 
 def device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> Device:
     """What the ranks of a local run compute on; `DS_ACCELERATOR` decides where it is set, as in DeepSpeed."""
-    told = environ.get("DS_ACCELERATOR", "")
-    if told:
-        return "cpu" if told == "cpu" else "cuda"
+    forced = environ.get("DS_ACCELERATOR", "")
+    if forced:
+        return "cpu" if forced == "cpu" else "cuda"
     return "cuda" if local_devices(environ, dev) else "cpu"
 
 
