@@ -25,9 +25,10 @@ def derived(config: Config, cut: bool) -> Iterator[str]:
     """What follows from written values; not what merely repeats one of them under another name, or is the default."""
     listed: set[tuple[str, str]] = set()
     for parameter, value in config.items():
-        source, text = value.source, shorten(value.value, 24 if cut else None)
+        source = value.source
         if source.kind != "derived" or _has_default(config, parameter) or _is_synonym(source):
             continue
+        text = shorten(value.value, 24 if cut else None)
         if (source.text, text) not in listed and not _repeats_itself(config, parameter.name, source):
             listed.add((source.text, text))
             yield f"{parameter.name} {text}: {source.text}"
