@@ -28,7 +28,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from neoxargs.launch.targets.split import deepspeed_json  # noqa: E402
+from neoxargs.launch.targets.deepspeed import deepspeed_json  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
 from neoxargs.resolve.config import Config  # noqa: E402
 

@@ -124,7 +124,7 @@ def _rank(rank: int, ranks: int, port: int, trials: list[dict[str, Any]], folder
 def _peak(trial: dict[str, Any], ranks: int) -> int:
     import yaml
 
-    from neoxargs.launch.targets.split import deepspeed_json
+    from neoxargs.launch.targets.deepspeed import deepspeed_json
     from neoxargs.resolve import Text, complete, draft
     from neoxargs.train.engine import build as engine
     from neoxargs.train.kernels.cross_entropy import Vocabulary

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
-from neoxargs.launch.targets.split import deepspeed_json  # noqa: E402
+from neoxargs.launch.targets.deepspeed import deepspeed_json  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
 from neoxargs.resolve.config import Config  # noqa: E402
 

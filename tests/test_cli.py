@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.cli import main
-from neoxargs.launch.targets.encode import decode
+from neoxargs.launch.targets.wire_format import decode
 from tests.support import smallest
 from tests.support.paths import ROOT
 
@@ -411,7 +411,7 @@ def test_every_parameter_can_be_explained():
 
 SCRIPT = """
 import os, sys, time
-from neoxargs.launch.targets.encode import parse_rank_arguments
+from neoxargs.launch.targets.wire_format import parse_rank_arguments
 config = parse_rank_arguments(sys.argv[1:]).config
 open(f"rank{os.environ['RANK']}", "w").write(f"{os.getpid()} {config.shape.hidden_size} {config.data.data_path}")
 time.sleep(float(os.environ.get("SLEEP", 0)))

@@ -14,7 +14,7 @@ import pytest
 
 from neoxargs.launch.cluster.hosts import pretended
 from neoxargs.launch.run_spec import RunSpec
-from neoxargs.launch.targets.split import deepspeed_json, runner_flags
+from neoxargs.launch.targets.deepspeed import deepspeed_json, runner_flags
 from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config

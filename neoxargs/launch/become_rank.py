@@ -18,7 +18,7 @@ from neoxargs.launch.main import announce, check_needs, refuse, resolve_launch
 from neoxargs.launch.prepare import data_command, write_record
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Script, find_script
-from neoxargs.launch.targets.encode import script_arguments
+from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.request import Request
 

@@ -25,7 +25,7 @@ def _supervised(program: str, argv: Sequence[str]) -> int:
     """With a log of its own, where the start of the run has a name; torch is not imported before."""
     from neoxargs.launch.processes import failures
     from neoxargs.launch.processes.supervisor import run_supervised
-    from neoxargs.launch.targets.encode import parse_rank_arguments
+    from neoxargs.launch.targets.wire_format import parse_rank_arguments
     from neoxargs.problems import Problems
     from neoxargs.train.process import mpi
 
@@ -43,7 +43,7 @@ def _supervised(program: str, argv: Sequence[str]) -> int:
 
 def _run(program: str, argv: Sequence[str]) -> int:
     """0 when all went as it should, 1 when it could not go on."""
-    from neoxargs.launch.targets.encode import parse_rank_arguments
+    from neoxargs.launch.targets.wire_format import parse_rank_arguments
     from neoxargs.train.process import mpi, report
 
     try:

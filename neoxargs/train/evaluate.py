@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from neoxargs.launch.preflight.data_files import SOURCES
-from neoxargs.launch.targets.encode import RankArguments
+from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from neoxargs.launch.report.summary import describe
-from neoxargs.launch.targets.encode import RankArguments
-from neoxargs.launch.targets.split import train_values
+from neoxargs.launch.targets.ranks import train_values
+from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.resolve.config import Config
 from neoxargs.sizes import model
 from neoxargs.train import coord_check

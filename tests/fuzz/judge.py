@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from neoxargs.launch.report import summary
 from neoxargs.launch.run_spec import resolve_run_texts
-from neoxargs.launch.targets import split
+from neoxargs.launch.targets import deepspeed, megatron, ranks
 from neoxargs.problems import Place, Problem, Problems, render
 from neoxargs.resolve import Text, draft, read_files
 from neoxargs.resolve.trainer_support.unsupported import unsupported
@@ -134,8 +134,8 @@ def _resolved(texts: Sequence[Text], given: Input, faults: list[str]) -> str:
         config = spec.config
         told = [*spec.warnings, *unsupported(config)]
         summary.to_text(spec)
-        json.dumps([split.deepspeed_json(config), split.runner_flags(config), split.train_values(config)])
-        split.megatron_flags(config)
+        json.dumps([deepspeed.deepspeed_json(config), deepspeed.runner_flags(config), ranks.train_values(config)])
+        megatron.megatron_flags(config)
     except Problems as stop:
         told += stop.problems
         outcome = "refused"

@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from neoxargs.launch.targets.encode import script_arguments
+from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.resolve import resolve
 from neoxargs.train.data import indexed
 from tests.support.paths import ROOT

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from deepspeed.runtime.config import DeepSpeedConfig
 
-from neoxargs.launch.targets.split import deepspeed_json
+from neoxargs.launch.targets.deepspeed import deepspeed_json
 from neoxargs.registry import Parameter
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config

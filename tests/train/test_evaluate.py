@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from neoxargs.launch.targets.encode import parse_rank_arguments, script_arguments
+from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.train import evaluate, harness, run

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from neoxargs.launch.targets.encode import parse_rank_arguments, script_arguments
+from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.train import run

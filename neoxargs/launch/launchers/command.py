@@ -13,8 +13,8 @@ from neoxargs.launch.cluster.rendezvous import rendezvous_address, rendezvous_po
 from neoxargs.launch.environment import with_package
 from neoxargs.launch.launchers import Start, launcher_named
 from neoxargs.launch.launchers.deepspeed import runner_command
-from neoxargs.launch.targets import split
-from neoxargs.launch.targets.encode import script_arguments
+from neoxargs.launch.targets import deepspeed
+from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 
@@ -66,7 +66,7 @@ def runner_flags(config: Config, resources: Resources, port: int | None = None) 
     selected = dict(resources.selection)
     if port is not None:
         selected["master_port"] = str(port)
-    flags = list(_without(split.runner_flags(config), {*SELECTING, *selected}))
+    flags = list(_without(deepspeed.runner_flags(config), {*SELECTING, *selected}))
     if not config.written("log_level") and not config.get("quiet"):
         # on failure the launcher would print its whole command, payloads included, over the rank's traceback
         selected["log_level"] = "warning" if resources.remote else "critical"
@@ -79,7 +79,7 @@ def _start(config: Config, resources: Resources, words: tuple[str, ...], port: i
         words=words,
         master_addr=rendezvous_address(config, resources),
         master_port=port or rendezvous_port(config, resources),
-        arguments=tuple(shlex.split(split.launcher_arguments(config))),
+        arguments=tuple(shlex.split(deepspeed.launcher_arguments(config))),
         remote=resources.remote,
         on_gpus=resources.device == "cuda",
         scheduler_picks_hosts=resources.scheduler_picks_hosts,

@@ -15,8 +15,8 @@ from neoxargs.launch.launchers import launcher_named
 from neoxargs.launch.launchers.command import Command, runner_flags
 from neoxargs.launch.prepare import data_command
 from neoxargs.launch.report.rank_grid import compact_numbers
-from neoxargs.launch.targets import neox_compat, split
-from neoxargs.launch.targets.encode import decode
+from neoxargs.launch.targets import deepspeed, megatron, neox_compat, ranks
+from neoxargs.launch.targets.wire_format import decode
 from neoxargs.resolve.config import Config
 
 Form = Literal["megatron", "deepspeed", "runner", "sbatch"]
@@ -30,8 +30,8 @@ MAX_MACHINES = 16
 def emit(form: Form, config: Config, resources: Resources) -> str:
     """One form alone: flags as a line for a shell, DeepSpeed's section as JSON."""
     if form == "deepspeed":
-        return pretty_json(split.deepspeed_json(config))
-    flags = split.megatron_flags(config) if form == "megatron" else runner_flags(config, resources)
+        return pretty_json(deepspeed.deepspeed_json(config))
+    flags = megatron.megatron_flags(config) if form == "megatron" else runner_flags(config, resources)
     return shlex.join(flags)
 
 
@@ -39,13 +39,13 @@ def dry_run(config: Config, resources: Resources, command: Command, brief: bool)
     """All that would be started and what it would be told. brief: for reading, not for use."""
     launcher = launcher_named(config.runner.launcher)
     reaching = environment.variables(launcher, resources.remote, os.environ, command.environment)
-    values = split.train_values(config)
+    values = ranks.train_values(config)
     if brief:
         values = values | {name: list(values[name]) for name in ("config_files",) if name in values}
         command = replace(command, words=tuple(map(_decoded, command.words)))
     parts = {
         "Where the ranks are": "\n".join(_ranks_of_hosts(resources)),
-        "DeepSpeed's JSON": pretty_json(split.deepspeed_json(config)),
+        "DeepSpeed's JSON": pretty_json(deepspeed.deepspeed_json(config)),
         "What every rank's script receives": pretty_json(values),
         "Before the ranks start": shlex.join(data_command(config)),
         "Environment of the ranks": environment.table(reaching),
@@ -84,7 +84,7 @@ def to_json(config: Config, command: Command) -> dict[str, Any]:
         "environment": dict(command.environment),
         "without": list(command.without),
         "data_command": data_command(config),
-        "deepspeed_config": split.deepspeed_json(config),
+        "deepspeed_config": deepspeed.deepspeed_json(config),
         "megatron_config": neox_compat.neox_values(config),
         "deepy_config": neox_compat.more_values(config),
     }

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from neoxargs.launch.targets.split import deepspeed_json, nested, rank_values
+from neoxargs.launch.targets.deepspeed import deepspeed_json
+from neoxargs.launch.targets.nesting import nested
+from neoxargs.launch.targets.ranks import rank_values
 from neoxargs.registry import REGISTRY, Parameter, history
 from neoxargs.resolve.config import Config
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from neoxargs.launch.targets import neox_compat, split
+from neoxargs.launch.targets import deepspeed, neox_compat
 from neoxargs.launch.targets.megatron import megatron_flags
 from neoxargs.problems import Problems
 from neoxargs.registry import Parameter
@@ -21,13 +21,13 @@ def destinations(parameter: Parameter, config: Config) -> list[str]:
 
 def _launcher(parameter: Parameter, config: Config) -> Iterator[str]:
     if "runner" in parameter.to:
-        flags = _with_values(split.runner_flags(config), parameter.name)
+        flags = _with_values(deepspeed.runner_flags(config), parameter.name)
         yield f"launcher: {flags}" if flags else "launcher: not sent, it assumes the same"
 
 
 def _engine(parameter: Parameter, config: Config) -> Iterator[str]:
     if "deepspeed" in parameter.to:
-        value = _at(split.deepspeed_json(config), parameter.name)
+        value = _at(deepspeed.deepspeed_json(config), parameter.name)
         sent = "not sent, it assumes the same" if value is None else f'"{parameter.name}": {json.dumps(value)}'
         yield f"DeepSpeed's JSON: {sent}"
 

@@ -20,7 +20,7 @@ import torch.distributed
 import yaml
 
 from neoxargs.launch.preflight import checkpoint_folder
-from neoxargs.launch.targets.split import train_values
+from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import differing

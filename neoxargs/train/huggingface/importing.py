@@ -18,7 +18,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from neoxargs.launch.targets.split import train_values
+from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve

@@ -107,7 +107,7 @@ def test_what_bills_the_job_and_what_srun_is_told(emitted):
 SCRIPT = """
 import json, os, pathlib, sys
 from neoxargs.launch.processes import failures
-from neoxargs.launch.targets.encode import parse_rank_arguments
+from neoxargs.launch.targets.wire_format import parse_rank_arguments
 from neoxargs.launch.processes.supervisor import run_supervised
 from neoxargs.train.process import mpi
 arguments = parse_rank_arguments(sys.argv[1:])

@@ -236,7 +236,7 @@ def test_nothing_outlives_a_killed_deepy(fake, tmp_path, group):
 
 SCRIPT = """
 import json, os, sys, time
-from neoxargs.launch.targets.encode import parse_rank_arguments
+from neoxargs.launch.targets.wire_format import parse_rank_arguments
 arguments = parse_rank_arguments(sys.argv[1:])
 rank = int(os.environ["RANK"])
 facts = {

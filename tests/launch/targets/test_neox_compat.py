@@ -6,7 +6,7 @@ from typing import Any, Literal, Optional, Union, get_args, get_origin
 
 import pytest
 
-from neoxargs.launch.targets import encode
+from neoxargs.launch.targets import wire_format
 from neoxargs.launch.targets.neox_compat import DEEPSPEED, knows, more_values, neox_values
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
@@ -83,7 +83,7 @@ def test_it_reaches_deepspeeds_newer_keys_through_its_extra_arguments() -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_our_scripts_read_both_parts_as_one(text: str) -> None:
     config = configured(text)
-    received = encode.parse_rank_arguments(encode.script_arguments(config)).config
+    received = wire_format.parse_rank_arguments(wire_format.script_arguments(config)).config
     for parameter, value in config.items():
         if parameter.to:
             assert received.get(parameter.name) == value.value, parameter.name
@@ -91,7 +91,7 @@ def test_our_scripts_read_both_parts_as_one(text: str) -> None:
 
 def test_our_scripts_read_what_gpt_neox_launches() -> None:
     config: Config = configured()
-    words = encode.script_arguments(config)
+    words = wire_format.script_arguments(config)
     neox = words[: words.index("--deepy_config")]
-    assert encode.parse_rank_arguments(neox).config.shape.hidden_size == 64
+    assert wire_format.parse_rank_arguments(neox).config.shape.hidden_size == 64
     assert set(more_values(config)) >= {"gas", "run_dir", "optimizer.params.weight_decay"}

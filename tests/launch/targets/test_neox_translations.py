@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from neoxargs.launch.targets.split import deepspeed_json, runner_flags, train_values
+from neoxargs.launch.targets.deepspeed import deepspeed_json, runner_flags
+from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problems
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve import resolve

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from neoxargs.launch.targets.megatron import megatron_flags
-from neoxargs.launch.targets.split import train_values
+from neoxargs.launch.targets.ranks import train_values
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config

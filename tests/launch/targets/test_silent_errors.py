@@ -10,7 +10,7 @@ import pytest
 
 from neoxargs.launch.cluster.hosts import resources
 from neoxargs.launch.preflight.data_files import missing_files
-from neoxargs.launch.targets.split import deepspeed_json
+from neoxargs.launch.targets.deepspeed import deepspeed_json
 from neoxargs.problems import Problems
 from neoxargs.registry.runner import Runner
 from neoxargs.resolve import Text, complete, draft

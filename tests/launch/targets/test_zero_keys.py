@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from neoxargs.launch.targets.split import nested
+from neoxargs.launch.targets.nesting import nested
 from neoxargs.registry import REGISTRY, Parameter
 from tests.support.targets import BESIDE, accepted, configured, other_value
 

@@ -59,7 +59,7 @@ def resolved(text: str) -> Config:
 
 def reports(texts: list[str]) -> dict[str, Reported]:
     """What engines built for these texts say of themselves."""
-    from neoxargs.launch.targets.split import deepspeed_json
+    from neoxargs.launch.targets.deepspeed import deepspeed_json
     from neoxargs.train.engine import build as engine
     from neoxargs.train.process import mesh, setup
 
@@ -115,7 +115,7 @@ def test_the_engine_reports_what_was_written(reported: dict[str, Reported], text
 def test_amp_reaches_deepspeed_in_other_scripts_and_is_refused_for_ours() -> None:
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    from neoxargs.launch.targets.split import deepspeed_json
+    from neoxargs.launch.targets.deepspeed import deepspeed_json
 
     before, after = resolved(""), resolved("amp: {enabled: true, opt_level: O2}")
     read = [DeepSpeedConfig(deepspeed_json(config)) for config in (before, after)]

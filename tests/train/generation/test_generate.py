@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from neoxargs.launch.targets.encode import parse_rank_arguments, script_arguments
+from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.problems import Problems
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve import resolve

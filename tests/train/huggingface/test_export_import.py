@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neoxargs.launch.targets.encode import parse_rank_arguments, script_arguments
+from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.resolve import resolve
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.save_load import Checkpoints, Position

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neoxargs.launch.targets import neox_compat, split
+from neoxargs.launch.targets import deepspeed, neox_compat
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry import REGISTRY, normal, plugins
 from neoxargs.resolve.config import Config
@@ -52,7 +52,7 @@ def decode(text: str) -> dict[str, Any]:
 def script_arguments(config: Config, attempt: str = "") -> list[str]:
     """What every rank's script is started with; attempt: the name of this start, under which its logs are kept."""
     payloads = {
-        DEEPSPEED: split.deepspeed_json(config),
+        DEEPSPEED: deepspeed.deepspeed_json(config),
         MEGATRON: neox_compat.neox_values(config),
         MORE: neox_compat.more_values(config) | ({ATTEMPT: attempt} if attempt else {}),
     }
@@ -61,7 +61,7 @@ def script_arguments(config: Config, attempt: str = "") -> list[str]:
 
 
 def config_from_values(values: Mapping[str, Any]) -> Config:
-    """The configuration that `split.train_values` was made from, apart from its sources.
+    """The configuration that `ranks.train_values` was made from, apart from its sources.
 
     Nested sections become dotted names; a parameter whose value is a mapping keeps it whole.
     """

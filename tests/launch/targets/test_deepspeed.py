@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from deepspeed.launcher.runner import parse_args
 
-from neoxargs.launch.targets.encode import config_from_values, decode, encode
-from neoxargs.launch.targets.split import deepspeed_json, nested, runner_flags, train_values
+from neoxargs.launch.targets.deepspeed import deepspeed_json, runner_flags
+from neoxargs.launch.targets.nesting import nested
+from neoxargs.launch.targets.ranks import train_values
+from neoxargs.launch.targets.wire_format import config_from_values, decode, encode
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, history
 from neoxargs.resolve import resolve
 from tests.support.paths import NEOX_HEAD, needs_corpus

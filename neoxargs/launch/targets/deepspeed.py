@@ -1,4 +1,4 @@
-"""One configuration for three receivers: DeepSpeed's JSON, its launcher's flags, Megatron's arguments.
+"""DeepSpeed's JSON and the flags of its launcher.
 
 A value is sent when somebody wrote it or when it differs from what the receiver assumes by itself; what our own
 default is does not matter. Nothing here decides anything: every value has been derived and checked before.
@@ -6,15 +6,14 @@ default is does not matter. Nothing here decides anything: every value has been 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterator
 from typing import Any
 
-from neoxargs.launch.targets.megatron import megatron_flags
-from neoxargs.registry import ABSENT, REGISTRY, Parameter, history
+from neoxargs.launch.targets.nesting import nested
+from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Value
-
-__all__ = ["deepspeed_json", "megatron_flags", "runner_flags", "train_values"]
 
 #: DeepSpeed's default of these changed from one release to the next, so it is never relied on.
 MOVING = ("gradient_clipping",)
@@ -69,18 +68,8 @@ def launcher_arguments(config: Config) -> str:
     extras = config.runner_extras
     words = {"comment": extras.comment, "account": extras.account}
     return " ".join(
-        [*filter(None, [config.runner.launcher_args]), *(f"--{k}={_quoted(v)}" for k, v in words.items() if v)]
+        [*filter(None, [config.runner.launcher_args]), *(f"--{k}={shlex.quote(v)}" for k, v in words.items() if v)]
     )
-
-
-def train_values(config: Config) -> dict[str, Any]:
-    """What every rank's script receives, nested like GPT-NeoX's own `--megatron_config`."""
-    return nested(rank_values(config), sorted(config.sections))
-
-
-def rank_values(config: Config) -> dict[str, Any]:
-    """The same by dotted name."""
-    return {p.name: value.value for p, value in config.items() if p.to and _differs_for_ranks(p, value)}
 
 
 def _is_left_out(name: str, config: Config) -> bool:
@@ -93,14 +82,6 @@ def _is_left_out(name: str, config: Config) -> bool:
 
 def _differs_for_deepspeed(parameter: Parameter, value: Value) -> bool:
     return value.source.written or parameter.name in MOVING or value.value != parameter.receiver_default
-
-
-def _differs_for_ranks(parameter: Parameter, value: Value) -> bool:
-    """Neither the reader of a rank (the registry's defaults) nor a GPT-NeoX script (its own) would know it."""
-    if value.value is ABSENT:
-        return False
-    neox = history.default_at(parameter.name, history.NEWEST)
-    return value.source.written or value.value != parameter.default or value.value != neox
 
 
 def _companions(name: str) -> Iterator[str]:
@@ -118,26 +99,3 @@ def _flag(name: str, value: object) -> list[str]:
         return [f"--{name}"] if value else []
     text = str(value)
     return [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
-
-
-def _quoted(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)
-
-
-def nested(flat: dict[str, Any], sections: Iterable[str] = ()) -> dict[str, Any]:
-    """`{"fp16.enabled": True}` as `{"fp16": {"enabled": True}}`; the sections are there even if nothing is in them."""
-    tree: dict[str, Any] = {}
-    for name, value in flat.items():
-        *path, last = name.split(".")
-        _inside(tree, path)[last] = value
-    for section in sections:
-        _inside(tree, section.split("."))
-    return tree
-
-
-def _inside(tree: dict[str, Any], path: list[str]) -> dict[str, Any]:
-    for part in path:
-        tree = tree.setdefault(part, {})
-    return tree

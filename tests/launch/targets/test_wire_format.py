@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch.targets import encode, split
+from neoxargs.launch.targets import deepspeed, ranks, wire_format
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
@@ -28,22 +28,22 @@ def resolved(text: str = YAML, gpus: int = 1) -> Config:
 
 def test_a_payload_is_urlsafe_base64_of_json_as_gpt_neox_reads_it():
     values = {"a": 1, "b": {"c": [1.5, None, True]}, "text": "ü?>~" * 9}
-    word = encode.encode(values)
+    word = wire_format.encode(values)
     assert json.loads(base64.urlsafe_b64decode(word).decode("utf-8")) == values
-    assert encode.decode(word) == values
+    assert wire_format.decode(word) == values
     assert set(word) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=")
 
 
 @pytest.mark.parametrize("word", ["", "%%%", "bm90IGpzb24=", "WzFd", "abc"])
 def test_a_damaged_payload_is_refused(word):
     with pytest.raises(ValueError):
-        encode.decode(word)
+        wire_format.decode(word)
 
 
 def test_every_value_arrives():
     config = resolved()
-    arrived = encode.config_from_values(json.loads(json.dumps(split.train_values(config))))
-    sent = {name: value for name, value in split.train_values(config).items() if not isinstance(value, dict)}
+    arrived = wire_format.config_from_values(json.loads(json.dumps(ranks.train_values(config))))
+    sent = {name: value for name, value in ranks.train_values(config).items() if not isinstance(value, dict)}
     assert {name: arrived.get(name) for name in sent} == sent
     for parameter, value in config.items():
         if parameter.to:
@@ -52,7 +52,7 @@ def test_every_value_arrives():
 
 
 def test_dotted_sections_and_mappings_as_values_are_told_apart():
-    arrived = encode.config_from_values(
+    arrived = wire_format.config_from_values(
         {"zero-optimization": {"offload_optimizer": {"device": "cpu"}}, "comet_others": {"nested": {"a": 1}}}
     )
     assert arrived.offload_optimizer.device == "cpu"
@@ -61,37 +61,43 @@ def test_dotted_sections_and_mappings_as_values_are_told_apart():
 
 
 def test_retired_spellings_of_a_neox_launcher_are_understood():
-    assert encode.config_from_values({"save_interval": 7}).checkpoint.checkpoint_factor == 7
+    assert wire_format.config_from_values({"save_interval": 7}).checkpoint.checkpoint_factor == 7
 
 
 def test_a_name_nobody_knows_is_a_problem():
     with pytest.raises(Problems, match="no_such_name"):
-        encode.config_from_values({"no_such_name": 1})
+        wire_format.config_from_values({"no_such_name": 1})
 
 
 @pytest.mark.shows("local_rank")
 def test_rank_arguments_come_back_from_script_arguments():
     config = resolved()
-    argv = ["--local_rank=3", *encode.script_arguments(config), "--mine", "7"]
-    arguments = encode.parse_rank_arguments(argv)
+    argv = ["--local_rank=3", *wire_format.script_arguments(config), "--mine", "7"]
+    arguments = wire_format.parse_rank_arguments(argv)
     assert arguments.config.shape.hidden_size == 64
-    assert arguments.deepspeed == json.loads(json.dumps(split.deepspeed_json(config)))
+    assert arguments.deepspeed == json.loads(json.dumps(deepspeed.deepspeed_json(config)))
     assert (arguments.local_rank, arguments.rest) == (3, ("--mine", "7"))
-    assert encode.parse_rank_arguments(argv[1:]).local_rank == 0
+    assert wire_format.parse_rank_arguments(argv[1:]).local_rank == 0
 
 
 def test_both_spellings_of_options_are_read():
-    words = [f"--deepspeed-config={encode.encode({})}", "--megatron-config", encode.encode({}), "--local-rank", "1"]
-    assert encode.parse_rank_arguments(words).local_rank == 1
+    words = [
+        f"--deepspeed-config={wire_format.encode({})}",
+        "--megatron-config",
+        wire_format.encode({}),
+        "--local-rank",
+        "1",
+    ]
+    assert wire_format.parse_rank_arguments(words).local_rank == 1
 
 
 @pytest.mark.parametrize("argv", [[], ["--deepspeed_config", "x", "--megatron_config", "y"], ["--megatron_config"]])
 def test_a_script_started_by_hand_is_told_how_to_start(argv):
     with pytest.raises(Problems, match=r"--\w+_config (is missing|cannot be read)"):
-        encode.parse_rank_arguments(argv)
+        wire_format.parse_rank_arguments(argv)
 
 
 def test_values_with_spaces_and_non_ascii_text_survive_the_command_line(tmp_path: Path):
     value = 'a "quoted" path with ünïcode/and $shell `signs`'
     config = Config({"save": Value(value, Source("set"))})
-    assert encode.parse_rank_arguments(encode.script_arguments(config)).config.checkpoint.save == value
+    assert wire_format.parse_rank_arguments(wire_format.script_arguments(config)).config.checkpoint.save == value
