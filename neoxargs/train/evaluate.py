@@ -22,7 +22,7 @@ from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
-from neoxargs.train import harness
+from neoxargs.train import lm_eval_harness
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
@@ -37,7 +37,7 @@ def run(arguments: RankArguments) -> None:
     config = for_evaluation(arguments.config)
     tasks = config.generation.eval_tasks or []
     if tasks:
-        harness.require()
+        lm_eval_harness.require()
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     here = mesh.mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
@@ -48,7 +48,7 @@ def run(arguments: RankArguments) -> None:
     if data:
         found["validation"] = perplexity(scorer, data, batches(config), tokenizer).figures()
     if tasks:
-        model = harness.Model(scorer, make_generator(built, config, tokenizer, here, process))
+        model = lm_eval_harness.Model(scorer, make_generator(built, config, tokenizer, here, process))
         found |= on_tasks(tasks, model, config.training.seed, process.main)
     if process.main:
         print("\n".join([*lines(found), f"written to {write(found, config)}"]), flush=True)
@@ -126,13 +126,13 @@ def _sums(found: Iterable[Scored], tokenizer: Tokenizer) -> torch.Tensor:
     return sums
 
 
-def on_tasks(tasks: Sequence[str], model: harness.Model, seed: int, main: bool) -> dict[str, Any]:
+def on_tasks(tasks: Sequence[str], model: lm_eval_harness.Model, seed: int, main: bool) -> dict[str, Any]:
     """What the harness finds, on rank 0; the other ranks compute what it asks."""
     if not main:
         model.follow()
         return {}
     try:
-        found = harness.results(tasks, model, seed)
+        found = lm_eval_harness.results(tasks, model, seed)
     except Problems:  # any other error may have happened while the ranks compute: then they must not wait
         model.ask("end")
         raise

@@ -23,11 +23,11 @@ from neoxargs.train.process import mesh, ops, setup
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.loss_curve import LossCurve
-from neoxargs.train.track.online import CometTracker, WandbTracker
 from neoxargs.train.track.page import Page
 from neoxargs.train.track.profile import MemoryHistory, Profile
 from neoxargs.train.track.progress import Progress
 from neoxargs.train.track.tensorboard import TensorBoard
+from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
 
 #: In `run_dir`; see `adlr_autoresume`.
 STOP = "stop"

@@ -18,11 +18,11 @@ import torch.distributed as dist
 from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
-from neoxargs.train import evaluate, harness, run
+from neoxargs.train import evaluate, lm_eval_harness, run
 from neoxargs.train.evaluate import Perplexity
 from neoxargs.train.generation.logprobs import Row, Scorer, windows
-from neoxargs.train.harness import Model
 from neoxargs.train.kernels.cross_entropy import IGNORED
+from neoxargs.train.lm_eval_harness import Model
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process import mesh, setup
@@ -105,8 +105,8 @@ def test_a_continuation_that_merges_with_its_context_scores_nothing() -> None:
         def tokenize(self, text: str) -> list[int]:
             return [40] if text == "abc" else super().tokenize(text)  # type: ignore[no-untyped-call, no-any-return]
 
-    assert harness._row(("ab", "c"), Merging(), 8) == Row([40], 0)  # type: ignore[arg-type]
-    assert harness._row(("ab", "cd"), Merging(), 8) == Row([0, 1, 2, 3], 2)  # type: ignore[arg-type]
+    assert lm_eval_harness._row(("ab", "c"), Merging(), 8) == Row([40], 0)  # type: ignore[arg-type]
+    assert lm_eval_harness._row(("ab", "cd"), Merging(), 8) == Row([0, 1, 2, 3], 2)  # type: ignore[arg-type]
 
 
 def test_figures_by_token_word_and_byte() -> None:
@@ -144,10 +144,10 @@ def model() -> Model:
 
 
 def test_a_continuation_ends_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "STRIDE", 4)
+    monkeypatch.setattr(lm_eval_harness, "STRIDE", 4)
     ids, _ = by_hand([0, 1, 2], 40)
     text = Letters().detokenize(ids[: ids.index(EOD)])
-    assert len(text) > 2 * harness.STRIDE
+    assert len(text) > 2 * lm_eval_harness.STRIDE
     asked = model()
     assert asked.generate(["abc"], [], {"maximum_tokens": 40}) == [text]
     stop = text[5:7]
@@ -206,7 +206,7 @@ def test_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*(name for name in sys.modules if name.startswith("lm_eval.")), "lm_eval", "lm_eval.evaluator"]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(Problems) as caught:
-        harness.require()
+        lm_eval_harness.require()
     assert "eval_tasks needs the Python package lm_eval, which cannot be imported" in str(caught.value)
     assert "pip install -c constraints.txt lm_eval" in str(caught.value)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from neoxargs.problems import did_you_mean
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve.rules.divisibility import multiple
 from neoxargs.resolve.rules.model import MODES
 from neoxargs.resolve.rules.rule import DERIVATIONS, Contradiction, Finding, Rule, check, refuse, warn
+from neoxargs.resolve.rules.shared_findings import multiple
 from neoxargs.resolve.values.coerce import Mismatch, conform
 
 Settings = Mapping[str, Any] | None

@@ -6,8 +6,8 @@ words for the micro batch and for the accumulation steps.
 
 from __future__ import annotations
 
-from neoxargs.resolve.rules.divisibility import nearest
 from neoxargs.resolve.rules.rule import Contradiction, derives
+from neoxargs.resolve.rules.shared_findings import nearest
 from neoxargs.resolve.rules.synonyms import agreed
 from neoxargs.sizes.layout import ranks_of_replica
 

@@ -7,8 +7,8 @@ from math import ceil
 from typing import Any
 
 from neoxargs.problems import did_you_mean
-from neoxargs.resolve.rules.divisibility import multiple, nearest
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
+from neoxargs.resolve.rules.shared_findings import multiple, nearest
 
 #: What a layer can be.
 KINDS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neoxargs.resolve.rules.divisibility import divided, multiple
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
+from neoxargs.resolve.rules.shared_findings import divided, multiple
 from neoxargs.sizes.layout import ranks_of_replica, stages
 
 

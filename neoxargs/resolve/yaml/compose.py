@@ -13,8 +13,8 @@ import yaml
 
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import normal
-from neoxargs.resolve.yaml.errors import syntax_problem
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
+from neoxargs.resolve.yaml.syntax_errors import syntax_problem
 
 DEPTH = 32
 REPEATED = 200_000

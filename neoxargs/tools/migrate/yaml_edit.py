@@ -15,8 +15,8 @@ import yaml
 from neoxargs.problems import Place, Problems
 from neoxargs.registry import normal
 from neoxargs.resolve.yaml.compose import LINE_BREAK, UNPRINTABLE, lines_of
-from neoxargs.resolve.yaml.errors import syntax_problem
 from neoxargs.resolve.yaml.nodes import read_plain
+from neoxargs.resolve.yaml.syntax_errors import syntax_problem
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ALIAS = re.compile(r"\s*:\s*(\*[^\s,\]}]+)")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.checkpoint.inventory import Inventory
-from neoxargs.train.checkpoint.saved import Saved, cannot_divide, share
+from neoxargs.train.checkpoint.weights_by_name import Saved, cannot_divide, share
 from neoxargs.train.deepspeed.optimizer_shares import Piece, Shares, shares
 from neoxargs.train.parallel.pipeline import named
 

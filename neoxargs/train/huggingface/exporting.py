@@ -21,7 +21,7 @@ from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_rows, qkv_rows, weights_of_layers
 from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.saved import Saved
+from neoxargs.train.checkpoint.weights_by_name import Saved
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, tokens

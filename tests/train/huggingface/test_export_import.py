@@ -15,7 +15,7 @@ from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arg
 from neoxargs.resolve import resolve
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.save_load import Checkpoints, Position
-from neoxargs.train.checkpoint.saved import Saved
+from neoxargs.train.checkpoint.weights_by_name import Saved
 from neoxargs.train.data.tokenizer import build_tokenizer
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined

@@ -17,9 +17,9 @@ from neoxargs.train.track import Outcome, Step, Tracker, metrics
 from neoxargs.train.track.console import Console, duration
 from neoxargs.train.track.loss_curve import LossCurve, draw, smooth
 from neoxargs.train.track.metrics import Metrics
-from neoxargs.train.track.online import CometTracker, WandbTracker
 from neoxargs.train.track.progress import Progress
 from neoxargs.train.track.tensorboard import scalars
+from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
 from tests.support.tracking import DONE, play, run, step
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from neoxargs.problems import Problems
 from neoxargs.registry.logging import Wandb
-from neoxargs.train.track.online import WandbTracker
+from neoxargs.train.track.wandb_comet import WandbTracker
 from tests.support.processes import rows, started
 from tests.support.tracking import run
 
