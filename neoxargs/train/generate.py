@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import torch.distributed as dist
 
-from neoxargs.launch.preflight import checkpoint_folder
+from neoxargs import checkpoint_folder
 from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.generation import Generation

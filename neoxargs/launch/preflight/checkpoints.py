@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from neoxargs.launch.preflight import checkpoint_folder
+from neoxargs import checkpoint_folder
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 

@@ -19,12 +19,12 @@ import torch
 import torch.distributed
 import yaml
 
-from neoxargs.launch.preflight import checkpoint_folder
+from neoxargs import checkpoint_folder
 from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import differing
-from neoxargs.train.checkpoint import folder, inventory, relayout
+from neoxargs.train.checkpoint import commit, inventory, relayout
 from neoxargs.train.optim.schedule import Schedule
 from neoxargs.train.process.setup import Process, on_gpu, quiet, set_seeds
 
@@ -54,9 +54,9 @@ class Checkpoints:
         """Write a checkpoint below `save`; returns its folder."""
         assert self.options.save is not None
         root = Path(self.options.save)
-        part = root / (folder.WRITING + checkpoint_folder.tag(position.iteration))
+        part = root / (commit.WRITING + checkpoint_folder.tag(position.iteration))
         if self.process.main:
-            folder.begin(root, position.iteration)
+            commit.begin(root, position.iteration)
         state = {"iteration": position.iteration, "consumed_samples": position.samples}
         with quiet(), self._without_optimizer():
             self.engine.save_checkpoint(str(root), tag=part.name, client_state=state, save_latest=False)
@@ -67,9 +67,9 @@ class Checkpoints:
         torch.distributed.barrier()
         if self.process.main:
             _write_config(part, self.config)
-            folder.commit(root, position.iteration)
+            commit.commit(root, position.iteration)
             if self.options.keep_last_n_checkpoints:
-                folder.prune(root, self.options.keep_last_n_checkpoints)
+                commit.prune(root, self.options.keep_last_n_checkpoints)
         self.last = root / checkpoint_folder.tag(position.iteration)
         return self.last
 

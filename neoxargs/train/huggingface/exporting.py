@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from neoxargs.launch.preflight import checkpoint_folder
+from neoxargs import checkpoint_folder
 from neoxargs.launch.run_spec import resolve_run
 from neoxargs.problems import Problem, Problems
 from neoxargs.request import Request

@@ -24,7 +24,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.sizes.vocab import padded_vocab_size
 from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.folder import begin, commit
+from neoxargs.train.checkpoint.commit import begin, commit
 from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import BUILDERS, build_tokenizer

@@ -11,7 +11,7 @@ from neoxargs.problems import Problems
 from neoxargs.registry.generation import Generation
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
-from neoxargs.train.checkpoint.folder import begin, commit
+from neoxargs.train.checkpoint.commit import begin, commit
 from neoxargs.train.checkpoint.save_load import Checkpoints, Position
 from neoxargs.train.data.tokenizer import ByteTokenizer
 from neoxargs.train.engine import build as engine

@@ -15,7 +15,7 @@ from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.folder import begin, commit
+from neoxargs.train.checkpoint.commit import begin, commit
 from neoxargs.train.data.tokenizer import ByteTokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, exporting, importing, safetensors, tokens
 from neoxargs.train.huggingface.configuration import read

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch.preflight import checkpoint_folder
-from neoxargs.train.checkpoint import folder
+from neoxargs import checkpoint_folder
+from neoxargs.train.checkpoint import commit
 
 
 def write(root: Path, iteration: int, content: str = "weights") -> Path:
-    part = folder.begin(root, iteration)
+    part = commit.begin(root, iteration)
     (part / "sub").mkdir()
     (part / "model.pt").write_text(content)
     (part / "sub" / "optimizer.pt").write_text("moments")
-    return folder.commit(root, iteration)
+    return commit.commit(root, iteration)
 
 
 def names(root: Path) -> list[str]:
@@ -40,7 +40,7 @@ def test_an_empty_or_missing_folder_has_none(tmp_path: Path) -> None:
 
 def test_half_written_is_never_chosen_and_is_cleared_by_the_next_save(tmp_path: Path) -> None:
     whole = write(tmp_path, 100)
-    (folder.begin(tmp_path, 200) / "model.pt").write_text("wei")  # killed here
+    (commit.begin(tmp_path, 200) / "model.pt").write_text("wei")  # killed here
     assert checkpoint_folder.newest(tmp_path) == whole
     write(tmp_path, 200)
     assert names(tmp_path) == ["global_step100", "global_step200", "latest"]
@@ -49,7 +49,7 @@ def test_half_written_is_never_chosen_and_is_cleared_by_the_next_save(tmp_path: 
 def test_killed_between_the_rename_and_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = write(tmp_path, 100)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(folder, "_point_latest_at", _killed)
+        patch.setattr(commit, "_point_latest_at", _killed)
         write(tmp_path, 200)
     assert checkpoint_folder.newest(tmp_path) == first
     assert write(tmp_path, 200) == checkpoint_folder.newest(tmp_path)
@@ -105,7 +105,7 @@ def test_the_same_iteration_is_replaced(tmp_path: Path) -> None:
 def test_killed_while_the_replaced_one_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, 100, "old")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(folder.shutil, "rmtree", _killed)
+        patch.setattr(commit.shutil, "rmtree", _killed)
         write(tmp_path, 100, "newer")
     whole = checkpoint_folder.newest(tmp_path)
     assert whole and (whole / "model.pt").read_text() == "newer"
@@ -114,7 +114,7 @@ def test_killed_while_the_replaced_one_is_removed(tmp_path: Path, monkeypatch: p
 def test_prune_keeps_what_was_written_last(tmp_path: Path) -> None:
     for age, iteration in enumerate((500, 10, 20, 30)):  # 500 is an earlier run's
         os.utime(write(tmp_path, iteration), (age, age))
-    folder.prune(tmp_path, 2)
+    commit.prune(tmp_path, 2)
     assert [path.name for path in checkpoint_folder.checkpoints(tmp_path)] == ["global_step20", "global_step30"]
 
 

@@ -5,7 +5,7 @@
         config.json           what the run was, as far as it differs from the defaults
     latest                    the name of the newest one, as DeepSpeed reads it
 
-How one is added, and why half a checkpoint is never found here: `train/checkpoint/folder.py`.
+How one is added, and why half a checkpoint is never found here: `train/checkpoint/commit.py`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import os
 import shutil
 from pathlib import Path
 
-from neoxargs.launch.preflight.checkpoint_folder import FILES, LATEST, checkpoints, tag
+from neoxargs.checkpoint_folder import FILES, LATEST, checkpoints, tag
 
 WRITING = ".writing-"
 REMOVING = ".removing-"
