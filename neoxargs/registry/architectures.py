@@ -108,7 +108,7 @@ class SoftPrompt(
     enabled: bool = param(False, effect="not built")
     """Freezes the model and trains only a prefix of embeddings in front of every sequence."""
 
-    num_tokens: Count = param(10)
+    num_tokens: Count = param(10, aliases="n_tokens")
     """Embeddings in the trained prefix; they take places of `seq_length`."""
 
     init_string: str = param("")

@@ -25,7 +25,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
     top_k: Natural = param(0)
     """Samples only from this many of the likeliest tokens. 0 turns it off."""
 
-    maximum_tokens: Count = param(64)
+    maximum_tokens: Count = param(64, aliases="out_seq_length")
     """Most tokens generated per sample; generation stops earlier at an end-of-document token."""
 
     prompt_end: str = param("\n")

@@ -163,6 +163,7 @@ _DEFAULTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "deepspeed_activation_checkpointing": (("2021-04-30", True),),
     "gradient_clipping": (("2023-03-26", 1.0),),
     "hidden_dropout": (("2023-12-26", 0.0),),
+    "moe_token_dropping": (("2024-03-06", True), ("2024-05-04", False)),
     "num_samples": (("2021-04-22", 0), ("2022-02-01", 1)),
     "output_layer_parallelism": (("2021-09-29", "row"), ("2023-05-02", "column")),
     "pipe_partition_method": (("2021-03-19", "type:transformer"), ("2021-05-19", "type:transformer|mlp")),
@@ -196,7 +197,7 @@ def introduced(spelling: str) -> date | None:
 
 
 def removed(spelling: str) -> date | None:
-    """The day GPT-NeoX dropped this spelling (also of names that the registry does not have); None if it did not."""
+    """The day GPT-NeoX dropped this spelling; None if it did not."""
     return _days(False).get(normal(spelling))
 
 

@@ -62,3 +62,10 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
 
     sm3: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.type": "sm3"}, False: {}})
     """Retired in April 2021: write `optimizer: {type: sm3}`."""
+
+    momentum: NonNegative | None = param(None, origin="NeoX")
+    """Retired in April 2021: write `optimizer: {params: {momentum: ...}}`."""
+
+    no_adamw: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.params.adam_w_mode": False}, False: {}})
+    """Retired in April 2021: write `optimizer: {params: {adam_w_mode: false}}`, which adds weight decay to the gradient
+    instead of taking it off the weights."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from neoxargs.resolve import Config, Text, complete, draft
+from neoxargs.resolve.trainer_support.unsupported import unsupported
 
 SIZES = """
 num-layers: 4
@@ -39,6 +40,15 @@ def resolved(text: str) -> Config:
         ("partition-activations: true\ncontigious-checkpointing: true", {"contiguous_checkpointing": True}),
         ("save: here\nsave-interval: 5", {"checkpoint_factor": 5}),
         ("genfile: out.txt\ngreedy: true", {"sample_output_file": "out.txt", "temperature": 0.0}),
+        ("out_seq_length: 30", {"maximum_tokens": 30}),
+        ("soft_prompt_tuning: {n_tokens: 3}", {"soft_prompt_tuning.num_tokens": 3}),
+        ("optimizer: {type: sm3}\nmomentum: 0.5", {"optimizer.params.momentum": 0.5}),
+        ("optimizer: {type: sm3, params: {momentum: 0.5}}", {"momentum": 0.5}),
+        ("momentum: 0.5", {"optimizer.params.momentum": None}),
+        ("no_adamw: true", {"optimizer.params.adam_w_mode": False}),
+        ("no_adamw: false", {"optimizer.params.adam_w_mode": True}),
+        ("dialect: 2024-03-10", {"moe_token_dropping": True}),
+        ("dialect: neox-2026", {"moe_token_dropping": False}),
         ("num_experts: 4\nexpert_interval: 2", {"moe_num_experts": 4, "moe_expert_interval": 2}),
         (
             "mlp_type: llama\nactivation: silu",
@@ -51,3 +61,19 @@ def resolved(text: str) -> Config:
 def test_old_spelling_means_the_same(written: str, meant: dict[str, Any]) -> None:
     config = resolved(written)
     assert {name: config.get(name) for name in meant} == meant
+
+
+def test_experts_of_2024_are_known_and_not_built() -> None:
+    text = "moe_num_experts: 4\nmoe_type: deepspeed\nmoe_expert_parallel_size: 2\nmoe_use_residual: false\n"
+    found = unsupported(resolved(text))
+    assert [(problem.id, problem.about, problem.severity) for problem in found] == [
+        ("not-built", ("moe_num_experts",), "error"),
+    ]
+
+
+def test_settings_of_experts_without_experts_have_no_effect() -> None:
+    found = unsupported(resolved("moe_type: deepspeed\nmomentum: 0.5\n"))
+    assert [(problem.id, problem.about, problem.severity) for problem in found] == [
+        ("no-effect", ("moe_type",), "warning"),
+        ("no-effect", ("momentum",), "warning"),
+    ]

@@ -30,7 +30,7 @@ class Key(NamedTuple):
 class Match(NamedTuple):
     """What was probably meant by an unknown key."""
 
-    found_by: Literal["letters", "other program", "retired", "same word", "similar"]
+    found_by: Literal["letters", "other program", "same word", "similar"]
     advice: str
     """What to write instead."""
     meant: tuple[str, ...] = ()

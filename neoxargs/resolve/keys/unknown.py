@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from neoxargs.problems import Place, Problem, listed, near
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.registry.history import SEED, introduced, removed
 from neoxargs.resolve.keys import other_programs
 from neoxargs.resolve.keys.letters import wrong_letters
 from neoxargs.resolve.keys.match import Key, Match, keys_of
@@ -63,14 +62,10 @@ def written_twice(name: str) -> str:
 
 
 def _another_programs(key: Key) -> Match | None:
-    """A key of another program, or one that GPT-NeoX had once; both stand at the top level."""
+    """A key of another program, which stands at the top level."""
     if key.section:
         return None
     other = other_programs.find(key.word)
-    gone = removed(key.word)
-    if gone and not (other and not other.programs):
-        hint = f"GPT-NeoX had it from {introduced(key.word) or SEED} to {gone}; take it out"
-        return Match("retired", hint)
     meant = (other.counterpart,) if other and other.counterpart else ()
     return Match("other program", _instead(other), meant) if other else None
 

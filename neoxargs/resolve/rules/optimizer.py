@@ -142,6 +142,16 @@ def eps(
     return {"adam_eps": small, "optimizer.params.eps": small if meant else None}
 
 
+@derives("momentum", "optimizer.params.momentum")
+def momentum(
+    momentum: float | None, optimizer__params__momentum: float | None, optimizer__type: str
+) -> dict[str, float | None]:
+    """momentum and optimizer.params.momentum are one setting"""
+    nested = "optimizer.params.momentum"
+    share = agreed({"momentum": momentum, nested: optimizer__params__momentum})
+    return {"momentum": share, nested: share if takes(optimizer__type, "momentum") else None}
+
+
 @derives("weight_decay", "optimizer.params.weight_decay")
 def weight_decay(
     weight_decay: float | None, optimizer__params__weight_decay: float | None, optimizer__type: str, default: Default

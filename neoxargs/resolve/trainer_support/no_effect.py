@@ -166,6 +166,12 @@ SWITCHED_OFF = (
         "nothing is computed in bfloat16",
     ),
     SwitchedOff("fp32_allreduce fp16_lm_cross_entropy", {"precision": Is(("fp32",))}, "everything is computed in fp32"),
+    # Optimizer
+    SwitchedOff(
+        "momentum",
+        {"optimizer.type": IsNot(REGISTRY.parameters["optimizer.params.momentum"].used_by_types)},
+        "this optimizer.type has no momentum",
+    ),
     # Schedules
     SwitchedOff(
         "lr_decay_iters lr_decay_fraction warmup",

@@ -10,7 +10,6 @@ from typing import Any
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.registry.history import SEED, introduced, removed
 from neoxargs.request import Request
 from neoxargs.resolve.keys.match import Key, keys_of
 from neoxargs.resolve.keys.unknown import key_advice, match_key, unknown_key
@@ -61,12 +60,11 @@ def _nearest(name: str, key: str, as_json: bool) -> str:
     asked = Key(name, key, Place(SET, 1, 1, key, len(key)))
     match = match_key(asked)
     unknown = replace(unknown_key(asked, match), where=None)
-    retired = "" if match and match.found_by == "retired" else _in_the_past(name)
     if match or (asked.section and keys_of(asked.section)):
-        raise Problems([replace(unknown, hint=retired + key_advice(asked, match))])
-    described = {} if removed(name) else keyword_search.by_word(name)
+        raise Problems([replace(unknown, hint=key_advice(asked, match))])
+    described = keyword_search.by_word(name)
     if not described:
-        raise Problems([replace(unknown, hint=retired + (problem.nearest_problem(key) or NOWHERE))])
+        raise Problems([replace(unknown, hint=problem.nearest_problem(key) or NOWHERE)])
     return _several(f"no parameter is called {key}; about it:", key, described, as_json)
 
 
@@ -76,9 +74,3 @@ def _several(head: str, key: str, described: dict[str, str], as_json: bool) -> s
     first = dict(list(described.items())[: keyword_search.MOST])
     left = len(described) - len(first)
     return "\n".join([head, *section.table(first), *([f"  and {left} more: docs/parameters.md"] if left else [])])
-
-
-def _in_the_past(name: str) -> str:
-    """When GPT-NeoX had a name that it dropped, a clause before the hint; empty for any other name."""
-    gone = removed(name)
-    return f"GPT-NeoX had it from {introduced(name) or SEED} to {gone}; " if gone else ""

@@ -114,7 +114,6 @@ def test_a_name_of_several_programs_is_told_with_its_meaning(written: str, meant
         ("tie-word-embeddings", "it is a parameter of Hugging Face's models; no_weight_tying says the opposite: false "
          "ties them"),
         ("model", NO_MATCH),
-        ("moe-type", "GPT-NeoX had it from 2024-05-04 to 2025-05-09; take it out"),
     ],
 )  # fmt: skip
 def test_a_name_of_one_program_is_told_with_whose_it_is(written: str, answer: str) -> None:

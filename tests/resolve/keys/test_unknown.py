@@ -21,7 +21,6 @@ def only(text: str) -> Problem:
         ("_comment", "letters", ()),
         ("num_layers;", "letters", ("num_layers",)),
         ("n_layer", "other program", ("num_layers",)),
-        ("moe_type", "retired", ()),
         ("stage", "same word", ("zero_optimization.stage",)),
         ("enabled", "same word", ()),  # of too many sections
         ("hiden_size", "similar", ("hidden_size",)),

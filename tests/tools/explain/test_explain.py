@@ -136,7 +136,6 @@ def test_without_files(key: str, told: str) -> None:
     ("key", "hint"),
     [
         ("hyena_mlp_len", "it is a parameter of savanna: leave it out, or declare it in a plugin"),
-        ("no_adamw", "GPT-NeoX had it from 2021-04-14 to "),
         ("hiden_size", "did you mean hidden_size?"),
     ],
 )

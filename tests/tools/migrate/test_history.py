@@ -13,7 +13,6 @@ from neoxargs.registry.history import introduced, removed
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.values.coerce import Mismatch, conform
 from neoxargs.tools.migrate.neox.migrate import migrate
-from neoxargs.tools.migrate.neox.rewrites import FORGOTTEN
 from neoxargs.tools.migrate.result import Result
 from neoxargs.tools.migrate.yaml_edit import yaml_value
 from tests.support.reference import read
@@ -45,6 +44,7 @@ VALUES = (
     "llama",
     "regular",
     "local",
+    "megablocks",
     "a/b",
     [1],
     [["a"]],
@@ -63,9 +63,10 @@ GAINED = [name for name in ever("added") if introduced(name)]
 def values(name: str) -> Iterator[Any]:
     """Some that the parameter may have."""
     parameter = REGISTRY.find(name)
+    assert parameter
     for value in VALUES:
         try:
-            conform(value, parameter.type if parameter else type(FORGOTTEN[name]))
+            conform(value, parameter.type)
         except Mismatch:
             continue
         yield value

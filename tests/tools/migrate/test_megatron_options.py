@@ -109,7 +109,7 @@ def test_what_is_read(flags: str, expected: dict[str, Any]) -> None:
 #: SGD without momentum, betas that are the optimizer's own, an earlier name of gradient_clipping.
 ALIKE = {"scaled_masked_softmax_fusion", "scaled_upper_triang_masked_softmax_fusion", "intermediate_size",
          "mlp_multiple_of", "expansion_factor", "use_bias_in_norms", "attention_config",
-         "optimizer.params.momentum", "optimizer.params.betas", "adam_beta1", "adam_beta2",
+         "optimizer.params.momentum", "momentum", "optimizer.params.betas", "adam_beta1", "adam_beta2",
          "optimizer.params.max_grad_norm"}  # fmt: skip
 SAME = [
     parameter.name

@@ -12,18 +12,16 @@ from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.registry.history import NEWEST, changes, default_at, introduced, removed
+from neoxargs.registry.history import NEWEST, changes, default_at, introduced
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.yaml.nodes import node_of, shown
 from neoxargs.tools.migrate.neox.placement import Files
 from neoxargs.tools.migrate.neox.rewrites import (
-    FORGOTTEN,
     GONE,
     Context,
     Instead,
     Rewrite,
-    forgotten,
     is_of_seed,
     old_spelling,
     rewrite_back,
@@ -44,7 +42,6 @@ NO_COUNTERPART = "migrate-no-counterpart"
 def migrate(texts: Sequence[Text], to: str) -> Result:
     """Files that belong together, in another dialect; raises Problems if they cannot be read or kept in meaning."""
     work = _Migration(texts, to)
-    work.forget()
     if work.drafted.problems:
         raise Problems(work.drafted.problems)
     for document in work.files.documents:
@@ -91,30 +88,6 @@ class _Migration:
 
     def get(self, name: str) -> Any:
         return self.values[name] if name in self.values and name != "attention_config" else self.before.get(name)
-
-    # -- names that the registry does not have -----------------------------------------------------------------------
-
-    def forget(self) -> None:
-        """Take out names that GPT-NeoX had for a while, where they say nothing."""
-        for document in self.files.documents:
-            for name in [name for name in document.entries() if name in FORGOTTEN]:
-                self.forget_one(document, document.entries()[name])  # where it stands after those before it left
-        if self.changes:  # what they might have been meant for is known now
-            self.start = self.files.texts
-            self.before, _ = resolved(draft(self.start), self.gpus)
-
-    def forget_one(self, document: Document, entry: Entry) -> None:
-        place, node = self.files.place(document, entry), document.plain(entry)
-        others = [p for p in self.drafted.problems if p.where is None or p.where[:3] != place[:3]]
-        if forgotten(entry.name, node, self.context):
-            rewrite = Rewrite(entry.name, node, {}, "dropped, and this value says nothing", removed(entry.name))
-            self.note(document, entry, "", rewrite)
-            document.remove(entry.name)
-        else:
-            what = f"{entry.name} ({shown(node_of(node))}) has no counterpart"
-            had = f"GPT-NeoX had it from {introduced(entry.name)} to {removed(entry.name)}"
-            others.append(Problem(what, place, f"{had}; take it out", id="migrate-name-dropped"))
-        self.drafted.problems[:] = others
 
     # -- one entry ---------------------------------------------------------------------------------------------------
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal
 from neoxargs.registry.history import SEED, default_at, introduced, removed
 from neoxargs.resolve.rules.model import GATED, SPARSITY
-from neoxargs.resolve.rules.optimizer import is_adam
+from neoxargs.resolve.rules.optimizer import is_adam, takes
 from neoxargs.resolve.rules.precision import ALIASES
 
 
@@ -108,6 +108,27 @@ def _clipping(value: Any, context: Context) -> New:
     return {} if context.has("clip_grad") and context.get("clip_grad") == value else {"gradient_clipping": value}
 
 
+def _momentum(value: Any, context: Context) -> New | None:
+    kind = context.get("optimizer.type")
+    if kind is ABSENT:
+        return None
+    return {"optimizer.params.momentum": value} if takes(str(kind), "momentum") else {}
+
+
+#: What GPT-NeoX's experts do today, in the words that they had until May 2025.
+EXPERTS_TODAY: dict[str, Any] = {
+    "moe_type": "megablocks", "moe_token_dropping": False, "moe_train_capacity_factor": 1.0,
+    "moe_eval_capacity_factor": 1.0, "moe_min_capacity": 4, "moe_expert_parallel_size": 1,
+    "enable_expert_tensor_parallelism": False, "create_moe_param_group": True, "moe_use_residual": False,
+    "moe_glu": False, "moe_loss_coeff": 0.1, "use_tutel": False,
+}  # fmt: skip
+
+
+def _of_experts(today: Any, value: Any, context: Context) -> New | None:
+    """Without experts, none of their settings had an effect."""
+    return {} if context.get("moe_num_experts") in (ABSENT, 1) or value == today else None
+
+
 _MOVED = "GPT-NeoX reads it from DeepSpeed's section"
 _RETRIEVAL = "it belonged to BERT and retrieval models, which GPT-NeoX dropped"
 
@@ -123,6 +144,7 @@ OWN = (
     Rewrite("adam_beta1", ANY, _betas, _MOVED),
     Rewrite("adam_beta2", ANY, _betas, _MOVED),
     Rewrite("adam_eps", ANY, {"optimizer.params.eps": SAME}, _MOVED),
+    Rewrite("momentum", ANY, _momentum, _MOVED),
     Rewrite("optimizer.params.max_grad_norm", ANY, _clipping, "DeepSpeed refuses it here; gradient_clipping clips"),
     Rewrite("gas", ANY, {"gradient_accumulation_steps": SAME}, "one name for one setting"),
     Rewrite("DDP_impl", ANY, {}, "no effect: DeepSpeed divides the batch"),
@@ -132,35 +154,9 @@ OWN = (
         "indexer_log_interval", "mask_prob", "query_in_block_prob", "report_topk_accuracies", "titles_data_path",
         "use_one_sent_docs",
     )),
+    *(Rewrite(name, ANY, partial(_of_experts, today), "dropped, and this value says nothing")
+      for name, today in EXPERTS_TODAY.items()),
 )  # fmt: skip
-
-#: Names that GPT-NeoX had for a while and the registry has not: what each was when nobody wrote it.
-FORGOTTEN: dict[str, Any] = {
-    "no_adamw": False,
-    "momentum": 0.0,
-    "out_seq_length": 1024,
-    "create_moe_param_group": True,
-    "enable_expert_tensor_parallelism": False,
-    "moe_eval_capacity_factor": 1.0,
-    "moe_expert_parallel_size": 1,
-    "moe_glu": False,
-    "moe_loss_coeff": 0.1,
-    "moe_min_capacity": 4,
-    "moe_token_dropping": False,
-    "moe_train_capacity_factor": 1.0,
-    "moe_type": "megablocks",
-    "moe_use_residual": False,
-    "use_tutel": False,
-}
-#: Without experts, none of their settings had an effect.
-_OF_EXPERTS = ("moe_", "create_moe", "enable_expert", "use_tutel")
-
-
-def forgotten(name: str, value: Any, context: Context) -> bool:
-    """May a name that the registry does not have be left out?"""
-    without_experts = name.startswith(_OF_EXPERTS) and context.get("moe_num_experts") in (ABSENT, 1)
-    return without_experts or value == FORGOTTEN[name]
-
 
 # -- rewrites of the registry ------------------------------------------------------------------------------------------
 
