@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import pytest
@@ -144,6 +145,20 @@ def test_only_train_imports_torch_and_its_neighbours() -> None:
 def test_folders_can_be_seen_at_a_glance() -> None:
     sides = {str(path.relative_to(PACKAGE)): len(list(path.glob("*.py"))) for path in [PACKAGE, *PACKAGE.rglob("*/")]}
     assert {folder: count for folder, count in sides.items() if count > WIDEST and folder not in TABLES} == {}
+
+
+def test_files_and_functions_stay_short() -> None:
+    """Median and 90th percentile outside of `train`, in lines."""
+    paths = [path for name, path in modules().items() if not name.startswith("neoxargs.train")]
+    files = [lines for path in paths if (lines := path.read_text().count("\n")) > 2]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
+    functions = [node.end_lineno - node.lineno + 1 for node in nodes if isinstance(node, ast.FunctionDef)]
+    assert median(files) <= 110 and _ninetieth(files) <= 250 and max(files) <= 400
+    assert median(functions) <= 6 and _ninetieth(functions) <= 14
+
+
+def _ninetieth(lengths: list[int]) -> int:
+    return sorted(lengths)[len(lengths) * 9 // 10]
 
 
 def test_the_page_shows_the_tree() -> None:
