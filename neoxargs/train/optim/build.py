@@ -103,25 +103,9 @@ def _sgd(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimi
     )
 
 
-def _lion(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
-    beta1, beta2 = params.betas or (0.9, 0.99)
-    return extra.Lion(groups, params.lr or 0.0, (beta1, beta2))
-
-
 def _lamb(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
     bounds = params.min_coeff, params.max_coeff
     return Lamb(groups, **_moments(params), bounds=bounds, bias_correction=params.bias_correction)
-
-
-def _sm3(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
-    eps = 1e-30 if params.eps is None else params.eps
-    return extra.SM3(groups, params.lr or 0.0, params.momentum or 0.0, params.beta, eps)
-
-
-def _madgrad(groups: ParameterGroups, params: OptimizerParams) -> torch.optim.Optimizer:
-    momentum = 0.9 if params.momentum is None else params.momentum
-    eps = 1e-6 if params.eps is None else params.eps
-    return extra.Madgrad(groups, params.lr or 0.0, momentum, eps=eps)
 
 
 def _moments(params: OptimizerParams) -> dict[str, Any]:
@@ -135,11 +119,9 @@ _BUILDERS: dict[str, Callable[[ParameterGroups, OptimizerParams], torch.optim.Op
     "cpu_adam": _cpu_adam,
     "cpu_torch_adam": _adam,
     "lamb": _lamb,
-    "lion": _lion,
-    "madgrad_wd": _madgrad,
     "muadam": _adam,
     "muadamw": _adamw,
     "musgd": _sgd,
     "sgd": _sgd,
-    "sm3": _sm3,
+    **extra.BUILDERS,
 }

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from neoxargs.registry.deepspeed_optimizer import OptimizerParams
+
 
 class _PerTensor(Optimizer):
     """An optimizer that is described by what it does to one tensor."""
@@ -98,3 +100,27 @@ class Madgrad(_PerTensor):
         root = state["squares"].pow(1 / 3).add_(group["eps"])
         weight.mul_(1 - group["lr"] * group["weight_decay"])
         weight.lerp_(state["start"].addcdiv(state["total"], root, value=-1), 1 - group["momentum"])
+
+
+def _lion(groups: list[dict[str, Any]], params: OptimizerParams) -> Optimizer:
+    beta1, beta2 = params.betas or (0.9, 0.99)
+    return Lion(groups, params.lr or 0.0, (beta1, beta2))
+
+
+def _sm3(groups: list[dict[str, Any]], params: OptimizerParams) -> Optimizer:
+    eps = 1e-30 if params.eps is None else params.eps
+    return SM3(groups, params.lr or 0.0, params.momentum or 0.0, params.beta, eps)
+
+
+def _madgrad(groups: list[dict[str, Any]], params: OptimizerParams) -> Optimizer:
+    momentum = 0.9 if params.momentum is None else params.momentum
+    eps = 1e-6 if params.eps is None else params.eps
+    return Madgrad(groups, params.lr or 0.0, momentum, eps=eps)
+
+
+#: `optimizer.type` in lower case -> how it is built from the parameter groups and `optimizer.params`.
+BUILDERS: dict[str, Callable[[list[dict[str, Any]], OptimizerParams], Optimizer]] = {
+    "lion": _lion,
+    "madgrad_wd": _madgrad,
+    "sm3": _sm3,
+}
