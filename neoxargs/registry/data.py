@@ -11,7 +11,7 @@ from neoxargs.registry.types import Natural, NonNegative, Paths
 class Data(Group, origin="NeoX", effect="data"):
     """Datasets and the data loader."""
 
-    text_path: Paths | None = param(None)
+    text_path: Paths | None = param(None, ours=True)
     """Raw text to train on: files, folders or glob patterns (`.txt`, `.md`, `.jsonl`, ...), tokenised on first use and
     cached. The word `python-stdlib` names the source of the running Python's own library, so a trial needs no
     download."""

@@ -60,8 +60,9 @@ class Parameter:
     """One row of the registry. `name` is dotted inside a section and spelt with `_`."""
 
     __slots__ = (
-        "aliases", "annotation", "attribute", "default", "derived", "effect", "extra_choices", "group", "inherits_to",
-        "megatron", "name", "no_effect_reason", "origins", "receiver_default", "replaced_by", "to", "used_by_types",
+        "aliases", "annotation", "attribute", "default", "derived", "effect", "extra_choices", "group",
+        "inherits_to", "megatron", "name", "no_effect_reason", "origins", "ours", "receiver_default", "replaced_by",
+        "to", "used_by_types",
     )  # fmt: skip
 
     name: str
@@ -69,6 +70,7 @@ class Parameter:
     annotation: str
     group: type[Group]
     origins: tuple[Origin, ...]
+    ours: bool
     default: Any
     derived: bool
     receiver_default: Any
@@ -112,6 +114,7 @@ def param(  # noqa: PLR0913 - the columns of the registry
     *,
     derived: bool = False,
     origin: Origin | tuple[Origin, ...] | None = None,
+    ours: bool = False,
     receiver_default: Any = ABSENT,
     megatron: str | None = None,
     aliases: str | tuple[str, ...] = (),
@@ -126,6 +129,7 @@ def param(  # noqa: PLR0913 - the columns of the registry
     default: what holds when nobody writes it; left out, the parameter is required (or `derived`).
     derived: a rule in `resolve/rules` supplies the value when it is not written.
     origin: where it comes from, if not the group's; two origins make one key feed two systems.
+    ours: of origin NeoX, and no GPT-NeoX has it: scripts written for GPT-NeoX, which refuse unknown names, get none.
     receiver_default: what DeepSpeed, its runner or Megatron assumes when not told, if not `default`.
     megatron: its flag in NVIDIA Megatron-LM without the dashes; `!flag` is sent when the value is false.
     aliases: retired spellings that still mean exactly this.
@@ -139,6 +143,7 @@ def param(  # noqa: PLR0913 - the columns of the registry
     parameter.default = default
     parameter.derived = derived
     parameter.origins = (origin,) if isinstance(origin, str) else origin or ()
+    parameter.ours = ours
     parameter.receiver_default = default if receiver_default is ABSENT else receiver_default
     parameter.megatron = megatron
     parameter.aliases = _as_tuple(aliases)

@@ -31,7 +31,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
     prompt_end: str = param("\n")
     """Text that ends an interactive prompt, a line break by default."""
 
-    prompt: str | None = param(None)
+    prompt: str | None = param(None, ours=True)
     """Text to continue, instead of starting from nothing; on the command line `--prompt "..."`."""
 
     num_samples: Natural = param(1)

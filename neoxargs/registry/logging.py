@@ -14,7 +14,7 @@ class Logging(Group, origin="NeoX", effect="log"):
     log_interval: Count = param(100, origin="Meg", megatron="log-interval")
     """Iterations between two log lines; each reports means over the iterations since the last."""
 
-    run_dir: str = param(derived=True)
+    run_dir: str = param(derived=True, ours=True)
     """Folder for what a run leaves apart from checkpoints: metrics.jsonl, report.html, the loss curve, rank logs and
     the resolved configuration. Left out: `save` if given, otherwise `runs`."""
 

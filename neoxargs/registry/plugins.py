@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from neoxargs.problems import Problem, Problems
-from neoxargs.registry import REGISTRY, SUBJECTS, Group, descriptions, normal
+from neoxargs.registry import REGISTRY, SUBJECTS, Group, Parameter, normal
 from neoxargs.registry.declare import GROUPS
 
 ENTRY_POINTS = "neoxargs.plugins"
@@ -41,7 +41,7 @@ class _Choices(NamedTuple):
 
 
 def choices(name: str, *values: Any) -> None:
-    """Add values to a parameter whose type is a choice."""
+    """Add values to a parameter whose type is a choice; called while a plugin is imported."""
     _waiting.append(_Choices(normal(name), values))
 
 
@@ -109,8 +109,8 @@ def _not_imported(module: str, error: Exception) -> Problem:
 def _adopt(plugin: str, groups: list[type[Group]]) -> None:
     """All that a plugin has declared, or nothing."""
     wider, _waiting[:] = list(_waiting), []
-    problems = [problem for group in groups for problem in _wrong(group, plugin)]
-    problems += [problem for row in wider for problem in _not_wider(row, plugin)]
+    problems = [problem for group in groups for problem in _group_problems(group, plugin)]
+    problems += [problem for row in wider for problem in _choice_problems(row, plugin)]
     if not groups and not wider:
         what = f"plugin {plugin} declares nothing"
         hint = "it has a class derived from neoxargs.registry.Group, or choices(...)"
@@ -126,7 +126,7 @@ def _adopt(plugin: str, groups: list[type[Group]]) -> None:
         WIDENED.setdefault(name, {}).update(dict.fromkeys(values, plugin))
 
 
-def _wrong(group: type[Group], plugin: str) -> Iterator[Problem]:
+def _group_problems(group: type[Group], plugin: str) -> Iterator[Problem]:
     """What keeps a group from becoming part of the registry."""
     if group.key() in {other.key() for other in REGISTRY.groups}:
         what = f"plugin {plugin}: a group is called {group.__name__} already"
@@ -137,62 +137,73 @@ def _wrong(group: type[Group], plugin: str) -> Iterator[Problem]:
         yield Problem(what, hint=hint, id="plugin-types-evaluated")
         return
     for parameter in group.parameters.values():
-        taken = [name for name in (parameter.name, *_older(group, parameter.aliases)) if _owner(name)]
-        for name in taken:
-            what = f"plugin {plugin} declares {name}, which {_owner(name)} declares too"
-            hint = "leave one of the plugins out" if name in DECLARED else "give it another name"
-            yield Problem(what, hint=hint, id="plugin-parameter-name-taken", about=(name,))
-        try:
-            fits = _is_known(parameter.type)
-        except Exception as error:
-            what = f"plugin {plugin}: the type of {parameter.name} cannot be read: {error}"
-            yield Problem(what, id="plugin-type-unsupported")
-            continue
-        if not fits:
-            what = f"plugin {plugin}: {parameter.name} cannot be of type {parameter.annotation}"
-            yield Problem(what, hint=WRITABLE, id="plugin-type-unsupported")
-        elif not descriptions(group)[parameter.attribute]:
-            hint = "write a string below its declaration"
-            what = f"plugin {plugin}: {parameter.name} says nothing about what it means"
-            yield Problem(what, hint=hint, id="plugin-parameter-without-description")
+        yield from _name_problems(parameter, plugin)
+        yield from _type_problems(parameter, plugin)
+
+
+def _name_problems(parameter: Parameter, plugin: str) -> Iterator[Problem]:
+    for name in filter(_owner, _spellings(parameter)):
+        what = f"plugin {plugin} declares {name}, which {_owner(name)} declares too"
+        hint = "leave one of the plugins out" if name in DECLARED else "give it another name"
+        yield Problem(what, hint=hint, id="plugin-parameter-name-taken", about=(name,))
+
+
+def _type_problems(parameter: Parameter, plugin: str) -> Iterator[Problem]:
+    """A type that cannot be used, or else a description that is missing."""
+    try:
+        is_writable = _is_writable(parameter.type)
+    except Exception as error:
+        what = f"plugin {plugin}: the type of {parameter.name} cannot be read: {error}"
+        yield Problem(what, id="plugin-type-unsupported", about=(parameter.name,))
+        return
+    if not is_writable:
+        what = f"plugin {plugin}: {parameter.name} cannot be of type {parameter.annotation}"
+        yield Problem(what, hint=WRITABLE, id="plugin-type-unsupported", about=(parameter.name,))
+    elif not parameter.description:
+        what = f"plugin {plugin}: {parameter.name} says nothing about what it means"
+        hint = "write a string below its declaration"
+        yield Problem(what, hint=hint, id="plugin-parameter-without-description", about=(parameter.name,))
 
 
 WRITABLE = "YAML has bool, int, float, str, None, list[...], dict[str, ...], Literal[...] and unions of them"
 
 
-def _older(group: type[Group], names: Iterable[str]) -> list[str]:
-    return [f"{group.section}.{name}" if group.section else name for name in names]
+def _spellings(parameter: Parameter) -> list[str]:
+    """Its name and its aliases, by their full names."""
+    section = parameter.name.removesuffix(parameter.attribute)
+    return [parameter.name, *(section + alias for alias in parameter.aliases)]
 
 
 def _owner(name: str) -> str:
-    found = REGISTRY.find(name)
-    if found is None and name not in REGISTRY.sections:
+    """Who has declared this name or section already; empty where nobody has."""
+    parameter = REGISTRY.find(name)
+    if parameter is None and name not in REGISTRY.sections:
         return ""
-    return f"plugin {DECLARED[found.name]}" if found and found.name in DECLARED else "the package"
+    return f"plugin {DECLARED[parameter.name]}" if parameter and parameter.name in DECLARED else "the package"
 
 
-def _is_known(kind: Any) -> bool:
+def _is_writable(kind: Any) -> bool:
     """Can YAML say a value of this type?"""
     base = get_origin(kind) or kind
     if base not in TYPES:
         return False
     inner = () if base is Literal else get_args(kind)[:1] if base is Annotated else get_args(kind)
-    return all(map(_is_known, inner))
+    return all(map(_is_writable, inner))
 
 
-def _not_wider(row: _Choices, plugin: str) -> Iterator[Problem]:
+def _choice_problems(row: _Choices, plugin: str) -> Iterator[Problem]:
     """What keeps values from being added to a parameter's choices."""
     parameter = REGISTRY.parameters.get(row.name)
     if parameter is None:
         what = f"plugin {plugin} adds choices to {row.name}, which is no parameter"
         yield Problem(what, id="plugin-choice-not-possible")
         return
-    known = _choices_of(parameter.type)
-    if not known:
+    present = _choices_of(parameter.type)
+    if not present:
         what = f"plugin {plugin} adds choices to {row.name}, which takes any value of its type"
         yield Problem(what, id="plugin-choice-not-possible", about=(row.name,))
     for value in row.values:
-        if value in known:
+        if value in present:
             owner = WIDENED.get(row.name, {}).get(value)
             whose = f"plugin {owner} adds too" if owner else "is one of its choices already"
             what = f"plugin {plugin} adds the choice {value} to {row.name}, which {whose}"
@@ -200,6 +211,7 @@ def _not_wider(row: _Choices, plugin: str) -> Iterator[Problem]:
 
 
 def _choices_of(kind: Any) -> set[Any]:
+    """The values of every `Literal` in a type."""
     if get_origin(kind) is Literal:
         return set(get_args(kind))
     return set().union(*(_choices_of(part) for part in get_args(kind) if get_args(part) or get_origin(part)))

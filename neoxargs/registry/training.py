@@ -32,7 +32,7 @@ class Training(Group, origin="NeoX", effect="run"):
     seed: Natural = param(1234, origin="Meg", megatron="seed")
     """Start of all random numbers: initial weights, order of samples, dropout."""
 
-    dialect: str | None = param(None, to=(), effect="config")
+    dialect: str | None = param(None, ours=True, to=(), effect="config")
     """The date whose GPT-NeoX defaults and meanings hold: `neox-2021` (28 February 2021), `neox-2026` (the newest), or
     a date such as `2023-03-09`. Left out, a file that uses a name which only later versions have is read as the
     newest, any other as of 2021."""

@@ -30,8 +30,6 @@ LAUNCHER = {
     "hostfile", "include", "exclude", "num_nodes", "num_gpus", "master_port", "master_addr", "launcher",
     "force_multi", "autotuning_run", "no_ssh_check", "comment", "account",
 }  # fmt: skip
-#: Our own parameters.
-OURS = {"text_path", "run_dir", "dialect", "prompt"}
 #: It knows these, but not what our rules make of them: a type it refuses (`communication_data_type` is a switch to
 #: it), the same setting twice, or two that exclude each other.
 NOT_DERIVED = {"communication_data_type", "optimizer.params.weight_decay", "intermediate_size"}
@@ -66,7 +64,7 @@ def knows(parameter: Parameter) -> bool:
     if "DSL" in parameter.origins or "runner" in parameter.to:
         return parameter.name in LAUNCHER
     if "Meg" in parameter.origins or "NeoX" in parameter.origins:
-        return parameter.name not in OURS and history.removed(parameter.name) is None
+        return not parameter.ours and history.removed(parameter.name) is None
     return parameter.name in DEEPSPEED
 
 

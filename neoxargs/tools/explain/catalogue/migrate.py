@@ -11,9 +11,6 @@ PROBLEMS: dict[str, Entry] = {
         "Several files that are not GPT-NeoX's would become one, in an order that is unknown."
     ),
     # GPT-NeoX
-    "migrate-name-dropped": row(
-        "GPT-NeoX dropped this name and has nothing in its place; the value has no meaning now."
-    ),
     "migrate-contradiction": row("A retired name says something else than the name that took its place."),
     "migrate-result-refused": row(
         "What the file would become is refused by `check`, though the file itself is not: it is left as it is."
