@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from neoxargs.train.deepspeed.optimizer_shares import shares
+from neoxargs.train.deepspeed import swap
+from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
 from neoxargs.train.parallel.pipeline import in_gpt, named, stage
 
 PREFIX = "layout-"
@@ -21,21 +22,22 @@ Inventory = dict[str, Any]
 def inventory(engine: Any) -> Inventory | None:
     """What this rank's optimizer file and the files of its weights hold; None where that is not known.
 
-    kind, pieces: as in Shares. weights: name -> its file, its key there, the slice's shape and its Cut. swapped:
-    tensors that are not in the optimizer file but were on NVMe -> their file; `exp_avg-` and so on before its name.
+    kind, pieces: as in OptimizerLayout. weights: name -> its file, its key there, the slice's shape and its Cut.
+    swapped: tensors that are not in the optimizer file but were on NVMe -> their file; `exp_avg-` and so on before its
+    name.
     """
-    mine = shares(engine)
+    mine = optimizer_layout(engine)
     if mine is None:
         return None
-    states = Path(engine._get_ckpt_name("", "")).name
+    states, optimizer = checkpoint_files(engine, mine)
     return {
         "kind": mine.kind,
         "dtype": str(next(engine.module.parameters()).dtype),
         "states": states,
-        "optimizer": Path(engine._get_zero_ckpt_name("", "")).name if mine.kind.startswith("zero") else states,
+        "optimizer": optimizer,
         "weights": _weights(engine.module, states),
         "pieces": [list(piece) for piece in mine.pieces],
-        **({"swapped": _swapped(engine)} if engine.zero_nvme_offload_optimizer() else {}),
+        **({"swapped": swap.swapped_files(engine)} if engine.zero_nvme_offload_optimizer() else {}),
     }
 
 
@@ -58,16 +60,6 @@ def is_here(engine: Any, folder: Path) -> bool:
         return False
     theirs = json.loads((folder / _file(ours)).read_text(encoding="utf-8"))
     return bool(theirs == {**json.loads(json.dumps(ours)), "complete": theirs["complete"]})
-
-
-def _swapped(engine: Any) -> dict[str, str]:
-    """DeepSpeed copies the files of the drive into the checkpoint as they are."""
-    zero, folder = engine.optimizer, f"offloaded_tensors/rank{engine.global_rank:02d}"
-    return {
-        str(number): f"{folder}/{tensor.ds_id}.tensor.swp"
-        for number, tensor in enumerate(zero.fp32_partitioned_groups_flat)
-        if zero._swappable_optimizer_subgroup(number)
-    }
 
 
 def _file(found: Inventory) -> str:

@@ -7,7 +7,6 @@ all layouts (fp32 weights, Adam's moments, the schedule, the sample's number) co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from torch import Tensor, nn
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.checkpoint.weights_by_name import Saved, cannot_divide, share
-from neoxargs.train.deepspeed.optimizer_shares import Piece, Shares, shares
+from neoxargs.train.deepspeed import swap
+from neoxargs.train.deepspeed.optimizer_layout import OptimizerLayout, Piece, optimizer_layout
 from neoxargs.train.parallel.pipeline import named
 
 #: Padded so that tensor parallel ranks share their rows equally; the rows beyond the vocabulary are zeros.
@@ -33,13 +33,13 @@ def load(engine: Any, folder: Path, inventories: list[Inventory], everything: bo
     everything: the optimizer and schedule too. Returns what DeepSpeed's `load_checkpoint` returns as client state.
     """
     saved = Saved(folder, inventories)
-    mine = shares(engine)
+    mine = optimizer_layout(engine)
     _refuse(engine, saved, mine, everything)
     assert mine is not None
     weights = named(engine.module)
     with torch.no_grad():
         if mine.kind == "zero3":
-            _fill_shares(engine.optimizer, weights, saved, mine, everything)
+            _fill_partitions(engine.optimizer, weights, saved, mine, everything)
         else:
             for name, weight in weights.items():
                 pieces = [piece for piece in mine.pieces if piece.name == name]
@@ -49,44 +49,34 @@ def load(engine: Any, folder: Path, inventories: list[Inventory], everything: bo
     return saved.common
 
 
-def _fill_shares(zero: Any, weights: dict[str, nn.Parameter], saved: Saved, mine: Shares, everything: bool) -> None:
-    """ZeRO-3, whose shares in fp32 say what the weights are; one group of them at a time need be in memory."""
+def _fill_partitions(
+    zero: Any, weights: dict[str, nn.Parameter], saved: Saved, mine: OptimizerLayout, everything: bool
+) -> None:
+    """ZeRO-3, whose partitions in fp32 say what the weights are; one group of them at a time need be in memory."""
     zero.checkpoint_event_prologue()
     for group in range(len(mine.tensors)):
         pieces = [piece for piece in mine.pieces if piece.tensor == group]
-        with _in_memory(zero, group):
+        with swap.in_memory(zero, group):
             for name in dict.fromkeys(piece.name for piece in pieces):
                 parts = [piece for piece in pieces if piece.name == name]
                 _Loader(saved, mine, weights[name], parts).load(name, everything)
     zero.checkpoint_event_epilogue()
 
 
-@contextmanager
-def _in_memory(zero: Any, group: int) -> Iterator[None]:
-    """Within this a group's weights and states may be changed, wherever they are kept."""
-    on_nvme = zero._swappable_optimizer_subgroup(group)
-    if on_nvme:
-        zero._optimizer_states_and_gradient_swap_in(group)
-    yield
-    zero._reassign_or_swap_out_partitioned_parameters(group)
-    if on_nvme:
-        zero._optimizer_states_and_gradient_swap_out(group)
-
-
 class _Loader:
     """Fills one weight and its states."""
 
-    def __init__(self, saved: Saved, shares: Shares, weight: nn.Parameter, pieces: list[Piece]) -> None:
-        self.saved, self.shares, self.weight, self.pieces = saved, shares, weight, pieces
+    def __init__(self, saved: Saved, layout: OptimizerLayout, weight: nn.Parameter, pieces: list[Piece]) -> None:
+        self.saved, self.layout, self.weight, self.pieces = saved, layout, weight, pieces
         self.cut = getattr(weight, "cut", None)
         self.shape = list(getattr(weight, "ds_shape", weight.shape))
 
     def load(self, name: str, everything: bool) -> None:
         slice_ = self._slice(name, self.saved.whole(name, master=everything))
-        if self.shares.kind != "zero3":
+        if self.layout.kind != "zero3":
             self.weight.data.copy_(slice_)
         for piece in self.pieces:
-            _span(self.shares.tensors[piece.tensor].data, piece).copy_(_part(slice_, piece))
+            _span(self.layout.tensors[piece.tensor].data, piece).copy_(_part(slice_, piece))
         if everything and self.pieces:
             for state, number in self.saved.states(name).items():
                 self._load_state(name, state, number)
@@ -96,10 +86,10 @@ class _Loader:
         if isinstance(number, list | dict | tuple):
             raise cannot_divide(self.saved.folder, state)
         for piece in self.pieces:
-            tensor = self.shares.tensors[piece.tensor]
-            states = self.shares.optimizer.state[tensor]
+            tensor = self.layout.tensors[piece.tensor]
+            states = self.layout.optimizer.state[tensor]
             if whole is None:
-                states[state] = _like(states.get(state), number, tensor, self.shares)
+                states[state] = _like(states.get(state), number, tensor, self.layout)
                 continue
             if not isinstance(states.get(state), Tensor):
                 states[state] = torch.zeros_like(tensor, dtype=whole.dtype)
@@ -128,21 +118,21 @@ def _part(slice_: Tensor, piece: Piece) -> Tensor:
     return slice_.flatten()[piece.begin : piece.begin + piece.length]
 
 
-def _like(before: Any, number: Any, tensor: Tensor, shares: Shares) -> Any:
+def _like(before: Any, number: Any, tensor: Tensor, layout: OptimizerLayout) -> Any:
     """A count as this optimizer keeps it: torch's in a tensor, on the GPU for its fused kernels; DeepSpeed's as int."""
-    if not type(shares.optimizer).__module__.startswith("torch."):
+    if not type(layout.optimizer).__module__.startswith("torch."):
         return number if isinstance(before, Tensor) or before is None else type(before)(number)
-    fused = any(group.get("fused") or group.get("capturable") for group in shares.optimizer.param_groups)
+    fused = any(group.get("fused") or group.get("capturable") for group in layout.optimizer.param_groups)
     return torch.as_tensor(number, dtype=torch.float32, device=tensor.device if fused else "cpu").clone()
 
 
-def _refuse(engine: Any, saved: Saved, mine: Shares | None, everything: bool) -> None:
+def _refuse(engine: Any, saved: Saved, mine: OptimizerLayout | None, everything: bool) -> None:
     problems = list(_problems(engine, saved, mine, everything))
     if problems:
         raise Problems(problems)
 
 
-def _problems(engine: Any, saved: Saved, mine: Shares | None, everything: bool) -> Iterator[Problem]:
+def _problems(engine: Any, saved: Saved, mine: OptimizerLayout | None, everything: bool) -> Iterator[Problem]:
     here = f"load ({saved.folder})"
     if mine is None:
         kind = type(engine.optimizer).__name__
@@ -168,7 +158,7 @@ def _of_all_ranks(names: set[str]) -> set[str]:
     return set().union(*found)
 
 
-def _continue(engine: Any, saved: Saved, mine: Shares) -> None:
+def _continue(engine: Any, saved: Saved, mine: OptimizerLayout) -> None:
     """What DeepSpeed restores beside tensors: schedule, counters, the groups' rates, the loss scale."""
     common, optim = saved.common, saved.optim(saved.inventories[0])
     if engine.lr_scheduler is not None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.checkpoint.inventory import Inventory
-from neoxargs.train.deepspeed.optimizer_shares import Piece
+from neoxargs.train.deepspeed.optimizer_layout import Piece
 from neoxargs.train.parallel.make import Cut
 
 

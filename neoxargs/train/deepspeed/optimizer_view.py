@@ -1,6 +1,6 @@
 """What this rank holds of each weight, its gradient and its optimizer state, whatever engine holds it.
 
-DeepSpeed's optimizers keep gradients and states whole, in flat buffers or in shares. Here each is a list of shards:
+DeepSpeed's optimizers keep gradients and states whole, in flat buffers or in partitions. Here each is a list of shards:
 over all ranks together every element is in one of them, so a sum over shards is a sum over the weight.
 """
 
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from neoxargs.train.deepspeed.patches import counts_here
+from neoxargs.train.deepspeed.gradient_norm import counts_here
 from neoxargs.train.parallel.pipeline import named
 from neoxargs.train.process.mesh import Mesh
 
@@ -93,6 +93,17 @@ class Holdings:
                 if shard is not None:
                     found[name] = shard.detach().flatten()
         return found
+
+
+def before_step(engine: Any, look: Callable[[], None]) -> None:
+    """Call `look` once per batch, with all gradients averaged; on engines with a pipeline and without."""
+    step = engine._take_model_step
+
+    def looked_at(*arguments: Any, **keywords: Any) -> Any:
+        look()
+        return step(*arguments, **keywords)
+
+    engine._take_model_step = looked_at
 
 
 def _gradient(weight: Any) -> Tensor | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import fcntl
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -63,3 +65,25 @@ def _remove_if_left(folder: Path) -> None:
 def _remove(folder: Path, held: IO[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     held.close()
+
+
+@contextmanager
+def in_memory(zero: Any, group: int) -> Iterator[None]:
+    """Within this the weights and states of one of ZeRO-3's groups may be changed, wherever they are kept."""
+    on_nvme = zero._swappable_optimizer_subgroup(group)
+    if on_nvme:
+        zero._optimizer_states_and_gradient_swap_in(group)
+    yield
+    zero._reassign_or_swap_out_partitioned_parameters(group)
+    if on_nvme:
+        zero._optimizer_states_and_gradient_swap_out(group)
+
+
+def swapped_files(engine: Any) -> dict[str, str]:
+    """Number of a tensor of ZeRO-3's optimizer -> its file in a checkpoint, a copy of the one on the drive."""
+    zero, folder = engine.optimizer, f"offloaded_tensors/rank{engine.global_rank:02d}"
+    return {
+        str(number): f"{folder}/{tensor.ds_id}.tensor.swp"
+        for number, tensor in enumerate(zero.fp32_partitioned_groups_flat)
+        if zero._swappable_optimizer_subgroup(number)
+    }

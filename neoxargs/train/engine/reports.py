@@ -7,14 +7,13 @@ only where it is asked for. Norms are 2-norms over the whole weight, however the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from neoxargs.registry.logging import Logging
-from neoxargs.train.deepspeed.optimizer_view import Holdings, Shards
+from neoxargs.train.deepspeed.optimizer_view import Holdings, Shards, before_step
 from neoxargs.train.process.mesh import Mesh
 
 
@@ -29,7 +28,7 @@ class Watch:
             home = torch.device("cpu") if options.gradient_noise_scale_cpu_offload else None
             self.noise = NoiseScale(batch_size, options.gradient_noise_scale_n_batches, home)
         if options.log_grad_norm or options.log_grad_pct_zeros or self.noise:
-            _before(engine, self._look_at_gradients)
+            before_step(engine, self._look_at_gradients)
 
     def after_step(self, skipped: bool) -> dict[str, float]:
         """Series name -> value, on the main rank; of a skipped step there is nothing to tell."""
@@ -100,14 +99,3 @@ class NoiseScale:
 
 def _square(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dtype=torch.float32).square()  # type: ignore[no-any-return]
-
-
-def _before(engine: Any, look: Callable[[], None]) -> None:
-    """DeepSpeed's engines, with a pipeline and without, call this once per batch, with all gradients averaged."""
-    step = engine._take_model_step
-
-    def looked_at(*arguments: Any, **keywords: Any) -> Any:
-        look()
-        return step(*arguments, **keywords)
-
-    engine._take_model_step = looked_at

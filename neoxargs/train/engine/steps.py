@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from neoxargs.train.engine import timing
+from neoxargs.train.deepspeed import patches
 from neoxargs.train.engine.reports import Watch
 from neoxargs.train.process.mesh import Mesh
 
@@ -31,7 +31,7 @@ class Result:
     skipped: bool
     """fp16 found an overflow; the weights did not change."""
     reports: dict[str, float] = field(default_factory=dict)
-    """What was asked for besides: series name -> value (see watch.py)."""
+    """What was asked for besides: series name -> value (see reports.py)."""
 
 
 class Pipelined:
@@ -78,7 +78,7 @@ class Plain:
             self.deepspeed.step()
             losses.append(loss.detach())
         result = _result(self.deepspeed, self._mean(losses), self.watch)
-        timing.record(self.deepspeed, result.loss)
+        patches.monitor_loss(self.deepspeed, result.loss)
         return result
 
     @torch.no_grad()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from neoxargs.resolve.config import Config
+from neoxargs.train.deepspeed import patches
 
 #: GPT-NeoX's default, which asks for nothing unless somebody wrote it.
 STEPS_PER_PRINT = 10
@@ -28,17 +28,9 @@ def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
     if json.get("dump_state") and engine.global_rank == 0:
         _dump(engine)
     if pipelined and engine.flops_profiler_enabled():
-        _print_profile(engine)
+        patches.print_profile(engine)
     if pipelined and json.get("wall_clock_breakdown"):
-        engine._start_timers = lambda names: _start(engine, names)
-
-
-def _start(engine: Any, names: Sequence[str]) -> None:
-    """On all stages but the last, the pipeline engine has started the timers of the backward pass when it calls what
-    starts them again, and that fails."""
-    for name in names:
-        if not engine.timers(name).started_:
-            engine.timers(name).start()
+        patches.start_timers_once(engine)
 
 
 def _times(json: dict[str, Any]) -> bool:
@@ -54,26 +46,3 @@ def _dump(engine: Any) -> None:
     engine._config.print("DeepSpeedEngine configuration")
     print_configuration(engine, "DeepSpeedEngine")
     logger.setLevel(before)
-
-
-def _print_profile(engine: Any) -> None:
-    """The pipeline engine counts operations but never prints the result. It is the main rank's stage, as it counts."""
-    train_batch, options = engine.train_batch, engine._config.flops_profiler_config
-
-    def counted(batches: Any) -> Any:
-        now = engine.global_steps == engine.flops_profiler_profile_step() and engine.global_rank == 0
-        loss = train_batch(batches)
-        if now:
-            engine.flops_profiler.print_model_profile(
-                engine.global_steps, options.module_depth, options.top_modules, options.detailed, options.output_file
-            )
-            engine.flops_profiler.end_profile()
-        return loss
-
-    engine.train_batch = counted
-
-
-def record(engine: Any, loss: float) -> None:
-    """Give DeepSpeed's monitors the loss of a step; its plain engine leaves that out, unlike its pipeline engine."""
-    if engine.monitor.enabled and engine.global_rank == 0:
-        engine.monitor.write_events([("Train/Samples/train_loss", loss, engine.global_samples)])

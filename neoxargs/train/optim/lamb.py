@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from neoxargs.train.deepspeed.optimizer_shares import shares
+from neoxargs.train.deepspeed.optimizer_layout import optimizer_layout
 from neoxargs.train.parallel.pipeline import named
 from neoxargs.train.process.mesh import ALONE, Mesh
 
@@ -63,7 +63,7 @@ class Lamb(Optimizer):
 
     def attach(self, engine: Any, mesh: Mesh) -> None:
         """Learn which weights of a DeepSpeed engine the tensors are parts of."""
-        mine, weights = shares(engine), named(engine.module)
+        mine, weights = optimizer_layout(engine), named(engine.module)
         assert mine is not None
         numbers = {name: number for number, name in enumerate(weights)}
         self.parts = {tensor: [] for tensor in mine.tensors}

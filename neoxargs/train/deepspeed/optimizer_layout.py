@@ -1,7 +1,7 @@
 """Which elements of which weights this rank's optimizer steps on.
 
 DeepSpeed keeps a tensor per weight, or flat ones in which many weights follow each other and are cut anywhere (the
-shares of ZeRO). A list of pieces says the same of each, and is all that is needed to read one and write another.
+partitions of ZeRO). A list of pieces says the same of each, and is all that is needed to read one and write another.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch.distributed
@@ -32,37 +33,45 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shares:
+class OptimizerLayout:
     """The optimizer inside DeepSpeed's (None in an engine that only computes), and what it steps on."""
 
     kind: str
-    """whole: the weights themselves; copies: fp32 copies of them; zero: shares of ZeRO-1 and 2; zero3."""
+    """whole: the weights themselves; copies: fp32 copies of them; zero: partitions of ZeRO-1 and 2; zero3."""
     optimizer: Any
     tensors: list[Tensor]
     pieces: list[Piece]
 
 
-def shares(engine: Any) -> Shares | None:
-    """None where DeepSpeed wraps the optimizer in a way that is not known here."""
+def optimizer_layout(engine: Any) -> OptimizerLayout | None:
+    """Of a DeepSpeed engine on this rank; None where DeepSpeed wraps the optimizer in a way that is not known here."""
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
     outer, names = engine.optimizer, {id(weight): name for name, weight in named(engine.module).items()}
     if engine.basic_optimizer is None:
-        return Shares("whole", None, [], [])
+        return OptimizerLayout("whole", None, [], [])
     if isinstance(outer, Optimizer):
         weights = list(chain.from_iterable(group["params"] for group in outer.param_groups))
-        return Shares("whole", outer, weights, _whole(weights, names))
+        return OptimizerLayout("whole", outer, weights, _whole(weights, names))
     if isinstance(outer, FP16_UnfusedOptimizer):
         copies = list(chain.from_iterable(outer.fp32_groups))
-        return Shares("copies", outer.optimizer, copies, _whole(chain.from_iterable(outer.fp16_groups), names))
+        return OptimizerLayout("copies", outer.optimizer, copies, _whole(chain.from_iterable(outer.fp16_groups), names))
     if isinstance(outer, DeepSpeedZeroOptimizer):
-        return Shares("zero", outer.optimizer, list(outer.single_partition_of_fp32_groups), list(_flat(outer, names)))
+        return OptimizerLayout(
+            "zero", outer.optimizer, list(outer.single_partition_of_fp32_groups), list(_flat(outer, names))
+        )
     if isinstance(outer, DeepSpeedZeroOptimizer_Stage3):
         flat = list(outer.fp32_partitioned_groups_flat)
-        return Shares("zero3", outer.optimizer, flat, list(_partitioned(outer, names)))
+        return OptimizerLayout("zero3", outer.optimizer, flat, list(_partitioned(outer, names)))
     return None
+
+
+def checkpoint_files(engine: Any, layout: OptimizerLayout) -> tuple[str, str]:
+    """The files that this rank's engine writes its weights and its optimizer to, by name; without ZeRO they are one."""
+    weights = Path(engine._get_ckpt_name("", "")).name
+    return weights, Path(engine._get_zero_ckpt_name("", "")).name if layout.kind.startswith("zero") else weights
 
 
 def _whole(weights: Iterable[nn.Parameter], names: dict[int, str]) -> list[Piece]:

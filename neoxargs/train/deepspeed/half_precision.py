@@ -1,14 +1,15 @@
-"""The loss scale of fp16 without ZeRO, where DeepSpeed 0.19 has only half of it: put right from outside.
-
-Gradients are divided by it, but the loss was never multiplied: small gradients vanish, overflows pass unseen, and
-clipping never clips. And every overflow halves it, whatever `hysteresis` says.
-"""
+"""fp16 without ZeRO, where DeepSpeed has only half of a loss scale, and a first step that nobody took."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from torch import Tensor
+
+from neoxargs.train.deepspeed.gradient_norm import averages, gradient_norm
+from neoxargs.train.process.mesh import Mesh
 
 
 class LossScale:
@@ -33,6 +34,21 @@ class LossScale:
         moved, self.state.cur_scale = self.state.cur_scale, self.used
         yield
         self.state.cur_scale = moved
+
+
+def _scale_in_pipeline(engine: Any, scale: LossScale) -> None:
+    """The pipeline engine looks its methods up in a table; the loss is the last stage's, the gradients everybody's."""
+    from deepspeed.runtime.pipe.schedule import BackwardPass
+
+    backward = engine._INSTRUCTION_MAP[BackwardPass]
+
+    def scaled(here: Any, buffer_id: int) -> None:
+        factor = scale.next()
+        if here.is_last_stage():
+            here.loss = here.loss * factor
+        backward(here, buffer_id)
+
+    engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, BackwardPass: scaled}
 
 
 class Hysteresis:
@@ -71,16 +87,28 @@ class Hysteresis:
             self.state.cur_hysteresis = self.overflows
 
 
-def _scale_in_pipeline(engine: Any, scale: LossScale) -> None:
-    """The pipeline engine looks its methods up in a table; the loss is the last stage's, the gradients everybody's."""
-    from deepspeed.runtime.pipe.schedule import BackwardPass
+def replace_norm(engine: Any, scale: LossScale, mesh: Mesh) -> None:
+    """The gradients are those of the fp32 copies, still multiplied by the loss scale."""
+    optimizer = engine.optimizer
+    unscale_and_clip = optimizer.unscale_and_clip_grads
+    pairs = [
+        (weight, copy)
+        for weights, copies in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
+        for weight, copy in zip(weights, copies, strict=True)
+    ]
 
-    backward = engine._INSTRUCTION_MAP[BackwardPass]
+    def with_our_norm(_: Tensor, apply_scale: bool = True) -> Any:
+        norm = gradient_norm([(weight, copy.grad) for weight, copy in pairs], mesh, averages(engine))
+        optimizer._global_grad_norm = norm / scale.used
+        with scale.as_used():
+            return unscale_and_clip(norm, apply_scale)
 
-    def scaled(here: Any, buffer_id: int) -> None:
-        factor = scale.next()
-        if here.is_last_stage():
-            here.loss = here.loss * factor
-        backward(here, buffer_id)
+    optimizer.unscale_and_clip_grads = with_our_norm
 
-    engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, BackwardPass: scaled}
+
+def forget_first_step(optimizer: Any) -> None:
+    """Empty states, and fp32 copies equal to the weights again."""
+    optimizer.optimizer.state.clear()
+    for weights, copies in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True):
+        for weight, copy in zip(weights, copies, strict=True):
+            copy.data.copy_(weight.data)

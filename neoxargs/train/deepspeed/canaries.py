@@ -1,0 +1,81 @@
+"""Does the installed DeepSpeed still have a fault? One question for each row of patches.py; none needs a process group.
+
+Where a fault cannot be made to happen in one process, the line that makes it is looked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from types import SimpleNamespace
+from typing import Any
+
+
+def norm_counts_by_model_parallel_rank() -> bool:
+    from deepspeed.runtime.utils import clip_grad_norm_
+
+    line = "if (mpu.get_model_parallel_rank() == 0) or is_model_parallel_parameter(p):"
+    return line in inspect.getsource(clip_grad_norm_)
+
+
+def only_zero_scales_the_loss() -> bool:
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+
+    asks_whom = re.search(r"if isinstance\(self.optimizer, (\w+)\):\s+loss =", inspect.getsource(DeepSpeedEngine))
+    zeros_alone = asks_whom is not None and asks_whom[1] == "ZeROOptimizer"
+    return zeros_alone and not hasattr(FP16_UnfusedOptimizer, "scale_if_loss")
+
+
+def first_overflow_halves_the_scale() -> bool:
+    from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+
+    state = SimpleNamespace(
+        dynamic_loss_scale=True, cur_scale=8.0, scale_factor=2.0, min_loss_scale=1.0, cur_iter=0, last_overflow_iter=-1,
+        scale_window=10, delayed_shift=2, cur_hysteresis=2,
+    )  # fmt: skip
+    FP16_UnfusedOptimizer._update_scale(SimpleNamespace(loss_scale_config=state, verbose=False), True)
+    return bool(state.cur_scale == 4.0)
+
+
+def steps_to_allocate() -> bool:
+    from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+
+    steps: list[Any] = []
+    optimizer = SimpleNamespace(step=lambda: steps.append(None))
+    weights = SimpleNamespace(fp16_groups=[], fp32_groups=[], optimizer=optimizer)
+    FP16_UnfusedOptimizer.initialize_optimizer_states(weights)
+    return bool(steps)
+
+
+def awaits_only_the_last_gather() -> bool:
+    from deepspeed.runtime.zero.partition_parameters import Init
+
+    source = inspect.getsource(Init._allgather_params_coalesced)
+    return "launch_handles[-1].wait()" in source and "for h in launch_handles" not in source
+
+
+def cpu_has_no_stream() -> bool:
+    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+    return CPU_Accelerator().Stream is None
+
+
+def pipeline_starts_timers_itself() -> bool:
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    again = inspect.getsource(DeepSpeedEngine._start_timers)
+    return "timers(BACKWARD_MICRO_TIMER).start()" in inspect.getsource(PipelineEngine) and "started_" not in again
+
+
+def pipeline_prints_no_profile() -> bool:
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    return "print_model_profile" not in inspect.getsource(PipelineEngine)
+
+
+def plain_engine_monitors_no_loss() -> bool:
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    return "Train/Samples/train_loss" not in inspect.getsource(DeepSpeedEngine)
