@@ -41,10 +41,10 @@ def run(config: Config, device: torch.device) -> None:
         file = Path(config.logging.run_dir) / "coord_check.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        print(*report(found), f"all sizes: {file}", sep="\n", flush=True)
+        print(*table_lines(found), f"all sizes: {file}", sep="\n", flush=True)
 
 
-def report(found: Mapping[int, Sizes]) -> Iterator[str]:
+def table_lines(found: Mapping[int, Sizes]) -> Iterator[str]:
     """A line for each layer: how it grew with the width."""
     narrow, wide = min(found), max(found)
     yield f"outputs with hidden_size {wide}, as multiples of those with {narrow}, before and after each step"

@@ -80,13 +80,13 @@ class Model:
             for index, sample in list(going.items()):
                 ids[index] += sample.ids
                 going[index] = replace(sample, prompt=[*sample.prompt, *sample.ids], ids=[], logits=[])
-                if sample.finished or any(stop in self._text(ids[index]) for stop in stops):
+                if sample.finished or any(stop in self._decode(ids[index]) for stop in stops):
                     del going[index]
             if not going:
                 break
-        return [until(self._text(each), stops) for each in ids]
+        return [until(self._decode(each), stops) for each in ids]
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
         return self.generator.tokenizer.detokenize(ids)
 
 

@@ -119,21 +119,21 @@ class Loop:
             memory=memory.peak(),
             reports=result.reports,
         )
-        self._tell(lambda tracker: tracker.on_step(step))
+        self._notify(lambda tracker: tracker.on_step(step))
 
     def _evaluate(self, split: Split) -> None:
         wanted = self.training.do_valid if split == "validation" else self.training.do_test
         if wanted is False or not self.training.eval_iters or not self.data.has(split):
             return
         loss = self.engine.evaluate(self.data.held_out(split), self.training.eval_iters)
-        self._tell(lambda tracker: tracker.on_eval(Evaluation(self.position.iteration, split, loss)))
+        self._notify(lambda tracker: tracker.on_eval(Evaluation(self.position.iteration, split, loss)))
 
     def _save(self) -> None:
         if not self.checkpoint.save or self.position == self.saved:
             return
         folder = self.saver.save(self.position)
         self.saved = self.position
-        self._tell(lambda tracker: tracker.on_save(self.position.iteration, folder))
+        self._notify(lambda tracker: tracker.on_save(self.position.iteration, folder))
 
     def _due(self, interval: int | None) -> bool:
         return bool(interval) and self.position.iteration % (interval or 1) == 0
@@ -141,7 +141,7 @@ class Loop:
     def _exit_reason(self) -> str:
         return "exit_interval" if self._due(self.training.exit_interval) else ""
 
-    def _tell(self, event: Callable[[Tracker], None]) -> None:
+    def _notify(self, event: Callable[[Tracker], None]) -> None:
         for tracker in self.trackers:
             event(tracker)
 

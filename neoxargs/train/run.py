@@ -51,7 +51,7 @@ def run(arguments: RankArguments) -> None:
     trained = engine.build(config, arguments.deepspeed, vocabulary, here)
     saver = save_load.Checkpoints(config, trained.deepspeed, process)
     position = saver.load()
-    run = _facts(config, process.world_size, position.iteration, vocabulary.padded)
+    run = _described_run(config, process.world_size, position.iteration, vocabulary.padded)
     trackers = _trackers(config, run.folder) if process.main else []
     for tracker in trackers:
         tracker.on_start(run)
@@ -83,7 +83,7 @@ def _data(config: Config, tokenizer: Tokenizer, here: mesh.Mesh, process: setup.
     return data
 
 
-def _facts(config: Config, ranks: int, start: int, rows: int) -> Run:
+def _described_run(config: Config, ranks: int, start: int, rows: int) -> Run:
     batch = config.batch.train_batch_size
     return Run(
         folder=Path(config.logging.run_dir),

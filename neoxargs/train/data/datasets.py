@@ -66,11 +66,11 @@ def build_datasets(config: Config, tokenizer: Tokenizer, mesh: Mesh, local_rank:
         None if config.data.use_shared_fs else local_rank,
         lambda: {part: dataset(chosen[part], part, wanted[part], sampling) for part in PARTS},
     )
-    _tell_empty(parts, chosen, wanted)
+    _refuse_empty(parts, chosen, wanted)
     return Loader(parts, mesh, config.batch.train_micro_batch_size_per_gpu, config.data.num_workers)
 
 
-def _tell_empty(
+def _refuse_empty(
     parts: Mapping[Part, Samples | None], chosen: Mapping[Part, list[Source]], wanted: Mapping[Part, int]
 ) -> None:
     """Nothing to train on is an error. An empty evaluation part is not, but its losses would be missed."""
@@ -78,14 +78,14 @@ def _tell_empty(
         if parts[part] is not None or not wanted[part]:
             continue
         names = ", ".join(source.prefix for source in chosen[part])
-        told = f"{names}: too few documents to leave any for {part}" if names else f"there is no data for {part}"
+        what = f"{names}: too few documents to leave any for {part}" if names else f"there is no data for {part}"
         if part == "train":
             hint = "`split` says how they are divided" if names else "write data_path"
-            raise Problems(Problem(told, hint=hint, id="data-part-empty", about=("data_path", "split")))
+            raise Problems(Problem(what, hint=hint, id="data-part-empty", about=("data_path", "split")))
         if not names:
             continue
         if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
-            print(f"warning: {told}", flush=True)
+            print(f"warning: {what}", flush=True)
 
 
 def _require(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:

@@ -241,10 +241,10 @@ def _json(raw: Raw, line: bytes, key: str) -> str | Problem:
         return Problem(
             f"not JSON: {getattr(error, 'msg', error)}", where=_place(raw, line, column), id="text-line-not-json"
         )
-    return _text(tree, key) or _no_text(raw, line, tree, key)
+    return _text_under(tree, key) or _no_text(raw, line, tree, key)
 
 
-def _text(tree: Any, key: str) -> str | None:
+def _text_under(tree: Any, key: str) -> str | None:
     """The string under the key; of a list of paragraphs, as the Pile's files have it, all of them."""
     value = tree.get(key) if isinstance(tree, dict) else None
     if isinstance(value, list) and all(isinstance(part, str) for part in value):

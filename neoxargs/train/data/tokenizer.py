@@ -99,10 +99,10 @@ class PieceTokenizer:
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.vocab_size: int = inner.get_piece_size()
-        end = next((i for i in map(self._known, END_OF_DOCUMENT) if i is not None), inner.eos_id())
+        end = next((i for i in map(self._id_of, END_OF_DOCUMENT) if i is not None), inner.eos_id())
         self.eod: int = end
 
-    def _known(self, piece: str) -> int | None:
+    def _id_of(self, piece: str) -> int | None:
         found: int = self.inner.piece_to_id(piece)
         return None if found == self.inner.unk_id() else found
 

@@ -54,17 +54,19 @@ def optimizer_layout(engine: Any) -> OptimizerLayout | None:
         return OptimizerLayout("whole", None, [], [])
     if isinstance(outer, Optimizer):
         weights = list(chain.from_iterable(group["params"] for group in outer.param_groups))
-        return OptimizerLayout("whole", outer, weights, _whole(weights, names))
+        return OptimizerLayout("whole", outer, weights, _of_weights(weights, names))
     if isinstance(outer, FP16_UnfusedOptimizer):
         copies = list(chain.from_iterable(outer.fp32_groups))
-        return OptimizerLayout("copies", outer.optimizer, copies, _whole(chain.from_iterable(outer.fp16_groups), names))
+        return OptimizerLayout(
+            "copies", outer.optimizer, copies, _of_weights(chain.from_iterable(outer.fp16_groups), names)
+        )
     if isinstance(outer, DeepSpeedZeroOptimizer):
         return OptimizerLayout(
-            "zero", outer.optimizer, list(outer.single_partition_of_fp32_groups), list(_flat(outer, names))
+            "zero", outer.optimizer, list(outer.single_partition_of_fp32_groups), list(_of_flat_groups(outer, names))
         )
     if isinstance(outer, DeepSpeedZeroOptimizer_Stage3):
         flat = list(outer.fp32_partitioned_groups_flat)
-        return OptimizerLayout("zero3", outer.optimizer, flat, list(_partitioned(outer, names)))
+        return OptimizerLayout("zero3", outer.optimizer, flat, list(_of_partitions(outer, names)))
     return None
 
 
@@ -74,11 +76,11 @@ def checkpoint_files(engine: Any, layout: OptimizerLayout) -> tuple[str, str]:
     return weights, Path(engine._get_zero_ckpt_name("", "")).name if layout.kind.startswith("zero") else weights
 
 
-def _whole(weights: Iterable[nn.Parameter], names: dict[int, str]) -> list[Piece]:
+def _of_weights(weights: Iterable[nn.Parameter], names: dict[int, str]) -> list[Piece]:
     return [Piece(names[id(weight)], number, 0, 0, weight.numel()) for number, weight in enumerate(weights)]
 
 
-def _flat(zero: Any, names: dict[int, str]) -> Iterator[Piece]:
+def _of_flat_groups(zero: Any, names: dict[int, str]) -> Iterator[Piece]:
     """ZeRO-1 and 2: all weights of a group one after the other, cut into equal parts for the ranks."""
     for number, weights in enumerate(zero.round_robin_bit16_groups):
         size = zero.single_partition_of_fp32_groups[number].numel()
@@ -91,7 +93,7 @@ def _flat(zero: Any, names: dict[int, str]) -> Iterator[Piece]:
             first += weight.numel()
 
 
-def _partitioned(zero: Any, names: dict[int, str]) -> Iterator[Piece]:
+def _of_partitions(zero: Any, names: dict[int, str]) -> Iterator[Piece]:
     """ZeRO-3: each weight cut into equal parts for the ranks, the last one filled up."""
     for number, weights in enumerate(zero.fp16_groups):
         rank = torch.distributed.get_rank(zero.sub_group_process_groups[number])

@@ -166,14 +166,14 @@ def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str
 def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
     """More rows than the tokenizer has tokens are kept, where they are more than the usual padding."""
     recipe = Recipe(tokenizer["tokenizer_type"], tokenizer.get("vocab_file"), tokenizer.get("merge_file"))
-    known = build_tokenizer(recipe).vocab_size
-    if known > vocabulary:
-        what = f"the tokenizer has {known} tokens, more than vocab_size ({vocabulary})"
+    size = build_tokenizer(recipe).vocab_size
+    if size > vocabulary:
+        what = f"the tokenizer has {size} tokens, more than vocab_size ({vocabulary})"
         hint = "--tokenizer-type NAME [--vocab-file FILE] names another"
         raise Problems(Problem(what, hint=hint, id="huggingface-tokenizer-too-large"))
     unit = REGISTRY.parameters["make_vocab_size_divisible_by"].default
     needed = padded_vocab_size(vocabulary, unit, 1)
-    return {"padded_vocab_size": needed} if needed > padded_vocab_size(known, unit, 1) else {}
+    return {"padded_vocab_size": needed} if needed > padded_vocab_size(size, unit, 1) else {}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -200,7 +200,7 @@ def _import(options: argparse.Namespace) -> None:
     named = {name: value for name, value in given.items() if value}
     source, final = Import(options.source), options.to.resolve()
     with written(final) as folder:
-        write(source, named or tokens.found(options.source), folder, final)
+        write(source, named or tokens.tokenizer_parameters(options.source), folder, final)
     print(f"{options.to / YAML}: {source.read.family.architecture} from {options.source}")
 
 

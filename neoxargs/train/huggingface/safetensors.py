@@ -111,7 +111,7 @@ class Reader:
         self.folder = folder
         self.files: dict[str, Any] = {}
         self.where: dict[str, Path] = {}
-        for file in self._found():
+        for file in self._files():
             for name in self._open(file).keys():  # noqa: SIM118 - no mapping, though it looks like one
                 self.where[name] = file
 
@@ -128,7 +128,7 @@ class Reader:
             )
         return found
 
-    def _found(self) -> list[Path]:
+    def _files(self) -> list[Path]:
         index = self.folder / INDEX
         if index.exists():
             try:

@@ -35,7 +35,7 @@ def write(options: Options, tokenizer: Tokenizer, seq_length: int, folder: Path)
     return True
 
 
-def found(source: Path) -> dict[str, str]:
+def tokenizer_parameters(source: Path) -> dict[str, str]:
     """The parameters that name the folder's tokenizer; raises Problems where it has none."""
     for kind, files in FILES:
         if all((source / name).exists() for name in files.values()):

@@ -50,7 +50,7 @@ def groups(found: list[dict[str, Any]], names: Mapping[str, nn.Parameter], width
     for group in found:
         parts: dict[float, list[nn.Parameter]] = {}
         for weight in group["params"]:
-            step = widths.divisor(name_of[id(weight)], _whole(weight), normalised)
+            step = widths.divisor(name_of[id(weight)], _unsharded_shape(weight), normalised)
             parts.setdefault(step, []).append(weight)
         for step, weights in parts.items():
             decay = group["weight_decay"] * step
@@ -90,7 +90,7 @@ def times(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1 else x * factor
 
 
-def _whole(weight: Any) -> tuple[int, ...]:
+def _unsharded_shape(weight: Any) -> tuple[int, ...]:
     """The shape over all ranks."""
     shape = list(getattr(weight, "ds_shape", weight.shape))
     if hasattr(weight, "cut"):

@@ -31,10 +31,10 @@ class Metrics(Tracker):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         truncate(self.path, run.start)
         self.file = self.path.open("a", encoding="utf-8", buffering=1)
-        facts: dict[str, Any] = {"iterations": run.iterations, "ranks": run.ranks, "parameters": run.parameters}
+        row: dict[str, Any] = {"iterations": run.iterations, "ranks": run.ranks, "parameters": run.parameters}
         if run.unigram_entropy is not None:
-            facts["unigram_entropy"] = run.unigram_entropy
-        self._write("start", run.start, facts)
+            row["unigram_entropy"] = run.unigram_entropy
+        self._write("start", run.start, row)
 
     def on_step(self, step: Step) -> None:
         row: dict[str, Any] = {

@@ -30,11 +30,11 @@ FILES = {"config.json": "configuration", FILE: "metrics", "loss.png": "loss curv
 class Page(Tracker):
     """Writes the page at every checkpoint, so that a run that is killed has one, and at the end.
 
-    facts: what the run is, as label and text, for the top of the page.
+    description: what the run is, as label and text, for the top of the page.
     """
 
-    def __init__(self, facts: Sequence[tuple[str, str]]) -> None:
-        self.facts = facts
+    def __init__(self, description: Sequence[tuple[str, str]]) -> None:
+        self.description = description
 
     def on_start(self, run: Run) -> None:
         self.run = run
@@ -48,14 +48,14 @@ class Page(Tracker):
 
     def _write(self, state: str) -> None:
         folder = self.run.folder
-        text = page(list(read(folder / FILE)), state, self.facts, folder)
+        text = page(list(read(folder / FILE)), state, self.description, folder)
         if text:
             part = folder / f"{REPORT}.part"
             part.write_text(text, encoding="utf-8")
             os.replace(part, folder / REPORT)
 
 
-def page(rows: Rows, state: str, facts: Sequence[tuple[str, str]], folder: Path) -> str:
+def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder: Path) -> str:
     """The whole page; "" when there is no step to show."""
     steps = [row for row in rows if row["event"] == "step"]
     if not _points(steps, "loss"):
@@ -71,7 +71,7 @@ def page(rows: Rows, state: str, facts: Sequence[tuple[str, str]], folder: Path)
         name=escape(name),
         state=escape(state),
         tiles="".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for what, value in _tiles(rows)),
-        facts="".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in facts),
+        facts="".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in description),
         loss=charts[0],
         charts="".join(f"<figure>{chart}</figure>" for chart in charts[1:]),
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),

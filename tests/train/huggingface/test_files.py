@@ -366,7 +366,7 @@ def test_byte_pairs_go_out_as_one_file(tmp_path: Path) -> None:
     before = build_tokenizer(config.tokenizer)
     (tmp_path / "out").mkdir()
     assert tokens.write(config.tokenizer, before, 16, tmp_path / "out")
-    named = tokens.found(tmp_path / "out")
+    named = tokens.tokenizer_parameters(tmp_path / "out")
     assert named["tokenizer_type"] == "HFTokenizer"
     after = build_tokenizer(small(**named).tokenizer)
     assert after.tokenize("abc ab") == before.tokenize("abc ab") == [4, 2, 3, 4]
