@@ -14,7 +14,7 @@ from dataclasses import replace
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from neoxargs.options import add_files, add_json, launch_parser, neox_overrides, parsed, parser_of, without_dashes
+from neoxargs.options import add_files, add_json, launch_parser, make_parser, neox_overrides, parse, undash_key
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
 from neoxargs.request import Request
 
@@ -50,21 +50,21 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    _write_anything()
+    _tolerate_encoding()
     if not words or words[0] in ("-h", "--help", "help"):
         print(f"usage:\n{USAGE}", end="")
         return 0 if words else 2
     if words[0] == "--version":
         return version()
-    return _answered(words)
+    return _run_command(words)
 
 
-def _answered(words: list[str]) -> int:
-    """The exit code of a verb or a launch; what stops it is told."""
+def _run_command(words: list[str]) -> int:
+    """The exit code of a verb or a launch; problems are printed."""
     try:
-        return _command(words[0])(words)
+        return _find_command(words[0])(words)
     except Problems as problems:
-        return _tell(problems, words)
+        return _print_problems(problems, words)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `deepy ... | head`
@@ -74,10 +74,10 @@ def _answered(words: list[str]) -> int:
         if not isinstance(error.filename, str):
             raise
         reason = (error.strerror or str(error)).lower()
-        return _tell(Problems([Problem(reason, Place(error.filename, 0, 0), id="file-error")]), words)
+        return _print_problems(Problems([Problem(reason, Place(error.filename, 0, 0), id="file-error")]), words)
 
 
-def _tell(problems: Problems, words: list[str]) -> int:
+def _print_problems(problems: Problems, words: list[str]) -> int:
     if "--json" in words:
         print(json.dumps({"ok": False, "problems": [problem.to_json() for problem in problems.problems]}, indent=2))
     else:
@@ -85,13 +85,13 @@ def _tell(problems: Problems, words: list[str]) -> int:
     return 1
 
 
-def _write_anything() -> None:
+def _tolerate_encoding() -> None:
     """What the terminal's encoding has no letter for is written as its code, as on stderr."""
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _command(word: str) -> Callable[[list[str]], int]:
+def _find_command(word: str) -> Callable[[list[str]], int]:
     if word.endswith(".py"):
         return launch
     if word not in VERBS:
@@ -117,7 +117,7 @@ def version() -> int:
 def launch(words: list[str]) -> int:
     """`deepy train.py FILE ...`: start a run, or show what would be started."""
     parser = launch_parser(words[0])
-    options = parsed(parser, words)
+    options = parse(parser, words)
     from neoxargs.launch import main as launch_main
 
     request = Request.of(options, neox_overrides(options), words[0])
@@ -147,10 +147,10 @@ def _memory_check(request: Request, options: Namespace) -> CheckMemory:
 
 def check(words: list[str]) -> int:
     """`deepy check FILE ...`: every problem, or ok."""
-    parser = parser_of("check", "Tell every problem of a configuration, or ok. Starts nothing.")
+    parser = make_parser("check", "Tell every problem of a configuration, or ok. Starts nothing.")
     add_files(parser)
     add_json(parser)
-    options = parsed(parser, words)
+    options = parse(parser, words)
     from neoxargs.tools.check import report
 
     return report(Request.of(options))
@@ -161,16 +161,16 @@ def plan(words: list[str]) -> int:
     from neoxargs.tools.plan import run
     from neoxargs.tools.plan.options import DESCRIPTION, add_arguments
 
-    parser = parser_of("plan", DESCRIPTION)
+    parser = make_parser("plan", DESCRIPTION)
     add_files(parser)
     add_json(parser)
     add_arguments(parser)
-    return run(parsed(parser, words))
+    return run(parse(parser, words))
 
 
 def explain(words: list[str]) -> int:
     """`deepy explain KEY [FILE ...]`: what a parameter means, where it goes, and its value here."""
-    parser = parser_of("explain", "What a parameter means, where it goes and, with files, its value there and why.")
+    parser = make_parser("explain", "What a parameter means, where it goes and, with files, its value there and why.")
     parser.add_argument(
         "key",
         metavar="KEY",
@@ -179,7 +179,7 @@ def explain(words: list[str]) -> int:
     parser.add_argument("--all", action="store_true", help="every value of the FILEs, as YAML with where it comes from")
     add_files(parser, "*")
     add_json(parser)
-    options = parsed(parser, without_dashes(parser, words))
+    options = parse(parser, undash_key(parser, words))
     from neoxargs.tools.explain import explain as answer
     from neoxargs.tools.explain import explain_everything
 
@@ -195,34 +195,36 @@ def migrate(words: list[str]) -> int:
     """`deepy migrate SOURCE ...`: a configuration of another year or another program as today's YAML."""
     from neoxargs.tools.migrate.cli import DESCRIPTION, add_arguments, run
 
-    parser = parser_of("migrate", DESCRIPTION)
+    parser = make_parser("migrate", DESCRIPTION)
     add_arguments(parser)
     add_json(parser)
-    return run(parsed(parser, words))
+    return run(parse(parser, words))
 
 
 def data(words: list[str]) -> int:
     """`deepy data TEXT ...`: the arguments are those of the builder, which needs torch's neighbours."""
-    _run("neoxargs.train.data.build", words)
+    _become_module("neoxargs.train.data.build", words)
 
 
 def export(words: list[str]) -> int:
     """`deepy export FILE ... --to FOLDER`: a checkpoint as a Hugging Face folder."""
-    _run("neoxargs.train.huggingface.exporting", words)
+    _become_module("neoxargs.train.huggingface.exporting", words)
 
 
 def import_(words: list[str]) -> int:
     """`deepy import FOLDER --to FOLDER`: a Hugging Face folder as a YAML and a checkpoint."""
-    _run("neoxargs.train.huggingface.importing", words)
+    _become_module("neoxargs.train.huggingface.importing", words)
 
 
 def docs(words: list[str]) -> int:
     """`deepy docs [--check]`: bring everything generated up to date."""
-    parser = parser_of("docs", "Bring everything generated up to date: parameter tables, JSON Schema, guides' outputs.")
+    parser = make_parser(
+        "docs", "Bring everything generated up to date: parameter tables, JSON Schema, guides' outputs."
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
     add_json(parser)
     parser.add_argument("-o", "--output", metavar="DIR", help="where to, instead of docs/; with what plugins declare")
-    options = parsed(parser, words, installed=False)
+    options = parse(parser, words, installed=False)
     if options.plugin and not options.output:
         parser.error("--plugin goes with -o: docs/ is about the package itself")
     from neoxargs.tools.docs import write_docs
@@ -248,12 +250,12 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
 }
 
 
-def _run(module: str, words: list[str]) -> NoReturn:
+def _become_module(module: str, words: list[str]) -> NoReturn:
     """A verb that needs torch, in its place."""
-    os.execve(sys.executable, [sys.executable, "-m", module, *words[1:]], _importable())
+    os.execve(sys.executable, [sys.executable, "-m", module, *words[1:]], _with_package())
 
 
-def _importable() -> dict[str, str]:
+def _with_package() -> dict[str, str]:
     """The environment in which `python -m neoxargs...` works from any folder."""
     from neoxargs.launch.environment import with_package
 

@@ -26,11 +26,11 @@ NEOX_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def parser_of(verb: str, description: str, **settings: Any) -> argparse.ArgumentParser:
+def make_parser(verb: str, description: str, **settings: Any) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(prog=f"deepy {verb}", description=description, allow_abbrev=False, **settings)
 
 
-def parsed(parser: argparse.ArgumentParser, words: list[str], installed: bool = True) -> argparse.Namespace:
+def parse(parser: argparse.ArgumentParser, words: list[str], installed: bool = True) -> argparse.Namespace:
     """The options behind a verb; what plugins declare is there from here on."""
     parser.add_argument("--plugin", metavar="MODULE", action="append", default=[], help="a module that declares more")
     options = parser.parse_intermixed_args(words[1:])
@@ -38,11 +38,11 @@ def parsed(parser: argparse.ArgumentParser, words: list[str], installed: bool = 
 
     plugins.load([*(plugins.installed() if installed else ()), *options.plugin])
     if "set" in options:
-        _refuse_values(options.files)
+        _refuse_stray_values(options.files)
     return options
 
 
-def _refuse_values(files: list[str]) -> None:
+def _refuse_stray_values(files: list[str]) -> None:
     """`--set a=1 b=2`: the second is no file."""
     values = [word for word in files if "=" in word and not os.path.exists(word)]
     if not values:
@@ -56,7 +56,7 @@ def _refuse_values(files: list[str]) -> None:
         raise Problems([Problem(what, hint=hint, id="set-takes-one-value")])
 
 
-def without_dashes(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
+def undash_key(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
     """`explain --num-layers`: the words of a verb that wants a key first, which may be spelt as a flag."""
     key, *rest = words[1:] or [""]
     is_option = key.partition("=")[0] in re.findall(r"--?[\w-]+", f"{parser.format_help()} --plugin")
@@ -66,7 +66,7 @@ def without_dashes(parser: argparse.ArgumentParser, words: list[str]) -> list[st
 def launch_parser(script: str) -> argparse.ArgumentParser:
     from neoxargs.launch.report.dry_run import FORMS
 
-    parser = parser_of(script, f"Launch {script} on every rank, configured by one or more YAML files.")
+    parser = make_parser(script, f"Launch {script} on every rank, configured by one or more YAML files.")
     add_files(parser)
     add_json(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the command and all values; start nothing")
@@ -100,14 +100,14 @@ def add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     add("files", metavar="FILE", nargs=nargs, help="YAML files, merged; .yml may be left out", **settings)
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which FILEs are looked for first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value (repeatable)")
-    add("--gpus", metavar="N", type=count, help="as if there were N GPUs, whatever this machine has")
+    add("--gpus", metavar="N", type=gpu_count, help="as if there were N GPUs, whatever this machine has")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for a program to read")
 
 
-def count(text: str) -> int:
+def gpu_count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
     return int(text)

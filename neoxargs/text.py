@@ -10,7 +10,7 @@ GIB = 2**30
 TOGETHER = "\u00a0"
 
 
-def together(text: str, config: Config | None) -> str:
+def unbroken(text: str, config: Config | None) -> str:
     """The text with the files and paths of a configuration kept whole, whatever spaces are in their names."""
     values = config.values.values() if config else ()
     names = {value.source.where.file for value in values if value.source.where}
@@ -20,7 +20,7 @@ def together(text: str, config: Config | None) -> str:
     return text
 
 
-def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
     """Lines of at most `width`, but for a word that is longer; all but the first are indented."""
     import textwrap  # a check draws no summary
 

@@ -40,38 +40,38 @@ _ABOUT = {
     "async_io": ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"),
 }
 #: The smallest program that needs what an op needs, the flags to link it, and Debian's packages with all that.
-_TRIAL = "#include <Python.h>\nint main() { return 0; }\n", (), "g++ python3-dev"
-_NVME_TRIAL = (
-    f"{_TRIAL[0]}#include <libaio.h>\nint (*submit)(io_context_t, long, iocb **) = io_submit;\n",
+_TRIAL_PROGRAM = "#include <Python.h>\nint main() { return 0; }\n", (), "g++ python3-dev"
+_NVME_TRIAL_PROGRAM = (
+    f"{_TRIAL_PROGRAM[0]}#include <libaio.h>\nint (*submit)(io_context_t, long, iocb **) = io_submit;\n",
     ("-laio",),
-    f"{_TRIAL[2]} libaio-dev",
+    f"{_TRIAL_PROGRAM[2]} libaio-dev",
 )
 
 Say = Callable[[str], None]
 
 
-def missing(ops: list[str], environ: Mapping[str, str]) -> Iterator[Problem]:
+def uncompilable(ops: list[str], environ: Mapping[str, str]) -> Iterator[Problem]:
     """Why ops that are not built cannot be: no compiler, no header files."""
     for op in ops:
-        program, flags, packages = _NVME_TRIAL if op == "async_io" else _TRIAL
-        if not _is_built(op, environ) and (why := _refused(program, flags, environ)):
+        program, flags, packages = _NVME_TRIAL_PROGRAM if op == "async_io" else _TRIAL_PROGRAM
+        if not _is_compiled(op, environ) and (why := _compiler_error(program, flags, environ)):
             hint = f"on Debian and Ubuntu: apt install {packages}; {_WITHOUT[op]}"
             what = f"DeepSpeed's {op} cannot be compiled on this machine: {why}"
             yield Problem(what, hint=hint, id="op-cannot-compile", about=_ABOUT[op])
 
 
-def prepare(ops: list[str], environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
+def compile_missing(ops: list[str], environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
     """Remove stale locks, wait for live ones, build what is missing; raises Problems."""
-    for folder in _builds(environ):
+    for folder in _cache_folders(environ):
         lock = folder / "lock"
         if lock.exists() and (folder.name in ops or _stale(lock)):
             _release(lock, say, limit)
     for op in ops:
-        if not _is_built(op, environ):
-            build(op, environ, say, limit)
+        if not _is_compiled(op, environ):
+            compile_op(op, environ, say, limit)
 
 
-def build(op: str, environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
+def compile_op(op: str, environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
     """Compile one op in a process of its own, which is stopped with all its compilers at the limit."""
     usually = "a few minutes" if op == "async_io" else "30 to 90 s"
     say(f"compiling DeepSpeed's {op} for this machine, once (usually {usually}) ...")
@@ -83,7 +83,7 @@ def build(op: str, environ: Mapping[str, str], say: Say, limit: float = TIME_LIM
     try:
         output, _ = process.communicate(timeout=limit)
     except BaseException as stop:
-        _stop(process, environ, op)
+        _kill_compilers(process, environ, op)
         if isinstance(stop, subprocess.TimeoutExpired):
             raise _failure(op, f"compiling DeepSpeed's {op} took more than {limit:.0f} s and was stopped") from None
         raise
@@ -93,18 +93,18 @@ def build(op: str, environ: Mapping[str, str], say: Say, limit: float = TIME_LIM
     say(f"compiled {op} in {time.monotonic() - begin:.0f} s")
 
 
-def holders(lock: Path) -> list[int] | None:
+def lock_holders(lock: Path) -> list[int] | None:
     """Processes that have the file open, as torch keeps it while it compiles; None where the system cannot tell."""
     if not Path("/proc/self/fd").exists():
         return None
-    found = []
+    pids = []
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             if os.readlink(descriptor) == str(lock.resolve()):
-                found.append(int(descriptor.parts[2]))
+                pids.append(int(descriptor.parts[2]))
         except OSError:
             continue  # gone meanwhile, or another user's
-    return found
+    return pids
 
 
 def _release(lock: Path, say: Say, limit: float) -> None:
@@ -124,7 +124,7 @@ def _release(lock: Path, say: Say, limit: float) -> None:
 
 
 def _stale(lock: Path) -> bool:
-    if holders(lock):
+    if lock_holders(lock):
         return False
     try:
         return time.time() - max(entry.stat().st_mtime for entry in (lock, *lock.parent.iterdir())) > QUIET
@@ -132,24 +132,24 @@ def _stale(lock: Path) -> bool:
         return False  # files come and go: somebody compiles
 
 
-def _builds(environ: Mapping[str, str]) -> list[Path]:
+def _cache_folders(environ: Mapping[str, str]) -> list[Path]:
     """The folders of torch's extension cache, one per op."""
-    told = environ.get("TORCH_EXTENSIONS_DIR")
-    if told:
-        return [folder for folder in Path(told).glob("*") if folder.is_dir()]
+    chosen = environ.get("TORCH_EXTENSIONS_DIR")
+    if chosen:
+        return [folder for folder in Path(chosen).glob("*") if folder.is_dir()]
     cache = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
     return [folder for folder in cache.glob(f"torch_extensions/{python}_*/*") if folder.is_dir()]
 
 
-def mark(folder: Path) -> None:
+def record_installation(folder: Path) -> None:
     """Note in a folder of the cache which installation its library was built with."""
     (folder / BUILT_WITH).write_text(_installation(), encoding="utf-8")
 
 
-def _is_built(op: str, environ: Mapping[str, str]) -> bool:
+def _is_compiled(op: str, environ: Mapping[str, str]) -> bool:
     """Is there a library, and of this installation? Any other one would be compiled anew by the ranks."""
-    return _is_installed(op) or any(folder.name == op and _is_ours(folder) for folder in _builds(environ))
+    return _is_installed(op) or any(folder.name == op and _is_ours(folder) for folder in _cache_folders(environ))
 
 
 def _is_ours(folder: Path) -> bool:
@@ -177,7 +177,7 @@ def _package(name: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def _refused(program: str, flags: Iterable[str], environ: Mapping[str, str]) -> str:
+def _compiler_error(program: str, flags: Iterable[str], environ: Mapping[str, str]) -> str:
     """The compiler's first complaint about a program; empty if there is none."""
     compiler = environ.get("CXX", "c++")
     words = [*shlex.split(compiler), "-x", "c++", "-", f"-I{sysconfig.get_path('include')}", "-o", os.devnull]
@@ -188,15 +188,15 @@ def _refused(program: str, flags: Iterable[str], environ: Mapping[str, str]) -> 
         return f"there is no compiler {compiler}"
     except subprocess.TimeoutExpired:
         return ""  # the build has a limit of its own
-    told = [line for line in done.stderr.splitlines() if "error" in line or "cannot find" in line]
-    return (told or [f"{compiler} fails"])[0].strip() if done.returncode else ""
+    errors = [line for line in done.stderr.splitlines() if "error" in line or "cannot find" in line]
+    return (errors or [f"{compiler} fails"])[0].strip() if done.returncode else ""
 
 
-def _stop(process: subprocess.Popen[str], environ: Mapping[str, str], op: str) -> None:
+def _kill_compilers(process: subprocess.Popen[str], environ: Mapping[str, str], op: str) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    for folder in _builds(environ):
-        if folder.name == op and not holders(folder / "lock"):
+    for folder in _cache_folders(environ):
+        if folder.name == op and not lock_holders(folder / "lock"):
             (folder / "lock").unlink(missing_ok=True)
 
 

@@ -43,7 +43,7 @@ def test_what_a_configuration_needs(values, device, expected):
 
 def test_a_compiler_that_is_not_there_is_told_with_what_to_install(tmp_path):
     environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "CXX": "no-compiler"}
-    adam, io = compiled_ops.missing(["cpu_adam", "async_io"], environ)
+    adam, io = compiled_ops.uncompilable(["cpu_adam", "async_io"], environ)
     assert adam.what == "DeepSpeed's cpu_adam cannot be compiled on this machine: there is no compiler no-compiler"
     assert adam.hint.startswith("on Debian and Ubuntu: apt install g++ python3-dev; optimizer: {params: {torch_adam")
     assert "apt install g++ python3-dev libaio-dev" in io.hint and "device: cpu" in io.hint
@@ -57,13 +57,13 @@ def test_headers_that_are_not_there_are_told_in_the_compilers_words(tmp_path, mo
     )
     compiler.chmod(0o755)
     environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "CXX": str(compiler)}
-    (io,) = compiled_ops.missing(["cpu_adam", "async_io"], environ)
+    (io,) = compiled_ops.uncompilable(["cpu_adam", "async_io"], environ)
     assert io.what.endswith("this machine: <stdin>:3:10: fatal error: libaio.h: No such file")
 
 
 def test_what_is_built_needs_no_compiler(cache):
     environ = {**os.environ, "TORCH_EXTENSIONS_DIR": str(cache), "CXX": "no-compiler"}
-    assert list(compiled_ops.missing(["cpu_adam"], environ)) == []
+    assert list(compiled_ops.uncompilable(["cpu_adam"], environ)) == []
 
 
 @pytest.fixture
@@ -71,14 +71,14 @@ def cache(tmp_path: Path, monkeypatch):
     """torch's extension cache with a library for one op, and no waiting for other machines."""
     (tmp_path / "cpu_adam").mkdir()
     (tmp_path / "cpu_adam" / "cpu_adam.so").touch()
-    compiled_ops.mark(tmp_path / "cpu_adam")
+    compiled_ops.record_installation(tmp_path / "cpu_adam")
     monkeypatch.setattr(compiled_ops, "QUIET", 0)
     return tmp_path
 
 
 def prepare(cache: Path, names: list[str], limit: float = 30.0) -> list[str]:
     said: list[str] = []
-    compiled_ops.prepare(names, {**os.environ, "TORCH_EXTENSIONS_DIR": str(cache)}, said.append, limit)
+    compiled_ops.compile_missing(names, {**os.environ, "TORCH_EXTENSIONS_DIR": str(cache)}, said.append, limit)
     return said
 
 
@@ -140,7 +140,7 @@ def hold(lock: Path, seconds: float) -> subprocess.Popen[str]:
 def test_a_lock_that_a_living_process_holds_is_waited_for(cache):
     lock = cache / "cpu_adam" / "lock"
     with hold(lock, 2.0) as process:
-        assert compiled_ops.holders(lock) == [process.pid]
+        assert compiled_ops.lock_holders(lock) == [process.pid]
         assert len(prepare(cache, ["cpu_adam"])) == 1
         assert process.wait() == 0
 

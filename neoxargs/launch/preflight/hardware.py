@@ -62,7 +62,7 @@ def ops_that_cannot_compile(config: Config, device: Device) -> list[Problem]:
         return []
     from neoxargs.launch import compiled_ops
 
-    return list(compiled_ops.missing(needed, os.environ))
+    return list(compiled_ops.uncompilable(needed, os.environ))
 
 
 def nvme_problems(config: Config, device: Device) -> Iterator[Problem]:

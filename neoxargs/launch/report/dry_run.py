@@ -86,7 +86,7 @@ def to_json(config: Config, command: Command) -> dict[str, Any]:
         "data_command": data_command(config),
         "deepspeed_config": deepspeed.deepspeed_json(config),
         "megatron_config": neox_compat.neox_values(config),
-        "deepy_config": neox_compat.more_values(config),
+        "deepy_config": neox_compat.extra_values(config),
     }
 
 

@@ -18,7 +18,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import parameters, vocabulary_rows
 from neoxargs.sizes.vocab import vocabulary_size
-from neoxargs.text import together, wrapped
+from neoxargs.text import unbroken, wrap
 
 LABEL = 11
 WIDTH = 100
@@ -155,8 +155,8 @@ def _lines(spec: RunSpec, width: int, cut: bool = True) -> Iterator[tuple[str, s
     for row in summary_rows(spec, width - LABEL, cut):
         label = row.label
         for line in row.lines:
-            whole = together(line, spec.config)
-            fitting = [shorten(line, width - LABEL)] if row.cut else wrapped(whole, width - LABEL)
+            whole = unbroken(line, spec.config)
+            fitting = [shorten(line, width - LABEL)] if row.cut else wrap(whole, width - LABEL)
             for part in fitting:
                 yield label, part
                 label = ""

@@ -24,9 +24,9 @@ DEEPSPEED = {
     "csv_monitor", "elasticity", "comms_logger", "compression_training", "checkpoint", "data_types",
     "deepspeed_extra_args",
 }  # fmt: skip
-EXTRA = "deepspeed_extra_args"
+EXTRA_ARGS = "deepspeed_extra_args"
 #: Its flags of DeepSpeed's launcher.
-LAUNCHER = {
+LAUNCHER_FLAGS = {
     "hostfile", "include", "exclude", "num_nodes", "num_gpus", "master_port", "master_addr", "launcher",
     "force_multi", "autotuning_run", "no_ssh_check", "comment", "account",
 }  # fmt: skip
@@ -41,17 +41,17 @@ def neox_values(config: Config) -> dict[str, Any]:
     """`--megatron_config`: nested, and accepted by GPT-NeoX's own reader."""
     flat = {name: value for name, value in rank_values(config).items() if _is_understood(name, config)}
     for name in EXPECTED:
-        if any(told.startswith(name.partition(".")[0] + ".") for told in flat):
+        if any(other.startswith(name.partition(".")[0] + ".") for other in flat):
             flat.setdefault(name, config.get(name))
     sections = [section for section in sorted(config.sections) if section.partition(".")[0] in DEEPSPEED]
     extra = _extra(config)
-    return nested(flat, sections) | ({EXTRA: extra} if extra else {})
+    return nested(flat, sections) | ({EXTRA_ARGS: extra} if extra else {})
 
 
-def more_values(config: Config) -> dict[str, Any]:
+def extra_values(config: Config) -> dict[str, Any]:
     """`--deepy_config`: what is left, by dotted name."""
     more = {name: value for name, value in rank_values(config).items() if not _is_understood(name, config)}
-    return more | ({EXTRA: config.engine.deepspeed_extra_args} if _extra(config) else {})
+    return more | ({EXTRA_ARGS: config.engine.deepspeed_extra_args} if _extra(config) else {})
 
 
 def _extra(config: Config) -> dict[str, Any]:
@@ -59,10 +59,10 @@ def _extra(config: Config) -> dict[str, Any]:
     return {key: value for key, value in deepspeed_json(config).items() if key not in DEEPSPEED}
 
 
-def knows(parameter: Parameter) -> bool:
+def is_known(parameter: Parameter) -> bool:
     """Has GPT-NeoX this top-level parameter?"""
     if "DSL" in parameter.origins or "runner" in parameter.to:
-        return parameter.name in LAUNCHER
+        return parameter.name in LAUNCHER_FLAGS
     if "Meg" in parameter.origins or "NeoX" in parameter.origins:
         return not parameter.ours and history.removed(parameter.name) is None
     return parameter.name in DEEPSPEED
@@ -74,4 +74,4 @@ def _is_understood(name: str, config: Config) -> bool:
     section, dot, _ = name.partition(".")
     if dot:
         return section in DEEPSPEED or section == "soft_prompt_tuning"
-    return name != EXTRA and knows(REGISTRY.parameters[name])
+    return name != EXTRA_ARGS and is_known(REGISTRY.parameters[name])

@@ -54,7 +54,7 @@ def script_arguments(config: Config, attempt: str = "") -> list[str]:
     payloads = {
         DEEPSPEED: deepspeed.deepspeed_json(config),
         MEGATRON: neox_compat.neox_values(config),
-        MORE: neox_compat.more_values(config) | ({ATTEMPT: attempt} if attempt else {}),
+        MORE: neox_compat.extra_values(config) | ({ATTEMPT: attempt} if attempt else {}),
     }
     words = [word for option, values in payloads.items() for word in (option, encode(values))]
     return [*words, *((PLUGINS, ",".join(plugins.LOADED)) if plugins.LOADED else ())]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from neoxargs.launch.targets.neox_compat import DEEPSPEED, knows
+from neoxargs.launch.targets.neox_compat import DEEPSPEED, is_known
 from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter, plugins
 from neoxargs.registry.history import NEWEST, SEED, changes, introduced, removed
 from neoxargs.resolve.values.describe_type import expectation
@@ -112,7 +112,7 @@ def years(name: str) -> str:
     if came or went:
         return " ".join(f"{word} {day}" for word, day in (("since", came), ("until", went)) if day)
     parameter = None if top in plugins.DECLARED else REGISTRY.parameters.get(top)
-    return "always" if top in DEEPSPEED or (parameter and knows(parameter)) else ""
+    return "always" if top in DEEPSPEED or (parameter and is_known(parameter)) else ""
 
 
 def _summary(thing: type[Group] | ModuleType) -> str:

@@ -35,7 +35,7 @@ def _engine(parameter: Parameter, config: Config) -> Iterator[str]:
 def _ranks(parameter: Parameter, config: Config) -> Iterator[str]:
     if not parameter.to:
         return
-    values = {"--megatron_config": neox_compat.neox_values(config), "--deepy_config": neox_compat.more_values(config)}
+    values = {"--megatron_config": neox_compat.neox_values(config), "--deepy_config": neox_compat.extra_values(config)}
     for option, tree in values.items():
         value = tree.get(parameter.name, _at(tree, parameter.name))
         if value is not None:

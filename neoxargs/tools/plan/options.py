@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from neoxargs.options import count
+from neoxargs.options import gpu_count
 from neoxargs.request import Request
 from neoxargs.tools.plan.placement import GPUS_PER_HOST
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpu-memory", metavar="GIB", type=_gibibytes, help="memory of one device")
     add("--host-memory", metavar="GIB", type=_gibibytes, help="memory of one machine")
     per_host = f"with --gpus: GPUs a machine ({GPUS_PER_HOST})"
-    add("--per-host", metavar="N", type=count, default=GPUS_PER_HOST, help=per_host)
+    add("--per-host", metavar="N", type=gpu_count, default=GPUS_PER_HOST, help=per_host)
     add("--built-whole", action="store_true", help="the script builds a ZeRO-3 model before it is divided")
     add("--html", metavar="FILE", help="also write the plan as a page with pictures")
 

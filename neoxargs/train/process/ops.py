@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from neoxargs.launch.compiled_ops import mark
+from neoxargs.launch.compiled_ops import record_installation
 from neoxargs.launch.preflight.disk_space import why_unwritable
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
@@ -56,7 +56,7 @@ def main() -> int:
         print(f"DeepSpeed has no op {name} for this device; it has {', '.join(ALL_OPS)}", file=sys.stderr)
         return 1
     library = ALL_OPS[name].load(verbose=False)
-    mark(Path(library.__file__).parent)
+    record_installation(Path(library.__file__).parent)
     return 0
 
 

@@ -28,7 +28,7 @@ zero_optimization:
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_ops, "missing", lambda *_: [])
+    monkeypatch.setattr(compiled_ops, "uncompilable", lambda *_: [])
 
 
 def spec(folder: Path, path: Path, more: str = "", overrides: Sequence[str] = ()) -> RunSpec:

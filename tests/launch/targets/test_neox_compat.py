@@ -7,7 +7,7 @@ from typing import Any, Literal, Optional, Union, get_args, get_origin
 import pytest
 
 from neoxargs.launch.targets import wire_format
-from neoxargs.launch.targets.neox_compat import DEEPSPEED, knows, more_values, neox_values
+from neoxargs.launch.targets.neox_compat import DEEPSPEED, extra_values, is_known, neox_values
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
@@ -58,7 +58,7 @@ def complaints(values: dict[str, Any], types: dict[str, Any]) -> list[str]:
 
 def test_its_names_are_these(types: dict[str, Any]) -> None:
     sections = {name for name in REGISTRY.sections if "." not in name and name in types}
-    known = {p.name for p in REGISTRY.parameters.values() if "." not in p.name and knows(p)}
+    known = {p.name for p in REGISTRY.parameters.values() if "." not in p.name and is_known(p)}
     assert known | sections == set(types)
     assert set(types) >= DEEPSPEED
 
@@ -94,4 +94,4 @@ def test_our_scripts_read_what_gpt_neox_launches() -> None:
     words = wire_format.script_arguments(config)
     neox = words[: words.index("--deepy_config")]
     assert wire_format.parse_rank_arguments(neox).config.shape.hidden_size == 64
-    assert set(more_values(config)) >= {"gas", "run_dir", "optimizer.params.weight_decay"}
+    assert set(extra_values(config)) >= {"gas", "run_dir", "optimizer.params.weight_decay"}

@@ -69,9 +69,9 @@ def read(root: str, source: str, trial: Trial) -> list[float]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    for problem in compiled_ops.missing(OPS, os.environ):
+    for problem in compiled_ops.uncompilable(OPS, os.environ):
         pytest.skip(f"{problem.what} ({problem.hint})")
-    compiled_ops.prepare(OPS, os.environ, print)
+    compiled_ops.compile_missing(OPS, os.environ, print)
     return str(tmp_path_factory.mktemp("drive"))
 
 

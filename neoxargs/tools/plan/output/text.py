@@ -15,8 +15,8 @@ from neoxargs.text import (
     format_duration,
     format_number,
     format_percent,
-    together,
-    wrapped,
+    unbroken,
+    wrap,
 )
 from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.memory.breakdown import PARTS, PHASES, RankMemory
@@ -52,7 +52,7 @@ def to_text(plan: Plan, found: Sequence[Suggestion]) -> str:
 
 def _row(label: str, lines: Sequence[str], config: Config) -> str:
     if label in SENTENCES:
-        lines = [part for line in lines for part in wrapped(together(line, config), summary.WIDTH - LABEL)]
+        lines = [part for line in lines for part in wrap(unbroken(line, config), summary.WIDTH - LABEL)]
     return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
 
 
