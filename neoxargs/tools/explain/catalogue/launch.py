@@ -152,6 +152,10 @@ PROBLEMS: dict[str, Entry] = {
         "A setting needs a Python package that is not installed. Every rank would stop when it imports it, some of "
         "them after hours, at the first evaluation."
     ),
+    "trainer-missing": row(
+        "What trains (torch, DeepSpeed, megatron-core) is not installed here: `pip install neoxargs` alone checks and "
+        "plans. Every rank would stop at its first import."
+    ),
     "op-cannot-compile": row(
         "DeepSpeed compiles this op on first use, and the machine has no compiler or header files for it. Every rank "
         "would compile, fail and stop."
