@@ -28,6 +28,7 @@ def run(command: str, folder: Path, *more: str) -> subprocess.CompletedProcess[s
     return subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=280)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_command_runs(tmp_path: Path) -> None:
     here = ["--set", f"save={tmp_path}/quickstart", "--set", "train_iters=10", "--set", "tensorboard_dir=null"]

@@ -6,6 +6,8 @@ import pytest
 
 #: The marks of what a plain run leaves out.
 REST = ("slow", "cluster", "compiler")
+#: The fixtures that start a cluster's programs (tests/launch/conftest.py); who asks for one is marked `cluster`.
+CLUSTER = {"hosts", "node"}
 
 
 def add_option(parser: pytest.Parser) -> None:
@@ -22,6 +24,9 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out one of the two parts."""
     if not runs_all_files(config) or config.option.markexpr or config.option.keyword:
         return
+    for item in items:
+        if CLUSTER & set(getattr(item, "fixturenames", ())):
+            item.add_marker("cluster")
     rest = [item for item in items if any(item.get_closest_marker(mark) for mark in REST)]
     left_out = set(items) - set(rest) if config.option.rest else set(rest)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])

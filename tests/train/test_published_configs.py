@@ -76,6 +76,7 @@ def test_every_shipped_model_trains() -> None:
         assert first == pytest.approx(5.55, abs=0.3), name  # the logarithm of 257 tokens, and what fresh weights add
 
 
+@pytest.mark.slow
 def test_every_shipped_layout_trains_the_same_model() -> None:
     """And DeepSpeed can time all of them."""
     configs = {}
@@ -99,6 +100,7 @@ def against_transformers() -> list[tuple[float, float]]:
         return list(curves(20, ["num_layers=2", "padded_vocab_size=512"]))
 
 
+@pytest.mark.slow
 def test_the_curve_is_the_one_of_plain_transformers() -> None:
     """Pythia's every other setting as published: warm-up, cosine, clipping, weight decay."""
     pytest.importorskip("transformers")
@@ -154,6 +156,7 @@ def scaled(name: str, folder: Path, data: Path) -> Config:
 
 @pytest.mark.timeout(400)
 @needs_corpus
+@pytest.mark.slow
 def test_gpt_neox_s_own_configurations_train(tmp_path: Path) -> None:
     data = text(tmp_path)
     run_ranks(trained, 4, [scaled(name, tmp_path, data) for name in COMBINED], timeout=360)

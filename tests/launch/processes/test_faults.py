@@ -61,7 +61,9 @@ UNDER_DEEPSPEED = {("start", 0), ("step", 1), ("save", 0)}
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    "phase", [pytest.param(phase, marks=() if phase == "step" else pytest.mark.slow) for phase in PHASES]
+)
 def test_a_rank_that_is_killed(tmp_path, phase, rank):
     launcher = "pdsh" if (phase, rank) in UNDER_DEEPSPEED else "torchrun"
     (reached, changes), often = PHASES[phase], 0.002 if phase == "save" else 0.05

@@ -83,7 +83,8 @@ def written(root: str) -> Written:
     return run_ranks(write, 2, root)
 
 
-pytestmark = pytest.mark.timeout(1200)  # the first time DeepSpeed's code is compiled
+# the first time DeepSpeed's code is compiled
+pytestmark = [pytest.mark.compiler, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.shows("zero_optimization")

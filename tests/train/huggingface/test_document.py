@@ -49,6 +49,7 @@ def deepy(command: str, folder: Path) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("USE_TF", "0")
     pytest.importorskip("transformers")

@@ -37,6 +37,9 @@ LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
 FOUR = ("rpe", "documents")
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def losses() -> dict[str, Losses]:
     found: dict[str, Losses] = {}

@@ -115,7 +115,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return Found(losses, [rank[1] for rank in by_two], [rank[1] for rank in by_four])
 
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.shows("num-unique-layers", "param-sharing-style")
