@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.support.paths import ROOT
+
 PACKAGE = ROOT / "neoxargs"
 PAGE = ROOT / "docs" / "architecture.md"
 #: Modules side by side in a folder; a table by subject may be as wide as it has subjects.

@@ -25,9 +25,15 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not runs_all_files(config) or config.option.markexpr or config.option.keyword:
         return
     for item in items:
-        if CLUSTER & set(getattr(item, "fixturenames", ())):
+        if isinstance(item, pytest.Function) and CLUSTER & _fixtures(item):
             item.add_marker("cluster")
     rest = [item for item in items if any(item.get_closest_marker(mark) for mark in REST)]
     left_out = set(items) - set(rest) if config.option.rest else set(rest)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def _fixtures(item: pytest.Function) -> set[str]:
+    """The fixtures that a test asks for; parameters may have the name of one."""
+    callspec = getattr(item, "callspec", None)
+    return set(item.fixturenames) - set(callspec.params if callspec else ())
