@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 PACKAGE = ROOT / "neoxargs"
 #: Who reads a parameter for a run of ours; the tables that only list names are left out.
 READERS = ("train", "launch", "resolve/rules")
-LISTS = ("unsupported.py", "neox.py", "megatron.py")
+LISTS = ("neox_compat.py", "megatron.py", "megatron_tables.py", "megatron_unsupported.py")
 
 ALIVE = [p for p in REGISTRY.parameters.values() if p.effect not in ("none", "not built") and not p.replaced_by]
 OURS = [p for p in ALIVE if "DSC" not in p.origins and "runner" not in p.to]
