@@ -284,11 +284,11 @@ def descriptions(group: type[Group]) -> dict[str, str]:
 
 @cache
 def _descriptions(path: str, class_name: str) -> dict[str, str]:
-    found = {}
+    by_attribute = {}
     for line, below in pairwise(_class_bodies(path)[class_name]):
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            found[line.target.id] = _text(below)
-    return found
+            by_attribute[line.target.id] = _string(below)
+    return by_attribute
 
 
 @cache
@@ -299,7 +299,7 @@ def _class_bodies(path: str) -> dict[str, list[ast.stmt]]:
     return {node.name: [*node.body, end] for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def _text(node: ast.stmt) -> str:
+def _string(node: ast.stmt) -> str:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return re.sub(r"\s+", " ", node.value.value).strip()
     return ""

@@ -50,7 +50,7 @@ def write_all(texts: Sequence[Text], *, replace: bool = True) -> None:
     _replace(files)
     for name, text in texts:
         if _is_stream(name):
-            with _told(name), open(name, "a", encoding="utf-8") as stream:
+            with _refusal_as_problem(name), open(name, "a", encoding="utf-8") as stream:
                 stream.write(text)
 
 
@@ -65,11 +65,11 @@ def _replace(files: Sequence[Text]) -> None:
     moved: list[str] = []
     try:
         for name, text in files:
-            with _told(name):
+            with _refusal_as_problem(name):
                 before[name] = _content(name)
-                ready[name] = _beside(name, _mark(before[name]) + text.encode())
+                ready[name] = _beside(name, _byte_order_mark(before[name]) + text.encode())
         for name, temporary in ready.items():
-            with _told(name):
+            with _refusal_as_problem(name):
                 os.replace(temporary, os.path.realpath(name))
             moved.append(name)
     except BaseException:  # Ctrl-C too
@@ -82,7 +82,7 @@ def _replace(files: Sequence[Text]) -> None:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
+def _refusal_as_problem(name: str) -> Iterator[None]:
     """What the system refuses, as a problem of the file."""
     try:
         yield
@@ -135,7 +135,7 @@ def _put_back(name: str, content: bytes | None) -> None:
         os.replace(_beside(name, content), os.path.realpath(name))
 
 
-def _mark(content: bytes | None) -> bytes:
+def _byte_order_mark(content: bytes | None) -> bytes:
     """The byte order mark that some editors begin a file with, where the old file has one."""
     return BOM if content and content.startswith(BOM) else b""
 

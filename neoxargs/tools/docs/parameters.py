@@ -76,7 +76,7 @@ def _rows(group: type[Group]) -> Iterator[Row]:
         what = f"{_summary(group)} A section; its keys follow."
         yield group.origin, _name(group.section), "", what, "section", "", where, years(group.section)
     for alias in group.aliases:
-        yield _old(group.origin, alias, group.section, "section")
+        yield _old_name_row(group.origin, alias, group.section, "section")
     for parameter in group.parameters.values():
         origin = ", ".join(parameter.origins)
         kind = expectation(parameter.type)
@@ -92,12 +92,12 @@ def _rows(group: type[Group]) -> Iterator[Row]:
         )
         prefix = parameter.name.removesuffix(parameter.attribute)
         for old in parameter.aliases:
-            yield _old(origin, prefix + old, parameter.name, kind)
+            yield _old_name_row(origin, prefix + old, parameter.name, kind)
 
 
-def _old(origin: str, old: str, new: str, kind: str) -> Row:
+def _old_name_row(origin: str, old: str, new: str, kind: str) -> Row:
     """The row of an old or foreign spelling, which says what to write instead."""
-    return origin, _name(old), "", _now(old, new), kind, "", "", years(old)
+    return origin, _name(old), "", _successor(old, new), kind, "", "", years(old)
 
 
 def _name(name: str) -> str:
@@ -119,15 +119,15 @@ def _summary(thing: type[Group] | ModuleType) -> str:
     return (inspect.getdoc(thing) or "").partition("\n\n")[0]
 
 
-def _now(old: str, new: str) -> str:
+def _successor(old: str, new: str) -> str:
     day = removed(old)
     return f"Retired in {day:%B %Y}: write `{new}`." if day else f"Another spelling of `{new}`."
 
 
 def default_words(parameter: Parameter) -> str:
     """Ours, then since when GPT-NeoX's differs, then what the receiver assumes."""
-    own = "**required**" if parameter.required else "*derived*" if parameter.derived else _shown(parameter.default)
-    later = [f"{_shown(value)} from {day}" for day, value in changes(parameter.name)]
+    own = "**required**" if parameter.required else "*derived*" if parameter.derived else _default(parameter.default)
+    later = [f"{_default(value)} from {day}" for day, value in changes(parameter.name)]
     return ", ".join(filter(None, [own, *later, _receiver_default(parameter)]))
 
 
@@ -136,10 +136,10 @@ def _receiver_default(parameter: Parameter) -> str:
     if theirs is ABSENT or theirs is None or theirs == parameter.default:
         return ""
     receiver = {"DSC": "DeepSpeed", "DSL": "the launcher"}.get(parameter.origins[-1], "Megatron-LM")
-    return f"{receiver}'s own {_shown(theirs)}"
+    return f"{receiver}'s own {_default(theirs)}"
 
 
-def _shown(value: Any) -> str:
+def _default(value: Any) -> str:
     """A default as one would write it in YAML."""
     if value is None:
         return "none"
@@ -153,12 +153,13 @@ def effect_words(parameter: Parameter) -> str:
 
 
 def destination_words(parameter: Parameter) -> str:
+    """Who gets the value, and as what; empty where deepy alone uses it."""
     if parameter.replaced_by:
         return ""
     flag = f" `--{parameter.name}`" if "DSL" in parameter.origins else ""
     places = {"runner": f"launcher{flag}", "deepspeed": f"DeepSpeed JSON `{parameter.name}`"}
-    found = [places.get(to, "train.py") for to in parameter.to]
+    receivers = [places.get(to, "train.py") for to in parameter.to]
     if parameter.megatron:
         when = " when false" if parameter.megatron.startswith("!") else ""
-        found.append(f"Megatron-LM `--{parameter.megatron.removeprefix('!')}`{when}")
-    return ", ".join(found)
+        receivers.append(f"Megatron-LM `--{parameter.megatron.removeprefix('!')}`{when}")
+    return ", ".join(receivers)

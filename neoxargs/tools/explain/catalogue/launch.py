@@ -148,10 +148,6 @@ PROBLEMS: dict[str, Entry] = {
     "backend-missing": row(
         "torch was built without this communication backend; every rank would stop before it meets the others."
     ),
-    "trainer-missing": row(
-        "The programs of the package import torch, DeepSpeed and Megatron-Core on every rank; without them the package "
-        "checks, explains and plans."
-    ),
     "package-missing": row(
         "A setting needs a Python package that is not installed. Every rank would stop when it imports it, some of "
         "them after hours, at the first evaluation."
