@@ -100,7 +100,8 @@ def _order(problem: Problem) -> tuple[bool, str, int, int]:
 def _draw(problem: Problem) -> str:
     where = problem.where
     head = f"{SET if where.file == SET else printable(str(where))}: " if where else ""
-    lines = [f"{head}{problem.severity}: {sentence(problem)}"]
+    first, *more = sentence(problem).split("\n")
+    lines = [f"{head}{problem.severity}: {first} [{problem.id}]", *more]
     if where:
         lines += _excerpt(where)
     for place in problem.also:

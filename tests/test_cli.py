@@ -130,7 +130,8 @@ def test_a_second_value_behind_one_set_is_no_file(capsys):
     for verb in (["check"], ["my_script.py"], ["explain", "lr"]):
         assert main([*verb, *BOTH, "--set", "num_layers=2", "hidden_size=64", "optimizer.type=Adam"]) == 1
         assert capsys.readouterr().err == (
-            "error: hidden_size=64 and optimizer.type=Adam are no files; a --set takes one value\n"
+            "error: hidden_size=64 and optimizer.type=Adam are no files; a --set takes one value "
+            "[set-takes-one-value]\n"
             "  = write --set hidden_size=64 --set optimizer.type=Adam\n"
         )
     assert main(["check", "nothing=64"]) == 1
@@ -157,7 +158,7 @@ def test_what_the_system_refuses_is_told(capsys, monkeypatch):
 
     monkeypatch.setattr("neoxargs.tools.check.report", refuse)
     assert main(["check", *BOTH]) == 1
-    assert capsys.readouterr().err == "configs/small.yml: error: input/output error\n"
+    assert capsys.readouterr().err == "configs/small.yml: error: input/output error [file-error]\n"
 
 
 def test_check_tells_every_problem_at_once(capsys):
@@ -342,7 +343,10 @@ def test_text_is_tokenised_before_the_ranks_start(capsys):
 
 def test_no_script_no_start(capsys):
     assert main(["my_scirpt.py", *BOTH]) == 1
-    assert "error: there is no script my_scirpt.py\n  = did you mean my_script.py?\n" in capsys.readouterr().err
+    assert (
+        "error: there is no script my_scirpt.py [script-missing]\n  = did you mean my_script.py?\n"
+        in capsys.readouterr().err
+    )
     for _ in range(2):
         assert main(["trian.py", *BOTH]) == 1
         assert "did you mean train.py?" in capsys.readouterr().err

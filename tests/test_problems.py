@@ -8,7 +8,7 @@ from neoxargs.problems import MOST, SET, Place, Problem, Problems, did_you_mean,
 def test_a_problem_points_below_its_line() -> None:
     place = Place("my.yml", 12, 1, "hiden_size: 768", 10)
     assert render([Problem("hiden_size is not a parameter", place, "did you mean hidden_size?", id="some-id")]) == (
-        "my.yml:12:1: error: hiden_size is not a parameter\n"
+        "my.yml:12:1: error: hiden_size is not a parameter [some-id]\n"
         "  12 | hiden_size: 768\n"
         "     | ^^^^^^^^^^\n"
         "  = did you mean hidden_size?"
@@ -18,7 +18,7 @@ def test_a_problem_points_below_its_line() -> None:
 def test_a_set_shows_the_argument() -> None:
     place = Place(SET, 1, 6, "seed=x", 1)
     assert render([Problem("seed must be a number", place, id="some-id")]) == (
-        "--set: error: seed must be a number\n  --set seed=x\n             ^"
+        "--set: error: seed must be a number [some-id]\n  --set seed=x\n             ^"
     )
 
 
@@ -36,7 +36,7 @@ def test_a_place_is_not_its_own_other_place() -> None:
 def test_a_file_as_a_whole_has_no_line() -> None:
     assert (
         render([Problem("there is no such file", Place("no.yml", 0, 0), id="some-id")])
-        == "no.yml: error: there is no such file"
+        == "no.yml: error: there is no such file [some-id]"
     )
 
 
@@ -45,7 +45,7 @@ def test_of_very_many_problems_the_first_are_shown_and_the_rest_counted() -> Non
     errors = [Problem("no", Place("f", line, 1), id="some-id") for line in range(4, 4 + MOST)]
     drawn = render([*warnings, *errors]).split("\n\n")
     told = "... and 3 more: --json tells all"
-    assert drawn == [*(f"f:{line}:1: error: no" for line in range(4, 4 + MOST)), told]
+    assert drawn == [*(f"f:{line}:1: error: no [some-id]" for line in range(4, 4 + MOST)), told]
     assert "more" not in render(errors)
 
 
@@ -55,7 +55,7 @@ def test_a_problem_of_nowhere_comes_last() -> None:
         Problem("b", Place("f", 9, 1), id="some-id"),
         Problem("a", Place("f", 2, 1), severity="warning", id="some-id"),
     ]
-    assert render(problems) == "f:2:1: warning: a\n\nf:9:1: error: b\n\nerror: c"
+    assert render(problems) == "f:2:1: warning: a [some-id]\n\nf:9:1: error: b [some-id]\n\nerror: c [some-id]"
 
 
 def test_long_lines_are_cut_around_the_caret() -> None:
@@ -78,7 +78,17 @@ def test_a_line_cannot_command_the_terminal() -> None:
 
 
 def test_problems_carry_their_drawing() -> None:
-    assert str(Problems([Problem("a", id="some-id"), Problem("b", id="some-id")])) == "error: a\n\nerror: b"
+    assert (
+        str(Problems([Problem("a", id="some-id"), Problem("b", id="some-id")]))
+        == "error: a [some-id]\n\nerror: b [some-id]"
+    )
+
+
+def test_the_id_stands_behind_the_first_line() -> None:
+    problem = Problem("there are two; choose one\n  1: a\n  2: b", hint="add --choose N", id="several-things")
+    assert render([problem]) == (
+        "error: there are two; choose one [several-things]\n  1: a\n  2: b\n  = add --choose N"
+    )
 
 
 def test_near_names() -> None:

@@ -147,5 +147,5 @@ def test_what_is_wrong_with_a_plugin(text: str | None, problem: str, tmp_path: P
         (tmp_path / "other.py").write_text(text)
     done = deepy("check", "my.yml", *WITH, "--plugin", "other")
     assert done.returncode == 1
-    assert f"error: {problem}\n" in done.stderr
+    assert f"error: {problem} [plugin-" in done.stderr
     assert "Traceback" not in done.stderr

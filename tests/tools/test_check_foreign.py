@@ -26,5 +26,5 @@ def test_migrate_is_named(
     Path(name).write_text(text)
     assert report(Request([name])) == 1
     err = capsys.readouterr().err
-    told = f"warning: {name} reads like {program}\n  = deepy migrate {name}\n"
+    told = f"warning: {name} reads like {program} [file-of-another-program]\n  = deepy migrate {name}\n"
     assert err.endswith(told) if program else "migrate" not in err

@@ -38,7 +38,7 @@ def test_the_words(text: str, told: str) -> None:
 
 def test_a_warning_names_its_line() -> None:
     assert render(warnings("num_layers: 4\nmask_prob: 0.2")).splitlines()[0] == (
-        "my.yml:2:1: warning: mask_prob (0.2) has no effect: only BERT, ICT and REALM read it"
+        "my.yml:2:1: warning: mask_prob (0.2) has no effect: only BERT, ICT and REALM read it [no-effect]"
     )
 
 

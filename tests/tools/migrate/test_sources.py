@@ -47,7 +47,10 @@ def test_a_new_source_is_recognised_and_converted(capsys: pytest.CaptureFixture[
 
 def test_check_knows_a_new_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "my.properties"]) == 1
-    assert "my.properties reads like a file of properties\n  = deepy migrate my.properties" in capsys.readouterr().err
+    assert (
+        "my.properties reads like a file of properties [file-of-another-program]\n  = deepy migrate my.properties"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

@@ -238,23 +238,27 @@ class TestProblems:
     def test_everything_that_is_missing_at_once(self) -> None:
         (self.folder / "empty").mkdir()
         assert self.what("absent.txt", self.folder / "*.txt", self.folder / "empty") == (
-            "error: absent.txt does not exist\n  = name a file, a folder, a pattern or python-stdlib\n\n"
-            f"error: the pattern {self.folder}/*.txt matches no file\n\n"
-            f"error: the folder {self.folder}/empty holds no text\n"
+            "error: absent.txt does not exist [text-missing]\n  = name a file, a folder, a pattern or python-stdlib\n\n"
+            f"error: the pattern {self.folder}/*.txt matches no file [text-pattern-matches-nothing]\n\n"
+            f"error: the folder {self.folder}/empty holds no text [text-folder-empty]\n"
             "  = looked for files ending in .jsonl .jsonl.gz .jsonl.zst .txt .text .md .rst .py"
         )
-        assert self.what() == "error: no text is given\n  = name files, folders, patterns or python-stdlib"
+        assert (
+            self.what()
+            == "error: no text is given [text-not-given]\n  = name files, folders, patterns or python-stdlib"
+        )
 
     def test_a_binary_file(self) -> None:
         (self.folder / "x.parquet").write_bytes(b"PAR1")
         assert self.what(self.folder / "x.parquet") == (
-            f"error: {self.folder}/x.parquet is not text\n  = plain text in UTF-8, or .jsonl .jsonl.gz .jsonl.zst"
+            f"error: {self.folder}/x.parquet is not text [text-binary]\n"
+            "  = plain text in UTF-8, or .jsonl .jsonl.gz .jsonl.zst"
         )
 
     def test_not_utf8(self) -> None:
         (self.folder / "x.txt").write_bytes(b"caf\xe9")
         assert self.what(self.folder / "x.txt") == (
-            f"error: {self.folder}/x.txt is not UTF-8: byte 0xe9 at offset 3\n"
+            f"error: {self.folder}/x.txt is not UTF-8: byte 0xe9 at offset 3 [text-not-utf8]\n"
             "  = convert it, for example: iconv -f latin1 -t utf-8"
         )
         (self.folder / "x.jsonl").write_bytes(b'{"text": "a"}\n{"text": "caf\xe9"}\n')
@@ -265,9 +269,12 @@ class TestProblems:
         path = self.folder / "x.jsonl"
         path.write_text('{"text": "a"}\n{"text": }\n[1]\n{"body": "b"}\n')
         assert self.what(path, workers=workers) == (
-            f'{path}:2:10: error: not JSON: Expecting value\n  2 | {{"text": }}\n    |          ^\n\n'
-            f'{path}:3:1: error: this line is no JSON object\n  3 | [1]\n    | ^\n  = write {{"text": "..."}}\n\n'
-            f'{path}:4:1: error: this line has no text under "text"\n  4 | {{"body": "b"}}\n    | ^\n'
+            f"{path}:2:10: error: not JSON: Expecting value [text-line-not-json]\n"
+            f'  2 | {{"text": }}\n    |          ^\n\n'
+            f"{path}:3:1: error: this line is no JSON object [text-line-not-an-object]\n"
+            f'  3 | [1]\n    | ^\n  = write {{"text": "..."}}\n\n'
+            f'{path}:4:1: error: this line has no text under "text" [text-line-without-key]\n'
+            f'  4 | {{"body": "b"}}\n    | ^\n'
             "  = texts here: body; choose one with --json-key"
         )
 
@@ -281,7 +288,8 @@ class TestProblems:
         assert "b.jsonl.gz cannot be decompressed: " in self.what(self.folder / "b.jsonl.gz")
         told = self.what(self.folder / "c.jsonl.zst")
         assert (
-            told == f"error: {self.folder}/c.jsonl.zst cannot be decompressed: the file ends within a compressed frame"
+            told == f"error: {self.folder}/c.jsonl.zst cannot be decompressed: the file ends within a compressed frame "
+            "[text-not-decompressible]"
         )
 
     def test_only_empty_documents(self) -> None:

@@ -331,9 +331,10 @@ class TestProblems:
         (tmp_path / "half.idx").unlink()
         told = self.what(tmp_path, data_path=f"{tmp_path}/absent,{tmp_path}/half")
         assert told == (
-            f"error: data_path ({tmp_path}/absent): {tmp_path}/absent.bin and {tmp_path}/absent.idx missing\n"
+            f"error: data_path ({tmp_path}/absent): {tmp_path}/absent.bin and {tmp_path}/absent.idx missing "
+            "[data-file-damaged]\n"
             f"  = deepy data TEXT --output-prefix {tmp_path}/absent makes one\n\n"
-            f"error: data_path ({tmp_path}/half): {tmp_path}/half.idx missing\n"
+            f"error: data_path ({tmp_path}/half): {tmp_path}/half.idx missing [data-file-damaged]\n"
             f"  = deepy data TEXT --output-prefix {tmp_path}/half makes one"
         )
 
@@ -347,7 +348,9 @@ class TestProblems:
             whole[:-3]: f"{idx} ends early: {len(whole) - 3} of {len(whole)} bytes",
         }.items():
             idx.write_bytes(content)
-            assert f"data_path ({tmp_path}/data): {told}\n" in self.what(tmp_path, data_path=f"{tmp_path}/data")
+            assert f"data_path ({tmp_path}/data): {told} [data-file-damaged]\n" in self.what(
+                tmp_path, data_path=f"{tmp_path}/data"
+            )
         idx.write_bytes(whole)
         tokens.write_bytes(tokens.read_bytes()[:-2])
         told = f"{tokens} has {9 * 34 - 2} bytes, its index says {9 * 34}"
@@ -361,15 +364,17 @@ class TestProblems:
         build([str(tmp_path / "x.txt")], Recipe("CharLevelTokenizer"), tmp_path / "data")
         assert self.what(tmp_path, data_path=f"{tmp_path}/data") == (
             f"error: data_path ({tmp_path}/data) was made by CharLevelTokenizer with 512 tokens; "
-            "this run's tokenizer has 257\n  = write the tokenizer it was made with, or tokenise the text again"
+            "this run's tokenizer has 257 [data-other-tokenizer]\n"
+            "  = write the tokenizer it was made with, or tokenise the text again"
         )
 
     def test_nothing_to_train_on(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 2)
-        assert self.what(tmp_path) == "error: there is no data for train\n  = write data_path"
+        assert self.what(tmp_path) == "error: there is no data for train [data-part-empty]\n  = write data_path"
         told = self.what(tmp_path, data_path=prefix, split="1,99")
         assert told == (
-            f"error: {prefix}: too few documents to leave any for train\n  = `split` says how they are divided"
+            f"error: {prefix}: too few documents to leave any for train [data-part-empty]\n"
+            "  = `split` says how they are divided"
         )
 
 

@@ -123,7 +123,7 @@ class TestProblems:
 
     def test_no_file_given(self) -> None:
         assert self.what(options("GPT2BPETokenizer")) == (
-            "error: vocab_file is not given; this tokenizer_type needs GPT-2's vocab.json\n"
+            "error: vocab_file is not given; this tokenizer_type needs GPT-2's vocab.json [vocabulary-not-named]\n"
             "  = tokenizer_type: ByteLevelTokenizer needs no file"
         )
 
@@ -147,7 +147,7 @@ class TestProblems:
 
     def test_unknown_type(self) -> None:
         assert self.what(options("HFTokeniser")) == (
-            "error: tokenizer_type (HFTokeniser) is not known\n  = did you mean HFTokenizer?"
+            "error: tokenizer_type (HFTokeniser) is not known [tokenizer-unknown]\n  = did you mean HFTokenizer?"
         )
 
     @pytest.mark.parametrize(
@@ -158,7 +158,10 @@ class TestProblems:
         path = tmp_path / "tokenizer.model"
         path.write_bytes(b"")
         told = self.what(options(tokenizer_type, path))
-        assert f"needs the Python package {library}, which is not installed\n  = pip install {library}" in told
+        assert (
+            f"needs the Python package {library}, which is not installed [package-missing]\n  = pip install {library}"
+            in told
+        )
 
 
 def test_every_type_of_the_registry_can_be_built() -> None:

@@ -291,11 +291,11 @@ class TestNoCheckpoint:
         return str(caught.value)
 
     def test_no_folder(self) -> None:
-        assert self.what() == "error: there is no checkpoint to read\n  = write load: FOLDER"
+        assert self.what() == "error: there is no checkpoint to read [checkpoint-missing]\n  = write load: FOLDER"
 
     def test_an_empty_folder(self, tmp_path) -> None:
         assert self.what(save=str(tmp_path)) == (
-            f"error: load ({tmp_path}): there is no checkpoint in it\n"
+            f"error: load ({tmp_path}): there is no checkpoint in it [checkpoint-missing]\n"
             "  = load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
         )
 

@@ -71,7 +71,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 def test_what_is_refused() -> None:
     (shown,) = blocks("console")
     found = FAMILIES["LlamaForCausalLM"].obstacles(small(norm="rmsnorm"))
-    assert [f"error: {problem.what}" for problem in found] == shown.splitlines()[1::2]
+    assert [f"error: {problem.what} [{problem.id}]" for problem in found] == shown.splitlines()[1::2]
 
 
 def test_the_table_has_every_row_of_the_families() -> None:

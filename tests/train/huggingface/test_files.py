@@ -118,20 +118,22 @@ train_iters: 1
 tokenizer_type: ByteLevelTokenizer
 """
 REFUSED = """\
-{file}:6:1: error: norm (scalenorm) cannot be expressed by GPTNeoXForCausalLM, which has norm: layernorm
+{file}:6:1: error: norm (scalenorm) cannot be expressed by GPTNeoXForCausalLM, which has norm: layernorm \
+[huggingface-not-expressible]
   6 | norm: scalenorm
     | ^^^^^^^^^^^^^^^
 
-{file}:7:1: error: pos_emb (alibi) cannot be expressed by GPTNeoXForCausalLM, which has pos_emb: rotary
+{file}:7:1: error: pos_emb (alibi) cannot be expressed by GPTNeoXForCausalLM, which has pos_emb: rotary \
+[huggingface-not-expressible]
   7 | pos_emb: alibi
     | ^^^^^^^^^^^^^^
 
 {file}:8:1: error: attention_config (local) cannot be expressed by GPTNeoXForCausalLM, which has layers that see \
-everything before them
+everything before them [huggingface-not-expressible]
   8 | attention_config: [[[local], all]]
     | ^^^^^^^^^^^^^^^^
 
-error: no architecture can express this model; GPTNeoXForCausalLM comes nearest
+error: no architecture can express this model; GPTNeoXForCausalLM comes nearest [huggingface-no-architecture]
   = docs/huggingface.md has what each can express
 """
 
@@ -162,9 +164,14 @@ class TestCheckpoints:
         return str(caught.value)
 
     def test_none(self, tmp_path: Path) -> None:
-        assert self.what(small()) == "error: there is no checkpoint to export\n  = write load: FOLDER"
-        assert self.what(small(load=str(tmp_path))) == f"error: load ({tmp_path}): there is no checkpoint in it"
-        absent = f"error: load ({tmp_path}/global_step3) cannot be exported: it does not exist"
+        assert (
+            self.what(small()) == "error: there is no checkpoint to export [checkpoint-missing]\n  = write load: FOLDER"
+        )
+        assert (
+            self.what(small(load=str(tmp_path)))
+            == f"error: load ({tmp_path}): there is no checkpoint in it [checkpoint-missing]"
+        )
+        absent = f"error: load ({tmp_path}/global_step3) cannot be exported: it does not exist [checkpoint-not-usable]"
         assert self.what(small(load=str(tmp_path), iteration=3)) == absent
 
     def test_of_another_model(self, tmp_path: Path) -> None:
@@ -172,11 +179,17 @@ class TestCheckpoints:
         here = f"error: load ({tmp_path}/global_step7)"
         other = small(load=str(tmp_path), tokenizer_type="ByteLevelTokenizer", intermediate_size=64)
         name = "layers.0.mlp.dense_h_to_4h.weight"
-        assert self.what(other) == f"{here}: {name} is 128 x 32 there and 64 x 32 in this configuration"
+        assert (
+            self.what(other)
+            == f"{here}: {name} is 128 x 32 there and 64 x 32 in this configuration [checkpoint-weight-shape]"
+        )
         fewer = small(load=str(tmp_path), tokenizer_type="ByteLevelTokenizer", num_layers=1)
         assert f"{here}: it does not fit this model, which has no layers.1.attention.dense.bias" in self.what(fewer)
         more = small(load=str(tmp_path), tokenizer_type="CharLevelTokenizer")
-        assert self.what(more) == f"{here}: it has 384 rows for tokens, fewer than the 512 to write"
+        assert (
+            self.what(more)
+            == f"{here}: it has 384 rows for tokens, fewer than the 512 to write [checkpoint-too-few-vocabulary-rows]"
+        )
 
 
 class TestImport:
@@ -223,11 +236,11 @@ class TestImport:
         told = self.told(theirs, capsys)
         assert told.count("error: ") == 5
         for line in (
-            'FOLDER/config.json:17:2: error: hidden_act ("quick_gelu") cannot be expressed here\n',
-            'error: rope_parameters.rope_type ("llama3") cannot be expressed here\n',
-            "error: rope_parameters.rope_theta (500.5) cannot be expressed here\n",
-            'error: quantization_config ({"bits": 4}) cannot be expressed here\n',
-            "error: head_dim (16) must be hidden_size / num_attention_heads (8)\n",
+            'FOLDER/config.json:17:2: error: hidden_act ("quick_gelu") cannot be expressed here [huggingface-not-',
+            'error: rope_parameters.rope_type ("llama3") cannot be expressed here [huggingface-not-expressible]\n',
+            "error: rope_parameters.rope_theta (500.5) cannot be expressed here [huggingface-not-expressible]\n",
+            'error: quantization_config ({"bits": 4}) cannot be expressed here [huggingface-not-expressible]\n',
+            "error: head_dim (16) must be hidden_size / num_attention_heads (8) [huggingface-head-width]\n",
         ):
             assert line in told
         assert '  = only "default" can\n' in told
@@ -257,8 +270,9 @@ class TestImport:
         del tensors["gpt_neox.layers.1.mlp.dense_4h_to_h.weight"]
         save_file(tensors | {"gpt_neox.extra.weight": torch.ones(1)}, theirs / "model.safetensors")
         assert self.told(theirs, capsys) == (
-            "error: FOLDER has no layers.1.mlp.dense_4h_to_h.weight, which a GPTNeoXForCausalLM has\n\n"
-            "error: FOLDER has gpt_neox.extra.weight, which a GPTNeoXForCausalLM has not\n"
+            "error: FOLDER has no layers.1.mlp.dense_4h_to_h.weight, which a GPTNeoXForCausalLM has "
+            "[huggingface-weight-missing]\n\n"
+            "error: FOLDER has gpt_neox.extra.weight, which a GPTNeoXForCausalLM has not [huggingface-weight-unknown]\n"
         )
 
     def test_shapes_that_are_not_those_of_the_configuration(self, theirs: Path, capsys: Any) -> None:
