@@ -103,10 +103,12 @@ def test_every_bad_line_is_told_at_once():
     with pytest.raises(Problems) as caught:
         parse_hostfile("a\nb slots=2\nb slots=3\nc slots\n", "hosts")
     assert str(caught.value) == (
-        "hosts:1:1: error: this line names no host with its slots\n  1 | a\n    | ^\n  = write: worker-0 slots=4\n\n"
-        "hosts:3:1: error: b is listed twice\n  3 | b slots=3\n    | ^^^^^^^^^\n"
+        "hosts:1:1: error: this line names no host with its slots [hostfile-line-without-host]\n"
+        "  1 | a\n    | ^\n  = write: worker-0 slots=4\n\n"
+        "hosts:3:1: error: b is listed twice [hostfile-duplicate-host]\n  3 | b slots=3\n    | ^^^^^^^^^\n"
         "  also at hosts:2:1\n  2 | b slots=2\n    | ^^^^^^^^^\n\n"
-        "hosts:4:1: error: this line names no host with its slots\n  4 | c slots\n    | ^^^^^^^\n"
+        "hosts:4:1: error: this line names no host with its slots [hostfile-line-without-host]\n"
+        "  4 | c slots\n    | ^^^^^^^\n"
         "  = write: worker-0 slots=4"
     )
 

@@ -36,7 +36,7 @@ def test_an_earlier_run_is_not_written_over(capsys, started):
         Path(f"out/global_step{iteration}").mkdir(parents=True)
     assert main(["train.py", "a.yml"]) == 1
     shown = capsys.readouterr().err
-    assert "a.yml:10:1: error: save (out) holds a checkpoint of iteration 100\n" in shown
+    assert "a.yml:10:1: error: save (out) holds a checkpoint of iteration 100 [checkpoint-overwritten]\n" in shown
     assert "  = write load: out to continue, or another save\n" in shown
     assert len(started) == 1
 
@@ -56,7 +56,7 @@ def test_nor_by_one_that_continues_another(capsys, started, more):
     words = [word for pair in more for word in ("--set", pair)]
     assert main(["train.py", "a.yml", *words]) == 1
     shown = capsys.readouterr().err
-    assert "save (out) holds a checkpoint of iteration 20\n" in shown
+    assert "save (out) holds a checkpoint of iteration 20 [checkpoint-overwritten]\n" in shown
     assert "  = write another save\n" in shown
     assert main(["train.py", "a.yml", *words, "--set", "save=new"]) == 0
     assert len(started) == 1
@@ -83,7 +83,7 @@ def test_nothing_to_continue_from_is_told_before_the_start(capsys, started, word
     [
         ("load=nowhere", "--set: error: load (nowhere): there is no checkpoint in it"),
         ("load=null", "a.yml:10:1: error: save (out): there is no checkpoint in it"),
-        ("save=null", "error: there is no checkpoint to read\n  = write load: FOLDER"),
+        ("save=null", "error: there is no checkpoint to read [checkpoint-missing]\n  = write load: FOLDER"),
     ],
 )
 def test_a_script_that_only_reads_needs_a_checkpoint(capsys, started, script, more, told):
