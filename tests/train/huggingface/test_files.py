@@ -311,7 +311,10 @@ class TestImport:
         config = resolve([theirs.parent / "ours" / "model.yml"], gpus=1)
         assert config.tokenizer.tokenizer_type == "ByteLevelTokenizer"
         assert importing.main([str(theirs), "--to", str(theirs.parent / "ours"), *byte]) == 1
-        assert "ours) exists already\n  = name another folder, or remove this one" in capsys.readouterr().err
+        assert (
+            "ours) exists already [output-folder-exists]\n  = name another folder, or remove this one"
+            in capsys.readouterr().err
+        )
 
     def test_more_rows_than_tokens_stay(self, theirs: Path) -> None:
         reader = Reader(theirs)
