@@ -299,7 +299,8 @@ class TestImport:
         assert f"FOLDER/{INDEX} is no index of weights: " in self.told(theirs, capsys)
         (theirs / INDEX).unlink()
         (theirs / "model.safetensors").unlink()
-        assert f"FOLDER has neither model.safetensors nor {INDEX}\n" in self.told(theirs, capsys)
+        missing = f"FOLDER has neither model.safetensors nor {INDEX} [huggingface-weights-missing]\n"
+        assert missing in self.told(theirs, capsys)
 
     def test_tokenizers(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (theirs / "tokenizer.json").unlink()
