@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from neoxargs.launch import environment
@@ -13,13 +11,7 @@ LOCAL, REMOTE = False, True
 SHELL = {"NCCL_DEBUG": "INFO", "WANDB_API_KEY": "hunter2", "HOME": "/root", "OMP_NUM_THREADS": "4"}
 
 
-@pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, and a working directory with a .deepspeed_env."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".deepspeed_env").write_text("NCCL_IB_HCA=mlx5\n\nHF_TOKEN = hunter3\n")
-    return tmp_path / ".deepspeed_env"
+pytestmark = pytest.mark.usefixtures("env_file")
 
 
 def lines(remote: bool, launcher: str) -> list[str]:
@@ -36,20 +28,20 @@ def test_ranks_on_this_machine_inherit_all_of_the_shell():
     ]
 
 
-def test_other_machines_get_what_deepspeed_exports(file):
+def test_other_machines_get_what_deepspeed_exports(env_file):
     left = "; does not reach other machines: "
     assert lines(REMOTE, "pdsh") == [
-        f"HF_TOKEN *** ({file})",
+        f"HF_TOKEN *** ({env_file})",
         "NCCL_DEBUG INFO (this shell)",
-        f"NCCL_IB_HCA mlx5 ({file})",
+        f"NCCL_IB_HCA mlx5 ({env_file})",
         f"OMP_NUM_THREADS 4 (this shell{left}write it in .deepspeed_env)",
         "PYTHONPATH /repo (deepy)",
         f"WANDB_API_KEY *** (this shell{left}launcher: ssh hands it over)",
     ]
     assert "WANDB_API_KEY *** (this shell)" in lines(REMOTE, "ssh")
     assert "WANDB_API_KEY *** (this shell)" in lines(REMOTE, "srun")
-    assert f"NCCL_IB_HCA mlx5 ({file})" in lines(REMOTE, "slurm")
-    assert f"NCCL_IB_HCA mlx5 ({file}{left}srun reads no file, and hands this shell's variables over)" in lines(
+    assert f"NCCL_IB_HCA mlx5 ({env_file})" in lines(REMOTE, "slurm")
+    assert f"NCCL_IB_HCA mlx5 ({env_file}{left}srun reads no file, and hands this shell's variables over)" in lines(
         REMOTE, "srun"
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from neoxargs.launch.cluster.hosts import Resources
@@ -17,22 +15,16 @@ REMOTE = Resources({"w0": [0], "w1": [0]}, "cuda", remote=True)
 SHELL = {"WANDB_API_KEY": "hunter2"}
 
 
-@pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, and a working directory with a .deepspeed_env."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".deepspeed_env").write_text("NCCL_IB_HCA=mlx5\n\nHF_TOKEN = hunter3\n")
-    return tmp_path / ".deepspeed_env"
+pytestmark = pytest.mark.usefixtures("env_file")
 
 
 def config(**values: str) -> Config:
     return Config({name: Value(value, DEFAULT) for name, value in values.items()})
 
 
-def test_a_secret_that_a_launcher_would_write_on_a_command_line_is_refused(file):
+def test_a_secret_that_a_launcher_would_write_on_a_command_line_is_refused(env_file):
     [problem] = secrets.problems(config(), REMOTE, SHELL)
-    assert (problem.where.file, problem.where.line) == (str(file), 3)
+    assert (problem.where.file, problem.where.line) == (str(env_file), 3)
     assert "hunter" not in f"{problem}"
     for resources, launcher in ((LOCAL, "pdsh"), (REMOTE, "ssh"), (REMOTE, "srun")):
         assert not list(secrets.problems(config(launcher=launcher), resources, SHELL))
