@@ -174,7 +174,7 @@ def test_building_is_announced_and_timed(cache, builder):
 
 def test_a_failed_build_shows_the_compilers_last_words(cache, builder):
     builder("import sys; print('fatal error: omp.h'); sys.exit(1)")
-    with pytest.raises(Problems, match=r"does not compile here:\nfatal error: omp\.h"):
+    with pytest.raises(Problems, match=r"does not compile here: \[op-cannot-compile\]\nfatal error: omp\.h"):
         prepare(cache, ["async_io"])
 
 

@@ -258,5 +258,8 @@ class TestHarness:
     def test_unknown_tasks(self, files: list[str]) -> None:
         with pytest.raises(Problems) as caught:
             evaluate.on_tasks([*files, "helaswag", "absent.yaml"], model(), seed=1, main=True)
-        assert "eval_tasks: the harness knows no task helaswag\n  = did you mean hellaswag?" in str(caught.value)
+        assert (
+            "eval_tasks: the harness knows no task helaswag [evaluation-task-unknown]\n  = did you mean hellaswag?"
+            in str(caught.value)
+        )
         assert "eval_tasks: there is no file absent.yaml" in str(caught.value)

@@ -12,6 +12,8 @@ from tests.support.processes import on_a_rank, rank_arguments, rows
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.timeout(300)
+#: How the headline ends.
+OTHER = "[checkpoint-other-lr-schedule]\n"
 
 
 def arguments(folder: Path, **changes: Any) -> list[str]:
@@ -59,10 +61,10 @@ def test_more_iterations_just_work(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"lr_decay_iters": 5}, "lr_decay_iters (5) is 6 there\n"),
+        ({"lr_decay_iters": 5}, f"lr_decay_iters (5) is 6 there {OTHER}"),
         ({"lr_decay_iters": 5}, "  = lr_decay_iters: 6 ends the decay where the checkpoint's ends; "),
-        ({"warmup": 0.5, "train_iters": 9}, "another schedule: warmup (0.5) is 0.1 there\n"),
-        ({"warmup": 0.5, "min_lr": 1e-5}, "min_lr (1e-05) is 0.0 there, warmup (0.5) is 0.1 there\n"),
+        ({"warmup": 0.5, "train_iters": 9}, f"another schedule: warmup (0.5) is 0.1 there {OTHER}"),
+        ({"warmup": 0.5, "min_lr": 1e-5}, f"min_lr (1e-05) is 0.0 there, warmup (0.5) is 0.1 there {OTHER}"),
     ],
 )
 def test_what_the_ranks_would_refuse_is_told_before(
