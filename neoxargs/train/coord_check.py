@@ -35,19 +35,19 @@ Sizes = dict[str, list[float]]
 def run(config: Config, device: torch.device) -> None:
     """Both, as the configuration asks."""
     if config.mup.save_base_shapes:
-        print(f"base shapes written to {save_base_shapes(config)}", flush=True)
+        print(f"wrote base shapes to {save_base_shapes(config)}", flush=True)
     if config.mup.coord_check:
         found = measure(config, device)
         file = Path(config.logging.run_dir) / "coord_check.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        print(*table_lines(found), f"all sizes: {file}", sep="\n", flush=True)
+        print(*table_lines(found), f"all values: {file}", sep="\n", flush=True)
 
 
 def table_lines(found: Mapping[int, Sizes]) -> Iterator[str]:
     """A line for each layer: how it grew with the width."""
     narrow, wide = min(found), max(found)
-    yield f"outputs with hidden_size {wide}, as multiples of those with {narrow}, before and after each step"
+    yield f"mean |output| at hidden_size {wide} / mean |output| at {narrow}, before step 1 and after each step"
     for layer, sizes in found[narrow].items():
         ratios = [other / mine for mine, other in zip(sizes, found[wide][layer], strict=True)]
         yield f"  {layer:<24}" + "".join(f"{ratio:8.2f}" for ratio in ratios)

@@ -51,7 +51,7 @@ def run(arguments: RankArguments) -> None:
         model = lm_eval_harness.Model(scorer, make_generator(built, config, tokenizer, here, process))
         found |= on_tasks(tasks, model, config.training.seed, process.main)
     if process.main:
-        print("\n".join([*lines(found), f"written to {write(found, config)}"]), flush=True)
+        print("\n".join([*lines(found), f"results written to {write(found, config)}"]), flush=True)
     mesh.destroy()
     setup.stop()
 
@@ -59,8 +59,8 @@ def run(arguments: RankArguments) -> None:
 def for_evaluation(config: Config) -> Config:
     """The same model without what only training needs; raises Problems where there is nothing to evaluate."""
     if not (reads_data(config) or config.generation.eval_tasks):
-        hint = "write data_path or text_path for perplexity, eval_tasks for tasks"
-        what = "there is nothing to evaluate on: neither validation data nor eval_tasks"
+        hint = "set data_path or text_path (and eval_iters) for perplexity, or eval_tasks for tasks of lm_eval"
+        what = "there is nothing to evaluate: neither validation data nor eval_tasks is set"
         raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=("data_path", "eval_tasks")))
     config = for_generation(config)
     source = Source("derived", text="an evaluation does not train")
@@ -105,7 +105,7 @@ def perplexity(scorer: Scorer, data: Loader, count: int, tokenizer: Tokenizer) -
     """Over `count` micro batches of each data parallel rank; equal on every rank. Raises Problems without such data."""
     if not data.has("validation"):
         what = "there is no validation data"
-        hint = "split leaves some of data_path for it"
+        hint = "set split to leave a part of data_path for validation, for example split: 969, 30, 1"
         raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=("data_path",)))
     samples = data.held_out("validation")
     sums = torch.zeros(4, dtype=torch.float64)

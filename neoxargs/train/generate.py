@@ -84,11 +84,11 @@ def for_generation(config: Config) -> Config:
     """
     folder = config.checkpoint.load or config.checkpoint.save
     if not folder:
-        what = "there is no checkpoint to read"
-        hint = "write load: FOLDER"
+        what = "there is no checkpoint to load: neither load nor save is set"
+        hint = "set load to the folder that holds the checkpoint"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load", "save")))
     if checkpoint_folder.newest(Path(folder)) is None:
-        hint = "load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
+        hint = "set load to the folder that holds the checkpoint; deepy.py train.py with save: FOLDER writes one"
         what = f"load ({folder}): there is no checkpoint in it"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load",)))
     changes: dict[str, Any] = {"load": folder, "no_load_optim": True, "no_load_rng": True, "finetune": False}
@@ -116,14 +116,17 @@ def prompts(options: Generation, main: bool) -> Iterator[str]:
         yield from [options.prompt or ""] * (options.num_samples or 1)
     else:
         what = f"text_gen_type ({options.text_gen_type}) is not supported by generate.py"
-        hint = "unconditional, input-file and interactive are"
+        hint = "set text_gen_type to unconditional, input-file or interactive"
         raise Problems(Problem(what, hint=hint, id="generation-type-unsupported", about=("text_gen_type",)))
 
 
 def _listed(path: str | None) -> list[str]:
     if not path:
-        what = "text_gen_type (input-file) needs sample_input_file, a file with a prompt per line"
-        raise Problems(Problem(what, id="prompt-file-not-given", about=("text_gen_type", "sample_input_file")))
+        what = "text_gen_type (input-file) needs sample_input_file"
+        hint = "set sample_input_file to a text file with one prompt per line"
+        raise Problems(
+            Problem(what, hint=hint, id="prompt-file-not-given", about=("text_gen_type", "sample_input_file"))
+        )
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -131,8 +134,8 @@ def _listed(path: str | None) -> list[str]:
         raise Problems(Problem(what, id="prompt-file-unreadable", about=("sample_input_file",))) from error
     found = [line.strip() for line in lines if line.strip()]
     if not found:
-        what = f"sample_input_file ({path}) holds no prompt"
-        hint = "write one per line"
+        what = f"sample_input_file ({path}) contains no prompts"
+        hint = "write one prompt per line"
         raise Problems(Problem(what, hint=hint, id="prompt-file-empty", about=("sample_input_file",)))
     return found
 

@@ -127,17 +127,19 @@ def _loaded(tasks: Sequence[str]) -> dict[str, Any]:
     try:
         loaded: dict[str, Any] = manager.load(list(tasks))
     except Exception as error:  # a YAML that is none of a task, no data, no network: each raises its own
-        what = f"eval_tasks: {', '.join(tasks)} cannot be loaded: {type(error).__name__}: {error}"
+        what = f"eval_tasks ({', '.join(tasks)}) cannot be loaded: {type(error).__name__}: {error}"
         raise Problems(Problem(what, id="evaluation-task-not-loadable", about=("eval_tasks",))) from error
     return loaded
 
 
 def _unknown(name: str, known: Collection[str]) -> Problem:
     if name.endswith((".yaml", ".yml")):
-        return Problem(f"eval_tasks: there is no file {name}", id="evaluation-task-file-missing", about=("eval_tasks",))
-    hint = did_you_mean(name, known) or "write the name of one of its tasks, or the path of a YAML file with one"
+        return Problem(
+            f"eval_tasks: the file {name} does not exist", id="evaluation-task-file-missing", about=("eval_tasks",)
+        )
+    hint = did_you_mean(name, known) or "use the name of a task of lm_eval, or the path of a YAML file that defines one"
     return Problem(
-        f"eval_tasks: the harness knows no task {name}", hint=hint, id="evaluation-task-unknown", about=("eval_tasks",)
+        f"eval_tasks: lm_eval has no task named {name}", hint=hint, id="evaluation-task-unknown", about=("eval_tasks",)
     )
 
 

@@ -181,7 +181,7 @@ class StopRequest:
         number = int(self.flag.item())
         if number == self.BY_FILE and self.file:
             self.file.unlink(missing_ok=True)  # it is obeyed; the run that continues must not stop at once
-            return f"{self.file} asked for it"
+            return f"found the stop file {self.file}"
         return signal.Signals(number).name if number else ""
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -207,7 +207,7 @@ def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
 
 
 def _diverged(result: Result, iteration: int, last: Path | None) -> Problem:
-    kept = f"the last good checkpoint is {last}" if last else "no checkpoint has been written"
-    hint = "a lower lr, a longer warmup or gradient_clipping keeps a run from diverging"
-    what = f"the loss is {result.loss} in iteration {iteration}; stopped without saving, {kept}"
+    latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
+    hint = "set a lower lr, a longer warmup or gradient_clipping to prevent divergence"
+    what = f"the loss is {result.loss} in iteration {iteration}; training stopped without saving, {latest}"
     return Problem(what, hint=hint, id="loss-not-finite", about=("lr", "warmup", "gradient_clipping"))

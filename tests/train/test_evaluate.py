@@ -198,7 +198,7 @@ def test_the_loss_is_the_one_that_training_reports(tmp_path: Path) -> None:
 
 
 def test_nothing_to_evaluate_on() -> None:
-    with pytest.raises(Problems, match="there is nothing to evaluate on: neither validation data nor eval_tasks"):
+    with pytest.raises(Problems, match="there is nothing to evaluate: neither validation data nor eval_tasks is set"):
         evaluate.for_evaluation(small(save="x"))
 
 
@@ -259,7 +259,7 @@ class TestHarness:
         with pytest.raises(Problems) as caught:
             evaluate.on_tasks([*files, "helaswag", "absent.yaml"], model(), seed=1, main=True)
         assert (
-            "eval_tasks: the harness knows no task helaswag [evaluation-task-unknown]\n  = did you mean hellaswag?"
+            "eval_tasks: lm_eval has no task named helaswag [evaluation-task-unknown]\n  = did you mean hellaswag?"
             in str(caught.value)
         )
-        assert "eval_tasks: there is no file absent.yaml" in str(caught.value)
+        assert "eval_tasks: the file absent.yaml does not exist" in str(caught.value)

@@ -199,14 +199,14 @@ def test_a_file_ends_the_run_at_the_interval_with_a_checkpoint(tmp_path: Path, i
         outcome = run.run()
         stopped = stop_file is not None and last < 6
         assert outcome == Outcome(
-            last if stop_file else 6, f"{file} asked for it" if stopped else "", Path(f"at{outcome.iteration}")
+            last if stop_file else 6, f"found the stop file {file}" if stopped else "", Path(f"at{outcome.iteration}")
         )
         assert file.exists() != stopped
 
 
 def test_a_loss_that_is_no_number_stops_without_saving() -> None:
     run = loop({5: (math.nan, False)}, save="x", checkpoint_factor=4)
-    with pytest.raises(Problems, match=r"the loss is nan in iteration 5; .* the last good checkpoint is at4"):
+    with pytest.raises(Problems, match=r"the loss is nan in iteration 5; .* the latest checkpoint is at4"):
         run.run()
     assert happened(run, "save") == [("save", 4)]
 

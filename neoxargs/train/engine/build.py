@@ -73,7 +73,7 @@ def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabular
         )
     if padded < tokens:
         what = f"padded_vocab_size ({padded}) is smaller than the tokenizer's vocabulary ({tokens})"
-        hint = "leave padded_vocab_size out; it is computed"
+        hint = "remove padded_vocab_size; it is computed from the tokenizer"
         raise Problems(Problem(what, hint=hint, id="padded-vocab-too-small", about=("padded_vocab_size",)))
     return Vocabulary(tokens, padded, eod)
 
@@ -140,7 +140,7 @@ def _trained(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh
             engine = _engine(json, module, mesh, optimizer=ours, model_parameters=groups, lr_scheduler=schedule)
     except (ValueError, ImportError, IndexError, RuntimeError) as error:
         if ours is None:  # DeepSpeed builds it from compiled code that is not there for every device
-            what = f"optimizer.type ({config.optimizer.type}) cannot be used here: {error}"
+            what = f"optimizer.type ({config.optimizer.type}) cannot be built on this machine: {error}"
             raise Problems(Problem(what, id="optimizer-not-available", about=("optimizer.type",))) from error
         raise
     if onebit:  # it averages over the data parallel ranks itself

@@ -87,7 +87,7 @@ class Timed:
         def end(_: Tensor) -> None:
             backward = _now() - began
             if self.name:
-                times = f"forward {forward * 1e3:.2f} ms, recomputed and backward {backward * 1e3:.2f} ms"
+                times = f"forward {forward * 1e3:.2f} ms, recompute and backward {backward * 1e3:.2f} ms"
                 print(f"recomputed part of {self.name}: {times}", flush=True)
 
         last.register_hook(begin)  # type: ignore[no-untyped-call]

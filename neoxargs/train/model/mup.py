@@ -35,7 +35,7 @@ def widths(config: Config) -> Widths | None:
         what = f"base_shapes_file ({file}) cannot be read: {error}"
         raise Problems(Problem(what, hint=SAVE, id="base-shapes-unreadable", about=("base_shapes_file",))) from None
     if not isinstance(base, dict) or not all(isinstance(sizes, list) for sizes in base.values()):
-        what = f"base_shapes_file ({file}) does not list the shapes of weights"
+        what = f"base_shapes_file ({file}) is not a mapping of weight names to lists of sizes"
         raise Problems(Problem(what, hint=SAVE, id="base-shapes-malformed", about=("base_shapes_file",)))
     return Widths(base, config.mup.mup_init_scale)
 

@@ -12,7 +12,7 @@ from neoxargs.problems import Problem, Problems
 
 #: Weight -> its size in the base model along each dimension; None where it does not grow with the model.
 Base = Mapping[str, list[int | None]]
-SAVE = "save_base_shapes: true writes the file, with the configuration of the base model"
+SAVE = "run the configuration of the base model with save_base_shapes: true to write the file"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Widths:
         """Of each dimension that grows, outputs before inputs. Raises Problems for weights the base does not have."""
         sizes = self.base.get(name)
         if sizes is None or len(sizes) != len(shape):
-            what = f"base_shapes_file does not describe {name}"
+            what = f"base_shapes_file has no {len(shape)}-dimensional weight named {name}"
             raise Problems(Problem(what, hint=SAVE, id="base-shapes-lack-a-weight", about=("base_shapes_file",)))
         return [mine / theirs for mine, theirs in zip(shape, sizes, strict=True) if theirs is not None]
 

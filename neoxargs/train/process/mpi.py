@@ -29,8 +29,9 @@ def join(config: Config) -> None:
         found = next((kind for kind in kinds if present(kind, os.environ)), None)
         if found is None:
             name, program = ("deepspeed_mpi", "mpirun") if training.deepspeed_mpi else ("deepspeed_slurm", "srun")
-            what = f"{name} (true), but no {program} has started this process"
-            raise Problems(Problem(what, id="not-started-as-asked", about=(name,)))
+            what = f"{name} is true, but this process was not started by {program}"
+            hint = f"start the ranks with {program}, or remove {name}"
+            raise Problems(Problem(what, hint=hint, id="not-started-as-asked", about=(name,)))
     if found:
         os.environ |= as_torch(found, config, os.environ)
 
@@ -43,8 +44,8 @@ def as_torch(names: Names, config: Config, environ: Mapping[str, str]) -> dict[s
     if not address and names in SLURM:
         address = (expanded(environ.get("SLURM_STEP_NODELIST", "")) or [""])[0]
     if not address:
-        hint = "write master_addr: the first machine's address, as the others reach it"
-        what = "the ranks run on several machines and do not know where to meet"
+        hint = "set master_addr to an address of the first machine that the other machines can reach"
+        what = "the ranks run on several machines, and the rendezvous address is not set"
         raise Problems(Problem(what, hint=hint, id="rendezvous-address-unknown", about=("master_addr",)))
     numbers = {"RANK": environ[names.rank], "WORLD_SIZE": size, "LOCAL_RANK": environ[names.local_rank]}
     meeting = {"MASTER_ADDR": address, "MASTER_PORT": environ.get("MASTER_PORT") or str(config.get("master_port"))}

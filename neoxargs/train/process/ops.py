@@ -41,9 +41,9 @@ def ready_for_nvme(config: Config) -> None:
     try:
         AsyncIOBuilder().load(verbose=False)
     except (RuntimeError, OSError, ImportError) as error:
-        hint = "it needs a C++ compiler and libaio (Debian and Ubuntu: apt install g++ python3-dev libaio-dev)"
+        hint = "install a C++ compiler and libaio (Debian and Ubuntu: apt install g++ python3-dev libaio-dev)"
         raise Problems(
-            Problem(f"DeepSpeed's async_io does not load: {error}", hint=hint, id="compiled-op-not-loadable")
+            Problem(f"DeepSpeed's op async_io cannot be loaded: {error}", hint=hint, id="compiled-op-not-loadable")
         ) from error
 
 
@@ -53,7 +53,7 @@ def main() -> int:
     from deepspeed.ops.op_builder.all_ops import ALL_OPS
 
     if name not in ALL_OPS:
-        print(f"DeepSpeed has no op {name} for this device; it has {', '.join(ALL_OPS)}", file=sys.stderr)
+        print(f"DeepSpeed has no op {name} for this device; available ops: {', '.join(ALL_OPS)}", file=sys.stderr)
         return 1
     library = ALL_OPS[name].load(verbose=False)
     record_installation(Path(library.__file__).parent)

@@ -19,7 +19,7 @@ def failure(error: BaseException) -> None:
     if isinstance(error, Problems):
         say(render(error.problems))
     elif failures.cause_of(error) is failures.Cause.LOST_CONNECTION:
-        print(f"[rank {_rank()}] another rank has ended", file=sys.stderr, flush=True)
+        print(f"[rank {_rank()}] lost the connection to another rank, which has exited", file=sys.stderr, flush=True)
     else:
         trace = "".join(traceback.format_exception(error))
         say(f"[rank {_rank()}] {trace}", key=f"{type(error).__name__}: {error}")

@@ -126,8 +126,8 @@ def _gpu(local_rank: int, present: int, environ: Mapping[str, str]) -> int:
         return local_rank
     if environ.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0 and present == 1:
         return 0  # Slurm shows each task its own GPU alone
-    what = f"{socket.gethostname()} has no GPU for its rank number {local_rank}: torch sees {present}"
-    hint = "the hostfile's slots, or num_gpus, are more than the machine has"
+    what = f"{socket.gethostname()} has no GPU for local rank {local_rank}: GPUs visible to torch: {present}"
+    hint = "reduce the slots of this machine in the hostfile, or num_gpus, to the number of its GPUs"
     raise Problems(Problem(what, hint=hint, id="rank-without-gpu", about=("hostfile", "num_gpus")))
 
 
@@ -156,7 +156,7 @@ def _keep_freed_memory() -> None:
 def connect(backend: str) -> None:
     """Bring up torch.distributed and DeepSpeed's layer over it, or the latter alone where the former is up."""
     if not torch.distributed.is_backend_available(backend):
-        what = f"distributed_backend ({backend}): this machine's torch is built without it"
+        what = f"distributed_backend ({backend}): the installed torch is built without it"
         raise Problems(Problem(what, hint=BACKENDS[backend], id="backend-missing", about=("distributed_backend",)))
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     with quiet():
@@ -171,8 +171,8 @@ def connect(backend: str) -> None:
             deepspeed.init_distributed(backend, timeout=timedelta(minutes=TIMEOUT), verbose=False)
         except torch.distributed.DistNetworkError as error:
             where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-            hint = "another run may use the port: `master_port` chooses one"
-            what = f"the ranks cannot meet at {where}: {error}"
+            hint = "set master_port to a free port if another run uses this one"
+            what = f"the rendezvous at {where} failed: {error}"
             raise Problems(
                 Problem(what, hint=hint, id="rendezvous-failed", about=("master_addr", "master_port"))
             ) from error

@@ -145,7 +145,7 @@ def test_a_hostfile_that_promises_too_many_gpus_is_told_before_anything_starts(m
     assert [problem.what for problem in check_hosts.unready(config, resources)] == [
         "host w1 has 2 GPUs, and slot 3 is to be used"
     ]
-    with pytest.raises(Problems, match="has no GPU for its rank number 3: torch sees 2"):
+    with pytest.raises(Problems, match="has no GPU for local rank 3: GPUs visible to torch: 2"):
         setup._gpu(3, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
     assert setup._gpu(1, 2, {}) == 1
     assert setup._gpu(3, 1, {"CUDA_VISIBLE_DEVICES": "5"}) == 0  # each task of srun may see only its own

@@ -291,12 +291,15 @@ class TestNoCheckpoint:
         return str(caught.value)
 
     def test_no_folder(self) -> None:
-        assert self.what() == "error: there is no checkpoint to read [checkpoint-missing]\n  = write load: FOLDER"
+        assert self.what() == (
+            "error: there is no checkpoint to load: neither load nor save is set [checkpoint-missing]\n"
+            "  = set load to the folder that holds the checkpoint"
+        )
 
     def test_an_empty_folder(self, tmp_path) -> None:
         assert self.what(save=str(tmp_path)) == (
             f"error: load ({tmp_path}): there is no checkpoint in it [checkpoint-missing]\n"
-            "  = load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
+            "  = set load to the folder that holds the checkpoint; deepy.py train.py with save: FOLDER writes one"
         )
 
 
@@ -348,7 +351,7 @@ class TestPrompts:
     def test_an_empty_file(self, tmp_path) -> None:
         (tmp_path / "in.txt").write_text("\n \n")
         options = Generation(text_gen_type="input-file", sample_input_file=str(tmp_path / "in.txt"))
-        with pytest.raises(Problems, match="holds no prompt"):
+        with pytest.raises(Problems, match="contains no prompts"):
             list(prompts(options, True))
 
 

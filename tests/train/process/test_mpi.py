@@ -63,16 +63,16 @@ def test_each_launchers_names_are_understood(
     assert {name: environ[name] for name in HERE} == HERE
 
 
-def test_several_machines_need_a_place_to_meet(environ: dict[str, str]) -> None:
+def test_several_machines_need_a_rendezvous_address(environ: dict[str, str]) -> None:
     environ |= dict(zip(mpi.SLURM[0], ("5", "8", "1", "4(x2)"), strict=True))
-    with pytest.raises(Problems, match="do not know where to meet"):
+    with pytest.raises(Problems, match="the rendezvous address is not set"):
         mpi.join(config(deepspeed_slurm=True))
     mpi.join(config(deepspeed_slurm=True, master_addr="node1"))
     assert (environ["MASTER_ADDR"], environ["LOCAL_SIZE"], environ["RANK"]) == ("node1", "4", "5")
 
 
 def test_without_mpirun_it_says_so(environ: dict[str, str]) -> None:
-    with pytest.raises(Problems, match=r"deepspeed_mpi \(true\), but no mpirun has started this process"):
+    with pytest.raises(Problems, match=r"deepspeed_mpi is true, but this process was not started by mpirun"):
         mpi.join(config(deepspeed_mpi=True))
     environ["RANK"] = "0"  # DeepSpeed's launcher has
     mpi.join(config(deepspeed_mpi=True))

@@ -101,7 +101,7 @@ def test_a_rank_that_sees_one_gpu_tells_deepspeed_which(monkeypatch: pytest.Monk
 
 def test_a_backend_that_torch_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_backend_available", lambda name: name != "mpi")
-    with pytest.raises(Problems, match=r"distributed_backend \(mpi\): this machine's torch is built without it"):
+    with pytest.raises(Problems, match=r"distributed_backend \(mpi\): the installed torch is built without it"):
         setup.connect("mpi")
 
 
