@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.checkpoint.inventory import Inventory
-from neoxargs.train.checkpoint.weights_by_name import Saved, cannot_divide, share
+from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, Saved, cannot_divide, share
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import OptimizerLayout, Piece, optimizer_layout
 from neoxargs.train.parallel.pipeline import named
@@ -105,8 +105,9 @@ class _Loader:
             rows[: min(len(whole), wanted[0])] = whole[: wanted[0]]
             whole = rows
         if list(whole.shape) != wanted:
-            what = f"load ({self.saved.folder}): {name} is {_size(whole.shape)} there and {_size(wanted)} in this run"
-            raise Problems(Problem(what, id="checkpoint-weight-shape", about=("load",)))
+            shapes = f"shape {_size(whole.shape)} in the checkpoint; this run expects {_size(wanted)}"
+            what = f"load ({self.saved.folder}): {name} has {shapes}"
+            raise Problems(Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",)))
         return share(whole, self.cut) if self.cut else whole
 
 
@@ -136,20 +137,22 @@ def _problems(engine: Any, saved: Saved, mine: OptimizerLayout | None, everythin
     here = f"load ({saved.folder})"
     if mine is None:
         kind = type(engine.optimizer).__name__
-        what = f"{here}: it has another layout, and DeepSpeed's {kind} takes only its own"
-        yield Problem(what, id="checkpoint-layout-not-convertible", about=("load",))
+        what = (
+            f"{here}: it was written on another layout, but DeepSpeed's {kind} loads only checkpoints of its own layout"
+        )
+        hint = "continue on the layout that wrote it"
+        yield Problem(what, hint=hint, id="checkpoint-layout-not-convertible", about=("load",))
     if everything and not saved.complete:
-        hint = "no_load_optim: true starts with a fresh one"
-        what = f"{here}: it was written without the optimizer's state (no_save_optim)"
+        hint = "set no_load_optim: true to start with a fresh optimizer state"
+        what = f"{here}: it has no optimizer state (saved with no_save_optim, or imported)"
         yield Problem(what, hint=hint, id="checkpoint-without-optimizer", about=("load", "no_load_optim"))
     wanted = _of_all_ranks(set(named(engine.module)))
     for missing in sorted(wanted - set(saved.slices))[:3]:
-        yield Problem(
-            f"{here}: it does not fit this model: it has no {missing}", id="checkpoint-other-weights", about=("load",)
-        )
+        what = f"{here}: it does not fit this model: it has no weight {missing}"
+        yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
     for surplus in sorted(set(saved.slices) - wanted)[:3]:
-        what = f"{here}: it does not fit this model, which has no {surplus}"
-        yield Problem(what, id="checkpoint-other-weights", about=("load",))
+        what = f"{here}: it does not fit this model, which has no weight {surplus}"
+        yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
 
 
 def _of_all_ranks(names: set[str]) -> set[str]:

@@ -100,7 +100,7 @@ class Checkpoints:
         elif self.process.main:
             for newer in checkpoint_folder.checkpoints(root):
                 if damage := checkpoint_folder.damage(newer):
-                    print(f"warning: {newer} is damaged ({damage}); it is not used", flush=True)
+                    print(f"warning: skipping {newer}, which is damaged: {damage}", flush=True)
         return found
 
     def _load_state(self, found: Path) -> tuple[dict[str, Any], bool]:
@@ -135,10 +135,10 @@ class Checkpoints:
                     load_module_only=not everything,
                 )
         except (RuntimeError, KeyError, AssertionError, ValueError, OSError) as error:
-            what = f"load ({found}): it does not fit this model: {_short(error)}"
+            what = f"load ({found}): DeepSpeed cannot load it into this model: {_short(error)}"
             raise Problems(Problem(what, id="checkpoint-not-loadable", about=("load",))) from error
         if path is None:
-            what = f"load ({found}): DeepSpeed finds no checkpoint of this model in it"
+            what = f"load ({found}): DeepSpeed found no checkpoint for this model in it"
             raise Problems(Problem(what, id="checkpoint-not-loadable", about=("load",)))
         return state  # type: ignore[no-any-return]
 
@@ -149,8 +149,8 @@ class Checkpoints:
             return
         set_seeds(torch.initial_seed() + iteration)  # not the masks of the run's beginning once more
         if self.process.main:
-            why = "has no random state for every rank" if same else "has another layout"
-            print(f"warning: {found} {why}; dropout draws other masks than an unbroken run", flush=True)
+            why = "has no random states" if same else "was written on another layout"
+            print(f"warning: {found} {why}; dropout masks will differ from those of an uninterrupted run", flush=True)
 
     def _require_same(self, found: Path, layout: Sequence[str], everything: bool) -> None:
         """The same model and kind of optimizer; without an inventory also the same layout."""
@@ -164,7 +164,8 @@ class Checkpoints:
             names.append("world_size")
         raise_if(
             Problem(
-                f"load ({found}): it was written with {name} {theirs[name]}, this run has {self.config.get(name)}",
+                f"load ({found}): it was written with {name} {theirs[name]}, but this run has {self.config.get(name)}",
+                hint=f"use the checkpoint's {name}, or load another checkpoint",
                 id="checkpoint-other-model",
                 about=("load", name),
             )
@@ -173,8 +174,8 @@ class Checkpoints:
         )
         kind, other = self.config.optimizer.type or "Adam", theirs.get("optimizer", {}).get("type") or "Adam"
         if everything and _family(kind) != _family(other):
-            what = f"load ({found}): it holds the state of optimizer.type {other}, this run has {kind}"
-            hint = "no_load_optim: true starts with a fresh one"
+            what = f"load ({found}): it has the state of optimizer.type {other}, but this run uses {kind}"
+            hint = "set no_load_optim: true to start with a fresh optimizer state"
             raise Problems(Problem(what, hint=hint, id="checkpoint-other-optimizer", about=("load", "optimizer.type")))
 
     def _follow_train_iters(self, found: Path) -> None:
@@ -237,7 +238,8 @@ def _exactly(root: Path, iteration: int) -> Path:
     damage = checkpoint_folder.damage(wanted) if wanted.is_dir() else "it does not exist"
     if damage:
         what = f"iteration ({iteration}): {wanted} cannot be loaded: {damage}"
-        raise Problems(Problem(what, id="checkpoint-not-usable", about=("iteration", "load")))
+        hint = "remove iteration to load the newest undamaged checkpoint"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-not-usable", about=("iteration", "load")))
     return wanted
 
 
@@ -245,9 +247,10 @@ def _require_first_start(root: Path, save: str | None) -> None:
     damaged = [f"{path.name}: {checkpoint_folder.damage(path)}" for path in checkpoint_folder.checkpoints(root)]
     if damaged:
         what = f"load ({root}): every checkpoint in it is damaged ({'; '.join(damaged)})"
-        raise Problems(Problem(what, id="checkpoint-all-damaged", about=("load",)))
+        hint = "set load to another folder, or remove load to start from scratch"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-all-damaged", about=("load",)))
     if save is None or Path(save).resolve() != root.resolve():
-        hint = "leave `load` out to start from scratch, or make it the same as `save` to continue when there is one"
+        hint = "remove load to start from scratch, or set load and save to the same folder to resume on every restart"
         raise Problems(
             Problem(f"load ({root}): there is no checkpoint in it", hint=hint, id="checkpoint-missing", about=("load",))
         )

@@ -19,6 +19,9 @@ from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.deepspeed.optimizer_layout import Piece
 from neoxargs.train.parallel.make import Cut
 
+#: Hint for a checkpoint of another model.
+COMPARE_CONFIG = "compare this configuration with the checkpoint's config.json"
+
 
 class Optim(NamedTuple):
     """What one optimizer file holds."""
@@ -144,8 +147,8 @@ def share(whole: Tensor, cut: Cut) -> Tensor:
 
 
 def cannot_divide(folder: Path, state: str) -> Problems:
-    what = f"load ({folder}): the optimizer's {state} cannot be divided among other ranks than those that saved it"
-    hint = "continue on the same layout, or with no_load_optim: true"
+    what = f"load ({folder}): the optimizer state {state!r} cannot be converted to another layout"
+    hint = "continue on the layout that wrote it, or set no_load_optim: true"
     return Problems(Problem(what, hint=hint, id="checkpoint-state-not-divisible", about=("load", "no_load_optim")))
 
 

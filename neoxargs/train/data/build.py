@@ -66,7 +66,9 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
                 text_bytes += chunk.text_bytes
                 meter.advance(chunk.size)
         if not writer.documents:
-            raise Problems(Problem(f"{', '.join(texts)}: there is no text, every document is empty", id="text-empty"))
+            raise Problems(
+                Problem(f"{', '.join(texts)}: no text to tokenise: every document is empty", id="text-empty")
+            )
         summary = _summary(writer, counts, text_bytes, recipe, fingerprint(files, recipe))
         _sidecar(prefix).unlink(missing_ok=True)
         writer.finish()
@@ -166,20 +168,21 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy data",
         description="Tokenise text into a token file (.bin and .idx) that `data_path` can name.",
-        epilog="A document is a line of a .jsonl, .jsonl.gz or .jsonl.zst file, or the whole of any other file.",
+        epilog="A document is one line of a .jsonl, .jsonl.gz or .jsonl.zst file, or all of any other file.",
     )
     add = parser.add_argument
-    add("texts", nargs="*", metavar="TEXT", help=f"a file, a folder, a pattern, or {text.STDLIB}")
-    add("--text-path", nargs="+", default=[], metavar="TEXT", help="the same, by the name it has in a configuration")
-    add("--output-prefix", required=True, metavar="PREFIX", help="where to write: PREFIX.bin, PREFIX.idx, PREFIX.json")
+    add("texts", nargs="*", metavar="TEXT", help=f"tokenise a file, a folder, a pattern, or {text.STDLIB}")
+    add("--text-path", nargs="+", default=[], metavar="TEXT", help="same as TEXT, under its name in a configuration")
+    add("--output-prefix", required=True, metavar="PREFIX", help="write PREFIX.bin, PREFIX.idx and PREFIX.json")
     add("--tokenizer-type", default="GPT2BPETokenizer", choices=list(BUILDERS), metavar="NAME",
-        help=f"one of {', '.join(BUILDERS)} (default: %(default)s)")  # fmt: skip
-    add("--vocab-file", metavar="FILE", help="the tokenizer's vocabulary: vocab.json, tokenizer.json or .model")
-    add("--merge-file", metavar="FILE", help="merges.txt, for GPT2BPETokenizer")
-    add("--append-eod", action=argparse.BooleanOptionalAction, default=True, help="end each document with a token")
-    add("--json-key", default="text", metavar="KEY", help="where a JSON line keeps its text (default: %(default)s)")
-    add("--workers", type=int, metavar="N", help="processes to use (default: one per core, fewer for little text)")
-    add("--if-missing", action="store_true", help="do nothing when PREFIX was already made from the same text")
+        help=f"use one of {', '.join(BUILDERS)} (default: %(default)s)")  # fmt: skip
+    add("--vocab-file", metavar="FILE", help="read the tokenizer's vocabulary: vocab.json, tokenizer.json or .model")
+    add("--merge-file", metavar="FILE", help="read merges.txt, for GPT2BPETokenizer")
+    add("--append-eod", action=argparse.BooleanOptionalAction, default=True,
+        help="append the end-of-document token to each document (default: on)")  # fmt: skip
+    add("--json-key", default="text", metavar="KEY", help="read a JSON line's text from KEY (default: %(default)s)")
+    add("--workers", type=int, metavar="N", help="use N processes (default: one per core, fewer for little text)")
+    add("--if-missing", action="store_true", help="keep the files of PREFIX if text and tokenizer are unchanged")
     return parser
 
 
@@ -199,7 +202,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if found:
-        print(f"{prefix}: {found.tokens:,} tokens, made before from the same text")
+        print(f"{prefix}: up to date, {found.tokens:,} tokens from the same text and tokenizer")
     else:
         print(report(summary, args.output_prefix, time.perf_counter() - started))
     return 0
@@ -215,12 +218,12 @@ def report(summary: Summary, prefix: str, seconds: float) -> str:
     """What was made, for a person."""
     return "\n".join(
         (
-            f"documents  {summary.documents:,}, long ones cut: {summary.sequences:,} sequences",
-            f"tokens     {summary.tokens:,} ({summary.bytes_per_token:.2f} bytes each), "
-            f"{summary.tokenizer_type} of {summary.vocab_size:,}",
-            f"entropy    {summary.unigram_entropy:.3f} nats per token, knowing only how often each occurs",
+            f"documents  {summary.documents:,} in {summary.sequences:,} sequences",
+            f"tokens     {summary.tokens:,}, {summary.bytes_per_token:.2f} bytes per token",
+            f"tokenizer  {summary.tokenizer_type}, vocabulary of {summary.vocab_size:,} tokens",
+            f"entropy    {summary.unigram_entropy:.3f} nats per token (unigram)",
             f"time       {seconds:.1f} s, {summary.text_bytes / 1e6 / seconds:.1f} MB/s",
-            f"for a run  data_path: {prefix}",
+            f"to use it  data_path: {prefix}",
         )
     )
 

@@ -78,9 +78,9 @@ def _refuse_empty(
         if parts[part] is not None or not wanted[part]:
             continue
         names = ", ".join(source.prefix for source in chosen[part])
-        what = f"{names}: too few documents to leave any for {part}" if names else f"there is no data for {part}"
+        what = f"{names}: too few documents: the {part} split is empty" if names else f"no data for the {part} split"
         if part == "train":
-            hint = "`split` says how they are divided" if names else "write data_path"
+            hint = "add documents, or change split" if names else "set data_path"
             raise Problems(Problem(what, hint=hint, id="data-part-empty", about=("data_path", "split")))
         if not names:
             continue
@@ -93,15 +93,15 @@ def _require(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
     problems = []
     for prefix in dict.fromkeys(source.prefix for part in chosen.values() for source in part):
         if damage := indexed.damage(Path(prefix)):
-            hint = f"deepy data TEXT --output-prefix {prefix} makes one"
+            hint = f"run: deepy data TEXT --output-prefix {prefix}"
             problems.append(
                 Problem(f"data_path ({prefix}): {damage}", hint=hint, id="data-file-damaged", about=("data_path",))
             )
             continue
         summary = summary_of(prefix)
         if summary and summary.vocab_size != vocab_size:
-            made = f"was made by {summary.tokenizer_type} with {summary.vocab_size} tokens"
-            hint = "write the tokenizer it was made with, or tokenise the text again"
+            made = f"was tokenised by {summary.tokenizer_type} with a vocabulary of {summary.vocab_size} tokens"
+            hint = "use the tokenizer it was made with, or tokenise the text again"
             what = f"data_path ({prefix}) {made}; this run's tokenizer has {vocab_size}"
             problems.append(Problem(what, hint=hint, id="data-other-tokenizer", about=("data_path", "tokenizer_type")))
     if problems:

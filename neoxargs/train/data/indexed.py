@@ -86,22 +86,23 @@ def damage(prefix: Path) -> str:
     bin_path, idx_path = paths(prefix)
     missing = [str(path) for path in (bin_path, idx_path) if not path.is_file()]
     if missing:
-        return f"{' and '.join(missing)} missing"
+        return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     with open(idx_path, "rb") as idx:
         header = idx.read(_HEADER.size)
         if header[: len(MAGIC)] != MAGIC or len(header) < _HEADER.size:
-            return f"{idx_path} is not the index of a token file"
+            return f"{idx_path} is not a Megatron index: expected it to start with {MAGIC[:7].decode()}"
         _, version, code, sequences, documents = _HEADER.unpack(header)
         width = {code: np.dtype(stored).itemsize for stored, code in CODES.items()}.get(code, 0)
         lengths = np.frombuffer(idx.read(4 * sequences), dtype=np.int32)
     if version != VERSION or not width:
-        return f"{idx_path} has version {version} and type {code}, which are not known"
+        known = " or ".join(f"{code} ({stored.__name__})" for stored, code in CODES.items())
+        return f"{idx_path} has version {version} and token type {code}; expected version {VERSION} and type {known}"
     wanted = _HEADER.size + 12 * sequences + 8 * documents
     if idx_path.stat().st_size < wanted:
-        return f"{idx_path} ends early: {idx_path.stat().st_size} of {wanted} bytes"
+        return f"{idx_path} is truncated: {idx_path.stat().st_size} bytes, expected {wanted}"
     wanted = int(lengths.sum(dtype=np.int64)) * width
     if bin_path.stat().st_size != wanted:
-        return f"{bin_path} has {bin_path.stat().st_size} bytes, its index says {wanted}"
+        return f"{bin_path} has {bin_path.stat().st_size} bytes; its index expects {wanted}"
     return ""
 
 

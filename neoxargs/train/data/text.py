@@ -73,7 +73,7 @@ def find(texts: Sequence[str]) -> list[Path]:
         found |= dict.fromkeys(files)
     if not texts:
         problems.append(
-            Problem("no text is given", hint=f"name files, folders, patterns or {STDLIB}", id="text-not-given")
+            Problem("no text is given", hint=f"pass files, folders, patterns or {STDLIB}", id="text-not-given")
         )
     if problems:
         raise Problems(problems)
@@ -107,12 +107,12 @@ def _hidden(file: Path, folder: Path) -> bool:
 def _nothing(text: str) -> Problem:
     path = Path(text).expanduser()
     if path.is_dir():
-        what = f"the folder {text} holds no text"
-        hint = f"looked for files ending in {' '.join(FOLDER)}"
+        what = f"the folder {text} contains no file that ends in {', '.join(FOLDER)}"
+        hint = "use a pattern to select files with other endings"
         return Problem(what, hint=hint, id="text-folder-empty")
     if glob.has_magic(text):
         return Problem(f"the pattern {text} matches no file", id="text-pattern-matches-nothing")
-    return Problem(f"{text} does not exist", hint=f"name a file, a folder, a pattern or {STDLIB}", id="text-missing")
+    return Problem(f"{text} does not exist", hint=f"pass a file, a folder, a pattern or {STDLIB}", id="text-missing")
 
 
 def _is_binary(file: Path) -> bool:
@@ -120,7 +120,8 @@ def _is_binary(file: Path) -> bool:
 
 
 def _binary(file: Path) -> Problem:
-    return Problem(f"{file} is not text", hint=f"plain text in UTF-8, or {' '.join(JSON_LINES)}", id="text-binary")
+    hint = f"use plain text in UTF-8, or {', '.join(JSON_LINES)}"
+    return Problem(f"{file} is not a text file", hint=hint, id="text-binary")
 
 
 def documents(files: Sequence[Path]) -> Iterator[Raw]:
@@ -177,7 +178,7 @@ def _zst_frames(disk: BinaryIO) -> Iterator[bytes]:
             yield frame.decompress(data)
             data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
     if frame:
-        raise EOFError("the file ends within a compressed frame")
+        raise EOFError("the file is truncated inside a compressed frame")
 
 
 def _pieces(file: Path, piece: int) -> Iterator[Raw]:
@@ -239,7 +240,7 @@ def _json(raw: Raw, line: bytes, key: str) -> str | Problem:
     except ValueError as error:
         column = getattr(error, "colno", 1)
         return Problem(
-            f"not JSON: {getattr(error, 'msg', error)}", where=_place(raw, line, column), id="text-line-not-json"
+            f"invalid JSON: {getattr(error, 'msg', error)}", where=_place(raw, line, column), id="text-line-not-json"
         )
     return _text_under(tree, key) or _no_text(raw, line, tree, key)
 
@@ -256,11 +257,11 @@ def _no_text(raw: Raw, line: bytes, tree: Any, key: str) -> str | Problem:
     if isinstance(tree, dict) and tree.get(key) in ("", []):
         return ""
     if not isinstance(tree, dict):
-        what = "this line is no JSON object"
+        what = "this line is not a JSON object"
         hint = f'write {{"{key}": "..."}}'
         return Problem(what, where=_place(raw, line), hint=hint, id="text-line-not-an-object")
     names = [name for name, value in tree.items() if isinstance(value, str)]
-    hint = f"texts here: {', '.join(names)}; choose one with --json-key" if names else ""
+    hint = f"set --json-key to a key that has text: {', '.join(names)}" if names else ""
     return Problem(
         f'this line has no text under "{key}"', where=_place(raw, line), hint=hint, id="text-line-without-key"
     )

@@ -146,8 +146,8 @@ def build_tokenizer(options: TokenizerOptions) -> Tokenizer:
     name = options.tokenizer_type
     builder = BUILDERS.get(name)
     if builder is None:
-        hint = did_you_mean(name, BUILDERS) or f"write one of {', '.join(BUILDERS)}"
-        what = f"tokenizer_type ({name}) is not known"
+        hint = did_you_mean(name, BUILDERS) or f"use one of {', '.join(BUILDERS)}"
+        what = f"tokenizer_type ({name}) is unknown"
         raise Problems(Problem(what, hint=hint, id="tokenizer-unknown", about=("tokenizer_type",)))
     return builder(options)
 
@@ -212,8 +212,8 @@ def _from_hub(name: str) -> Any:
     try:
         return Fast.from_pretrained(name)
     except Exception as error:  # the network, the hub and the file format each raise their own
-        what = f"the tokenizer {name} could not be fetched: {_first_line(error)}"
-        hint = "write a local path as vocab_file: a folder with tokenizer.json, or with vocab.json and merges.txt"
+        what = f"the tokenizer {name} could not be downloaded from the Hugging Face Hub: {_first_line(error)}"
+        hint = "set vocab_file to a local folder with tokenizer.json, or with vocab.json and merges.txt"
         raise Problems(
             Problem(what, hint=hint, id="tokenizer-not-fetched", about=("tokenizer_type", "vocab_file"))
         ) from error
@@ -229,8 +229,8 @@ def _tiktoken(options: TokenizerOptions) -> Tokenizer:
     library = _library("tiktoken", "TiktokenTokenizer")
     name = options.vocab_file or ""
     if name not in library.list_encoding_names():
-        hint = f"write one of {', '.join(library.list_encoding_names())}"
-        what = f"vocab_file ({name or 'not given'}) is no encoding of tiktoken"
+        hint = f"use one of {', '.join(library.list_encoding_names())}"
+        what = f"vocab_file ({name or 'not set'}) is not the name of a tiktoken encoding"
         raise Problems(
             Problem(what, hint=hint, id="tokenizer-unknown-encoding", about=("tokenizer_type", "vocab_file"))
         )
@@ -251,15 +251,15 @@ BUILDERS: dict[str, Callable[[TokenizerOptions], Tokenizer]] = {
 def _file(parameter: str, path: str | None, what: str) -> Path:
     """A file that must be there."""
     if not path:
-        what = f"{parameter} is not given; this tokenizer_type needs {what}"
+        what = f"{parameter} is not set; this tokenizer_type needs {what}"
         raise Problems(Problem(what, hint=_NO_FILE, id="vocabulary-not-named", about=("tokenizer_type", parameter)))
     if not Path(path).is_file():
-        what = f"{parameter} ({path}) is not a file; it should be {what}"
+        what = f"{parameter} ({path}) is not a file; expected {what}"
         raise Problems(Problem(what, hint=_NO_FILE, id="vocabulary-missing", about=("tokenizer_type", parameter)))
     return Path(path)
 
 
-_NO_FILE = "tokenizer_type: ByteLevelTokenizer needs no file"
+_NO_FILE = "set the path, or use tokenizer_type: ByteLevelTokenizer, which needs no file"
 
 
 def _reading(parameter: str, path: Path, read: Callable[[], Any]) -> Any:
@@ -290,7 +290,7 @@ def _library(name: str, tokenizer_type: str) -> Any:
 def _end_of_document(find: Callable[[str], int | None], name: str) -> int:
     found = next((i for i in map(find, END_OF_DOCUMENT) if i is not None), None)
     if found is None:
-        hint = f"the vocabulary must contain one of {' '.join(END_OF_DOCUMENT)}"
-        what = f"{name} has no token for the end of a document"
+        hint = f"add one of {', '.join(END_OF_DOCUMENT)} to the vocabulary"
+        what = f"{name} has no end-of-document token"
         raise Problems(Problem(what, hint=hint, id="tokenizer-without-end-token", about=("vocab_file",)))
     return found

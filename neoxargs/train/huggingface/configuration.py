@@ -45,7 +45,7 @@ def read(folder: Path) -> Read:
         found = _first(tree, row.key, *row.also) or _Found(row.default)
         optional = found.value is None and row.ours[0] in OPTIONAL
         if row.ours[0] in (*COUNTS, *OPTIONAL) and not (optional or _counts(found.value)):
-            what = f"{row.key} ({json.dumps(found.value)}) must be a whole number above 0"
+            what = f"{row.key} ({json.dumps(found.value)}) must be a positive integer"
             problems.append(Problem(what, found.place, id="huggingface-not-a-count"))
             continue
         ours = _back(row, found.value)
@@ -54,11 +54,13 @@ def read(folder: Path) -> Read:
             continue
         for name, value in ours.items():
             if values.setdefault(name, value) != value:
-                what = f"{row.key} ({json.dumps(found.value)}) and another key are both {name}, which is {values[name]}"
+                what = (
+                    f"{row.key} ({json.dumps(found.value)}) contradicts another key, which sets {name}: {values[name]}"
+                )
                 problems.append(Problem(what, found.place, id="huggingface-keys-contradict", about=(name,)))
     vocabulary = _first(tree, "vocab_size") or _Found(None, tree.place)
     if not _counts(vocabulary.value):
-        what = f"vocab_size ({json.dumps(vocabulary.value)}) must be a whole number above 0"
+        what = f"vocab_size ({json.dumps(vocabulary.value)}) must be a positive integer"
         problems.append(Problem(what, vocabulary.place, id="huggingface-not-a-count"))
     problems += _head_width(tree, values)
     if problems:
@@ -84,8 +86,9 @@ def _family(tree: Mapping) -> Family:
         if wanted == family.architecture or (wanted is None and kind and kind.value == family.model_type):
             return family
     found = named or kind or _Found(None, tree.place)
-    what = f"architectures ({json.dumps(found.value)}) is none that can be expressed here"
-    raise Problems(Problem(what, found.place, f"{listed(FAMILIES, 'and')} are", id="huggingface-unknown-architecture"))
+    what = f"architectures ({json.dumps(found.value)}) is not supported"
+    hint = f"import a model of one of these architectures: {', '.join(FAMILIES)}"
+    raise Problems(Problem(what, found.place, hint, id="huggingface-unknown-architecture"))
 
 
 def _fixed(tree: Mapping, family: Family) -> Iterator[Problem]:
@@ -97,8 +100,9 @@ def _fixed(tree: Mapping, family: Family) -> Iterator[Problem]:
 
 def _inexpressible(key: str, found: _Found, values: Iterable[Any] = ()) -> Problem:
     can = [json.dumps(value) for value in values if value is not None]
-    what = f"{key} ({json.dumps(found.value)}) cannot be expressed here"
-    return Problem(what, found.place, f"only {listed(can)} can" if can else "", id="huggingface-not-expressible")
+    what = f"{key} ({json.dumps(found.value)}) has no equivalent in this trainer"
+    hint = f"supported: {listed(can)}" if can else ""
+    return Problem(what, found.place, hint, id="huggingface-not-expressible")
 
 
 def _head_width(tree: Mapping, values: dict[str, Any]) -> Iterator[Problem]:

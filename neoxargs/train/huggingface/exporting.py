@@ -21,7 +21,7 @@ from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_rows, qkv_rows, weights_of_layers
 from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.weights_by_name import Saved
+from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, Saved
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, tokens
@@ -111,15 +111,16 @@ def _require_all(export: Export, pieces: Sequence[Piece]) -> None:
     """The checkpoint is of the model that the configuration describes."""
     used, there = {piece.ours for piece in pieces}, set(export.saved.slices)
     here = f"load ({export.saved.folder})"
+    reasons = [f", which has no weight {name}" for name in sorted(there - used)[:3]]
+    reasons = [f": it has no weight {name}" for name in sorted(used - there)[:3]] + reasons
     problems = [
-        Problem(f"{here}: it does not fit this model: it has no {name}", id="checkpoint-other-weights", about=("load",))
-        for name in sorted(used - there)[:3]
-    ]
-    problems += [
         Problem(
-            f"{here}: it does not fit this model, which has no {name}", id="checkpoint-other-weights", about=("load",)
+            f"{here}: it does not fit this model{reason}",
+            hint=COMPARE_CONFIG,
+            id="checkpoint-other-weights",
+            about=("load",),
         )
-        for name in sorted(there - used)[:3]
+        for reason in reasons
     ]
     problems += [] if problems else _other_shapes(export, here)
     if problems:
@@ -136,11 +137,12 @@ def _other_shapes(export: Export, here: str) -> Iterator[Problem]:
     for name, shape in wanted.items():
         if export.shape(name) != shape:
             sizes = [" x ".join(map(str, each)) for each in (export.shape(name), shape)]
-            what = f"{here}: {name} is {sizes[0]} there and {sizes[1]} in this configuration"
-            yield Problem(what, id="checkpoint-weight-shape", about=("load",))
+            what = f"{here}: {name} has shape {sizes[0]} in the checkpoint; this configuration expects {sizes[1]}"
+            yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",))
     if (found := export.shape("embedding.word_embeddings.weight")[0]) < rows:
-        what = f"{here}: it has {found} rows for tokens, fewer than the {rows} to write"
-        yield Problem(what, id="checkpoint-too-few-vocabulary-rows", about=("load",))
+        what = f"{here}: its word embedding has {found} rows, fewer than the {rows} to write"
+        hint = f"pass --vocab-size {found}, or use the tokenizer the model was trained with"
+        yield Problem(what, hint=hint, id="checkpoint-too-few-vocabulary-rows", about=("load",))
 
 
 def chosen(config: Config, architecture: str | None) -> Family:
@@ -153,10 +155,9 @@ def chosen(config: Config, architecture: str | None) -> Family:
     problems, family = min(obstacles, key=lambda found: len(found[0]))
     if problems:
         if not architecture:
-            what = f"no architecture can express this model; {family.architecture} comes nearest"
-            problems.append(
-                Problem(what, hint="docs/huggingface.md has what each can express", id="huggingface-no-architecture")
-            )
+            what = f"no supported architecture can represent this model; the closest is {family.architecture}"
+            hint = "change the parameters above; docs/huggingface.md lists what each architecture supports"
+            problems.append(Problem(what, hint=hint, id="huggingface-no-architecture"))
         raise Problems(problems)
     return family
 
@@ -165,8 +166,8 @@ def checkpoint(config: Config) -> Path:
     """The one that `load`, or else `save`, and `iteration` name."""
     root, wanted = config.checkpoint.load or config.checkpoint.save, config.training.iteration
     if not root:
-        what = "there is no checkpoint to export"
-        hint = "write load: FOLDER"
+        what = "no checkpoint to export: neither load nor save is set"
+        hint = "set load: FOLDER"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load", "save")))
     found = Path(root, checkpoint_folder.tag(wanted)) if wanted is not None else checkpoint_folder.newest(Path(root))
     if found is None:
@@ -186,8 +187,8 @@ def prepared(config: Config, architecture: str | None, dtype: str | None, rows: 
     folder = checkpoint(config)
     inventories = inventory.read(folder)
     if not inventories:
-        what = f"load ({folder}): it does not say what lies where in it (there is no {inventory.PREFIX}*.json)"
-        hint = "continue it for a step with train.py, which writes that"
+        what = f"load ({folder}): it has no inventory of its weights ({inventory.PREFIX}*.json)"
+        hint = "continue it with train.py for one step; the checkpoint saved then has one"
         raise Problems(Problem(what, hint=hint, id="checkpoint-without-inventory", about=("load",)))
     tokenizer, shape = build_tokenizer(config.tokenizer), config.shape
     offset = config.embedding.opt_pos_emb_offset
@@ -203,28 +204,31 @@ def parser() -> argparse.ArgumentParser:
         description="Write a checkpoint as a Hugging Face folder: config.json, safetensors, tokenizer.",
     )  # fmt: skip
     add = parser.add_argument
-    add("files", metavar="FILE", nargs="+", help="YAML files, merged; .yml may be left out")
-    add("--to", required=True, metavar="FOLDER", type=Path, help="what is written; must not exist yet")
-    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which FILEs are looked for first")
+    add("files", metavar="FILE", nargs="+", help="merge these YAML files; .yml may be omitted")
+    add("--to", required=True, metavar="FOLDER", type=Path, help="write to FOLDER, which must not exist yet")
+    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for FILE in DIR first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value, such as iteration=1000")
-    add("--gpus", metavar="N", type=_count, help="as if there were N GPUs, for files that only fit as many")
-    add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"insist on one of {', '.join(FAMILIES)}")
-    add("--dtype", choices=list(DTYPES), metavar="NAME", help=f"{', '.join(DTYPES)} (default: the checkpoint's)")
-    add("--max-shard-size", type=_bytes, default="5GB", metavar="SIZE", help="of one file (default: %(default)s)")
-    add("--vocab-size", type=_count, metavar="N", help="rows to write (default: as many as the tokenizer has tokens)")
+    add("--gpus", metavar="N", type=_count, help="resolve the files for N GPUs, if their layout requires N")
+    add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"use one of {', '.join(FAMILIES)}")
+    add("--dtype", choices=list(DTYPES), metavar="NAME",
+        help=f"write weights as {', '.join(DTYPES)} (default: the checkpoint's type)")  # fmt: skip
+    add("--max-shard-size", type=_bytes, default="5GB", metavar="SIZE",
+        help="limit each safetensors file to SIZE (default: %(default)s)")  # fmt: skip
+    add("--vocab-size", type=_count, metavar="N",
+        help="write N rows of the embedding (default: one per token of the tokenizer)")  # fmt: skip
     return parser
 
 
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
 def _bytes(text: str) -> int:
     found = re.fullmatch(r"(\d+)\s*([KMG]B)?", text.upper())
     if not found or not int(found[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size like 5GB or 500MB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 5GB or 500MB")
     return int(found[1]) * UNITS[found[2] or ""]
 
 
@@ -240,7 +244,7 @@ def _export(options: argparse.Namespace) -> None:
         has_tokenizer = write(export, folder, options.max_shard_size)
     print(f"{options.to}: {export.family.architecture} from {export.saved.folder}")
     if not has_tokenizer:
-        print(f"without a tokenizer: transformers has none like {config.tokenizer.tokenizer_type}")
+        print(f"no tokenizer written: transformers has no equivalent of {config.tokenizer.tokenizer_type}")
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

@@ -36,8 +36,8 @@ class Demand(NamedTuple):
 
     ours: str
     fits: Callable[[Config], bool]
-    has: str
-    """What the family has."""
+    supported: str
+    """The values that the family supports, as the message about any other value names them."""
 
 
 class Fixed(NamedTuple):
@@ -89,19 +89,19 @@ class Family:
         """Every parameter that stands in the way of writing this model as one of the family."""
         for demand in self.demands:
             if not demand.fits(config):
-                yield self._obstacle(config, demand.ours, f"which has {demand.has}")
+                yield self._obstacle(config, demand.ours, f"which supports only {demand.supported}")
         known = {demand.ours for demand in self.demands} | {name for row in self.settings for name in row.ours}
         for parameter, value in config.items():
             group, name = parameter.group, parameter.name
             apart = name in known or name in ELSEWHERE or group in (Init, Fusion)
             read = parameter.effect in ("model", "not built") and group.__module__ in MODEL
             if read and not apart and value.value not in (parameter.default, ABSENT, None):
-                yield self._obstacle(config, name, "which has nothing of the kind")
+                yield self._obstacle(config, name, "which has no equivalent")
 
     def _obstacle(self, config: Config, name: str, why: str) -> Problem:
         value = config.get(name)
         text = listed(map(str, dict.fromkeys(value)), "and") if isinstance(value, list) else yaml_form(value)
-        what = f"{name} ({text}) cannot be expressed by {self.architecture}, {why}"
+        what = f"{name} ({text}) cannot be exported to {self.architecture}, {why}"
         return Problem(what, config.place(name), id="huggingface-not-expressible", about=(name,))
 
     def described(self, config: Config) -> dict[str, Any]:
@@ -200,20 +200,20 @@ def activation(key: str, default: str, gated: bool) -> Setting:
 
 
 def only(ours: str, *values: Any) -> Demand:
-    """One of these values."""
-    has = f"{ours}: {listed([yaml_form(value) for value in values])}"
-    return Demand(ours, lambda config: config.get(ours) in values, has)
+    """A family that supports only these values of a parameter."""
+    supported = f"{ours}: {listed([yaml_form(value) for value in values])}"
+    return Demand(ours, lambda config: config.get(ours) in values, supported)
 
 
 DENSE = Demand(
     "attention_config",
     lambda config: set(config.get("attention_config") or ()) <= {"global", "flash"},
-    "layers that see everything before them",
+    "full causal attention in every layer",
 )
 UNSHARED = Demand(
     "num_kv_heads",
     lambda config: config.shape.num_kv_heads == config.shape.num_attention_heads,
-    "keys and values for each of its heads",
+    "num_kv_heads equal to num_attention_heads",
 )
 UNGATED, ALWAYS_GATED = only("activation", *PLAIN), only("activation", *GATED)
 #: What a file of any family may ask for and a GPT here cannot be.

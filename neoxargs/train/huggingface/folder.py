@@ -17,7 +17,7 @@ from neoxargs.problems import Problem, Problems
 def written(folder: Path) -> Iterator[Path]:
     """A place to write what becomes `folder` at the end; nothing stays of it where that is not reached."""
     if folder.exists():
-        what = f"--to ({folder}) exists already"
+        what = f"--to ({folder}) already exists"
         hint = "name another folder, or remove this one"
         raise Problems(Problem(what, hint=hint, id="output-folder-exists"))
     part = folder.with_name(f".writing-{folder.name}")

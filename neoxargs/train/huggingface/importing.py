@@ -74,7 +74,9 @@ class Import:
         try:
             return piece.form.together(parts, self.sizes).contiguous()
         except RuntimeError as error:  # torch's word for shapes that do not go together
-            what = f"{self.reader.folder}: {listed(piece.theirs, 'and')} do not have the shapes of config.json"
+            what = (
+                f"{self.reader.folder}: {listed(piece.theirs, 'and')} do not have the shapes expected from config.json"
+            )
             raise Problems(Problem(what, id="huggingface-weight-shape")) from error
 
     def _pieces(self) -> Iterator[Piece]:
@@ -99,11 +101,14 @@ class Import:
         )  # fmt: skip
         where = self.reader.folder
         problems = [
-            Problem(f"{where} has no {name}, which a {family.architecture} has", id="huggingface-weight-missing")
+            Problem(f"{where} has no weight {name}, which {family.architecture} has", id="huggingface-weight-missing")
             for name in missing[:3]
         ]
         problems += [
-            Problem(f"{where} has {name}, which a {family.architecture} has not", id="huggingface-weight-unknown")
+            Problem(
+                f"{where} has a weight {name}, which {family.architecture} does not have",
+                id="huggingface-weight-unknown",
+            )
             for name in surplus[:3]
         ]
         if problems:
@@ -152,11 +157,11 @@ def _file(piece: Piece) -> str:
 def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str, str]) -> str:
     values = {**source.read.values, "seq_length": source.read.values["max_position_embeddings"], **rows}
     blocks = {
-        "Which year's names and defaults these are.": {"dialect": "neox-2026"},
+        "The GPT-NeoX version whose names and defaults apply.": {"dialect": "neox-2026"},
         "The model.": values,
-        "Its tokenizer.": tokenizer,
-        "Its weights; there is no optimizer state to continue with.": {"load": str(final), "finetune": True},
-        "How it may be trained on.": TRAINING | {"precision": PRECISIONS[source.dtype]},
+        "The tokenizer.": tokenizer,
+        "The weights. The checkpoint has no optimizer state.": {"load": str(final), "finetune": True},
+        "Example settings for further training; adjust them.": TRAINING | {"precision": PRECISIONS[source.dtype]},
     }
     head = HEAD.format(architecture=source.read.family.architecture, source=source.reader.folder, file=final / YAML)
     parts = [f"\n# {title}\n{yaml.safe_dump(block, sort_keys=False)}" for title, block in blocks.items()]
@@ -169,7 +174,7 @@ def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
     size = build_tokenizer(recipe).vocab_size
     if size > vocabulary:
         what = f"the tokenizer has {size} tokens, more than vocab_size ({vocabulary})"
-        hint = "--tokenizer-type NAME [--vocab-file FILE] names another"
+        hint = "pass --tokenizer-type NAME [--vocab-file FILE] to use another tokenizer"
         raise Problems(Problem(what, hint=hint, id="huggingface-tokenizer-too-large"))
     unit = REGISTRY.parameters["make_vocab_size_divisible_by"].default
     needed = padded_vocab_size(vocabulary, unit, 1)
@@ -182,11 +187,11 @@ def parser() -> argparse.ArgumentParser:
         description=f"Write a Hugging Face folder as {YAML} and a checkpoint that runs of any layout load.",
     )  # fmt: skip
     add = parser.add_argument
-    add("source", metavar="FOLDER", type=Path, help="has config.json, safetensors and a tokenizer")
-    add("--to", required=True, metavar="FOLDER", type=Path, help="what is written; must not exist yet")
-    add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME", help=f"one of {', '.join(BUILDERS)}")
-    add("--vocab-file", metavar="FILE", help="the tokenizer's vocabulary, where the folder has none")
-    add("--merge-file", metavar="FILE", help="merges.txt, for GPT2BPETokenizer")
+    add("source", metavar="FOLDER", type=Path, help="read config.json, safetensors files and the tokenizer from FOLDER")
+    add("--to", required=True, metavar="FOLDER", type=Path, help="write to FOLDER, which must not exist yet")
+    add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME", help=f"use one of {', '.join(BUILDERS)}")
+    add("--vocab-file", metavar="FILE", help="read the tokenizer's vocabulary, if the folder has no tokenizer")
+    add("--merge-file", metavar="FILE", help="read merges.txt, for GPT2BPETokenizer")
     return parser
 
 

@@ -122,10 +122,9 @@ class Reader:
         kind = self._open(self.where[name]).get_slice(name).get_dtype()
         found = next((dtype for dtype, known in TYPES.items() if known == kind), None)
         if found is None:
-            what = f"{self.where[name]}: {name} is of type {kind}, which no model here has"
-            raise Problems(
-                Problem(what, hint=f"{listed(TYPES.values(), 'and')} are read", id="huggingface-weight-type")
-            )
+            what = f"{self.where[name]}: {name} has type {kind}; expected {listed(TYPES.values())}"
+            hint = "convert the weights to float32, float16 or bfloat16"
+            raise Problems(Problem(what, hint=hint, id="huggingface-weight-type"))
         return found
 
     def _files(self) -> list[Path]:
@@ -135,12 +134,12 @@ class Reader:
                 names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise Problems(
-                    Problem(f"{index} is no index of weights: {error!r}", id="huggingface-index-unreadable")
+                    Problem(f"{index} is not a valid weight index: {error!r}", id="huggingface-index-unreadable")
                 ) from error
             return [self.folder / name for name in sorted(names)]
         if (self.folder / SINGLE).exists():
             return [self.folder / SINGLE]
-        hint = "model.save_pretrained(FOLDER) of transformers writes it, also from pytorch_model.bin"
+        hint = "load the model with transformers and call model.save_pretrained(FOLDER), which writes safetensors files"
         raise Problems(
             Problem(f"{self.folder} has neither {SINGLE} nor {INDEX}", hint=hint, id="huggingface-weights-missing")
         )

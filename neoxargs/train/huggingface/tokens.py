@@ -41,9 +41,8 @@ def tokenizer_parameters(source: Path) -> dict[str, str]:
         if all((source / name).exists() for name in files.values()):
             return {"tokenizer_type": kind, **{parameter: str(source / name) for parameter, name in files.items()}}
     what = f"{source} has no tokenizer: no tokenizer.json, vocab.json with merges.txt, or tokenizer.model"
-    raise Problems(
-        Problem(what, hint="--tokenizer-type NAME [--vocab-file FILE] names one", id="huggingface-tokenizer-missing")
-    )
+    hint = "pass --tokenizer-type NAME [--vocab-file FILE]"
+    raise Problems(Problem(what, hint=hint, id="huggingface-tokenizer-missing"))
 
 
 def copied(named: dict[str, str], folder: Path, final: Path) -> dict[str, str]:

@@ -63,14 +63,15 @@ def build_schedule(config: Config, optimizer: Optimizer) -> Schedule:
 
 def _require_same(ours: LearningRateCurve, saved: LearningRateCurve) -> None:
     hint = (
-        "`override_lr_scheduler: true` follows this run's values, `use_checkpoint_lr_scheduler: true` the checkpoint's"
+        "set override_lr_scheduler: true to use this run's schedule, "
+        "or use_checkpoint_lr_scheduler: true to use the checkpoint's"
     )
     theirs = asdict(saved)
     different = [(name, mine, theirs[name]) for name, mine in asdict(ours).items() if mine != theirs[name]]
     if different:
         raise Problems(
             Problem(
-                f"learning rate schedule: {name} is {mine} here and {other} in the checkpoint",
+                f"learning rate schedule: {name} is {mine} in this run and {other} in the checkpoint",
                 hint=hint,
                 id="checkpoint-other-lr-schedule",
                 about=("override_lr_scheduler", "use_checkpoint_lr_scheduler"),

@@ -22,10 +22,10 @@ class Console(Tracker):
         if self.log:
             self.log.parent.mkdir(parents=True, exist_ok=True)
         if run.start and run.start >= run.iterations:
-            hint = "to train on raise train_iters, to begin anew leave out load and choose another save"
-            self._say(f"iteration {run.start} of {run.iterations} is done already; {hint}")
+            hint = "increase train_iters to continue, or remove load and change save to start over"
+            self._say(f"iteration {run.start} of {run.iterations} is already done; {hint}")
         elif run.start:
-            self._say(f"continuing after iteration {run.start}")
+            self._say(f"resuming after iteration {run.start}")
 
     def on_step(self, step: Step) -> None:
         self.window.append(step)

@@ -21,7 +21,7 @@ CHARTS = {
     "lr": ("Learning rate", ""),
     "grad_norm": ("Gradient norm", "before clipping"),
     "tokens_per_second": ("Throughput", "tokens/s"),
-    "memory": ("Memory of rank 0, at most", "bytes"),
+    "memory": ("Peak memory of rank 0", "bytes"),
 }
 #: What else the folder holds that is worth a link.
 FILES = {"config.json": "configuration", FILE: "metrics", "loss.png": "loss curve", "profile.txt": "profile"}
@@ -91,7 +91,7 @@ def _loss(rows: Rows, steps: Rows) -> Chart:
         points = [(row["step"], row["loss"]) for row in rows if row.get("split") == split]
         series.append(Series(split, split, points, dots=True))
     entropy = next((row["unigram_entropy"] for row in reversed(rows) if "unigram_entropy" in row), None)
-    level = ("counting tokens", entropy) if entropy is not None else None
+    level = ("unigram entropy", entropy) if entropy is not None else None
     return Chart("Loss", "nats per token", series, floats=True, level=level)
 
 
@@ -110,7 +110,7 @@ def _tiles(rows: Rows) -> list[tuple[str, str]]:
     found += [
         ("tokens/s, median", f"{speeds[len(speeds) // 2]:,.0f}"),
         ("samples", f"{last['samples']:,}"),
-        ("spent in steps", duration(last["elapsed"])),
+        ("time in steps", duration(last["elapsed"])),
     ]
     return found
 

@@ -33,7 +33,9 @@ class WandbTracker(Tracker):
                 settings=self.wandb.Settings(base_url=options.wandb_host),
             )
         except self.wandb.Error as error:
-            hint = "wandb login gives it a key; WANDB_MODE=offline in the environment needs none, nor a network"
+            hint = (
+                "run `wandb login`, or set WANDB_MODE=offline in the environment to record without account or network"
+            )
             raise Problems(
                 Problem(f"use_wandb (true): {error}", hint=hint, id="tracker-refuses", about=("use_wandb",))
             ) from error
@@ -79,6 +81,6 @@ def _installed(package: str, parameter: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError:
-        what = f"{parameter} (true) needs the package {package}, which is not installed"
-        hint = f"pip install {package}, or leave {parameter} out"
+        what = f"{parameter} (true) needs the Python package {package}, which is not installed"
+        hint = f"pip install {package}, or remove {parameter}"
         raise Problems(Problem(what, hint=hint, id="package-missing", about=(parameter,))) from None

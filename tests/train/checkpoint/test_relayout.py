@@ -187,10 +187,10 @@ def test_finetuning_starts_at_0(cases: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("bare, all", "it was written without the optimizer's state"),
-        ("sgd", "it holds the state of optimizer.type Adam, this run has SGD"),
-        ("untied", "it does not fit this model: it has no output.weight"),
-        ("sm3, all", "the optimizer's slices cannot be divided"),
+        ("bare, all", "it has no optimizer state"),
+        ("sgd", "it has the state of optimizer.type Adam, but this run uses SGD"),
+        ("untied", "it does not fit this model: it has no weight output.weight"),
+        ("sm3, all", "the optimizer state 'slices' cannot be converted to another layout"),
     ],
 )
 def test_what_cannot_be_continued_is_said(cases: dict[str, Any], name: str, words: str) -> None:

@@ -124,10 +124,10 @@ def test_the_one_before_a_damaged_one_is_taken(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("another depth", "it was written with num_layers 2, this run has 3"),
-        ("other sharing", "it was written with num_unique_layers None, this run has 1"),
+        ("another depth", "it was written with num_layers 2, but this run has 3"),
+        ("other sharing", "it was written with num_unique_layers None, but this run has 1"),
         ("another vocabulary", "it does not fit this model: "),
-        ("another schedule", "decay_iters is 40 here and 30 in the checkpoint"),
+        ("another schedule", "decay_iters is 40 in this run and 30 in the checkpoint"),
         ("nothing there", "there is no checkpoint in it"),
     ],
 )

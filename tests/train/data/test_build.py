@@ -238,21 +238,22 @@ class TestProblems:
     def test_everything_that_is_missing_at_once(self) -> None:
         (self.folder / "empty").mkdir()
         assert self.what("absent.txt", self.folder / "*.txt", self.folder / "empty") == (
-            "error: absent.txt does not exist [text-missing]\n  = name a file, a folder, a pattern or python-stdlib\n\n"
+            "error: absent.txt does not exist [text-missing]\n  = pass a file, a folder, a pattern or python-stdlib\n\n"
             f"error: the pattern {self.folder}/*.txt matches no file [text-pattern-matches-nothing]\n\n"
-            f"error: the folder {self.folder}/empty holds no text [text-folder-empty]\n"
-            "  = looked for files ending in .jsonl .jsonl.gz .jsonl.zst .txt .text .md .rst .py"
+            f"error: the folder {self.folder}/empty contains no file that ends in .jsonl, .jsonl.gz, .jsonl.zst, .txt, "
+            ".text, .md, .rst, .py [text-folder-empty]\n"
+            "  = use a pattern to select files with other endings"
         )
         assert (
             self.what()
-            == "error: no text is given [text-not-given]\n  = name files, folders, patterns or python-stdlib"
+            == "error: no text is given [text-not-given]\n  = pass files, folders, patterns or python-stdlib"
         )
 
     def test_a_binary_file(self) -> None:
         (self.folder / "x.parquet").write_bytes(b"PAR1")
         assert self.what(self.folder / "x.parquet") == (
-            f"error: {self.folder}/x.parquet is not text [text-binary]\n"
-            "  = plain text in UTF-8, or .jsonl .jsonl.gz .jsonl.zst"
+            f"error: {self.folder}/x.parquet is not a text file [text-binary]\n"
+            "  = use plain text in UTF-8, or .jsonl, .jsonl.gz, .jsonl.zst"
         )
 
     def test_not_utf8(self) -> None:
@@ -269,13 +270,13 @@ class TestProblems:
         path = self.folder / "x.jsonl"
         path.write_text('{"text": "a"}\n{"text": }\n[1]\n{"body": "b"}\n')
         assert self.what(path, workers=workers) == (
-            f"{path}:2:10: error: not JSON: Expecting value [text-line-not-json]\n"
+            f"{path}:2:10: error: invalid JSON: Expecting value [text-line-not-json]\n"
             f'  2 | {{"text": }}\n    |          ^\n\n'
-            f"{path}:3:1: error: this line is no JSON object [text-line-not-an-object]\n"
+            f"{path}:3:1: error: this line is not a JSON object [text-line-not-an-object]\n"
             f'  3 | [1]\n    | ^\n  = write {{"text": "..."}}\n\n'
             f'{path}:4:1: error: this line has no text under "text" [text-line-without-key]\n'
             f'  4 | {{"body": "b"}}\n    | ^\n'
-            "  = texts here: body; choose one with --json-key"
+            "  = set --json-key to a key that has text: body"
         )
 
     def test_damaged_archives(self) -> None:
@@ -287,19 +288,19 @@ class TestProblems:
         assert "a.jsonl.zst cannot be decompressed: " in self.what(self.folder / "a.jsonl.zst")
         assert "b.jsonl.gz cannot be decompressed: " in self.what(self.folder / "b.jsonl.gz")
         told = self.what(self.folder / "c.jsonl.zst")
-        assert (
-            told == f"error: {self.folder}/c.jsonl.zst cannot be decompressed: the file ends within a compressed frame "
+        assert told == (
+            f"error: {self.folder}/c.jsonl.zst cannot be decompressed: the file is truncated inside a compressed frame "
             "[text-not-decompressible]"
         )
 
     def test_only_empty_documents(self) -> None:
         (self.folder / "x.txt").write_text("")
-        assert "there is no text, every document is empty" in self.what(self.folder / "x.txt")
+        assert "no text to tokenise: every document is empty" in self.what(self.folder / "x.txt")
 
     def test_no_vocabulary(self) -> None:
         (self.folder / "x.txt").write_text("a")
         told = self.what(self.folder / "x.txt", "absent", recipe=Recipe("GPT2BPETokenizer"))
-        assert "vocab_file is not given" in told and "absent does not exist" in told
+        assert "vocab_file is not set" in told and "absent does not exist" in told
 
 
 class TestCommandLine:
@@ -310,19 +311,21 @@ class TestCommandLine:
             build.main([str(tmp_path / "x.txt"), "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", prefix])
             == 0
         )
-        told = capsys.readouterr().out.splitlines()
-        assert told[0] == "documents  1, long ones cut: 1 sequences"
-        assert told[1] == "tokens     5 (0.80 bytes each), ByteLevelTokenizer of 257"
-        assert told[2] == "entropy    1.055 nats per token, knowing only how often each occurs"
-        assert told[-1] == f"for a run  data_path: {prefix}"
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "documents  1 in 1 sequences"
+        assert lines[1] == "tokens     5, 0.80 bytes per token"
+        assert lines[2] == "tokenizer  ByteLevelTokenizer, vocabulary of 257 tokens"
+        assert lines[3] == "entropy    1.055 nats per token (unigram)"
+        assert lines[-1] == f"to use it  data_path: {prefix}"
 
     def test_if_missing(self, tmp_path, capsys) -> None:
         (tmp_path / "x.txt").write_text("aabb")
         prefix = str(tmp_path / "data")
         arguments = ["--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", prefix, "--if-missing"]
-        for told in ("documents  1, long ones cut: 1 sequences", f"{prefix}: 5 tokens, made before from the same text"):
+        up_to_date = f"{prefix}: up to date, 5 tokens from the same text and tokenizer"
+        for first_line in ("documents  1 in 1 sequences", up_to_date):
             assert build.main([*arguments, "--text-path", str(tmp_path / "x.txt")]) == 0
-            assert capsys.readouterr().out.splitlines()[0] == told
+            assert capsys.readouterr().out.splitlines()[0] == first_line
 
     def test_problems_are_printed_and_the_exit_code_is_1(self, tmp_path, capsys) -> None:
         arguments = ["--text-path", "absent", "--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", "x"]

@@ -123,17 +123,17 @@ class TestProblems:
 
     def test_no_file_given(self) -> None:
         assert self.what(options("GPT2BPETokenizer")) == (
-            "error: vocab_file is not given; this tokenizer_type needs GPT-2's vocab.json [vocabulary-not-named]\n"
-            "  = tokenizer_type: ByteLevelTokenizer needs no file"
+            "error: vocab_file is not set; this tokenizer_type needs GPT-2's vocab.json [vocabulary-not-named]\n"
+            "  = set the path, or use tokenizer_type: ByteLevelTokenizer, which needs no file"
         )
 
     def test_missing_merges(self, gpt2) -> None:
-        assert "merge_file is not given" in self.what(options("GPT2BPETokenizer", gpt2 / "vocab.json"))
+        assert "merge_file is not set" in self.what(options("GPT2BPETokenizer", gpt2 / "vocab.json"))
         told = self.what(options("GPT2BPETokenizer", gpt2 / "vocab.json", gpt2 / "absent.txt"))
-        assert f"merge_file ({gpt2 / 'absent.txt'}) is not a file; it should be GPT-2's merges.txt" in told
+        assert f"merge_file ({gpt2 / 'absent.txt'}) is not a file; expected GPT-2's merges.txt" in told
 
     def test_missing_tokenizer_json(self, tmp_path) -> None:
-        assert "is not a file; it should be a tokenizer.json" in self.what(options("HFTokenizer", tmp_path / "t.json"))
+        assert "is not a file; expected a tokenizer.json" in self.what(options("HFTokenizer", tmp_path / "t.json"))
 
     def test_a_file_that_is_something_else(self, tmp_path) -> None:
         path = tmp_path / "tokenizer.json"
@@ -143,11 +143,11 @@ class TestProblems:
     def test_no_end_of_document(self, tmp_path) -> None:
         Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
         told = self.what(options("HFTokenizer", tmp_path / "tokenizer.json"))
-        assert "has no token for the end of a document" in told and "<|endoftext|>" in told
+        assert "has no end-of-document token" in told and "<|endoftext|>" in told
 
     def test_unknown_type(self) -> None:
         assert self.what(options("HFTokeniser")) == (
-            "error: tokenizer_type (HFTokeniser) is not known [tokenizer-unknown]\n  = did you mean HFTokenizer?"
+            "error: tokenizer_type (HFTokeniser) is unknown [tokenizer-unknown]\n  = did you mean HFTokenizer?"
         )
 
     @pytest.mark.parametrize(

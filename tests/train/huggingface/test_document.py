@@ -1,4 +1,4 @@
-"""docs/huggingface.md: its commands run one after the other, its program too, and its table says what the code does."""
+"""docs/huggingface.md: its commands and its program run, and its table agrees with the code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.paths import CONFIGS, DOCS, ROOT
 from tests.support.small_gpt import small
 
 TEXT = (DOCS / "huggingface.md").read_text(encoding="utf-8")
-#: The same in one process, and small.
+#: Overrides that make the runs of the page small and single-process.
 QUICKLY = {
     "model_parallel_size": 1, "pipe_parallel_size": 0, "num_layers": 1, "hidden_size": 16, "seq_length": 64,
     "max_position_embeddings": 64, "train_iters": 2, "eval_iters": 1, "tensorboard_dir": "null",
@@ -28,7 +28,7 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", TEXT, flags=re.M | re.S)
 
 
-#: Not in a process of their own, which would only import torch again.
+#: Commands called in this process, which saves importing torch again.
 VERBS = {"export": exporting.main, "import": importing.main}
 
 
@@ -68,7 +68,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert (tmp_path / "runs" / "tuned" / "latest").read_text() == "global_step2"
 
 
-def test_what_is_refused() -> None:
+def test_the_refusal_on_the_page_is_that_of_the_code() -> None:
     (shown,) = blocks("console")
     found = FAMILIES["LlamaForCausalLM"].obstacles(small(norm="rmsnorm"))
     assert [f"error: {problem.what} [{problem.id}]" for problem in found] == shown.splitlines()[1::2]
@@ -77,16 +77,16 @@ def test_what_is_refused() -> None:
 def test_the_table_has_every_row_of_the_families() -> None:
     header, _, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in re.findall(r"^\|.*$", TEXT[TEXT.index("| here |") :], flags=re.M)
+        for line in re.findall(r"^\|.*$", TEXT[TEXT.index("| parameter |") :], flags=re.M)
     ]
     for name, column in zip(header[1:], range(1, len(header)), strict=True):
-        told = {key: row[column] for row in rows for key in re.findall(r"`(\w+)[`:]", row[0])}
+        cells = {key: row[column] for row in rows for key in re.findall(r"`(\w+)[`:]", row[0])}
         for setting in FAMILIES[name].settings:
             key = setting.key.rpartition(".")[2]
-            assert any(key in told[ours] for ours in setting.ours), (name, setting.key)
+            assert any(key in cells[ours] for ours in setting.ours), (name, setting.key)
         for demand in FAMILIES[name].demands:
-            assert demand.ours in told or demand.ours in NOT_IN_THE_TABLE, (name, demand.ours)
+            assert demand.ours in cells or demand.ours in NOT_IN_THE_TABLE, (name, demand.ours)
 
 
-#: What no architecture has.
+#: Parameters that no architecture supports at any value but the default.
 NOT_IN_THE_TABLE = ("apply_residual_connection_post_layernorm", "attention_config")

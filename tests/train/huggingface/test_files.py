@@ -118,27 +118,30 @@ train_iters: 1
 tokenizer_type: ByteLevelTokenizer
 """
 REFUSED = """\
-{file}:6:1: error: norm (scalenorm) cannot be expressed by GPTNeoXForCausalLM, which has norm: layernorm \
+{file}:6:1: error: norm (scalenorm) cannot be exported to GPTNeoXForCausalLM, which supports only norm: layernorm \
 [huggingface-not-expressible]
   6 | norm: scalenorm
     | ^^^^^^^^^^^^^^^
 
-{file}:7:1: error: pos_emb (alibi) cannot be expressed by GPTNeoXForCausalLM, which has pos_emb: rotary \
+{file}:7:1: error: pos_emb (alibi) cannot be exported to GPTNeoXForCausalLM, which supports only pos_emb: rotary \
 [huggingface-not-expressible]
   7 | pos_emb: alibi
     | ^^^^^^^^^^^^^^
 
-{file}:8:1: error: attention_config (local) cannot be expressed by GPTNeoXForCausalLM, which has layers that see \
-everything before them [huggingface-not-expressible]
+{file}:8:1: error: attention_config (local) cannot be exported to GPTNeoXForCausalLM, which supports only full causal \
+attention in every layer [huggingface-not-expressible]
   8 | attention_config: [[[local], all]]
     | ^^^^^^^^^^^^^^^^
 
-error: no architecture can express this model; GPTNeoXForCausalLM comes nearest [huggingface-no-architecture]
-  = docs/huggingface.md has what each can express
+error: no supported architecture can represent this model; the closest is GPTNeoXForCausalLM \
+[huggingface-no-architecture]
+  = change the parameters above; docs/huggingface.md lists what each architecture supports
 """
 
 
-def test_all_that_stands_in_the_way_is_told_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_parameter_that_cannot_be_exported_is_reported_with_its_position(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "my.yml").write_text(YAML)
     assert exporting.main([str(tmp_path / "my.yml"), "--to", str(tmp_path / "hf"), "--gpus", "1"]) == 1
     assert capsys.readouterr().err == REFUSED.format(file=tmp_path / "my.yml")
@@ -150,7 +153,7 @@ def test_all_that_stands_in_the_way_is_told_with_its_place(tmp_path: Path, capsy
 def test_a_parameter_of_the_model_that_no_table_knows_is_refused(architecture: str, name: str) -> None:
     assert not list(FAMILIES[architecture].obstacles(small(**OURS[architecture])))
     found = list(FAMILIES[architecture].obstacles(small(**OURS[architecture], **{name: True})))
-    what = f"{name} (true) cannot be expressed by {architecture}, which has nothing of the kind"
+    what = f"{name} (true) cannot be exported to {architecture}, which has no equivalent"
     assert [problem.what for problem in found] == [what]
 
 
@@ -164,9 +167,8 @@ class TestCheckpoints:
         return str(caught.value)
 
     def test_none(self, tmp_path: Path) -> None:
-        assert (
-            self.what(small()) == "error: there is no checkpoint to export [checkpoint-missing]\n  = write load: FOLDER"
-        )
+        unset = "error: no checkpoint to export: neither load nor save is set [checkpoint-missing]"
+        assert self.what(small()) == f"{unset}\n  = set load: FOLDER"
         assert (
             self.what(small(load=str(tmp_path)))
             == f"error: load ({tmp_path}): there is no checkpoint in it [checkpoint-missing]"
@@ -179,17 +181,15 @@ class TestCheckpoints:
         here = f"error: load ({tmp_path}/global_step7)"
         other = small(load=str(tmp_path), tokenizer_type="ByteLevelTokenizer", intermediate_size=64)
         name = "layers.0.mlp.dense_h_to_4h.weight"
-        assert (
-            self.what(other)
-            == f"{here}: {name} is 128 x 32 there and 64 x 32 in this configuration [checkpoint-weight-shape]"
-        )
+        shapes = "has shape 128 x 32 in the checkpoint; this configuration expects 64 x 32 [checkpoint-weight-shape]"
+        assert f"{here}: {name} {shapes}\n  = compare this configuration" in self.what(other)
         fewer = small(load=str(tmp_path), tokenizer_type="ByteLevelTokenizer", num_layers=1)
-        assert f"{here}: it does not fit this model, which has no layers.1.attention.dense.bias" in self.what(fewer)
+        surplus = f"{here}: it does not fit this model, which has no weight layers.1.attention.dense.bias"
+        assert surplus in self.what(fewer)
         more = small(load=str(tmp_path), tokenizer_type="CharLevelTokenizer")
-        assert (
-            self.what(more)
-            == f"{here}: it has 384 rows for tokens, fewer than the 512 to write [checkpoint-too-few-vocabulary-rows]"
-        )
+        rows = "its word embedding has 384 rows, fewer than the 512 to write [checkpoint-too-few-vocabulary-rows]"
+        hint = "pass --vocab-size 384, or use the tokenizer the model was trained with"
+        assert self.what(more) == f"{here}: {rows}\n  = {hint}"
 
 
 class TestImport:
@@ -228,22 +228,25 @@ class TestImport:
         source = importing.Import(theirs)
         assert len(source.pieces) == len(reader.where)
 
-    def test_all_that_cannot_be_expressed_is_told(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_every_key_that_cannot_be_imported_is_reported(
+        self, theirs: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         rope = {"rope_type": "llama3", "rope_theta": 500.5}
         self.describe(
             theirs, rope_parameters=rope, hidden_act="quick_gelu", head_dim=16, quantization_config={"bits": 4}
         )
         told = self.told(theirs, capsys)
         assert told.count("error: ") == 5
+        unsupported = "has no equivalent in this trainer [huggingface-not-expressible]\n"
         for line in (
-            'FOLDER/config.json:17:2: error: hidden_act ("quick_gelu") cannot be expressed here [huggingface-not-',
-            'error: rope_parameters.rope_type ("llama3") cannot be expressed here [huggingface-not-expressible]\n',
-            "error: rope_parameters.rope_theta (500.5) cannot be expressed here [huggingface-not-expressible]\n",
-            'error: quantization_config ({"bits": 4}) cannot be expressed here [huggingface-not-expressible]\n',
+            f'FOLDER/config.json:17:2: error: hidden_act ("quick_gelu") {unsupported}',
+            f'error: rope_parameters.rope_type ("llama3") {unsupported}',
+            f"error: rope_parameters.rope_theta (500.5) {unsupported}",
+            f'error: quantization_config ({{"bits": 4}}) {unsupported}',
             "error: head_dim (16) must be hidden_size / num_attention_heads (8) [huggingface-head-width]\n",
         ):
             assert line in told
-        assert '  = only "default" can\n' in told
+        assert '  = supported: "default"\n' in told
 
     @pytest.mark.parametrize(
         "changes",
@@ -262,7 +265,7 @@ class TestImport:
 
     def test_another_architecture(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.describe(theirs, architectures=["BertModel"])
-        assert 'architectures (["BertModel"]) is none that can be expressed here' in self.told(theirs, capsys)
+        assert 'architectures (["BertModel"]) is not supported' in self.told(theirs, capsys)
 
     def test_weights_that_do_not_fit(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         reader = Reader(theirs)
@@ -270,9 +273,10 @@ class TestImport:
         del tensors["gpt_neox.layers.1.mlp.dense_4h_to_h.weight"]
         save_file(tensors | {"gpt_neox.extra.weight": torch.ones(1)}, theirs / "model.safetensors")
         assert self.told(theirs, capsys) == (
-            "error: FOLDER has no layers.1.mlp.dense_4h_to_h.weight, which a GPTNeoXForCausalLM has "
+            "error: FOLDER has no weight layers.1.mlp.dense_4h_to_h.weight, which GPTNeoXForCausalLM has "
             "[huggingface-weight-missing]\n\n"
-            "error: FOLDER has gpt_neox.extra.weight, which a GPTNeoXForCausalLM has not [huggingface-weight-unknown]\n"
+            "error: FOLDER has a weight gpt_neox.extra.weight, which GPTNeoXForCausalLM does not have "
+            "[huggingface-weight-unknown]\n"
         )
 
     def test_shapes_that_are_not_those_of_the_configuration(self, theirs: Path, capsys: Any) -> None:
@@ -287,16 +291,17 @@ class TestImport:
                 llama[f"model.layers.{layer}.{name}_layernorm"] = (30,)
         save_file({f"{key}.weight": torch.ones(shape) for key, shape in llama.items()}, theirs / "model.safetensors")
         names = ", ".join(f"layers.0.self_attn.{name}_proj.weight" for name in "qk")
-        told = f"FOLDER: {names} and layers.0.self_attn.v_proj.weight do not have the shapes of config.json"
-        assert told in self.told(theirs, capsys)
+        value = "layers.0.self_attn.v_proj.weight"
+        expected = f"FOLDER: {names} and {value} do not have the shapes expected from config.json"
+        assert expected in self.told(theirs, capsys)
 
     def test_no_or_damaged_weights(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (theirs / "model.safetensors").write_bytes(b"no")
         assert "FOLDER/model.safetensors cannot be read: " in self.told(theirs, capsys)
         save_file({"gpt_neox.embed_in.weight": torch.ones(257, 32).to(torch.float64)}, theirs / "model.safetensors")
-        assert "FOLDER has no embed_out.weight, which a GPTNeoXForCausalLM has" in self.told(theirs, capsys)
+        assert "FOLDER has no weight embed_out.weight, which GPTNeoXForCausalLM has" in self.told(theirs, capsys)
         (theirs / INDEX).write_text("[]")
-        assert f"FOLDER/{INDEX} is no index of weights: " in self.told(theirs, capsys)
+        assert f"FOLDER/{INDEX} is not a valid weight index: " in self.told(theirs, capsys)
         (theirs / INDEX).unlink()
         (theirs / "model.safetensors").unlink()
         missing = f"FOLDER has neither model.safetensors nor {INDEX} [huggingface-weights-missing]\n"
@@ -313,7 +318,7 @@ class TestImport:
         assert config.tokenizer.tokenizer_type == "ByteLevelTokenizer"
         assert importing.main([str(theirs), "--to", str(theirs.parent / "ours"), *byte]) == 1
         assert (
-            "ours) exists already [output-folder-exists]\n  = name another folder, or remove this one"
+            "ours) already exists [output-folder-exists]\n  = name another folder, or remove this one"
             in capsys.readouterr().err
         )
 

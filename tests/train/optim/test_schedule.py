@@ -41,8 +41,8 @@ def test_a_checkpoint_with_another_curve_is_a_problem_that_names_every_differenc
     saved = Schedule(optimizer(), replace(CURVE, lr=2e-3, style="cosine")).state_dict()
     with pytest.raises(Problems) as raised:
         Schedule(optimizer(), CURVE).load_state_dict(saved)
-    assert "lr is 0.001 here and 0.002 in the checkpoint" in str(raised.value)
-    assert "style is linear here and cosine in the checkpoint" in str(raised.value)
+    assert "lr is 0.001 in this run and 0.002 in the checkpoint" in str(raised.value)
+    assert "style is linear in this run and cosine in the checkpoint" in str(raised.value)
     assert "override_lr_scheduler" in str(raised.value)
 
 

@@ -43,7 +43,7 @@ def test_a_killed_run_continues_bit_for_bit(tmp_path: Path) -> None:
         codes, output, errors = run.wait()
     assert codes == [0, 0], errors
     assert "Traceback" not in errors
-    assert "continuing after iteration" in output
+    assert "resuming after iteration" in output
     assert [(row["step"], row["loss"]) for row in rows(killed)] == [
         (row["step"], row["loss"]) for row in rows(unbroken)
     ]

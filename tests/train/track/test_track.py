@@ -48,7 +48,7 @@ def test_console_says_what_is_unusual(tmp_path: Path) -> None:
     console.on_start(replace(run(tmp_path, start=3), peak_tflops=0.1))
     console.on_step(step(4, grad_norm=None, skipped=True))
     console.on_end(Outcome(4, "SIGTERM", None))
-    assert lines[0] == "continuing after iteration 3"
+    assert lines[0] == "resuming after iteration 3"
     assert "grad norm" not in lines[1]
     assert "0.0123 TFLOP/s per rank (12.3% of its peak)" in lines[1]
     assert lines[1].endswith("| 1 skipped")
@@ -71,7 +71,7 @@ def test_a_line_every_so_many_iterations(tmp_path: Path) -> None:
 def test_console_says_that_all_iterations_are_done_already(tmp_path: Path) -> None:
     lines: list[str] = []
     play(Console(2, lines.append), tmp_path, start=4)
-    assert lines[0].startswith("iteration 4 of 4 is done already; to train on raise train_iters")
+    assert lines[0].startswith("iteration 4 of 4 is already done; increase train_iters to continue")
     assert lines[1] == "done"
 
 
@@ -273,5 +273,5 @@ def test_comet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_service_that_is_not_installed_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(Problems, match="needs the package wandb"):
+    with pytest.raises(Problems, match="needs the Python package wandb"):
         WandbTracker(Wandb(), {})
