@@ -33,7 +33,7 @@ class Import(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What the table says of a room: the rooms it imports, those it imports inside functions only, other packages."""
+    """A row of the table: the parts that a part imports, those imported inside functions only, other packages."""
 
     imports: frozenset[str]
     lazily: frozenset[str]
@@ -66,50 +66,50 @@ def _imports(module: str, tree: ast.AST, lazy: bool) -> Iterator[Import]:
 
 
 def table() -> dict[str, Row]:
-    """Room -> what the page says of it."""
+    """Part -> its row on the page."""
     text = PAGE.read_text(encoding="utf-8").split("## Who may import whom")[1].split("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     cells = [[frozenset(re.findall(r"`([^`]+)`", cell)) for cell in line.split("|")[1:-1]] for line in lines]
-    return {next(iter(room)): Row(*rest) for room, *rest in cells}
+    return {next(iter(part)): Row(*rest) for part, *rest in cells}
 
 
 @cache
-def rooms() -> list[str]:
+def parts() -> list[str]:
     """The folders of the package, innermost first, and the modules at its top."""
     folders = [str(path.parent.relative_to(PACKAGE)) for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE]
     return sorted([*folders, *(path.stem for path in PACKAGE.glob("*.py"))], key=len, reverse=True)
 
 
-def room_of(module: str) -> str:
+def part_of(module: str) -> str:
     path = module.removeprefix("neoxargs.").replace(".", "/")
-    return next(room for room in rooms() if f"{path}/".startswith(f"{room}/"))
+    return next(part for part in parts() if f"{path}/".startswith(f"{part}/"))
 
 
 def actual() -> dict[str, Row]:
-    """Room -> what the code does."""
+    """Part -> the row that the code implies."""
     now, later, packages = defaultdict(set), defaultdict(set), defaultdict(set)
     for module, target, lazy in imports():
-        room, top = room_of(module), target.partition(".")[0]
+        part, top = part_of(module), target.partition(".")[0]
         if top != "neoxargs":
-            packages[room].update({top} - sys.stdlib_module_names)
-        elif target != "neoxargs" and room_of(target) != room:
-            (later if lazy else now)[room].add(room_of(target))
-    used = sorted({room_of(module) for module in modules() if module != "neoxargs"})
+            packages[part].update({top} - sys.stdlib_module_names)
+        elif target != "neoxargs" and part_of(target) != part:
+            (later if lazy else now)[part].add(part_of(target))
+    used = sorted({part_of(module) for module in modules() if module != "neoxargs"})
     return {
-        room: Row(frozenset(now[room]), frozenset(later[room] - now[room]), frozenset(packages[room])) for room in used
+        part: Row(frozenset(now[part]), frozenset(later[part] - now[part]), frozenset(packages[part])) for part in used
     }
 
 
 def test_the_table_is_what_the_code_does() -> None:
     said, done = table(), actual()
-    assert set(said) == set(done), f"rooms on one side only: {set(said) ^ set(done)}"
-    for room, row in done.items():
-        assert said[room] == row, f"{PAGE.name} on {room}: write\n{written(room, row)}"
+    assert set(said) == set(done), f"parts on one side only: {set(said) ^ set(done)}"
+    for part, row in done.items():
+        assert said[part] == row, f"{PAGE.name} on {part}: write\n{written(part, row)}"
 
 
-def written(room: str, row: Row) -> str:
+def written(part: str, row: Row) -> str:
     """A row of the page."""
-    return " | ".join(["", f"`{room}`", *(", ".join(f"`{name}`" for name in sorted(cell)) for cell in row), ""]).strip()
+    return " | ".join(["", f"`{part}`", *(", ".join(f"`{name}`" for name in sorted(cell)) for cell in row), ""]).strip()
 
 
 def circle(arrows: dict[str, set[str]]) -> list[str]:
@@ -128,18 +128,18 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circle(arrows) == []
 
 
-@pytest.mark.parametrize("room", ["tools", "train"])
-def test_nobody_imports_the_tools_and_train(room: str) -> None:
+@pytest.mark.parametrize("part", ["tools", "train"])
+def test_nobody_imports_the_tools_and_train(part: str) -> None:
     """Launcher and trainer meet only at `exec`; nothing but the command line reads the tools."""
-    inside = [found for found in imports() if found.target.startswith(f"neoxargs.{room}")]
-    outside = {found.module for found in inside if not found.module.startswith(f"neoxargs.{room}")}
-    assert outside <= {"neoxargs.cli"} and not (room == "train" and outside)
+    inside = [found for found in imports() if found.target.startswith(f"neoxargs.{part}")]
+    outside = {found.module for found in inside if not found.module.startswith(f"neoxargs.{part}")}
+    assert outside <= {"neoxargs.cli"} and not (part == "train" and outside)
 
 
 def test_only_train_imports_torch_and_its_neighbours() -> None:
     light = {"yaml", "rich", "typing_extensions"}
     assert {
-        package for room, row in actual().items() if not room.startswith("train") for package in row.packages
+        package for part, row in actual().items() if not part.startswith("train") for package in row.packages
     } <= light
 
 
@@ -165,7 +165,7 @@ def _ninetieth(lengths: list[int]) -> int:
 def test_the_page_shows_the_tree() -> None:
     """Every folder, and every module at a folder's top, stands in the tree of the page."""
     tree = PAGE.read_text(encoding="utf-8").split("```text\n")[1].split("```")[0]
-    missing = [room for room in rooms() if room != "__init__" and not re.search(rf"\b{Path(room).name}\b", tree)]
+    missing = [part for part in parts() if part != "__init__" and not re.search(rf"\b{Path(part).name}\b", tree)]
     assert missing == []
 
 
