@@ -1,4 +1,4 @@
-"""What the README shows is what happens: every command runs, and the example's output is the real one."""
+"""The README: every command runs, and the example has the real output."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 from tests.support.readme import README, commands
 
 ROOT = README.parent
-#: Installing and testing are what CI does with these very lines before and around this test.
-NOT_HERE = ("-m venv", "-m pip", "/pip install", "-m pytest")
+#: CI itself runs these lines, before and around this test.
+RUN_BY_CI = ("-m venv", "-m pip", "/pip install", "-m pytest")
 
 
 def deepy_commands() -> list[str]:
-    return [line for line in commands() if not any(part in line for part in NOT_HERE)]
+    return [line for line in commands() if not any(part in line for part in RUN_BY_CI)]
 
 
 def run(command: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """A command of the README with its results in `folder`; 10 steps are enough to see that training runs."""
+    """Run a command of the README with its results in `folder` and `more` appended."""
     words = [word.replace("runs/", f"{folder}/") for word in shlex.split(command)] + list(more)
     assert words[0] == ".venv/bin/python"
     return subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=280)
@@ -31,29 +31,30 @@ def run(command: str, folder: Path, *more: str) -> subprocess.CompletedProcess[s
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_command_runs(tmp_path: Path) -> None:
-    here = ["--set", f"save={tmp_path}/quickstart", "--set", "train_iters=10", "--set", "tensorboard_dir=null"]
-    here += ["--set", f"sample_output_file={tmp_path}/samples.txt"]
+    # 10 steps are enough to see that training runs.
+    short_run = ["--set", f"save={tmp_path}/quickstart", "--set", "train_iters=10", "--set", "tensorboard_dir=null"]
+    short_run += ["--set", f"sample_output_file={tmp_path}/samples.txt"]
     for command in deepy_commands():
         launches = re.search(r"deepy\.py (train\.py|generate\.py|eval\.py|export)", command)
-        done = run(command, tmp_path, *(here if launches and "train_iters" not in command else []))
+        done = run(command, tmp_path, *(short_run if launches and "train_iters" not in command else []))
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert (tmp_path / "quickstart" / "loss.png").stat().st_size > 1000
     assert "validation loss" in (tmp_path / "quickstart" / "report.html").read_text()
     assert (tmp_path / "quickstart" / "latest").exists()
 
 
-def test_the_example_of_mistakes(tmp_path: Path) -> None:
+def test_the_example_of_mistakes_has_the_real_output(tmp_path: Path) -> None:
     text = README.read_text(encoding="utf-8")
     yaml = re.search(r"```yaml\n(.*?)```", text, re.S)
-    shown = re.search(r"```console\n\$ python (deepy\.py check bad\.yml)\n(.*?)\n```", text, re.S)
-    assert yaml and shown
+    console = re.search(r"```console\n\$ python (deepy\.py check bad\.yml)\n(.*?)\n```", text, re.S)
+    assert yaml and console
     (tmp_path / "bad.yml").write_text(yaml[1], encoding="utf-8")
-    words = [sys.executable, str(ROOT / "deepy.py"), *shown[1].split()[1:]]
+    words = [sys.executable, str(ROOT / "deepy.py"), *console[1].split()[1:]]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert (done.stdout + done.stderr).strip() == shown[2].strip()
+    assert (done.stdout + done.stderr).strip() == console[2].strip()
 
 
-def test_links_lead_somewhere() -> None:
+def test_every_link_has_a_target() -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", README.read_text(encoding="utf-8")):
         assert (ROOT / target).exists(), target

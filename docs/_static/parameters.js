@@ -1,6 +1,6 @@
-// The filter above the parameter tables. What is chosen stands in the address, so that a view can be linked to:
+// The filter above the parameter tables. Its state is kept in the URL fragment, so that a view can be linked to:
 //   parameters.html#q=bucket&origin=DSC&effect=engine&dialect=2022-12-14
-// A fragment without "=" is a parameter's own anchor. Without this script the page is complete, but unfiltered.
+// A fragment without "=" is the anchor of a parameter. Without JavaScript the page shows all rows.
 (() => {
   "use strict";
   const page = document.querySelector("#parameters");
@@ -8,7 +8,7 @@
   const days = { "neox-2021": "2021-02-28", "neox-2026": "2026-05-20" };
   const normal = (text) => text.toLowerCase().replaceAll("-", "_");
 
-  /** A row with what it is filtered by. */
+  /** A table row with the fields that the filter reads. */
   function read(element) {
     const cell = Object.fromEntries(cells.map((name, index) => [name, element.cells[index]]));
     return {
@@ -22,13 +22,13 @@
     };
   }
 
-  /** "since A until B", "always", or nothing at all. */
+  /** Parse "since A until B", "always" or an empty cell into two days. */
   function lifetime(text) {
     const day = (word) => text.match(`${word} (\\S+)`)?.[1];
     return text ? { since: day("since") ?? "0", until: day("until") ?? "9" } : { since: "9", until: "0" };
   }
 
-  /** "0.1, 0.0 from 2023-12-26, Megatron-LM's own 0.1": each part, with the day since which it holds. */
+  /** Split "0.1, 0.0 from 2023-12-26, Megatron-LM's own 0.1" into its parts, each with the day from which it holds. */
   function splitDefault(cell) {
     const parts = [document.createElement("span")];
     const line = cell.firstElementChild ?? cell;
@@ -40,11 +40,11 @@
       });
     }
     const since = (text) => text.match(/ from (\S+)$/)?.[1];
-    const told = parts.filter((span) => span.textContent); // an empty cell stays empty, and unseen
-    return { line, parts: told.map((span, index) => ({ span, since: since(span.textContent) ?? (index ? null : "0") })) };
+    const filled = parts.filter((span) => span.textContent); // an empty cell stays empty, and is hidden by the CSS
+    return { line, parts: filled.map((span, index) => ({ span, since: since(span.textContent) ?? (index ? null : "0") })) };
   }
 
-  /** Show the default that holds on the day (without a day, all), and the receiver's own. */
+  /** Show the default on a day (without a day, all defaults) and the receiver's own default. */
   function showDefault({ line, parts }, day) {
     const current = parts.findLast((part) => part.since && part.since <= day);
     const shown = parts.filter((part) => !day || part === current || !part.since);
@@ -53,14 +53,15 @@
 
   const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 
-  /** Every word of the query begins a word of the row. */
+  /** A test of a row: each word of the query is the beginning of one of the row's words. */
   function matcher(query) {
     const words = normal(query).split(/\s+/).filter(Boolean);
     const patterns = words.map((word) => new RegExp((/^\w/.test(word) ? "(?<![a-z0-9])" : "") + escaped(word)));
     return (row) => patterns.every((pattern) => pattern.test(row.words));
   }
 
-  function bar(rows) {
+  /** The form above the tables. */
+  function filterForm(rows) {
     const unique = (values) => [...new Set(values)].filter(Boolean).sort();
     const options = (values) => values.map((value) => `<option>${value}</option>`).join("");
     const form = document.createElement("form");
@@ -74,16 +75,16 @@
       <label>Effect <select name="effect"><option value="">any</option>
         ${options(unique(rows.map((row) => row.effect)))}</select></label>
       <label>Dialect <select name="dialect"><option value="">any</option>
-        ${options(Object.keys(days))}<option value="day">a day…</option></select></label>
-      <label hidden>Day <input name="day" type="date" min="2021-02-28" max="2026-05-20" value="2022-12-14"></label>
+        ${options(Object.keys(days))}<option value="day">a date…</option></select></label>
+      <label hidden>Date <input name="day" type="date" min="2021-02-28" max="2026-05-20" value="2022-12-14"></label>
       <p><output aria-live="polite"></output>
-        <label hidden><input name="all" type="checkbox"> show them too</label></p>`;
+        <label hidden><input name="all" type="checkbox"> show these too</label></p>`;
     form.addEventListener("submit", (event) => event.preventDefault());
     return form;
   }
 
-  /** What is chosen, as the address has it. */
-  function chosen({ q, origin, effect, dialect, day, all }) {
+  /** The state of the form as URL parameters. */
+  function stateOf({ q, origin, effect, dialect, day, all }) {
     const state = new URLSearchParams();
     if (q.value.trim()) state.set("q", q.value.trim());
     if (origin.value) state.set("origin", origin.value);
@@ -93,8 +94,8 @@
     return state;
   }
 
-  /** Set the form to what the address says. */
-  function choose({ q, origin, effect, dialect, day, all }, state) {
+  /** Set the form from URL parameters. */
+  function restore({ q, origin, effect, dialect, day, all }, state) {
     q.value = state.get("q") ?? "";
     origin.value = state.get("origin") ?? "";
     effect.value = state.get("effect") ?? "";
@@ -120,34 +121,34 @@
       showDefault(row.defaults, day);
     }
     for (const section of page.querySelectorAll("section")) section.hidden = !section.querySelector("tbody tr:not([hidden])");
-    const whole = `${shown} of ${rows.length} names`;
-    const of = (kind) => rows.filter((row) => row.kind === kind).length;
-    const kinds = `${of("parameter")} parameters, ${of("section")} sections, ${of("spelling")} older or other spellings`;
-    const count = `${whole} (${kinds})`;
-    form.querySelector("output").textContent = unknown ? `${count}; ${unknown} more match that GPT-NeoX did not have then.` : count;
+    const count = (kind) => rows.filter((row) => row.kind === kind).length;
+    const kinds = `${count("parameter")} parameters, ${count("section")} sections, ${count("spelling")} older or other spellings`;
+    const summary = `${shown} of ${rows.length} names (${kinds})`;
+    const hidden = `${unknown} more match, but GPT-NeoX did not have them at that date`;
+    form.querySelector("output").textContent = unknown ? `${summary}; ${hidden}.` : summary;
     form.elements.all.parentElement.hidden = !unknown;
     form.elements.day.parentElement.hidden = form.elements.dialect.value !== "day";
   }
 
   function start() {
     const rows = [...page.querySelectorAll("tbody tr")].map(read);
-    const form = bar(rows);
+    const form = filterForm(rows);
     page.querySelector("details").before(form);
 
-    const address = () => {
+    const applyAddress = () => {
       const fragment = location.hash.slice(1);
-      choose(form.elements, new URLSearchParams(fragment.includes("=") ? fragment : ""));
-      filter(rows, form, chosen(form.elements));
+      restore(form.elements, new URLSearchParams(fragment.includes("=") ? fragment : ""));
+      filter(rows, form, stateOf(form.elements));
       if (fragment && !fragment.includes("=")) document.getElementById(decodeURIComponent(fragment))?.scrollIntoView({ behavior: "instant" });
     };
-    const typed = () => {
-      const state = chosen(form.elements);
+    const applyForm = () => {
+      const state = stateOf(form.elements);
       history.replaceState(null, "", state.size ? `#${state}` : location.pathname + location.search);
       filter(rows, form, state);
     };
-    form.addEventListener("input", typed);
-    window.addEventListener("hashchange", address);
-    address();
+    form.addEventListener("input", applyForm);
+    window.addEventListener("hashchange", applyAddress);
+    applyAddress();
   }
 
   if (page?.querySelector("table")) start();
