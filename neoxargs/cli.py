@@ -138,11 +138,11 @@ def launch(words: list[str]) -> int:
 
 def _memory_check(request: Request, options: Namespace) -> CheckMemory:
     """The plan's, unless --force says that it is wrong."""
-    from neoxargs.tools.plan.gate import refuse_what_cannot_fit
+    from neoxargs.tools.plan.gate import check_memory
 
     if options.force:
         return lambda script, spec: None
-    return lambda script, spec: refuse_what_cannot_fit(script, spec, request, options.device)
+    return lambda script, spec: check_memory(script, spec, request, options.device)
 
 
 def check(words: list[str]) -> int:

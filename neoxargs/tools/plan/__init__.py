@@ -1,4 +1,4 @@
-"""`deepy plan`: who sits on which rank, how full the devices get and when, how fast it can be; nothing is started."""
+"""`deepy plan`: where each rank runs, its memory in each phase and an estimate of speed; nothing is started."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from neoxargs.tools.plan.target import choose_device, choose_target
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """What `deepy plan` does with its parsed command line; returns the exit code."""
+    """Run `deepy plan` with its parsed command line and return the exit code."""
     return print_plan(options_of(arguments), arguments.html)
 
 
 def print_plan(options: PlanOptions, page: str | None = None) -> int:
-    """Print the plan; page: also write it as HTML there. Returns 1 where it does not fit; raises Problems."""
+    """Print the plan and return the exit code: 1 if the run does not fit, else 0. Raises Problems.
+
+    page: the path of an HTML file to write as well.
+    """
     plan, suggestions = plan_and_suggest(options)
     if page:
         from neoxargs.tools.plan.output.html import to_html
@@ -46,7 +49,7 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
 
 
 def plan_and_suggest(options: PlanOptions) -> tuple[Plan, list[Suggestion]]:
-    """The plan, and changes that would make it fit where it does not."""
+    """Return the plan and, if the run does not fit, changes with which it would. Raises Problems."""
     spec = _resolve(options, [])
     plan = make_plan(spec, choose_target(options, spec))
     suggestions = [] if plan.fits else suggest_changes(plan, lambda changes: _resolve(options, changes))

@@ -1,7 +1,7 @@
-"""What to write instead where a plan does not fit: the nearest changes that do, cheapest first.
+"""Suggests changes to a configuration that does not fit: the smallest that fit, in order of step time.
 
-A change is a set of overrides; it is put into the configuration as `--set` would put it and planned again, rules,
-checks and all. The global batch stays what it is: what a micro batch loses, accumulation gains.
+A change is a set of overrides. Each is applied like `--set`, so all rules and checks run, and planned again. The global
+batch size is preserved: a smaller micro batch comes with more gradient accumulation steps.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from neoxargs.sizes.layout import Layout
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.target import Target
 
-#: Resolves the configuration once more with these overrides; raises Problems.
+#: Resolves the configuration with additional overrides; raises Problems.
 Resolve = Callable[[list[str]], RunSpec]
 Changes = Mapping[str, object]
-#: How many are suggested.
+#: The most suggestions that are made.
 MAX_SUGGESTIONS = 4
-#: How many changes are combined where none helps alone.
+#: The most single changes that are combined.
 MAX_COMBINED = 3
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A change that was planned and fits."""
+    """A change with which the run fits, and its plan."""
 
     changes: Changes
     plan: Plan
     cost: float
-    """Time of a step relative to the original's; below 1 where it becomes faster."""
+    """Step time relative to the original's; below 1 if it is faster."""
 
     @property
     def overrides(self) -> list[str]:
@@ -41,27 +41,31 @@ class Suggestion:
 
 
 def suggest_changes(original: Plan, resolve: Resolve) -> list[Suggestion]:
-    """Changes that make the plan fit, by what they cost; single ones first, several together where none does."""
-    found: list[Suggestion] = []
-    kept: list[tuple[Changes, Plan]] = [({}, original)]
+    """Return changes that make the plan fit, fastest first.
+
+    This is a beam search: single changes, then combinations of the MAX_SUGGESTIONS that come nearest to fitting.
+    """
+    fitting: list[Suggestion] = []
+    candidates: list[tuple[Changes, Plan]] = [({}, original)]
     for _ in range(MAX_COMBINED):
-        kept = list(_with_one_more_change(kept, resolve, original.target))
-        found = [_suggestion(changes, made, original) for changes, made in kept if made.fits]
-        if found:
+        candidates = list(_with_one_more_change(candidates, resolve, original.target))
+        fitting = [_suggestion(changes, plan, original) for changes, plan in candidates if plan.fits]
+        if fitting:
             break
-        kept = sorted(kept, key=lambda pair: _fill(pair[1]))[:MAX_SUGGESTIONS]
-    found = [*_tensor_and_pipeline(original, resolve), *found]
-    cheapest = sorted(_smallest_of_each_kind(found), key=lambda suggestion: (suggestion.cost, len(suggestion.changes)))
-    return cheapest[:MAX_SUGGESTIONS]
+        candidates = sorted(candidates, key=lambda pair: _fill(pair[1]))[:MAX_SUGGESTIONS]
+    fitting = [*_tensor_and_pipeline(original, resolve), *fitting]
+    fastest = sorted(_smallest_of_each_kind(fitting), key=lambda suggestion: (suggestion.cost, len(suggestion.changes)))
+    return fastest[:MAX_SUGGESTIONS]
 
 
 def _with_one_more_change(
-    kept: list[tuple[Changes, Plan]], resolve: Resolve, target: Target
+    candidates: list[tuple[Changes, Plan]], resolve: Resolve, target: Target
 ) -> Iterator[tuple[Changes, Plan]]:
+    """Every candidate with every further change, planned; combinations that a rule forbids are left out."""
     seen: set[tuple[str, ...]] = set()
-    for before, made in kept:
-        for more in _single_changes(made.config):
-            changes = {**before, **more}
+    for before, plan in candidates:
+        for further in _single_changes(plan.config):
+            changes = {**before, **further}
             name = tuple(sorted(f"{key}={value}" for key, value in changes.items()))
             if name in seen:
                 continue
@@ -72,21 +76,21 @@ def _with_one_more_change(
 
 
 def _tensor_and_pipeline(original: Plan, resolve: Resolve) -> list[Suggestion]:
-    """The fastest way of taking more tensor and more pipeline parallel ranks together; with less state if need be.
+    """Return the fastest increase of both tensor and pipeline parallel sizes that fits, or [].
 
-    A large model needs both, and single steps do not get there: neither is near to fitting by itself.
+    The search above misses it for large models: neither size alone comes near to fitting.
     """
-    for lighter in _lighter(original.config):
-        tried = [{**sizes, **lighter} for sizes in _tensor_pipeline_sizes(original.config)]
-        made = [(changes, _try_changes(changes, resolve, original.target)) for changes in tried]
-        found = [_suggestion(changes, planned, original) for changes, planned in made if planned and planned.fits]
-        if found:
-            return [min(found, key=lambda suggestion: suggestion.cost)]
+    for saving in _savings(original.config):
+        tried = [{**sizes, **saving} for sizes in _tensor_pipeline_sizes(original.config)]
+        plans = [(changes, _try_changes(changes, resolve, original.target)) for changes in tried]
+        fitting = [_suggestion(changes, plan, original) for changes, plan in plans if plan and plan.fits]
+        if fitting:
+            return [min(fitting, key=lambda suggestion: suggestion.cost)]
     return []
 
 
-def _lighter(config: Config) -> Iterator[Changes]:
-    """Nothing; then what makes each rank's share smaller and leaves the layout alone."""
+def _savings(config: Config) -> Iterator[Changes]:
+    """No change, then recomputation and ZeRO-1, which save memory in any layout."""
     yield {}
     changes: dict[str, object] = {}
     if not config.recompute.checkpoint_activations:
@@ -98,10 +102,11 @@ def _lighter(config: Config) -> Iterator[Changes]:
 
 
 def _try_changes(changes: Changes, resolve: Resolve, target: Target) -> Plan | None:
+    """Return the plan with these changes, or None if a rule forbids them."""
     try:
         return make_plan(resolve([f"{key}={_as_yaml(value)}" for key, value in changes.items()]), target)
     except Problems:
-        return None  # a combination that a rule forbids
+        return None
 
 
 def _single_changes(config: Config) -> Iterator[Changes]:
@@ -112,7 +117,7 @@ def _single_changes(config: Config) -> Iterator[Changes]:
 
 
 def _smaller_batches(config: Config) -> Iterator[Changes]:
-    """Micro batches of half, a quarter, ... the size; activations computed twice; smaller buckets."""
+    """Micro batches of half, a quarter, ... the size; recomputed activations; smaller buckets."""
     micro, steps = config.batch.train_micro_batch_size_per_gpu, config.batch.gradient_accumulation_steps
     factor = 2
     while micro % factor == 0:
@@ -128,7 +133,7 @@ def _smaller_batches(config: Config) -> Iterator[Changes]:
         yield {"zero_optimization.reduce_bucket_size": SMALL_BUCKET}
 
 
-#: Elements; large enough for a network's full rate.
+#: Elements of `reduce_bucket_size`; large enough for the full rate of a network.
 SMALL_BUCKET = 200_000_000
 
 
@@ -140,7 +145,7 @@ def _more_zero(config: Config) -> Iterator[Changes]:
 
 
 def _more_parallel(config: Config) -> Iterator[Changes]:
-    """Twice, four, eight times as many tensor or pipeline parallel ranks, taken from data parallelism."""
+    """Two, four or eight times the tensor or pipeline parallel size, with as many times fewer replicas."""
     layout, steps = Layout.of(config), config.batch.gradient_accumulation_steps
     micro = config.batch.train_micro_batch_size_per_gpu
     for factor in (2, 4, 8):
@@ -152,6 +157,7 @@ def _more_parallel(config: Config) -> Iterator[Changes]:
 
 
 def _tensor_pipeline_sizes(config: Config) -> Iterator[Changes]:
+    """Every combination of two, four or eight times both sizes; none with ZeRO-2 and 3, which exclude a pipeline."""
     layout, batch = Layout.of(config), config.batch
     if config.zero_optimization.stage > 1:
         return
@@ -163,7 +169,7 @@ def _tensor_pipeline_sizes(config: Config) -> Iterator[Changes]:
 
 
 def _offloaded(config: Config) -> Iterator[Changes]:
-    """Optimizer state, then weights, to the host's memory; only the plain engine can."""
+    """Optimizer state, then weights, offloaded to host memory, which only the plain engine supports."""
     if config.parallel.pipe_parallel_size > 1:
         return
     stage, plain = config.zero_optimization.stage, config.parallel.pipe_parallel_size == 0
@@ -181,20 +187,20 @@ def _batch(micro: int, steps: int) -> dict[str, object]:
     return {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
 
 
-def _suggestion(changes: Changes, made: Plan, original: Plan) -> Suggestion:
-    return Suggestion(changes, made, made.speed.step / original.speed.step)
+def _suggestion(changes: Changes, plan: Plan, original: Plan) -> Suggestion:
+    return Suggestion(changes, plan, plan.speed.step / original.speed.step)
 
 
-def _smallest_of_each_kind(found: list[Suggestion]) -> list[Suggestion]:
-    """Of suggestions that only differ in how far they go, the one that goes least far."""
+def _smallest_of_each_kind(suggestions: list[Suggestion]) -> list[Suggestion]:
+    """Of suggestions that set the same keys, the first: smaller changes are tried before larger ones."""
     kinds: dict[tuple[str, ...], Suggestion] = {}
-    for suggestion in found:
+    for suggestion in suggestions:
         kinds.setdefault(tuple(sorted(suggestion.changes)), suggestion)
     return list(kinds.values())
 
 
-def _fill(made: Plan) -> float:
-    return made.fullest.peak / (made.usable or 1)
+def _fill(plan: Plan) -> float:
+    return plan.fullest.peak / (plan.usable or 1)
 
 
 def _as_yaml(value: object) -> str:

@@ -1,6 +1,6 @@
-"""The devices a run can land on, a row each: memory, arithmetic, links. From the makers' data sheets.
+"""Memory, compute rate and links of each known device, from the data sheets of the vendors.
 
-Arithmetic is dense, without sparsity; fp32 is what torch computes by default, without TF32.
+Compute rates are dense (no structured sparsity); fp32 rates are without TF32, torch's default.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ class Device:
 
     name: str
     memory: int | None
-    """Bytes; None where it is not known."""
+    """Bytes; None if unknown."""
     half: float
     """Operations per second in fp16 or bf16, accumulated in fp32."""
     single: float
+    """Operations per second in fp32."""
     bandwidth: float
-    """Bytes per second to its own memory."""
+    """Bytes per second between the device and its memory."""
     neighbours: float
-    """Bytes per second to the other devices of the host, in one direction."""
+    """Bytes per second to the other devices of its host, in one direction."""
     network: float
-    """Bytes per second to other hosts, for one device, in one direction."""
+    """Bytes per second to other hosts, per device, in one direction."""
     aliases: tuple[str, ...] = ()
-    """Shorter spellings, beside the name without its punctuation or its `GB`."""
+    """Other names; the name without punctuation or `GB` is accepted anyway."""
     kind: Literal["cuda", "cpu"] = "cuda"
 
 
@@ -42,8 +43,8 @@ def _gpu(
     )
 
 
-#: name, memory GiB, TFLOP/s in 16 bits and fp32, memory GB/s, GB/s to neighbours and to other hosts, aliases.
-#: The network is the one such hosts are usually sold with: one 100, 200 or 400 Gb/s port for each GPU.
+#: name, memory in GiB, TFLOP/s in 16 bits and in fp32, GB/s to memory, (GB/s to neighbours, to other hosts), aliases.
+#: Network rates assume what such hosts are usually sold with: one port of 100, 200 or 400 Gb/s per GPU.
 DEVICES = {
     device.name: device
     for device in (
@@ -54,28 +55,28 @@ DEVICES = {
         _gpu("H100-80GB", 80, 989, 66.9, 3350, (450, 50), "h100"),
         _gpu("H200-141GB", 141, 989, 66.9, 4800, (450, 50), "h200"),
         _gpu("RTX4090-24GB", 24, 165, 82.6, 1008, (20, 1.25), "4090", "rtx4090"),
-        # one thread of the machine the measurements in docs/plan.md were made on
+        # measured with one thread of the machine that ran the measurements in docs/plan.md
         Device("CPU", None, 0.07e12, 0.14e12, 10e9, 2e9, 1.25e9, kind="cpu"),
     )
 }
-#: Whose rates a plan assumes where nobody names a device.
+#: The device whose rates a plan assumes when none is named.
 ASSUMED_DEVICE = "A100-80GB"
-#: What the device is then called.
+#: Name of an unnamed device in the output.
 UNKNOWN_NAME = "GPU"
 
 
 def unknown_device() -> Device:
-    """The rates of ASSUMED_DEVICE, and no memory."""
+    """Return a device with the rates of ASSUMED_DEVICE and unknown memory."""
     return replace(DEVICES[ASSUMED_DEVICE], name=UNKNOWN_NAME, memory=None)
 
 
 def find_device(name: str) -> Device:
-    """The device of a name or an alias, case and punctuation aside; raises Problems."""
+    """Return the device of this name or alias, ignoring case and punctuation; raises Problems if there is none."""
     found = _by_spelling().get(_normalized(name))
     if found is None:
-        hint = did_you_mean(name, DEVICES) or f"known: {', '.join(DEVICES)}"
-        what, hint = f"there are no facts about a device {name}", f"{hint}; or give --gpu-memory GIB"
-        raise Problems([Problem(what, hint=hint, id="unknown-device")])
+        hint = did_you_mean(name, DEVICES) or f"expected one of: {', '.join(DEVICES)}"
+        hint = f"{hint}; for another device, use deepy plan --gpu-memory GIB"
+        raise Problems([Problem(f"unknown device: {name}", hint=hint, id="unknown-device")])
     return found
 
 

@@ -1,4 +1,4 @@
-"""Before a launch: does the plan fit the devices of this machine? Asked only where their memory is known."""
+"""The memory check before a launch: refuses a run whose plan does not fit devices of known memory."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from neoxargs.request import Request
 from neoxargs.tools.plan.advice import suggest_changes
 from neoxargs.tools.plan.assumptions import USABLE
 from neoxargs.tools.plan.devices import ASSUMED_DEVICE, DEVICES, UNKNOWN_NAME, Device, find_device
-from neoxargs.tools.plan.output.wording import verdict
+from neoxargs.tools.plan.output.wording import NOTHING_FITS, verdict
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.target import Target
 
-#: The program whose memory is known, because what it allocates is.
-PLANNED = "train"
+#: The only program that is checked: a plan counts the allocations of train.py.
+PLANNED_PROGRAM = "train"
 MEMORY_QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 MAX_SUGGESTIONS = 2
 
 
-def refuse_what_cannot_fit(script: Script, spec: RunSpec, request: Request, device: str | None) -> None:
-    """Raises Problems if a run of our trainer cannot fit, even were the estimate as much too high as it may be.
+def check_memory(script: Script, spec: RunSpec, request: Request, device: str | None) -> None:
+    """Raise Problems if train.py cannot fit even when the estimate is 5 % too high; warn if it fits only then.
 
-    Warns where it is only close. device: what the GPUs are, where somebody names them; else this machine is asked.
+    device: the name of the GPUs, from --device; if None, nvidia-smi is asked for the memory of this machine's GPUs.
     """
     named = find_device(device) if device else None
-    plan = _plan_here(spec, named or _local_gpu(spec)) if script.program == PLANNED else None
+    plan = _plan_for(spec, named or _local_gpu(spec)) if script.program == PLANNED_PROGRAM else None
     if plan is None or plan.fits:
         return
     suggestions = suggest_changes(plan, lambda changes: resolve_run(request.overriding(changes), os.environ))
-    changes = [" ".join(f"--set {one}" for one in found.overrides) for found in suggestions]
+    changes = [" ".join(f"--set {override}" for override in change.overrides) for change in suggestions]
     problem = Problem(f"the run {verdict(plan)}", hint=_hint(changes[:MAX_SUGGESTIONS]), id="plan-does-not-fit")
     if _surely_too_large(plan):
         raise Problems([problem])
     print(render([problem.as_warning()]), file=sys.stderr)
 
 
-def _plan_here(spec: RunSpec, device: Device | None) -> Plan | None:
-    """None where the device's memory is not known, or a plan is of one run and this is a search."""
+def _plan_for(spec: RunSpec, device: Device | None) -> Plan | None:
+    """Return the plan, or None if the device's memory is unknown or the autotuner will start several runs."""
     if device is None or device.memory is None:
         return None
     try:
@@ -58,15 +58,15 @@ def _surely_too_large(plan: Plan) -> bool:
 
 
 def _hint(changes: Sequence[str]) -> str:
-    would_fit = f"this would fit: {' or '.join(changes)}; " if changes else ""
-    return f"{would_fit}--force starts it all the same"
+    instead = f"add {', or '.join(changes)}, which would fit" if changes else NOTHING_FITS
+    return f"{instead}; --force starts the run anyway"
 
 
 def _local_gpu(spec: RunSpec) -> Device | None:
-    """The smallest GPU of this machine, if the run uses it."""
+    """Return a device with the memory of this machine's smallest GPU; None if the run does not use its GPUs."""
     resources = spec.resources
-    away = resources.remote and not {os.uname().nodename, "localhost", "127.0.0.1"} & set(resources.hosts)
-    if resources.device != "cuda" or away:
+    elsewhere = resources.remote and not {os.uname().nodename, "localhost", "127.0.0.1"} & set(resources.hosts)
+    if resources.device != "cuda" or elsewhere:
         return None
     try:
         answer = subprocess.run(MEMORY_QUERY, capture_output=True, text=True, timeout=10, check=True).stdout

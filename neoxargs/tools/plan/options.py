@@ -1,4 +1,4 @@
-"""The command line of `deepy plan` beside the files."""
+"""The options of `deepy plan`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from neoxargs.options import gpu_count
 from neoxargs.request import Request
 from neoxargs.tools.plan.placement import GPUS_PER_HOST
 
-DESCRIPTION = "Who sits on which rank, how full devices get and when, how fast it can be. Starts nothing."
+DESCRIPTION = "Show where each rank runs, its memory in each phase, and an estimate of speed. Starts nothing."
 
 
 @dataclass(frozen=True)
 class PlanOptions(Request):
-    """Which configuration is planned, and for which devices and hosts."""
+    """The configuration to plan, and the devices and hosts to plan it for."""
 
     per_host: int = GPUS_PER_HOST
     device: str | None = None
@@ -23,18 +23,18 @@ class PlanOptions(Request):
     host_memory: float | None = None
     """GiB of one host."""
     built_whole: bool = False
-    """Whether the script builds a ZeRO-3 model before it is partitioned."""
+    """Whether the script builds its model outside deepspeed.zero.Init, and ZeRO-3 partitions it afterwards."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--device", metavar="NAME", help="such as A100-40GB, A100-80GB, H100, H200, V100-32GB, 4090 or CPU")
-    add("--gpu-memory", metavar="GIB", type=_gibibytes, help="memory of one device")
-    add("--host-memory", metavar="GIB", type=_gibibytes, help="memory of one machine")
-    per_host = f"with --gpus: GPUs a machine ({GPUS_PER_HOST})"
+    add("--device", metavar="NAME", help="plan for this device: A100-40GB, A100-80GB, H100, H200, V100-32GB, 4090, CPU")
+    add("--gpu-memory", metavar="GIB", type=_gibibytes, help="set the memory of one device")
+    add("--host-memory", metavar="GIB", type=_gibibytes, help="set the memory of one host")
+    per_host = f"set the number of GPUs per host, used with --gpus (default: {GPUS_PER_HOST})"
     add("--per-host", metavar="N", type=gpu_count, default=GPUS_PER_HOST, help=per_host)
-    add("--built-whole", action="store_true", help="the script builds a ZeRO-3 model before it is divided")
-    add("--html", metavar="FILE", help="also write the plan as a page with pictures")
+    add("--built-whole", action="store_true", help="plan for a script that builds a ZeRO-3 model without zero.Init")
+    add("--html", metavar="FILE", help="also write the plan as an HTML page with charts")
 
 
 def options_of(arguments: argparse.Namespace) -> PlanOptions:
@@ -58,5 +58,5 @@ def _gibibytes(text: str) -> float:
     except ValueError:
         amount = 0.0
     if not 0 < amount < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size in GiB")
+        raise argparse.ArgumentTypeError(f"expected a size in GiB, got {text!r}")
     return amount

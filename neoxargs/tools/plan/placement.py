@@ -1,4 +1,4 @@
-"""Host, slot and coordinates of every rank; ranks go to hosts in the order of the hostfile."""
+"""Host, slot and parallel coordinates of every rank; ranks fill hosts in the order of the hostfile."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.sizes.layout import Layout
 
-#: Where no hosts are named.
+#: Default of --per-host.
 GPUS_PER_HOST = 8
 
 
 class RankPlacement(NamedTuple):
-    """Host, slot and coordinates of one rank."""
+    """Host, slot and coordinates (tensor, pipe, data) of one rank."""
 
     rank: int
     host: str
@@ -26,7 +26,7 @@ class RankPlacement(NamedTuple):
 
 
 def rank_placements(resources: Resources, layout: Layout) -> Iterator[RankPlacement]:
-    """In rank order. Neighbours share a tensor parallel group, then come the replicas, then the next stage."""
+    """Yield all ranks in order: tensor parallel rank innermost, then data parallel, pipeline stage outermost."""
     slots = ((host, slot) for host, numbers in resources.hosts.items() for slot in numbers)
     for rank, (host, slot) in enumerate(slots):
         rest, tensor = divmod(rank, layout.tensor)
@@ -35,7 +35,7 @@ def rank_placements(resources: Resources, layout: Layout) -> Iterator[RankPlacem
 
 
 def group_into_hosts(resources: Resources, per_host: int) -> Resources:
-    """Pretended GPUs on hosts of `per_host` each, the last one with the rest."""
+    """Distribute the GPUs of --gpus over hosts with `per_host` each; the last host gets the remainder."""
     count = resources.gpus
     names = [f"host{index}" for index in range(-(-count // per_host))]
     hosts = {name: list(range(min(per_host, count - index * per_host))) for index, name in enumerate(names)}
@@ -43,13 +43,13 @@ def group_into_hosts(resources: Resources, per_host: int) -> Resources:
 
 
 def hosts_of_stages(resources: Resources, layout: Layout) -> list[list[str]]:
-    """For each stage its hosts, in rank order."""
+    """Return the hosts of each pipeline stage, in rank order."""
     by_stage = groupby(rank_placements(resources, layout), key=lambda placement: placement.pipe)
     return [list(dict.fromkeys(placement.host for placement in members)) for _, members in by_stage]
 
 
 def tensor_groups_cross_hosts(resources: Resources, layout: Layout) -> bool:
-    """Whether some tensor parallel group lies on more than one host."""
+    """Whether a tensor parallel group spans hosts."""
     starts, first = set[int](), 0
     for slots in resources.hosts.values():
         starts.add(first)
@@ -58,5 +58,5 @@ def tensor_groups_cross_hosts(resources: Resources, layout: Layout) -> bool:
 
 
 def host_range(hosts: Sequence[str]) -> str:
-    """`node0`, `node0, node1`, or the first and the last of many."""
+    """Return `node0`, `node0, node1`, or the first and the last of more hosts with their number."""
     return ", ".join(hosts) if len(hosts) <= 2 else f"{hosts[0]} ... {hosts[-1]} ({len(hosts)})"

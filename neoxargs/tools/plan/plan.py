@@ -1,4 +1,4 @@
-"""One configuration and one kind of device -> the whole plan. Pure arithmetic; nothing is asked of the machine."""
+"""Computes the plan of a configuration for one kind of device. Pure arithmetic: it does not inspect the machine."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ class Plan:
     spec: RunSpec
     target: Target
     vocab_rows: int
-    """Of the padded vocabulary."""
+    """Rows of the padded vocabulary."""
     vocab_assumed: bool
+    """Whether `vocab_rows` is GPT-2's, because the tokenizer's is unknown."""
     parts: dict[str, int]
-    """Parameters of the model by part."""
+    """Part of the model -> number of parameters."""
     stage_memory: list[RankMemory]
-    """One for each stage: all its ranks are equal."""
+    """Memory of a rank of each pipeline stage; all ranks of a stage hold the same."""
     speed: Speed
 
     @property
@@ -43,23 +44,26 @@ class Plan:
 
     @property
     def fullest(self) -> RankMemory:
-        """The stage whose ranks are fullest."""
+        """The rank of the stage with the highest peak."""
         return max(self.stage_memory, key=lambda rank: rank.peak)
 
     @property
     def usable(self) -> int | None:
-        """Bytes that a rank may fill; None where the device's memory is not known."""
+        """Bytes of a device that a rank may use; None if the device's memory is unknown."""
         memory = self.target.device.memory
         return None if memory is None else int(memory * USABLE)
 
     @property
     def ranks_per_host(self) -> int:
-        """Ranks on the fullest host."""
+        """Number of ranks on the host with the most ranks."""
         return max(map(len, self.spec.resources.hosts.values()))
 
     @property
     def host_peak(self) -> int:
-        """Bytes on a host whose ranks are all of the stage that needs most; a CPU's memory is its host's."""
+        """Bytes on a host all of whose ranks belong to the stage with the highest host peak.
+
+        On a CPU, device memory is host memory.
+        """
         if self.target.device.kind == "cpu":
             return self.ranks_per_host * self.fullest.peak
         return self.ranks_per_host * max(rank.host_peak for rank in self.stage_memory)
@@ -74,12 +78,12 @@ class Plan:
 
     @property
     def host_fits(self) -> bool:
-        """Whether the hosts suffice; only a host memory that was named can be too small."""
+        """Whether the host memory suffices; True where it is assumed rather than given or measured."""
         return self.target.host_memory is None or self.host_peak <= self.target.host_memory
 
     @property
     def has_verdict(self) -> bool:
-        """Whether there is a memory to compare the ranks with."""
+        """Whether there is a known memory size to compare the plan with."""
         on_host = self.target.device.kind == "cpu" and self.target.host_memory is not None
         return self.usable is not None or on_host
 
@@ -89,14 +93,13 @@ class Plan:
 
     @property
     def assumed_limit_exceeded(self) -> int | None:
-        """Usable bytes of ASSUMED_DEVICE, where no device is named and that one could not hold the run."""
-        stand_in = DEVICES[ASSUMED_DEVICE].memory or 0
-        usable = int(stand_in * USABLE)
+        """Usable bytes of ASSUMED_DEVICE if no device is named and ASSUMED_DEVICE could not hold the run, else None."""
+        usable = int((DEVICES[ASSUMED_DEVICE].memory or 0) * USABLE)
         return usable if self.target.device == unknown_device() and self.fullest.peak > usable else None
 
     @property
     def overflows_in(self) -> str | None:
-        """The first phase, in the order of time, in which a rank runs out of memory."""
+        """The first phase in which a rank of the stage with the highest peak runs out of memory; None if none does."""
         if self.usable is None or self.device_fits:
             return None
         phases = self.fullest.phases
@@ -104,7 +107,7 @@ class Plan:
 
 
 def make_plan(spec: RunSpec, target: Target) -> Plan:
-    """Raises Problems where the configuration is of several runs."""
+    """Return the plan of `spec` on `target`. Raises Problems if the configuration is of several runs."""
     config = spec.config
     _check_single_run(config)
     known_rows = vocabulary_rows(config)
@@ -125,6 +128,6 @@ def _check_single_run(config: Config) -> None:
     name = "zero_optimization.stage"
     stages = config.get(name)
     if isinstance(stages, list):
-        what = f"{name} ({stages}) is a list that the autotuner goes through, and a plan is of one run"
+        what = f"{name} ({stages}) is a list of values for the autotuner; a plan is of one run"
         hint = f"add --set {name}={stages[0] if stages else 0}"
         raise Problems([Problem(what, config.place(name), hint, id="plan-of-several-runs", about=(name,))])

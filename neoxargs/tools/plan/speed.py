@@ -1,8 +1,8 @@
-"""How long a step takes and where the time goes: an estimate from data sheets, not a measurement.
+"""Estimates the step time and its components from data sheets; nothing is measured.
 
-Work: Chowdhery et al. 2022 (arXiv:2204.02311, appendix B) for the model's operations. Bubble and message sizes:
-Narayanan et al. 2021 (arXiv:2104.04473, sections 2.2 and 3.2); ZeRO's: Rajbhandari et al. 2020 (arXiv:1910.02054,
-section 7). CommunicationVolume of tensor parallelism wait; those of data parallelism overlap with nothing here.
+Sources: Chowdhery et al. 2022 (arXiv:2204.02311, appendix B) for the model's operations; Narayanan et al. 2021
+(arXiv:2104.04473, sections 2.2 and 3.2) for the pipeline bubble and communication volumes; Rajbhandari et al. 2020
+(arXiv:1910.02054, section 7) for those of ZeRO. No communication is assumed to overlap with computation.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from neoxargs.tools.plan.memory.states import ModelStates, optimizer_bytes_per_p
 
 @dataclass(frozen=True)
 class CommunicationVolume:
-    """What one rank of the fullest stage sends, in bytes for one step."""
+    """Bytes that a rank of the largest stage sends in one step."""
 
     tensor: int
     pipe: int
     data: int
     host: int
-    """Between device and host, where something is offloaded."""
+    """Between device and host memory, for offloading."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds of one step, by what they go to."""
+    """Seconds of one step by component, and the sizes that they were computed from."""
 
     flops_per_token: float
     compute: float
@@ -41,9 +41,9 @@ class Speed:
     pipe: float
     data: float
     optimizer: float
-    messages: CommunicationVolume
+    volume: CommunicationVolume
     tokens: int
-    """In one step, of all ranks."""
+    """In one step, over all ranks."""
     ranks: int
     train_iters: int
 
@@ -53,7 +53,7 @@ class Speed:
 
     @property
     def tflops_per_device(self) -> float:
-        """The model's operations only: what is computed a second time does not count."""
+        """Model FLOP/s per device in units of 1e12; recomputation is not counted."""
         return self.flops_per_token * self.tokens / self.step / self.ranks / 1e12
 
     @property
@@ -62,20 +62,24 @@ class Speed:
 
     @property
     def total(self) -> float:
-        """Seconds of the whole training, without evaluation and checkpoints."""
+        """Seconds of the whole training run, without evaluation and checkpointing."""
         return self.step * self.train_iters
 
 
-def estimate_speed(config: Config, rows: int, held: list[Stage], device: Device, slots: int) -> Speed:
-    """slots: devices on one host, which decides what has to cross the network."""
+def estimate_speed(config: Config, rows: int, stages: list[Stage], device: Device, slots: int) -> Speed:
+    """Return the estimated speed. rows: of the padded vocabulary. slots: devices per host.
+
+    Groups of more ranks than `slots` communicate over the network.
+    """
     layout, sizes = Layout.of(config), ActivationSizes(config, device.kind)
     batches = config.batch.gradient_accumulation_steps
     tokens = config.batch.train_batch_size * config.shape.seq_length
     work = flops_per_token(config, rows) * _with_recomputation(config)
     peak = device.single if sizes.number_size == assumed.SINGLE else device.half
-    slowest = max(len(stage.layers) for stage in held) * len(held) / config.shape.num_layers
+    # largest stage relative to the average one: the others wait for it
+    slowest = max(len(stage.layers) for stage in stages) * len(stages) / config.shape.num_layers
     compute = work * tokens * slowest / layout.ranks / (peak * _efficiency(sizes))
-    sent, states = _communication_volume(config, held, sizes), _fullest(config, held)
+    sent, states = _communication_volume(config, stages, sizes), _largest(config, stages)
     inside = _rate(device, layout.tensor <= slots)
     between = _rate(device, layout.data * layout.tensor * layout.pipe <= slots)
     tensor = sent.tensor / inside
@@ -87,7 +91,7 @@ def estimate_speed(config: Config, rows: int, held: list[Stage], device: Device,
         pipe=sent.pipe / between,
         data=sent.data / between,
         optimizer=_optimizer(states, device, sent),
-        messages=sent,
+        volume=sent,
         tokens=tokens,
         ranks=layout.ranks,
         train_iters=config.training.train_iters,
@@ -95,7 +99,7 @@ def estimate_speed(config: Config, rows: int, held: list[Stage], device: Device,
 
 
 def bubble_share(config: Config) -> float:
-    """Part of the time that stages wait for each other: (p - 1) / (m + p - 1) with m micro batches."""
+    """Return the share of a step that a stage waits: (p - 1) / (m + p - 1), with p stages and m micro batches."""
     pipe, batches = Layout.of(config).pipe, config.batch.gradient_accumulation_steps
     return (pipe - 1) / (batches + pipe - 1)
 
@@ -106,48 +110,55 @@ def _efficiency(sizes: ActivationSizes) -> float:
 
 
 def _with_recomputation(config: Config) -> float:
-    """Forward once more: 4/3 of the three passes' worth (Chen et al. 2016, arXiv:1604.06174)."""
+    """Return the factor of recomputation: 4/3, for a second forward pass (Chen et al. 2016, arXiv:1604.06174)."""
     return 4 / 3 if config.recompute.checkpoint_activations else 1.0
 
 
-def _communication_volume(config: Config, held: list[Stage], sizes: ActivationSizes) -> CommunicationVolume:
+def _communication_volume(config: Config, stages: list[Stage], sizes: ActivationSizes) -> CommunicationVolume:
     layout, batches = Layout.of(config), config.batch.gradient_accumulation_steps
-    states = _fullest(config, held)
-    layers = max(len(stage.layers) for stage in held)
-    around = 2 * (layout.tensor - 1) / layout.tensor  # a ring sends each number so often
+    states = _largest(config, stages)
+    layers = max(len(stage.layers) for stage in stages)
+    all_reduce = 2 * (layout.tensor - 1) / layout.tensor  # times that a ring all-reduce sends each number
     return CommunicationVolume(
-        tensor=int(layers * _sums(config) * around * sizes.hidden * batches),
+        tensor=int(layers * _all_reduces(config) * all_reduce * sizes.hidden * batches),
         pipe=_pipe_volume(config, sizes) * batches if layout.pipe > 1 else 0,
         data=_data_volume(states, batches),
         host=_host_volume(states),
     )
 
 
-def _sums(config: Config) -> float:
-    """What tensor parallel ranks sum of the residual stream in one layer; a gather is half of a sum, a scatter too.
+def _all_reduces(config: Config) -> float:
+    """Return the all-reduces of the residual stream per layer and micro batch.
 
-    Two inputs enter a layer's regions, and one sum leaves them where attention and feed-forward are side by side.
+    An all-gather or reduce-scatter counts half. Two inputs enter the tensor parallel regions of a layer; two outputs
+    leave them, or one if attention and feed-forward are parallel (`gpt_j_residual`).
     """
     leaving = 1 if config.attention.gpt_j_residual else 2
     if config.parallel.sequence_parallel:
-        forward, backward = 1 + leaving / 2, 2 + leaving / 2  # what enters is gathered a second time
+        forward, backward = 1 + leaving / 2, 2 + leaving / 2  # the backward pass gathers the inputs again
     else:
         forward, backward = leaving, 2
     recompute = config.recompute
     if not recompute.checkpoint_activations:
         return forward + backward
-    return 2 * forward + backward + (0.5 if recompute.partition_activations else 0)  # a shared checkpoint is gathered
+    return (
+        2 * forward + backward + (0.5 if recompute.partition_activations else 0)
+    )  # a partitioned checkpoint is gathered
 
 
 def _pipe_volume(config: Config, sizes: ActivationSizes) -> int:
-    """An activation and its gradient, of which a tensor parallel rank sends its share unless it is told not to."""
+    """Return the bytes of an activation and its gradient; where they are partitioned, a rank sends its shard only."""
     sharded, pipeline = config.parallel.sequence_parallel, config.pipeline
-    shared = (sharded or pipeline.pipe_partitioned, sharded or pipeline.grad_partitioned)
-    return sum(sizes.hidden // (sizes.tensor if is_shared else 1) for is_shared in shared)
+    partitioned = (sharded or pipeline.pipe_partitioned, sharded or pipeline.grad_partitioned)
+    return sum(sizes.hidden // (sizes.tensor if is_partitioned else 1) for is_partitioned in partitioned)
 
 
 def _data_volume(states: ModelStates, batches: int) -> int:
-    """Gradients are summed and weights handed back: twice the model a step, once more with ZeRO-3 and every batch."""
+    """Return the bytes of reducing gradients and gathering weights.
+
+    Twice the model per step; ZeRO-2 reduces gradients for every micro batch, ZeRO-3 sends the model three times for
+    each.
+    """
     share = (states.data_ranks - 1) / states.data_ranks
     model = share * states.parameters * states.number_size
     if states.zero_stage == 3:
@@ -170,9 +181,10 @@ def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume) -
     return states.partition * traffic / device.bandwidth
 
 
-def _fullest(config: Config, held: list[Stage]) -> ModelStates:
-    return ModelStates(config, max(held, key=lambda stage: stage.parameters))
+def _largest(config: Config, stages: list[Stage]) -> ModelStates:
+    return ModelStates(config, max(stages, key=lambda stage: stage.parameters))
 
 
 def _rate(device: Device, one_host: bool) -> float:
+    """Bytes per second of a collective within one host, or across hosts."""
     return (device.neighbours if one_host else device.network) * assumed.LINK_EFFICIENCY

@@ -1,4 +1,4 @@
-"""What a plan is made for: the device that is named, this machine's CPU, or a GPU of unknown memory."""
+"""The device and host a plan is made for: a named device, this machine's CPU, or a GPU of unknown memory."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from neoxargs.tools.plan.options import PlanOptions
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of device, and the host around it."""
+    """A kind of device and its host."""
 
     device: Device
     host_memory: int | None = None
-    """Bytes of one host; None: HOST_MEMORY_PER_GPU for each of its devices."""
+    """Bytes of one host; if None, HOST_MEMORY_PER_GPU per device is assumed."""
     zero_init: bool = True
-    """Whether a ZeRO-3 model is partitioned while it is built (as our train.py does) or only afterwards."""
+    """Whether a ZeRO-3 model is partitioned while it is built, as in our train.py, rather than afterwards."""
 
 
 def choose_target(options: PlanOptions, spec: RunSpec) -> Target:
-    """Raises Problems for a device that is not known."""
+    """Return the device and host to plan for. Raises Problems if the named device is unknown."""
     device = choose_device(options, spec)
-    host_memory = int(options.host_memory * GIB) if options.host_memory else _own_memory(options, device)
+    host_memory = int(options.host_memory * GIB) if options.host_memory else _local_memory(options, device)
     if options.gpu_memory:
         device = replace(device, memory=int(options.gpu_memory * GIB))
     return Target(device, host_memory, not options.built_whole)
 
 
 def choose_device(options: PlanOptions, spec: RunSpec) -> Device:
-    """The one that is named; a machine without GPUs is planned as what it is, unless the run is meant for GPUs."""
+    """Return the named device; else this machine's CPU if it has no GPU and the run suits one; else an unknown GPU."""
     if options.device:
         return find_device(options.device)
     if spec.resources.device == "cpu" and options.gpu_memory is None and not _meant_for_gpus(spec):
         return _cpu(spec.resources.gpus)
-    return unknown_device()  # and no verdict without a memory to hold it against
+    return unknown_device()
 
 
 def _meant_for_gpus(spec: RunSpec) -> bool:
-    """Nobody computes in 16 bits on a CPU, or starts more ranks on one machine than it could have GPUs or has cores."""
-    most = max(MAX_GPUS_PER_MACHINE, os.cpu_count() or 1)
-    return spec.config.precision.precision != "fp32" or spec.resources.gpus > most
+    """Whether the run is in 16 bits, or has more ranks than a machine has GPUs or this one has cores."""
+    most_ranks = max(MAX_GPUS_PER_MACHINE, os.cpu_count() or 1)
+    return spec.config.precision.precision != "fp32" or spec.resources.gpus > most_ranks
 
 
-def _own_memory(options: PlanOptions, device: Device) -> int | None:
-    """Bytes of this machine, where the run would be on its CPU."""
+def _local_memory(options: PlanOptions, device: Device) -> int | None:
+    """Bytes of this machine's memory if the plan is for its CPU, else None."""
     if options.device or device.kind != "cpu":
         return None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _cpu(ranks: int) -> Device:
-    """One rank's part of this machine, whose cores are divided among more ranks than there are."""
-    part, core = min(1.0, (os.cpu_count() or 1) / ranks), DEVICES["CPU"]
-    return replace(core, half=core.half * part, single=core.single * part)
+    """Return the share of this machine's CPU that one rank gets: one core, or less with more ranks than cores."""
+    share, core = min(1.0, (os.cpu_count() or 1) / ranks), DEVICES["CPU"]
+    return replace(core, half=core.half * share, single=core.single * share)

@@ -1,4 +1,4 @@
-"""What is suggested where a plan does not fit, fits."""
+"""Suggested changes fit and preserve the global batch size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_neox_20b_does_not_fit_on_24_gb_and_each_suggestion_does() -> None:
 
 
 @needs_corpus
-def test_a_large_model_is_told_to_be_cut_both_ways() -> None:
+def test_a_large_model_gets_more_tensor_and_pipeline_ranks() -> None:
     options = PlanOptions([str(NEOX_20B.with_name("175B.yml"))], gpus=1024, device="H100")
     made, found = plan_and_suggest(options)
     assert not made.fits
@@ -44,13 +44,13 @@ def test_suggestions_fit(middle: str, memory: float) -> None:
         assert plan_and_suggest(PlanOptions([middle], suggestion.overrides, gpus=8, gpu_memory=memory))[0].fits
 
 
-def test_a_suggestion_takes_the_place_of_what_was_set(middle: str) -> None:
+def test_a_suggestion_replaces_an_override(middle: str) -> None:
     set_before = ["train_micro_batch_size_per_gpu=16"]
     made, found = plan_and_suggest(PlanOptions([middle], set_before, gpus=8, gpu_memory=40))
     smaller = next(suggestion for suggestion in found if "train_micro_batch_size_per_gpu" in suggestion.changes)
     assert smaller.plan.config.batch.train_batch_size == made.config.batch.train_batch_size == 128
 
 
-def test_where_nothing_small_helps_that_is_said(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_fitting_change_larger_devices_are_suggested(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert print_plan(PlanOptions([middle], gpus=1, gpu_memory=2)) == 1
-    assert "nothing small helps" in capsys.readouterr().out
+    assert "none of the changes tried is enough" in capsys.readouterr().out

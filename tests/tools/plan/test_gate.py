@@ -1,4 +1,4 @@
-"""A run that cannot fit the GPUs of this machine is not started, unless --force says so."""
+"""A run that cannot fit the GPUs is refused before it starts, unless --force is given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support import smallest
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The scripts that a launch got as far as."""
+    """The scripts whose launch passed the memory check."""
     scripts: list[str] = []
     monkeypatch.setattr(launch_main, "check_needs", lambda script, spec: scripts.append(Path(script.path).name))
     for stage in ("check_start", "announce"):
@@ -28,15 +28,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """An nvidia-smi that reports GPUs of this many MiB."""
+    """A function that installs an nvidia-smi which reports two GPUs of this many MiB."""
 
-    def report(mebibytes: int) -> None:
+    def install(mebibytes: int) -> None:
         tool = tmp_path / "nvidia-smi"
         tool.write_text(f"#!/bin/sh\necho {mebibytes}\necho {mebibytes}\n")
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    return report
+    return install
 
 
 @pytest.fixture
@@ -46,31 +46,31 @@ def large(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_what_cannot_fit_is_refused_with_what_would(
+def test_a_run_that_cannot_fit_is_refused_with_changes_that_would_fit(
     large: str, started: list[str], gpus: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     gpus(24 * 1024)
     assert main(["train.py", large]) == 1
-    told = capsys.readouterr().err
-    assert "does not fit" in told and "--force" in told and "--set" in told
+    output = capsys.readouterr().err
+    assert "does not fit" in output and "--force" in output and "--set" in output
     assert not started
 
 
-@pytest.mark.parametrize("more", [["--force"], ["--device", "H200"]])
-def test_it_starts_by_force_or_on_a_larger_device(
-    large: str, started: list[str], gpus: Callable[[int], None], more: list[str]
+@pytest.mark.parametrize("arguments", [["--force"], ["--device", "H200"]])
+def test_a_run_starts_with_force_or_on_a_larger_device(
+    large: str, started: list[str], gpus: Callable[[int], None], arguments: list[str]
 ) -> None:
     gpus(24 * 1024)
-    assert main(["train.py", large, "--set", "train_micro_batch_size_per_gpu=2", *more]) == 0
+    assert main(["train.py", large, "--set", "train_micro_batch_size_per_gpu=2", *arguments]) == 0
     assert started == ["train.py"]
 
 
-def test_a_named_device_is_enough(large: str, started: list[str]) -> None:
+def test_a_named_device_is_checked_without_nvidia_smi(large: str, started: list[str]) -> None:
     assert main(["train.py", large, "--device", "V100-16GB"]) == 1
     assert not started
 
 
-def test_other_scripts_and_unknown_devices_are_left_alone(
+def test_other_scripts_and_unknown_devices_are_not_checked(
     large: str, started: list[str], gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gpus(1024)
@@ -82,7 +82,7 @@ def test_other_scripts_and_unknown_devices_are_left_alone(
     assert started == ["other.py", "train.py"]
 
 
-def test_what_is_close_is_a_warning(
+def test_a_run_within_the_margin_of_error_gets_a_warning(
     large: str, started: list[str], gpus: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from neoxargs.tools.plan import plan_and_suggest
@@ -95,13 +95,11 @@ def test_what_is_close_is_a_warning(
     assert started
 
 
-def test_a_search_for_the_best_stage_is_no_plan_and_starts(
-    large: str, started: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_autotuning_has_no_plan_and_starts(large: str, started: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     search = ["--set", "zero_optimization.stage=[1, 2]", "--set", "autotuning.enabled=true"]
     assert main(["plan", large, "--device", "V100-16GB", *search]) == 1
-    told = capsys.readouterr().err
-    assert "zero_optimization.stage ([1, 2]) is a list that the autotuner goes through" in told
-    assert "add --set zero_optimization.stage=1" in told
+    output = capsys.readouterr().err
+    assert "zero_optimization.stage ([1, 2]) is a list of values for the autotuner; a plan is of one run" in output
+    assert "add --set zero_optimization.stage=1" in output
     assert main(["train.py", large, "--device", "V100-16GB", *search]) == 0
     assert started == ["train.py"]

@@ -37,7 +37,7 @@ def made(folder: Path, *changes: str) -> tuple[Plan, float]:
 def test_sums_over_tensor_parallel_ranks(changes: list[str], sums: float, tmp_path: Path) -> None:
     plan, stream = made(tmp_path, "model_parallel_size=2", *changes)
     around = 2 * (2 - 1) / 2
-    assert plan.speed.messages.tensor == pytest.approx(sums * around * stream * plan.config.shape.num_layers)
+    assert plan.speed.volume.tensor == pytest.approx(sums * around * stream * plan.config.shape.num_layers)
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_sums_over_tensor_parallel_ranks(changes: list[str], sums: float, tmp_pa
 )
 def test_what_stages_send_each_other(changes: list[str], share: float, tmp_path: Path) -> None:
     plan, stream = made(tmp_path, "pipe_parallel_size=2", "model_parallel_size=2", *changes)
-    assert plan.speed.messages.pipe == pytest.approx(2 * share * stream)
+    assert plan.speed.volume.pipe == pytest.approx(2 * share * stream)

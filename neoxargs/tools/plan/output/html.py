@@ -1,4 +1,4 @@
-"""The plan as one HTML page without anything outside of it: pictures in CSS and SVG, for light and dark screens."""
+"""The plan as one self-contained HTML page: charts in CSS and SVG, with a light and a dark colour scheme."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from neoxargs.text import format_bytes, format_count, format_duration, format_nu
 from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.output.style import STYLE
 from neoxargs.tools.plan.output.svg import memory_chart, ranks_chart, stages_chart, step_chart
-from neoxargs.tools.plan.output.wording import assumption_notes, price, verdict
+from neoxargs.tools.plan.output.wording import NOTHING_FITS, assumption_notes, describe_effect, ranks_per_host, verdict
 from neoxargs.tools.plan.plan import Plan
 
 
-def to_html(plan: Plan, found: Sequence[Suggestion], files: Sequence[str]) -> str:
-    """The whole document."""
+def to_html(plan: Plan, suggestions: Sequence[Suggestion], files: Sequence[str]) -> str:
+    """Return the whole document. files: the configuration files, which its header names."""
     title = f"{format_count(sum(plan.parts.values()))} parameters on {plan.layout.ranks} x {plan.target.device.name}"
-    sections = "\n".join(_sections(plan, found))
+    sections = "\n".join(_sections(plan, suggestions))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <meta charset="utf-8">
@@ -28,7 +28,7 @@ def to_html(plan: Plan, found: Sequence[Suggestion], files: Sequence[str]) -> st
 <header>
 <p class="files">{escape(", ".join(files))}</p>
 <h1>{escape(title)}</h1>
-<p class="verdict {_colour(plan)}"><b>{_verdict_word(plan)}</b> {escape(_verdict_rest(plan))}</p>
+<p class="verdict {_verdict_class(plan)}"><b>{_verdict_word(plan)}</b> {escape(_verdict_rest(plan))}</p>
 </header>
 {_cards(plan)}
 {sections}
@@ -37,33 +37,32 @@ def to_html(plan: Plan, found: Sequence[Suggestion], files: Sequence[str]) -> st
 """
 
 
-def _sections(plan: Plan, found: Sequence[Suggestion]) -> Iterator[str]:
+def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     if not plan.fits:
-        how = "planned again with each of these changes; cheapest first"
-        yield _section("What would fit", how, _suggestions(found))
+        yield _section("Changes that would fit", "in order of step time", _suggestions(suggestions))
     fullest = plan.fullest
-    where = f"a rank of stage {fullest.stage.index}, the fullest" if len(plan.stage_memory) > 1 else "each rank"
-    yield _section("Memory", f"{where}, through one step", memory_chart(plan))
-    yield _section("Stages", "the fullest moment of a rank of each pipeline stage", stages_chart(plan))
+    where = f"stage {fullest.stage.index}, which has the highest peak," if len(plan.stage_memory) > 1 else "the model"
+    yield _section("Memory", f"per rank of {where} in each phase of a step", memory_chart(plan))
+    yield _section("Stages", "peak memory per rank of each pipeline stage", stages_chart(plan))
     layout = f"{plan.layout.tensor} tensor x {plan.layout.pipe} pipeline x {plan.layout.data} data"
-    legend = f"{layout}; a frame is a machine, a run of joined cells a tensor parallel group"
+    legend = f"{layout}; each frame is a host, joined cells are a tensor parallel group (t), d is the replica"
     yield _section("Ranks", legend, ranks_chart(plan))
-    yield _section("One step", f"about {format_duration(plan.speed.step)}, and what it goes to", step_chart(plan))
+    yield _section("Step time", f"about {format_duration(plan.speed.step)}", step_chart(plan))
     yield _section("Batch", "", f'<p class="equation">{escape(summary.batch_equation(plan.config))}</p>')
-    yield _section("Assumed", "", _list(assumption_notes(plan)))
+    yield _section("Assumptions", "", _list(assumption_notes(plan)))
 
 
-def _section(title: str, about: str, body: str) -> str:
-    subtitle = f"<span>{escape(about)}</span>" if about else ""
-    return f"<section><h2>{title}{subtitle}</h2>{body}</section>"
+def _section(title: str, subtitle: str, body: str) -> str:
+    beside = f"<span>{escape(subtitle)}</span>" if subtitle else ""
+    return f"<section><h2>{title}{beside}</h2>{body}</section>"
 
 
-def _colour(plan: Plan) -> str:
-    return "breaks" if not plan.fits else "fits" if plan.has_verdict else "unknown"
+def _verdict_class(plan: Plan) -> str:
+    return "overflow" if not plan.fits else "fits" if plan.has_verdict else "unknown"
 
 
 def _verdict_word(plan: Plan) -> str:
-    return {"unknown": "no verdict", "fits": "fits", "breaks": "does not fit"}[_colour(plan)]
+    return {"unknown": "no verdict", "fits": "fits", "overflow": "does not fit"}[_verdict_class(plan)]
 
 
 def _verdict_rest(plan: Plan) -> str:
@@ -72,26 +71,27 @@ def _verdict_rest(plan: Plan) -> str:
 
 def _cards(plan: Plan) -> str:
     speed, peak = plan.speed, plan.fullest.peak
+    share = f"{format_percent(peak, plan.usable)} of usable memory" if plan.usable else "per rank"
     cards = [
-        ("peak", format_bytes(peak), f"{format_percent(peak, plan.usable)} of what may be used" if plan.usable else ""),
-        ("host memory", format_bytes(plan.host_peak), f"a machine of {plan.ranks_per_host} ranks"),
+        ("peak memory", format_bytes(peak), share),
+        ("host memory", format_bytes(plan.host_peak), f"host with {ranks_per_host(plan)}"),
         ("speed", f"{format_number(speed.tflops_per_device)} TFLOP/s",
-         f"a device; {speed.tokens_per_second:,.0f} tokens/s"),
+         f"per device; {speed.tokens_per_second:,.0f} tokens/s"),
         ("training", format_duration(speed.total), f"{speed.train_iters:,} steps"),
     ]  # fmt: skip
-    boxes = (f"<div><span>{label}</span><b>{value}</b><small>{more}</small></div>" for label, value, more in cards)
+    boxes = (f"<div><span>{label}</span><b>{value}</b><small>{note}</small></div>" for label, value, note in cards)
     return f'<div class="cards">{"".join(boxes)}</div>'
 
 
-def _suggestions(found: Sequence[Suggestion]) -> str:
-    if not found:
-        return "<p>Nothing small helps: it takes more devices, larger ones, or a smaller model.</p>"
-    return "".join(_suggestion(suggestion) for suggestion in found)
+def _suggestions(suggestions: Sequence[Suggestion]) -> str:
+    if not suggestions:
+        return f"<p>{NOTHING_FITS.capitalize()}.</p>"
+    return "".join(_suggestion(suggestion) for suggestion in suggestions)
 
 
 def _suggestion(suggestion: Suggestion) -> str:
     lines = "\n".join(f"--set {override}" for override in suggestion.overrides)
-    return f'<div class="instead"><pre>{escape(lines)}</pre><p>{price(suggestion)}</p></div>'
+    return f'<div class="suggestion"><pre>{escape(lines)}</pre><p>{describe_effect(suggestion)}</p></div>'
 
 
 def _list(lines: Sequence[str]) -> str:

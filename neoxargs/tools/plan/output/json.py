@@ -1,4 +1,4 @@
-"""The plan for a program."""
+"""The plan as JSON, what `deepy plan --json` prints."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from neoxargs.tools.plan.plan import Plan
 from neoxargs.tools.plan.speed import Speed, bubble_share
 
 
-def to_json(plan: Plan, found: Sequence[Suggestion]) -> dict[str, Any]:
-    """Sizes in bytes, times in seconds. ranks: [host, slot, tensor, pipe, data] in rank order."""
+def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
+    """Return the plan. Sizes in bytes, times in seconds; placements: [host, slot, tensor, pipe, data] of each rank."""
     return {
         "ok": plan.fits,
         "problems": [problem.to_json() for problem in plan.spec.warnings],
         "fits": plan.fits if plan.has_verdict else None,
-        "breaks": plan.overflows_in,
+        "overflows_in": plan.overflows_in,
         "device": {"name": plan.target.device.name, "memory": plan.target.device.memory, "usable": plan.usable},
         **summary.to_json(plan.spec),
         "parts": plan.parts,
         "parameters": sum(plan.parts.values()),
         "vocabulary_rows": plan.vocab_rows,
         "stages": [_stage(rank) for rank in plan.stage_memory],
-        "host": {"need": plan.host_peak, "memory": plan.target.host_memory},
+        "host": {"peak": plan.host_peak, "memory": plan.target.host_memory},
         "speed": _speed(plan.speed) | {"bubble_share": bubble_share(plan.config)},
-        "instead": [_suggestion(suggestion) for suggestion in found],
-        "assumed": assumption_notes(plan),
-        "ranks_at": [list(placement)[1:] for placement in rank_placements(plan.spec.resources, plan.layout)],
+        "suggestions": [_suggestion(suggestion) for suggestion in suggestions],
+        "assumptions": assumption_notes(plan),
+        "placements": [list(placement)[1:] for placement in rank_placements(plan.spec.resources, plan.layout)],
     }
 
 
@@ -44,7 +44,7 @@ def _stage(rank: RankMemory) -> dict[str, Any]:
         "parameters": stage.parameters,
         "parts": stage.parts,
         "peak": rank.peak,
-        "fullest": rank.peak_phase,
+        "peak_phase": rank.peak_phase,
         "phases": rank.phases,
         "host": rank.host,
     }

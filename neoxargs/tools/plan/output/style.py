@@ -1,8 +1,8 @@
-"""How the page looks: one set of colours for light screens, one for dark ones."""
+"""Colours and CSS of the page, with a light and a dark scheme."""
 
 from __future__ import annotations
 
-#: Part of memory -> colour, legible on both grounds.
+#: Part of memory -> colour, legible on light and dark backgrounds.
 PARTS = {
     "weights": "#4e79d8",
     "gradients": "#3fb0ac",
@@ -12,19 +12,19 @@ PARTS = {
     "buffers": "#a77bd1",
     "overhead": "#9a9aa6",
 }
-#: What a step's time goes to -> colour.
+#: Component of the step time -> colour.
 TIME = {
     "compute": "#4e79d8",
     "pipeline bubble": "#c9c9d2",
-    "tensor messages": "#f0953f",
-    "pipeline messages": "#e9c34e",
-    "data messages": "#a77bd1",
+    "tensor communication": "#f0953f",
+    "pipeline communication": "#e9c34e",
+    "data communication": "#a77bd1",
     "optimizer": "#5aa95a",
 }
 
 
-def of_stage(index: int, stages: int) -> str:
-    """Neighbouring stages get neighbouring hues, from blue through green to red."""
+def stage_colour(index: int, stages: int) -> str:
+    """Return the colour of a stage: hues from blue through red to green, in the order of stages."""
     hue = 215 if stages == 1 else 215 + 285 * index / max(stages - 1, 3)
     return f"hsl({hue % 360:.0f} var(--tint))"
 
@@ -50,7 +50,7 @@ h2 span { color: var(--soft); font-weight: 400; font-size: 13.5px; margin-left: 
 .verdict { border-radius: 10px; margin-top: 16px; padding: 12px 16px }
 .verdict b { margin-right: 8px; text-transform: uppercase; letter-spacing: .05em; font-size: 13px }
 .fits { background: var(--good-ground) } .fits b { color: var(--good) }
-.breaks { background: var(--bad-ground) } .breaks b { color: var(--bad) }
+.overflow { background: var(--bad-ground) } .overflow b { color: var(--bad) }
 .unknown { background: var(--track) }
 section, .cards > div { background: var(--card); border: 1px solid var(--line); border-radius: 12px }
 section { margin-top: 16px; padding: 20px 22px }
@@ -78,10 +78,10 @@ svg .inside { fill: #fff; font-size: 11px }
 .small .host { border-radius: 4px; padding: 3px } .small .host h3 { display: none }
 .small .cells { flex-wrap: nowrap; gap: 1px } .small .group { border-radius: 2px; flex-wrap: nowrap }
 .small .cell { height: var(--dot); padding: 0; width: var(--dot) }
-.instead { align-items: center; border-top: 1px solid var(--line); display: flex; flex-wrap: wrap; gap: 8px 24px;
+.suggestion { align-items: center; border-top: 1px solid var(--line); display: flex; flex-wrap: wrap; gap: 8px 24px;
   padding: 10px 0 }
-.instead:first-of-type { border: 0; padding-top: 0 }
-.instead p { color: var(--soft); flex: 1 1 240px }
+.suggestion:first-of-type { border: 0; padding-top: 0 }
+.suggestion p { color: var(--soft); flex: 1 1 240px }
 pre, .equation { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace }
 pre { background: var(--track); border-radius: 7px; min-width: min(430px, 100%); padding: 8px 12px;
   overflow-wrap: anywhere; white-space: pre-wrap }

@@ -1,4 +1,4 @@
-"""The pictures of the page: memory bars, stages, the grid of ranks, the time of a step."""
+"""The charts of the page: memory by phase and by stage, the grid of ranks, the components of the step time."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from neoxargs.tools.plan.output import style
 from neoxargs.tools.plan.placement import RankPlacement, rank_placements
 from neoxargs.tools.plan.plan import Plan
 
-#: Of a picture's own coordinates: where bars begin and end, and how high a row is.
+#: In user units of the SVG: width of a chart, left and right end of its bars, height of a row.
 WIDTH, LEFT, RIGHT, ROW = 1060, 120, 960, 38
-#: With more ranks than this a cell is a coloured square without words.
-WORDY = 256
-#: With more than this it is a small one.
-MANY = 2048
-#: Of more stages only these are drawn, and the rest counted.
-STAGES = 16
+#: The most ranks whose cells have labels; with more, a cell is a coloured square.
+MAX_LABELLED = 256
+#: The most ranks whose squares are 9 pixels wide; with more, they are 5.
+MAX_LARGE_SQUARES = 2048
+#: The most stages that are drawn.
+MAX_STAGES = 16
 
-#: A bar's label, its parts and its caption.
-Row = tuple[str, Mapping[str, int], str]
+#: Label of a bar, its parts (part -> bytes) and its caption.
+Bar = tuple[str, Mapping[str, int], str]
 
 
 def memory_chart(plan: Plan) -> str:
-    """A bar for each phase of the fullest rank, its parts one after the other, and how far it may reach."""
+    """A stacked bar for each phase, on a rank of the stage with the highest peak."""
     fullest = plan.fullest
     rows = [(phase, fullest.phases[phase]) for phase in PHASES]
     drawn = [(label, parts, format_bytes(sum(parts.values()))) for label, parts in rows]
-    return _bars(plan, drawn) + _key(drawn)
+    return _bars(plan, drawn) + _parts_legend(drawn)
 
 
 def stages_chart(plan: Plan) -> str:
-    """A bar for each stage at its fullest."""
-    drawn = plan.stage_memory[:STAGES]
+    """A stacked bar for each stage in the phase of its peak."""
+    drawn = plan.stage_memory[:MAX_STAGES]
     if plan.fullest not in drawn:
         drawn = [*drawn[:-1], plan.fullest]
     rows = [(f"stage {rank.stage.index}", rank.phases[rank.peak_phase], _stage_caption(rank)) for rank in drawn]
-    more = len(plan.stage_memory) - len(drawn)
-    return _bars(plan, rows, beneath=True) + _key(rows) + (f'<p class="legend">and {more} more</p>' if more else "")
+    omitted = len(plan.stage_memory) - len(drawn)
+    note = f'<p class="legend">{omitted} more stages are not shown</p>' if omitted else ""
+    return _bars(plan, rows, beneath=True) + _parts_legend(rows) + note
 
 
 def _stage_caption(rank: RankMemory) -> str:
@@ -50,7 +51,7 @@ def _stage_caption(rank: RankMemory) -> str:
 
 
 def step_chart(plan: Plan) -> str:
-    """One bar, as long as a step."""
+    """One stacked bar of the components of the step time."""
     speed = plan.speed
     seconds = (speed.compute, speed.bubble, speed.tensor, speed.pipe, speed.data, speed.optimizer)
     terms = {name: time for name, time in zip(style.TIME, seconds, strict=True) if time}
@@ -60,39 +61,38 @@ def step_chart(plan: Plan) -> str:
 
 
 def ranks_chart(plan: Plan) -> str:
-    """Every rank on its host, coloured by stage; ranks of one tensor parallel group hang together."""
-    wordy = plan.layout.ranks <= WORDY
+    """A cell for each rank on its host, coloured by stage; ranks of one tensor parallel group are joined."""
+    labelled = plan.layout.ranks <= MAX_LABELLED
     hosts = groupby(rank_placements(plan.spec.resources, plan.layout), key=lambda placement: placement.host)
-    frames = "".join(_host(host, list(members), plan, wordy) for host, members in hosts)
+    frames = "".join(_host(host, list(members), plan, labelled) for host, members in hosts)
     in_row = min(plan.ranks_per_host, 8)
     width = 24 + in_row * (32 + 5 / min(plan.layout.tensor, in_row))
-    dot = 9 if plan.layout.ranks <= MANY else 5
-    grid = (
-        f'<div class="hosts{"" if wordy else " small"}" style="--frame: {width:.0f}px; --dot: {dot}px">{frames}</div>'
-    )
-    shown = range(min(plan.layout.pipe, STAGES))
-    return grid + _legend([(f"stage {index}", style.of_stage(index, plan.layout.pipe)) for index in shown])
+    dot = 9 if plan.layout.ranks <= MAX_LARGE_SQUARES else 5
+    classes = "hosts" if labelled else "hosts small"
+    grid = f'<div class="{classes}" style="--frame: {width:.0f}px; --dot: {dot}px">{frames}</div>'
+    stages = range(min(plan.layout.pipe, MAX_STAGES))
+    return grid + _legend([(f"stage {index}", style.stage_colour(index, plan.layout.pipe)) for index in stages])
 
 
-def _host(name: str, members: Sequence[RankPlacement], plan: Plan, wordy: bool) -> str:
+def _host(name: str, members: Sequence[RankPlacement], plan: Plan, labelled: bool) -> str:
     groups = groupby(members, key=lambda placement: (placement.pipe, placement.data))
     drawn = "".join(
-        f'<span class="group" style="background: {style.of_stage(pipe, plan.layout.pipe)}">'
-        f"{''.join(_cell(placement, wordy) for placement in together)}</span>"
-        for (pipe, _), together in groups
+        f'<span class="group" style="background: {style.stage_colour(pipe, plan.layout.pipe)}">'
+        f"{''.join(_cell(placement, labelled) for placement in group)}</span>"
+        for (pipe, _), group in groups
     )
     return f'<div class="host"><h3>{escape(name)}</h3><div class="cells">{drawn}</div></div>'
 
 
-def _cell(placement: RankPlacement, wordy: bool) -> str:
+def _cell(placement: RankPlacement, labelled: bool) -> str:
     rank, host, slot, tensor, pipe, data = placement
     title = f"rank {rank}: {host} slot {slot}, stage {pipe}, replica {data}, tensor {tensor}"
-    inside = f"{rank}<small>d{data} t{tensor}</small>" if wordy else ""
+    inside = f"{rank}<small>d{data} t{tensor}</small>" if labelled else ""
     return f'<span class="cell" title="{escape(title)}">{inside}</span>'
 
 
-def _bars(plan: Plan, rows: Sequence[Row], beneath: bool = False) -> str:
-    """A bar's caption stands to the right of its track, or beneath it."""
+def _bars(plan: Plan, rows: Sequence[Bar], beneath: bool = False) -> str:
+    """Stacked bars on a common scale. beneath: put captions below the bars instead of to their right."""
     largest = max(sum(parts.values()) for _, parts, _ in rows)
     scale = max(largest, plan.target.device.memory or 0) * 1.02
     usable, pitch = plan.usable, ROW + (16 if beneath else 0)
@@ -116,13 +116,13 @@ def _bars(plan: Plan, rows: Sequence[Row], beneath: bool = False) -> str:
 
 
 def _limit(plan: Plan, scale: float, tops: Sequence[int]) -> Iterator[str]:
-    """How much may be used: a mark across each bar, which leaves what is written between the bars alone."""
+    """A mark across each bar where usable memory ends; it does not cross the captions between the bars."""
     if plan.usable is None:
         return
     x = LEFT + (RIGHT - LEFT) * plan.usable / scale
     for y in tops:
         yield f'<line class="limit" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 4}" y2="{y + 30}"/>'
-    yield f'<text class="soft" x="{x:.1f}" y="12" text-anchor="middle">{format_bytes(plan.usable)} may be used</text>'
+    yield f'<text class="soft" x="{x:.1f}" y="12" text-anchor="middle">{format_bytes(plan.usable)} usable</text>'
 
 
 def _pieces(
@@ -133,7 +133,7 @@ def _pieces(
     y: int,
     format_value: Callable[[float], str],
 ) -> Iterator[str]:
-    """The parts of a bar; those that are wide enough carry their name."""
+    """The parts of a bar; those that are wide enough are labelled."""
     x = float(ends[0])
     for part in colours:
         width = (ends[1] - ends[0]) * parts.get(part, 0) / scale
@@ -154,8 +154,8 @@ def _svg(height: int, body: str) -> str:
     return f'<div class="wide"><svg viewBox="0 0 {WIDTH} {height}" role="img">{body}</svg></div>'
 
 
-def _key(rows: Sequence[Row]) -> str:
-    """Every part that some bar has."""
+def _parts_legend(rows: Sequence[Bar]) -> str:
+    """A legend of the parts that are in at least one bar."""
     used = [part for part in PARTS if any(parts.get(part) for _, parts, _ in rows)]
     return _legend([(part, style.PARTS[part]) for part in used])
 

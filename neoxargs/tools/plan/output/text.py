@@ -1,4 +1,4 @@
-"""The plan for a terminal: the verdict first, then what it rests on, each subject with its label."""
+"""The plan as text for a terminal: one labelled block per subject, the verdict first."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from neoxargs.text import (
 )
 from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.memory.breakdown import PARTS, PHASES, RankMemory
-from neoxargs.tools.plan.output.wording import assumption_notes, price, verdict
+from neoxargs.tools.plan.output.wording import NOTHING_FITS, assumption_notes, describe_effect, ranks_per_host, verdict
 from neoxargs.tools.plan.placement import host_range, hosts_of_stages
 from neoxargs.tools.plan.plan import Plan
 
 LABEL = summary.LABEL
 BAR = 44
-#: Subjects told in sentences, which are wrapped; tables and what is meant to be copied stay as they are.
-SENTENCES = ("plan", "model", "ranks", "batch", "host", "speed", "messages", "assumed")
-#: How many stages are listed; of more, the fullest and some others.
-STAGES = 8
+#: Blocks whose lines are wrapped; tables and command lines are not.
+WRAPPED = ("plan", "model", "ranks", "batch", "host", "speed", "volume", "assumed")
+#: The most stages that are listed.
+MAX_STAGES = 8
 
 
-def to_text(plan: Plan, found: Sequence[Suggestion]) -> str:
-    """The plan and what to change, for a person."""
+def to_text(plan: Plan, suggestions: Sequence[Suggestion]) -> str:
+    """Return the plan and the suggested changes as lines of at most 100 columns; tables may be wider."""
     rows = [
         ("plan", [verdict(plan)]),
-        ("instead", list(_suggestions(plan, found))),
-        *_run_facts(plan),
+        ("would fit", list(_suggestions(plan, suggestions))),
+        *_run_rows(plan),
         ("stages", list(_stages(plan))),
         ("memory", list(_memory(plan))),
         ("", list(_bars(plan))),
         ("host", list(_host(plan))),
         ("speed", list(_speed(plan))),
-        ("messages", list(_messages(plan))),
+        ("volume", list(_communication_volume(plan))),
         ("assumed", assumption_notes(plan)),
     ]
     blocks = [_row(label, lines, plan.config) for label, lines in rows if lines]
@@ -51,13 +51,13 @@ def to_text(plan: Plan, found: Sequence[Suggestion]) -> str:
 
 
 def _row(label: str, lines: Sequence[str], config: Config) -> str:
-    if label in SENTENCES:
+    if label in WRAPPED:
         lines = [part for line in lines for part in wrap(unbroken(line, config), summary.WIDTH - LABEL)]
     return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
 
 
-def _run_facts(plan: Plan) -> Iterator[tuple[str, list[str]]]:
-    """Model, ranks and batch as `check` prints them, with the model's parts."""
+def _run_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
+    """Model, ranks and batch as `check` prints them, and the parameters of each part of the model."""
     model, *rest = (line[LABEL:] for line in summary.brief_lines(plan.spec))
     parts = ", ".join(f"{part} {format_count(number)}".replace(" ", TOGETHER) for part, number in plan.parts.items())
     yield "model", [model, f"{format_count(sum(plan.parts.values()))} parameters: {parts}"]
@@ -66,7 +66,7 @@ def _run_facts(plan: Plan) -> Iterator[tuple[str, list[str]]]:
 
 def _stages(plan: Plan) -> Iterator[str]:
     hosts = hosts_of_stages(plan.spec.resources, plan.layout)
-    yield f"{'':<6}{'layers':<9}{'parameters':>11}{'peak':>9}  {'in':<14}{'ranks':<13}hosts"
+    yield f"{'stage':<6}{'layers':<9}{'parameters':>11}{'peak':>9}  {'phase':<14}{'ranks':<13}hosts"
     for rank in _listed_stages(plan):
         stage, layers = rank.stage, rank.stage.layers
         ranks = range(stage.index * plan.layout.tensor * plan.layout.data, plan.layout.ranks)
@@ -77,22 +77,23 @@ def _stages(plan: Plan) -> Iterator[str]:
             f"{stage.index:<6}{held:<9}{format_count(stage.parameters):>11}{format_bytes(rank.peak):>9}  "
             f"{rank.peak_phase:<14}{numbers:<13}{host_range(hosts[stage.index])}"
         )
-    if len(plan.stage_memory) > STAGES:
+    if len(plan.stage_memory) > MAX_STAGES:
         yield f"... {len(plan.stage_memory)} stages in all"
 
 
 def _listed_stages(plan: Plan) -> list[RankMemory]:
-    if len(plan.stage_memory) <= STAGES:
+    """All stages; of more than MAX_STAGES the first ones, the one with the highest peak and the last."""
+    if len(plan.stage_memory) <= MAX_STAGES:
         return plan.stage_memory
-    chosen = {*range(STAGES - 2), plan.fullest.stage.index, len(plan.stage_memory) - 1}
+    chosen = {*range(MAX_STAGES - 2), plan.fullest.stage.index, len(plan.stage_memory) - 1}
     return [plan.stage_memory[index] for index in sorted(chosen)]
 
 
 def _memory(plan: Plan) -> Iterator[str]:
     fullest = plan.fullest
     name, unit = ("GiB", GIB) if fullest.peak >= GIB else ("MiB", 2**20)
-    of_stage = f" of stage {fullest.stage.index}, the fullest" if len(plan.stage_memory) > 1 else ""
-    yield f"{name} on a rank{of_stage}"
+    of_stage = f" of stage {fullest.stage.index}, which has the highest peak" if len(plan.stage_memory) > 1 else ""
+    yield f"{name} on each rank{of_stage}"
     yield f"{'':<13}" + "".join(f"{phase:>14}" for phase in PHASES)
     for part in PARTS:
         sizes = [fullest.phases[phase].get(part, 0) for phase in PHASES]
@@ -102,12 +103,12 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 
 def _cell(number: float) -> str:
-    """A dot for nothing."""
+    """A dot for 0, because most cells of the table are 0."""
     return "." if not number else f"{number:.1f}" if number >= 0.05 else "<0.1"
 
 
 def _bars(plan: Plan) -> Iterator[str]:
-    """Each phase against what may be used."""
+    """A bar for each phase, with a mark where the usable memory ends."""
     if plan.usable is None:
         return
     scale = max(plan.target.device.memory or 0, plan.fullest.peak)
@@ -118,52 +119,53 @@ def _bars(plan: Plan) -> Iterator[str]:
         cells = ["█" if index < filled else "·" for index in range(BAR)]
         if limit < BAR:
             cells[limit] = "┃"
-        yield f"{phase:<13}{''.join(cells)}  {format_percent(total, plan.usable)} of what may be used"
+        yield f"{phase:<13}{''.join(cells)}  {format_percent(total, plan.usable)} of usable memory"
 
 
 def _host(plan: Plan) -> Iterator[str]:
     if plan.target.device.kind == "cpu":
-        yield f"{format_bytes(plan.host_peak)} on a machine of {plan.ranks_per_host} ranks, with all that a rank holds"
+        yield f"{format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}, all memory of the ranks included"
         return
     parts = max(plan.stage_memory, key=lambda rank: rank.host_peak).host
     words = {"processes": "Python and torch"}
     each = ", ".join(f"{words.get(part, part)} {format_bytes(number)}" for part, number in parts.items() if number)
-    yield f"{format_bytes(plan.host_peak)} on a machine of {plan.ranks_per_host} ranks; each: {each}"
+    yield f"{format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}; per rank: {each}"
 
 
 def _speed(plan: Plan) -> Iterator[str]:
     estimate = plan.speed
     device, training = plan.target.device, plan.config.training
     yield (
-        f"about {format_number(estimate.tflops_per_device)} TFLOP/s on each {device.name}, "
-        f"{estimate.tokens_per_second:,.0f} tokens/s, {format_duration(estimate.step)} a step"
+        f"about {format_number(estimate.tflops_per_device)} TFLOP/s per {device.name}, "
+        f"{estimate.tokens_per_second:,.0f} tokens/s, {format_duration(estimate.step)} per step"
     )
     yield f"{training.train_iters:,} steps in about {format_duration(estimate.total)}"
-    yield f"{format_number(estimate.flops_per_token)} operations a token, forward and backward"
+    yield f"{format_number(estimate.flops_per_token)} floating-point operations per token, forward and backward"
     terms = {
-        "compute": estimate.compute, "pipeline bubble": estimate.bubble, "tensor messages": estimate.tensor,
-        "pipeline messages": estimate.pipe, "data messages": estimate.data, "optimizer": estimate.optimizer,
+        "compute": estimate.compute, "pipeline bubble": estimate.bubble, "tensor communication": estimate.tensor,
+        "pipeline communication": estimate.pipe, "data communication": estimate.data, "optimizer": estimate.optimizer,
     }  # fmt: skip
-    yield ", ".join(f"{name} {format_percent(seconds, estimate.step)}" for name, seconds in terms.items() if seconds)
+    shares = (f"{name} {format_percent(seconds, estimate.step)}" for name, seconds in terms.items() if seconds)
+    yield ", ".join(shares).replace(" %", f"{TOGETHER}%")
 
 
-def _messages(plan: Plan) -> Iterator[str]:
-    sent = plan.speed.messages
+def _communication_volume(plan: Plan) -> Iterator[str]:
+    sent = plan.speed.volume
     kinds = {"tensor": sent.tensor, "pipeline": sent.pipe, "data": sent.data, "device and host": sent.host}
     volumes = [f"{name} {format_bytes(number)}" for name, number in kinds.items() if number]
     if volumes:
-        yield f"a rank sends in one step: {', '.join(volumes)}"
+        yield f"each rank sends in one step: {', '.join(volumes)}"
 
 
-def _suggestions(plan: Plan, found: Sequence[Suggestion]) -> Iterator[str]:
+def _suggestions(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     if plan.fits:
         return
-    if not found:
-        yield "nothing small helps: it takes more devices, larger ones, or a smaller model"
-    for number, suggestion in enumerate(found, 1):
-        yield f"{number}. {price(suggestion)}; it fits, planned with:"
-        yield f"   {' '.join(f'--set {override}' for override in suggestion.overrides)}"
+    if not suggestions:
+        yield NOTHING_FITS
+    for number, suggestion in enumerate(suggestions, 1):
+        yield f"{number}. {' '.join(f'--set {override}' for override in suggestion.overrides)}"
+        yield f"   {describe_effect(suggestion)}"
 
 
-def _coloured(block: str, good: bool) -> str:
-    return f"\033[1;{32 if good else 31}m{block}\033[0m" if sys.stdout.isatty() else block
+def _coloured(block: str, fits: bool) -> str:
+    return f"\033[1;{32 if fits else 31}m{block}\033[0m" if sys.stdout.isatty() else block

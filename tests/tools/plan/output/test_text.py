@@ -1,4 +1,4 @@
-"""The plan's text lines up and says what it rests on."""
+"""Verdict, tables and assumptions in the text of a plan."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ vocab_file: nowhere.json
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> str:
+def text(tmp_path: Path) -> str:
     path = tmp_path / "run.yml"
     path.write_text(YAML)
     made, found = plan_and_suggest(PlanOptions([str(path)], gpus=16, gpu_memory=40))
     return to_text(made, found)
 
 
-def test_the_verdict_comes_first(told: str) -> None:
-    assert told.startswith("plan       fits: ")
+def test_the_verdict_comes_first(text: str) -> None:
+    assert text.startswith("plan       fits: ")
 
 
-def test_the_columns_of_the_memory_table_add_up(told: str) -> None:
-    lines = told[told.index("memory ") :].split("\n\n")[0].splitlines()[2:]
+def test_the_columns_of_the_memory_table_add_up(text: str) -> None:
+    lines = text[text.index("memory ") :].split("\n\n")[0].splitlines()[2:]
     rows = [[0.0 if cell in (".", "<0.1") else float(cell) for cell in line.split()[1:]] for line in lines]
     for column in zip(*rows, strict=True):
         assert sum(column[:-1]) == pytest.approx(column[-1], abs=0.05 * len(rows))
 
 
-def test_an_unknown_vocabulary_is_said_to_be_assumed(told: str) -> None:
-    assert "known only to HFTokenizer and its file" in " ".join(told.split())
+def test_an_assumed_vocabulary_is_mentioned(text: str) -> None:
+    assert "HFTokenizer's is unknown without its file" in " ".join(text.split())
 
 
-def test_every_stage_and_its_hosts_are_named(told: str) -> None:
-    assert "0-5" in told and "6-11" in told
-    assert "host0" in told and "host1" in told
+def test_every_stage_and_its_hosts_are_named(text: str) -> None:
+    assert "0-5" in text and "6-11" in text
+    assert "host0" in text and "host1" in text
