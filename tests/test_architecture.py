@@ -149,13 +149,21 @@ def test_folders_can_be_seen_at_a_glance() -> None:
 
 
 def test_files_and_functions_stay_short() -> None:
-    """Median and 90th percentile outside of `train`, in lines."""
+    """Median and 90th percentile outside of `train`, in lines; a function's docstring is not counted."""
     paths = [path for name, path in modules().items() if not name.startswith("neoxargs.train")]
     files = [lines for path in paths if (lines := path.read_text().count("\n")) > 2]
     nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
-    functions = [node.end_lineno - node.lineno + 1 for node in nodes if isinstance(node, ast.FunctionDef)]
+    functions = [_lines(node) - _docstring_lines(node) for node in nodes if isinstance(node, ast.FunctionDef)]
     assert median(files) <= 110 and _ninetieth(files) <= 250 and max(files) <= 400
-    assert median(functions) <= 6 and _ninetieth(functions) <= 14
+    assert median(functions) <= 5 and _ninetieth(functions) <= 13
+
+
+def _lines(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _docstring_lines(function: ast.FunctionDef) -> int:
+    return _lines(function.body[0]) if ast.get_docstring(function) else 0
 
 
 def _ninetieth(lengths: list[int]) -> int:

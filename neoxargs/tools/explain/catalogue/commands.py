@@ -24,6 +24,6 @@ PROBLEMS: dict[str, Entry] = {
         "The run needs more memory than a device has: it would stop with an out of memory error, most often in its "
         "first steps, and sometimes in the first evaluation."
     ),
-    "plan-of-several-runs": row("A list of ZeRO stages makes the autotuner start several runs; a plan describes one run."),
+    "plan-of-several-runs": row("For a list of ZeRO stages the autotuner starts several runs; a plan is of one run."),
     "unknown-device": row("The plan needs the memory and the rates of a device, and knows none of this name."),
 }
