@@ -22,28 +22,31 @@ if TYPE_CHECKING:
     from neoxargs.launch.main import CheckMemory
 
 USAGE = """\
-python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]   start a run
+python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]   train a model
 python deepy.py generate.py FILE ... [--prompt TEXT]                       sample from a checkpoint
-python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                   perplexity, lm-eval
-python deepy.py check FILE ...                                             every problem, or ok
-python deepy.py plan FILE ...                                              ranks, memory, speed
-python deepy.py explain KEY [FILE ...]                                     what a parameter means
-python deepy.py explain --all FILE ...                                     every value, and why
-python deepy.py explain PROBLEM                                            what it protects from
-python deepy.py migrate SOURCE ...                                         older files, as YAML
-python deepy.py data TEXT ... --output-prefix PREFIX                       text to token files
-python deepy.py export FILE ... --to FOLDER                                a Hugging Face folder
-python deepy.py import FOLDER --to FOLDER                                  from such a folder
+python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                   evaluate a checkpoint
+python deepy.py check FILE ...                                             report every problem
+python deepy.py plan FILE ...                                              estimate memory and speed
+python deepy.py explain KEY [FILE ...]                                     describe a parameter
+python deepy.py explain --all FILE ...                                     list values and sources
+python deepy.py explain PROBLEM_ID                                         describe a problem
+python deepy.py migrate SOURCE ...                                         convert to today's YAML
+python deepy.py data TEXT ... --output-prefix PREFIX                       tokenise text
+python deepy.py export FILE ... --to FOLDER                                write Hugging Face files
+python deepy.py import FOLDER --to FOLDER                                  read Hugging Face files
 python deepy.py docs [--check]                                             regenerate docs/
 
 examples:
   python deepy.py train.py configs/quickstart.yml
-  python deepy.py train.py -d configs 125M local_setup      (the .yml may be left out)
-  python deepy.py check my.yml --gpus 64                    (as if there were 64 GPUs)
+  python deepy.py train.py -d configs 125M local_setup      (.yml may be omitted)
+  python deepy.py check my.yml --gpus 64                    (assume 64 GPUs)
   python deepy.py explain zero_optimization.stage my.yml
 
-`python deepy.py VERB --help` tells more. Exit codes: 0, 1 for problems, 2 for a wrong command line,
-130 for a run interrupted by Ctrl-C, 143 by SIGTERM (both save first), else the failed rank's.
+`python deepy.py COMMAND --help` lists the options of a command.
+
+exit codes:
+  0 success, 1 problems, 2 invalid command line, 130 interrupted by Ctrl-C, 143 terminated by
+  SIGTERM (a run saves a checkpoint before it exits with 130 or 143), else that of the failed rank
 """
 
 
@@ -97,9 +100,9 @@ def _find_command(word: str) -> Callable[[list[str]], int]:
     if word not in VERBS:
         from neoxargs.launch.script import PROGRAMS
 
-        choices = f"verbs: {', '.join(VERBS)}; scripts: {', '.join(PROGRAMS)}"
+        choices = f"commands: {', '.join(VERBS)}; scripts: {', '.join(PROGRAMS)}"
         instead = did_you_mean(word, [*VERBS, *PROGRAMS]) or choices
-        _usage_error(f"there is no verb {word}; {instead}")
+        _usage_error(f"there is no command {word}; {instead}")
     return VERBS[word]
 
 
@@ -110,7 +113,7 @@ def version() -> int:
     try:
         print(f"neoxargs {metadata.version('neoxargs')}")
     except metadata.PackageNotFoundError:
-        print("neoxargs, not installed as a package")
+        print("neoxargs (not installed as a package)")
     return 0
 
 
@@ -126,7 +129,7 @@ def launch(words: list[str]) -> int:
     if options.check_hosts:
         return launch_main.check_hosts(request)
     if options.gpus or options.json:
-        parser.error("--gpus and --json go with --dry-run or --emit")
+        parser.error("--gpus and --json require --dry-run or --emit")
     from neoxargs.launch.cluster.rank_env import names
 
     if names(os.environ):
@@ -147,7 +150,7 @@ def _memory_check(request: Request, options: Namespace) -> CheckMemory:
 
 def check(words: list[str]) -> int:
     """`deepy check FILE ...`: every problem, or ok."""
-    parser = make_parser("check", "Tell every problem of a configuration, or ok. Starts nothing.")
+    parser = make_parser("check", "Report every problem of a configuration, or ok. Starts nothing.")
     add_files(parser)
     add_json(parser)
     options = parse(parser, words)
@@ -170,13 +173,13 @@ def plan(words: list[str]) -> int:
 
 def explain(words: list[str]) -> int:
     """`deepy explain KEY [FILE ...]`: what a parameter means, where it goes, and its value here."""
-    parser = make_parser("explain", "What a parameter means, where it goes and, with files, its value there and why.")
+    parser = make_parser("explain", "Describe a parameter and, with files, its value and where the value comes from.")
     parser.add_argument(
         "key",
         metavar="KEY",
-        help="such as train_batch_size or zero_optimization.stage; or the id of a problem, such as rotary-dims-even",
+        help="a parameter, such as zero_optimization.stage, or the id of a problem, such as rotary-dims-even",
     )
-    parser.add_argument("--all", action="store_true", help="every value of the FILEs, as YAML with where it comes from")
+    parser.add_argument("--all", action="store_true", help="print every value of the FILEs and its source, as YAML")
     add_files(parser, "*")
     add_json(parser)
     options = parse(parser, undash_key(parser, words))
@@ -219,14 +222,16 @@ def import_(words: list[str]) -> int:
 def docs(words: list[str]) -> int:
     """`deepy docs [--check]`: bring everything generated up to date."""
     parser = make_parser(
-        "docs", "Bring everything generated up to date: parameter tables, JSON Schema, guides' outputs."
+        "docs", "Regenerate the documentation: parameter tables, JSON Schema, outputs quoted in guides."
     )
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is not up to date")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     add_json(parser)
-    parser.add_argument("-o", "--output", metavar="DIR", help="where to, instead of docs/; with what plugins declare")
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", help="write to DIR instead of docs/, including what plugins declare"
+    )
     options = parse(parser, words, installed=False)
     if options.plugin and not options.output:
-        parser.error("--plugin goes with -o: docs/ is about the package itself")
+        parser.error("--plugin requires -o: docs/ documents only the package itself")
     from neoxargs.tools.docs import write_docs
 
     stale = write_docs(options.check, options.output)
@@ -234,7 +239,7 @@ def docs(words: list[str]) -> int:
         print(json.dumps({"ok": not (options.check and stale), "stale": stale, "problems": []}, indent=2))
         return 1 if options.check and stale else 0
     for path in stale:
-        print(f"{path} is not up to date; run deepy docs" if options.check else f"{path} written")
+        print(f"{path} is out of date; run deepy docs" if options.check else f"{path} written")
     return 1 if options.check and stale else 0
 
 

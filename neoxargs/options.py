@@ -32,7 +32,9 @@ def make_parser(verb: str, description: str, **settings: Any) -> argparse.Argume
 
 def parse(parser: argparse.ArgumentParser, words: list[str], installed: bool = True) -> argparse.Namespace:
     """The options behind a verb; what plugins declare is there from here on."""
-    parser.add_argument("--plugin", metavar="MODULE", action="append", default=[], help="a module that declares more")
+    parser.add_argument(
+        "--plugin", metavar="MODULE", action="append", default=[], help="import a plugin module (repeatable)"
+    )
     options = parser.parse_intermixed_args(words[1:])
     from neoxargs.registry import plugins
 
@@ -50,8 +52,8 @@ def _refuse_stray_values(files: list[str]) -> None:
     from neoxargs.registry import REGISTRY, normal
 
     if any(REGISTRY.find(normal(word.partition("=")[0])) for word in values):
-        are = "is no file" if len(values) == 1 else "are no files"
-        what = f"{listed(values, 'and')} {are}; a --set takes one value"
+        are = "is not a file" if len(values) == 1 else "are not files"
+        what = f"{listed(values, 'and')} {are}; --set takes one KEY=VALUE"
         hint = f"write {' '.join(f'--set {shlex.quote(word)}' for word in values)}"
         raise Problems([Problem(what, hint=hint, id="set-takes-one-value")])
 
@@ -69,14 +71,18 @@ def launch_parser(script: str) -> argparse.ArgumentParser:
     parser = make_parser(script, f"Launch {script} on every rank, configured by one or more YAML files.")
     add_files(parser)
     add_json(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the command and all values; start nothing")
-    parser.add_argument("--check-hosts", action="store_true", help="ask every machine for what a run needs; start none")
-    parser.add_argument("--emit", choices=FORMS, help="print just one form and start nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the command and all values, then exit")
     parser.add_argument(
-        "--device", metavar="NAME", help="what the GPUs are, such as A100-40GB, where nvidia-smi is not"
+        "--check-hosts", action="store_true", help="check that every host has what the run needs, then exit"
     )
-    parser.add_argument("--force", action="store_true", help="start although by plan the memory cannot suffice")
-    group = parser.add_argument_group("options of GPT-NeoX, each a --set")
+    parser.add_argument("--emit", choices=FORMS, help="print the configuration in one form, then exit")
+    parser.add_argument(
+        "--device", metavar="NAME", help="type of the GPUs, such as A100-40GB, if nvidia-smi is not available"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="start even if the plan predicts that memory is insufficient"
+    )
+    group = parser.add_argument_group("options of GPT-NeoX (each is short for a --set)")
     for name, settings in NEOX_OPTIONS.items():
         names = [word for word in (settings.get("short"), f"--{name}") if word]
         group.add_argument(*names, dest=f"neox_{name}", metavar=settings["metavar"], nargs=settings.get("nargs"))
@@ -97,17 +103,23 @@ def _as_set(name: str, value: Any) -> str:
 def add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     add = parser.add_argument
     settings: dict[str, Any] = {"default": []} if nargs == "*" else {}  # or argparse would ask for them
-    add("files", metavar="FILE", nargs=nargs, help="YAML files, merged; .yml may be left out", **settings)
-    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which FILEs are looked for first")
+    add(
+        "files",
+        metavar="FILE",
+        nargs=nargs,
+        help="merge these YAML files; .yml may be omitted",
+        **settings,
+    )
+    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for FILEs in DIR first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value (repeatable)")
-    add("--gpus", metavar="N", type=gpu_count, help="as if there were N GPUs, whatever this machine has")
+    add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs, whatever this machine has")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON for a program to read")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def gpu_count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of GPUs")
     return int(text)

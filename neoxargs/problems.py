@@ -84,7 +84,7 @@ def render(problems: Sequence[Problem]) -> str:
     shown, more = sorted(problems, key=_order), len(problems) - MOST
     if more > 0:
         shown = sorted(shown, key=lambda problem: problem.severity == "warning")[:MOST]
-    return "\n\n".join([*map(_draw, shown), *([f"... and {more} more: --json tells all"] if more > 0 else [])])
+    return "\n\n".join([*map(_draw, shown), *([f"... and {more} more; --json prints all of them"] if more > 0 else [])])
 
 
 def sentence(problem: Problem) -> str:

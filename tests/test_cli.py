@@ -68,7 +68,7 @@ def test_help(words, capsys):
     shown = capsys.readouterr().out
     assert "python deepy.py train.py configs/quickstart.yml" in shown
     assert "python deepy.py generate.py FILE" in shown
-    assert "130 for a run interrupted by Ctrl-C" in shown
+    assert "130 interrupted by Ctrl-C" in shown
     assert max(map(len, shown.splitlines())) <= 100
 
 
@@ -99,11 +99,11 @@ def test_every_verb_has_help(verb, capsys):
         (["chek", "a.yml"], "did you mean check?"),
         (["train", "a.yml"], "did you mean train.py?"),
         (["explain"], "required: KEY\n"),
-        (["frobnicate"], "verbs: check, "),
+        (["frobnicate"], "commands: check, "),
         (["frobnicate"], "; scripts: train.py, generate.py, eval.py\n"),
         (["check"], "required"),
         (["check", "a.yml", "--nonsense"], "--nonsense"),
-        (["check", "a.yml", "--gpus", "many"], "'many' is not a number of GPUs"),
+        (["check", "a.yml", "--gpus", "many"], "'many' is not a positive number of GPUs"),
         (["my_script.py", *BOTH, "--emit", "everything"], "everything"),
         (["my_script.py", *BOTH, "--gpus", "4"], "--dry-run"),
     ],
@@ -130,7 +130,7 @@ def test_a_second_value_behind_one_set_is_no_file(capsys):
     for verb in (["check"], ["my_script.py"], ["explain", "lr"]):
         assert main([*verb, *BOTH, "--set", "num_layers=2", "hidden_size=64", "optimizer.type=Adam"]) == 1
         assert capsys.readouterr().err == (
-            "error: hidden_size=64 and optimizer.type=Adam are no files; a --set takes one value "
+            "error: hidden_size=64 and optimizer.type=Adam are not files; --set takes one KEY=VALUE "
             "[set-takes-one-value]\n"
             "  = write --set hidden_size=64 --set optimizer.type=Adam\n"
         )
@@ -175,7 +175,7 @@ def test_what_is_certain_is_looked_at_although_other_values_are_wrong(capsys, no
         assert main([*words, "bad.yml"]) == 1
         told = capsys.readouterr().err
         assert "there is no nowhere.bin" in told
-        assert "te_mha (true) is not built into train.py yet" in told
+        assert "te_mha (true) is not supported by train.py yet" in told
         assert "num_layers is missing" in told
     Path("bad.yml").write_text("hidden_size: wide\n")
     assert main(["check", "bad.yml"]) == 1
@@ -219,9 +219,9 @@ def test_a_part_of_a_configuration_can_be_checked_for_another_machine(capsys):
 def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothing_starts):
     wanted = ["--set", "char_level_ppl=true"]
     assert main(["check", *BOTH, *wanted]) == 1
-    assert "char_level_ppl (true) is not built into train.py yet" in capsys.readouterr().err
+    assert "char_level_ppl (true) is not supported by train.py yet" in capsys.readouterr().err
     assert main(["train.py", *BOTH, *wanted]) == 1
-    assert "not built into train.py yet" in capsys.readouterr().err
+    assert "not supported by train.py yet" in capsys.readouterr().err
     assert main(["my_script.py", *BOTH, *wanted, "--dry-run"]) == 0
 
 
@@ -232,7 +232,7 @@ def test_showing_a_run_that_would_be_refused_fails(capsys, nothing_starts, form)
         capsys.readouterr()
         assert main([script, *BOTH, "--set", wanted, *form]) == 1
         shown = capsys.readouterr()
-        assert f"warning: {wanted.partition('=')[0]} (true) is not built into train.py yet" in shown.err
+        assert f"warning: {wanted.partition('=')[0]} (true) is not supported by train.py yet" in shown.err
         assert '"train_batch_size": 2' in shown.out
 
 

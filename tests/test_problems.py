@@ -24,7 +24,7 @@ def test_a_set_shows_the_argument() -> None:
 
 def test_both_places_of_a_conflict_are_drawn() -> None:
     first, second = Place("a.yml", 1, 1, "seed: 1", 7), Place("b.yml", 2, 3, "  seed: 2", 7)
-    text = render([Problem("seed is given twice", second, also=(first,), id="some-id")])
+    text = render([Problem("seed is set twice", second, also=(first,), id="some-id")])
     assert "  also at a.yml:1:1\n  1 | seed: 1\n    | ^^^^^^^" in text
 
 
@@ -44,7 +44,7 @@ def test_of_very_many_problems_the_first_are_shown_and_the_rest_counted() -> Non
     warnings = [Problem("careful", Place("f", line, 1), severity="warning", id="some-id") for line in range(1, 4)]
     errors = [Problem("no", Place("f", line, 1), id="some-id") for line in range(4, 4 + MOST)]
     drawn = render([*warnings, *errors]).split("\n\n")
-    told = "... and 3 more: --json tells all"
+    told = "... and 3 more; --json prints all of them"
     assert drawn == [*(f"f:{line}:1: error: no [some-id]" for line in range(4, 4 + MOST)), told]
     assert "more" not in render(errors)
 

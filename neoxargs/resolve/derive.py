@@ -128,8 +128,8 @@ class _Completion:
             self.given.add(target)
         elif present.value != today and not _is_narrower(present.value, today, target):
             now = f"{target}: {shown(node_of(present.value))}"
-            what = f"{written} means {target}: {shown(node_of(today))} today, which contradicts {now}"
-            self.report(Finding(what, f"leave {name} out", id="retired-key-contradicts"), (name, target))
+            what = f"{written} means {target}: {shown(node_of(today))}, which contradicts {now}"
+            self.report(Finding(what, f"remove {name}", id="retired-key-contradicts"), (name, target))
             self.broken.add(target)
 
     # -- required parameters -----------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def _is_narrower(one: Any, other: Any, target: str) -> bool:
 def _no_model(required: Sequence[Parameter]) -> Problem:
     """A file that is one of several, such as paths or a schedule."""
     names = listed((parameter.name for parameter in required), "and")
-    hint = "name the file of a model beside this one, such as configs/models/pythia-160m.yml, or write them here"
+    hint = "add the file of a model to the command, such as configs/models/pythia-160m.yml, or set them in this file"
     about = tuple(parameter.name for parameter in required)
     return Problem(f"no model is described: {names} are missing", hint=hint, id="model-missing", about=about)
 
@@ -277,7 +277,7 @@ def _no_model(required: Sequence[Parameter]) -> Problem:
 def _missing(parameter: Parameter) -> Problem:
     example = EXAMPLES.get(parameter.name, expectation(parameter.type))
     what = f"{parameter.name} is missing: {parameter.brief}"
-    hint = f"write for example `{parameter.name}: {example}`"
+    hint = f"add it, for example `{parameter.name}: {example}`"
     return Problem(what, hint=hint, id="required-parameter-missing", about=(parameter.name,))
 
 

@@ -53,9 +53,9 @@ def inferred(spelled: Mapping[str, Place]) -> Dialect:
     """The dialect of a file that does not name one, from its keys as they were written."""
     days = {name: since for name in spelled if (since := introduced(name))}
     if not days:
-        return Dialect(SEED, f"every name in it is as old as {SEED}", NEWEST)
+        return Dialect(SEED, f"all keys existed on {SEED}", NEWEST)
     newest = max(days, key=lambda name: days[name])
-    return Dialect(NEWEST, f"{newest} ({spelled[newest]}) exists since {days[newest]}", days[newest])
+    return Dialect(NEWEST, f"{newest} ({spelled[newest]}) was added on {days[newest]}", days[newest])
 
 
 def named(value: Value) -> Dialect | Problem:
@@ -64,10 +64,10 @@ def named(value: Value) -> Dialect | Problem:
     day = NAMES.get(written) or _day(written)
     if day and day >= SEED:
         return Dialect(day, f"dialect: {written} ({value.source})")
-    what = f'dialect ("{value.value}") must be {", ".join(NAMES)} or a day since {SEED}, such as 2022-12-14'
+    what = f'dialect ("{value.value}") must be {", ".join(NAMES)} or a date from {SEED} on, such as 2022-12-14'
     end = _day(f"{written.removeprefix('neox-')}-12-31")
     if end and end > SEED:
-        hint = f"write a day of that year, such as {max(end.replace(month=1, day=1), SEED)}"
+        hint = f"write a date in that year, such as {max(end.replace(month=1, day=1), SEED)}"
     else:
         hint = did_you_mean(written, NAMES)
     return Problem(what, value.source.where, hint, id="dialect-unknown", about=("dialect",))
@@ -99,10 +99,10 @@ def guess_warnings(dialect: Dialect, values: Mapping[str, Value]) -> list[Proble
     if not left:
         return []
     what = (
-        f"no dialect is written and {dialect.reason}, so defaults are {dialect.name}'s, not {_name(other)}'s: "
+        f"no dialect is set and {dialect.reason}, which selects the defaults of {dialect.name}, not {_name(other)}: "
         f"{', '.join(left.values())}"
     )
-    hint = f"write dialect: {dialect.name} or {_name(other)}, or a day between, to choose"
+    hint = f"set dialect to {dialect.name}, {_name(other)} or a date in between"
     return [Problem(what, hint=hint, severity="warning", id="dialect-guessed", about=("dialect", *left))]
 
 

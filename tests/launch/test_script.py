@@ -62,7 +62,7 @@ def test_of_a_users_train_py_nothing_is_known(capsys: pytest.CaptureFixture[str]
     assert main([*words, "--force"]) == 1
     refused = capsys.readouterr().err
     assert "error: data_path: there is no nowhere.bin" in refused
-    assert "error: char_level_ppl (true) is not built into train.py yet" in refused
+    assert "error: char_level_ppl (true) is not supported by train.py yet" in refused
     assert main([*words, "--dry-run", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["ok"] is False
 

@@ -41,10 +41,10 @@ def test_which_dialect(text: str, day: date, name: str) -> None:
 
 
 def test_the_reason_names_the_place() -> None:
-    assert dialect("seed: 1\npos-emb: rotary").reason == "pos_emb (my.yml:2:1) exists since 2021-03-04"
+    assert dialect("seed: 1\npos-emb: rotary").reason == "pos_emb (my.yml:2:1) was added on 2021-03-04"
     assert dialect("dialect: neox-2021").reason == "dialect: neox-2021 (my.yml:1:1)"
     assert dialect("seed: 1", "dialect=neox-2026").reason == "dialect: neox-2026 (--set dialect=neox-2026)"
-    assert dialect("seed: 1").reason == "every name in it is as old as 2021-02-28"
+    assert dialect("seed: 1").reason == "all keys existed on 2021-02-28"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_guess_that_decides_how_it_trains_is_told() -> None:
     assert what.endswith(
         "gradient_clipping 0.0 / 1.0, attention_dropout 0.1 / 0.0, hidden_dropout 0.1 / 0.0, weight_decay 0.01 / 0.1"
     )
-    assert (hint, severity) == ("write dialect: neox-2021 or neox-2026, or a day between, to choose", "warning")
+    assert (hint, severity) == ("set dialect to neox-2021, neox-2026 or a date in between", "warning")
 
 
 def test_only_what_is_left_to_the_guess_is_told() -> None:
@@ -99,11 +99,11 @@ def test_only_what_is_left_to_the_guess_is_told() -> None:
 def test_a_name_is_no_younger_than_what_came_after_it() -> None:
     ((what, hint, _),) = told("pos-emb: rotary", "norm: layernorm")
     assert what == (
-        "no dialect is written and norm (my.yml:9:1) exists since 2021-03-07, so defaults are neox-2026's, not "
-        "2021-03-07's: gradient_clipping 1.0 / 0.0, attention_dropout 0.0 / 0.1, hidden_dropout 0.0 / 0.1, "
+        "no dialect is set and norm (my.yml:9:1) was added on 2021-03-07, which selects the defaults of neox-2026, "
+        "not 2021-03-07: gradient_clipping 1.0 / 0.0, attention_dropout 0.0 / 0.1, hidden_dropout 0.0 / 0.1, "
         "weight_decay 0.1 / 0.01"
     )
-    assert hint == "write dialect: neox-2026 or 2021-03-07, or a day between, to choose"
+    assert hint == "set dialect to neox-2026, 2021-03-07 or a date in between"
 
 
 @pytest.mark.parametrize(

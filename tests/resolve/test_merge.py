@@ -88,7 +88,7 @@ def test_auto_in_deepspeeds_part_is_not_written() -> None:
 
 def test_a_section_that_is_given_twice_is_told_once() -> None:
     found = drafted("fp16: {enabled: true}\nfp16: {enabled: true, hysteresis: 2}")
-    assert [told.what for told in found.problems] == ["fp16 is given twice"]
+    assert [told.what for told in found.problems] == ["fp16 is set twice"]
 
 
 @pytest.mark.parametrize("text", ["num_kv_heads: null", "precision: ~", "include:", "lr-decay-iters: None"])
@@ -100,7 +100,7 @@ def test_nothing_where_a_rule_supplies_the_value_is_not_written(text: str) -> No
 def test_nothing_elsewhere_is_refused() -> None:
     assert [told.hint for told in drafted("num_layers:\nhidden_dropout: null").problems] == [
         "",
-        "leave hidden_dropout out for its default",
+        "remove hidden_dropout to use its default",
     ]
 
 
@@ -172,17 +172,17 @@ def test_a_group_before_any_rule() -> None:
 
 def test_same_key_in_two_files() -> None:
     text = problem("seed: 1", "lr: 1\nseed: 1")
-    assert text.startswith("b.yml:2:1: error: seed is given twice")
+    assert text.startswith("b.yml:2:1: error: seed is set twice")
     assert "also at a.yml:1:1" in text
 
 
 def test_dash_and_underscore_are_one_key() -> None:
-    assert "num_layers is given twice" in problem("num-layers: 1\nnum_layers: 1")
-    assert "zero_optimization is given twice" in problem("zero-optimization: {}\nzero_optimization: {}")
+    assert "num_layers is set twice" in problem("num-layers: 1\nnum_layers: 1")
+    assert "zero_optimization is set twice" in problem("zero-optimization: {}\nzero_optimization: {}")
 
 
 def test_two_spellings_of_one_parameter() -> None:
-    assert "checkpoint_factor is given twice, as save_interval and as checkpoint_factor" in problem(
+    assert "checkpoint_factor is set twice, as save_interval and as checkpoint_factor" in problem(
         "save-interval: 1\ncheckpoint_factor: 1"
     )
 
@@ -203,17 +203,17 @@ def test_an_unreadable_file_is_remembered() -> None:
 
 
 def test_a_key_like_one_that_is_written_is_not_its_misspelling() -> None:
-    assert "take one of the two out" in problem("num_layers: 2\nnum_layer: 2\n")
-    assert "neither GPT-NeoX nor DeepSpeed has it" in problem("hidden_size: 2\nfidden_sizzes: 2\n")
+    assert "remove one of the two" in problem("num_layers: 2\nnum_layer: 2\n")
+    assert "GPT-NeoX and DeepSpeed have no such parameter" in problem("hidden_size: 2\nfidden_sizzes: 2\n")
 
 
 def test_a_remark_in_a_key() -> None:
-    assert "begin a remark with `#`" in problem("_comment: as in the paper\n")
+    assert "write comments with `#`" in problem("_comment: as in the paper\n")
 
 
 def test_a_made_up_section_holds_mostly_parameters() -> None:
-    assert "stands at the top level" in problem("model: {num_layers: 2, hidden_size: 4, kind: 1}\n")
-    assert "stands at the top level" not in problem("fp8: {enabled: true, hysteresis: 2}\n")
+    assert "belong at the top level" in problem("model: {num_layers: 2, hidden_size: 4, kind: 1}\n")
+    assert "belong at the top level" not in problem("fp8: {enabled: true, hysteresis: 2}\n")
 
 
 def test_very_many_unknown_keys_are_told_without_a_thought_for_each() -> None:

@@ -24,21 +24,28 @@ def is_comment(key: str) -> bool:
 def _hint(written: str) -> str:
     clean = _without_odd(written)
     if is_comment(written):
-        return "begin a remark with `#`, without a key"
+        return "write comments with `#`, not as a key"
     if re.fullmatch(r"\.\.+|…", written):
         return LEFT_OUT
     if re.match(r"[\w-]+:\S", written):
         key, _, value = written.partition(":")
-        return f"a space is missing behind the colon: write `{key}: {value}`"
+        return f"a space is missing after the colon: write `{key}: {value}`"
     if clean == written or not re.fullmatch(r"[\w.-]+", clean):
         return ""
-    return f"write `{clean}`, without the {' and '.join(_odd_letters(written))} in it"
+    return f"write `{clean}` without the {' and '.join(_odd_letters(written))}"
 
 
 def _odd_letters(written: str) -> list[str]:
     """Those that no key has, by code where they cannot be seen."""
     odd = dict.fromkeys(letter for letter in written if not re.match(r"[\w.-]", letter))
-    return [f"`{letter}`" if letter.isprintable() and letter != " " else f"U+{ord(letter):04X}" for letter in odd]
+    return [
+        f"`{letter}`"
+        if letter.isprintable() and letter != " "
+        else "space"
+        if letter == " "
+        else f"U+{ord(letter):04X}"
+        for letter in odd
+    ]
 
 
 def _without_odd(written: str) -> str:

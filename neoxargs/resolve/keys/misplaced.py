@@ -13,14 +13,14 @@ def dotted_key(name: str, entry: Entry) -> Problem:
     """`fp16.enabled` in a file, where dots do not nest."""
     *sections, last = entry.key.split(".")
     nested = "".join(f"{section}: {{" for section in sections) + f"{last}: …" + "}" * len(sections)
-    what = "a dot names a nested key only in --set"
-    return Problem(what, entry.place, f"in a file write `{nested}`", id="dotted-key", about=(name,))
+    what = "dotted keys are allowed only in --set"
+    return Problem(what, entry.place, f"write `{nested}` in a file", id="dotted-key", about=(name,))
 
 
 def outdented_key(name: str, section: str, entry: Entry) -> Problem:
     """A key of the section whose name stands above it with nothing in it."""
-    hint = f"indent it, with the others of {section}, by two spaces"
-    what = f"{entry.key} belongs into the section {section} above it"
+    hint = f"indent it and the other keys of {section} by two spaces"
+    what = f"{entry.key} must be indented to be part of section {section}"
     return Problem(what, entry.place, hint, id="misplaced-key", about=(name,))
 
 
@@ -35,6 +35,6 @@ def in_made_up_section(name: str, entry: Entry) -> list[str]:
 
 def made_up_section(entry: Entry, inside: Sequence[str]) -> Problem:
     """A section that is none, around parameters of the top level."""
-    hint = f"take this line out, and the indentation of {listed(inside, 'and', most=3)} below it"
-    what = f"{entry.key} is not a section; what is in it stands at the top level"
+    hint = f"remove `{entry.key}:` and write {listed(inside, 'and', most=3)} at the top level"
+    what = f"{entry.key} is not a section; its keys belong at the top level"
     return Problem(what, entry.place, hint, id="misplaced-key", about=tuple(inside))

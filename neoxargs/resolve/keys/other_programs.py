@@ -54,9 +54,9 @@ def our_choice(word: str) -> str | None:
 def value_advice(name: str, value: Any) -> str:
     """What to write for a value that does not fit a parameter, where people are known to write it; else empty."""
     if name == "warmup" and isinstance(value, int | float) and value > 1:
-        return f"it is a share of the iterations, not their number: write {value} divided by train_iters"
+        return f"warmup is a fraction of the iterations, not their number: write {value} divided by train_iters"
     if name == "deepspeed" and isinstance(value, str):
-        return f"it is a switch here; `deepy migrate {value}` makes a YAML of the file, to be named beside this one"
+        return f"deepspeed is a switch; run `deepy migrate {value}` and pass the resulting YAML together with this file"
     advice: str = _table()["values"].get(name, {}).get(str(value).lower(), "")
     return advice
 

@@ -19,7 +19,7 @@ def same_word(key: Key) -> Match | None:
     """The same word, or what another program means by it, in this section or in others."""
     names = _in_other_words(key) or _in_other_sections(key)
     if len(names) > MANY_PLACES:
-        return Match("same word", f"it is written inside a section: {listed(sorted(_sections(names)), most=8)}")
+        return Match("same word", f"it is a key of these sections: {listed(sorted(_sections(names)), most=8)}")
     return Match("same word", _moved(names, key), tuple(names)) if names else None
 
 
@@ -76,7 +76,7 @@ def _similar(word: str, choices: Mapping[str, str], alike: float = 0.75) -> list
 
 def _with_old_spelling(word: str, full: str) -> str:
     present = full.rpartition(".")[2]
-    return word if word == present else f"{present} (an older spelling is {word})"
+    return word if word == present else f"{present} (old name: {word})"
 
 
 def _moved(names: list[str], key: Key) -> str:
@@ -87,7 +87,7 @@ def _moved(names: list[str], key: Key) -> str:
     hint = f"did you mean {listed(names)}?"
     if key.where.file == SET or len(sections) != 1:
         return hint
-    return hint + (f" it is written inside `{sections[0]}:`" if sections[0] else " it stands at the top level")
+    return hint + (f" write it inside `{sections[0]}:`" if sections[0] else " write it at the top level")
 
 
 def _sections(names: Iterable[str]) -> list[str]:

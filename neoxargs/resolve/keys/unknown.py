@@ -19,7 +19,7 @@ from neoxargs.resolve.keys.similar import same_word, similar_anywhere, similar_h
 
 #: What to do with a key that no parameter is like.
 NO_MATCH = (
-    "neither GPT-NeoX nor DeepSpeed has it: take it out, or declare it in a plugin (docs/parameters.md lists all)"
+    "GPT-NeoX and DeepSpeed have no such parameter: remove it, or declare it in a plugin (see docs/parameters.md)"
 )
 
 
@@ -58,7 +58,7 @@ def unknown_beside(key: Key, match: Match, name: str, first: Place) -> Problem:
 
 def written_twice(name: str) -> str:
     """What to do where a parameter is written and probably meant a second time."""
-    return f"did you mean {name}? it is already written: take one of the two out"
+    return f"did you mean {name}? it is already set: remove one of the two"
 
 
 def _another_programs(key: Key) -> Match | None:
@@ -72,15 +72,15 @@ def _another_programs(key: Key) -> Match | None:
 
 def _instead(other: OtherKey) -> str:
     """Whose key it is and what says the same here."""
-    here = f"here it is {other.counterpart}: {_brief(other.counterpart)}" if other.counterpart else other.advice
+    advice = f"use {other.counterpart} instead ({_brief(other.counterpart)})" if other.counterpart else other.advice
     if not other.programs:
-        return here
+        return advice
     whose = f"it is a parameter of {listed(dict.fromkeys(other.programs), 'and')}"
-    if here:
-        return f"{whose}; {here}"
+    if advice:
+        return f"{whose}: {advice}"
     if other.is_forks:
-        return f"{whose}: leave it out, or declare it in a plugin for that fork's script"
-    return f"{whose}, which has no counterpart here: leave it out"
+        return f"{whose}: remove it, or declare it in a plugin for that fork's script"
+    return f"{whose} and has no counterpart in deepy: remove it"
 
 
 def _brief(name: str) -> str:
@@ -93,7 +93,7 @@ def _printable(written: str) -> str:
 
 def _legal_keys(section: str) -> str:
     keys = keys_of(section) if section else {}
-    return f"its keys: {listed(keys, 'and')}" if keys else ""
+    return f"valid keys: {listed(keys, 'and')}" if keys else ""
 
 
 FINDERS = (wrong_letters, _another_programs, same_word, similar_here, similar_anywhere)

@@ -130,7 +130,7 @@ def _misfit(name: str, mismatch: Mismatch, entry: Entry, values: Mapping[str, Va
     where = entry.place if not there.text or there.text.isspace() else there
     hint = value_advice(name, entry.value.plain()) if isinstance(entry.value, Scalar) else ""
     if is_nothing(entry.value) and not REGISTRY.parameters[name].required:
-        hint = f"leave {name} out for its default"
+        hint = f"remove {name} to use its default"
     return Problem(mismatch.sentence(name), where, hint or mismatch.advice, id="type-mismatch", about=(name,))
 
 
@@ -143,6 +143,6 @@ def _of_another_type(name: str, where: Place, values: Mapping[str, Value]) -> Pr
         return None
     own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in p.used_by_types]
     meant = near(parameter.attribute, own)
-    hint = f"did you mean {listed(meant)}?" if meant else f"{kind} has {listed(own, 'and')}"
+    hint = f"did you mean {listed(meant)}?" if meant else f"settings of {kind}: {listed(own, 'and')}"
     what = f"{name} is not a setting of {section}.type {kind}"
     return Problem(what, where, hint, id="setting-of-another-type", about=(name, f"{section}.type"))

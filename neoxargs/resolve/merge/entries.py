@@ -174,16 +174,16 @@ def _malformed(argument: str, where: Place) -> Problem:
     name = argument.strip(" =") or "num_layers"
     example = f"{key.strip()}={value.strip()}" if colon and key.strip() else f"{name}=VALUE"
     where = where._replace(width=len(argument) or 1)
-    return Problem("a --set is key=value", where, f"write --set {example}", id="set-without-value")
+    return Problem("--set needs KEY=VALUE", where, f"write --set {example}", id="set-without-value")
 
 
 def _not_a_section(name: str, entry: Entry) -> Problem:
     group = REGISTRY.sections[name]
     keys = list(group.parameters) if group else []
     keys += [full.rpartition(".")[2] for full in REGISTRY.sections if full.rpartition(".")[0] == name]
-    what = f"{name} is a section with keys of its own, not one value ({shown(entry.value)})"
+    what = f"{name} ({shown(entry.value)}) must be a section with keys, not a single value"
     if "enabled" in keys and isinstance(entry.value, Scalar) and isinstance(entry.value.value, bool):
         hint = f"write `{entry.key}: {{enabled: {entry.value.text}}}`"
     else:
-        hint = f"its keys: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}"
+        hint = f"valid keys: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}"
     return Problem(what, entry.value.place, hint, id="not-a-section", about=(_present(name),))

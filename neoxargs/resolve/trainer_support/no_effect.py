@@ -47,7 +47,7 @@ def _warning(config: Config, names: list[str], reason: str, instead: str = "") -
     values = " and ".join(f"{name} ({shown(node_of(config.get(name)))})" for name in names)
     what = f"{values} {'have' if others else 'has'} no effect: {reason}"
     also = tuple(place for place in map(config.place, others) if place)
-    out = f"leave {' and '.join(names)} out"
+    out = f"remove {' and '.join(names)}"
     hint = f"{instead}, or {out}" if instead else out
     return Problem(what, config.place(first), hint, also, "warning", id="no-effect", about=tuple(names))
 
@@ -136,7 +136,7 @@ def _lower(value: Any) -> Any:
 OFF = Off()
 _NOT_NVME = Is(("none", "cpu"))
 _NO_ACTIVATIONS = {"checkpoint_activations": OFF}
-_NOT_LOADED = "nothing is loaded, as load is not given", "write load: FOLDER"
+_NOT_LOADED = "no checkpoint is loaded because load is not set", "set load to a folder"
 _OFFLOADS = "zero_optimization.offload_optimizer", "zero_optimization.offload_param"
 
 
@@ -150,22 +150,22 @@ SWITCHED_OFF = (
         "loss_scale loss_scale_window min_scale hysteresis fp16.loss_scale fp16.initial_scale_power"
         " fp16.loss_scale_window fp16.hysteresis fp16.consecutive_hysteresis fp16.min_loss_scale",
         {"precision": IsNot(("fp16",))},
-        "only fp16 scales its loss",
+        "only fp16 uses a loss scale",
     ),
     SwitchedOff(
         "loss_scale_window min_scale hysteresis fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis"
         " fp16.consecutive_hysteresis fp16.min_loss_scale",
         {"fp16.loss_scale": IsNot((0, None))},
-        "the loss scale does not change, as loss_scale is not 0",
+        "the loss scale is static because loss_scale is not 0",
     ),
-    SwitchedOff("fp16.fp16_master_weights_and_grads", {"precision": IsNot(("fp16",))}, "nothing is computed in fp16"),
+    SwitchedOff("fp16.fp16_master_weights_and_grads", {"precision": IsNot(("fp16",))}, "precision is not fp16"),
     SwitchedOff(
         "bf16.immediate_grad_update bf16.check_grad_overflow bf16.bf16_master_weights_and_grads"
         " bf16.bf16_optimizer_states",
         {"precision": IsNot(("bfloat16",))},
-        "nothing is computed in bfloat16",
+        "precision is not bfloat16",
     ),
-    SwitchedOff("fp32_allreduce fp16_lm_cross_entropy", {"precision": Is(("fp32",))}, "everything is computed in fp32"),
+    SwitchedOff("fp32_allreduce fp16_lm_cross_entropy", {"precision": Is(("fp32",))}, "precision is fp32"),
     # Optimizer
     SwitchedOff(
         "momentum",
@@ -176,23 +176,23 @@ SWITCHED_OFF = (
     SwitchedOff(
         "lr_decay_iters lr_decay_fraction warmup",
         {"scheduler.type": Is(("lrrangetest", "onecycle"))},
-        "DeepSpeed's scheduler.type has a course of its own",
+        "this scheduler.type of DeepSpeed defines the whole schedule",
     ),
     SwitchedOff(
         "lr_decay_iters lr_decay_fraction",
         {"scheduler.type": Is(("warmuplr",))},
-        "scheduler.type WarmupLR does not fall again",
+        "scheduler.type WarmupLR does not decay the learning rate",
     ),
     SwitchedOff(
         "override_lr_scheduler use_checkpoint_lr_scheduler",
         {"scheduler.type": IsNot((None,))},
-        "a schedule of DeepSpeed's (scheduler.type) continues as it was saved",
+        "a schedule of DeepSpeed (scheduler.type) always continues from its saved state",
     ),
     SwitchedOff("override_lr_scheduler use_checkpoint_lr_scheduler", {"load": OFF}, *_NOT_LOADED),
     SwitchedOff(
-        "min_lr", {"lr_decay_style": Is(("constant",))}, "with lr_decay_style (constant) the rate does not fall"
+        "min_lr", {"lr_decay_style": Is(("constant",))}, "lr_decay_style constant does not decay the learning rate"
     ),
-    SwitchedOff("scheduler.params.*", {"scheduler.type": OFF}, "there is no scheduler.type"),
+    SwitchedOff("scheduler.params.*", {"scheduler.type": OFF}, "scheduler.type is not set"),
     SwitchedOff(
         "scheduler.params.decay_lr_rate scheduler.params.decay_mom_rate",
         {"scheduler.params.decay_step_size": Is((0,))},
@@ -219,7 +219,7 @@ SWITCHED_OFF = (
         SwitchedOff(
             " ".join(f"{section}.{name}" for name in names.split()),
             {f"{section}.device": Is(("cpu",))},
-            f"only {section}.device nvme reads it",
+            f"used only with {section}.device: nvme",
         )
         for section, names in zip(
             _OFFLOADS,
@@ -233,12 +233,12 @@ SWITCHED_OFF = (
     SwitchedOff(
         "aio.*",
         {**{f"{section}.device": _NOT_NVME for section in _OFFLOADS}, "checkpoint.writer.type": Is(("fast",))},
-        "nothing is kept on NVMe",
+        "nothing is stored on NVMe",
     ),
     SwitchedOff(
         "zero_optimization.offload_optimizer.cpuadam_cores_perc",
         {"zero_optimization.offload_optimizer.super_offload": OFF},
-        "only super_offload reads it",
+        "used only with super_offload",
     ),
     SwitchedOff("zero_optimization.*", {"zero_optimization.stage": OFF}, "zero_optimization.stage is 0"),
     SwitchedOff(
@@ -248,19 +248,19 @@ SWITCHED_OFF = (
         " zero_optimization.log_trace_cache_warnings zero_optimization.save_muon_momentum_buffer_in_memory"
         " zero_optimization.leaf_module.*",
         {"zero_optimization.stage": Is((1, 2))},
-        "only zero_optimization.stage 3 reads it",
+        "used only with zero_optimization.stage 3",
     ),
     SwitchedOff(
         "zero_allgather_bucket_size zero_optimization.allgather_bucket_size"
         " zero_optimization.use_multi_rank_bucket_allreduce"
         " zero_optimization.ignore_unused_parameters zero_optimization.round_robin_gradients",
         {"zero_optimization.stage": Is((3,))},
-        "only zero_optimization.stage 1 and 2 read it",
+        "used only with zero_optimization.stage 1 and 2",
     ),
     SwitchedOff(
         "zero_optimization.mics_hierarchical_params_gather",
         {"zero_optimization.mics_shard_size": Is((-1,))},
-        "zero_optimization.mics_shard_size is off",
+        "zero_optimization.mics_shard_size is -1",
     ),
     SwitchedOff(
         "zero_optimization.zeropp_loco_param.*",
@@ -268,7 +268,9 @@ SWITCHED_OFF = (
         "zero_optimization.zero_quantized_gradients is off",
     ),
     SwitchedOff(
-        "gradient_predivide_factor", {"prescale_gradients": Is((True,))}, "prescale_gradients divides by the ranks"
+        "gradient_predivide_factor",
+        {"prescale_gradients": Is((True,))},
+        "prescale_gradients divides by the number of ranks instead",
     ),
     # Model
     SwitchedOff("rotary_pct rotary_emb_base", {"pos_emb": IsNot(("rotary",))}, "pos_emb is not rotary"),
@@ -287,16 +289,20 @@ SWITCHED_OFF = (
             name: IsNot(("normal", "scaled_normal", "single_residual_scaled_normal"))
             for name in ("init_method", "output_layer_init_method")
         },
-        "init_method and output_layer_init_method compute their own",
+        "init_method and output_layer_init_method compute their own standard deviations",
     ),
     SwitchedOff("gpt_j_tied", {"gpt_j_residual": OFF}, "gpt_j_residual is off"),
     SwitchedOff(
-        "param_sharing_style", {"num_unique_layers": OFF}, "num_unique_layers is not given, and no layers are shared"
+        "param_sharing_style", {"num_unique_layers": OFF}, "num_unique_layers is not set, and no layers are shared"
     ),
     # Data
-    SwitchedOff("split", {"data_path": OFF, "train_data_paths": IsNot((None,))}, "the parts have files of their own"),
+    SwitchedOff(
+        "split",
+        {"data_path": OFF, "train_data_paths": IsNot((None,))},
+        "train_data_paths, valid_data_paths and test_data_paths name the files of each split",
+    ),
     *(
-        SwitchedOff(f"{part}_data_weights", {f"{part}_data_paths": OFF}, f"there are no {part}_data_paths")
+        SwitchedOff(f"{part}_data_weights", {f"{part}_data_paths": OFF}, f"{part}_data_paths is not set")
         for part in ("train", "valid", "test")
     ),
     SwitchedOff("weighted_sampler_alpha", {"weight_by_num_documents": OFF}, "weight_by_num_documents is off"),
@@ -305,8 +311,8 @@ SWITCHED_OFF = (
     SwitchedOff(
         "checkpoint_factor checkpoint_scale extra_save_iters keep_last_n_checkpoints no_save_optim no_save_rng",
         {"save": OFF},
-        "nothing is saved, as save is not given",
-        "write save: FOLDER",
+        "no checkpoint is saved because save is not set",
+        "set save to a folder",
     ),
     SwitchedOff("no_load_optim no_load_rng finetune iteration", {"load": OFF}, *_NOT_LOADED),
     # Logs
@@ -314,13 +320,13 @@ SWITCHED_OFF = (
         "wandb_project wandb_group wandb_run_name wandb_team wandb_host",
         {"use_wandb": OFF, "wandb.enabled": OFF},
         "use_wandb is off",
-        "write use_wandb: true",
+        "set use_wandb: true",
     ),
     SwitchedOff(
         "comet_workspace comet_project comet_experiment_name comet_tags comet_others",
         {"use_comet": OFF, "comet.enabled": OFF},
         "use_comet is off",
-        "write use_comet: true",
+        "set use_comet: true",
     ),
     SwitchedOff(
         "profile_step_start profile_step_stop",

@@ -59,8 +59,8 @@ def plugin_value_problems(config: Config) -> Iterator[Problem]:
     """Values that a plugin added to a parameter's choices: its own script knows them, ours do not."""
     for name, values in WIDENED.items():
         if (value := config.get(name)) in values and name != "launcher":
-            what = f"{name} ({yaml_form(value)}), which plugin {values[value]} adds, is not built into train.py"
-            hint = "launch the script that knows it instead"
+            what = f"{name} ({yaml_form(value)}), which plugin {values[value]} adds, is not supported by train.py"
+            hint = "launch the script that implements it instead"
             yield Problem(what, config.place(name), hint, id="not-built", about=(name,))
 
 
@@ -86,8 +86,8 @@ def _onebit_without_deepspeed(config: Config) -> Iterator[Problem]:
     except PackageNotFoundError:
         return
     if _numbers(installed) > _numbers(LAST_WITH_ONEBIT):
-        what = f"optimizer.type ({kind}) needs DeepSpeed {LAST_WITH_ONEBIT} or older, and {installed} is installed"
-        hint = f'pip install "deepspeed<={LAST_WITH_ONEBIT}"'
+        what = f"optimizer.type ({kind}) needs DeepSpeed {LAST_WITH_ONEBIT} or older, but {installed} is installed"
+        hint = f'run pip install "deepspeed<={LAST_WITH_ONEBIT}"'
         place = config.place("optimizer.type")
         yield Problem(what, place, hint, id="onebit-optimizer-needs-older-deepspeed", about=("optimizer.type",))
 
@@ -106,9 +106,9 @@ def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
 
 def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
     if name == "optimizer.type" and (meant := _meant(str(config.get(name)))):
-        what = f"there is no optimizer {config.get(name)}"
+        what = f"optimizer.type ({config.get(name)}) does not exist"
         return Problem(what, config.place(name), meant, id="optimizer-unknown", about=(name,))
-    what = f"{name} ({yaml_form(config.get(name))}) is not built into train.py yet"
+    what = f"{name} ({yaml_form(config.get(name))}) is not supported by train.py yet"
     return Problem(what, config.place(name), _instead(name, values), id="not-built", about=(name,))
 
 
@@ -123,14 +123,14 @@ def _instead(name: str, values: tuple[Any, ...]) -> str:
     """What to write: the default where it is built, with its like."""
     choices = [yaml_form(value) for value in values if value is not None]
     if not choices or choices == [yaml_form(REGISTRY.parameters[name].default)]:
-        return f"leave {name} out"
-    return f"train.py can do {listed(choices, 'and')}"
+        return f"remove {name}"
+    return f"train.py supports {listed(choices, 'and')}"
 
 
 def _other_layers(config: Config) -> Iterator[Problem]:
     kinds = set(config.get("attention_config") or ()) & set(KINDS)  # a check tells those that do not exist
     other = sorted(kinds - set(LAYERS))
     if other:
-        what = f"attention_config has layers that are not built into train.py yet: {listed(other, 'and')}"
-        name, hint = "attention_config", f"train.py can do {listed(LAYERS, 'and')}"
+        what = f"attention_config has layer types that train.py does not support yet: {listed(other, 'and')}"
+        name, hint = "attention_config", f"train.py supports {listed(LAYERS, 'and')}"
         yield Problem(what, config.place(name), hint, id="not-built", about=(name,))

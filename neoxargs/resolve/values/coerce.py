@@ -30,7 +30,7 @@ class Mismatch(Exception):
         """`hidden_size ("big") must be a whole number, at least 1`."""
         name, wanted = name + self.part, expectation(self.wanted)
         if isinstance(self.node, Mapping):
-            return f"{name} is one value, not a section with keys: it must be {wanted}"
+            return f"{name} is not a section; it must be {wanted}"
         if isinstance(self.node, Scalar) and self.node.value is None:
             return f"{name} has no value; it must be {wanted}"
         return f"{name} ({shown(self.node)}) must be {wanted}"
@@ -172,7 +172,7 @@ def _text(node: Node, wanted: Any) -> str:
     if not isinstance(node, Scalar) or node.value is None:
         raise Mismatch(node, wanted, advice=without_brackets(node))
     if isinstance(node.value, bool):
-        raise Mismatch(node, wanted, advice=f'write "{node.text}" in quotes if it is meant as text')
+        raise Mismatch(node, wanted, advice=f"put `{node.text}` in quotes if it is meant as a string")
     return node.text
 
 

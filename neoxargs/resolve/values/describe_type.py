@@ -38,7 +38,7 @@ _WORDS: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "true or false"),
     int: ("a whole number", "whole numbers"),
     float: ("a number", "numbers"),
-    str: ("text", "texts"),
+    str: ("a string", "strings"),
     dict: ("a mapping of keys to values", "mappings"),
     _NOTHING: ("null", "null"),
     Any: ("any value", "any values"),

@@ -42,12 +42,12 @@ def slip(node: Node) -> str:
         return without_brackets(node)
     text = node.text.strip()
     if re.search(r"\$\w|\$\{|\{\{", text):
-        return "variables are not filled in here; give the value with --set"
+        return "variables are not expanded; pass the value with --set"
     if "#" in text and not node.quoted:
-        return "a space must stand before the `#` of a comment"
+        return "put a space before the `#` of a comment"
     if text.strip(_QUOTES) != text:
-        return f"write {_cut(text.strip(_QUOTES))}, in plain quotes or none"
-    return f"write {_cut(text.rstrip(',;'))}, without the `{text[-1]}`" if text.endswith((",", ";")) else ""
+        return f"write {_cut(text.strip(_QUOTES))} with straight quotes or none"
+    return f"write {_cut(text.rstrip(',;'))} without the `{text[-1]}`" if text.endswith((",", ";")) else ""
 
 
 def _cut(text: str) -> str:
@@ -56,4 +56,4 @@ def _cut(text: str) -> str:
 
 def without_brackets(node: Node) -> str:
     single = isinstance(node, Sequence) and len(node.items) == 1
-    return f"write {shown(node.items[0])}, without the brackets" if single and isinstance(node, Sequence) else ""
+    return f"write {shown(node.items[0])} without the brackets" if single and isinstance(node, Sequence) else ""

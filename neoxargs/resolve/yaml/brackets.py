@@ -24,13 +24,15 @@ def bracket_problem(opening: str, closing: str) -> Callable[[ParseFailure], Prob
 def _other_mistake(failure: ParseFailure) -> Problem | None:
     """What is no matter of brackets."""
     if failure.character == "=":
-        return Problem("an `=` stands where YAML has `: `", failure.where, "write `key: value`", id="yaml-equals-sign")
+        return Problem(
+            "expected `: ` after the key, got `=`", failure.where, "write `key: value`", id="yaml-equals-sign"
+        )
     if failure.character == "{" and failure.before.endswith("$"):
-        hint = "write the value itself, or text in quotes"
-        return Problem("YAML puts no variables in", failure.where, hint, id="yaml-variable")
+        hint = "write the value itself, or put the text in quotes"
+        return Problem("YAML does not expand variables", failure.where, hint, id="yaml-variable")
     if failure.character not in "]}" and failure.before.count('"') % 2:
         line = failure.last_above(_half_quoted, skip=1)
-        what, hint = "this quote is not closed on its line", 'write the second `"`'
+        what, hint = "this quote is not closed on its line", 'add the closing `"`'
         return line and Problem(what, _last_quote(line), hint, id="yaml-unclosed-quote")
     line = failure.above() if failure.character == ":" else None
     return recognised(line) if line else None
@@ -39,8 +41,8 @@ def _other_mistake(failure: ParseFailure) -> Problem | None:
 def _missing(failure: ParseFailure, opening: str, closing: str) -> Problem:
     also = (failure.began,) if failure.began else ()
     if failure.character in "]}":
-        what = f"this `{failure.character}` does not close the `{opening}`"
-        hint = f"write `{closing}` before it, or take it out"
+        what = f"`{failure.character}` cannot close `{opening}`"
+        hint = f"add `{closing}` before it, or remove it"
         return Problem(what, failure.where, hint, also, id="yaml-wrong-bracket")
     is_key = failure.character == ":" and opening == "{" and re.fullmatch(_A_KEY, failure.before)
     line = _content_above(failure) if failure.begins_line or is_key else None
@@ -60,13 +62,13 @@ def _behind(word: Place, closing: str, also: tuple[Place, ...]) -> Problem:
     last, hint = word.column + word.width - 1, ""
     character = word.text[last - 1]
     if word.text[word.column - 1 : last] == "...":
-        return Problem("`...` stands for what was left out here", word, LEFT_OUT, also, id="yaml-ellipsis")
+        return Problem("`...` is a placeholder, not a value", word, LEFT_OUT, also, id="yaml-ellipsis")
     if character == ";":
         where = word._replace(column=last, width=1)
-        return Problem("a `;` stands where YAML has a `,`", where, "write a `,`", also, id="yaml-missing-comma")
+        return Problem("expected `,`, got `;`", where, "write `,`", also, id="yaml-missing-comma")
     if character in "]}":
-        word, hint = word._replace(column=last, width=1), f"or this `{character}` closes too early"
-    what = f"a `,` or the closing `{closing}` is missing behind this"
+        word, hint = word._replace(column=last, width=1), f"add it, or move this `{character}` if it closes too early"
+    what = f"a `,` or the closing `{closing}` is missing after this"
     return Problem(what, word, hint, also, id="yaml-missing-comma")
 
 
@@ -102,7 +104,9 @@ def _never_closed(failure: ParseFailure, opening: str, closing: str) -> Problem:
                 if not line.text[: match.start()].strip() and match.start() < _indentation(first):
                     partner = {"{": "}", "[": "]"}[first.text[first.column - 1]]
                     also = (line._replace(column=match.start() + 1, width=1),)
-                    what = f"this `{first.text[first.column - 1]}` is never closed, unless a line is indented wrongly"
+                    what = (
+                        f"this `{first.text[first.column - 1]}` is never closed, or a line below it is indented wrongly"
+                    )
                     return Problem(what, first, f"close it with `{partner}`", also, id="yaml-unclosed-bracket")
     what = f"this `{opening}` is never closed"
     return Problem(what, failure.began, f"close it with `{closing}`", id="yaml-unclosed-bracket")

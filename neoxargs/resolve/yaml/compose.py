@@ -67,7 +67,7 @@ class _Composer:
             return None, [*self.problems, self.in_markdown() or syntax_problem(error, self.place)]
         except RecursionError:  # pragma: no cover - the depth is limited; this is the second lock
             whole = Place(self.name, 0, 0)
-            return None, [Problem("the nesting is too deep to read", whole, id="yaml-nesting-too-deep")]
+            return None, [Problem("this file is nested too deeply", whole, id="yaml-nesting-too-deep")]
 
     def in_markdown(self) -> Problem | None:
         """Told of text around a configuration between marks of Markdown."""
@@ -77,15 +77,15 @@ class _Composer:
         longest = max(fenced, key=lambda match: len(match[1]))
         first = len(LINE_BREAK.findall(self.text[: longest.start(1)]))
         last = first + len(LINE_BREAK.findall(longest[1]))
-        what = f"this is Markdown; lines {first + 1} to {last} of it may be a configuration"
-        return Problem(what, self.place(first, 0), "save those lines as a file of their own", id="yaml-markdown")
+        what = f"this is Markdown; the code block in lines {first + 1} to {last} may be the configuration"
+        return Problem(what, self.place(first, 0), "save those lines as a separate file", id="yaml-markdown")
 
     def document(self) -> Node | None:
         if bad := UNPRINTABLE.search(self.text):
             before = LINE_BREAK.split(self.text[: bad.start()])
             where = self.place(len(before) - 1, len(before[-1]))
-            what = f"a control character (U+{ord(bad.group()):04X}) cannot stand in a YAML file"
-            raise Problems([Problem(what, where, "delete it", id="yaml-control-character")])
+            what = f"control character U+{ord(bad.group()):04X} is not allowed in YAML"
+            raise Problems([Problem(what, where, "remove it", id="yaml-control-character")])
         self.loader = _LOADER(self.text if "CSafe" in _LOADER.__name__ else _without_tabs(self.text))
         self.next()  # the stream starts
         if isinstance(self.next(), yaml.StreamEndEvent):
@@ -95,8 +95,8 @@ class _Composer:
         more = self.next()
         if isinstance(more, yaml.StreamEndEvent):
             return root
-        what = "a second document begins here; a configuration is one document"
-        hint = "take out the `---`, or move what follows to a file of its own"
+        what = "a second YAML document begins here; a configuration is a single document"
+        hint = "remove the `---`, or move the lines below it to a separate file"
         raise Problems([Problem(what, self.at(more), hint, id="yaml-second-document")])
 
     def next(self) -> Any:
@@ -107,8 +107,8 @@ class _Composer:
             return self.alias(event)
         self.count += 1
         if event.tag is not None:
-            what = f"a type tag (`{_written_tag(event.tag)}`) is not allowed here"
-            hint = "write the plain value; quotes make it text"
+            what = f"type tag `{_written_tag(event.tag)}` is not allowed"
+            hint = "remove the tag; put the value in quotes if it is meant as a string"
             self.problems.append(Problem(what, self.at(event), hint, id="yaml-type-tag"))
         if isinstance(event, yaml.ScalarEvent):
             node: Node = self.scalar(event)
@@ -125,8 +125,8 @@ class _Composer:
 
     def collection(self, event: Any, depth: int) -> tuple[Node, int]:
         if depth >= DEPTH:
-            what = f"brackets or indents nested more than {DEPTH} deep; no parameter needs that"
-            hint = "look for a bracket that is opened but never closed"
+            what = f"more than {DEPTH} levels of nesting; no parameter needs that"
+            hint = "check for a bracket that is never closed"
             raise Problems([Problem(what, self.at(event), hint, id="yaml-nesting-too-deep")])
         before = self.count
         if event.anchor:
@@ -167,7 +167,7 @@ class _Composer:
         names = {normal(key) for key in entries}
         for node in merged:
             if not isinstance(node, Mapping):
-                what = "`<<` takes the keys of another mapping; this value has none"
+                what = "`<<` merges the keys of a mapping, but this value is not a mapping"
                 hint = "write `<<: *name`, where `&name` marks a mapping"
                 self.problems.append(Problem(what, node.place, hint, id="yaml-merge-key-needs-mapping"))
                 continue
@@ -179,18 +179,27 @@ class _Composer:
     def alias(self, event: Any) -> Node:
         name, where = event.anchor, self.at(event)
         if name in self.open:
-            what = f"`*{name}` stands inside the value it repeats"
-            raise Problems([Problem(what, where, "write the value out", id="yaml-alias-inside-itself")])
+            what = f"alias `*{name}` is part of the value that it refers to"
+            raise Problems([Problem(what, where, "write the value itself", id="yaml-alias-inside-itself")])
         if name not in self.anchors:
-            hint = f"mark the value with `&{name}` further up, or put `*{name}` in quotes if it is text"
-            what = f"`*{name}` repeats a value that no `&{name}` marks before it"
+            hint = f"mark a value above with `&{name}`, or put `*{name}` in quotes if it is meant as a string"
+            what = f"alias `*{name}` has no anchor `&{name}` above it"
             raise Problems([Problem(what, where, hint, id="yaml-unknown-alias")])
         node, size = self.anchors[name]
         self.count += size
         self.repeated += size
         if self.repeated > REPEATED:
-            what = f"with this, `*aliases` repeat more than {REPEATED} values"
-            raise Problems([Problem(what, where, "a configuration has some hundred", id="yaml-too-many-aliases")])
+            what = f"aliases expand to more than {REPEATED:,} values"
+            raise Problems(
+                [
+                    Problem(
+                        what,
+                        where,
+                        "remove the nested aliases; a configuration has a few hundred values",
+                        id="yaml-too-many-aliases",
+                    )
+                ]
+            )
         return node
 
     def at(self, event: Any, last: Any = None) -> Place:
@@ -209,26 +218,27 @@ class _Composer:
 
 def twice(name: str, where: Place, first: Place, spelled: str = "", about: tuple[str, ...] = ()) -> Problem:
     """The same parameter given again; about: its name in the registry, where that is known."""
-    second = f"{name} is given twice{spelled}"
-    hint = "keep one; only --set overrides"
+    second = f"{name} is set twice{spelled}"
+    hint = "remove one of the two; only --set overrides a value"
     if where.file == SET:
-        hint = "give --set once for each parameter"
+        hint = "use --set once per parameter"
     elif where.file == first.file and not spelled:
-        hint = "keep one; GPT-NeoX took the last one of a file"
+        hint = "remove one of the two; GPT-NeoX used the last one in a file"
     return Problem(second, where, hint, (first,), id="duplicate-key", about=about)
 
 
 def _not_a_name(key: Node) -> Problem:
     if isinstance(key, Scalar):
-        hint = f'write "{key.text}" in quotes if it is meant as text' if key.text else "write `name: value`"
-        what = f"a key must be a name; YAML reads `{key.text}` as {_kind(key.value)}"
+        hint = f"put `{key.text}` in quotes if it is meant as a string" if key.text else "write `key: value`"
+        got = f"YAML reads `{key.text}` as {_kind(key.value)}" if key.text else "this one is empty"
+        what = f"a key must be a name; {got}"
         return Problem(what, key.place, hint, id="yaml-key-not-a-name")
     what = "a key must be a name, not a list or a mapping"
-    return Problem(what, key.place, "write `name: value`", id="yaml-key-not-a-name")
+    return Problem(what, key.place, "write `key: value`", id="yaml-key-not-a-name")
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else "true or false" if isinstance(value, bool) else "a number"
+    return "null" if value is None else "a boolean" if isinstance(value, bool) else "a number"
 
 
 def _written_tag(tag: str) -> str:

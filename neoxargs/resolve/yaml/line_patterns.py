@@ -18,50 +18,58 @@ def is_conflict_mark(line: str) -> bool:
     return bool(re.match(r"<{7}( |$)", line))
 
 
-PRINTED = "name the files that the run was started with; a checkpoint of GPT-NeoX has them in its folder configs"
+PRINTED = "use the files that the run was started with; GPT-NeoX saves them in the folder configs of a checkpoint"
 #: The id of a problem -> how such a line begins (or is), what it is, and what to do; without the last, it is written
 #: anew as `key: value`.
 _LOOKS: dict[str, tuple[str, str, str]] = {
     "yaml-git-conflict": (
         r"(<{7}|={7}|>{7}|\|{7})( .*)?$",
-        "git left this mark where two versions conflict",
-        "keep one of the two",
+        "this is a git conflict marker",
+        "keep one of the two versions and remove the markers",
     ),
-    "yaml-markdown": (r"```", "this is a mark of Markdown, not of YAML", "take the line out"),
-    "yaml-foreign-comment": (r"(//|/\*)", "this begins no comment in YAML", "begin comments with `#`"),
+    "yaml-markdown": (r"```", "this is a Markdown code fence, not YAML", "remove this line"),
+    "yaml-foreign-comment": (r"(//|/\*)", "this is not a YAML comment", "begin comments with `#`"),
     "yaml-foreign-space": (
         r".*[\u00a0\u2000-\u200b\u202f\u3000\ufeff]",
-        "a space in this line is none that YAML knows",
-        "type it anew",
+        "this line contains a space character that YAML does not recognise",
+        "replace it with an ordinary space",
     ),
-    "yaml-foreign-colon": (r"(?P<key>[\w.-]+)\uff1a *(?P<value>.*)$", "this colon is none that YAML knows", ""),
+    "yaml-foreign-colon": (
+        r"(?P<key>[\w.-]+)\uff1a *(?P<value>.*)$",
+        "this is a full-width colon (U+FF1A), not `:`",
+        "",
+    ),
     "yaml-printed-output": (
         r"(-{4,} *\w+ *-{4,}$|\w+ \.{3,})",
-        "this is what a run printed, not its configuration",
+        "this is the output of a run, not its configuration",
         PRINTED,
     ),
-    "yaml-flag": (r"--(?P<key>[A-Za-z][\w-]*)[ =](?P<value>\S.*)$", "this is a flag, not `key: value`", ""),
+    "yaml-flag": (
+        r"--(?P<key>[A-Za-z][\w-]*)[ =](?P<value>\S.*)$",
+        "this is a command-line flag, not `key: value`",
+        "",
+    ),
     "yaml-equals-sign": (
         r"(export )?(?P<key>[\w.-]+) *= *(?P<value>\S.*)$",
-        "an `=` stands where YAML has `: `",
+        "expected `: ` after the key, got `=`",
         "",
     ),
     "yaml-no-space-after-colon": (
         r"(?P<key>[\"']?[\w.-]+[\"']?):(?P<value>[^\s:].*)$",
-        "a space is missing behind the colon",
+        "a space is missing after the colon",
         "",
     ),
     "yaml-brace-after-keys": (
         r"\{",
         "a `{` cannot follow lines of `key: value`",
-        "take the outer braces out, or put everything into one pair",
+        "remove the outer braces, or put everything into one pair of braces",
     ),
 }
 
 
 #: What is longer than this is not written out again.
 LONG = 80
-LEFT_OUT = "write what was left out here, or take the `...` out"
+LEFT_OUT = "write the omitted part, or remove the `...`"
 
 
 def recognised(line: Place) -> Problem | None:

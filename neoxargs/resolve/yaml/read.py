@@ -20,7 +20,7 @@ __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_files"]
 
 SUFFIXES = ("", ".yml", ".yaml", ".json")
 LIMIT = 16_000_000  # bytes; the longest published configuration has 6 thousand
-EXAMPLE = "a configuration is lines like `num_layers: 12`"
+EXAMPLE = "write `key: value` lines, such as `num_layers: 12`"
 
 
 def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.PathLike[str] | None = None) -> list[Text]:
@@ -56,10 +56,10 @@ def mapping(node: Node | None, whole: Place) -> Mapping:
     if isinstance(node, Mapping):
         return node
     if node is None or is_nothing(node):
-        raise Problems([Problem("this file has no parameters in it", whole, EXAMPLE, id="file-without-parameters")])
+        raise Problems([Problem("this file contains no parameters", whole, EXAMPLE, id="file-without-parameters")])
     if isinstance(node, Scalar):
-        raise Problems([recognised(node.place) or _no_mapping("this is text, not `key: value`", node)])
-    raise Problems([_no_mapping("this is a list, not `key: value`", node)])
+        raise Problems([recognised(node.place) or _no_mapping("expected `key: value`, got text", node)])
+    raise Problems([_no_mapping("expected `key: value`, got a list", node)])
 
 
 def _no_mapping(what: str, node: Node) -> Problem:
@@ -82,7 +82,7 @@ def _find(path: str, directory: str | None) -> str:
         hint = f"name a file in it: {listed(inside, most=6)}" if inside else "name a YAML file"
         _stop(found[0], "this is a directory, not a file", hint, id="file-is-directory")
     if directory and not os.path.isdir(directory):
-        _stop(directory, "there is no such directory (given by -d)", id="directory-missing")
+        _stop(directory, "there is no such directory (set by -d)", id="directory-missing")
     _stop(bases[0], "there is no such file", _nearest(bases, path), id="file-missing")
 
 
@@ -98,7 +98,7 @@ def _nearest(bases: Sequence[str], path: str) -> str:
     folder, wanted = os.path.split(bases[0])
     folder = folder or "."
     if not os.path.isdir(folder):
-        return f"there is no directory {folder} either"
+        return f"the directory {folder} does not exist"
     present = _configurations(folder)
     stems = {os.path.splitext(name)[0]: name for name in reversed(present)}
     close = near(wanted, present) or [stems[stem] for stem in near(os.path.splitext(wanted)[0], stems)]
@@ -120,8 +120,8 @@ def _read(path: str) -> bytes:
             if len(data) > LIMIT:
                 size = os.fstat(file.fileno()).st_size
                 big = f"{size / 1e6:.1f} MB" if size > LIMIT else f"more than {LIMIT / 1e6:.0f} MB"
-                what = f"this file has {big}; a configuration has at most {LIMIT / 1e6:.0f} MB"
-                _stop(path, what, "is it data? then name it there", id="file-too-large")
+                what = f"this file is {big}; a configuration may be at most {LIMIT / 1e6:.0f} MB"
+                _stop(path, what, "if this is training data, set text_path or data_path to it", id="file-too-large")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         _stop(path, f"this file cannot be read: {reason}", id="file-unreadable")
@@ -130,10 +130,10 @@ def _read(path: str) -> bytes:
 
 def _decode(path: str, data: bytes) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        hint = f"iconv -f UTF-16 -t UTF-8 {path}"
-        _stop(path, "this file is UTF-16; a configuration is UTF-8", hint, id="file-not-utf8")
+        hint = f"convert it: iconv -f UTF-16 -t UTF-8 {path}"
+        _stop(path, "this file is encoded in UTF-16; expected UTF-8", hint, id="file-not-utf8")
     if (nul := data.find(b"\0")) >= 0:
-        _stop(path, f"this is not a text file: its byte {nul} is NUL", id="file-not-text")
+        _stop(path, f"this is not a text file: byte {nul} is NUL", id="file-not-text")
     # a byte order mark; the codec utf-8-sig would count places from behind it
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
@@ -146,5 +146,5 @@ def _not_utf8(path: str, data: bytes, start: int) -> Problem:
     begin = data.rfind(b"\n", 0, start) + 1
     line = data[begin:].split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
     where = Place(path, data.count(b"\n", 0, start) + 1, len(data[begin:start].decode()) + 1, line)
-    hint = f"save it as UTF-8; if it is Latin-1: iconv -f LATIN1 -t UTF-8 {path}"
-    return Problem(f"byte 0x{data[start]:02x} is not UTF-8", where, hint, id="file-not-utf8")
+    hint = f"save the file as UTF-8; if it is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 {path}"
+    return Problem(f"byte 0x{data[start]:02x} is not valid UTF-8", where, hint, id="file-not-utf8")

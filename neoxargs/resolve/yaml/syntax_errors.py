@@ -24,7 +24,7 @@ def syntax_problem(error: Any, at: PlaceAt) -> Problem:
     for part, problem_of in _BY_PARSERS_WORDS.items():
         if part in words:
             return problem_of(failure)
-    return Problem(f"this is not YAML: {words}", failure.where, id="yaml-syntax")
+    return Problem(f"invalid YAML: {words}", failure.where, id="yaml-syntax")
 
 
 def _place(error: Any, mark: str, at: PlaceAt) -> Place | None:
@@ -42,22 +42,22 @@ def _stray_character(failure: ParseFailure) -> Problem:
 
 
 def _tab(failure: ParseFailure) -> Problem:
-    what = "a tab indents this line; YAML is indented by spaces"
-    return Problem(what, failure.where, "replace the tab by spaces", id="yaml-tab")
+    what = "this line is indented with a tab; YAML requires spaces"
+    return Problem(what, failure.where, "replace the tab with spaces", id="yaml-tab")
 
 
 def _colon(failure: ParseFailure) -> Problem:
     if ":" in failure.before:
-        hint = "if it belongs to the value, put the value in quotes"
-        return Problem("a second `: ` on one line", failure.where, hint, id="yaml-second-colon")
+        hint = "put the value in quotes if the colon belongs to it"
+        return Problem("this line has a second `: `", failure.where, hint, id="yaml-second-colon")
     if line := failure.above():
         return _no_key(line)
     if failure.before.startswith(" "):
-        hint = "begin the line in the column of the keys around it"
-        what = "this key is indented unlike the line above it"
+        hint = "align it with the keys around it"
+        what = "this key is indented differently from the line above it"
         return Problem(what, _key_of(failure.where), hint, id="yaml-indentation")
-    hint = "look at the lines above it: each must be `key: value`"
-    return Problem("YAML expects no `: ` here", failure.where, hint, id="yaml-second-colon")
+    hint = "check the lines above: each must be `key: value`"
+    return Problem("unexpected `: `", failure.where, hint, id="yaml-second-colon")
 
 
 def _key_of(where: Place) -> Place:
@@ -72,7 +72,7 @@ def _no_colon(failure: ParseFailure) -> Problem:
 
 def _no_key(line: Place) -> Problem:
     hint = "write `key: value`, with a space after the colon"
-    what = "this line has no `: ` between a key and a value"
+    what = "this line has no `: ` between key and value"
     return recognised(line) or Problem(what, line, hint, id="yaml-missing-colon")
 
 
@@ -84,55 +84,58 @@ def _quote(failure: ParseFailure) -> Problem:
 def _alias(failure: ParseFailure) -> Problem:
     where = failure.began or failure.where
     sign = where.text[where.column - 1]
-    what = f"`{sign}` at the beginning of a value has a meaning of its own in YAML, and needs a name after it"
-    return Problem(what, where, "put the value in quotes if it is text", id="yaml-reserved-character")
+    what = f"`{sign}` at the start of a value is reserved in YAML: `&name` marks an anchor, `*name` an alias"
+    return Problem(what, where, "put the value in quotes if it is meant as a string", id="yaml-reserved-character")
 
 
 def _escape(failure: ParseFailure) -> Problem:
     escape = failure.where.text[failure.where.column - 1 : failure.where.column + 1]
-    hint = "use single quotes, or write `\\\\` where a backslash is meant"
-    return Problem(f"`{escape}` means nothing in double quotes", failure.where, hint, id="yaml-unknown-escape")
+    hint = "use single quotes, or write `\\\\` for a backslash"
+    return Problem(f"`{escape}` is not a valid escape in double quotes", failure.where, hint, id="yaml-unknown-escape")
 
 
 def _surrogate(failure: ParseFailure) -> Problem:
-    what = "this escape is no character of its own (half of a surrogate pair)"
+    what = "this escape is not a valid code point; YAML has no surrogate pairs"
     return Problem(what, failure.where, "write the character itself", id="yaml-unknown-escape")
 
 
 def _not_a_key(failure: ParseFailure) -> Problem:
     if failure.character == "-" and failure.begins_line:
-        what = "a list cannot begin among lines of `key: value`"
-        hint = "take the `-` out, or write the list below a key of its own"
+        what = "a list item cannot stand among lines of `key: value`"
+        hint = "remove the `-`, or write the list below its own key"
         return Problem(what, failure.where, hint, id="yaml-misplaced-list")
     if failure.begins_line:
-        hint = "begin the line in the column of the keys it belongs to"
-        return Problem("this line is indented like no line above it", failure.where, hint, id="yaml-indentation")
+        hint = "align it with the keys it belongs to"
+        return Problem(
+            "the indentation of this line matches no line above it", failure.where, hint, id="yaml-indentation"
+        )
     if failure.character == ",":
-        hint = "take the comma out, or put everything into one pair of `{ }`"
-        what = "a comma ends a value only inside `{ }` and `[ ]`"
+        hint = "remove the comma, or put everything into one pair of `{ }`"
+        what = "a comma after a value is allowed only inside `{ }` and `[ ]`"
         return Problem(what, failure.where, hint, id="yaml-comma-outside-brackets")
-    hint = "begin a new line; a quote inside 'single quotes' is written twice"
-    return Problem("the value ends before this", failure.where, hint, id="yaml-text-after-value")
+    hint = "start a new line; inside single quotes, write a quote twice ('it''s')"
+    return Problem("unexpected text after the value", failure.where, hint, id="yaml-text-after-value")
 
 
 def _not_an_item(failure: ParseFailure) -> Problem:
-    what = "a list of `- ` items stands above; a key cannot follow it here"
-    return Problem(what, failure.where, "write the list below a key of its own", id="yaml-misplaced-list")
+    what = "a key cannot follow a list of `- ` items"
+    return Problem(what, failure.where, "write the list below its own key", id="yaml-misplaced-list")
 
 
 def _item(failure: ParseFailure) -> Problem:
     hint = "write `[a, b]`, or begin the list on the next line"
-    return Problem("a list cannot begin here", failure.where, hint, id="yaml-misplaced-list")
+    return Problem("a list of `- ` items must begin on a new line", failure.where, hint, id="yaml-misplaced-list")
 
 
 def _no_value(failure: ParseFailure) -> Problem:
     if not failure.character:
         also = (failure.began,) if failure.began else ()
-        hint = "close every bracket that is opened"
-        return Problem("this ends inside `{ }` or `[ ]`", failure.where, hint, also, id="yaml-unclosed-bracket")
+        hint = "close every open bracket"
+        return Problem("the text ends inside `{ }` or `[ ]`", failure.where, hint, also, id="yaml-unclosed-bracket")
     if failure.character in "]}":
-        what = f"this `{failure.character}` closes nothing"
-        return Problem(what, failure.where, "take it out, or open it before", id="yaml-unopened-bracket")
+        opening = "[" if failure.character == "]" else "{"
+        what = f"this `{failure.character}` has no matching `{opening}`"
+        return Problem(what, failure.where, f"remove it, or add the missing `{opening}`", id="yaml-unopened-bracket")
     what = f"a value is missing before this `{failure.character}`"
     return Problem(what, failure.where, id="yaml-missing-value")
 
@@ -147,10 +150,10 @@ def _after_the_end(failure: ParseFailure) -> Problem:
         return _no_key(whole_line(first))
     if failure.begins_line and first and first.text.startswith(" ") and not first.text.lstrip().startswith("{"):
         also = (whole_line(first),)
-        what = "this line begins to the left of the first one"
-        return Problem(what, failure.where, "begin all keys at the top in one column", also, id="yaml-indentation")
-    hint = "keep everything in one `{ }`, or in none"
-    return Problem("the configuration has ended before this", failure.where, hint, id="yaml-text-after-end")
+        what = "this line is indented less than the first line"
+        return Problem(what, failure.where, "begin all top-level keys in the same column", also, id="yaml-indentation")
+    hint = "put everything into one pair of `{ }`, or use none"
+    return Problem("unexpected text after the end of the configuration", failure.where, hint, id="yaml-text-after-end")
 
 
 def _is_content(line: Place) -> bool:
@@ -158,14 +161,14 @@ def _is_content(line: Place) -> bool:
 
 
 def _directive(failure: ParseFailure) -> Problem:
-    what = "a line that begins with `%` is an instruction to YAML"
-    return Problem(what, failure.where, "take the line out", id="yaml-directive")
+    what = "a line that begins with `%` is a YAML directive"
+    return Problem(what, failure.where, "remove this line", id="yaml-directive")
 
 
 def _anchor(failure: ParseFailure) -> Problem:
-    what = "this marks a value by a name that another has already"
+    what = "this anchor name is already used"
     also = (failure.began,) if failure.began else ()
-    return Problem(what, failure.where, "give each `&name` once", also, id="yaml-duplicate-anchor")
+    return Problem(what, failure.where, "use each `&name` once", also, id="yaml-duplicate-anchor")
 
 
 _BY_PARSERS_WORDS: dict[str, Callable[[ParseFailure], Problem]] = {

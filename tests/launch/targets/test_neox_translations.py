@@ -206,8 +206,8 @@ REFUSED = {"gmlp_small": 'optimizer.params.eps ("1.0e_8") must be a number, at l
 FAILED = {
     "autotuning_configs__small_tune_json": [],
     "autotuning_configs__tune_json": [],
-    "llemma__7B": ["finetune is given twice", "decay_lr_to is not a parameter"],
-    "llemma__34B": ["finetune is given twice", "attention_type is not a parameter"],
+    "llemma__7B": ["finetune is set twice", "decay_lr_to is not a parameter"],
+    "llemma__34B": ["finetune is set twice", "attention_type is not a parameter"],
 }
 
 

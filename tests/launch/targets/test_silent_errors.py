@@ -70,7 +70,7 @@ def solved(_: Path) -> bool:
 
 def twice(_: Path) -> bool:
     said = refused("num-layers: 2", "num_layers: 4\nnum_layers: 5")
-    return said.count("num_layers is given twice") == 2
+    return said.count("num_layers is set twice") == 2
 
 
 def hosts(folder: Path) -> bool:

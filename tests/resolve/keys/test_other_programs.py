@@ -18,7 +18,7 @@ from neoxargs.resolve.keys.other_programs import counterpart, find, our_choice
 from neoxargs.resolve.keys.unknown import NO_MATCH
 
 FILE = Path(other_programs.__file__).with_name("other_programs.json")
-FORKS = ": leave it out, or declare it in a plugin for that fork's script"
+FORKS = ": remove it, or declare it in a plugin for that fork's script"
 
 
 def no_double(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_every_counterpart_is_a_parameter() -> None:
     ],
 )
 def test_a_name_of_several_programs_is_told_with_its_meaning(written: str, meant: str) -> None:
-    assert hint(f"{written}: 2\n") == f"here it is {meant}: {REGISTRY.parameters[meant].brief}"
+    assert hint(f"{written}: 2\n") == f"use {meant} instead ({REGISTRY.parameters[meant].brief})"
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def test_a_name_of_several_programs_is_told_with_its_meaning(written: str, meant
         ("hyena_mlp_len", f"it is a parameter of savanna{FORKS}"),
         ("short-conv-L", f"it is a parameter of savanna{FORKS}"),
         ("qkv-slot-num", f"it is a parameter of TokenFormer{FORKS}"),
-        ("operator_config", f"it is a parameter of savanna; here it is attention_config: "
-         f"{REGISTRY.parameters['attention_config'].brief}"),
-        ("load_best_model_at_end", "it is a parameter of Hugging Face's Trainer, which has no counterpart here: leave "
-         "it out"),
+        ("operator_config", f"it is a parameter of savanna: use attention_config instead "
+         f"({REGISTRY.parameters['attention_config'].brief})"),
+        ("load_best_model_at_end", "it is a parameter of Hugging Face's Trainer and has no counterpart in deepy: "
+         "remove it"),
         ("ga_dataset_impl", f"it is a parameter of Geodesic's GPT-NeoX{FORKS}"),
-        ("use_cpu", "it is a parameter of Accelerate and Hugging Face's Trainer; set DS_ACCELERATOR=cpu in the "
+        ("use_cpu", "it is a parameter of Accelerate and Hugging Face's Trainer: set DS_ACCELERATOR=cpu in the "
          "environment"),
-        ("lora_r", "it is a parameter of axolotl; adapters are not trained here"),
-        ("tie-word-embeddings", "it is a parameter of Hugging Face's models; no_weight_tying says the opposite: false "
+        ("lora_r", "it is a parameter of axolotl: remove it; deepy does not train adapters"),
+        ("tie-word-embeddings", "it is a parameter of Hugging Face's models: use no_weight_tying, its opposite; false "
          "ties them"),
         ("model", NO_MATCH),
     ],
@@ -142,15 +142,15 @@ def test_a_flag_that_says_the_opposite_is_not_suggested() -> None:
 def test_choices_and_values() -> None:
     assert hint("pos_emb: rope\n") == "write rotary"
     assert our_choice("RMS_norm") == "rmsnorm"
-    assert hint("lr_decay_style: WSD\n").startswith("it is not built: constant has the plateau without the decay")
-    assert hint("warmup: 100\n").startswith("it is a share of the iterations")
+    assert hint("lr_decay_style: WSD\n").startswith("wsd is not supported: write constant")
+    assert hint("warmup: 100\n").startswith("warmup is a fraction of the iterations")
 
 
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
         ("optimizer: {params: {learning_rate: 1}}", "did you mean lr?"),
-        ("optimizer: {learning_rate: 1}", "did you mean optimizer.params.lr? it is written inside `optimizer.params:`"),
+        ("optimizer: {learning_rate: 1}", "did you mean optimizer.params.lr? write it inside `optimizer.params:`"),
         ("optimizer: {params: {adam_beta1: 0.9}}", "did you mean betas?"),
         ("optimizer: {params: {epsilon: 1}}", "did you mean eps?"),
         ("optimizer: {params: {Beta1: 1}}", "did you mean betas?"),

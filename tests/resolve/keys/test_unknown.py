@@ -41,7 +41,7 @@ def test_nothing_is_like_it(name: str) -> None:
 
 def test_what_is_said_of_a_key_like_nothing() -> None:
     assert only("zzzzz: 1").hint == NO_MATCH
-    assert only("fp16: {zzzzz: 1}").hint.startswith("its keys: ")
+    assert only("fp16: {zzzzz: 1}").hint.startswith("valid keys: ")
 
 
 def test_no_single_value_is_suggested_for_a_section() -> None:

@@ -33,7 +33,7 @@ EXPERTS = "only a mixture of experts reads it, which train.py does not have"
 def test_the_words(text: str, told: str) -> None:
     (problem,) = warnings(text)
     assert problem.what == told
-    assert problem.hint == f"leave {told.partition(' ')[0]} out"
+    assert problem.hint == f"remove {told.partition(' ')[0]}"
 
 
 def test_a_warning_names_its_line() -> None:

@@ -106,9 +106,10 @@ def test_a_switch_that_is_in_doubt_switches_nothing_off() -> None:
 def test_one_cause_is_told_once_with_all_its_lines_and_a_way_out() -> None:
     (problem,) = unsupported(configure("checkpoint_factor: 100\nseed: 1\nkeep_last_n_checkpoints: 2"))
     assert problem.what == (
-        "checkpoint_factor (100) and keep_last_n_checkpoints (2) have no effect: nothing is saved, as save is not given"
+        "checkpoint_factor (100) and keep_last_n_checkpoints (2) have no effect: "
+        "no checkpoint is saved because save is not set"
     )
-    assert problem.hint == "write save: FOLDER, or leave checkpoint_factor and keep_last_n_checkpoints out"
+    assert problem.hint == "set save to a folder, or remove checkpoint_factor and keep_last_n_checkpoints"
     assert [place.line for place in (problem.where, *problem.also) if place] == [1, 3]
 
 
@@ -136,7 +137,7 @@ def test_published_configurations_are_warned_of_little_and_rightly() -> None:
         found |= {what.what.partition("no effect: ")[2] for what in unsupported(config)}
     whys = {row.reason for row in SWITCHED_OFF}
     assert found & whys <= {
-        "nothing is saved, as save is not given", "nothing is loaded, as load is not given", "use_wandb is off",
-        "pos_emb is not rotary", "with lr_decay_style (constant) the rate does not fall",
-        "the parts have files of their own",
+        "no checkpoint is saved because save is not set", "no checkpoint is loaded because load is not set",
+        "use_wandb is off", "pos_emb is not rotary", "lr_decay_style constant does not decay the learning rate",
+        "train_data_paths, valid_data_paths and test_data_paths name the files of each split",
     }  # fmt: skip

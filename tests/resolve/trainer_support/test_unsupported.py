@@ -50,14 +50,14 @@ def test_what_is_built(text: str) -> None:
 @pytest.mark.parametrize(("kind", "hint"), [("Adamm", "did you mean Adam?"), ("lyon", "did you mean Lion?")])
 def test_a_mistyped_optimizer_is_not_one_that_is_missing(kind: str, hint: str) -> None:
     (problem,) = unsupported(configure(f"optimizer: {{type: {kind}}}"))
-    assert (problem.what, problem.hint) == (f"there is no optimizer {kind}", hint)
+    assert (problem.what, problem.hint) == (f"optimizer.type ({kind}) does not exist", hint)
     assert problem.where
 
 
 @pytest.mark.parametrize("kind", ["Shampoo", "AdaBound"])
 def test_an_optimizer_that_is_missing_is_not_a_mistyped_one(kind: str) -> None:
     (problem,) = unsupported(configure(f"optimizer: {{type: {kind}}}"))
-    assert problem.what == f"optimizer.type ({kind}) is not built into train.py yet"
+    assert problem.what == f"optimizer.type ({kind}) is not supported by train.py yet"
 
 
 def nested(name: str, value: Any) -> str:
@@ -126,14 +126,14 @@ def test_one_bit_optimizers_have_left_newer_releases(monkeypatch: pytest.MonkeyP
     assert unsupported(config) == []
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.20.0")
     (problem,) = unsupported(config)
-    assert problem.what == "optimizer.type (OneBitAdam) needs DeepSpeed 0.19.6 or older, and 0.20.0 is installed"
+    assert problem.what == "optimizer.type (OneBitAdam) needs DeepSpeed 0.19.6 or older, but 0.20.0 is installed"
     assert unsupported(configure("optimizer: {type: Adam}")) == []
 
 
 def test_generating_needs_only_the_model() -> None:
     config = configure("{optimizer: {type: Shampoo}, log_param_norm: true, norm: te_rmsnorm}")
     assert [problem.what for problem in unsupported(config, training=False)] == [
-        "norm (te_rmsnorm) is not built into train.py yet"
+        "norm (te_rmsnorm) is not supported by train.py yet"
     ]
 
 
@@ -142,7 +142,7 @@ def test_generating_needs_only_the_model() -> None:
     [
         (
             'attention_config: [[["rwkv", "global"], "all"]]',
-            "attention_config has layers that are not built into train.py yet: rwkv",
+            "attention_config has layer types that train.py does not support yet: rwkv",
         ),
     ],
 )

@@ -121,40 +121,44 @@ def test_a_quoted_merge_sign_is_a_key() -> None:
 def test_an_alias_bomb_is_not_unfolded() -> None:
     lines = ["a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)]
-    assert "more than 200000 values" in what("\n".join(lines))
+    assert "more than 200,000 values" in what("\n".join(lines))
 
 
 def test_depth_is_limited_before_python_or_c_runs_out_of_stack() -> None:
-    assert "nested more than 32 deep" in what("a: " + "[" * 100_000)
+    assert "more than 32 levels of nesting" in what("a: " + "[" * 100_000)
     assert load("a: " + "[" * 31 + "]" * 31)["a"] != 1
 
 
 def test_a_missing_comma_is_where_the_value_ends() -> None:
     text = '{\n  "a": [1, 2]\n  # about b\n\n  "b": 2\n}\n'
-    assert what(text) == "a `,` or the closing `}` is missing behind this"
+    assert what(text) == "a `,` or the closing `}` is missing after this"
     assert place(text) == "2:13"
 
 
 def test_a_configuration_in_markdown_is_found() -> None:
     text = "# Report\nIt fails: why?\n```yaml\na: 1\nb: 2\n```\nand **more**: [\n"
-    assert what(text) == "this is Markdown; lines 4 to 5 of it may be a configuration"
+    assert what(text) == "this is Markdown; the code block in lines 4 to 5 may be the configuration"
     assert place(text) == "4:1"
 
 
 @pytest.mark.parametrize(
     ("text", "said", "where"),
     [
-        ('{\n  "a": {\n    "b": {\n      "c": 1\n  },\n  "d": 2,\n}\n', "this `{` is never closed, unless", "3:10"),
-        ('{\n  "a": {\n  "b": {\n  "c": 1\n  },\n  "d": 2,\n}\n', "this `{` is never closed, unless", "2:8"),
+        (
+            '{\n  "a": {\n    "b": {\n      "c": 1\n  },\n  "d": 2,\n}\n',
+            "this `{` is never closed, or a line below",
+            "3:10",
+        ),
+        ('{\n  "a": {\n  "b": {\n  "c": 1\n  },\n  "d": 2,\n}\n', "this `{` is never closed, or a line below", "2:8"),
         ('{\n"a": {\n"b": 1,\n}\n', "this `{` is never closed", "1:1"),
         ('{\n  "a: 1,\n  "b": 2,\n}', "this quote is not closed on its line", "2:3"),
         ('{\n  "a": "x,\n  # 5" wide\n  "b": 2,\n}', "this quote is not closed on its line", "2:8"),
-        ('{\n  "a": 1;\n  "b": 2\n}', "a `;` stands where YAML has a `,`", "2:9"),
-        ('{\n  "a": 1,\n  ...\n  "b": 2\n}', "`...` stands for what was left out here", "3:3"),
-        ('{\n  "a": ["b",\n    "c",]],\n}', "this `]` does not close the `{`", "3:10"),
-        ('{\n  "a": ${A},\n}', "YAML puts no variables in", "2:9"),
-        ("---------- arguments ----------\n  lr ..... 0.1...updated\n", "this is what a run printed, not", "1:1"),
-        ('<<<<<<< HEAD\n{\n  "a": 1,\n=======\n  "a": 2,\n>>>>>>> x\n}', "git left this mark where two", "1:1"),
+        ('{\n  "a": 1;\n  "b": 2\n}', "expected `,`, got `;`", "2:9"),
+        ('{\n  "a": 1,\n  ...\n  "b": 2\n}', "`...` is a placeholder, not a value", "3:3"),
+        ('{\n  "a": ["b",\n    "c",]],\n}', "`]` cannot close `{`", "3:10"),
+        ('{\n  "a": ${A},\n}', "YAML does not expand variables", "2:9"),
+        ("---------- arguments ----------\n  lr ..... 0.1...updated\n", "this is the output of a run, not", "1:1"),
+        ('<<<<<<< HEAD\n{\n  "a": 1,\n=======\n  "a": 2,\n>>>>>>> x\n}', "this is a git conflict marker", "1:1"),
     ],
 )
 def test_what_is_missing_is_told_where_it_is(text: str, said: str, where: str) -> None:
@@ -171,7 +175,7 @@ def test_pyyaml_without_its_c_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(composing, "_LOADER", yaml.SafeLoader)
     assert load('{\n\t"a":\t1e-4}') == {"a": 1e-4}
     assert load("a: [1, {b: x}]\n") == {"a": [1, {"b": "x"}]}
-    assert what("a:\n\tb: 1") == "a tab indents this line; YAML is indented by spaces"
+    assert what("a:\n\tb: 1") == "this line is indented with a tab; YAML requires spaces"
     assert what("a: [1, 2\nb: 2\n").startswith("a `,` or the closing `]` is missing")
     assert what('a: "x\n') == "this quote is never closed"
     assert what("a: {b: 1") == "this `{` is never closed"
@@ -191,7 +195,7 @@ def test_a_byte_that_is_not_utf8_has_its_place(data: bytes, place: str, byte: st
         read_files([str(tmp_path / "my.yml")])
     (problem,) = bad.value.problems
     assert problem.where and f"{problem.where.line}:{problem.where.column}" == place
-    assert problem.what == f"byte {byte} is not UTF-8"
+    assert problem.what == f"byte {byte} is not valid UTF-8"
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_one_command_compares_and_writes_them_all(repository: Path, capsys: pyte
     paths = [file.path for file in FILES]
     assert {"docs/parameters.md", "neoxargs/resolve/groups.py", "docs/quickstart.md"} < set(paths)
     assert main(["docs", "--check"]) == 1
-    assert capsys.readouterr().out.splitlines() == [f"{path} is not up to date; run deepy docs" for path in paths]
+    assert capsys.readouterr().out.splitlines() == [f"{path} is out of date; run deepy docs" for path in paths]
     assert (repository / paths[0]).read_text() == "old"
     assert main(["docs"]) == 0
     assert capsys.readouterr().out.splitlines() == [f"{path} written" for path in paths]

@@ -135,7 +135,7 @@ def test_without_files(key: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("hyena_mlp_len", "it is a parameter of savanna: leave it out, or declare it in a plugin"),
+        ("hyena_mlp_len", "it is a parameter of savanna: remove it, or declare it in a plugin"),
         ("hiden_size", "did you mean hidden_size?"),
     ],
 )

@@ -126,7 +126,7 @@ def test_what_yaml_does_not_take_as_it_is() -> None:
 
 def test_nothing_in_it_at_all() -> None:
     (version,) = found("{}")
-    with pytest.raises(Problems, match="has no parameters in it"):
+    with pytest.raises(Problems, match="contains no parameters"):
         convert_version(version, "ds.json")
 
 

@@ -160,7 +160,7 @@ def test_a_schedule_that_is_not_built_is_still_to_be_written() -> None:
     result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --lr-decay-style WSD"))
     assert result.text.splitlines()[1] == "# To do: write lr_decay_style, for --lr-decay-style WSD."
     assert "lr_decay_style:" not in result.text
-    assert result.problems[0].hint.startswith("it is not built: constant has the plateau")
+    assert result.problems[0].hint.startswith("wsd is not supported: write constant")
 
 
 def test_the_launcher_says_how_many() -> None:

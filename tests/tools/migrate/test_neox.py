@@ -142,7 +142,7 @@ def test_a_forgotten_name_is_not_taken_for_another() -> None:
 
 
 def test_an_anchor_that_is_set_twice() -> None:
-    with pytest.raises(Problems, match=r"my\.yml:9:7: error: this marks a value by a name that another has already"):
+    with pytest.raises(Problems, match=r"my\.yml:9:7: error: this anchor name is already used"):
         migrated("fp16: &a {enabled: true}\nbf16: &a {enabled: false}\n")
 
 
@@ -266,7 +266,7 @@ def refused(text: str, to: str = "neox-2026") -> list[tuple[str, str]]:
         ("moe_glu: true\nnum_experts: 4\n", "my.yml:8:1", "moe_glu (true) has no counterpart in neox-2026"),
         ("hiden-size: 4\n", "my.yml:8:1", "hiden-size is not a parameter"),
         ("save: 1\nseed: x\n", "my.yml:9:7", 'seed ("x") must be a whole number, at least 0'),
-        ("a: b: c\n", "my.yml:8:5", "a second `: ` on one line"),
+        ("a: b: c\n", "my.yml:8:5", "this line has a second `: `"),
         ("adam-beta1: 0.8\noptimizer: {type: SGD}\n", "my.yml:8:1", "adam_beta1 (0.8) has no counterpart in neox-2026"),
     ],
 )

@@ -43,7 +43,7 @@ SAID = """\
 my.yml:11:1: geglu: true → activation: "geglu" (retired, 2021-05-07)
 my.yml: added weight_decay: 0.01 (the default changed: 0.1 in neox-2026, 2023-12-26)
 my.yml: added deepspeed_activation_checkpointing: false (the default changed: true in neox-2026, 2021-04-30)
-my.yml: added dialect: neox-2026 (every name in it is as old as 2021-02-28)
+my.yml: added dialect: neox-2026 (all keys existed on 2021-02-28)
 nothing is written yet: add --write
 """
 
@@ -94,7 +94,7 @@ def test_a_problem_as_json(capsys) -> None:
     assert main(["migrate", "my.yml", "--json"]) == 1
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
     assert (problem["what"], problem["line"], problem["hint"]) == (
-        "hidden-sise is not a parameter", 12, "did you mean hidden_size? it is already written: take one of the two out"
+        "hidden-sise is not a parameter", 12, "did you mean hidden_size? it is already set: remove one of the two"
     )  # fmt: skip
 
 
@@ -207,10 +207,10 @@ def test_what_train_py_cannot_run_is_told_at_once(source: str, text: str, name: 
     Path(source).write_text(text)
     assert main(["migrate", source, "-o", "new.yml"]) == 0
     told = capsys.readouterr().err
-    assert f"warning: {name} is not built into train.py yet" in told
+    assert f"warning: {name} is not supported by train.py yet" in told
     where = told.partition(f": warning: {name}")[0].splitlines()[-1]
     assert main(["check", "new.yml", "--gpus", "1"]) == 1
-    assert f"{where}: error: {name} is not built into train.py yet" in capsys.readouterr().err
+    assert f"{where}: error: {name} is not supported by train.py yet" in capsys.readouterr().err
     assert main(["migrate", source, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     found = [problem for problem in facts["problems"] if problem["what"].startswith(name)]

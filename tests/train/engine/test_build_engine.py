@@ -123,5 +123,5 @@ def test_amp_reaches_deepspeed_in_other_scripts_and_is_refused_for_ours() -> Non
     assert [config.amp_params for config in read] == [False, {"opt_level": "O2"}]
     assert unsupported(before) == []
     (refusal,) = unsupported(after)
-    assert (refusal.severity, refusal.what) == ("error", "amp.enabled (true) is not built into train.py yet")
+    assert (refusal.severity, refusal.what) == ("error", "amp.enabled (true) is not supported by train.py yet")
     assert refusal.where and refusal.where.line == 8

@@ -27,7 +27,7 @@ PROBLEMS: dict[str, Entry] = {
         "The file is empty or has only comments. A run that was meant to read something from it would not.", "# nothing"
     ),
     "file-not-a-mapping": row(
-        "A configuration is lines of `key: value`. A list or a text has no parameters in it.", "- num_layers\n"
+        "A configuration is lines of `key: value`. A list or plain text has no parameters in it.", "- num_layers\n"
     ),
     # YAML
     "yaml-syntax": row("The text is not YAML, so what it means cannot be told."),
