@@ -1,1 +1,1 @@
-"""What a rank's device holds, in bytes: weights, states, activations, and how they add up in each phase."""
+"""Memory of a rank in bytes: weights, model states and activations, added up for each phase of a step."""

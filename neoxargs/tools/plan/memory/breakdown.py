@@ -1,4 +1,4 @@
-"""How full a device and its host are, in each phase of a step and in each part."""
+"""Memory of a rank on its device and host, by phase of a step and by part."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from neoxargs.tools.plan.memory.activations import ActivationSizes
 from neoxargs.tools.plan.memory.stages import Stage
 from neoxargs.tools.plan.memory.states import ModelStates
 
-#: In the order of time.
+#: Phases of a run, in the order of time.
 PHASES = ("construction", "forward", "backward", "step")
-#: In the order in which they are shown; the last is everything that no tensor of the run occupies.
+#: Parts of device memory, in the order of the output; overhead is what no tensor of the run occupies.
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "overhead")
-HOST_PARTS = ("construction", "offloaded", "pinned", "checkpoints", "processes")
 
+#: Part -> bytes.
 Bytes = dict[str, int]
 
 
 @dataclass(frozen=True)
 class RankMemory:
-    """One rank of a stage. phases: phase -> part -> bytes on the device."""
+    """Memory of a rank of one pipeline stage."""
 
     stage: Stage
     phases: dict[str, Bytes]
+    """Phase -> part -> bytes on the device."""
     host: Bytes
-    """Part -> bytes in the host's memory, for one rank."""
+    """Part -> bytes in host memory."""
 
     @property
     def peak(self) -> int:
@@ -36,7 +37,7 @@ class RankMemory:
 
     @property
     def peak_phase(self) -> str:
-        """The phase of the peak, the earliest of equals."""
+        """The phase with the highest total; of equals the first."""
         return max(PHASES, key=self.total)
 
     def total(self, phase: str) -> int:
@@ -44,13 +45,13 @@ class RankMemory:
 
     @property
     def host_peak(self) -> int:
-        """What is needed while the model is built is free again when the run goes on."""
+        """Bytes in host memory at the peak: memory for construction is freed before training."""
         running = sum(size for part, size in self.host.items() if part not in ("construction", "processes"))
         return max(self.host["construction"], running) + self.host["processes"]
 
 
 def rank_memory(config: Config, stage: Stage, kind: str, zero_init: bool = True) -> RankMemory:
-    """What a rank of `stage` holds. kind: "cuda" or "cpu". zero_init: see Target."""
+    """Return the memory of a rank of `stage`. kind: "cuda" or "cpu". zero_init: see Target."""
     held, sizes = ModelStates(config, stage), ActivationSizes(config, kind)
     phases = {
         "construction": _construction(held, kind, zero_init),
@@ -64,9 +65,10 @@ def rank_memory(config: Config, stage: Stage, kind: str, zero_init: bool = True)
 
 
 def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
-    """The loss works on a slice of the tokens at a time; of its gradients those of hidden and weight stay.
+    """Return bytes of the loss, which processes a slice of the tokens at a time (train/kernels/cross_entropy.py).
 
-    slice: 16-bit product, fp32 copy, 16-bit gradient; held until the backward pass: hidden, and the table in fp32.
+    slice: 16-bit logits, their fp32 copy and 16-bit gradient. held: gradients kept until the backward pass, of the
+    hidden states and, in fp32, of the output weight.
     """
     table = stage.parts.get("output", stage.parts.get("embedding", 0)) if stage.last else 0
     if not table:
@@ -122,7 +124,7 @@ def _stored(sizes: ActivationSizes, stage: Stage) -> int:
 
 
 def _pipe_buffers(held: ModelStates, sizes: ActivationSizes) -> int:
-    """What waits to be sent to the next stage or was; a gradient that arrives from it, and one that leaves."""
+    """Bytes of the outputs kept for the next stage, of the gradient received from it and of the one to send back."""
     before, after = not held.stage.first, not held.stage.last
     return (before + after + after * activations.micro_batches_in_flight(held.config, held.stage)) * sizes.hidden
 
@@ -132,17 +134,18 @@ def _overhead(config: Config, parts: Bytes, kind: str) -> int:
     if kind == "cpu":
         return CONTEXT[kind] + lost
     layout = Layout.of(config)
-    groups = sum(size > 1 for size in (layout.tensor, layout.pipe, layout.data, layout.ranks))  # and all together
+    # process groups that communicate: tensor, pipeline and data parallel, and the group of all ranks
+    groups = sum(size > 1 for size in (layout.tensor, layout.pipe, layout.data, layout.ranks))
     return CONTEXT[kind] + groups * GROUP_BUFFERS + lost
 
 
 def _host(held: ModelStates, sizes: ActivationSizes, zero_init: bool) -> Bytes:
     recompute = held.config.recompute
-    runs = recompute.checkpoint_activations and recompute.checkpoint_in_cpu
+    in_cpu = recompute.checkpoint_activations and recompute.checkpoint_in_cpu
     return {
         "construction": states.construction_peak(held, zero_init)[1],
         "offloaded": states.host_memory(held),
         "pinned": states.pinned_memory(held),
-        "checkpoints": len(held.stage.layers) * sizes.hidden // sizes.tensor if runs else 0,
+        "checkpoints": len(held.stage.layers) * sizes.hidden // sizes.tensor if in_cpu else 0,
         "processes": CONTEXT["cpu"],
     }

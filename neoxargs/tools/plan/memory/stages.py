@@ -1,4 +1,4 @@
-"""What each pipeline stage holds: which layers, and how many parameters on each of its tensor parallel ranks."""
+"""Layers of each pipeline stage, and the number of parameters on each of its tensor parallel ranks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from neoxargs.tools.plan.memory.weights import Weight
 
 @dataclass(frozen=True)
 class Stage:
-    """One pipeline stage as each of its tensor parallel ranks holds it."""
+    """One pipeline stage, with its sizes on each of its tensor parallel ranks."""
 
     index: int
     layers: range
     first: bool
     last: bool
     parts: dict[str, int]
-    """Parameters by part of the model."""
+    """Part of the model -> number of parameters on a rank."""
     largest: int
-    """Numbers in the largest tensor before it is sharded."""
+    """Elements of the largest weight before tensor parallel sharding."""
     replicated: int
-    """Of the parameters, those that every tensor parallel rank holds alike."""
+    """Number of the parameters that are replicated on all tensor parallel ranks."""
 
     @property
     def parameters(self) -> int:
@@ -37,14 +37,13 @@ class Stage:
 
 
 def pipeline_stages(config: Config, rows: int) -> list[Stage]:
-    """From the first to the last; one for the plain engine. rows: of the padded vocabulary."""
+    """Return all stages in order; one for the plain engine. rows: of the padded vocabulary."""
     layout = Layout.of(config)
-    found = _bounds(config, rows)
-    return [_stage(config, rows, index, layers, layout) for index, layers in enumerate(found)]
+    return [_stage(config, rows, index, layers, layout) for index, layers in enumerate(_bounds(config, rows))]
 
 
 def parameters_by_part(config: Config, rows: int) -> dict[str, int]:
-    """Parameters of the whole model by part; what is replicated or tied counts once."""
+    """Return part -> number of parameters of the whole model; replicated and tied weights count once."""
     layers = len(set(weights_of_layers(config.shape)))
     weights_held = [*_before(config, rows), *weights.block(config) * layers, weights.final_norm(config)]
     weights_held += weights.relative_table(config)
@@ -55,12 +54,14 @@ def parameters_by_part(config: Config, rows: int) -> dict[str, int]:
 
 def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout) -> Stage:
     first, last = index == 0, index == layout.pipe - 1
-    own = weights_of_layers(config.shape)[layers.start : layers.stop]  # layers that share keep theirs once a stage
+    own = weights_of_layers(config.shape)[
+        layers.start : layers.stop
+    ]  # layers that share weights hold them once per stage
     weights_held = [*(_before(config, rows) if first else []), *weights.block(config) * len(set(own))]
     weights_held += weights.relative_table(config) if own else []
     if last:
         weights_held.append(weights.final_norm(config))
-        if config.embedding.no_weight_tying or not first:  # a tied table is on both the first and the last stage
+        if config.embedding.no_weight_tying or not first:  # the first and the last stage each hold a tied table
             weights_held.append(Weight("output", rows * config.shape.hidden_size))
     largest = max((weight.numel for weight in weights_held), default=0)
     replicated = sum(weight.numel for weight in weights_held if not weight.sharded)
@@ -79,9 +80,10 @@ def _sums(weights_held: Iterable[Weight], tensor: int) -> dict[str, int]:
 
 
 def _bounds(config: Config, rows: int) -> list[range]:
-    known = layers_of_stages(config)
-    if known is not None:
-        return known
+    """Return the transformer layers of each stage."""
+    uniform = layers_of_stages(config)
+    if uniform is not None:
+        return uniform
     costs = _costs(config, rows)
     bounds = partition_balanced(tuple(costs), Layout.of(config).pipe)
     layers = config.shape.num_layers
@@ -90,7 +92,7 @@ def _bounds(config: Config, rows: int) -> list[range]:
 
 
 def _costs(config: Config, rows: int) -> list[int]:
-    """What each layer of the pipeline weighs to `pipe_partition_method`."""
+    """Return the cost of each layer of the pipeline under `pipe_partition_method`."""
     method = config.parallel.pipe_partition_method.lower()
     names = [*BEFORE, *[BLOCK] * config.shape.num_layers, *AFTER]
     if method.startswith("type:"):
@@ -106,29 +108,30 @@ def _costs(config: Config, rows: int) -> list[int]:
 
 @lru_cache(maxsize=16)
 def partition_balanced(costs: tuple[int, ...], parts: int) -> list[int]:
-    """Where each part of a list begins, and its end, as DeepSpeed balances stages.
+    """Return the bounds of the parts of a list (`parts` + 1 indices), as DeepSpeed balances pipeline stages.
 
-    Of all cuts of the first i items into j parts, the one whose largest and smallest part differ least, found for
-    every i and j from smaller ones; of equal cuts, the one with the shortest last part.
+    Dynamic programming over the first i items in j parts: of all partitions, that with the least difference between its
+    largest and smallest part; of equal ones, that with the shortest last part. The same as
+    `deepspeed.runtime.utils.partition_balanced`, which needs torch.
     """
     items = len(costs)
     if items <= parts:
         return [min(part, items) for part in range(parts + 1)]
     sums = list(accumulate(costs, initial=0))
-    nothing = (float("inf"), float("inf"), float("inf"))
+    unreachable = (float("inf"), float("inf"), float("inf"))
     best: dict[int, tuple[float, float, float]] = {0: (0.0, 0.0, float("inf"))}  # items -> spread, largest, smallest
     cuts: list[list[int]] = []
     for part in range(1, parts + 1):
         reached, cut = {}, [0] * (items + 1)
         for end in range(part, items + 1):
-            found = nothing
+            chosen = unreachable
             for start in range(part - 1, end):
-                _, largest, smallest = best.get(start, nothing)
+                _, largest, smallest = best.get(start, unreachable)
                 size = sums[end] - sums[start]
                 largest, smallest = max(largest, size), min(smallest, size)
-                if largest - smallest <= found[0]:
-                    found, cut[end] = (largest - smallest, largest, smallest), start
-            reached[end] = found
+                if largest - smallest <= chosen[0]:
+                    chosen, cut[end] = (largest - smallest, largest, smallest), start
+            reached[end] = chosen
         best = reached
         cuts.append(cut)
     bounds = [items]

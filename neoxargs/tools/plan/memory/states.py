@@ -1,8 +1,8 @@
-"""Weights, gradients and optimizer state of one rank, and DeepSpeed's buffers around them, in bytes.
+"""Bytes of weights, gradients and optimizer state on one rank, and of DeepSpeed's buffers for them.
 
-What ZeRO divides among D data parallel ranks: Rajbhandari et al. 2020 ("ZeRO", arXiv:1910.02054, section 5), which
-counts 2 + 2 + 12 bytes a parameter for Adam in mixed precision. What moves to the host: Ren et al. 2021
-("ZeRO-Offload", arXiv:2101.06840). The buffers are those of deepspeed 0.19's `runtime/zero` and `bf16_optimizer`.
+Partitioning by ZeRO follows Rajbhandari et al. 2020 (arXiv:1910.02054, section 5), who count 2 + 2 + 12 bytes per
+parameter for Adam in mixed precision; offloading follows Ren et al. 2021 ("ZeRO-Offload", arXiv:2101.06840). The
+buffers are those of `runtime/zero` and `runtime/bf16_optimizer` in deepspeed 0.19.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neoxargs.tools.plan.memory.stages import Stage
 
 @dataclass(frozen=True)
 class ModelStates:
-    """How one stage of a configuration keeps its parameters."""
+    """The settings of a configuration that determine the model states of one pipeline stage."""
 
     config: Config
     stage: Stage
@@ -29,12 +29,12 @@ class ModelStates:
 
     @property
     def number_size(self) -> int:
-        """Bytes of one weight as the model computes with it."""
+        """Bytes per weight in the forward pass."""
         return SINGLE if self.config.precision.precision == "fp32" else HALF
 
     @property
     def zero_stage(self) -> int:
-        """The stage of ZeRO that runs. In half precision the pipeline divides optimizer state anyway."""
+        """The ZeRO stage in effect: in 16 bits the pipeline engine partitions optimizer state even with stage 0."""
         stage: int = self.config.zero_optimization.stage
         if stage == 0 and self.number_size == HALF and self.pipelined:
             return 1
@@ -46,33 +46,33 @@ class ModelStates:
 
     @property
     def data_ranks(self) -> int:
-        """Data parallel ranks, which share what ZeRO divides."""
+        """Number of data parallel ranks, among which ZeRO partitions."""
         return Layout.of(self.config).data
 
     @property
     def partition(self) -> int:
-        """Parameters whose state this rank keeps."""
+        """Number of parameters whose optimizer state is on this rank."""
         return -(-self.parameters // self.data_ranks) if self.zero_stage else self.parameters
 
     @property
-    def summed_in_fp32(self) -> bool:
-        """DeepSpeed's bf16 optimizer, which keeps every gradient in fp32, undivided."""
-        wanted = self.config.data_types.grad_accum_dtype == "fp32"
-        return wanted and self.config.precision.precision == "bfloat16" and self.zero_stage == 1 and not self.offloaded
+    def accumulates_in_fp32(self) -> bool:
+        """Whether DeepSpeed's bf16 optimizer runs, which accumulates all gradients in fp32, not partitioned."""
+        fp32, bf16 = self.config.data_types.grad_accum_dtype == "fp32", self.config.precision.precision == "bfloat16"
+        return fp32 and bf16 and self.zero_stage == 1 and not self.offloaded
 
     @property
     def offloaded(self) -> bool:
-        """Optimizer state in host memory, or on disk behind it; without ZeRO the section has no effect."""
+        """Whether optimizer state is in host memory or on NVMe; without ZeRO, offload_optimizer has no effect."""
         return self.zero_stage >= 1 and self.config.offload_optimizer.device != "none"
 
     @property
     def offloaded_parameters(self) -> int:
-        """Parameters whose state is offloaded: all of this rank's, or the `ratio` of them."""
+        """Number of parameters whose optimizer state is offloaded: `ratio` of this rank's."""
         return int(self.partition * self.config.offload_optimizer.ratio) if self.offloaded else 0
 
     @property
     def on_disk(self) -> bool:
-        """Optimizer state on NVMe, from where the host has a piece at a time."""
+        """Whether optimizer state is on NVMe; the host then holds one sub-group at a time."""
         return self.offloaded and self.config.offload_optimizer.device == "nvme"
 
     @property
@@ -81,14 +81,14 @@ class ModelStates:
 
 
 def weights(states: ModelStates) -> int:
-    """Between steps, on the device."""
+    """Bytes of weights on the device between steps."""
     if states.zero_stage < 3:
         return states.parameters * states.number_size
     return 0 if states.weights_offloaded else states.partition * states.number_size
 
 
 def gathered_weights(states: ModelStates) -> int:
-    """ZeRO-3: whole weights of the layers at work and of those fetched ahead."""
+    """Bytes of the full weights that ZeRO-3 has gathered: of the current layers and of prefetched ones."""
     if states.zero_stage < 3:
         return 0
     options = states.config.zero_optimization
@@ -98,8 +98,8 @@ def gathered_weights(states: ModelStates) -> int:
 
 
 def gradients(states: ModelStates) -> int:
-    """From the first backward pass to the step."""
-    if states.summed_in_fp32:
+    """Bytes of gradients, from the first backward pass to the step."""
+    if states.accumulates_in_fp32:
         return states.parameters * (SINGLE + HALF)
     if states.zero_stage >= 2:
         return 0 if states.offloaded else states.partition * states.number_size
@@ -107,20 +107,21 @@ def gradients(states: ModelStates) -> int:
 
 
 def optimizer_state(states: ModelStates) -> int:
-    """fp32 master weights (not where the weights themselves are fp32 and undivided) and moments."""
+    """Bytes of fp32 master weights and moments on the device."""
     return (states.partition - states.offloaded_parameters) * optimizer_bytes_per_parameter(states)
 
 
 def optimizer_bytes_per_parameter(states: ModelStates) -> int:
-    """Bytes for one parameter."""
+    """Bytes of optimizer state per parameter."""
+    # weights that are fp32 and not partitioned are their own master weights
     master = SINGLE if states.zero_stage or states.number_size == HALF else 0
     return master + moments(states.config) * SINGLE
 
 
 def buckets(states: ModelStates) -> int:
-    """What gradients are sent in: one buffer of `reduce_bucket_size` numbers, two where sending overlaps."""
+    """Bytes of the buffers in which gradients are reduced: `reduce_bucket_size` elements, twice with overlap."""
     options = states.config.zero_optimization
-    if states.summed_in_fp32:
+    if states.accumulates_in_fp32:
         return 0
     if not states.zero_stage:
         return min(states.parameters, ALLREDUCE_BUCKET) * states.number_size if states.data_ranks > 1 else 0
@@ -135,8 +136,8 @@ def buckets(states: ModelStates) -> int:
 
 
 def step_buffers(states: ModelStates) -> int:
-    """What the step adds: this rank's gradients summed up, and once more in fp32."""
-    if states.offloaded or states.summed_in_fp32:
+    """Bytes that the step needs in addition: this rank's reduced gradients, and their copy in fp32."""
+    if states.offloaded or states.accumulates_in_fp32:
         return 0
     if states.zero_stage == 3:
         return min(states.partition, states.config.zero_optimization.sub_group_size) * SINGLE
@@ -146,14 +147,14 @@ def step_buffers(states: ModelStates) -> int:
 
 
 def host_memory(states: ModelStates) -> int:
-    """In the memory of the host, for one rank: what is offloaded, with its gradients in fp32.
+    """Bytes in host memory for one rank: offloaded states, with their gradients in fp32.
 
-    Of what is on NVMe, the buffers it passes through (`runtime/swap_tensor/optimizer_utils.py`), and `max_in_cpu`.
+    Of states on NVMe, the buffers for swapping (`runtime/swap_tensor/optimizer_utils.py`), and `max_in_cpu`.
     """
     options, total = states.config, 0
     if states.on_disk:
-        piece = min(states.partition, options.zero_optimization.sub_group_size)
-        total += options.offload_optimizer.buffer_count * piece * SINGLE
+        sub_group = min(states.partition, options.zero_optimization.sub_group_size)
+        total += options.offload_optimizer.buffer_count * sub_group * SINGLE
     elif states.offloaded:
         total += states.offloaded_parameters * (optimizer_bytes_per_parameter(states) + SINGLE)
     if states.weights_offloaded:
@@ -164,7 +165,7 @@ def host_memory(states: ModelStates) -> int:
 
 
 def pinned_memory(states: ModelStates) -> int:
-    """Of the host's memory, locked for fast copies: 16-bit gradients on their way, and buffers for weights on NVMe."""
+    """Bytes of pinned host memory: copies of 16-bit gradients or weights, and buffers for weights on NVMe."""
     options = states.config.offload_param
     weights_on_disk = states.weights_offloaded and options.device == "nvme"
     copies = states.partition if states.offloaded or (states.weights_offloaded and not weights_on_disk) else 0
@@ -173,17 +174,17 @@ def pinned_memory(states: ModelStates) -> int:
 
 
 def construction_peak(states: ModelStates, zero_init: bool) -> tuple[int, int]:
-    """(device, host) at the peak of construction, before there is any optimizer state.
+    """Return the peak bytes (on the device, on the host) of construction, before there is optimizer state.
 
-    A pipeline makes its stage in fp32 and moves it to the device before it is rounded; the plain engine rounds it in
-    the host's memory. ZeRO-3 divides every weight as it is made, unless a script makes the model outside
-    `deepspeed.zero_stage.Init`: then each rank first holds its slice of the whole model, whatever the stage.
+    The pipeline engine builds its stage in fp32 and converts it on the device; the plain engine converts it in host
+    memory. ZeRO-3 partitions each weight when it is created, unless a script builds the model outside
+    `deepspeed.zero.Init`: then each rank first holds its tensor parallel shard of the full model.
     """
-    drawn = states.stage.largest * SINGLE
-    whole = states.parameters * SINGLE
+    initialised = states.stage.largest * SINGLE  # the weight that is being initialised, before sharding
+    full = states.parameters * SINGLE
     if states.pipelined:
-        return whole + drawn, whole
+        return full + initialised, full
     if states.zero_stage == 3:
         held = weights(states) if zero_init else states.parameters * states.number_size
-        return held + (drawn if zero_init else 0), host_memory(states) + (0 if zero_init else whole)
-    return states.parameters * states.number_size + drawn, whole
+        return held + (initialised if zero_init else 0), host_memory(states) + (0 if zero_init else full)
+    return states.parameters * states.number_size + initialised, full

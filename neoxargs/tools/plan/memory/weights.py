@@ -1,8 +1,8 @@
-"""Which weights there are, and how many numbers of each a tensor parallel rank holds.
+"""Sizes of the weights of the model, and of their shards on a tensor parallel rank.
 
-The same tensors as `train/model` makes (a test compares them one by one). Slices follow Shoeybi et al. 2019
-(arXiv:1909.08053): the first matrix of a pair is sharded by outputs, the second by inputs, whose bias and all norms
-are replicated.
+The tensors are those of `train/model`; a test compares them one by one. Sharding follows Shoeybi et al. 2019
+(arXiv:1909.08053): in each pair of matrices the first is sharded by outputs and the second by inputs; the bias of the
+second and all norms are replicated.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from neoxargs.sizes.model import head_norms_size, mlp_rows, mlp_width, norm_size
 
 @dataclass(frozen=True)
 class Weight:
-    """Equal tensors of one kind."""
+    """A weight tensor, or several of one part of the model taken together."""
 
     part: str
     numel: int
-    """Numbers in the whole tensor."""
+    """Elements before tensor parallel sharding."""
     sharded: bool = True
-    """Whether it is divided among the tensor parallel ranks or replicated on each."""
+    """Whether it is sharded among the tensor parallel ranks, or replicated on each."""
 
     def on_rank(self, tensor: int) -> int:
+        """Elements on each of `tensor` tensor parallel ranks."""
         return self.numel // tensor if self.sharded else self.numel
 
 
 def block(config: Config) -> list[Weight]:
-    """One transformer layer."""
+    """Return the weights of one transformer layer."""
     return [*_attention(config), *_mlp(config), *_norms(config)]
 
 
@@ -38,7 +39,7 @@ def token_table(config: Config, rows: int) -> Weight:
 
 
 def position_table(config: Config) -> list[Weight]:
-    """Learned positions, replicated on every rank."""
+    """Return the table of learned position embeddings, which is replicated, or []."""
     if config.embedding.pos_emb != "learned":
         return []
     rows = config.shape.max_position_embeddings + config.embedding.opt_pos_emb_offset
@@ -46,7 +47,7 @@ def position_table(config: Config) -> list[Weight]:
 
 
 def relative_table(config: Config) -> list[Weight]:
-    """A number for each bucket of distances and head, which all layers share."""
+    """Return the bias table of `rpe` (buckets, heads), which all layers share, or []."""
     if config.embedding.pos_emb != "rpe":
         return []
     return [Weight("positions", config.embedding.rpe_num_buckets * config.shape.num_attention_heads)]
@@ -67,7 +68,7 @@ def _mlp(config: Config) -> Iterator[Weight]:
 
 
 def _pair(part: str, rows: int, inner: int, hidden: int, biased: bool) -> Iterator[Weight]:
-    """hidden -> rows, sharded by outputs; what is computed of these, inner wide, -> hidden, sharded by inputs."""
+    """Yield two linear layers: hidden -> rows, sharded by outputs, and inner -> hidden, sharded by inputs."""
     yield Weight(part, rows * hidden)
     yield Weight(part, hidden * inner)
     if biased:
