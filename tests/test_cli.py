@@ -149,7 +149,7 @@ def test_names_that_are_too_long_are_told_with_their_places(capsys):
     assert main(["check", *BOTH, "--set", f"hostfile={'h' * 300}", "--set", f"load={'l' * 300}"]) == 1
     told = capsys.readouterr().err
     assert f"--set: error: load ({'l' * 300}): there is no checkpoint in it" in told
-    assert f"--set: warning: there is no hostfile {'h' * 300}; only this machine is used: " in told
+    assert f"--set: warning: the hostfile {'h' * 300} does not exist; only this machine is used: " in told
 
 
 def test_what_the_system_refuses_is_told(capsys, monkeypatch):
@@ -179,10 +179,10 @@ def test_what_is_certain_is_looked_at_although_other_values_are_wrong(capsys, no
         assert "num_layers is missing" in told
     Path("bad.yml").write_text("hidden_size: wide\n")
     assert main(["check", "bad.yml"]) == 1
-    assert "there is nothing to train on" in capsys.readouterr().err
+    assert "there is no training data" in capsys.readouterr().err
     Path("bad.yml").write_text("hidden_size: wide\ndata_path: {}\n")
     assert main(["check", "bad.yml"]) == 1
-    assert "there is nothing to train on" not in capsys.readouterr().err
+    assert "there is no training data" not in capsys.readouterr().err
 
 
 def test_check_for_a_program(capsys):
@@ -211,9 +211,9 @@ def test_an_evaluation_needs_the_data_that_it_names(capsys, nothing_starts):
 
 def test_a_part_of_a_configuration_can_be_checked_for_another_machine(capsys):
     assert main(["check", "configs/small.yml"]) == 1
-    assert "error: there is nothing to train on" in capsys.readouterr().err
+    assert "error: there is no training data" in capsys.readouterr().err
     assert main(["check", "configs/small.yml", "--gpus", "2"]) == 0
-    assert "warning: there is nothing to train on" in capsys.readouterr().err
+    assert "warning: there is no training data" in capsys.readouterr().err
 
 
 def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothing_starts):
@@ -361,7 +361,7 @@ def test_training_without_its_files_does_not_start(capsys, nothing_starts, folde
     assert main(["train.py", *BOTH]) == 1
     assert "data_path: there is no tokens.bin" in capsys.readouterr().err
     assert main(["train.py", "configs/small.yml"]) == 1
-    assert "there is nothing to train on" in capsys.readouterr().err
+    assert "there is no training data" in capsys.readouterr().err
     assert not (folder / "runs").exists()
 
 

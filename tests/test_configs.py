@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from neoxargs.launch.cluster.hosts import pretended
+from neoxargs.launch.cluster.hosts import assumed_resources
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.targets.deepspeed import deepspeed_json, runner_flags
 from neoxargs.problems import Problems
@@ -82,7 +82,7 @@ def combined(model: str, layout: str, *machines: str, gpus: int = 64) -> Config:
 
 
 def planned(config: Config, gpus: int) -> Plan:
-    return make_plan(RunSpec(config, pretended(gpus)), Target(DEVICES["A100-80GB"]))
+    return make_plan(RunSpec(config, assumed_resources(gpus)), Target(DEVICES["A100-80GB"]))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from neoxargs.launch import preflight
+from neoxargs.launch.cluster import check_hosts as host_checks
 from neoxargs.launch.cluster import sbatch
-from neoxargs.launch.cluster.check_hosts import report, unready
 from neoxargs.launch.cluster.rendezvous import free_port
 from neoxargs.launch.launchers.command import command
 from neoxargs.launch.preflight import launcher as launcher_checks
@@ -64,7 +64,7 @@ def show(request: Request, form: Form | None) -> int:
 
 def check_hosts(request: Request) -> int:
     """Ask every machine for what a run needs (`--check-hosts`); returns 1 if one lacks something."""
-    table, problems = report(resolve_launch(find_script(request.script), request))
+    table, problems = host_checks.check_hosts(resolve_launch(find_script(request.script), request))
     print(table)
     refuse(problems)
     return 0
@@ -97,7 +97,7 @@ def check_start(script: Script, spec: RunSpec) -> None:
     words = command(config, resources, script.path, os.environ).words
     refuse([*secrets.problems(config, resources, os.environ),
             *launcher_checks.problems(config, resources, script.path, words, os.environ)])  # fmt: skip
-    refuse(unready(config, resources))
+    refuse(host_checks.host_problems(config, resources))
 
 
 def announce(script: Script, spec: RunSpec) -> None:

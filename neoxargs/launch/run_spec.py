@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from neoxargs.launch.cluster.hosts import Resources, pretended, resources
+from neoxargs.launch.cluster.hosts import Resources, assumed_resources, resources
 from neoxargs.problems import Place, Problem
 from neoxargs.registry.parallel import Parallel
 from neoxargs.registry.runner import Runner
@@ -41,7 +41,7 @@ def resolve_run_texts(
     texts: Sequence[Text], overrides: Sequence[str], environ: Mapping[str, str], gpus: int | None = None
 ) -> RunSpec:
     """The same of files that have been read. gpus: instead of looking for hosts and devices."""
-    located: list[Resources] = [] if gpus is None else [pretended(gpus)]
+    located: list[Resources] = [] if gpus is None else [assumed_resources(gpus)]
 
     def count(draft: Draft) -> int:
         if not located:

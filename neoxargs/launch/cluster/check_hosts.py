@@ -1,6 +1,6 @@
-"""`--check-hosts`: does every machine answer to ssh, has it the GPUs, the Python, the packages and the files?
+"""`--check-hosts`: check that every host answers over ssh and has the GPUs, Python, packages and files of the run.
 
-All are asked at once. `unready` asks only the first two questions, as every start over ssh does.
+All hosts are queried in parallel. Every start over ssh runs the first two checks (`host_problems`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import listed
 from neoxargs.shipped import IMPORT_ROOT
 
-#: Seconds; a machine that is there answers in one.
-TIMEOUT = 5
-#: Starting Python there and reading versions.
-SLOW = 60
-#: What must be the same everywhere, by the names of the distributions.
+#: Seconds until ssh must have connected; a reachable host takes about one.
+CONNECT_TIMEOUT = 5
+#: Seconds for starting Python on a host and reading the versions of packages.
+PROBE_TIMEOUT = 60
+#: Distributions whose versions must be the same on all hosts.
 PACKAGES = ("torch", "deepspeed", "megatron-core", "neoxargs")
-#: Says in one line of JSON what a machine has; runs there, under the Python that would run the ranks.
+#: Runs on each host, under the Python that would run the ranks, and prints one line of JSON.
 PROBE = """
 import glob, importlib.metadata as metadata, json, os, platform, re, sys
 def version(name):
@@ -49,56 +49,58 @@ print(json.dumps({
 
 
 class Answer(NamedTuple):
-    """What a machine has, or why it said nothing useful."""
+    """What the probe found on a host, or the problem that kept it from running."""
 
-    has: Mapping[str, Any]
+    found: Mapping[str, Any]
     problem: Problem | None = None
 
 
-def unready(config: Config, resources: Resources) -> list[Problem]:
-    """A sentence for each machine that ssh does not reach or that has fewer GPUs than the hostfile promises.
+def host_problems(config: Config, resources: Resources) -> list[Problem]:
+    """Return a problem for each host that ssh cannot reach or that has fewer GPUs than the hostfile lists.
 
-    The launchers would wait for it, or start what they can.
+    Without this check the launchers would wait for such a host, or start only some of the ranks.
     """
     launcher, hosts = launcher_named(config.runner.launcher), list(resources.hosts)
-    if launcher.mpirun:  # it asks Slurm where it can, and starts what is here itself
+    if launcher.mpirun:  # inside a Slurm job it starts remote ranks through Slurm, and it starts local ranks itself
         hosts = [] if slurm.in_job(os.environ) else [host for host in hosts if host not in own_names()]
     if not hosts or not resources.remote or not launcher.by_ssh or config.runner.no_ssh_check:
         return []
-    answers = _ask(hosts, config.runner.ssh_port, "ls /dev", TIMEOUT + 5)
-    hint = "ssh must work without a password; no_ssh_check: true skips this question"
-    wrong = [replace(problem, hint=hint) for host, done in answers.items() if (problem := _not_reached(host, done))]
-    for host, done in answers.items():
+    results = _run_on_hosts(hosts, config.runner.ssh_port, "ls /dev", CONNECT_TIMEOUT + 5)
+    hint = "make ssh work without a password, or set no_ssh_check: true to skip this check"
+    problems = [replace(problem, hint=hint) for host, done in results.items() if (problem := _unreachable(host, done))]
+    for host, done in results.items():
         present = len(re.findall(r"(?m)^nvidia\d+$", done.stdout)) if done else 0
-        if present:  # drivers that show no devices there are not spoken of
-            wrong += _too_few(config, resources, host, present)
-    return wrong
+        if present:  # 0 proves nothing: not every driver creates files /dev/nvidiaN
+            problems += _too_few_gpus(config, resources, host, present)
+    return problems
 
 
-def report(spec: RunSpec) -> tuple[str, list[Problem]]:
-    """The table, and what is wrong."""
+def check_hosts(spec: RunSpec) -> tuple[str, list[Problem]]:
+    """Return a table of what every host has, and the problems; raises Problems when the hosts are not known."""
     config, resources = spec.config, spec.resources
     if resources.scheduler_picks_hosts:
-        what = f"launcher {config.runner.launcher}: which machines there will be is the job system's choice"
-        hint = "name them in a hostfile to have them asked"
+        what = f"launcher {config.runner.launcher}: the hosts are not known, because the job scheduler chooses them"
+        hint = "set hostfile to check the hosts that it lists"
         raise Problems([Problem(what, config.place("launcher"), hint, id="hosts-not-known", about=("launcher",))])
     paths = [str(IMPORT_ROOT), *_files(config)]
     probe = [sys.executable, "-c", PROBE, json.dumps([PACKAGES, paths])]
-    there = f"cd {shlex.quote(os.getcwd())} && {shlex.join(probe)}"
-    here = json.loads(subprocess.run(probe, capture_output=True, text=True, check=True).stdout)
+    remote_probe = f"cd {shlex.quote(os.getcwd())} && {shlex.join(probe)}"
+    local = json.loads(subprocess.run(probe, capture_output=True, text=True, check=True).stdout)
     if resources.remote:
-        done = _ask(list(resources.hosts), config.runner.ssh_port, there, SLOW)
-        answers = {host: _answer(host, answer) for host, answer in done.items()}
+        results = _run_on_hosts(list(resources.hosts), config.runner.ssh_port, remote_probe, PROBE_TIMEOUT)
+        answers = {host: _answer(host, done) for host, done in results.items()}
     else:
-        answers = dict.fromkeys(resources.hosts, Answer(here))
-    problems = [problem for host in answers for problem in _wrong(host, answers[host], here, spec)]
+        answers = dict.fromkeys(resources.hosts, Answer(local))
+    problems = [problem for host in answers for problem in _differences(host, answers[host], local, spec)]
     return _table(answers, resources), problems
 
 
-def _ask(hosts: Sequence[str], port: int | None, command: str, timeout: float) -> dict[str, Any]:
-    words = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={TIMEOUT}", *(["-p", str(port)] if port else [])]
+def _run_on_hosts(hosts: Sequence[str], port: int | None, command: str, timeout: float) -> dict[str, Any]:
+    """Return host -> the completed ssh process, None where it timed out."""
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT}", *(["-p", str(port)] if port else [])]
+    words = ["ssh", *options]
 
-    def ask(host: str) -> subprocess.CompletedProcess[str] | None:
+    def run_on(host: str) -> subprocess.CompletedProcess[str] | None:
         line = [*words, host, command]
         try:
             return subprocess.run(
@@ -107,74 +109,75 @@ def _ask(hosts: Sequence[str], port: int | None, command: str, timeout: float) -
         except subprocess.TimeoutExpired:
             return None
         except FileNotFoundError:
-            return subprocess.CompletedProcess(line, 255, "", "there is no ssh on this machine")
+            return subprocess.CompletedProcess(line, 255, "", "ssh is not installed on this machine")
 
     with ThreadPoolExecutor(min(64, len(hosts))) as pool:
-        return dict(zip(hosts, pool.map(ask, hosts), strict=True))
+        return dict(zip(hosts, pool.map(run_on, hosts), strict=True))
 
 
-def _not_reached(host: str, done: subprocess.CompletedProcess[str] | None) -> Problem | None:
-    said = done.stderr.strip().splitlines() if done else []
-    if done is None or (done.returncode == 255 and re.search("timed out", " ".join(said), re.IGNORECASE)):
-        return Problem(f"host {host} does not answer to ssh within {TIMEOUT} s", id="host-not-reached")
+def _unreachable(host: str, done: subprocess.CompletedProcess[str] | None) -> Problem | None:
+    stderr = done.stderr.strip().splitlines() if done else []
+    if done is None or (done.returncode == 255 and re.search("timed out", " ".join(stderr), re.IGNORECASE)):
+        return Problem(f"host {host} does not answer over ssh within {CONNECT_TIMEOUT} s", id="host-not-reached")
     if done.returncode == 255:
-        why = (said or ["it says nothing"])[-1]
-        return Problem(f"host {host} does not answer to ssh: {why}", id="host-not-reached")
+        reason = (stderr or ["ssh failed without a message"])[-1]
+        return Problem(f"host {host} does not answer over ssh: {reason}", id="host-not-reached")
     return None
 
 
 def _answer(host: str, done: subprocess.CompletedProcess[str] | None) -> Answer:
-    if problem := _not_reached(host, done):
+    if problem := _unreachable(host, done):
         return Answer({}, problem)
     assert done is not None
     try:
         return Answer(json.loads(done.stdout.strip().splitlines()[-1]))
     except (ValueError, IndexError):
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        what = f"host {host} cannot run {sys.executable} in {os.getcwd()}: it says {said}"
-        hint = "the same path must lead to the same Python everywhere; venv_script activates another environment"
+        reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
+        what = f"host {host} cannot run {sys.executable} in {os.getcwd()}: {reason}"
+        hint = "install the same Python at the same path on every host, or set venv_script to activate an environment"
         return Answer({}, Problem(what, hint=hint, id="host-without-python", about=("venv_script",)))
 
 
-def _wrong(host: str, answer: Answer, here: Mapping[str, Any], spec: RunSpec) -> Iterator[Problem]:
+def _differences(host: str, answer: Answer, local: Mapping[str, Any], spec: RunSpec) -> Iterator[Problem]:
     if answer.problem:
         yield answer.problem
         return
-    has = answer.has
-    yield from _too_few(spec.config, spec.resources, host, has["gpus"])
-    if has["python"] != here["python"]:
-        what = f"host {host} has Python {has['python']}, this machine {here['python']}"
-        yield Problem(what, id="host-other-python")
-    for name, version in here["packages"].items():
-        there = has["packages"].get(name)
-        if there != version:
-            what = f"host {host} has {f'{name} {there}' if there else f'no {name}'}, this machine {version}"
-            yield Problem(what, id="host-other-package")
-    for path in has["absent"]:
-        hint = "every host must see the same files under the same paths"
+    found = answer.found
+    yield from _too_few_gpus(spec.config, spec.resources, host, found["gpus"])
+    if found["python"] != local["python"]:
+        what = f"host {host} has Python {found['python']}, this machine has {local['python']}"
+        yield Problem(what, hint="install the same Python version on every host", id="host-other-python")
+    for name, version in local["packages"].items():
+        remote = found["packages"].get(name)
+        if remote != version:
+            remote = f"{name} {remote}" if remote else f"no {name}"
+            what = f"host {host} has {remote}, this machine has {version or 'none'}"
+            yield Problem(what, hint=f"install the same version of {name} on every host", id="host-other-package")
+    for path in found["absent"]:
+        hint = "make the same files available under the same paths on every host"
         yield Problem(f"host {host} has no {path}", hint=hint, id="host-without-file")
 
 
-def _too_few(config: Config, resources: Resources, host: str, gpus: int) -> Iterator[Problem]:
+def _too_few_gpus(config: Config, resources: Resources, host: str, gpus: int) -> Iterator[Problem]:
     last = max(resources.hosts[host])
     if resources.device == "cuda" and last >= gpus:
-        what = f"host {host} has {_count(gpus, 'GPU')}, and slot {last} is to be used"
-        hint = "the hostfile says how many slots a host has"
+        what = f"host {host} has {_count(gpus, 'GPU')}, but the run uses its slot {last}"
+        hint = "correct the number of slots in the hostfile"
         yield Problem(what, config.place("hostfile"), hint, id="host-with-fewer-gpus", about=("hostfile",))
 
 
 def _files(config: Config) -> list[str]:
-    """What every host opens."""
+    """Return the data and tokenizer files that every rank opens and that exist on this machine."""
     prefixes = [prefix for name in ("data_path", *TOKEN_FILES) for prefix in listed(config.get(name))]
-    found = [f"{prefix}.idx" for prefix in prefixes] + [config.tokenizer.vocab_file, config.tokenizer.merge_file]
-    return [os.path.abspath(path) for path in found if path and os.path.exists(path)]
+    paths = [f"{prefix}.idx" for prefix in prefixes] + [config.tokenizer.vocab_file, config.tokenizer.merge_file]
+    return [os.path.abspath(path) for path in paths if path and os.path.exists(path)]
 
 
 def _table(answers: Mapping[str, Answer], resources: Resources) -> str:
     rows = [("host", "slots", "GPUs", "Python", *PACKAGES)]
-    for host, (has, problem) in answers.items():
-        packages = has.get("packages", {})
-        machine = ("-", "-") if problem else (str(has["gpus"]), has["python"])
+    for host, (found, problem) in answers.items():
+        packages = found.get("packages", {})
+        machine = ("-", "-") if problem else (str(found["gpus"]), found["python"])
         cells = (*machine, *(packages.get(name) or "-" for name in PACKAGES))
         rows.append((host, str(len(resources.hosts[host])), *cells))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -1,4 +1,4 @@
-"""How many accelerators this machine has, asked of the operating system: importing torch would take seconds."""
+"""Detection of this machine's GPUs from device files, without importing torch, which would take seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Device = Literal["cuda", "cpu"]
 
 
 def device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> Device:
-    """What the ranks of a local run compute on; `DS_ACCELERATOR` decides where it is set, as in DeepSpeed."""
+    """Return the device that local ranks compute on; `DS_ACCELERATOR` overrides the detection, as in DeepSpeed."""
     forced = environ.get("DS_ACCELERATOR", "")
     if forced:
         return "cpu" if forced == "cpu" else "cuda"
@@ -19,9 +19,9 @@ def device(environ: Mapping[str, str], dev: Path = Path("/dev")) -> Device:
 
 
 def local_devices(environ: Mapping[str, str], dev: Path = Path("/dev")) -> list[int] | list[str]:
-    """The devices CUDA would show here: every GPU of the machine, or those CUDA_VISIBLE_DEVICES names.
+    """Return the devices visible to CUDA: all GPUs of this machine, or those in CUDA_VISIBLE_DEVICES.
 
-    Names that are no numbers (`GPU-8f…`, `MIG-…`) come back as they are.
+    If an entry of CUDA_VISIBLE_DEVICES is not a number (`GPU-8f…`, `MIG-…`), all entries are returned as strings.
     """
     present = installed_devices(dev)
     names = visible_devices(environ)
@@ -33,7 +33,7 @@ def local_devices(environ: Mapping[str, str], dev: Path = Path("/dev")) -> list[
 
 
 def visible_devices(environ: Mapping[str, str]) -> list[str] | None:
-    """CUDA_VISIBLE_DEVICES as a list; None when it is not set. CUDA stops reading at the first -1."""
+    """Return the entries of CUDA_VISIBLE_DEVICES up to the first -1, where CUDA stops reading; None if not set."""
     text = environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return None
@@ -42,5 +42,5 @@ def visible_devices(environ: Mapping[str, str]) -> list[str] | None:
 
 
 def installed_devices(dev: Path = Path("/dev")) -> int:
-    """NVIDIA's driver makes one /dev/nvidia<number> for every GPU this process may see."""
+    """Return the number of NVIDIA GPUs; the driver creates a file /dev/nvidia<number> for each."""
     return sum(1 for entry in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", entry.name))

@@ -1,6 +1,6 @@
-"""The two texts that name machines and their slots: a hostfile, and `include`/`exclude`.
+"""Parsers of a hostfile and of `include`/`exclude`, the two ways to name hosts and their slots.
 
-Both are read exactly as DeepSpeed's runner reads them, except that a mistake is told with its place.
+Both follow DeepSpeed's runner exactly, except that an error carries its place in the file.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from pathlib import Path
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
 
 Hosts = dict[str, list[int]]
-#: The place at which a parameter was written, for a problem to point at.
+#: Returns the place at which a parameter was set, for a problem to point at.
 Where = Callable[[str], Place | None]
 
-#: More than any cluster has.
-MOST_RANKS = 1_000_000
+#: The most ranks a run may have. No cluster has more, and a list of them must fit in memory.
+MAX_RANKS = 1_000_000
 
 _ENTRY = re.compile(r"(\S+)\s+slots=(\d{1,12})")
 
 
-def nowhere(key: str) -> None:
-    """The `Where` of a configuration that was not read from files."""
+def no_place(key: str) -> None:
+    """Return None: the `Where` of a configuration that was not read from files."""
 
 
 def read_hostfile(path: str) -> dict[str, int] | None:
-    """Host -> slots, in the file's order; None if there is no such file. Raises Problems."""
+    """Return host -> number of slots, in the file's order; None if the file does not exist. Raises Problems."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace") if os.path.isfile(path) else None
     except OSError as error:
@@ -37,7 +37,7 @@ def read_hostfile(path: str) -> dict[str, int] | None:
 
 
 def parse_hostfile(text: str, name: str) -> dict[str, int]:
-    """`worker-0 slots=4`, one host a line; `#` begins a comment line. Raises Problems with every bad line."""
+    """Parse lines such as `worker-0 slots=4`; `#` starts a comment line. Raises Problems with every invalid line."""
     slots: dict[str, int] = {}
     seen: dict[str, Place] = {}
     problems = []
@@ -48,19 +48,21 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
         place = Place(name, number, line.index(entry[0]) + 1, line, len(entry))
         match = _ENTRY.match(entry)
         if not match:
-            problems.append(
-                _without_host("this line names no host with its slots", place, id="hostfile-line-without-host")
-            )
+            what = "this line is not a host with its number of slots"
+            problems.append(_without_host(what, place, id="hostfile-line-without-host"))
         elif match[1] in seen:
-            what, first = f"{match[1]} is listed twice", seen[match[1]]
-            problems.append(Problem(what, place, also=(first,), id="hostfile-duplicate-host", about=("hostfile",)))
+            what, first = f"host {match[1]} is listed twice", seen[match[1]]
+            hint = "remove one of the two lines"
+            problems.append(
+                Problem(what, place, hint, also=(first,), id="hostfile-duplicate-host", about=("hostfile",))
+            )
         else:
             slots[match[1]], seen[match[1]] = int(match[2]), place
-            if slots[match[1]] > MOST_RANKS:
+            if slots[match[1]] > MAX_RANKS:
                 problems.append(too_many_ranks(place, "hostfile"))
     if not slots and not problems:
         problems.append(
-            _without_host(f"the hostfile {name} names no host", Place(name, 1, 1), id="hostfile-without-host")
+            _without_host(f"the hostfile {name} lists no hosts", Place(name, 1, 1), id="hostfile-without-host")
         )
     if problems:
         raise Problems(problems)
@@ -68,31 +70,35 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
 
 
 def too_many_ranks(place: Place | None, *about: str) -> Problem:
-    """More than `MOST_RANKS`; listing them would take all memory."""
-    what = f"the run would have more than {MOST_RANKS:,} ranks, which no cluster has"
+    """Return the problem of a run with more than `MAX_RANKS` ranks."""
+    what = f"the run would have more than {MAX_RANKS:,} ranks, the maximum"
     return Problem(what, place, id="too-many-ranks", about=about)
 
 
 def _without_host(what: str, place: Place, *, id: str) -> Problem:
-    return Problem(what, place, "write: worker-0 slots=4", id=id, about=("hostfile",))
+    return Problem(what, place, "write one host per line, such as: worker-0 slots=4", id=id, about=("hostfile",))
 
 
 def parse_nodes(text: str, key: str, where: Place | None = None) -> dict[str, list[int]]:
-    """`NAME[:SLOT[,SLOT]]@…` as host -> sorted slots; no slots means the whole host. Raises Problems."""
+    """Parse `NAME[:SLOT[,SLOT]]@…` to host -> sorted slots; an empty list means all slots. Raises Problems."""
     nodes: dict[str, list[int]] = {}
     for node in text.split("@"):
         host, colon, slots = node.partition(":")
         numbers = slots.split(",") if colon else []
         if not host or not all(re.fullmatch(r"\s*\d+\s*", number) for number in numbers):
-            what = f"{key}: {node!r} is not a host with slots"
-            hint = f"write: {key}: worker-0@worker-1:0,2"
+            what = f"{key} ({text}): expected HOST or HOST:SLOT,SLOT, got {node!r}"
+            hint = f"separate hosts by @ and slots by commas, such as {key}: worker-0@worker-1:0,2"
             raise Problems([Problem(what, where, hint, id="filter-malformed", about=(key,))])
         nodes.setdefault(host, []).extend(map(int, numbers))
     return {host: sorted(set(slots)) for host, slots in nodes.items()}
 
 
-def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = nowhere) -> Hosts:
-    """Host -> device numbers, in the pool's order; raises Problems (an unknown host or slot, or nothing left)."""
+def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = no_place) -> Hosts:
+    """Apply `include` or `exclude` to a pool of host -> number of slots.
+
+    Returns host -> device numbers, in the pool's order. Raises Problems for an unknown host or slot, or when nothing
+    is left.
+    """
     everything = {host: list(range(slots)) for host, slots in pool.items()}
     key, text = ("include", include) if include else ("exclude", exclude)
     if not text:
@@ -100,7 +106,7 @@ def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = n
     nodes = parse_nodes(text, key, where(key))
     _check_nodes(nodes, everything, key, where(key))
     if include:
-        # like DeepSpeed, slots are device numbers: a host that lends 4 slots may have a device 7
+        # As in DeepSpeed, slots in `include` are device numbers: a host with `slots=4` may still have a device 7.
         hosts = {host: nodes[host] or everything[host] for host in everything if host in nodes}
     else:
         dropped = {host: slots or everything[host] for host, slots in nodes.items()}
@@ -115,11 +121,11 @@ def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = n
 def _check_nodes(nodes: Hosts, everything: Hosts, key: str, where: Place | None) -> None:
     for host, slots in nodes.items():
         if host not in everything:
-            hint = did_you_mean(host, everything) or f"hosts: {', '.join(everything)}"
+            hint = did_you_mean(host, everything) or f"the hosts are {', '.join(everything)}"
             what = f"{key}: there is no host {host}"
             raise Problems([Problem(what, where, hint, id="filter-unknown-host", about=(key, "hostfile"))])
         unknown = [slot for slot in slots if slot not in everything[host]] if key == "exclude" else []
         if unknown:
-            hint = f"it has slots 0 to {len(everything[host]) - 1}"
+            hint = f"{host} has slots 0 to {len(everything[host]) - 1}"
             what = f"exclude: {host} has no slot {unknown[0]}"
             raise Problems([Problem(what, where, hint, id="filter-unknown-slot", about=(key, "hostfile"))])

@@ -1,4 +1,4 @@
-"""Is this process a rank already? Under `torchrun deepy.py ...`, `srun deepy.py ...` or mpirun it takes its place."""
+"""Detection of a process that `torchrun`, `srun` or `mpirun` has already started as a rank, by its environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neoxargs.launch.cluster.slurm import in_step
 
 
 class Names(NamedTuple):
-    """What one kind of launcher calls a rank's numbers."""
+    """The environment variables in which one kind of launcher numbers its ranks."""
 
     rank: str
     world_size: str
@@ -27,17 +27,18 @@ SLURM = (Names("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_TASKS_PER
 
 
 def names(environ: Mapping[str, str]) -> Names | None:
-    """Of the launcher that has started this process as one of several ranks; None if none has."""
-    kinds = (TORCH, *MPI, *(SLURM if in_step(environ) else ()))
-    return next((kind for kind in kinds if present(kind, environ) and int(environ[kind.world_size]) > 1), None)
+    """Return the variables of the launcher that started this process as one of several ranks, None if none did."""
+    launchers = (TORCH, *MPI, *(SLURM if in_step(environ) else ()))
+    return next((names for names in launchers if are_set(names, environ) and int(environ[names.world_size]) > 1), None)
 
 
-def present(kind: Names, environ: Mapping[str, str]) -> bool:
-    return all(getattr(kind, name) in environ for name in ("rank", "world_size", "local_rank"))
+def are_set(names: Names, environ: Mapping[str, str]) -> bool:
+    """Return whether the environment has a rank, a world size and a local rank under these names."""
+    return all(getattr(names, field) in environ for field in ("rank", "world_size", "local_rank"))
 
 
 def attempt(environ: Mapping[str, str]) -> str:
-    """A name for this start of the run that all ranks know."""
+    """Return a name for this attempt of the run that is the same on all ranks."""
     job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
     torch = environ.get("TORCHELASTIC_RUN_ID", "none")
     restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")

@@ -1,4 +1,4 @@
-"""The address and the port at which the ranks find each other."""
+"""The rendezvous address and port of the ranks."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from neoxargs.resolve.config import Config
 
 
 def rendezvous_address(config: Config, resources: Resources) -> str:
-    """The address of the first rank's machine; empty where a scheduler will choose it."""
+    """Return the address of rank 0's host; empty if a scheduler will choose the hosts."""
     chosen = resources.selection.get("master_addr") or config.runner.master_addr
     return chosen or ("" if resources.scheduler_picks_hosts else next(iter(resources.hosts)))
 
 
 def rendezvous_port(config: Config, resources: Resources) -> int:
-    """The environment's, or `master_port`."""
+    """Return MASTER_PORT of the environment if set, otherwise `master_port`."""
     return int(resources.selection.get("master_port", config.runner.master_port))
 
 
 def free_port(config: Config, resources: Resources) -> int | None:
-    """A port of this machine that nobody uses, unless somebody chose one; None keeps master_port.
+    """Return an unused port of this machine for a local run, None if `master_port` must be used.
 
-    Two runs that are started together would both find the default one free.
+    Two local runs with the default port could not run at the same time.
     """
-    read_by_ranks = resources.remote or config.get("force_multi")  # in the configuration
+    read_by_ranks = resources.remote or config.get("force_multi")  # remote ranks read master_port from the payload
     if read_by_ranks or "master_port" in resources.selection or config.written("master_port"):
         return None
     with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""`--emit sbatch`: the run as a script for Slurm, to be read, edited and submitted. It says what could not be known."""
+"""`--emit sbatch`: write a Slurm batch script for the run. Comments in it state what had to be assumed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.shipped import IMPORT_ROOT, SHIPPED
 
-#: GPUs of a node, where a number of GPUs is all that is known.
-USUAL = 8
+#: GPUs per node that are assumed when only the number of GPUs is known.
+ASSUMED_GPUS_PER_NODE = 8
 
 
 def script(config: Config, resources: Resources, request: Request) -> str:
-    """The whole script, which starts the same as this request."""
+    """Return a batch script that starts the run of this request."""
     directory = ["-d", request.directory] if request.directory else []
     words = [request.script, *request.files, *directory, *(f"--set={text}" for text in request.overrides)]
     deepy = shlex.join([sys.executable, str(SHIPPED / "deepy.py"), *words])
@@ -38,17 +38,17 @@ def _head(config: Config, resources: Resources, name: str) -> Iterator[str]:
     }
     yield "#!/bin/bash"
     yield "# Written by deepy --emit sbatch; submit it with: sbatch FILE"
-    yield "# To be looked at: --time, and --partition, --account or --constraint, which differ between clusters."
-    yield from (f"# {sentence}" for sentence in _unknown(resources))
+    yield "# Check before submitting: --time, and your cluster's --partition, --account and --constraint."
+    yield from (f"# {sentence}" for sentence in _assumptions(resources))
     yield from (f"#SBATCH --{key}={shlex.quote(' '.join(value.split()))}" for key, value in directives.items())
-    yield "# Two minutes before the time is over the ranks are asked to save and leave."
+    yield "# Slurm sends SIGTERM two minutes before the time limit; the ranks then save a checkpoint and exit."
     yield f"#SBATCH --signal={'B:' if resources.gpus == 1 else ''}TERM@120"
 
 
 def _shape(resources: Resources) -> dict[str, str]:
-    """Nodes and ranks, as many in all as the batch is made for."""
+    """Return the directives for nodes, tasks and GPUs; the number of tasks is the number of ranks."""
     ranks, gpu = resources.gpus, resources.device == "cuda"
-    nodes = -(-ranks // USUAL) if _is_a_number(resources) else len(resources.hosts)
+    nodes = -(-ranks // ASSUMED_GPUS_PER_NODE) if _only_count_is_known(resources) else len(resources.hosts)
     if _is_even(resources, nodes):
         each = str(ranks // nodes)
         return {"nodes": str(nodes), "ntasks-per-node": each} | ({"gpus-per-node": each} if gpu else {})
@@ -59,22 +59,22 @@ def _is_even(resources: Resources, nodes: int) -> bool:
     return resources.gpus % nodes == 0 and len({len(slots) for slots in resources.hosts.values()}) == 1
 
 
-def _is_a_number(resources: Resources) -> bool:
-    """Is it only known how many ranks there are?"""
+def _only_count_is_known(resources: Resources) -> bool:
+    """Return whether the number of ranks is known, but not the nodes."""
     return list(resources.hosts) == ["localhost"]
 
 
-def _unknown(resources: Resources) -> Iterator[str]:
+def _assumptions(resources: Resources) -> Iterator[str]:
     if resources.device == "cpu":
-        yield "This machine has no GPUs, and so none are asked for; with --gpus N they are."
-    if _is_a_number(resources):
-        if resources.gpus > USUAL:
-            yield f"Nodes of {USUAL} GPUs are assumed, because only the number of ranks is known: {resources.gpus}."
+        yield "This machine has no GPUs, so the job requests none; use --gpus N to request N."
+    if _only_count_is_known(resources):
+        if resources.gpus > ASSUMED_GPUS_PER_NODE:
+            yield f"{resources.gpus} ranks on nodes with {ASSUMED_GPUS_PER_NODE} GPUs each are assumed."
     elif not resources.scheduler_picks_hosts:
         names = ",".join(resources.hosts)
-        yield f"Slurm chooses the nodes; the hostfile's own are asked for with: #SBATCH --nodelist={names}"
+        yield f"Slurm chooses the nodes. To use those of the hostfile, add: #SBATCH --nodelist={names}"
     if "ntasks" in _shape(resources):
-        yield "The nodes do not hold equally many ranks, and Slurm decides which holds how many."
+        yield "The nodes have different numbers of ranks; Slurm distributes the tasks."
 
 
 def _ranks(config: Config, deepy: str) -> Iterator[str]:
@@ -82,13 +82,13 @@ def _ranks(config: Config, deepy: str) -> Iterator[str]:
     logs = shlex.quote(str(Path(config.logging.run_dir, "logs")))
     first = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
     address = shlex.quote(runner.master_addr) if runner.master_addr else first
-    # of several jobs on a node each needs its own
+    # several jobs may share a node, and each needs a port of its own
     port = str(runner.master_port) if config.written("master_port") else "$((29500 + SLURM_JOB_ID % 1000))"
     yield f"export MASTER_ADDR={address} MASTER_PORT={port}"
     yield ""
-    yield "# Every task is a rank; each reads the configuration and finds its number in what srun tells it."
+    yield "# Every task is a rank: it reads the configuration, and its rank from the environment that srun sets."
     yield f"srun --kill-on-bad-exit=1 {f'{runner.launcher_args} ' if runner.launcher_args else ''}{deepy}"
     yield "code=$?"
-    tell = shlex.join([sys.executable, "-m", "neoxargs.launch.processes.failures"])
-    yield f'[ $code = 0 ] || PYTHONPATH={shlex.quote(str(IMPORT_ROOT))} {tell} {logs}/slurm-"$SLURM_JOB_ID".*'
+    summarize = shlex.join([sys.executable, "-m", "neoxargs.launch.processes.failures"])
+    yield f'[ $code = 0 ] || PYTHONPATH={shlex.quote(str(IMPORT_ROOT))} {summarize} {logs}/slurm-"$SLURM_JOB_ID".*'
     yield "exit $code"

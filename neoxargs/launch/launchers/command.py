@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from neoxargs.launch.cluster.hosts import SELECTING, Resources
+from neoxargs.launch.cluster.hosts import SELECTION_FLAGS, Resources
 from neoxargs.launch.cluster.rendezvous import rendezvous_address, rendezvous_port
 from neoxargs.launch.environment import with_package
 from neoxargs.launch.launchers import Start, launcher_named
@@ -66,7 +66,7 @@ def runner_flags(config: Config, resources: Resources, port: int | None = None) 
     selected = dict(resources.selection)
     if port is not None:
         selected["master_port"] = str(port)
-    flags = list(_without(deepspeed.runner_flags(config), {*SELECTING, *selected}))
+    flags = list(_without(deepspeed.runner_flags(config), {*SELECTION_FLAGS, *selected}))
     if not config.written("log_level") and not config.get("quiet"):
         # on failure the launcher would print its whole command, payloads included, over the rank's traceback
         selected["log_level"] = "warning" if resources.remote else "critical"

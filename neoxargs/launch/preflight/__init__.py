@@ -1,6 +1,7 @@
-"""What our programs need before a run may start; the order is that in which problems are told.
+"""Checks of what a run needs, made before it starts.
 
-Each module is one subject, each of its functions one kind of problem, asked of a resolved configuration.
+One module per subject; each function takes a resolved configuration and returns the problems of one kind. The order
+below is the order in which problems are reported.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from neoxargs.resolve.trainer_support import unsupported as trainer_support
 
 
 def needs(program: Program | None, spec: RunSpec) -> list[Problem]:
-    """What a program of ours needs; sampling, and a user's script, may do without the data that is named."""
+    """Return what a program lacks on this machine; for sampling and a user's script, missing data is a warning."""
     config = spec.config
     if program and not spec.resources.remote and (absent := list(missing_trainer())):
         return absent
@@ -44,7 +45,7 @@ def needs(program: Program | None, spec: RunSpec) -> list[Problem]:
 
 
 def machine_problems(spec: RunSpec) -> list[Problem]:
-    """What training lacks on this machine; another one may have it."""
+    """Return what training lacks on this machine; another machine may have it."""
     config, resources = spec.config, spec.resources
     problems = [*missing_files(config), *unnamed_files(config), *missing_checkpoint(config), *other_schedule(config)]
     problems += fp16_without_support(config, resources)
@@ -56,7 +57,7 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
 
 
 def unsupported(program: Program | None, config: Config) -> list[Problem]:
-    """What a program of ours cannot do with this configuration; nothing is known of another script."""
+    """Return the settings that a shipped program does not support; empty for a user's script."""
     if program is None:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Checkpoints before a start: one that a run would write over, one that it cannot begin with, one to read only."""
+"""Checks of `save` and `load`: a checkpoint that would be overwritten, and one that is missing."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from neoxargs.resolve.config import Config
 
 
 def overwritten_checkpoint(config: Config) -> Iterator[Problem]:
-    """A run that does not continue what an earlier one saved there would mix its files with the earlier run's."""
+    """A run that saves to a folder of checkpoints without continuing them would mix its files with theirs."""
     options = config.checkpoint
     save, load = options.save, options.load
-    if not save or (load and _same(load, save) and not options.finetune):
+    if not save or (load and _same_folder(load, save) and not options.finetune):
         return
     iteration = _last_iteration(Path(save))
     if iteration is not None:
-        hint = "write another save" if load else f"write load: {save} to continue, or another save"
-        what = f"save ({save}) holds a checkpoint of iteration {iteration}"
+        other = "set save to another folder"
+        hint = other if load else f"set load: {save} to continue from it, or {other}"
+        what = f"save ({save}) already holds a checkpoint of iteration {iteration}, which the run would overwrite"
         yield Problem(what, config.place("save"), hint, id="checkpoint-overwritten", about=("save", "load"))
 
 
 def missing_checkpoint(config: Config) -> Iterator[Problem]:
-    """A place to continue from without a checkpoint; where the run saves there too, it has only not begun yet."""
+    """`load` without a checkpoint; allowed if it is the same as `save`, because the first start has none yet."""
     load, save = config.checkpoint.load, config.checkpoint.save
-    if not load or (save and _same(load, save)):
+    if not load or (save and _same_folder(load, save)):
         return
     if _last_iteration(Path(load)) is None:
-        hint = "leave load out to start from scratch, or make it the same as save to continue when there is one"
+        hint = "remove load to start from scratch, or set it to the same folder as save to continue if there is one"
         what = f"load ({load}): there is no checkpoint in it"
         yield Problem(what, config.place("load"), hint, id="checkpoint-missing", about=("load",))
 
 
 def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
-    """No checkpoint for generate.py and eval.py, which read from `load`, or else from where the run has saved."""
+    """A missing checkpoint for generate.py and eval.py, which read from `load` or, if that is not set, from `save`."""
     options, iteration = config.checkpoint, config.training.iteration
     name = "load" if options.load else "save"
     folder = options.load or options.save
     if not folder:
-        yield Problem(
-            "there is no checkpoint to read", hint="write load: FOLDER", id="checkpoint-missing", about=("load",)
-        )
+        what, hint = "there is no checkpoint to read: neither load nor save is set", "set load: FOLDER"
+        yield Problem(what, hint=hint, id="checkpoint-missing", about=("load",))
     elif _last_iteration(Path(folder)) is None:
-        hint = "load is where the checkpoint is; python deepy.py train.py with save: FOLDER writes one"
+        hint = "set load to a folder with a checkpoint; python deepy.py train.py with save: FOLDER writes one"
         what = f"{name} ({folder}): there is no checkpoint in it"
         yield Problem(what, config.place(name), hint, id="checkpoint-missing", about=(name,))
     elif iteration is not None and not (wanted := Path(folder, checkpoint_folder.tag(iteration))).is_dir():
-        hint = f"the newest one is of iteration {_last_iteration(Path(folder))}"
+        hint = f"the newest checkpoint there is of iteration {_last_iteration(Path(folder))}"
         what, about = f"iteration ({iteration}): there is no {wanted}", ("iteration", name)
         yield Problem(what, config.place("iteration"), hint, id="checkpoint-missing", about=about)
 
 
-def _same(one: str, other: str) -> bool:
+def _same_folder(one: str, other: str) -> bool:
     return Path(one).resolve() == Path(other).resolve()
 
 
 def _last_iteration(folder: Path) -> int | None:
-    """Of the checkpoints there, damaged or not; None without one."""
+    """Return the iteration of the newest checkpoint in a folder, damaged or not; None if there is none."""
     found = checkpoint_folder.checkpoints(folder)
     return checkpoint_folder.iteration_of(found[-1]) if found else None

@@ -1,4 +1,4 @@
-"""Can checkpoints be written where `save` says, and how many of them? Asked before the ranks start."""
+"""Checks that `save` and `run_dir` are writable and that the disk has space for the checkpoints of the run."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from neoxargs.sizes.optimizer_state import moments
 
 
 def folder_problems(config: Config) -> list[Problem]:
-    """What is wrong with the folders of `save` and `run_dir`: an error where not even one checkpoint can be written."""
-    save, wrong = config.checkpoint.save, list(unwritable_folders(config, "save", "run_dir"))
-    return wrong or (list(_too_little_space(config, shutil.disk_usage(_existing(Path(save))).free)) if save else [])
+    """Return the problems of the folders `save` and `run_dir`: not writable, or too small for the checkpoints."""
+    save, unwritable = config.checkpoint.save, list(unwritable_folders(config, "save", "run_dir"))
+    if unwritable or not save:
+        return unwritable
+    return list(_too_little_space(config, shutil.disk_usage(_nearest_existing(Path(save))).free))
 
 
 def unwritable_folders(config: Config, *names: str) -> Iterator[Problem]:
-    """Folders, by the parameters that name them, that may not be written to or cannot be made."""
-    folders = {config.get(name): name for name in reversed(names)}  # of two names for one, the first
+    """Return a problem for each of these parameters whose folder cannot be created or written to."""
+    folders = {config.get(name): name for name in reversed(names)}  # of two parameters with one folder, the first
     for folder, name in folders.items():
         if folder and (why := why_unwritable(Path(folder))):
-            what, hint = f"{name} ({folder}): {why}", f"write another {name}"
+            what, hint = f"{name} ({folder}): {why}", f"set {name} to a folder that this user can write to"
             yield Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
 
 
 def why_unwritable(folder: Path) -> str:
-    """Why nothing can be written below a folder that is there or is still to be made; empty if something can."""
-    there = _existing(folder)
-    if not there.is_dir():
-        return f"{there} is a file"
-    if not os.access(there, os.W_OK | os.X_OK):
-        return f"{there} cannot be written to"
-    if max(len(os.fsencode(part)) for part in folder.parts) > os.pathconf(there, "PC_NAME_MAX"):
-        return f"a name in it is longer than the file system of {there} takes"
-    # /proc and /sys let root write by their permissions, but no file can be made there
-    if not os.statvfs(there).f_blocks:
-        return f"it cannot be created, because the file system of {there} holds no files"
+    """Return why an existing or future folder cannot be written to; empty if it can."""
+    parent = _nearest_existing(folder)
+    if not parent.is_dir():
+        return f"{parent} is a file, not a folder"
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return f"this user may not write to {parent}"
+    if max(len(os.fsencode(part)) for part in folder.parts) > os.pathconf(parent, "PC_NAME_MAX"):
+        return f"a name in this path is longer than the file system of {parent} allows"
+    # /proc and /sys are writable for root by their permissions, but files cannot be created there
+    if not os.statvfs(parent).f_blocks:
+        return f"the file system of {parent} does not store files"
     return ""
 
 
@@ -47,23 +49,27 @@ def _too_little_space(config: Config, free: int) -> Iterator[Problem]:
     size = checkpoint_bytes(config)
     if not size:
         return
-    # one more than are kept, because the oldest is removed after the newest is whole
+    # one more than keep_last_n_checkpoints, because the oldest is removed only after the newest is complete
     most, kept = max(1, count_saves(config)), config.checkpoint.keep_last_n_checkpoints
     together = min(most, kept + 1) if kept else most
-    what = f"save ({config.checkpoint.save}): {_size(free)} are free there, and"
+    what = f"save ({config.checkpoint.save}): the disk has {_size(free)} free, but"
+    other = "set save to a folder on a larger disk"
     if size > free:
-        what = f"{what} one checkpoint takes about {_size(size)}"
-        yield Problem(what, config.place("save"), "write another save", id="disk-too-small", about=("save",))
+        what = f"{what} one checkpoint needs about {_size(size)}"
+        yield Problem(what, config.place("save"), other, id="disk-too-small", about=("save",))
     elif size * together > free:
         fits = free // size
-        hint = f"write keep_last_n_checkpoints: {fits - 1}, or another save" if fits > 1 else "write another save"
-        what = f"{what} {together} checkpoints of {_size(size)} take {_size(size * together)}"
+        hint = f"set keep_last_n_checkpoints: {fits - 1}, or {other}" if fits > 1 else other
+        what = f"{what} {together} checkpoints of about {_size(size)} each need {_size(size * together)}"
         about = ("save", "keep_last_n_checkpoints", "checkpoint_factor")
         yield Problem(what, config.place("save"), hint, severity="warning", id="disk-too-small-for-all", about=about)
 
 
 def checkpoint_bytes(config: Config) -> int:
-    """Weights as they are computed with, and unless `no_save_optim` their fp32 copies and the optimizer's state."""
+    """Return the size of a checkpoint: weights in compute precision, fp32 master weights and optimizer state.
+
+    The latter two are not saved with `no_save_optim`. 0 if the vocabulary size is not known.
+    """
     rows = vocabulary_rows(config)
     if rows is None:
         return 0
@@ -73,7 +79,7 @@ def checkpoint_bytes(config: Config) -> int:
 
 
 def count_saves(config: Config) -> int:
-    """How many checkpoints a whole run writes."""
+    """Return the number of checkpoints that a complete run writes."""
     options, steps = config.checkpoint, config.training.train_iters
     factor = options.checkpoint_factor or 0
     if options.checkpoint_scale == "log":
@@ -85,8 +91,8 @@ def count_saves(config: Config) -> int:
     return count + len(options.extra_save_iters or ()) + 1
 
 
-def _existing(folder: Path) -> Path:
-    """The folder itself or the nearest one above it that is there."""
+def _nearest_existing(folder: Path) -> Path:
+    """Return the folder itself if it exists, otherwise the nearest parent that does."""
     folder = folder.absolute()
     return next(path for path in (folder, *folder.parents) if os.path.exists(path))
 

@@ -1,4 +1,4 @@
-"""What only some machines can compute: fp16 on a CPU, ops of DeepSpeed that must be compiled or that need a GPU."""
+"""Checks of the hardware: fp16 on a CPU, DeepSpeed ops that must be compiled, features that need a GPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 
 CPU = Path("/proc/cpuinfo")
-#: Instruction sets, as Linux names them, with one of which DeepSpeed computes fp16 on a CPU.
+#: CPU flags of Linux for the instruction sets, one of which DeepSpeed needs to compute fp16 on a CPU.
 FP16 = ("avx512_fp16", "avx_ne_convert")
-#: optimizer.type -> the op it runs on when its states stay on the device, and when they are offloaded to the CPU.
-#: (Adam on the device is PyTorch's own; Lion and Lamb are plain torch.)
+#: optimizer.type -> the op it uses with its states on the device, and with its states offloaded to the CPU.
+#: (Adam on the device is PyTorch's; Lion and Lamb need no op.)
 OPS = {"adam": ("", "cpu_adam"), "adamw": ("", "cpu_adam"), "cpu_adam": ("cpu_adam", "cpu_adam"),
         "adagrad": ("", "cpu_adagrad")}  # fmt: skip
-#: What DeepSpeed does on GPUs only. Below stage 3 it reads none of these.
+#: Parameters that DeepSpeed implements for GPUs only. Below ZeRO stage 3 it does not read them.
 GPUS_ONLY = (
     "zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_nontrainable_weights",
     "zero_optimization.zero_quantized_gradients", "zero_optimization.offload_optimizer.super_offload",
@@ -27,17 +27,17 @@ GPUS_ONLY = (
 
 
 def fp16_without_support(config: Config, resources: Resources) -> Iterator[Problem]:
-    """Few CPUs compute in fp16."""
+    """fp16 on a CPU without the instructions for it."""
     if config.precision.precision == "fp16" and resources.device == "cpu" and not resources.remote and _lacks_fp16():
         place = config.place("precision") or config.place("fp16.enabled")
         section = " and fp16: {enabled: false}" if config.written("fp16.enabled") else ""
-        hint = f"write precision: fp32 or bfloat16{section}; for a machine with GPUs: deepy check --gpus N"
-        what, about = "this machine's CPU does not compute in fp16", ("precision", "fp16.enabled")
+        hint = f"set precision: fp32 or bfloat16{section}; to check for a machine with GPUs: deepy check --gpus N"
+        what, about = "this machine's CPU does not support fp16", ("precision", "fp16.enabled")
         yield Problem(what, place, hint, id="cpu-without-fp16", about=about)
 
 
 def _lacks_fp16() -> bool:
-    """False where that is not known."""
+    """Return whether the CPU has no instructions for fp16; False if that is not known."""
     try:
         flags = CPU.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -46,7 +46,7 @@ def _lacks_fp16() -> bool:
 
 
 def ops_to_compile(config: Config, device: Device) -> list[str]:
-    """The C++ of DeepSpeed that training with this configuration loads."""
+    """Return the C++ ops of DeepSpeed that training with this configuration loads."""
     offload = config.offload_optimizer.device
     on_device, on_cpu = OPS.get((config.optimizer.type or "adam").lower(), ("", ""))
     optimizer = on_cpu if offload in ("cpu", "nvme") and not config.optimizer_params.torch_adam else on_device
@@ -56,7 +56,7 @@ def ops_to_compile(config: Config, device: Device) -> list[str]:
 
 
 def ops_that_cannot_compile(config: Config, device: Device) -> list[Problem]:
-    """Those without a compiler or a library."""
+    """Return a problem for each op whose compiler or library is missing."""
     needed = ops_to_compile(config, device)
     if not needed:
         return []
@@ -66,24 +66,24 @@ def ops_that_cannot_compile(config: Config, device: Device) -> list[Problem]:
 
 
 def nvme_problems(config: Config, device: Device) -> Iterator[Problem]:
-    """Folders that ranks would fail to make, and what only a GPU can do."""
+    """Folders for NVMe offloading that cannot be written to, and GPUDirect Storage without GPUs."""
     for section, options in (("offload_param", config.offload_param), ("offload_optimizer", config.offload_optimizer)):
         name = f"zero_optimization.{section}.nvme_path"
         if options.device == "nvme" and options.nvme_path and (why := why_unwritable(Path(options.nvme_path))):
-            hint = "write a folder on the drive in which this user may write"
+            hint = "set nvme_path to a folder on the drive that this user can write to"
             what = f"{name} ({options.nvme_path}): {why}"
             yield Problem(what, config.place(name), hint, id="folder-not-writable", about=(name,))
     if config.aio.use_gds and device == "cpu":
-        what = "aio.use_gds moves data between drive and GPU, and the ranks run on CPUs"
-        yield Problem(what, config.place("aio.use_gds"), "leave use_gds out", id="gpu-only", about=("aio.use_gds",))
+        what = "aio.use_gds (true) needs GPUs, but the ranks run on CPUs"
+        yield Problem(what, config.place("aio.use_gds"), "remove use_gds", id="gpu-only", about=("aio.use_gds",))
 
 
 def gpu_only_kernels(config: Config, device: Device) -> Iterator[Problem]:
-    """Those of ZeRO stage 3."""
+    """Features of ZeRO stage 3 that DeepSpeed implements for GPUs only."""
     if device == "cuda" or config.zero_optimization.stage < 3:
         return
     for name in GPUS_ONLY:
         if config.get(name):
-            what = f"{name} (true) works on GPUs only, and the ranks run on CPUs"
-            hint = f"leave {name.rpartition('.')[2]} out"
+            what = f"{name} (true) needs GPUs, but the ranks run on CPUs"
+            hint = f"remove {name.rpartition('.')[2]}"
             yield Problem(what, config.place(name), hint, id="gpu-only", about=(name,))

@@ -1,4 +1,4 @@
-"""Python packages that a run imports only after its text is tokenised and all ranks have started."""
+"""Checks for Python packages that a run imports only after tokenising its text and starting all ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neoxargs.problems import Place, Problem, listed
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
 
-#: Parameters that, turned on, make rank 0 import a package: train.py's trackers and DeepSpeed's own.
+#: Parameter -> the package that rank 0 imports if it is set: the trackers of train.py and of DeepSpeed.
 PACKAGES = {
     "use_wandb": "wandb", "wandb.enabled": "wandb", "use_comet": "comet_ml", "comet.enabled": "comet_ml",
     "tensorboard_dir": "tensorboard", "tensorboard.enabled": "tensorboard",
@@ -17,75 +17,80 @@ PACKAGES = {
 #: tokenizer_type -> the package that every rank imports for it.
 TOKENIZERS = {"SPMTokenizer": "sentencepiece", "TiktokenTokenizer": "tiktoken"}
 
-#: distributed_backend -> what to do where the installed torch does not have it.
+#: distributed_backend -> the hint for a torch that is built without it.
 BACKENDS = {
-    "nccl": "write distributed_backend: gloo, or install a torch that is built for CUDA",
-    "gloo": "write distributed_backend: nccl",
-    "mpi": "leave distributed_backend out; deepspeed_mpi: true starts the ranks with mpirun and needs no such torch",
+    "nccl": "set distributed_backend: gloo, or install a torch that is built for CUDA",
+    "gloo": "set distributed_backend: nccl",
+    "mpi": "remove distributed_backend; to start the ranks with mpirun, set deepspeed_mpi: true, which needs no MPI "
+    "in torch",
 }
 
 
 def can_train_here() -> bool:
-    """Is torch installed? Where it is not, configurations are only checked, for other machines."""
+    """Return whether torch is installed; without it, configurations are only checked for other machines."""
     return not is_missing("torch")
 
 
 def missing_trainer() -> Iterator[Problem]:
-    """What every rank of our programs imports first; `pip install neoxargs` alone checks and plans without it."""
+    """The packages that every rank imports; `pip install neoxargs` installs only what `check` and `plan` need."""
     absent = [package for package in ("torch", "deepspeed", "megatron") if is_missing(package)]
     if absent:
-        what = f"training needs {listed(absent, 'and')}, which {'is' if len(absent) == 1 else 'are'} not installed here"
-        yield Problem(what, hint="pip install 'neoxargs[train]'", id="trainer-missing")
+        verb = "is" if len(absent) == 1 else "are"
+        what = f"training needs {listed(absent, 'and')}, which {verb} not installed on this machine"
+        yield Problem(what, hint="run pip install 'neoxargs[train]'", id="trainer-missing")
 
 
 def missing_packages(config: Config) -> Iterator[Problem]:
-    """Those of trackers and tokenizers."""
-    asked = {name: package for name, package in PACKAGES.items() if config.get(name)}
+    """The packages of trackers and tokenizers."""
+    needed = {name: package for name, package in PACKAGES.items() if config.get(name)}
     if package := TOKENIZERS.get(config.tokenizer.tokenizer_type or ""):
-        asked["tokenizer_type"] = package
-    for name, package in asked.items():
+        needed["tokenizer_type"] = package
+    for name, package in needed.items():
         if is_missing(package):
             yield _missing(package, name, config)
 
 
 def _missing(package: str, name: str, config: Config) -> Problem:
     what = f"{name} ({yaml_form(config.get(name))}) needs the Python package {package}, which is not installed"
-    off = f"write {name}: false" if name in ("use_wandb", "use_comet") else f"leave {name} out"
-    hint = f"pip install {package}, or {off}" if name in PACKAGES else f"pip install {package}"
+    off = f"set {name}: false" if name in ("use_wandb", "use_comet") else f"remove {name}"
+    hint = f"run pip install {package}" + (f", or {off}" if name in PACKAGES else "")
     return Problem(what, config.place(name), hint, id="package-missing", about=(name,))
 
 
 def missing_harness(config: Config) -> Iterator[Problem]:
-    """What eval.py's tasks need; not imported here, because that takes seconds."""
+    """The package lm_eval, which the tasks of eval.py need; only looked up, because importing it takes seconds."""
     if config.generation.eval_tasks and is_missing("lm_eval"):
         yield harness_missing("No module named 'lm_eval'", config.place("eval_tasks"))
 
 
 def harness_missing(why: str, where: Place | None = None) -> Problem:
-    """why: what its import says."""
+    """Return the problem of lm_eval missing. why: the message of the ImportError."""
     what = f"eval_tasks needs the Python package lm_eval, which cannot be imported: {why}"
-    hint = "pip install -c constraints.txt lm_eval"
+    hint = "run pip install -c constraints.txt lm_eval"
     return Problem(what, where, hint, id="package-missing", about=("eval_tasks",))
 
 
 def missing_backend(config: Config) -> Iterator[Problem]:
-    """pip's torch knows nothing of MPI."""
+    """The MPI backend, which torch's packages on PyPI are built without."""
     name = "distributed_backend"
     if config.training.distributed_backend == "mpi" and _torch_lacks("ProcessGroupMPI"):
-        what = f"{name} (mpi): the installed torch is built without it"
+        what = f"{name} (mpi): the installed torch is built without MPI"
         yield Problem(what, config.place(name), BACKENDS["mpi"], id="backend-missing", about=(name,))
 
 
 def is_missing(package: str) -> bool:
-    """Is it not installed? A mere folder of that name, such as wandb's own for its runs, is no package."""
+    """Return whether a package is not installed. A folder of its name, such as ./wandb with its runs, is no package."""
     from importlib.util import find_spec
 
-    found = find_spec(package)
-    return found is None or (found.origin is None and package != "megatron")  # which is a namespace of several
+    spec = find_spec(package)
+    return spec is None or (spec.origin is None and package != "megatron")  # megatron is a namespace package
 
 
 def _torch_lacks(name: str) -> bool:
-    """Does no such class stand in torch's library? It takes seconds to load; False where there is none to look into."""
+    """Return whether torch's library does not contain a class name; False if the library is not found.
+
+    The file is searched for the name, because importing torch takes seconds.
+    """
     from importlib.util import find_spec
     from mmap import ACCESS_READ, mmap
 

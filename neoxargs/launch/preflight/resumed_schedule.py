@@ -1,4 +1,7 @@
-"""A learning rate that would not go on as the checkpoint's: refused, or told where it only follows `train_iters`."""
+"""Checks that a resumed run continues the checkpoint's learning rate schedule.
+
+A different schedule is an error. A jump that only follows from a different `train_iters` is a warning.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from neoxargs.sizes.lr_schedule import Get, LearningRateCurve, differing
 
 
 def other_schedule(config: Config) -> Iterator[Problem]:
-    """What every rank would refuse, or else by how much the rate jumps at the iteration that the run resumes from."""
-    checkpoint = None if _says_whose(config) else _continued(config)
+    """The error that every rank would raise for another schedule, or a warning about a jump of the learning rate."""
+    checkpoint = None if _chooses_schedule(config) else _resumed_checkpoint(config)
     theirs = checkpoint_folder.schedule(checkpoint) if checkpoint else None
     if checkpoint is None or theirs is None:
         return
@@ -25,22 +28,22 @@ def other_schedule(config: Config) -> Iterator[Problem]:
         yield _refusal(config, theirs, names, iteration, hint)
     elif before != after:
         what = (
-            f"train_iters ({config.training.train_iters}) is {theirs('train_iters')} in the checkpoint of iteration "
-            f"{iteration}, and the decay follows it: the learning rate goes from {before:.3g} to {after:.3g} there"
+            f"train_iters ({config.training.train_iters}) is {theirs('train_iters')} in the checkpoint, which changes "
+            f"the decay: at iteration {iteration} the learning rate jumps from {before:.3g} to {after:.3g}"
         )
         about = ("train_iters", "lr_decay_iters", "load")
         place = config.place("train_iters")
         yield Problem(what, place, hint, severity="warning", id="checkpoint-lr-jumps", about=about)
 
 
-def _says_whose(config: Config) -> bool:
-    """Does the file choose between both schedules, or use one of DeepSpeed's, which remember only the iteration?"""
+def _chooses_schedule(config: Config) -> bool:
+    """Return whether the configuration chooses the schedule, or uses one of DeepSpeed's, which only save a step."""
     options = config.schedule
     return options.override_lr_scheduler or options.use_checkpoint_lr_scheduler or config.scheduler.type is not None
 
 
-def _continued(config: Config) -> Path | None:
-    """The checkpoint whose optimizer and schedule a run would go on with."""
+def _resumed_checkpoint(config: Config) -> Path | None:
+    """Return the checkpoint whose optimizer state and schedule the run continues, None if there is none."""
     options, iteration = config.checkpoint, config.training.iteration
     if not options.load or options.finetune or options.no_load_optim:
         return None
@@ -51,19 +54,20 @@ def _continued(config: Config) -> Path | None:
 
 
 def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, hint: str) -> Problem:
-    pairs = ", ".join(f"{name} ({config.get(name)}) is {theirs(name)} there" for name in names)
-    what = f"load ({config.checkpoint.load}): the checkpoint of iteration {iteration} has another schedule: {pairs}"
-    found = [place for name in names if (place := config.place(name))]
-    first: Place | None = found[0] if found else config.place("load")
+    pairs = ", ".join(f"{name} is {config.get(name)} here and {theirs(name)} in the checkpoint" for name in names)
+    what = f"load ({config.checkpoint.load}): the checkpoint of iteration {iteration} has another learning rate"
+    what += f" schedule: {pairs}"
+    places = [place for name in names if (place := config.place(name))]
+    first: Place | None = places[0] if places else config.place("load")
     about = ("load", *names)
-    return Problem(what, first, hint, also=tuple(found[1:]), id="checkpoint-other-lr-schedule", about=about)
+    return Problem(what, first, hint, also=tuple(places[1:]), id="checkpoint-other-lr-schedule", about=about)
 
 
 def _choices(config: Config, theirs: Get, names: Sequence[str], before: str, after: str) -> str:
-    """What each of the three parameters that decide it does here."""
-    decay = f"lr_decay_iters: {theirs('lr_decay_iters')} ends the decay where the checkpoint's ends; "
+    """Return a hint with the parameters that choose the schedule and the learning rates that follow."""
+    decay = f"set lr_decay_iters: {theirs('lr_decay_iters')} to end the decay where the checkpoint's schedule does; or "
     only_decay = set(names) <= {"lr_decay_iters"} and config.schedule.lr_decay_fraction is None
     return (
-        f"{decay * only_decay}use_checkpoint_lr_scheduler: true goes on with the checkpoint's schedule ({before}), "
-        f"override_lr_scheduler: true with this file's ({after})"
+        f"{decay * only_decay}set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule "
+        f"({before}), or override_lr_scheduler: true to use this configuration's ({after})"
     )

@@ -1,4 +1,4 @@
-"""Secrets that would stand on command lines: in the configuration, or in what the launcher hands to other machines."""
+"""Checks for secrets that would appear on command lines: from the configuration, or from the environment."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from neoxargs.resolve.config import Config
 
 
 def problems(config: Config, resources: Resources, environ: Mapping[str, str]) -> Iterator[Problem]:
-    """Each secret that every user of the machines could read."""
-    yield from _written(config)
+    """Return a problem for each secret that every user of the machines could read in the list of processes."""
+    yield from _in_configuration(config)
     launcher = launcher_named(config.runner.launcher)
     if not resources.remote or not launcher.argv_visible:
         return
@@ -23,17 +23,18 @@ def problems(config: Config, resources: Resources, environ: Mapping[str, str]) -
     handed_over += [(name, place) for name, _, place in variables_of_files(environ, os.getcwd())]
     for name, where in handed_over:
         if SECRET.search(name):
-            what = f"{name}: {launcher.name} would put it on command lines, which every user of the machines can read"
-            hint = "take it out and write launcher: ssh, which hands over this shell's; or log in on each machine"
-            hint = hint if where else "write launcher: ssh, which hands it over unseen"
+            what = f"launcher {launcher.name} would put {name} on command lines, which every user of the hosts can read"
+            hint = "set launcher: ssh, which passes it through ssh's standard input"
+            if where:
+                hint = f"remove it from this file, export {name} in this shell and set launcher: ssh; or log in on each host"
             yield Problem(what, where, hint, id="secret-on-command-line", about=("launcher",))
 
 
-def _written(config: Config) -> Iterator[Problem]:
+def _in_configuration(config: Config) -> Iterator[Problem]:
     for name, value in config.values.items():
         if value.value and re.search(r"(api_key|password|secret)$", name):
-            what = f"{name} would stand on the command line of every rank, which every user of the machines can read"
+            what = f"{name} would appear on the command line of every rank, which every user of the hosts can read"
             variable, place = name.replace(".", "_").upper(), config.place(name)
-            where = place and place._replace(text="")  # the line itself would show it
-            hint = f"leave it out and set {variable} in the environment"
+            where = place and place._replace(text="")  # the excerpt of the line would show the secret
+            hint = f"remove {name} and set {variable} in the environment"
             yield Problem(what, where, hint, id="secret-in-configuration", about=(name,))

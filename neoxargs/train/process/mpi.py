@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from neoxargs.launch.cluster.rank_env import MPI, SLURM, Names, names, present
+from neoxargs.launch.cluster.rank_env import MPI, SLURM, Names, are_set, names
 from neoxargs.launch.cluster.slurm import expanded
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
@@ -26,7 +26,7 @@ def join(config: Config) -> None:
         found = names(os.environ)
     else:
         kinds = MPI if training.deepspeed_mpi else SLURM
-        found = next((kind for kind in kinds if present(kind, os.environ)), None)
+        found = next((kind for kind in kinds if are_set(kind, os.environ)), None)
         if found is None:
             name, program = ("deepspeed_mpi", "mpirun") if training.deepspeed_mpi else ("deepspeed_slurm", "srun")
             what = f"{name} is true, but this process was not started by {program}"

@@ -1,4 +1,4 @@
-"""`--check-hosts` asks real machines, here two addresses of this one; and what is said of one that lacks something."""
+"""`--check-hosts` against two addresses of this machine, and its messages about a host that lacks something."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
 from tests.support import cluster
 
-HERE = {
+LOCAL = {
     "python": "3.11.7",
     "gpus": 8,
     "packages": {"torch": "2.13.0", "deepspeed": "0.19.6", "megatron-core": "0.16.1", "neoxargs": "0.1.0"},
@@ -33,17 +33,17 @@ def spec(device: Any = "cuda", **values: Any) -> RunSpec:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The sentences about w1 when it says this, or dies as this says; w0 is as it should be."""
+def messages(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The messages about w1 when its probe prints `facts`, or fails with `code` and `error`; w0 has no problems."""
 
     def sentences(facts: dict[str, Any] | None = None, code: int = 0, error: str = "", **other: Any) -> list[str]:
-        answers = {host: subprocess.CompletedProcess([], 0, json.dumps(HERE), "") for host in ("w0", "w1")}
-        said = "" if facts is None else json.dumps(HERE | facts)
-        answers["w1"] = other["done"] if "done" in other else subprocess.CompletedProcess([], code, said, error)
-        monkeypatch.setattr(check_hosts, "_ask", lambda *_: answers)
-        here = subprocess.CompletedProcess([], 0, json.dumps(HERE), "")
-        monkeypatch.setattr("subprocess.run", lambda *_, **__: here)
-        _, problems = check_hosts.report(spec())
+        answers = {host: subprocess.CompletedProcess([], 0, json.dumps(LOCAL), "") for host in ("w0", "w1")}
+        stdout = "" if facts is None else json.dumps(LOCAL | facts)
+        answers["w1"] = other["done"] if "done" in other else subprocess.CompletedProcess([], code, stdout, error)
+        monkeypatch.setattr(check_hosts, "_run_on_hosts", lambda *_: answers)
+        local = subprocess.CompletedProcess([], 0, json.dumps(LOCAL), "")
+        monkeypatch.setattr("subprocess.run", lambda *_, **__: local)
+        _, problems = check_hosts.check_hosts(spec())
         return [problem.what for problem in problems]
 
     return sentences
@@ -52,51 +52,52 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("facts", "sentence"),
     [
-        ({"gpus": 1}, "host w1 has 1 GPU, and slot 1 is to be used"),
-        ({"gpus": 0}, "host w1 has no GPUs, and slot 1 is to be used"),
-        ({"python": "3.10.2"}, "host w1 has Python 3.10.2, this machine 3.11.7"),
-        ({"packages": HERE["packages"] | {"torch": "2.6.0"}}, "host w1 has torch 2.6.0, this machine 2.13.0"),
-        ({"packages": HERE["packages"] | {"deepspeed": None}}, "host w1 has no deepspeed, this machine 0.19.6"),
+        ({"gpus": 1}, "host w1 has 1 GPU, but the run uses its slot 1"),
+        ({"gpus": 0}, "host w1 has no GPUs, but the run uses its slot 1"),
+        ({"python": "3.10.2"}, "host w1 has Python 3.10.2, this machine has 3.11.7"),
+        ({"packages": LOCAL["packages"] | {"torch": "2.6.0"}}, "host w1 has torch 2.6.0, this machine has 2.13.0"),
+        ({"packages": LOCAL["packages"] | {"deepspeed": None}}, "host w1 has no deepspeed, this machine has 0.19.6"),
         ({"absent": ["/data/pile.idx"]}, "host w1 has no /data/pile.idx"),
         ({}, ""),
     ],
 )
-def test_what_a_machine_lacks(told, facts, sentence):
-    assert told(facts) == ([sentence] if sentence else [])
+def test_what_a_host_lacks(messages, facts, sentence):
+    assert messages(facts) == ([sentence] if sentence else [])
 
 
-def test_a_machine_that_cannot_answer(told, monkeypatch):
+def test_a_host_that_cannot_answer(messages, monkeypatch):
     refused = "ssh: connect to host w1 port 22: Connection refused\n"
-    assert told(code=255, error=refused) == [f"host w1 does not answer to ssh: {refused.strip()}"]
-    assert told(code=255, error="ssh: connect to host w1 port 22: Connection timed out") == [
-        "host w1 does not answer to ssh within 5 s"
+    assert messages(code=255, error=refused) == [f"host w1 does not answer over ssh: {refused.strip()}"]
+    assert messages(code=255, error="ssh: connect to host w1 port 22: Connection timed out") == [
+        "host w1 does not answer over ssh within 5 s"
     ]
-    assert told(done=None) == ["host w1 does not answer to ssh within 5 s"]
+    assert messages(done=None) == ["host w1 does not answer over ssh within 5 s"]
     monkeypatch.chdir("/")
-    assert told(code=127, error="bash: line 1: python: No such file\n") == [
-        f"host w1 cannot run {sys.executable} in /: it says bash: line 1: python: No such file"
+    assert messages(code=127, error="bash: line 1: python: No such file\n") == [
+        f"host w1 cannot run {sys.executable} in /: bash: line 1: python: No such file"
     ]
 
 
-def test_what_ssh_says_may_be_in_any_encoding(tmp_path, monkeypatch):
+def test_errors_of_ssh_may_be_in_any_encoding(tmp_path, monkeypatch):
     (tmp_path / "ssh").write_bytes(b"#!/bin/sh\nprintf 'Gr\\374sse\\n' >&2\nexit 255\n")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     made = spec()
-    told = check_hosts.unready(made.config, made.resources)
-    assert [problem.what for problem in told] == [f"host {w} does not answer to ssh: Gr\ufffdsse" for w in ("w0", "w1")]
+    found = check_hosts.host_problems(made.config, made.resources)
+    expected = [f"host {host} does not answer over ssh: Gr\ufffdsse" for host in ("w0", "w1")]
+    assert [problem.what for problem in found] == expected
 
 
-def test_machines_that_a_job_system_will_choose_are_not_asked():
-    nowhere = RunSpec(
+def test_hosts_that_a_job_scheduler_will_choose_cannot_be_checked():
+    unknown = RunSpec(
         Config({"launcher": Value("srun", DEFAULT)}), Resources({"node 0": [0]}, "cuda", scheduler_picks_hosts=True)
     )
-    with pytest.raises(Problems, match="launcher srun: which machines there will be is the job system's choice"):
-        check_hosts.report(nowhere)
+    with pytest.raises(Problems, match="launcher srun: the hosts are not known, because the job scheduler chooses"):
+        check_hosts.check_hosts(unknown)
 
 
 @pytest.mark.timeout(120)
-def test_two_machines_that_are_alike(tmp_path: Path, hosts: cluster.Environ) -> None:
+def test_two_identical_hosts(tmp_path: Path, hosts: cluster.Environ) -> None:
     (tmp_path / "hosts").write_text("127.0.0.1 slots=2\n127.0.0.2 slots=2\n")
     cluster.written(tmp_path, hostfile=str(tmp_path / "hosts"), model_parallel_size=2)
     words = [sys.executable, str(cluster.ROOT / "deepy.py"), "train.py", "run.yml", "--check-hosts"]

@@ -99,17 +99,17 @@ def test_a_bad_hostfile_is_refused_with_its_place_where_deepspeed_refuses_it(run
     assert (where.file, where.line, where.column) == (path, *place)
 
 
-def test_every_bad_line_is_told_at_once():
+def test_every_invalid_line_is_reported_at_once():
     with pytest.raises(Problems) as caught:
         parse_hostfile("a\nb slots=2\nb slots=3\nc slots\n", "hosts")
     assert str(caught.value) == (
-        "hosts:1:1: error: this line names no host with its slots [hostfile-line-without-host]\n"
-        "  1 | a\n    | ^\n  = write: worker-0 slots=4\n\n"
-        "hosts:3:1: error: b is listed twice [hostfile-duplicate-host]\n  3 | b slots=3\n    | ^^^^^^^^^\n"
-        "  also at hosts:2:1\n  2 | b slots=2\n    | ^^^^^^^^^\n\n"
-        "hosts:4:1: error: this line names no host with its slots [hostfile-line-without-host]\n"
+        "hosts:1:1: error: this line is not a host with its number of slots [hostfile-line-without-host]\n"
+        "  1 | a\n    | ^\n  = write one host per line, such as: worker-0 slots=4\n\n"
+        "hosts:3:1: error: host b is listed twice [hostfile-duplicate-host]\n  3 | b slots=3\n    | ^^^^^^^^^\n"
+        "  also at hosts:2:1\n  2 | b slots=2\n    | ^^^^^^^^^\n  = remove one of the two lines\n\n"
+        "hosts:4:1: error: this line is not a host with its number of slots [hostfile-line-without-host]\n"
         "  4 | c slots\n    | ^^^^^^^\n"
-        "  = write: worker-0 slots=4"
+        "  = write one host per line, such as: worker-0 slots=4"
     )
 
 
@@ -156,7 +156,7 @@ def test_numbers_of_nodes_and_gpus(tmp_path, given, expected):
     found = resources(Runner(hostfile=hostfile(tmp_path), **given), 1, {})
     assert found.hosts == expected
     assert found.device == "cuda"
-    assert any("fewer slots" in message for message in messages(found)) == (given.get("num_gpus", 0) == 6)
+    assert any("more than the slots" in message for message in messages(found)) == (given.get("num_gpus", 0) == 6)
     assert found.gpus == sum(map(len, expected.values()))
     assert {key: int(value) for key, value in found.selection.items() if key != "hostfile"} == {
         key: value for key, value in given.items() if value
@@ -166,7 +166,7 @@ def test_numbers_of_nodes_and_gpus(tmp_path, given, expected):
 def test_more_nodes_than_the_hostfile_lists_uses_them_all_and_says_so(tmp_path):
     found = resources(Runner(hostfile=hostfile(tmp_path), num_nodes=5), 1, {})
     assert len(found.hosts) == 3
-    assert messages(found) == [f"num_nodes is 5, but {tmp_path}/hostfile lists 3 hosts; all are used"]
+    assert messages(found) == [f"num_nodes (5) is more than the 3 hosts in {tmp_path}/hostfile; all of them are used"]
 
 
 @pytest.mark.parametrize(
@@ -185,11 +185,11 @@ def test_contradictions_are_problems(tmp_path, given):
         resources(Runner(hostfile=hostfile(tmp_path), **given), 1, {})
 
 
-def test_num_gpus_beside_include_has_no_effect_on_arithmetic_or_launch(tmp_path):
+def test_num_gpus_together_with_include_has_no_effect_on_arithmetic_or_launch(tmp_path):
     found = resources(Runner(hostfile=hostfile(tmp_path), include="w0:0,1", num_gpus=4), 1, {})
     assert found.gpus == 2
     assert "num_gpus" not in found.selection
-    assert "num_gpus (4) has no effect beside include" in messages(found)
+    assert "num_gpus (4) has no effect together with include" in messages(found)
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ def test_the_environment_names_hostfile_and_master(tmp_path):
     assert found.selection == {"hostfile": environ["DLTS_HOSTFILE"], "master_addr": "10.1.2.3"}
 
 
-def test_a_missing_hostfile_means_this_machine_with_a_warning_if_it_was_written(gpus):
+def test_a_missing_hostfile_means_this_machine_with_a_warning_if_hostfile_is_set(gpus):
     for environ, used in (({}, "4 GPUs"), ({"CUDA_VISIBLE_DEVICES": "2"}, "1 GPU"),
                           ({"DS_ACCELERATOR": "cpu"}, "2 processes on its CPU")):  # fmt: skip
         assert messages(resources(Runner(hostfile="/mock_path"), 2, environ, dev=gpus)) == [
-            f"there is no hostfile /mock_path; only this machine is used: {used}"
+            f"the hostfile /mock_path does not exist; only this machine is used: {used}"
         ]
     assert messages(resources(Runner(), 1, {}, dev=gpus)) == []
 
@@ -245,7 +245,7 @@ def test_the_gpus_of_this_machine(gpus, given, environ, devices):
     assert bool(found.warnings) == (len(devices) > 4)
 
 
-def test_visible_devices_that_are_no_numbers_are_a_problem(gpus):
+def test_visible_devices_that_are_not_numbers_are_a_problem(gpus):
     with pytest.raises(Problems, match="CUDA_VISIBLE_DEVICES"):
         resources(Runner(), 1, {"CUDA_VISIBLE_DEVICES": "GPU-8f2a"}, dev=gpus)
 
@@ -278,7 +278,7 @@ def test_a_hostfile_of_this_machine_alone_needs_no_ssh_on_a_cpu(tmp_path):
 
 
 def test_several_nodes_need_a_hostfile(tmp_path):
-    with pytest.raises(Problems, match="no hostfile lists other machines"):
+    with pytest.raises(Problems, match="no hostfile that lists other machines"):
         resources(Runner(num_nodes=2), 1, {}, dev=tmp_path)
 
 
@@ -290,15 +290,15 @@ def test_mpirun_starts_ranks_on_this_machine_too(tmp_path):
     assert found == Resources({"localhost": [0, 1, 2]}, "cpu", {"hostfile": path})
 
 
-def test_an_included_slot_beyond_the_hostfile_is_taken_with_a_warning(tmp_path):
-    """As DeepSpeed takes it: slots are device numbers, and a host that lends 2 may have a device 12."""
+def test_an_included_slot_beyond_the_hostfile_is_used_with_a_warning(tmp_path):
+    """As in DeepSpeed: slots are device numbers, and a host with `slots=2` may have a device 12."""
     found = resources(Runner(hostfile=hostfile(tmp_path), include="w0@w1:12"), 1, {})
     assert found.hosts == {"w0": [0, 1, 2, 3], "w1": [12]}
-    what = f"include names slot 12 of w1, and {tmp_path}/hostfile gives it slots 0 to 1; it is used all the same"
+    what = f"include uses slot 12 of w1, but {tmp_path}/hostfile lists only slots 0 to 1; slot 12 is used"
     assert messages(found) == [what]
 
 
-def test_the_environment_overrides_where_ranks_meet_and_the_summary_says_so(tmp_path):
+def test_the_environment_overrides_the_rendezvous_address_and_the_summary_says_so(tmp_path):
     environ = {"DLTS_HOSTFILE": hostfile(tmp_path), "MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "1234"}
     found = resources(Runner(master_port=5), 1, environ)
     assert found.selection == {"hostfile": environ["DLTS_HOSTFILE"], "master_addr": "10.1.2.3", "master_port": "1234"}
@@ -317,32 +317,32 @@ def test_the_environment_overrides_where_ranks_meet_and_the_summary_says_so(tmp_
         ({"num_gpus": 1}, {"SLURM_JOB_NODELIST": "a,b", "SLURM_GPUS_ON_NODE": "8"}, {"a": [0], "b": [0]}),
     ],
 )
-def test_srun_knows_its_nodes_from_the_job_or_asks_for_them(given, environ, hosts):
+def test_srun_takes_its_nodes_from_the_job_or_requests_num_nodes(given, environ, hosts):
     found = resources(Runner(launcher="srun", **given), 1, environ)
     assert (found.hosts, found.remote, found.scheduler_picks_hosts) == (hosts, True, True)
 
 
 def test_srun_gets_no_more_nodes_than_its_job_has():
-    with pytest.raises(Problems, match="num_nodes is 3, and the job has 2 nodes"):
+    with pytest.raises(Problems, match=r"num_nodes \(3\) is more than the 2 nodes of this Slurm job"):
         resources(Runner(launcher="srun", num_nodes=3, num_gpus=1), 1, {"SLURM_JOB_NODELIST": "a,b"})
 
 
 def test_a_machine_without_slots_is_a_problem(tmp_path):
     """DeepSpeed's launcher would number it among the others."""
-    with pytest.raises(Problems, match="hostfile gives w0 and w2 no slots"):
+    with pytest.raises(Problems, match="hostfile has slots=0 for w0 and w2"):
         resources(Runner(hostfile=hostfile(tmp_path, "w0 slots=0\nw1 slots=2\nw2 slots=0\n")), 1, {})
 
 
-def test_a_single_other_machine_is_not_gone_to_and_that_is_told(tmp_path):
+def test_a_single_remote_host_is_not_used_which_is_a_warning(tmp_path):
     path = hostfile(tmp_path, "w5 slots=2\n")
-    what = "w5 is the only host, and DeepSpeed starts the ranks of a single one on this machine"
+    what = "w5 is the only host, and DeepSpeed starts the ranks of a single host on this machine"
     assert messages(resources(Runner(hostfile=path), 1, {})) == [what]
     assert messages(resources(Runner(hostfile=path, force_multi=True), 1, {})) == []
     assert messages(resources(Runner(hostfile=hostfile(tmp_path, f"{os.uname().nodename} slots=1\n")), 1, {})) == []
 
 
 def test_srun_without_a_job_or_numbers_is_a_problem():
-    with pytest.raises(Problems, match=r"no hostfile and is in no job that says num_nodes and num_gpus"):
+    with pytest.raises(Problems, match=r"neither a hostfile nor a Slurm job gives num_nodes and num_gpus"):
         resources(Runner(launcher="srun"), 1, {})
 
 
@@ -378,5 +378,5 @@ def test_slurms_lists_of_nodes(text, hosts):
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "4294967290"}, False),
     ],
 )
-def test_a_rank_is_told_from_a_shell_inside_of_a_job(environ, started):
+def test_a_rank_is_distinguished_from_a_shell_inside_a_job(environ, started):
     assert (rank_env.names(environ) is not None) == started

@@ -1,4 +1,4 @@
-"""`--emit sbatch`: a script that bash reads and Slurm accepts, with the nodes and ranks that the batch is made for."""
+"""`--emit sbatch`: a valid bash script that Slurm accepts, with the nodes and ranks of the batch equation."""
 
 from __future__ import annotations
 
@@ -55,45 +55,43 @@ def test_nodes_and_ranks(emitted, text, words, nodes, each):
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "ranks", "unknown"),
+    ("text", "words", "ranks", "assumption"),
     [
-        ("hostfile: uneven\n", (), "6", "do not hold equally many"),
-        ("hostfile: uneven\n", (), "6", "asked for with: #SBATCH --nodelist=gpu0,gpu1"),
-        ("", ("--gpus", "11"), "11", "Nodes of 8 GPUs are assumed, because only the number of ranks is known: 11"),
+        ("hostfile: uneven\n", (), "6", "The nodes have different numbers of ranks"),
+        ("hostfile: uneven\n", (), "6", "To use those of the hostfile, add: #SBATCH --nodelist=gpu0,gpu1"),
+        ("", ("--gpus", "11"), "11", "11 ranks on nodes with 8 GPUs each are assumed."),
     ],
 )
-def test_there_are_as_many_ranks_as_the_batch_is_made_for_and_what_is_not_known_is_said(
-    emitted, text, words, ranks, unknown
-):
+def test_tasks_are_the_ranks_of_the_batch_equation_and_assumptions_are_stated(emitted, text, words, ranks, assumption):
     Path("uneven").write_text("gpu0 slots=2\ngpu1 slots=4\n")
     script = emitted(text, *words)
     found = directives(script)
     assert (found["nodes"], found["ntasks"], found["gpus"]) == ("2", ranks, ranks)
     assert "ntasks-per-node" not in found
-    assert unknown in script
+    assert assumption in script
 
 
-def test_a_machine_without_gpus_asks_for_none_and_says_so(emitted, monkeypatch):
+def test_a_job_from_a_machine_without_gpus_requests_none_and_says_so(emitted, monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     script = emitted("model_parallel_size: 2\n")
     assert directives(script)["ntasks-per-node"] == "2"
     assert "gpus-per-node" not in script
-    assert "# This machine has no GPUs, and so none are asked for" in script
+    assert "# This machine has no GPUs, so the job requests none" in script
 
 
 def test_a_single_rank_is_started_by_deepy_itself(emitted):
-    """Which the signal then goes to; a single task of srun is taken for a shell, as of `srun --pty bash`."""
+    """The signal goes to deepy itself; a single task of srun would be taken for a shell, as of `srun --pty bash`."""
     script = emitted("", "--gpus", "1")
     assert directives(script)["signal"] == "B:TERM@120"
     assert script.endswith(f"exec {sys.executable} {cluster.ROOT}/deepy.py train.py 'my run.yml'\n")
 
 
-def test_jobs_on_one_node_do_not_meet_unless_they_are_told_to(emitted):
+def test_jobs_on_one_node_use_different_ports_unless_master_port_is_set(emitted):
     assert "MASTER_PORT=$((29500 + SLURM_JOB_ID % 1000))\n" in emitted("", "--gpus", "2")
     assert "MASTER_PORT=1234\n" in emitted("master_port: 1234\n", "--gpus", "2")
 
 
-def test_what_bills_the_job_and_what_srun_is_told(emitted):
+def test_account_comment_and_launcher_args_reach_slurm(emitted):
     text = "launcher: srun\nnum_nodes: 1\nnum_gpus: 2\naccount: physics\ncomment: a b\nlauncher_args: --mpi=none\n"
     script = emitted(text, "--set", "lr=0.1")
     assert directives(script)["account"] == "physics"
@@ -103,7 +101,7 @@ def test_what_bills_the_job_and_what_srun_is_told(emitted):
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
 
 
-#: A script of one's own, which says who it is; that train.py trains under srun is shown in test_two_hosts.py.
+#: A user's script, which writes its rank to a file; test_two_hosts.py tests train.py under srun.
 SCRIPT = """
 import json, os, pathlib, sys
 from neoxargs.launch.processes import failures
@@ -133,8 +131,8 @@ def ranks(folder: Path) -> list[list[str]]:
 
 
 @pytest.mark.timeout(200)
-def test_a_submitted_script_starts_the_ranks_and_tells_which_failed(own_script, node):
-    """On a real Slurm of one node; each task finds out by itself which rank it is."""
+def test_a_submitted_script_starts_the_ranks_and_reports_which_failed(own_script, node):
+    """On a real Slurm of one node; each task reads its rank from the environment."""
     cluster.need("sbatch")
     cluster.written(own_script, num_nodes=1, num_gpus=2, launcher="srun", master_addr=None, master_port=1234)
     words = [sys.executable, str(cluster.ROOT / "deepy.py"), "own.py", "run.yml", "--emit", "sbatch"]

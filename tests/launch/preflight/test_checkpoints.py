@@ -30,43 +30,46 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_an_earlier_run_is_not_written_over(capsys, started):
+def test_an_earlier_run_is_not_overwritten(capsys, started):
     assert main(["train.py", "a.yml"]) == 0
     for iteration in (20, 100):
         Path(f"out/global_step{iteration}").mkdir(parents=True)
     assert main(["train.py", "a.yml"]) == 1
     shown = capsys.readouterr().err
-    assert "a.yml:10:1: error: save (out) holds a checkpoint of iteration 100 [checkpoint-overwritten]\n" in shown
-    assert "  = write load: out to continue, or another save\n" in shown
+    assert "a.yml:10:1: error: save (out) already holds a checkpoint of iteration 100, " in shown
+    assert "  = set load: out to continue from it, or set save to another folder\n" in shown
     assert len(started) == 1
 
 
 @pytest.mark.parametrize("words", [["train.py", "a.yml", "--set", "load=out"], ["train.py", "a.yml", "--set", "save=b"],
                                    ["other.py", "a.yml"]])  # fmt: skip
-def test_who_continues_or_saves_elsewhere_may_start(started, words):
+def test_a_run_that_continues_or_saves_elsewhere_may_start(started, words):
     Path("out/global_step20").mkdir(parents=True)
     assert main(words) == 0
     assert len(started) == 1
 
 
 @pytest.mark.parametrize("more", [["load=elsewhere"], ["load=out", "finetune=true"]])
-def test_nor_by_one_that_continues_another(capsys, started, more):
+def test_nor_by_a_run_that_continues_another_checkpoint(capsys, started, more):
     for folder in ("out", "elsewhere"):
         Path(folder, "global_step20").mkdir(parents=True)
     words = [word for pair in more for word in ("--set", pair)]
     assert main(["train.py", "a.yml", *words]) == 1
     shown = capsys.readouterr().err
-    assert "save (out) holds a checkpoint of iteration 20 [checkpoint-overwritten]\n" in shown
-    assert "  = write another save\n" in shown
+    assert (
+        "save (out) already holds a checkpoint of iteration 20, which the run would overwrite [checkpoint-overwritten]\n"
+        in shown
+    )
+    assert "  = set save to another folder\n" in shown
     assert main(["train.py", "a.yml", *words, "--set", "save=new"]) == 0
     assert len(started) == 1
 
 
-def test_showing_and_checking_warn_of_it(capsys):
+def test_dry_run_and_check_only_warn_about_it(capsys):
     Path("out/global_step20").mkdir(parents=True)
     for words in (["train.py", "a.yml", "--dry-run"], ["check", "a.yml"]):
         assert main(words) == 0
-        assert "warning: save (out) holds a checkpoint of iteration 20" in capsys.readouterr().err
+        assert "warning: save (out) already holds a checkpoint of iteration 20" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["check", "a.yml"], ["train.py", "a.yml"]])
@@ -83,7 +86,10 @@ def test_nothing_to_continue_from_is_told_before_the_start(capsys, started, word
     [
         ("load=nowhere", "--set: error: load (nowhere): there is no checkpoint in it"),
         ("load=null", "a.yml:10:1: error: save (out): there is no checkpoint in it"),
-        ("save=null", "error: there is no checkpoint to read [checkpoint-missing]\n  = write load: FOLDER"),
+        (
+            "save=null",
+            "error: there is no checkpoint to read: neither load nor save is set [checkpoint-missing]\n  = set load: FOLDER",
+        ),
     ],
 )
 def test_a_script_that_only_reads_needs_a_checkpoint(capsys, started, script, more, told):
@@ -119,12 +125,12 @@ def test_of_ranks_that_are_started_already_one_on_each_machine_tells(capsys, mon
     assert ("data_path: there is no tokens.idx" in capsys.readouterr().err) == tells
 
 
-def test_and_the_iteration_that_is_named(capsys, started):
+def test_a_script_that_only_reads_needs_the_checkpoint_of_its_iteration(capsys, started):
     Path("out/global_step20").mkdir(parents=True)
     assert main(["generate.py", "a.yml", "--iteration", "10"]) == 1
     shown = capsys.readouterr().err
     assert "iteration (10): there is no out/global_step10" in shown
-    assert "  = the newest one is of iteration 20" in shown
+    assert "  = the newest checkpoint there is of iteration 20" in shown
     assert not started
     assert main(["generate.py", "a.yml", "--iteration", "20"]) == 0
 
@@ -136,7 +142,7 @@ def test_tasks_need_the_harness(capsys, started, monkeypatch):
     assert main(["eval.py", "a.yml", "--eval_tasks", "piqa"]) == 1
     shown = capsys.readouterr().err
     assert "error: eval_tasks needs the Python package lm_eval, which cannot be imported: No module named" in shown
-    assert "  = pip install -c constraints.txt lm_eval" in shown
+    assert "  = run pip install -c constraints.txt lm_eval" in shown
     assert len(started) == 1
 
 
@@ -147,7 +153,7 @@ def test_fp16_on_a_cpu_that_lacks_it(capsys, started, tmp_path, monkeypatch):
     cpu.write_text("flags : avx2 avx512f")
     for words in (["check", *wanted], ["train.py", *wanted]):
         assert main(words) == 1
-        assert "--set: error: this machine's CPU does not compute in fp16" in capsys.readouterr().err
+        assert "--set: error: this machine's CPU does not support fp16" in capsys.readouterr().err
     assert not started
     assert main(["check", "a.yml", "--set", "precision=bfloat16"]) == 0
     assert main(["check", *wanted, "--gpus", "1"]) == 0

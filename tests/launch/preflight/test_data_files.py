@@ -1,4 +1,4 @@
-"""Missing files are told before anything starts, with the name that was probably meant."""
+"""Missing files are reported before anything starts, with the name that was probably meant."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ from neoxargs.resolve.value import Source, Value
 from neoxargs.train.data import indexed
 
 HERE = Place("my.yml", 3, 1)
-MAKE = "make it: python deepy.py data TEXT --output-prefix {}"
+MAKE = "create it with: python deepy.py data TEXT --output-prefix {}"
 
 
 def config(**values: object) -> Config:
@@ -35,10 +35,14 @@ def data(tmp_path: Path) -> str:
     ("name", "problem", "hint"),
     [
         ("a_text_document", "", ""),
-        ("a", "a.bin and no {}a.idx", "write {}a_text_document"),
-        ("a_text", "a_text.bin and no {}a_text.idx", "write {}a_text_document"),
-        ("a_text_document.bin", "a_text_document.bin.bin and no {}a_text_document.bin.idx", "write {}a_text_document"),
-        ("b", "b.idx", "the two files belong together; copy the other one too"),
+        ("a", "a.bin and no {}a.idx", "did you mean {}a_text_document?"),
+        ("a_text", "a_text.bin and no {}a_text.idx", "did you mean {}a_text_document?"),
+        (
+            "a_text_document.bin",
+            "a_text_document.bin.bin and no {}a_text_document.bin.idx",
+            "did you mean {}a_text_document?",
+        ),
+        ("b", "b.idx", "copy {}b.idx too: every token file consists of a .bin and an .idx file"),
         ("c", "c.bin and no {}c.idx", f"{MAKE}c --tokenizer-type ByteLevelTokenizer"),
     ],
 )
@@ -48,7 +52,7 @@ def test_token_files(data, name, problem, hint):
     assert [(p.what, p.hint, p.where) for p in found] == expected
 
 
-def test_token_files_are_made_with_the_tokenizer_of_the_configuration(data):
+def test_token_files_are_created_with_the_tokenizer_of_the_configuration(data):
     made = {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": __file__, "merge_file": __file__}
     (found,) = missing_files(config(data_path=data + "c", **made))
     flags = f"--tokenizer-type GPT2BPETokenizer --vocab-file {__file__} --merge-file {__file__}"
@@ -60,7 +64,7 @@ def test_weights_among_the_prefixes_are_not_files(data):
     assert len(missing_files(config(data_path=[0.3, data + "x", 0.7, data + "y"]))) == 2
 
 
-def test_every_dataset_parameter_is_looked_at(data):
+def test_every_dataset_parameter_is_checked(data):
     found = missing_files(config(train_data_paths=[data + "x", data + "a_text_document"], valid_data_paths=data + "y"))
     assert [problem.what.partition(":")[0] for problem in found] == ["train_data_paths", "valid_data_paths"]
 
@@ -103,9 +107,9 @@ def test_names_that_no_file_can_have():
         assert [problem.where for problem in disk_space.unwritable_folders(config(save="x" * 5000), "save")] == [HERE]
 
 
-def test_a_run_without_data_is_told():
+def test_a_run_without_data_is_reported():
     assert [problem.what for problem in unnamed_files(config())] == [
-        "there is nothing to train on: no data_path, text_path or train_data_paths"
+        "there is no training data: none of data_path, text_path and train_data_paths is set"
     ]
     assert not unnamed_files(config(data_path="x"))
 
@@ -113,9 +117,9 @@ def test_a_run_without_data_is_told():
 @pytest.mark.parametrize(
     ("name", "size", "sentence"),
     [
-        ("bin", 5, "tokens.bin has 5 bytes, and its index speaks of 20"),
-        ("bin", 21, "tokens.bin has 21 bytes, and its index speaks of 20"),
-        ("idx", 60, "tokens.idx has 60 bytes instead of 82"),
+        ("bin", 5, "tokens.bin has 5 bytes, its index says 20"),
+        ("bin", 21, "tokens.bin has 21 bytes, its index says 20"),
+        ("idx", 60, "tokens.idx has 60 bytes, its header says 82"),
         ("bin", 20, None),
     ],
 )

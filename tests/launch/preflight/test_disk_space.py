@@ -1,4 +1,4 @@
-"""Checkpoints that would not fit, or that may not be written at all, are told before the run starts."""
+"""Checkpoints that would not fit, or that cannot be written at all, are reported before the run starts."""
 
 import os
 from pathlib import Path
@@ -34,30 +34,34 @@ def told(tmp_path, monkeypatch):
     return problems
 
 
-def test_not_even_one(told, tmp_path):
+def test_no_space_for_a_single_checkpoint(told, tmp_path):
     [sentence] = told("", 0.5)
     assert sentence.startswith(f"error: save ({tmp_path}/a/b): ")
-    assert " are free there, and one checkpoint takes about " in sentence
+    assert " free, but one checkpoint needs about " in sentence
 
 
 @pytest.mark.parametrize(
     ("text", "fit", "hint"),
     [
         ("", 10.5, None),
-        ("", 9.5, "write keep_last_n_checkpoints: 8, or another save"),
+        ("", 9.5, "set keep_last_n_checkpoints: 8, or set save to a folder on a larger disk"),
         ("keep_last_n_checkpoints: 3\n", 4.5, None),
-        ("keep_last_n_checkpoints: 3\n", 3.5, "write keep_last_n_checkpoints: 2, or another save"),
-        ("save_interval: 5\n", 1.5, "write another save"),
+        (
+            "keep_last_n_checkpoints: 3\n",
+            3.5,
+            "set keep_last_n_checkpoints: 2, or set save to a folder on a larger disk",
+        ),
+        ("save_interval: 5\n", 1.5, "set save to a folder on a larger disk"),
     ],
 )
-def test_as_many_as_the_run_keeps(told, text, fit, hint):
+def test_space_for_all_checkpoints_that_the_run_keeps(told, text, fit, hint):
     found = told(text, fit)
     assert len(found) == (hint is not None)
     assert all(sentence.startswith("warning: ") and sentence.endswith(f"; {hint}") for sentence in found)
 
 
 def test_bytes_of_a_checkpoint(tmp_path):
-    """fp32: 4 of weights and 8 of Adam's moments; half precision: 2 and a copy of 4 besides."""
+    """Bytes per parameter. fp32: 4 and 8 of Adam's moments; half precision: 2, 4 of fp32 weights, 8 of moments."""
     single, half, bare = (
         disk_space.checkpoint_bytes(config(text, tmp_path))
         for text in ("precision: fp32\n", "precision: bfloat16\n", "precision: fp32\nno_save_optim: true\n")
@@ -80,14 +84,14 @@ def test_a_run_that_saves_nothing(tmp_path):
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "file").touch()
     [problem] = disk_space.folder_problems(config("", tmp_path / "file" / "ckpt"))
-    assert problem.what == f"save ({tmp_path}/file/ckpt): {tmp_path}/file is a file"
+    assert problem.what == f"save ({tmp_path}/file/ckpt): {tmp_path}/file is a file, not a folder"
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_a_folder_of_somebody_else(tmp_path):
+def test_a_folder_of_another_user(tmp_path):
     tmp_path.chmod(0o500)
     [problem] = disk_space.folder_problems(config("", tmp_path / "ckpt"))
-    assert problem.what.endswith("cannot be written to")
+    assert "this user may not write to" in problem.what
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
@@ -95,7 +99,7 @@ def test_a_folder_that_cannot_be_made(capsys, tmp_path, monkeypatch):
     [problem] = disk_space.folder_problems(config("", Path("/proc/x")))
     assert problem.what.startswith("save (/proc/x): ")
     assert problem.what.endswith(
-        ": /proc cannot be written to" if os.getuid() else "file system of /proc holds no files"
+        "this user may not write to /proc" if os.getuid() else "the file system of /proc does not store files"
     )
     monkeypatch.chdir(tmp_path)
     for name in ("tokens.bin", "tokens.idx"):

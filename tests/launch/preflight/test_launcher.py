@@ -1,4 +1,4 @@
-"""What launchers would tell by a traceback is told before, and what they would do wrongly is not begun."""
+"""Errors that launchers would report with a traceback, or not at all, are reported before the start."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def told(launcher: str, resources: Resources = REMOTE, words: Any = ("x",), scri
     return "\n".join(problem.what for problem in found)
 
 
-def test_a_program_is_missed_on_many_machines_only():
+def test_a_missing_program_matters_only_with_remote_hosts():
     Path("bin/pdsh").unlink()
     assert told("pdsh") == "launcher pdsh needs pdsh, which is not installed on this machine"
     assert told("pdsh", LOCAL) == ""
 
 
-def test_and_from_the_command_line_before_anything_is_written(here, monkeypatch, capsys):
+def test_a_missing_program_is_reported_before_anything_is_written(here, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(here))
     for name in ("tokens.bin", "tokens.idx"):
         Path(name).touch()
@@ -69,16 +69,19 @@ def test_and_from_the_command_line_before_anything_is_written(here, monkeypatch,
         ("slurm", ("w0",), "127.0.0.1", ""),
     ],
 )
-def test_a_rendezvous_address_that_is_another_one_on_every_machine(launcher, hosts, address, refused):
+def test_a_loopback_rendezvous_address(launcher, hosts, address, refused):
     there = Resources({host: [0] for host in hosts}, "cuda", remote=True)
     said = told(launcher, there, master_addr=address)
-    assert said == (f"the ranks would meet at {refused}, by which every machine means itself" if refused else "")
+    assert said == (
+        f"the rendezvous address {refused} is a loopback address, which other hosts cannot reach" if refused else ""
+    )
 
 
 def test_lines_that_deepspeed_cannot_read(here):
-    """It wants a variable on every line, and dies of an empty one."""
+    """It needs a variable on every line, and crashes on an empty one."""
     Path(".deepspeed_env").write_text("A=1\n\n# a remark\n")
-    assert told("pdsh") == told("openmpi") == "this line sets no variable\nthis line sets no variable"
+    line = "this line sets no variable, and DeepSpeed's launcher needs NAME=VALUE on every line"
+    assert told("pdsh") == told("openmpi") == f"{line}\n{line}"
     assert told("ssh") == told("srun") == told("pdsh", LOCAL) == ""
 
 
@@ -94,13 +97,13 @@ def test_paths_that_deepspeed_does_not_quote(here, monkeypatch):
 
 def test_a_configuration_that_is_too_long_for_a_command_line(here):
     paths = [f"/data/part-{number}" for number in range(9000)]
-    what = "the configuration takes 140,000 bytes on a command line, and the system takes 131,071"
+    what = "the configuration takes 140,000 bytes on the command line, where the system allows 131,071"
     assert told("pdsh", LOCAL, ["a" * 140_000], train_data_paths=paths) == what
     assert told("pdsh", LOCAL, ["a" * 70_000] * 2) == ""
     assert told("pdsh", REMOTE, ["a" * 70_000] * 2).startswith("the configuration takes 140,002 bytes")
     with pytest.raises(OSError, match="too long"):
-        subprocess.run(["true", "a" * (launcher_checks.LONGEST_WORD + 1)])
-    subprocess.run(["true", "a" * launcher_checks.LONGEST_WORD], check=True)
+        subprocess.run(["true", "a" * (launcher_checks.MAX_ARGUMENT_BYTES + 1)])
+    subprocess.run(["true", "a" * launcher_checks.MAX_ARGUMENT_BYTES], check=True)
 
 
 def test_files_that_only_explain_do_not_make_it_too_long():

@@ -1,4 +1,4 @@
-"""What offloading to a drive needs of this machine is asked before the ranks start."""
+"""The hardware and packages that a run needs are checked before the ranks start."""
 
 from __future__ import annotations
 
@@ -41,38 +41,40 @@ def told(spec: RunSpec, word: str) -> list[str]:
     return [f"{problem.where}: {problem.what}" for problem in preflight.machine_problems(spec) if word in problem.what]
 
 
-def test_a_folder_that_is_there_or_can_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_exists_or_can_be_created(tmp_path: Path) -> None:
     assert told(spec(tmp_path, tmp_path), "nvme_path") == []
     assert told(spec(tmp_path, tmp_path / "to be" / "made"), "nvme_path") == []
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     line = YAML.count("\n") + 6
     place = f"{tmp_path / 'run.yml'}:{line}:5: zero_optimization.offload_optimizer.nvme_path"
     below = tmp_path / "file" / "swap"
-    assert told(spec(tmp_path, below), "nvme_path") == [f"{place} ({below}): {tmp_path / 'file'} is a file"]
+    assert told(spec(tmp_path, below), "nvme_path") == [
+        f"{place} ({below}): {tmp_path / 'file'} is a file, not a folder"
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_belongs_to_others(tmp_path: Path) -> None:
+def test_a_folder_of_another_user(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0o555)
-    assert told(spec(tmp_path, tmp_path / "theirs"), "cannot be written to")
+    assert told(spec(tmp_path, tmp_path / "theirs"), "may not write to")
 
 
-def test_other_machines_are_not_asked(tmp_path: Path) -> None:
+def test_other_machines_are_not_checked(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     here = spec(tmp_path, tmp_path / "file")
     assert len(told(here, "nvme_path")) == 1
     assert told(replace(here, resources=replace(here.resources, remote=True)), "nvme_path") == []
 
 
-def test_a_drive_talks_to_gpus_only(tmp_path: Path) -> None:
+def test_gpudirect_storage_needs_gpus(tmp_path: Path) -> None:
     on_gpus = spec(tmp_path, tmp_path, "aio: {use_gds: true}\n")
     on_cpus = replace(on_gpus, resources=replace(on_gpus.resources, device="cpu"))
     assert told(on_gpus, "use_gds") == []
     (problem,) = told(on_cpus, "use_gds")
-    assert "aio.use_gds moves data between drive and GPU, and the ranks run on CPUs" in problem
+    assert "aio.use_gds (true) needs GPUs, but the ranks run on CPUs" in problem
 
 
 def test_mpi_where_torch_was_built_without_it(tmp_path: Path) -> None:
@@ -86,11 +88,11 @@ def test_mpi_where_torch_was_built_without_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "what", "hint"),
     [
-        ("use_wandb: true", 1, "use_wandb (true)", "pip install wandb, or write use_wandb: false"),
-        ("wandb: {enabled: true}", 9, "wandb.enabled (true)", "pip install wandb, or leave wandb.enabled out"),
-        ("use_comet: true", 1, "use_comet (true)", "pip install comet_ml, or write use_comet: false"),
-        ("tensorboard_dir: tb", 1, "tensorboard_dir (tb)", "pip install tensorboard, or leave tensorboard_dir out"),
-        ("tokenizer_type: SPMTokenizer", 1, "tokenizer_type (SPMTokenizer)", "pip install sentencepiece"),
+        ("use_wandb: true", 1, "use_wandb (true)", "run pip install wandb, or set use_wandb: false"),
+        ("wandb: {enabled: true}", 9, "wandb.enabled (true)", "run pip install wandb, or remove wandb.enabled"),
+        ("use_comet: true", 1, "use_comet (true)", "run pip install comet_ml, or set use_comet: false"),
+        ("tensorboard_dir: tb", 1, "tensorboard_dir (tb)", "run pip install tensorboard, or remove tensorboard_dir"),
+        ("tokenizer_type: SPMTokenizer", 1, "tokenizer_type (SPMTokenizer)", "run pip install sentencepiece"),
         ("use_wandb: false\nuse_comet: null", 0, "", ""),
     ],
 )
@@ -105,7 +107,7 @@ def test_packages_that_are_not_installed(tmp_path: Path, monkeypatch, text, plac
     assert told(remote, "Python package") == []
 
 
-def test_a_folder_of_a_packages_name_is_not_the_package(tmp_path: Path, monkeypatch) -> None:
+def test_a_folder_with_the_name_of_a_package_is_not_the_package(tmp_path: Path, monkeypatch) -> None:
     """wandb keeps its runs in ./wandb."""
     (tmp_path / "comet_ml").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
@@ -115,16 +117,16 @@ def test_a_folder_of_a_packages_name_is_not_the_package(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("name", hardware.GPUS_ONLY)
-def test_what_deepspeed_computes_on_gpus_only(tmp_path: Path, name: str) -> None:
+def test_features_that_deepspeed_implements_for_gpus_only(tmp_path: Path, name: str) -> None:
     key = name.rpartition(".")[2]
     on_gpus = spec(tmp_path, tmp_path, overrides=[f"{name}=true"])
     on_cpus = replace(on_gpus, resources=replace(on_gpus.resources, device="cpu"))
     assert told(on_gpus, key) == []
     (problem,) = told(on_cpus, key)
-    assert problem == f"--set {name}=true: {name} (true) works on GPUs only, and the ranks run on CPUs"
+    assert problem == f"--set {name}=true: {name} (true) needs GPUs, but the ranks run on CPUs"
     lower = [f"{name}=true", "zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu"]
     below = resolve_run(Request([str(tmp_path / "run.yml")], lower, gpus=1), {})
-    assert told(replace(below, resources=on_cpus.resources), "on GPUs only") == []  # nobody reads it there
+    assert told(replace(below, resources=on_cpus.resources), "needs GPUs") == []  # not read below stage 3
 
 
 def test_fp16_on_a_cpu_says_how_to_check_for_gpus(tmp_path: Path, monkeypatch) -> None:
@@ -133,7 +135,7 @@ def test_fp16_on_a_cpu_says_how_to_check_for_gpus(tmp_path: Path, monkeypatch) -
     made = spec(tmp_path, tmp_path, "precision: fp16\n")
     on_cpus = replace(made, resources=replace(made.resources, device="cpu"))
     (hint,) = [problem.hint for problem in preflight.machine_problems(on_cpus) if "fp16" in problem.what]
-    assert "for a machine with GPUs: deepy check --gpus N" in hint
+    assert "to check for a machine with GPUs: deepy check --gpus N" in hint
 
 
 def test_a_missing_compiler_is_a_problem_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

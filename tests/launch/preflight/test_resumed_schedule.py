@@ -1,4 +1,4 @@
-"""Whose learning rate a resumed run follows is settled before its start; whole runs: tests/train/checkpoint."""
+"""The learning rate schedule of a resumed run is checked before its start; complete runs: tests/train/checkpoint."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def told(folder: Path, text: str = "", **saved: Any) -> list[Problem]:
     return list(other_schedule(complete(draft([Text("my.yml", yaml)]), 1)))
 
 
-def test_a_longer_run_is_warned_of_the_jump(tmp_path: Path) -> None:
+def test_a_longer_run_warns_about_the_jump(tmp_path: Path) -> None:
     [problem] = told(tmp_path)
     assert (problem.severity, problem.id) == ("warning", "checkpoint-lr-jumps")
     assert problem.where and "train_iters: 20" in problem.where.text
 
 
-def test_a_schedule_without_a_jump_is_no_news(tmp_path: Path) -> None:
+def test_a_schedule_without_a_jump_has_no_warning(tmp_path: Path) -> None:
     assert not told(tmp_path, "lr_decay_style: constant\n", lr_decay_style="constant")
 
 
@@ -53,12 +53,12 @@ def test_another_peak_is_refused_at_its_line(tmp_path: Path) -> None:
         "scheduler: {type: WarmupDecayLR}\n",
     ],
 )
-def test_who_does_not_go_on_with_that_schedule_is_not_asked(text: str, tmp_path: Path) -> None:
+def test_runs_that_do_not_continue_the_schedule_are_not_checked(text: str, tmp_path: Path) -> None:
     assert not told(tmp_path, text, lr=1e-3)
 
 
 @pytest.mark.parametrize("saved", ["", "[]", json.dumps({**SAVED, "lr": 1e-3, "use_checkpoint_lr_scheduler": True})])
-def test_nor_where_the_checkpoint_does_not_say(saved: str, tmp_path: Path) -> None:
+def test_checkpoints_without_a_schedule_are_not_checked(saved: str, tmp_path: Path) -> None:
     told(tmp_path)
     (tmp_path / "global_step10" / "config.json").write_text(saved)
     yaml = f"{smallest.YAML}load: {tmp_path}\n"

@@ -130,20 +130,20 @@ def test_a_host_that_does_not_answer_is_told_before_anything_starts(tmp_path):
         done = cluster.deepy(tmp_path, cluster.plain(), hostfile=str(tmp_path / "hosts"), ssh_port=port)
     assert time.monotonic() - begun < 30
     assert done.returncode == 1
-    assert "error: host 127.0.0.1 does not answer to ssh within 5 s" in done.stdout
-    assert "error: host 127.0.0.2 does not answer to ssh: " in done.stdout
+    assert "error: host 127.0.0.1 does not answer over ssh within 5 s" in done.stdout
+    assert "error: host 127.0.0.2 does not answer over ssh: " in done.stdout
     assert "Connection refused" in done.stdout
     assert not (tmp_path / "out").exists()
 
 
 def test_a_hostfile_that_promises_too_many_gpus_is_told_before_anything_starts(monkeypatch):
-    """And by the rank that finds none, where nobody could ask before."""
+    """A rank without a GPU reports it too, where the check before the start was not possible."""
     config = Config({"hostfile": Value("hosts", DEFAULT)})
     resources = Resources({"w0": [0, 1], "w1": [0, 1, 2, 3]}, "cuda", remote=True)
     devices = subprocess.CompletedProcess([], 0, "nvidia0\nnvidia1\nnvidiactl\nnull\n", "")
-    monkeypatch.setattr(check_hosts, "_ask", lambda *_: {"w0": devices, "w1": devices})
-    assert [problem.what for problem in check_hosts.unready(config, resources)] == [
-        "host w1 has 2 GPUs, and slot 3 is to be used"
+    monkeypatch.setattr(check_hosts, "_run_on_hosts", lambda *_: {"w0": devices, "w1": devices})
+    assert [problem.what for problem in check_hosts.host_problems(config, resources)] == [
+        "host w1 has 2 GPUs, but the run uses its slot 3"
     ]
     with pytest.raises(Problems, match="has no GPU for local rank 3: GPUs visible to torch: 2"):
         setup._gpu(3, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neoxargs.launch.cluster.hosts import Resources, pretended
+from neoxargs.launch.cluster.hosts import Resources, assumed_resources
 from neoxargs.launch.prepare import with_text
 from neoxargs.launch.report import summary
 from neoxargs.launch.run_spec import RunSpec
@@ -76,7 +76,9 @@ def test_a_large_run_on_many_machines():
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
-@pytest.mark.parametrize(("text", "resources"), [(SMALL, CPU), (LARGE, pretended(96)), (LARGE, pretended(768))])
+@pytest.mark.parametrize(
+    ("text", "resources"), [(SMALL, CPU), (LARGE, assumed_resources(96)), (LARGE, assumed_resources(768))]
+)
 def test_no_line_is_wider_than_the_terminal(text, resources, width):
     made = spec(text, resources) if resources.gpus < 768 else spec(text.replace("1536", "1536000"), resources)
     assert max(map(len, summary.to_text(made, width).splitlines())) <= width
@@ -120,7 +122,7 @@ def test_a_terminal_gets_the_same_text(monkeypatch, capsys):
 
 
 def test_a_log_gets_everything_in_full(capsys):
-    made = spec(LARGE + "attention_config: [[[global, sparse_fixed], 22]]\n", pretended(96))
+    made = spec(LARGE + "attention_config: [[[global, sparse_fixed], 22]]\n", assumed_resources(96))
     summary.print_summary(made)
     assert "…" in summary.to_text(made, 80)
     shown = capsys.readouterr().out
@@ -133,7 +135,7 @@ def test_one_form_of_places_and_no_setting_twice():
     assert "dialect neox-2026 (configs/my.yml:1:1)" in shown
     assert "micro batch 4 (configs/my.yml:9:1)" in shown
     assert "ranks of replica 0" in shown
-    assert "adam_beta2" not in " ".join(summary.to_text(spec(LARGE, pretended(96)), 200).split())
+    assert "adam_beta2" not in " ".join(summary.to_text(spec(LARGE, assumed_resources(96)), 200).split())
 
 
 def test_a_report_describes_a_run_without_saying_where_that_was_written() -> None:

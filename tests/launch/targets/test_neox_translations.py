@@ -215,12 +215,12 @@ CASES: dict[str, dict[str, Any]] = read("neox_head_translations.json")
 
 
 def resolved(name: str) -> Config:
-    """As GPT-NeoX was asked: the script named on the command line, the number of GPUs pretended."""
+    """As GPT-NeoX was asked: the script named on the command line, the number of GPUs assumed_resources."""
     case = CASES[name]
     files = [NEOX_HEAD / file.removeprefix("configs/") for file in case["files"]]
     gpus = case.get("num_gpus", 8)
-    pretended = [f"global_num_gpus={gpus}"] if name == "cpu_mock_config" else []
-    return resolve(files, ["user_script=train.py", *pretended], gpus=gpus)
+    assumed_resources = [f"global_num_gpus={gpus}"] if name == "cpu_mock_config" else []
+    return resolve(files, ["user_script=train.py", *assumed_resources], gpus=gpus)
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

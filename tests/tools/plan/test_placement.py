@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from neoxargs.launch.cluster.hosts import pretended
+from neoxargs.launch.cluster.hosts import assumed_resources
 from neoxargs.sizes.layout import Layout
 from neoxargs.tools.plan.placement import group_into_hosts, hosts_of_stages, rank_placements
 
 
 def test_ranks_follow_the_hostfile() -> None:
-    resources, layout = group_into_hosts(pretended(20), 8), Layout(tensor=2, pipe=2, data=5)
+    resources, layout = group_into_hosts(assumed_resources(20), 8), Layout(tensor=2, pipe=2, data=5)
     assert [len(slots) for slots in resources.hosts.values()] == [8, 8, 4]
     found = list(rank_placements(resources, layout))
     assert found[9] == (9, "host1", 1, 1, 0, 4)

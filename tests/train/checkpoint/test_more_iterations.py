@@ -40,12 +40,12 @@ def test_more_iterations_just_work(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run(tmp_path, train_iters=6)[5] == pytest.approx(1e-3 / 5.4)
     code, told = checked(tmp_path, capsys, train_iters=9)
     assert code == 0
-    assert "warning: train_iters (9) is 6 in the checkpoint of iteration 6, and the decay follows it: " in told
-    assert "the learning rate goes from 0 to 0.00037 there" in told
+    assert "warning: train_iters (9) is 6 in the checkpoint, which changes the decay: at iteration 6 " in told
+    assert "the learning rate jumps from 0 to 0.00037" in told
     for words in (
-        "lr_decay_iters: 6 ends the decay where the checkpoint's ends",
-        "use_checkpoint_lr_scheduler: true goes on with the checkpoint's schedule (0)",
-        "override_lr_scheduler: true with this file's (0.00037)",
+        "set lr_decay_iters: 6 to end the decay where the checkpoint's schedule does",
+        "set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule (0)",
+        "override_lr_scheduler: true to use this configuration's (0.00037)",
     ):
         assert words in told
     assert run(tmp_path, train_iters=9)[6] == pytest.approx(0.00037, rel=1e-2)
@@ -62,8 +62,11 @@ def test_more_iterations_just_work(tmp_path: Path, capsys: pytest.CaptureFixture
     ("changes", "words"),
     [
         ({"lr_decay_iters": 5}, f"lr_decay_iters (5) is 6 there {OTHER}"),
-        ({"lr_decay_iters": 5}, "  = lr_decay_iters: 6 ends the decay where the checkpoint's ends; "),
-        ({"warmup": 0.5, "train_iters": 9}, f"another schedule: warmup (0.5) is 0.1 there {OTHER}"),
+        ({"lr_decay_iters": 5}, "  = set lr_decay_iters: 6 to end the decay where the checkpoint's schedule does; "),
+        (
+            {"warmup": 0.5, "train_iters": 9},
+            f"another learning rate schedule: warmup is 0.5 here and 0.1 in the checkpoint {OTHER}",
+        ),
         ({"warmup": 0.5, "min_lr": 1e-5}, f"min_lr (1e-05) is 0.0 there, warmup (0.5) is 0.1 there {OTHER}"),
     ],
 )
