@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from neoxargs.launch.preflight.data_files import SOURCES
+from neoxargs.launch.preflight.data_files import TRAINING_DATA
 from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
@@ -68,7 +68,7 @@ def for_evaluation(config: Config) -> Config:
 
 
 def reads_data(config: Config) -> bool:
-    return bool(config.training.eval_iters) and any(config.get(name) for name in SOURCES)
+    return bool(config.training.eval_iters) and any(config.get(name) for name in TRAINING_DATA)
 
 
 def batches(config: Config) -> int:

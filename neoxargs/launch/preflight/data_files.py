@@ -16,7 +16,7 @@ from neoxargs.resolve.rules.data import listed
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
 STDLIB = "python-stdlib"
-#: Header of Megatron's index file: magic, version, type code of token ids, number of sequences, number of document ends.
+#: Header of Megatron's index file: magic, version, type code of token ids, numbers of sequences and document ends.
 HEADER, MAGIC = struct.Struct("<9sQBQQ"), b"MMIDIDX\x00\x00"
 #: Type code -> bytes per token id.
 ITEM_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 8: 2}

@@ -26,7 +26,7 @@ def problems(config: Config, resources: Resources, environ: Mapping[str, str]) -
             what = f"launcher {launcher.name} would put {name} on command lines, which every user of the hosts can read"
             hint = "set launcher: ssh, which passes it through ssh's standard input"
             if where:
-                hint = f"remove it from this file, export {name} in this shell and set launcher: ssh; or log in on each host"
+                hint = f"remove it from this file, export {name} in this shell and set launcher: ssh"
             yield Problem(what, where, hint, id="secret-on-command-line", about=("launcher",))
 
 

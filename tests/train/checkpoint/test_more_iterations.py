@@ -61,13 +61,13 @@ def test_more_iterations_just_work(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"lr_decay_iters": 5}, f"lr_decay_iters (5) is 6 there {OTHER}"),
+        ({"lr_decay_iters": 5}, f"lr_decay_iters is 5 here and 6 in the checkpoint {OTHER}"),
         ({"lr_decay_iters": 5}, "  = set lr_decay_iters: 6 to end the decay where the checkpoint's schedule does; "),
         (
             {"warmup": 0.5, "train_iters": 9},
-            f"another learning rate schedule: warmup is 0.5 here and 0.1 in the checkpoint {OTHER}",
+            f"rate schedule: warmup is 0.5 here and 0.1 in the checkpoint {OTHER}",
         ),
-        ({"warmup": 0.5, "min_lr": 1e-5}, f"min_lr (1e-05) is 0.0 there, warmup (0.5) is 0.1 there {OTHER}"),
+        ({"warmup": 0.5, "min_lr": 1e-5}, "min_lr is 1e-05 here and 0.0 in the checkpoint, warmup is 0.5 here and "),
     ],
 )
 def test_what_the_ranks_would_refuse_is_told_before(

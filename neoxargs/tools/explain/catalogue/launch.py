@@ -61,7 +61,7 @@ PROBLEMS: dict[str, Entry] = {
         "Which machines there will be is the job system's choice, so none can be asked before the job runs."
     ),
     "host-not-reached": row(
-        "A host does not answer over ssh. Started all the same, its ranks would be missing, and the others wait for them "
+        "A host does not answer to ssh. Started all the same, its ranks would be missing, and the others wait for them "
         "until the timeout, half an hour later."
     ),
     "host-without-python": row(
