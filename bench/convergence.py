@@ -109,7 +109,7 @@ def _train(config: Config, texts: Sequence[torch.Tensor], rank: int, steps: int)
     from neoxargs.train.kernels.cross_entropy import Vocabulary
     from neoxargs.train.process import mesh, setup
 
-    here = mesh.mesh(config.parallel)
+    here = mesh.build_mesh(config.parallel)
     setup.set_seeds(1)
     trained: Any = engine.build(config, deepspeed_json(config), Vocabulary(257, 384), here)
     batches = windows(texts[0], rank, config)

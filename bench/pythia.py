@@ -73,7 +73,7 @@ def curves(steps: int, sets: Sequence[str] = ()) -> Iterator[tuple[float, float]
     config = resolve(FILES, [*SETS, *sets, f"train_iters={steps}"], gpus=1)
     setup.start("gloo", config.training.seed)
     rows = config.embedding.padded_vocab_size
-    built = engine.build(config, deepspeed_json(config), Vocabulary(rows, rows), mesh.mesh(config.parallel))
+    built = engine.build(config, deepspeed_json(config), Vocabulary(rows, rows), mesh.build_mesh(config.parallel))
     theirs = Theirs(config, built.deepspeed.module)
     for batch in batches(config, steps):
         yield built.train_step(iter([batch])).loss, theirs.step(batch)

@@ -31,7 +31,7 @@ def _supervised(program: str, argv: Sequence[str]) -> int:
 
     try:
         arguments = parse_rank_arguments(argv)
-        mpi.join(arguments.config)
+        mpi.set_rank_environment(arguments.config)
     except Problems:
         return _run(program, argv)  # which words them
     if not arguments.attempt:
@@ -48,9 +48,9 @@ def _run(program: str, argv: Sequence[str]) -> int:
 
     try:
         arguments = parse_rank_arguments(argv)
-        mpi.join(arguments.config)
+        mpi.set_rank_environment(arguments.config)
         import_module(program).run(arguments)
     except Exception as error:
-        report.failure(error)
+        report.report_failure(error)
         return 1
     return 0

@@ -21,9 +21,9 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
 from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model import mup
-from neoxargs.train.model.documents import opened
+from neoxargs.train.model.documents import unpack
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.widths import Base, Widths
+from neoxargs.train.model.widths import BaseShapes, Widths
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.parallel.make import Make, Shapes
 
@@ -70,7 +70,7 @@ def save_base_shapes(config: Config) -> Path:
     return part.replace(path)
 
 
-def base_shapes(config: Config) -> Base:
+def base_shapes(config: Config) -> BaseShapes:
     """This configuration's shapes, with None for what stays when it gets `mup_width_scale` times as wide."""
     wide = _shapes(widened(config, config.mup.mup_width_scale))
     return {
@@ -100,7 +100,7 @@ def _trained(config: Config, base: Widths | None, device: torch.device) -> Sizes
     model = GPT(config, Vocabulary(TOKENS, TOKENS), Make(config.training.seed, widths=base)).to(device)
     groups = optimizer.parameter_groups(model, 0.0)
     if base is not None:
-        groups = mup.groups(groups, dict(model.named_parameters()), base, mup.normalises(config))
+        groups = mup.divide_groups(groups, dict(model.named_parameters()), base, mup.normalizes_gradients(config))
     steps = optimizer.build(config, groups)
     assert steps is not None, "rules let muP have no optimizer of DeepSpeed's"
     for group in steps.param_groups:
@@ -121,7 +121,7 @@ def _trained(config: Config, base: Widths | None, device: torch.device) -> Sizes
 @torch.no_grad()
 def _measure(model: GPT, tokens: Tensor, found: Sizes) -> None:
     def note(name: str, _: nn.Module, __: Any, output: Any) -> None:
-        found.setdefault(name, []).append(float(opened(output)[0].abs().mean()))
+        found.setdefault(name, []).append(float(unpack(output)[0].abs().mean()))
 
     layers = {f"layers.{index}": layer for index, layer in enumerate(model.layers)}
     inside = {f"{name}.attention": layer.attention for name, layer in layers.items()}

@@ -37,19 +37,19 @@ def run(arguments: RankArguments) -> None:
     config = for_evaluation(arguments.config)
     tasks = config.generation.eval_tasks or []
     if tasks:
-        lm_eval_harness.require()
+        lm_eval_harness.require_installed()
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
-    here = mesh.mesh(config.parallel)
+    here = mesh.build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     data = build_datasets(config, tokenizer, here, process.local_rank) if reads_data(config) else None
     built, checkpoint = load_model(config, without_training(arguments.deepspeed), tokenizer, here, process)
     scorer = Scorer(built, here, config.batch.train_micro_batch_size_per_gpu)
     found: dict[str, Any] = {"checkpoint": str(checkpoint)}
     if data:
-        found["validation"] = perplexity(scorer, data, batches(config), tokenizer).figures()
+        found["validation"] = perplexity(scorer, data, batches(config), tokenizer).to_json()
     if tasks:
         model = lm_eval_harness.Model(scorer, make_generator(built, config, tokenizer, here, process))
-        found |= on_tasks(tasks, model, config.training.seed, process.main)
+        found |= evaluate_tasks(tasks, model, config.training.seed, process.main)
     if process.main:
         print("\n".join([*lines(found), f"results written to {write(found, config)}"]), flush=True)
     mesh.destroy()
@@ -88,7 +88,7 @@ class Perplexity:
     bytes: int
     """Of UTF-8."""
 
-    def figures(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The tokenizer's tokens are this model's own; words and bytes compare models with different ones."""
         found = {"tokens": self.tokens, "loss": self.nats / self.tokens, "perplexity": _exp(self.nats / self.tokens)}
         for name, count in (("words", self.words), ("bytes", self.bytes)):
@@ -126,7 +126,7 @@ def _sums(found: Iterable[Scored], tokenizer: Tokenizer) -> torch.Tensor:
     return sums
 
 
-def on_tasks(tasks: Sequence[str], model: lm_eval_harness.Model, seed: int, main: bool) -> dict[str, Any]:
+def evaluate_tasks(tasks: Sequence[str], model: lm_eval_harness.Model, seed: int, main: bool) -> dict[str, Any]:
     """What the harness finds, on rank 0; the other ranks compute what it asks."""
     if not main:
         model.follow()
@@ -143,10 +143,10 @@ def on_tasks(tasks: Sequence[str], model: lm_eval_harness.Model, seed: int, main
 def lines(found: dict[str, Any]) -> Iterator[str]:
     """The results for a reader."""
     yield f"{found['checkpoint']}"
-    figures = found.get("validation", {})
-    if figures:
-        counts = ", ".join(f"{value:,} {name}" for name, value in figures.items() if isinstance(value, int))
-        yield f"validation | {_joined(figures)} | {counts}"
+    to_json = found.get("validation", {})
+    if to_json:
+        counts = ", ".join(f"{value:,} {name}" for name, value in to_json.items() if isinstance(value, int))
+        yield f"validation | {_joined(to_json)} | {counts}"
     for task, values in found.get("results", {}).items():
         yield f"{task} | {_joined({name.removesuffix(',none'): value for name, value in values.items()})}"
 

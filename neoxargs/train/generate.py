@@ -24,7 +24,7 @@ from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.generation.generator import Generator, Sample, Stages, Whole
 from neoxargs.train.kernels.cross_entropy import Loss
-from neoxargs.train.model.documents import travel
+from neoxargs.train.model.documents import needs_document_starts
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 
@@ -36,7 +36,7 @@ def run(arguments: RankArguments) -> None:
     """What a rank's command line asks for; raises Problems."""
     config = for_generation(arguments.config)
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
-    here = mesh.mesh(config.parallel)
+    here = mesh.build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     built, _ = load_model(config, without_training(arguments.deepspeed), tokenizer, here, process)
     generator = make_generator(built, config, tokenizer, here, process)
@@ -70,7 +70,12 @@ def make_generator(
     if isinstance(built, Pipelined):
         loss = Loss(engine.vocabulary(config, tokenizer.vocab_size), here.tensor)
         model = Stages(
-            built.deepspeed.module, loss, here, process.device, config.shape.hidden_size, travel(config.data)
+            built.deepspeed.module,
+            loss,
+            here,
+            process.device,
+            config.shape.hidden_size,
+            needs_document_starts(config.data),
         )
     else:
         model = Whole(built.deepspeed.module, built.deepspeed, process.device)

@@ -84,13 +84,13 @@ class Model:
                     del going[index]
             if not going:
                 break
-        return [until(self._decode(each), stops) for each in ids]
+        return [text_before_stop(self._decode(each), stops) for each in ids]
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self.generator.tokenizer.detokenize(ids)
 
 
-def until(text: str, stops: Sequence[str]) -> str:
+def text_before_stop(text: str, stops: Sequence[str]) -> str:
     """The text before the first stop in it."""
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
 
@@ -105,7 +105,7 @@ def results(tasks: Sequence[str], model: Model, seed: int) -> dict[str, Any]:
     return {key: found[key] for key in KEPT if found.get(key)}
 
 
-def require() -> None:
+def require_installed() -> None:
     """Raises Problems where the harness is not installed."""
     _harness("evaluator")
 

@@ -37,12 +37,12 @@ def run(arguments: RankArguments) -> None:
     """The run that a rank's command line describes; raises Problems."""
     config = arguments.config
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
-    ops.ready_for_nvme(config)
+    ops.require_nvme_support(config)
     if config.mup.save_base_shapes or config.mup.coord_check:
         if process.main:
             coord_check.run(config, process.device)
         return setup.stop()
-    here = mesh.mesh(config.parallel)
+    here = mesh.build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     vocabulary = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
     data = _data(config, tokenizer, here, process)

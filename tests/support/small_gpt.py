@@ -14,7 +14,7 @@ from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.parallel.pipeline import layers
-from neoxargs.train.process.mesh import Axis, mesh
+from neoxargs.train.process.mesh import Axis, build_mesh
 
 SMALL: dict[str, Any] = {
     "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_kv_heads": 4, "intermediate_size": 128,
@@ -31,16 +31,16 @@ def small(**changes: Any) -> Config:
 
 def build(config: Config, seed: int = 1234) -> nn.Module:
     """This rank's part of the GPT: for a pipeline a PipelineModule, else a GPT."""
-    here = mesh(config.parallel)
+    here = build_mesh(config.parallel)
     make = Make(seed, here.tensor, sequence_parallel=config.parallel.sequence_parallel)
     if config.parallel.pipe_parallel_size == 0:
         return GPT(config, VOCABULARY, make)
     from deepspeed.pipe import PipelineModule
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 
-    from neoxargs.train.process.setup import connect
+    from neoxargs.train.process.setup import init_distributed
 
-    connect("gloo")
+    init_distributed("gloo")
     topology = PipeModelDataParallelTopology(here.pipe.size, here.tensor.size, here.data.size)
     loss = Loss.of(config, VOCABULARY, make)
     module: nn.Module = PipelineModule(

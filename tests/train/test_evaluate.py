@@ -91,7 +91,7 @@ def test_every_layout_scores_as_a_model_alone() -> None:
             assert [score for score, _ in scores] == pytest.approx([score for score, _ in expected], abs=1e-3), name
             copies = 1 if name == "pipeline" else 2 if name == "plain" else 4  # each reads the same batches here
             assert perplexity.tokens == 59 * copies
-            assert perplexity.figures()["loss"] == pytest.approx(loss, rel=1e-5)
+            assert perplexity.to_json()["loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_windows_score_each_token_once_with_all_the_context_there_is() -> None:
@@ -110,10 +110,10 @@ def test_a_continuation_that_merges_with_its_context_scores_nothing() -> None:
 
 
 def test_figures_by_token_word_and_byte() -> None:
-    found = Perplexity(nats=10 * math.log(2), tokens=10, words=2, bytes=5).figures()
+    found = Perplexity(nats=10 * math.log(2), tokens=10, words=2, bytes=5).to_json()
     expected = {"loss": math.log(2), "perplexity": 2, "word_perplexity": 32, "byte_perplexity": 4, "bits_per_byte": 2}
     assert {name: found[name] for name in expected} == pytest.approx(expected)
-    assert "bits_per_byte" not in Perplexity(1.0, 1, 0, 0).figures()
+    assert "bits_per_byte" not in Perplexity(1.0, 1, 0, 0).to_json()
 
 
 class Engine:
@@ -206,7 +206,7 @@ def test_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*(name for name in sys.modules if name.startswith("lm_eval.")), "lm_eval", "lm_eval.evaluator"]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(Problems) as caught:
-        lm_eval_harness.require()
+        lm_eval_harness.require_installed()
     assert "eval_tasks needs the Python package lm_eval, which cannot be imported" in str(caught.value)
     assert "pip install -c constraints.txt lm_eval" in str(caught.value)
 
@@ -246,7 +246,7 @@ class TestHarness:
         return [str(tmp_path / f"{name}.yaml") for name in TASKS]
 
     def test_local_tasks(self, files: list[str]) -> None:
-        found = evaluate.on_tasks(files, model(), seed=1, main=True)["results"]
+        found = evaluate.evaluate_tasks(files, model(), seed=1, main=True)["results"]
         assert found["mine_choose"]["acc,none"] == 1
         assert found["mine_continue"]["exact_match,none"] == 1
         texts = ["abc", "xy", "hellofyou"]
@@ -257,7 +257,7 @@ class TestHarness:
 
     def test_unknown_tasks(self, files: list[str]) -> None:
         with pytest.raises(Problems) as caught:
-            evaluate.on_tasks([*files, "helaswag", "absent.yaml"], model(), seed=1, main=True)
+            evaluate.evaluate_tasks([*files, "helaswag", "absent.yaml"], model(), seed=1, main=True)
         assert (
             "eval_tasks: lm_eval has no task named helaswag [evaluation-task-unknown]\n  = did you mean hellaswag?"
             in str(caught.value)

@@ -13,7 +13,7 @@ from torch import nn
 
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
-from neoxargs.train.parallel.pipeline import in_gpt, named, stage
+from neoxargs.train.parallel.pipeline import gpt_name, named_weights, stage_layers
 
 PREFIX = "layout-"
 Inventory = dict[str, Any]
@@ -22,7 +22,7 @@ Inventory = dict[str, Any]
 def inventory(engine: Any) -> Inventory | None:
     """What this rank's optimizer file and the files of its weights hold; None where that is not known.
 
-    kind, pieces: as in OptimizerLayout. weights: name -> its file, its key there, the slice's shape and its Cut.
+    kind, pieces: as in OptimizerLayout. weights: name -> its file, its key there, the slice's shape, its TensorShard.
     swapped: tensors that are not in the optimizer file but were on NVMe -> their file; `exp_avg-` and so on before its
     name.
     """
@@ -70,14 +70,14 @@ def _file(found: Inventory) -> str:
 def _weights(module: Any, states: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if not hasattr(module, "_layer_specs"):
-        return {name: [states, name, *_shape(weight)] for name, weight in named(module).items()}
-    for path, layer, number in stage(module):
+        return {name: [states, name, *_shape(weight)] for name, weight in named_weights(module).items()}
+    for path, layer, number in stage_layers(module):
         file = Path(module.ckpt_layer_path("", number)).name
-        here = {in_gpt(path, name): [file, name, *_shape(weight)] for name, weight in layer.named_parameters()}
+        here = {gpt_name(path, name): [file, name, *_shape(weight)] for name, weight in layer.named_parameters()}
         found = here | found  # a layer that is used again has the one file of where it stands first
     return found
 
 
 def _shape(weight: nn.Parameter) -> tuple[list[int], list[int] | None]:
-    cut = getattr(weight, "cut", None)
+    cut = getattr(weight, "tensor_shard", None)
     return list(getattr(weight, "ds_shape", weight.shape)), list(cut) if cut else None

@@ -19,7 +19,7 @@ from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, Saved, cannot_divide, share
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import OptimizerLayout, Piece, optimizer_layout
-from neoxargs.train.parallel.pipeline import named
+from neoxargs.train.parallel.pipeline import named_weights
 
 #: Padded so that tensor parallel ranks share their rows equally; the rows beyond the vocabulary are zeros.
 VOCABULARY = ("embedding.word_embeddings.weight", "output.weight")
@@ -36,7 +36,7 @@ def load(engine: Any, folder: Path, inventories: list[Inventory], everything: bo
     mine = optimizer_layout(engine)
     _refuse(engine, saved, mine, everything)
     assert mine is not None
-    weights = named(engine.module)
+    weights = named_weights(engine.module)
     with torch.no_grad():
         if mine.kind == "zero3":
             _fill_partitions(engine.optimizer, weights, saved, mine, everything)
@@ -68,7 +68,7 @@ class _Loader:
 
     def __init__(self, saved: Saved, layout: OptimizerLayout, weight: nn.Parameter, pieces: list[Piece]) -> None:
         self.saved, self.layout, self.weight, self.pieces = saved, layout, weight, pieces
-        self.cut = getattr(weight, "cut", None)
+        self.cut = getattr(weight, "tensor_shard", None)
         self.shape = list(getattr(weight, "ds_shape", weight.shape))
 
     def load(self, name: str, everything: bool) -> None:
@@ -146,7 +146,7 @@ def _problems(engine: Any, saved: Saved, mine: OptimizerLayout | None, everythin
         hint = "set no_load_optim: true to start with a fresh optimizer state"
         what = f"{here}: it has no optimizer state (saved with no_save_optim, or imported)"
         yield Problem(what, hint=hint, id="checkpoint-without-optimizer", about=("load", "no_load_optim"))
-    wanted = _of_all_ranks(set(named(engine.module)))
+    wanted = _of_all_ranks(set(named_weights(engine.module)))
     for missing in sorted(wanted - set(saved.slices))[:3]:
         what = f"{here}: it does not fit this model: it has no weight {missing}"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))

@@ -26,7 +26,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import differing
 from neoxargs.train.checkpoint import commit, inventory, relayout
 from neoxargs.train.optim.schedule import Schedule
-from neoxargs.train.process.setup import Process, on_gpu, quiet, set_seeds
+from neoxargs.train.process.setup import Process, on_gpu, set_seeds, suppress_output
 
 #: What must be as it was where a checkpoint does not say what lies where in it.
 LAYOUT = ("model_parallel_size", "pipe_parallel_size")
@@ -58,7 +58,7 @@ class Checkpoints:
         if self.process.main:
             commit.begin(root, position.iteration)
         state = {"iteration": position.iteration, "consumed_samples": position.samples}
-        with quiet(), self._without_optimizer():
+        with suppress_output(), self._without_optimizer():
             self.engine.save_checkpoint(str(root), tag=part.name, client_state=state, save_latest=False)
         if not self.options.no_save_rng:
             torch.save(random_state(), part / _random_file(self.process.rank))
@@ -126,7 +126,7 @@ class Checkpoints:
 
     def _load_engine(self, found: Path, everything: bool) -> dict[str, Any]:
         try:
-            with quiet():
+            with suppress_output():
                 path, state = self.engine.load_checkpoint(
                     str(found.parent),
                     tag=found.name,

@@ -17,7 +17,7 @@ from torch import Tensor
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.deepspeed.optimizer_layout import Piece
-from neoxargs.train.parallel.make import Cut
+from neoxargs.train.parallel.make import TensorShard
 
 #: Hint for a checkpoint of another model.
 COMPARE_CONFIG = "compare this configuration with the checkpoint's config.json"
@@ -42,7 +42,7 @@ class Slice:
     file: str
     key: str
     shape: list[int]
-    cut: Cut | None
+    cut: TensorShard | None
     pieces: dict[tuple[int, int], tuple[Inventory, Piece]] = field(default_factory=dict)
     """By first element and length: tied weights are there twice."""
 
@@ -126,21 +126,21 @@ class Saved:
 
     def _add(self, inventory: Inventory) -> None:
         for name, (file, key, shape, numbers) in inventory["weights"].items():
-            cut = Cut(*numbers) if numbers else None
+            cut = TensorShard(*numbers) if numbers else None
             self.slices.setdefault(name, {}).setdefault(cut.rank if cut else 0, Slice(file, key, shape, cut))
         for piece in (Piece(*entry) for entry in inventory["pieces"]):
             *_, numbers = inventory["weights"][piece.name]
-            part = self.slices[piece.name][Cut(*numbers).rank if numbers else 0]
+            part = self.slices[piece.name][TensorShard(*numbers).rank if numbers else 0]
             part.pieces.setdefault((piece.begin, piece.length), (inventory, piece))
 
 
-def join(slices: list[Tensor], cut: Cut) -> Tensor:
+def join(slices: list[Tensor], cut: TensorShard) -> Tensor:
     """The slices of all ranks put together."""
     parts = zip(*(mine.chunk(cut.parts, cut.dimension) for mine in slices), strict=True)
     return torch.cat(list(chain.from_iterable(parts)), cut.dimension)
 
 
-def share(whole: Tensor, cut: Cut) -> Tensor:
+def share(whole: Tensor, cut: TensorShard) -> Tensor:
     """One rank's slice."""
     parts = whole.chunk(cut.parts, cut.dimension)
     return torch.cat([part.chunk(cut.size, cut.dimension)[cut.rank] for part in parts], cut.dimension)

@@ -16,7 +16,7 @@ import torch.distributed
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from neoxargs.train.parallel.pipeline import named
+from neoxargs.train.parallel.pipeline import named_weights
 
 
 class Piece(NamedTuple):
@@ -49,7 +49,7 @@ def optimizer_layout(engine: Any) -> OptimizerLayout | None:
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
-    outer, names = engine.optimizer, {id(weight): name for name, weight in named(engine.module).items()}
+    outer, names = engine.optimizer, {id(weight): name for name, weight in named_weights(engine.module).items()}
     if engine.basic_optimizer is None:
         return OptimizerLayout("whole", None, [], [])
     if isinstance(outer, Optimizer):

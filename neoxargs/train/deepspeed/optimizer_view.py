@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from neoxargs.train.deepspeed.gradient_norm import counts_here
-from neoxargs.train.parallel.pipeline import named
+from neoxargs.train.parallel.pipeline import named_weights
 from neoxargs.train.process.mesh import Mesh
 
 #: Weight's name -> this rank's elements of it, flat; no entry where other ranks hold them all.
@@ -37,7 +37,7 @@ class Holdings:
 
     def __init__(self, engine: Any, mesh: Mesh) -> None:
         self.engine, self.mesh = engine, mesh
-        self.weights = [_Weight(*item) for item in named(engine.module).items() if item[1].requires_grad]
+        self.weights = [_Weight(*item) for item in named_weights(engine.module).items() if item[1].requires_grad]
 
     @property
     def loss_scale(self) -> float:

@@ -21,7 +21,7 @@ from neoxargs.train.process.mesh import ALONE, Axis
 
 
 @dataclass
-class Kept:
+class StoredTensor:
     """What stands for a tensor meanwhile."""
 
     piece: Tensor
@@ -43,43 +43,43 @@ class Store:
         self.contiguous, self.slots = options.contiguous_checkpointing, slots
         self.free: dict[tuple[int, torch.dtype, torch.device], list[Tensor]] = {}
 
-    def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """`run`, a checkpoint function, with its inputs kept here."""
 
         def stored(*arguments: Any) -> Any:
-            with saved_tensors_hooks(self.keep, self.give_back):
+            with saved_tensors_hooks(self.save, self.restore):
                 return run(*arguments)
 
         return stored
 
-    def keep(self, x: Tensor) -> Kept | Tensor:
+    def save(self, x: Tensor) -> StoredTensor | Tensor:
         if not x.is_floating_point():  # masks and positions are small
             return x
-        piece = self._share(x.detach().reshape(-1))
+        piece = self._partition(x.detach().reshape(-1))
         place = torch.device("cpu") if self.in_main_memory else x.device
         if self.contiguous:
-            slot = Slot(self._room(piece, place))
-            return Kept(slot.memory.copy_(piece), x.shape, x.device, slot)
+            slot = Slot(self._free_pieces(piece, place))
+            return StoredTensor(slot.memory.copy_(piece), x.shape, x.device, slot)
         pinned = place.type == "cpu" and x.is_cuda
-        kept = torch.empty(piece.shape, dtype=piece.dtype, device=place, pin_memory=pinned)
-        return Kept(kept.copy_(piece), x.shape, x.device)
+        stored = torch.empty(piece.shape, dtype=piece.dtype, device=place, pin_memory=pinned)
+        return StoredTensor(stored.copy_(piece), x.shape, x.device)
 
-    def give_back(self, kept: Kept | Tensor) -> Tensor:
-        if isinstance(kept, Tensor):
-            return kept
-        piece = kept.piece.to(kept.device)
+    def restore(self, stored: StoredTensor | Tensor) -> Tensor:
+        if isinstance(stored, Tensor):
+            return stored
+        piece = stored.piece.to(stored.device)
         if self.axis.size == 1:
-            return (piece if kept.slot is None else piece.clone()).view(kept.shape)
+            return (piece if stored.slot is None else piece.clone()).view(stored.shape)
         whole = piece.new_empty(piece.numel() * self.axis.size)
         dist.all_gather(list(whole.chunk(self.axis.size)), piece, group=self.axis.group)
-        return whole[: kept.shape.numel()].view(kept.shape)
+        return whole[: stored.shape.numel()].view(stored.shape)
 
-    def _share(self, flat: Tensor) -> Tensor:
+    def _partition(self, flat: Tensor) -> Tensor:
         size = -(-flat.numel() // self.axis.size)
         mine = flat[self.axis.rank * size : (self.axis.rank + 1) * size]
         return F.pad(mine, (0, size - mine.numel()))
 
-    def _room(self, piece: Tensor, place: torch.device) -> list[Tensor]:
+    def _free_pieces(self, piece: Tensor, place: torch.device) -> list[Tensor]:
         """Free pieces of one buffer; another is made when all are taken, as by several micro batches on the way."""
         free = self.free.setdefault((piece.numel(), piece.dtype, place), [])
         if not free:

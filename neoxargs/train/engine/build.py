@@ -20,7 +20,7 @@ from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.sizes.vocab import padded_vocab_size
 from neoxargs.train.deepspeed import patches, swap
 from neoxargs.train.engine import recompute, timing
-from neoxargs.train.engine.reports import Watch
+from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
 from neoxargs.train.model import mup
@@ -30,9 +30,9 @@ from neoxargs.train.optim import build as optimizer
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.optim.schedule import build_schedule
 from neoxargs.train.parallel.make import Make, VocabEmbedding
-from neoxargs.train.parallel.pipeline import layers, named, tie_relative_bias, weights_of_each
+from neoxargs.train.parallel.pipeline import count_weights, layers, named_weights, tie_relative_bias
 from neoxargs.train.process.mesh import Mesh, Mpu
-from neoxargs.train.process.setup import quiet
+from neoxargs.train.process.setup import suppress_output
 
 
 def build(
@@ -51,7 +51,7 @@ def build(
         widths=mup.widths(config),
     )
     pipelined = config.parallel.pipe_parallel_size >= 1
-    with quiet():
+    with suppress_output():
         module = (
             _pipeline(config, vocabulary, make, mesh) if pipelined else _plain(config, json, vocabulary, make, mesh)
         )
@@ -60,8 +60,8 @@ def build(
     timing.install(engine, json, pipelined)
     if trains and not engine.zero_optimization():
         _correct(engine, mesh)
-    watch = Watch(config.logging, config.batch.train_batch_size, engine, mesh)
-    return Pipelined(engine, watch) if pipelined else Plain(engine, watch, mesh)
+    reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh)
+    return Pipelined(engine, reporter) if pipelined else Plain(engine, reporter, mesh)
 
 
 def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabulary:
@@ -91,8 +91,8 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
         topology=topology,
         loss_fn=Loss.of(config, vocabulary, make),
         partition_method=config.parallel.pipe_partition_method,
-        activation_checkpoint_interval=recompute.interval(config.recompute),
-        activation_checkpoint_func=recompute.function(config, mesh, reentrant=False),
+        activation_checkpoint_interval=recompute.checkpoint_interval(config.recompute),
+        activation_checkpoint_func=recompute.checkpoint_function(config, mesh, reentrant=False),
         # Not the embedding: no gradient reaches its integers, and DeepSpeed's own function then has none for weights.
         checkpointable_layers=["PositionEmbedding", "TransformerBlock", "FinalNorm"],
     )
@@ -104,15 +104,15 @@ class _PipelineModule(PipelineModule):  # type: ignore[misc]
     """For `pipe_partition_method: parameters` it would draw the weights of all layers first, to count them."""
 
     def _count_layer_params(self) -> list[int]:
-        return weights_of_each(self._layer_specs)
+        return count_weights(self._layer_specs)
 
 
 def _plain(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Make, mesh: Mesh) -> GPT:
     with _partitioned_from_the_start(config, json, mesh):
         model = GPT(config, vocabulary, make)
-    model.checkpoint_layers = recompute.interval(config.recompute)
-    model.gradients_come_once = config.zero_optimization.stage >= 2
-    model.checkpoint = recompute.function(config, mesh, reentrant=config.zero_optimization.stage == 3)
+    model.checkpoint_layers = recompute.checkpoint_interval(config.recompute)
+    model.reduces_gradients_once = config.zero_optimization.stage >= 2
+    model.checkpoint = recompute.checkpoint_function(config, mesh, reentrant=config.zero_optimization.stage == 3)
     return model
 
 
@@ -129,7 +129,7 @@ def _trained(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh
     """DeepSpeed's engine with optimizer and schedule; raises Problems where there is no such optimizer."""
     groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
     if widths is not None:
-        groups = mup.groups(groups, named(module), widths, mup.normalises(config))
+        groups = mup.divide_groups(groups, named_weights(module), widths, mup.normalizes_gradients(config))
     ours = optimizer.build(config, groups, mesh.data)
     onebit = is_onebit(config.optimizer.type or "")
     if ours is not None and not onebit and _shares_out_anyway(json, isinstance(module, PipelineModule)):

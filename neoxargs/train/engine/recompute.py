@@ -24,12 +24,12 @@ from neoxargs.train.engine.activation_store import Store
 from neoxargs.train.process.mesh import ALONE, Mesh, Mpu
 
 
-def interval(options: Recompute) -> int:
+def checkpoint_interval(options: Recompute) -> int:
     """Keep activations only between runs of so many layers; 0 keeps them all."""
     return options.checkpoint_num_layers if options.checkpoint_activations else 0
 
 
-def function(config: Config, mesh: Mesh, reentrant: bool) -> Callable[..., Any]:
+def checkpoint_function(config: Config, mesh: Mesh, reentrant: bool) -> Callable[..., Any]:
     """Called with a part of the model and its inputs; returns its outputs.
 
     reentrant: ZeRO-3 takes weights away between the passes, which torch's other kind takes for a mistake; the
@@ -40,16 +40,16 @@ def function(config: Config, mesh: Mesh, reentrant: bool) -> Callable[..., Any]:
     if options.partition_activations or options.contiguous_checkpointing or options.checkpoint_in_cpu:
         slots = config.activation_checkpointing.number_checkpoints or config.shape.num_layers
         repeated = ALONE if config.parallel.sequence_parallel else mesh.tensor  # shards are nobody else's
-        run = Store(options, repeated, slots).around(run)
+        run = Store(options, repeated, slots).wrap(run)
     elif options.deepspeed_activation_checkpointing:
-        run = _deepspeeds(mesh)
+        run = _deepspeed_checkpoint(mesh)
     if options.profile_backward or options.synchronize_each_layer:
         first = mesh.tensor.rank == mesh.data.rank == 0
         return Timed(run, f"stage {mesh.pipe.rank}" if options.profile_backward and first else "")
     return run
 
 
-def _deepspeeds(mesh: Mesh) -> Callable[..., Any]:
+def _deepspeed_checkpoint(mesh: Mesh) -> Callable[..., Any]:
     """DeepSpeed's checkpoint function; it keeps its settings in its module."""
     import deepspeed
 

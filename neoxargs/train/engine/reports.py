@@ -17,7 +17,7 @@ from neoxargs.train.deepspeed.optimizer_view import Holdings, Shards, before_ste
 from neoxargs.train.process.mesh import Mesh
 
 
-class Watch:
+class StepReporter:
     """Looks at the weights around every step of an engine; without a request it does nothing."""
 
     def __init__(self, options: Logging, batch_size: int, engine: Any, mesh: Mesh) -> None:
@@ -28,7 +28,7 @@ class Watch:
             home = torch.device("cpu") if options.gradient_noise_scale_cpu_offload else None
             self.noise = NoiseScale(batch_size, options.gradient_noise_scale_n_batches, home)
         if options.log_grad_norm or options.log_grad_pct_zeros or self.noise:
-            before_step(engine, self._look_at_gradients)
+            before_step(engine, self._report_gradients)
 
     def after_step(self, skipped: bool) -> dict[str, float]:
         """Series name -> value, on the main rank; of a skipped step there is nothing to tell."""
@@ -41,7 +41,7 @@ class Watch:
                 found |= {f"{name}_{key}": value for name, value in norms.items()}
         return {} if skipped else found
 
-    def _look_at_gradients(self) -> None:
+    def _report_gradients(self) -> None:
         gradients, scale = self.holdings.gradients(), self.holdings.loss_scale
         if self.options.log_grad_norm:
             self.found |= self._norms("gradient_norms", gradients, scale)

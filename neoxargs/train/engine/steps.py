@@ -15,7 +15,7 @@ import torch.distributed
 from torch import Tensor
 
 from neoxargs.train.deepspeed import patches
-from neoxargs.train.engine.reports import Watch
+from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.process.mesh import Mesh
 
 #: (tokens, labels), each (batch, seq).
@@ -37,8 +37,8 @@ class Result:
 class Pipelined:
     """The model cut into stages, one micro batch behind the other through all of them (1F1B)."""
 
-    def __init__(self, engine: Any, watch: Watch) -> None:
-        self.deepspeed, self.watch = engine, watch
+    def __init__(self, engine: Any, reporter: StepReporter) -> None:
+        self.deepspeed, self.reporter = engine, reporter
 
     @property
     def reads_data(self) -> bool:
@@ -48,7 +48,7 @@ class Pipelined:
         return _learning_rate(self.deepspeed)
 
     def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
-        return _result(self.deepspeed, self.deepspeed.train_batch(batches), self.watch)
+        return _result(self.deepspeed, self.deepspeed.train_batch(batches), self.reporter)
 
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
         """Mean loss over `count` batches of `train_batch_size` samples."""
@@ -62,8 +62,8 @@ class Plain:
 
     reads_data = True
 
-    def __init__(self, engine: Any, watch: Watch, mesh: Mesh) -> None:
-        self.deepspeed, self.watch, self.mesh = engine, watch, mesh
+    def __init__(self, engine: Any, reporter: StepReporter, mesh: Mesh) -> None:
+        self.deepspeed, self.reporter, self.mesh = engine, reporter, mesh
 
     def learning_rate(self) -> float:
         return _learning_rate(self.deepspeed)
@@ -77,7 +77,7 @@ class Plain:
             self.deepspeed.backward(loss)
             self.deepspeed.step()
             losses.append(loss.detach())
-        result = _result(self.deepspeed, self._mean(losses), self.watch)
+        result = _result(self.deepspeed, self._mean(losses), self.reporter)
         patches.monitor_loss(self.deepspeed, result.loss)
         return result
 
@@ -105,6 +105,6 @@ def _learning_rate(engine: Any) -> float:
     return float(engine.get_lr()[0]) * engine.optimizer.param_groups[0].get("width_mult", 1.0)  # type: ignore[no-any-return]
 
 
-def _result(engine: Any, loss: Tensor, watch: Watch) -> Result:
+def _result(engine: Any, loss: Tensor, reporter: StepReporter) -> Result:
     norm, skipped = engine.get_global_grad_norm(), not engine.was_step_applied()
-    return Result(float(loss), None if norm is None else float(norm), skipped, watch.after_step(skipped))
+    return Result(float(loss), None if norm is None else float(norm), skipped, reporter.after_step(skipped))

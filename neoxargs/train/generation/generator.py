@@ -22,7 +22,7 @@ from neoxargs.train.data.tokenizer import Tokenizer
 from neoxargs.train.generation.sampling import choose
 from neoxargs.train.kernels.cross_entropy import Loss, Readout
 from neoxargs.train.model.cache import Cache, attach
-from neoxargs.train.model.documents import Carried, closed
+from neoxargs.train.model.documents import LayerInput, pack
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.process.mesh import Axis, Mesh
 
@@ -77,14 +77,14 @@ class Stages:
             dist.send(tensor.contiguous(), member(self.axis, self.axis.rank + 1), group=self.axis.group)
         return None
 
-    def _receive(self, shape: torch.Size) -> Carried:
+    def _receive(self, shape: torch.Size) -> LayerInput:
         """What the stage before has left of tokens (batch, seq)."""
         carried = [torch.empty((*shape, self.hidden_size), dtype=self.dtype, device=self.device)]
         if self.documents:
             carried.append(torch.empty(shape, dtype=torch.int64, device=self.device))
         for tensor in carried:
             dist.recv(tensor, member(self.axis, self.axis.rank - 1), group=self.axis.group)
-        return closed(*carried) if self.documents else carried[0]
+        return pack(*carried) if self.documents else carried[0]
 
 
 def member(axis: Axis, rank: int) -> int:
@@ -179,7 +179,7 @@ class Generator:
                     sample.logits.append(logit)
             left = [row for row, sample in enumerate(going) if not sample.finished]
             if cache and len(left) < len(going):
-                cache.keep(left)
+                cache.keep_rows(left)
             going = [going[row] for row in left]
 
     def _goes_on(self, going: Sequence[Sample]) -> bool:
@@ -216,8 +216,8 @@ class Generator:
         """The tokens (batch, seq) that this pass takes, and the last position of each row among them."""
         if cache is None:
             return padded([row[-self.seq_length :] for row in rows])
-        if not cache.begun:
-            cache.begun = True
+        if not cache.started:
+            cache.started = True
             return padded(rows)
         newest = torch.tensor([len(row) - 1 for row in rows], device=self.model.device)
         cache.begin(newest.unsqueeze(1), max(map(len, rows)))

@@ -1,1 +1,1 @@
-"""Computation that has a fused form: attention, sparse attention, cross entropy, bias with dropout."""
+"""Operations with fused kernels: attention, block-sparse attention, cross entropy, dropout with residual."""

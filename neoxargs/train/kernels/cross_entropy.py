@@ -1,9 +1,9 @@
 """Next-token cross entropy, computed together with the output layer's matrix product.
 
 The logits (tokens x vocabulary) are by far the largest tensor of a small model. Here they exist for a slice of the
-tokens at a time and only in the forward pass: loss and gradients are taken from each slice while it is at hand, in
-its own memory (the idea of Liger Kernel, arXiv:2410.10989). On two CPU cores this runs at the speed of its three
-matrix products, where F.linear + F.cross_entropy takes a fifth to a half longer (vocabulary 50,304).
+tokens at a time and only in the forward pass, which computes the loss and the gradients of each slice in place, in the
+memory of its logits (as Liger Kernel does, arXiv:2410.10989). On two CPU cores this takes the time of its three matrix
+products; F.linear + F.cross_entropy takes a fifth to a half longer (vocabulary 50,304).
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from neoxargs.train.parallel.communicate import copy_to_ranks, gather
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import ALONE, Axis
 
-#: A label that does not count: padding, or what a loss mask takes out.
+#: Label of a token that does not count in the loss: padding, or removed by a loss mask.
 IGNORED = -100
-#: How many logits exist at once: large enough for the matrix product to run at full speed.
+#: Number of logits in one slice, by device: large enough for the matrix product to run at full speed.
 LOGITS_AT_ONCE = {"cpu": 2**25, "cuda": 2**27}
 
 
 class Vocabulary(NamedTuple):
-    """How many tokens there are, and how many rows the embedding has so that tensor ranks share them equally."""
+    """Number of tokens, and number of rows of the embedding after padding to a multiple of the tensor parallel size."""
 
     size: int
     padded: int
     eod: int | None = None
-    """The token that ends a document, where that matters."""
+    """The end-of-document token; None if not needed."""
 
 
 class Readout(NamedTuple):
-    """What the last layer gives: the logits' two factors."""
+    """Output of the last layer: the two factors of the logits, which are hidden @ weight.T."""
 
     hidden: Tensor
     """(batch, seq, hidden)"""
@@ -46,30 +46,30 @@ class Readout(NamedTuple):
     """(padded vocabulary / tensor ranks, hidden)"""
 
 
-def masked(labels: Tensor, mask: Tensor) -> Tensor:
-    """Labels with IGNORED wherever `mask` is 0."""
+def mask_labels(labels: Tensor, mask: Tensor) -> Tensor:
+    """Return the labels with IGNORED wherever `mask` is 0."""
     return labels.masked_fill(mask == 0, IGNORED)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """(readout, labels (batch, seq)) -> cross entropy averaged over the labels that are not IGNORED.
+    """Mean cross entropy over the labels that are not IGNORED: readout, labels (batch, seq) -> scalar.
 
-    Rows that only pad the vocabulary get no probability, so the loss does not depend on the padding.
+    The padding rows of the vocabulary get probability 0, so the loss does not depend on the padding.
     """
 
     vocabulary: Vocabulary
     tensor: Axis = ALONE
     half: bool = False
-    """Leave logits in the model's precision instead of fp32 (`fp16_lm_cross_entropy`); sums over them are fp32."""
+    """Keep logits in the model's precision instead of fp32 (`fp16_lm_cross_entropy`); sums over them are fp32."""
     z: float = 0.0
-    """`z_loss`: weight of log(Z)^2, with Z the softmax's denominator, in the gradient; the value leaves it out."""
+    """`z_loss`: weight of log(Z)^2, with Z the softmax's denominator, in the gradient; the loss excludes the term."""
     shards: Axis = ALONE
-    """Ranks that hold a part of the sequence each, of which the labels are whole."""
+    """Sequence parallel ranks, each with a shard of the hidden states; the labels cover the full sequence."""
 
     @classmethod
     def of(cls, config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
-        """As the configuration wants it, for these ranks."""
+        """Make the loss that the configuration describes, for the ranks of `make`."""
         options = config.precision.fp16_lm_cross_entropy, config.post_training.z_loss
         return cls(vocabulary, make.tensor, *options, make.shards)
 
@@ -81,13 +81,13 @@ class Loss:
         return _CrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call, no-any-return]
 
     def logits(self, readout: Readout) -> Tensor:
-        """(batch, seq, vocabulary), the same on every tensor parallel rank; without gradient."""
+        """Return logits (batch, seq, vocabulary), equal on every tensor parallel rank, without gradient."""
         with torch.no_grad():
-            mine = F.linear(gather(readout.hidden, self.shards), readout.weight)
+            local = F.linear(gather(readout.hidden, self.shards), readout.weight)
             if self.tensor.size == 1:
-                return mine[..., : self.vocabulary.size]
-            slices = [torch.empty_like(mine) for _ in range(self.tensor.size)]
-            dist.all_gather(slices, mine, group=self.tensor.group)
+                return local[..., : self.vocabulary.size]
+            slices = [torch.empty_like(local) for _ in range(self.tensor.size)]
+            dist.all_gather(slices, local, group=self.tensor.group)
             return torch.cat(slices, dim=-1)[..., : self.vocabulary.size]
 
 
@@ -107,7 +107,8 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        # Only now, because fp16 needs the loss scale in `gradient` before the division by the number of tokens.
+        # Scaled here and not in the forward pass: in fp16 the loss scale in `gradient` must be applied before the
+        # division by the number of tokens, which would underflow.
         scale = gradient / ctx.count
         hidden, weight = ctx.gradients
         ctx.gradients = None
@@ -115,37 +116,38 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _Slices:
-    """Sums over slices of the tokens: the loss, and the gradients of that sum."""
+    """Sum of the loss, and its gradients, accumulated over slices of the tokens."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss) -> None:
         self.hidden, self.weight, self.axis, self.half, self.z = hidden, weight, loss.tensor, loss.half, loss.z
         rows = weight.shape[0]
         first = loss.tensor.rank * rows
         self.real_rows = min(rows, max(0, loss.vocabulary.size - first))
-        self.counts = (labels != IGNORED).unsqueeze(-1)  # (tokens, 1), as all per-token values here
+        self.counted = (labels != IGNORED).unsqueeze(-1)  # (tokens, 1), like all per-token tensors of this class
         local = (labels - first).unsqueeze(-1)
-        self.here = self.counts & (local >= 0) & (local < rows)  # is the label's row on this rank?
-        self.label = local.where(self.here, 0)
-        self.count = self.counts.sum().clamp(min=1)
+        self.is_local = self.counted & (local >= 0) & (local < rows)  # whether this rank holds the label's row
+        self.label = local.where(self.is_local, 0)
+        self.count = self.counted.sum().clamp(min=1)
         self.total = torch.zeros((), device=hidden.device)
         self.hidden_gradient: Tensor | None = None
         self.weight_gradient: Tensor | None = None
 
     def add(self, part: slice, train: bool) -> None:
-        logits = F.linear(self.hidden[part], self.weight)  # (tokens, rows), reused in place from here on
+        """Add the loss of the tokens of `part`, and with `train` its gradients."""
+        logits = F.linear(self.hidden[part], self.weight)  # (tokens, rows); everything below works in this memory
         logits = logits if self.half else logits.float()
         logits[:, self.real_rows :] = -torch.inf
         peak = self._over_ranks(logits.amax(-1, keepdim=True).float(), dist.ReduceOp.MAX)
-        label_logit = logits.gather(1, self.label[part]).where(self.here[part], 0)
+        label_logit = logits.gather(1, self.label[part]).where(self.is_local[part], 0)
         exponentials = logits.sub_(peak).exp_()
         sums = torch.cat((exponentials.sum(-1, keepdim=True, dtype=torch.float32), label_logit.float()), dim=1)
         total, label_logit = self._over_ranks(sums, dist.ReduceOp.SUM).chunk(2, dim=1)
         log_z = total.log() + peak
-        self.total += (log_z - label_logit).where(self.counts[part], 0).sum()
+        self.total += (log_z - label_logit).where(self.counted[part], 0).sum()
         if train:
-            # d loss / d logits = softmax (1 + 2 z log Z) - one hot, and nothing where the label does not count
-            gradient = exponentials.mul_(self.counts[part] * (1 + 2 * self.z * log_z) / total)
-            gradient.scatter_add_(1, self.label[part], -self.here[part].to(gradient.dtype))
+            # d loss / d logits = softmax x (1 + 2 z log Z) - one_hot(label); 0 where the label does not count.
+            gradient = exponentials.mul_(self.counted[part] * (1 + 2 * self.z * log_z) / total)
+            gradient.scatter_add_(1, self.label[part], -self.is_local[part].to(gradient.dtype))
             self._add_gradients(gradient.to(self.weight.dtype), part)
 
     def _add_gradients(self, gradient: Tensor, part: slice) -> None:
@@ -156,7 +158,7 @@ class _Slices:
             self.weight_gradient = (gradient.t() @ self.hidden[part]).float()
         elif self.weight.dtype == torch.float32:
             self.weight_gradient.addmm_(gradient.t(), self.hidden[part])
-        else:  # summed over slices in fp32
+        else:  # 16-bit weights: sum over the slices in fp32
             self.weight_gradient += gradient.t() @ self.hidden[part]
 
     def _over_ranks(self, values: Tensor, operation: Any) -> Tensor:

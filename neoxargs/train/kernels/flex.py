@@ -1,6 +1,6 @@
-"""Block-sparse attention on a GPU: torch's flex_attention, which skips the blocks that are not read.
+"""Block-sparse attention on GPUs with torch's flex_attention, which skips blocks that are not attended to.
 
-It compiles a kernel for each pattern, knows no dropout, and wants heads that are a power of two wide.
+It compiles a kernel for each pattern, has no dropout, and needs a head dimension that is a power of two.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from neoxargs.train.kernels.sparsity import Pattern, own_layout
+from neoxargs.train.kernels.sparsity import Pattern, local_layout
 from neoxargs.train.process.mesh import Axis
 
 
-def fits(query: Tensor, pattern: Pattern, dropout: float) -> bool:
-    """Can it compute this? Otherwise the same pattern is a mask for torch's ordinary attention."""
+def is_supported(query: Tensor, pattern: Pattern, dropout: float) -> bool:
+    """Whether flex_attention can compute this; otherwise the pattern becomes a mask for torch's ordinary attention."""
     width = query.shape[-1]
-    powers = width >= 16 and width & (width - 1) == 0
-    return query.is_cuda and powers and not dropout and query.shape[2] <= pattern.seq_length
+    power_of_two = width >= 16 and width & (width - 1) == 0
+    return query.is_cuda and power_of_two and not dropout and query.shape[2] <= pattern.seq_length
 
 
 def attend_blocks(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, axis: Axis) -> Tensor:
-    """(batch, heads / tensor ranks, seq, head_dim) of each -> the same of what was read."""
+    """Attend to the pattern's blocks: (batch, heads / tensor ranks, seq, head_dim) of each -> the query's shape."""
     mask = _block_mask(pattern, axis, query.shape[2], query.device)
-    found: Tensor = _kernel(query.is_cuda)(query, key, value, block_mask=mask, enable_gqa=key.shape[1] < query.shape[1])
-    return found
+    context: Tensor = _kernel(query.is_cuda)(
+        query, key, value, block_mask=mask, enable_gqa=key.shape[1] < query.shape[1]
+    )
+    return context
 
 
 @cache
@@ -40,12 +42,12 @@ def _kernel(compiled: bool) -> Any:
 def _block_mask(pattern: Pattern, axis: Axis, seq: int, device: torch.device) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
-    blocks, size = own_layout(pattern, axis).to(device), pattern.block
+    blocks, size = local_layout(pattern, axis).to(device), pattern.block
     heads = blocks.shape[0]
 
-    # What is compiled into the kernel closes over tensors and numbers only.
-    def reads(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        own = head if heads > 1 else 0
-        return (row >= column) & blocks[own, row // size, column // size]
+    # torch.compile needs a function that closes over tensors and numbers only.
+    def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        index = head if heads > 1 else 0
+        return (row >= column) & blocks[index, row // size, column // size]
 
-    return create_block_mask(reads, None, heads if heads > 1 else None, seq, seq, device=str(device))
+    return create_block_mask(attends, None, heads if heads > 1 else None, seq, seq, device=str(device))

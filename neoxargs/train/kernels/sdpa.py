@@ -1,7 +1,8 @@
-"""From queries, keys and values to what each head has gathered: torch's fused kernels, or the steps one by one.
+"""Scaled dot-product attention: torch's fused kernels, or the unfused operations.
 
-The fused kernels never store the scores and keep them in fp32, so in half precision they already give what
-`attention_softmax_in_fp32` asks for. The steps are Megatron's: scores in the model's precision, softmax in fp32.
+The fused kernels never store the scores and compute them in fp32, so in half precision they already do what
+`attention_softmax_in_fp32` asks for. The unfused operations are Megatron's: scores in the model's precision, softmax in
+fp32.
 """
 
 from __future__ import annotations
@@ -17,67 +18,73 @@ from neoxargs.registry.model import Attention, Fusion
 
 
 @dataclass(frozen=True)
-class Steps:
-    """Whether half precision is computed step by step."""
+class UnfusedCases:
+    """In which cases half precision uses the unfused operations."""
 
     causal: bool = False
-    """Where the order of tokens is the only mask."""
+    """If the only mask is the causal one."""
     masked: bool = False
-    """Where there is another mask, or a bias."""
+    """If there is another mask, or a bias."""
     layer: int = 1
-    """What scores are divided by as long as they are in half precision: the layer's number, against overflow."""
+    """Divisor of the scores while they are in half precision, which prevents overflow: the layer's number, from 1."""
 
 
-def steps(attention: Attention, fusion: Fusion, layer: int) -> Steps:
-    """layer: counted from 0; as in Megatron, the first layer divides by 1."""
+def unfused_cases(attention: Attention, fusion: Fusion, layer: int) -> UnfusedCases:
+    """Return the cases that the configuration asks for. layer: from 0; as in Megatron, the first layer divides by 1."""
     scaled = attention.apply_query_key_layer_scaling
     wanted = scaled or attention.attention_softmax_in_fp32
-    return Steps(
+    return UnfusedCases(
         causal=wanted and not fusion.scaled_upper_triang_masked_softmax_fusion,
         masked=wanted and not fusion.scaled_masked_softmax_fusion,
         layer=layer + 1 if scaled else 1,
     )
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, steps: Steps) -> Tensor:
-    """(batch, heads, seq, head_dim), with fewer heads in key and value when queries share them -> query's shape.
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, unfused: UnfusedCases
+) -> Tensor:
+    """Compute attention: (batch, heads, seq, head_dim) of each -> the query's shape.
 
-    mask: None where every token sees all tokens before it and itself; else, broadcast to (batch, heads, seq, seq),
-    which pairs count (bool) or what is added to their scores, -inf included.
+    Key and value have fewer heads than the query with grouped-query attention. mask: None for causal attention;
+    otherwise, broadcast to (batch, heads, seq, seq), a bool mask of the pairs that attend, or a bias on the scores in
+    which -inf masks a pair.
     """
-    if query.dtype != torch.float32 and (steps.causal if mask is None else steps.masked):
-        return _step_by_step(query, key, value, mask, dropout, steps.layer)
-    shared = key.shape[1] < query.shape[1]
-    if shared and not shares_keys(query.device.type, query.dtype, mask is not None):
-        (key, value), shared = _of_every_query(key, value, query.shape[1]), False
+    if query.dtype != torch.float32 and (unfused.causal if mask is None else unfused.masked):
+        return _attend_unfused(query, key, value, mask, dropout, unfused.layer)
+    gqa = key.shape[1] < query.shape[1]
+    if gqa and not has_gqa_kernel(query.device.type, query.dtype, mask is not None):
+        (key, value), gqa = _repeat_heads(key, value, query.shape[1]), False
     if mask is None:
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=shared)
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=gqa)
     if mask.dtype != torch.bool:
         mask = mask.to(query.dtype)
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout, enable_gqa=shared)
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout, enable_gqa=gqa)
 
 
-def shares_keys(device: str, dtype: torch.dtype, masked: bool) -> bool:
-    """Can torch let queries share keys without storing all scores?
+def has_gqa_kernel(device: str, dtype: torch.dtype, masked: bool) -> bool:
+    """Whether torch has a grouped-query kernel for this case that does not store all scores.
 
-    On a GPU only its flash kernel can, which knows neither masks nor fp32; with keys of their own others do.
+    On a GPU only the flash kernel supports it, and that supports neither masks nor fp32. Repeated keys and values let
+    the other kernels run.
     """
     return device != "cuda" or not (masked or dtype == torch.float32)
 
 
-def _of_every_query(key: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Repeated for each of the heads that share them."""
+def _repeat_heads(key: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Repeat each key and value head for the query heads that share it."""
     count = heads // key.shape[1]
     if count == 1:
         return key, value
     return key.repeat_interleave(count, dim=1), value.repeat_interleave(count, dim=1)
 
 
-def _step_by_step(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, layer: int) -> Tensor:
-    key, value = _of_every_query(key, value, query.shape[1])
+def _attend_unfused(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, layer: int
+) -> Tensor:
+    key, value = _repeat_heads(key, value, query.shape[1])
     if mask is None:
-        mask = causal(query.shape[2], query.device)
-    # Divided before the product: it is the product that overflows in fp16.
+        mask = causal_mask(query.shape[2], query.device)
+    # Divide before the product, because the product overflows in fp16.
     scores = (query / (query.shape[-1] ** 0.5 * layer)) @ key.transpose(-1, -2)
     scores = scores.float() * layer
     scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
@@ -85,6 +92,6 @@ def _step_by_step(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 
 
 @lru_cache(maxsize=8)
-def causal(seq: int, device: torch.device) -> Tensor:
-    """(seq, seq): does the row's token see the column's?"""
+def causal_mask(seq: int, device: torch.device) -> Tensor:
+    """(seq, seq): whether the row's token attends to the column's token."""
     return torch.ones(seq, seq, dtype=torch.bool, device=device).tril()

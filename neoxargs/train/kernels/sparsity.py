@@ -1,8 +1,8 @@
-"""Block-sparse attention: which blocks of tokens each block reads, in the patterns of DeepSpeed's sparse attention.
+"""Block-sparse attention: the blocks that each block of tokens attends to, in DeepSpeed's sparse attention patterns.
 
-A pattern is laid out once for the model's `seq_length` and always combined with the causal order; a shorter sequence
-sees its part of it, so that generating reads what training read. Random blocks depend on the run's seed, the
-layer and the head only, where DeepSpeed draws anew on every rank.
+A pattern is laid out once for the model's `seq_length` and always combined with the causal mask. A shorter sequence
+uses the upper left part of it, so that generation attends to the same blocks as training. Random blocks depend on the
+run's seed, the layer and the head only; DeepSpeed draws them independently on every rank.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch import Tensor
 
 from neoxargs.registry.model import Shape
 from neoxargs.resolve.config import Config
-from neoxargs.train.kernels.sdpa import causal
+from neoxargs.train.kernels.sdpa import causal_mask
 from neoxargs.train.process.mesh import Axis
 
-#: Pairs (row, column) of blocks of which the row's tokens read the column's.
+#: Pairs (row, column) of blocks: the row's tokens attend to the column's.
 Blocks = set[tuple[int, int]]
-#: Layers that see everything before them.
+#: Layer kinds of `attention_config` with dense causal attention.
 DENSE = ("global", "flash")
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """What the layers of one kind read."""
+    """Sparsity pattern of one layer: its kind and the settings of `sparsity_config`."""
 
     kind: str
     seq_length: int
@@ -53,13 +53,13 @@ class Pattern:
         return self.seq_length // self.block
 
     @property
-    def both_ways(self) -> bool:
-        """Is it laid out as for a model that sees what follows? What follows is hidden all the same."""
+    def bidirectional(self) -> bool:
+        """Whether the layout is the one for bidirectional attention; the causal mask still applies."""
         return self.attention == "bidirectional"
 
 
-def pattern(config: Config, layer: int, seed: int) -> Pattern | None:
-    """What the layer (counted from 0) reads, or None where it reads everything before it."""
+def layer_pattern(config: Config, layer: int, seed: int) -> Pattern | None:
+    """Return the pattern of a layer (counted from 0), or None for dense causal attention."""
     kind = layer_kind(config, layer)
     if kind in DENSE:
         return None
@@ -69,19 +69,19 @@ def pattern(config: Config, layer: int, seed: int) -> Pattern | None:
 
 
 def layer_kind(config: Config, layer: int) -> str:
-    """The layer's name in `attention_config`."""
-    known = "attention_config" in config.values
-    return str(config.attention.attention_config[layer]) if known else "global"
+    """Return the layer's kind in `attention_config`."""
+    given = "attention_config" in config.values
+    return str(config.attention.attention_config[layer]) if given else "global"
 
 
 def _pattern(kind: str, shape: Shape, seed: str, settings: Mapping[str, Any]) -> Pattern:
-    made = Pattern(kind, shape.seq_length, shape.num_attention_heads, seed=seed, **settings)
-    # Without random blocks all layers have one pattern, and one mask.
-    return made if _random_blocks(made) else Pattern(kind, shape.seq_length, shape.num_attention_heads, **settings)
+    seeded = Pattern(kind, shape.seq_length, shape.num_attention_heads, seed=seed, **settings)
+    # Without random blocks the pattern has no seed, so that all layers share one cached mask.
+    return seeded if _random_blocks(seeded) else Pattern(kind, shape.seq_length, shape.num_attention_heads, **settings)
 
 
 def layout(pattern: Pattern) -> Tensor:
-    """(heads, blocks, blocks): which blocks are read, before the causal order hides what follows."""
+    """(heads, blocks, blocks): which blocks are attended to, before the causal mask."""
     heads = pattern.heads if pattern.different_layout_per_head else 1
     found = torch.zeros(heads, pattern.blocks, pattern.blocks, dtype=torch.bool)
     for head in range(heads):
@@ -91,39 +91,43 @@ def layout(pattern: Pattern) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def visible(pattern: Pattern, axis: Axis, device: torch.device) -> Tensor:
-    """(heads / tensor ranks, or 1 if all read the same, seq, seq): does the row's token read the column's?"""
-    blocks = own_layout(pattern, axis).to(device)
+def token_mask(pattern: Pattern, axis: Axis, device: torch.device) -> Tensor:
+    """(heads / tensor ranks, or 1 if all heads agree, seq, seq): whether the row's token attends to the column's."""
+    blocks = local_layout(pattern, axis).to(device)
     tokens = blocks.repeat_interleave(pattern.block, 1).repeat_interleave(pattern.block, 2)
-    return tokens & causal(pattern.seq_length, device)
+    return tokens & causal_mask(pattern.seq_length, device)
 
 
-def own_layout(pattern: Pattern, axis: Axis) -> Tensor:
-    """(heads / tensor ranks, or 1 if all read the same, blocks, blocks)."""
-    whole = layout(pattern)
-    return whole.chunk(axis.size)[axis.rank] if pattern.different_layout_per_head else whole[:1]
+def local_layout(pattern: Pattern, axis: Axis) -> Tensor:
+    """Return the layout of this rank's heads: (heads / tensor ranks, or 1 if all heads agree, blocks, blocks)."""
+    full = layout(pattern)
+    return full.chunk(axis.size)[axis.rank] if pattern.different_layout_per_head else full[:1]
 
 
-def window(seq: int, width: int, device: torch.device) -> Tensor:
-    """(seq, seq): the row's token reads itself and `width` tokens before it."""
-    return causal(seq, device).triu(-width)
+def window_mask(seq: int, width: int, device: torch.device) -> Tensor:
+    """(seq, seq): the row's token attends to itself and to the `width` tokens before it."""
+    return causal_mask(seq, device).triu(-width)
 
 
 def _fixed(pattern: Pattern, head: int) -> Blocks:
-    """Windows side by side, and of every window some blocks that all later ones read (arXiv:1904.10509)."""
+    """Adjacent windows, and in each window some blocks that all later blocks attend to (arXiv:1904.10509)."""
     count, wide = pattern.blocks, pattern.num_local_blocks or 4
     summary = wide - (1 + head % pattern.num_different_global_patterns) * pattern.num_global_blocks
-    whole = count - count % wide
-    firsts = list(range(summary, whole, wide))
-    if whole < count:  # a last window that is cut short
-        firsts.append(min(whole + summary, count - pattern.num_global_blocks))
-    read = [block for first in firsts for block in range(first, first + pattern.num_global_blocks)]
+    full_windows = count - count % wide
+    firsts = list(range(summary, full_windows, wide))
+    if full_windows < count:  # the last window is shorter
+        firsts.append(min(full_windows + summary, count - pattern.num_global_blocks))
+    global_blocks = [block for first in firsts for block in range(first, first + pattern.num_global_blocks)]
     lengths = [min(wide, count - start) for start in range(0, count, wide)]
-    return _windows(lengths) | _columns(pattern, read) | _rows(pattern, read, pattern.horizontal_global_attention)
+    return (
+        _windows(lengths)
+        | _columns(pattern, global_blocks)
+        | _rows(pattern, global_blocks, pattern.horizontal_global_attention)
+    )
 
 
 def _variable(pattern: Pattern, head: int) -> Blocks:
-    """Windows of chosen lengths, chosen global blocks, random ones."""
+    """Windows of the lengths in `local_window_blocks`, the given global blocks, and random blocks."""
     count, lengths, left = pattern.blocks, [], pattern.blocks
     sizes = iter(pattern.local_window_blocks)
     size = next(sizes)
@@ -131,30 +135,32 @@ def _variable(pattern: Pattern, head: int) -> Blocks:
         lengths.append(min(size, left))
         left -= size
         size = next(sizes, size)
-    read = _global_blocks(pattern)
+    global_blocks = _global_blocks(pattern)
     ranges = [range(count)] * count
-    found = _windows(lengths) | _columns(pattern, read) | _draw(pattern, head, ranges)
-    return found | _rows(pattern, read, pattern.horizontal_global_attention)
+    found = _windows(lengths) | _columns(pattern, global_blocks) | _random(pattern, head, ranges)
+    return found | _rows(pattern, global_blocks, pattern.horizontal_global_attention)
 
 
 def _local(pattern: Pattern, head: int) -> Blocks:
-    """A window that slides; `num_local_blocks` is another name for its width."""
+    """A sliding window, whose width is `num_local_blocks` or `num_sliding_window_blocks`."""
     return _sliding(pattern, pattern.num_local_blocks or pattern.num_sliding_window_blocks or 4)
 
 
 def _bigbird(pattern: Pattern, head: int) -> Blocks:
-    """A sliding window, the first blocks, random ones (arXiv:2007.14062)."""
-    read = range(min(pattern.num_global_blocks, pattern.blocks))
-    ranges = [range(pattern.blocks if pattern.both_ways else row + 1) for row in range(pattern.blocks)]
+    """A sliding window, the first blocks, and random blocks (arXiv:2007.14062)."""
+    global_blocks = range(min(pattern.num_global_blocks, pattern.blocks))
+    ranges = [range(pattern.blocks if pattern.bidirectional else row + 1) for row in range(pattern.blocks)]
     near = _sliding(pattern, pattern.num_sliding_window_blocks or 3)
-    return near | _draw(pattern, head, ranges) | _columns(pattern, read) | _rows(pattern, read, True)
+    return (
+        near | _random(pattern, head, ranges) | _columns(pattern, global_blocks) | _rows(pattern, global_blocks, True)
+    )
 
 
 def _longformer(pattern: Pattern, head: int) -> Blocks:
-    """A sliding window and chosen global blocks (arXiv:2004.05150)."""
-    read = _global_blocks(pattern)
+    """A sliding window and the given global blocks (arXiv:2004.05150)."""
+    global_blocks = _global_blocks(pattern)
     near = _sliding(pattern, pattern.num_sliding_window_blocks or 3)
-    return near | _columns(pattern, read) | _rows(pattern, read, True)
+    return near | _columns(pattern, global_blocks) | _rows(pattern, global_blocks, True)
 
 
 _KINDS: dict[str, Callable[[Pattern, int], Blocks]] = {
@@ -167,7 +173,7 @@ _KINDS: dict[str, Callable[[Pattern, int], Blocks]] = {
 
 
 def _windows(lengths: Iterable[int]) -> Blocks:
-    """Every block reads the window it lies in."""
+    """Every block attends to all blocks of its window."""
     found: Blocks = set()
     start = 0
     for length in lengths:
@@ -178,17 +184,19 @@ def _windows(lengths: Iterable[int]) -> Blocks:
 
 
 def _sliding(pattern: Pattern, width: int) -> Blocks:
-    """Every block reads half a width to each side."""
+    """Every block attends to width // 2 blocks on each side and to itself."""
     count, half = pattern.blocks, width // 2
     return {(row, column) for row in range(count) for column in range(max(0, row - half), min(row + half + 1, count))}
 
 
-def _columns(pattern: Pattern, read: Iterable[int]) -> Blocks:
-    return {(row, column) for row in range(pattern.blocks) for column in read}
+def _columns(pattern: Pattern, columns: Iterable[int]) -> Blocks:
+    """All blocks attend to `columns`."""
+    return {(row, column) for row in range(pattern.blocks) for column in columns}
 
 
-def _rows(pattern: Pattern, reading: Iterable[int], wanted: bool) -> Blocks:
-    return {(row, column) for row in reading for column in range(pattern.blocks)} if wanted else set()
+def _rows(pattern: Pattern, rows: Iterable[int], wanted: bool) -> Blocks:
+    """`rows` attend to all blocks, if `wanted`."""
+    return {(row, column) for row in rows for column in range(pattern.blocks)} if wanted else set()
 
 
 def _global_blocks(pattern: Pattern) -> list[int]:
@@ -197,18 +205,20 @@ def _global_blocks(pattern: Pattern) -> list[int]:
     return [block for first, end in spans for block in range(first, min(end, pattern.blocks))]
 
 
-def _draw(pattern: Pattern, head: int, ranges: Iterable[range]) -> Blocks:
-    """For every row so many blocks of its range, or all of them if there are fewer."""
-    dice = random.Random(f"{pattern.seed} {head}")
+def _random(pattern: Pattern, head: int, ranges: Iterable[range]) -> Blocks:
+    """Draw the random blocks of each row from its range, or take the whole range if it has fewer."""
+    generator = random.Random(f"{pattern.seed} {head}")
     wanted = _random_blocks(pattern)
     return {
-        (row, column) for row, choice in enumerate(ranges) for column in dice.sample(choice, min(wanted, len(choice)))
+        (row, column)
+        for row, choice in enumerate(ranges)
+        for column in generator.sample(choice, min(wanted, len(choice)))
     }
 
 
 def _random_blocks(pattern: Pattern) -> int:
-    """GPT-NeoX's defaults; None is not 0, which turns them off."""
-    usual = {"bigbird": 1, "sparse_variable": 0}
-    if pattern.kind not in usual:
+    """Return the number of random blocks per row. None stands for GPT-NeoX's default; 0 means none."""
+    defaults = {"bigbird": 1, "sparse_variable": 0}
+    if pattern.kind not in defaults:
         return 0
-    return usual[pattern.kind] if pattern.num_random_blocks is None else pattern.num_random_blocks
+    return defaults[pattern.kind] if pattern.num_random_blocks is None else pattern.num_random_blocks

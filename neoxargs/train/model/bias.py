@@ -1,6 +1,7 @@
-"""Positions as something added to attention scores: T5's learned bias by distance, and ALiBi's slopes.
+"""Position biases added to attention scores: T5's learned relative bias, and ALiBi's slopes.
 
-Both depend on how far apart two tokens are and not on where they stand, so they fit any part of a sequence.
+Both depend only on the distance between two tokens, not on their absolute positions, and so apply to any part of a
+sequence.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from neoxargs.train.process.mesh import Axis
 
 
 class RelativeBias(nn.Module):
-    """T5's relative positions (Raffel et al. 2019, arXiv:1910.10683): a number for each bucket of distances and head.
+    """T5's relative position bias (Raffel et al. 2019, arXiv:1910.10683): one value per distance bucket and head.
 
-    One table for all layers, in GPT-NeoX's scale: multiplied by the square root of a head's width.
+    All layers share one table. As in GPT-NeoX, its values are multiplied by the square root of the head dimension.
     """
 
     def __init__(self, shape: Shape, embedding: Embedding, make: Make, causal: bool = True) -> None:
@@ -37,34 +38,37 @@ class RelativeBias(nn.Module):
         self.table = make.parameter("table", size, xavier, split=1)
 
     @contextmanager
-    def given(self, bias: Tensor) -> Iterator[None]:
-        """Layers that ask meanwhile get this, which has been computed before."""
+    def use_precomputed(self, bias: Tensor) -> Iterator[None]:
+        """Return `bias` to all layers within the block instead of computing it in each of them."""
         self.bias = bias
         yield
         self.bias = None
 
     def forward(self, seq: int, rows: Tensor | None = None) -> Tensor:
-        """(heads / tensor ranks, seq, seq), a row for each query; of some `rows` only, (heads / ranks, *rows, seq)."""
+        """Return the bias (heads / tensor ranks, seq, seq), with a row for each query.
+
+        rows: positions of the queries to compute, of any shape: (heads / tensor ranks, *rows.shape, seq).
+        """
         options = self.embedding
         buckets = _buckets(seq, options.rpe_num_buckets, options.rpe_max_distance, self.causal, self.table.device)
         return (self.table * self.scale).t()[:, buckets if rows is None else buckets[rows]]
 
 
 def relative_bias(config: Config, make: Make) -> RelativeBias | None:
-    """The table that all layers share, for `pos_emb: rpe`."""
+    """Make the table that all layers share; None unless `pos_emb` is rpe."""
     if config.embedding.pos_emb != "rpe":
         return None
-    causal = config.embedding.rpe_causal or "rpe_causal" not in config.values  # false must have been written
+    causal = config.embedding.rpe_causal or "rpe_causal" not in config.values  # only a false set by the user counts
     table = RelativeBias(config.shape, config.embedding, make.at("relative"), causal)
     table.scale *= multipliers(config)[1]
     return table
 
 
 def bucket(back: Tensor, buckets: int, max_distance: int, causal: bool = True) -> Tensor:
-    """T5's bucket of a token so many places back.
+    """Return T5's bucket index for each distance `back`, in tokens.
 
-    The first half of the buckets are one distance each, the rest widen logarithmically up to `max_distance`. Without
-    `causal` half of all buckets are kept for tokens ahead, which a GPT never sees.
+    Each of the first half of the buckets holds one distance; the others grow logarithmically up to `max_distance`. With
+    `causal` false only half of all buckets are used: the other half is for later tokens, which a GPT never attends to.
     """
     buckets = buckets if causal else buckets // 2
     exact = buckets // 2
@@ -80,24 +84,25 @@ def _buckets(seq: int, buckets: int, max_distance: int, causal: bool, device: to
 
 
 def _back(seq: int, device: torch.device) -> Tensor:
-    """(seq, seq): how far back from the row's token the column's is."""
-    places = torch.arange(seq, device=device)
-    return places[:, None] - places
+    """(seq, seq): the distance from the row's token back to the column's token."""
+    positions = torch.arange(seq, device=device)
+    return positions[:, None] - positions
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """ALiBi (Press et al. 2021, arXiv:2108.12409): a geometric series that ends at 2 ** -8.
+    """Return the slope of each head in ALiBi (Press et al. 2021, arXiv:2108.12409).
 
-    Other numbers of heads than powers of two take every second slope of twice as many heads in addition.
+    For a power of two heads they are a geometric series that ends at 2 ** -8. For any other number of heads, the series
+    of the next lower power of two is followed by every second slope of the series for twice that power.
     """
-    whole = 2 ** int(math.log2(heads))
-    slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
-    between = [2 ** (-4 * (i + 1) / whole) for i in range(0, 2 * whole, 2)]
-    return slopes + between[: heads - whole]
+    power = 2 ** int(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    between = [2 ** (-4 * (i + 1) / power) for i in range(0, 2 * power, 2)]
+    return slopes + between[: heads - power]
 
 
 @lru_cache(maxsize=4)
 def alibi(seq: int, heads: int, axis: Axis, device: torch.device) -> Tensor:
-    """(heads / tensor ranks, seq, seq) in fp32: nothing for the token itself, less the further back."""
+    """Return ALiBi's bias, (heads / tensor ranks, seq, seq) in fp32: 0 at distance 0, then minus slope x distance."""
     slopes = torch.tensor(alibi_slopes(heads), device=device).chunk(axis.size)[axis.rank]
     return -slopes[:, None, None] * _back(seq, device).clamp(min=0)

@@ -1,7 +1,7 @@
-"""Keys and values of the tokens before, kept by every layer while text is generated.
+"""Cache of attention keys and values, which every layer keeps while text is generated.
 
-Rows of a batch may differ in length. The first pass takes them padded on the right; what it keeps of the padding is
-hidden until the tokens that come later overwrite it, each row at its own place.
+Rows of a batch may differ in length. The first pass takes prompts padded on the right. Its entries for the padding are
+masked until later tokens overwrite them, in each row at its own position.
 """
 
 from __future__ import annotations
@@ -13,58 +13,65 @@ from torch import Tensor, nn
 
 
 class Cache:
-    """Of one batch and all layers of this rank. capacity: the most tokens that a row can have."""
+    """Keys and values of one batch for all layers of this rank. capacity: maximum number of tokens in a row."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.begun = False
-        """Has the first pass been?"""
-        self.places: Tensor | None = None
-        """Where the tokens of this pass stand, (batch, seq); None in the first pass, where that is where they are."""
-        self.reach = 0
-        """How many places of a row count by now."""
-        self.kept: list[tuple[Tensor, Tensor]] = []
-        """Of each layer in the order in which they run: (batch, key and value heads, capacity, head_dim)."""
+        self.started = False
+        """Whether the first pass has run."""
+        self.positions: Tensor | None = None
+        """Positions of this pass's tokens, (batch, seq); None in the first pass, where they are 0, 1, 2, ..."""
+        self.length = 0
+        """Number of cached positions that this pass may attend to, the maximum over all rows."""
+        self.entries: list[tuple[Tensor, Tensor]] = []
+        """Keys and values of each layer, in execution order: (batch, key and value heads, capacity, head_dim)."""
         self.next = 0
+        """Index in `entries` of the layer that runs next."""
 
-    def begin(self, places: Tensor, reach: int) -> None:
-        """Before every pass but the first."""
-        self.places, self.reach, self.next = places, reach, 0
+    def begin(self, positions: Tensor, length: int) -> None:
+        """Start a pass; the first pass needs no call."""
+        self.positions, self.length, self.next = positions, length, 0
 
     def add(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """(batch, heads, seq, head_dim) of this pass -> those of all tokens so far."""
-        if self.places is None:
-            self.kept.append((self._room(key), self._room(value)))
+        """Store keys and values of this pass and return those of all tokens up to now.
+
+        (batch, heads, new tokens, head_dim) -> (batch, heads, length, head_dim).
+        """
+        if self.positions is None:
+            self.entries.append((self._padded(key), self._padded(value)))
             return key, value
-        keys, values = self.kept[self.next]
+        keys, values = self.entries[self.next]
         self.next += 1
         rows = torch.arange(len(key), device=key.device).unsqueeze(1)
-        keys[rows, :, self.places], values[rows, :, self.places] = key.transpose(1, 2), value.transpose(1, 2)
-        return keys[:, :, : self.reach], values[:, :, : self.reach]
+        keys[rows, :, self.positions], values[rows, :, self.positions] = key.transpose(1, 2), value.transpose(1, 2)
+        return keys[:, :, : self.length], values[:, :, : self.length]
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def keep_rows(self, rows: Sequence[int]) -> None:
         """Drop the other rows of the batch."""
-        self.kept = [(keys[list(rows)], values[list(rows)]) for keys, values in self.kept]
+        self.entries = [(keys[list(rows)], values[list(rows)]) for keys, values in self.entries]
 
     def visible(self, window: int) -> Tensor:
-        """(batch, 1, seq, keys): does the row's token see the column's, itself and `window` before it (0: all)?"""
-        assert self.places is not None
-        back = self.places[:, None, :, None] - torch.arange(self.reach, device=self.places.device)
-        return (back >= 0) & (back <= window) if window else back >= 0
+        """(batch, 1, new tokens, length): whether a new token attends to a cached one.
 
-    def rows(self, whole: Tensor) -> Tensor:
-        """Of (heads, seq, seq) for whole sequences what this pass needs: (batch, heads, seq, keys)."""
-        return whole[:, self.places, : self.reach].transpose(0, 1)
+        It attends to itself and to the `window` tokens before it; 0 means all tokens before it.
+        """
+        assert self.positions is not None
+        distance = self.positions[:, None, :, None] - torch.arange(self.length, device=self.positions.device)
+        return (distance >= 0) & (distance <= window) if window else distance >= 0
 
-    def _room(self, x: Tensor) -> Tensor:
+    def select(self, full: Tensor) -> Tensor:
+        """Select this pass's rows of a mask or bias: (heads, seq, seq) -> (batch, heads, new tokens, length)."""
+        return full[:, self.positions, : self.length].transpose(0, 1)
+
+    def _padded(self, x: Tensor) -> Tensor:
         batch, heads, seq, width = x.shape
-        room = x.new_zeros(batch, heads, self.capacity, width)
-        room[:, :, :seq] = x
-        return room
+        padded = x.new_zeros(batch, heads, self.capacity, width)
+        padded[:, :, :seq] = x
+        return padded
 
 
 def attach(module: nn.Module, cache: Cache | None) -> None:
-    """To every layer of this rank that asks where tokens stand; None takes it away."""
+    """Set the `cache` attribute of every layer of this rank that has one; None removes the cache."""
     for layer in module.modules():
         if hasattr(layer, "cache"):
             setattr(layer, "cache", cache)  # noqa: B010

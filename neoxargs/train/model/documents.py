@@ -1,7 +1,7 @@
-"""Samples that hold several documents: where each begins, read from the tokens.
+"""Samples that hold several documents: where each document begins, computed from the tokens.
 
-Only the first pipeline stage has the tokens, so the beginnings travel beside the hidden states, and only when
-`reset_position_ids` or `reset_attention_mask` asks for them.
+Only the first pipeline stage has the tokens. When `reset_position_ids` or `reset_attention_mask` is set, the start
+positions are therefore passed from layer to layer together with the hidden states.
 """
 
 from __future__ import annotations
@@ -11,39 +11,40 @@ from torch import Tensor
 
 from neoxargs.registry.data import Data
 
-#: What layers hand on: hidden states (batch, seq, hidden), or these and `starts`.
-Carried = Tensor | tuple[Tensor, Tensor]
+#: Input and output of a layer: hidden states (batch, seq, hidden), or the pair of these and `starts` (batch, seq).
+LayerInput = Tensor | tuple[Tensor, Tensor]
 
 
-def travel(data: Data) -> bool:
-    """Do later layers need to know where documents begin?"""
+def needs_document_starts(data: Data) -> bool:
+    """Whether the layers after the embedding need to know where documents begin."""
     return data.reset_position_ids or data.reset_attention_mask
 
 
-def starts(tokens: Tensor, eod: int) -> Tensor:
-    """(batch, seq) -> (batch, seq): the place in the sample where the token's document begins.
+def document_starts(tokens: Tensor, eod: int) -> Tensor:
+    """(batch, seq) tokens -> (batch, seq): the position in the sample at which the token's document begins.
 
-    `eod` ends a document and belongs to it, as in Megatron.
+    As in Megatron, the token `eod` is the last one of its document.
     """
-    places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
-    begun = torch.where(tokens == eod, places, 0).cummax(dim=1).values
-    return begun.roll(1, dims=1).index_fill(1, torch.zeros(1, dtype=torch.int64, device=tokens.device), 0)
+    positions = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+    starts = torch.where(tokens == eod, positions, 0).cummax(dim=1).values
+    return starts.roll(1, dims=1).index_fill(1, torch.zeros(1, dtype=torch.int64, device=tokens.device), 0)
 
 
-def positions(starts: Tensor) -> Tensor:
-    """(batch, seq): how far into its document each token is."""
+def positions_in_document(starts: Tensor) -> Tensor:
+    """(batch, seq) document starts -> (batch, seq): the position of each token within its document."""
     return torch.arange(starts.shape[1], device=starts.device) - starts
 
 
 def same_document(starts: Tensor) -> Tensor:
-    """(batch, 1, seq, seq): are the row's token and the column's of one document?"""
+    """(batch, 1, seq, seq): whether the tokens of the row and of the column belong to the same document."""
     return (starts[:, :, None] == starts[:, None, :]).unsqueeze(1)
 
 
-def opened(carried: Carried) -> tuple[Tensor, Tensor | None]:
-    """Hidden states, and the beginnings if they travel along."""
-    return (carried, None) if isinstance(carried, Tensor) else carried
+def unpack(inputs: LayerInput) -> tuple[Tensor, Tensor | None]:
+    """Split a layer's input into hidden states and document starts (None if they are not passed along)."""
+    return (inputs, None) if isinstance(inputs, Tensor) else inputs
 
 
-def closed(hidden: Tensor, starts: Tensor | None) -> Carried:
+def pack(hidden: Tensor, starts: Tensor | None) -> LayerInput:
+    """Combine hidden states and document starts into the input of the next layer."""
     return hidden if starts is None else (hidden, starts)

@@ -1,8 +1,8 @@
-"""Initial weights, drawn so that they depend on the seed and the parameter's name and on nothing else.
+"""Initial weights, which depend on the seed and the parameter's name only.
 
-However the run is laid out (tensor slices, pipeline stages, ZeRO stages, number of ranks), each parameter is drawn
-whole, in fp32, from a generator of its own; a rank keeps its slice. Megatron and NeoX seed per rank instead, so there
-the same seed gives another model on another layout. A GPU draws other numbers than a CPU, hundreds of times as fast.
+On any layout (tensor and pipeline parallel size, ZeRO stage, number of ranks) each parameter is drawn in full, in fp32,
+from its own generator, and each rank keeps its slice. Megatron and GPT-NeoX seed per rank instead: there the same seed
+gives another model on another layout. A GPU draws other numbers than a CPU, hundreds of times faster.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, empty  # `empty` as it is now: deepspeed.zero.Init replaces torch.empty for a while
+from torch import Tensor, empty  # bound at import: deepspeed.zero.Init replaces torch.empty while it is active
 from torch.nn import init
 
 from neoxargs.registry.model import Init, Shape
 
 CPU = torch.device("cpu")
-#: Fills a whole parameter (rows, columns) in place.
-Draw = Callable[[Tensor, torch.Generator], Tensor]
+#: Fills a full, unsharded parameter (rows, columns) in place and returns it.
+Initializer = Callable[[Tensor, torch.Generator], Tensor]
 
 
-def draw(method: str, options: Init, shape: Shape) -> Draw:
-    """The distribution that `init_method` or `output_layer_init_method` names."""
+def initializer(method: str, options: Init, shape: Shape) -> Initializer:
+    """Return the distribution that `init_method` or `output_layer_init_method` names."""
     return METHODS[method](options.init_method_std, shape.num_layers, shape.hidden_size)
 
 
-def values(shape: tuple[int, ...], method: Draw, seed: int, name: str, device: torch.device = CPU) -> Tensor:
-    """A parameter as it stands before the first step: whole, fp32, drawn by and on `device`."""
+def initial_values(
+    shape: tuple[int, ...], method: Initializer, seed: int, name: str, device: torch.device = CPU
+) -> Tensor:
+    """Return the initial value of the full parameter in fp32, drawn on `device`."""
     digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest, "big"))
     with torch.no_grad():
         return method(empty(shape, dtype=torch.float32, device=device), generator)
 
 
-def first_rows(count: int, method: Draw) -> Draw:
-    """Draws so many rows and leaves the others at zero: padding must not change what is drawn for the rest."""
+def first_rows(count: int, method: Initializer) -> Initializer:
+    """Draw the first `count` rows and set the others to zero, so that padding does not change the drawn values."""
 
     def fill(tensor: Tensor, generator: torch.Generator) -> Tensor:
         method(tensor[:count], generator)
@@ -50,11 +52,11 @@ def zeros(tensor: Tensor, _: torch.Generator) -> Tensor:
     return tensor.zero_()
 
 
-def _normal(std: float) -> Draw:
+def _normal(std: float) -> Initializer:
     return lambda tensor, generator: tensor.normal_(0.0, std, generator=generator)
 
 
-def _orthogonal(gain: float) -> Draw:
+def _orthogonal(gain: float) -> Initializer:
     return lambda tensor, generator: init.orthogonal_(tensor, gain, generator=generator)
 
 
@@ -66,12 +68,12 @@ def _xavier_normal(tensor: Tensor, generator: torch.Generator) -> Tensor:
     return init.xavier_normal_(tensor, generator=generator)
 
 
-#: name -> distribution for (init_method_std, num_layers, hidden_size).
-METHODS: dict[str, Callable[[float, int, int], Draw]] = {
+#: Name of an init method -> function of (init_method_std, num_layers, hidden_size) that returns its distribution.
+METHODS: dict[str, Callable[[float, int, int], Initializer]] = {
     "normal": lambda std, layers, hidden: _normal(std),
-    # Two branches per layer write to the residual stream; GPT-2 keeps its variance independent of the depth.
+    # GPT-2: each layer adds two branches to the residual stream, whose variance stays independent of the depth.
     "scaled_normal": lambda std, layers, hidden: _normal(std / math.sqrt(2 * layers)),
-    # For a parallel residual, where one branch per layer does.
+    # The same for a parallel residual, where each layer adds one branch.
     "single_residual_scaled_normal": lambda std, layers, hidden: _normal(std / math.sqrt(layers)),
     # Saxe et al. 2013, arXiv:1312.6120
     "orthogonal": lambda std, layers, hidden: _orthogonal(math.sqrt(2)),
@@ -81,6 +83,6 @@ METHODS: dict[str, Callable[[float, int, int], Draw]] = {
     "xavier_normal": lambda std, layers, hidden: _xavier_normal,
     # Nguyen & Salazar 2019, arXiv:1910.05895
     "small_init": lambda std, layers, hidden: _normal(math.sqrt(2 / (5 * hidden))),
-    # Wang's GPT-J: mesh-transformer-jax
+    # Wang's mesh-transformer-jax, which trained GPT-J
     "wang_init": lambda std, layers, hidden: _normal(2 / layers / math.sqrt(hidden)),
 }

@@ -1,4 +1,4 @@
-"""The feed-forward half of a layer."""
+"""The feed-forward part of a transformer layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from neoxargs.registry.model import Fusion, Init, Mlp, Shape
 from neoxargs.sizes.model import mlp_width
-from neoxargs.train.model.init import draw
+from neoxargs.train.model.init import initializer
 from neoxargs.train.parallel.make import Make
 
 
@@ -20,7 +20,7 @@ def _tanh_gelu(x: Tensor) -> Tensor:
 
 
 def _erf_gelu(x: Tensor) -> Tensor:
-    """GELU spelt out, for programs that know no such operation."""
+    """Exact GELU written with erf, for ONNX runtimes without a GELU operator (`onnx_safe`)."""
     return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "mish": F.mish,
 }
-#: What the gate goes through before it multiplies the other half (Shazeer 2020, arXiv:2002.05202).
+#: Gated activations -> the function applied to the gate (Shazeer 2020, arXiv:2002.05202).
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": torch.sigmoid,
     "bilinear": lambda gate: gate,
@@ -42,9 +42,9 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activation(name: str, approximate: bool, spelt_out: bool = False) -> Callable[[Tensor], Tensor]:
-    """What lies between the two matrices; a gated one halves the last dimension."""
-    gelu = _erf_gelu if spelt_out else F.gelu
+def activation(name: str, approximate: bool, onnx_safe: bool = False) -> Callable[[Tensor], Tensor]:
+    """Return the activation between the two matrices; a gated one halves the last dimension."""
+    gelu = _erf_gelu if onnx_safe else F.gelu
     if name in GATES:
         gate = gelu if name == "geglu" else GATES[name]
         return lambda x: _gated(x, gate)
@@ -54,23 +54,24 @@ def activation(name: str, approximate: bool, spelt_out: bool = False) -> Callabl
 
 
 def _gated(x: Tensor, gate: Callable[[Tensor], Tensor]) -> Tensor:
-    """GPT-NeoX's order: what is gated comes first, its gate second."""
-    value, opening = x.chunk(2, dim=-1)
-    return value * gate(opening)
+    """Multiply the first half of x by `gate` of the second half, in GPT-NeoX's order."""
+    value, gate_input = x.chunk(2, dim=-1)
+    return value * gate(gate_input)
 
 
 class FeedForward(nn.Module):
-    """(batch, seq, hidden) -> (batch, seq, hidden), each position by itself."""
+    """Position-wise feed-forward network: (batch, seq, hidden) -> (batch, seq, hidden)."""
 
     def __init__(self, shape: Shape, mlp: Mlp, fusion: Fusion, init: Init, make: Make) -> None:
         super().__init__()
-        # NeoX's fused kernel computes the approximation, and so do the models trained with it.
+        # GPT-NeoX's fused bias-GELU kernel computes the tanh approximation; models trained with it need the same.
         self.activation = activation(mlp.activation, fusion.bias_gelu_fusion, fusion.onnx_safe)
         narrow, wide = shape.hidden_size, mlp_width(shape, mlp)
-        enter, leave = draw(init.init_method, init, shape), draw(init.output_layer_init_method, init, shape)
+        init_in = initializer(init.init_method, init, shape)
+        init_out = initializer(init.output_layer_init_method, init, shape)
         halves = 2 if mlp.activation in GATES else 1
-        self.dense_h_to_4h = make.column("dense_h_to_4h", narrow, halves * wide, enter, mlp.use_bias_in_mlp, halves)
-        self.dense_4h_to_h = make.row("dense_4h_to_h", wide, narrow, leave, mlp.use_bias_in_mlp)
+        self.dense_h_to_4h = make.column("dense_h_to_4h", narrow, halves * wide, init_in, mlp.use_bias_in_mlp, halves)
+        self.dense_4h_to_h = make.row("dense_4h_to_h", wide, narrow, init_out, mlp.use_bias_in_mlp)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.dense_4h_to_h(self.activation(self.dense_h_to_4h(x)))  # type: ignore[no-any-return]

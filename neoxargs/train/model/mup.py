@@ -1,9 +1,10 @@
-"""Maximal update parametrisation (Yang et al. 2022, arXiv:2203.03466): what suits a narrow model suits a wide one.
+"""Maximal update parametrisation, muP (Yang et al. 2022, arXiv:2203.03466).
 
-Every weight is compared with the one of the base model that the hyperparameters were tuned on. Of a matrix whose both
-dimensions have grown, initial deviation and step follow the growth m of its inputs (table 8 of the paper, with the
-output layer as a multiplier): deviation / sqrt(m), Adam's step / m. The output layer divides by the growth of the
-hidden size, and attention by the width of a head instead of its root.
+With muP, hyperparameters tuned on a narrow base model also suit a wider one. Each weight's shape is compared with its
+shape in the base model. For a matrix that has grown in both dimensions, by a factor m in its inputs, the standard
+deviation of the initial values is divided by sqrt(m) and Adam's learning rate by m (table 8 of the paper, the variant
+with a multiplier on the output layer). The output layer's input is divided by the growth of the hidden size. Attention
+scores are divided by the head dimension instead of its square root.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ from torch import Tensor, nn
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
-from neoxargs.train.model.widths import SAVE, Widths
+from neoxargs.train.model.widths import SAVE_HINT, Widths
 from neoxargs.train.parallel.make import Make
 
-#: Its rows stay, its columns are the hidden size.
+#: The weight that gives the growth of the hidden size: its rows do not grow, its columns are the hidden size.
 EMBEDDING = "embedding.word_embeddings.weight"
 
 
 def widths(config: Config) -> Widths | None:
-    """With `use_mup`, what `base_shapes_file` says. Raises Problems."""
+    """Read `base_shapes_file`; None without `use_mup`.
+
+    Raises Problems if the file cannot be read or does not hold shapes.
+    """
     if not config.mup.use_mup:
         return None
     file = config.mup.base_shapes_file
@@ -33,38 +37,44 @@ def widths(config: Config) -> Widths | None:
         base = yaml.safe_load(Path(str(file)).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         what = f"base_shapes_file ({file}) cannot be read: {error}"
-        raise Problems(Problem(what, hint=SAVE, id="base-shapes-unreadable", about=("base_shapes_file",))) from None
+        raise Problems(
+            Problem(what, hint=SAVE_HINT, id="base-shapes-unreadable", about=("base_shapes_file",))
+        ) from None
     if not isinstance(base, dict) or not all(isinstance(sizes, list) for sizes in base.values()):
         what = f"base_shapes_file ({file}) is not a mapping of weight names to lists of sizes"
-        raise Problems(Problem(what, hint=SAVE, id="base-shapes-malformed", about=("base_shapes_file",)))
+        raise Problems(Problem(what, hint=SAVE_HINT, id="base-shapes-malformed", about=("base_shapes_file",)))
     return Widths(base, config.mup.mup_init_scale)
 
 
-def groups(found: list[dict[str, Any]], names: Mapping[str, nn.Parameter], widths: Widths, normalised: bool) -> Any:
-    """Parameter groups, each divided into those of equal steps; `Schedule` divides its rate by their `width_mult`.
+def divide_groups(
+    groups: list[dict[str, Any]], names: Mapping[str, nn.Parameter], widths: Widths, normalized: bool
+) -> Any:
+    """Split each parameter group into groups with the same learning rate divisor, `width_mult`.
 
-    The decay of a step is the rate times `weight_decay`: it stays as it is.
+    `Schedule` divides the learning rate by `width_mult`. muP does not scale the decay per step, learning rate x
+    `weight_decay`; `weight_decay` is therefore multiplied by `width_mult`.
+    names: name -> weight. normalized: as `normalizes_gradients` returns.
     """
     name_of = {id(weight): name for name, weight in names.items()}
-    divided = []
-    for group in found:
+    divided_groups = []
+    for group in groups:
         parts: dict[float, list[nn.Parameter]] = {}
         for weight in group["params"]:
-            step = widths.divisor(name_of[id(weight)], _unsharded_shape(weight), normalised)
-            parts.setdefault(step, []).append(weight)
-        for step, weights in parts.items():
-            decay = group["weight_decay"] * step
-            divided.append({**group, "params": weights, "weight_decay": decay, "width_mult": step})
-    return divided
+            divisor = widths.lr_divisor(name_of[id(weight)], _unsharded_shape(weight), normalized)
+            parts.setdefault(divisor, []).append(weight)
+        for divisor, weights in parts.items():
+            decay = group["weight_decay"] * divisor
+            divided_groups.append({**group, "params": weights, "weight_decay": decay, "width_mult": divisor})
+    return divided_groups
 
 
-def normalises(config: Config) -> bool:
-    """Is the optimizer one that divides gradients by their size?"""
+def normalizes_gradients(config: Config) -> bool:
+    """Whether the optimizer normalises gradients, as Adam does and SGD does not."""
     return "sgd" not in (config.optimizer.type or "adam").lower()
 
 
 def output_scale(config: Config, make: Make) -> float:
-    """Factor on what the output layer reads."""
+    """Return the factor on the output layer's input."""
     if not config.mup.use_mup:
         return 1.0
     growth = make.widths.growth(EMBEDDING, (1, config.shape.hidden_size)) if make.widths else []
@@ -72,7 +82,7 @@ def output_scale(config: Config, make: Make) -> float:
 
 
 def attention_scale(config: Config) -> float:
-    """Factor on queries, beside the one over the root of a head's width that every model has."""
+    """Return the factor on queries, in addition to the usual 1 / sqrt(head dimension)."""
     if not config.mup.use_mup:
         return 1.0
     head = config.shape.hidden_size // config.shape.num_attention_heads
@@ -80,19 +90,19 @@ def attention_scale(config: Config) -> float:
 
 
 def multipliers(config: Config) -> tuple[float, float]:
-    """Factors on the embedding as a whole, and on what tells positions."""
+    """Return the factors on the output of the embedding, and on the embedding of positions."""
     options = config.mup
     return (options.mup_embedding_mult, options.mup_rp_embedding_mult) if options.use_mup else (1.0, 1.0)
 
 
-def times(x: Tensor, factor: float) -> Tensor:
-    """x, multiplied only where there is something to multiply by."""
+def scale_by(x: Tensor, factor: float) -> Tensor:
+    """Multiply x by `factor`, without an operation if it is 1."""
     return x if factor == 1 else x * factor
 
 
 def _unsharded_shape(weight: Any) -> tuple[int, ...]:
-    """The shape over all ranks."""
+    """Return the weight's shape before ZeRO-3 and tensor parallelism partition it."""
     shape = list(getattr(weight, "ds_shape", weight.shape))
-    if hasattr(weight, "cut"):
-        shape[weight.cut.dimension] *= weight.cut.size
+    if hasattr(weight, "tensor_shard"):
+        shape[weight.tensor_shard.dimension] *= weight.tensor_shard.size
     return tuple(shape)

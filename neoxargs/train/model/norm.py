@@ -1,4 +1,4 @@
-"""Normalisation of the residual stream, by name."""
+"""Normalisation layers: layernorm, rmsnorm, scalenorm, non_parametric_layernorm."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from neoxargs.train.process.mesh import ALONE, Axis
 
 
 def norm(width: int, options: Norm, shared: Axis = ALONE) -> nn.Module:
-    """The layer that `norm` names, over the last dimension (…, width).
+    """Make the layer that `norm` names, over the last dimension (…, width).
 
-    shared: ranks that have the same weights and apply them each to inputs of its own.
+    shared: ranks that hold the same weights and apply them to different inputs; their gradients are summed.
     """
     layer = NORMS[options.norm](width, options)
     sum_gradients(layer.parameters(), shared)
@@ -23,7 +23,7 @@ def norm(width: int, options: Norm, shared: Axis = ALONE) -> nn.Module:
 
 
 class ScaleNorm(nn.Module):
-    """Vectors of one common, learned length (Nguyen & Salazar 2019, arXiv:1910.05895)."""
+    """ScaleNorm: scales each vector to one learned length (Nguyen & Salazar 2019, arXiv:1910.05895)."""
 
     def __init__(self, epsilon: float) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Rotary positions (Su et al. 2021, arXiv:2104.09864): queries and keys turn by an angle that grows with the position.
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864), applied to a part of the head dimension.
 
-As in GPT-NeoX, dimension i turns together with dimension i + half of those that turn, and dimensions beyond
-`rotary_pct` of the head stay as they are.
+As in GPT-NeoX, dimension i is rotated together with dimension i + width / 2, where width is `rotary_pct` of the head
+dimension. The dimensions beyond width are not rotated.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ import torch
 from torch import Tensor
 
 
-def rotate(x: Tensor, width: int, base: float, positions: Tensor | None = None, reach: int = 0) -> Tensor:
-    """(batch, heads, seq, head_dim) with its first `width` dimensions turned by their position.
+def rotate(x: Tensor, width: int, base: float, positions: Tensor | None = None, length: int = 0) -> Tensor:
+    """Rotate the first `width` dimensions of x, (batch, heads, seq, head_dim), by angles proportional to the position.
 
-    positions: (batch, seq); left out, the place in the sequence. reach: what all of them are below, where they may be
-    beyond the length of x.
+    positions: (batch, seq); None means 0, 1, 2, ... length: upper bound of `positions` (exclusive), for positions that
+    may exceed the length of x, as in generation with a cache.
     """
     seq = x.shape[2]
-    cosine, sine = _turn(max(seq, reach), width, base, x.device)
+    cosine, sine = _cosine_and_sine(max(seq, length), width, base, x.device)
     if positions is not None:
         cosine, sine = cosine[positions].unsqueeze(1), sine[positions].unsqueeze(1)  # (batch, 1, seq, width / 2)
     else:
         cosine, sine = cosine[:seq], sine[:seq]
     first, second, rest = x.split((width // 2, width // 2, x.shape[-1] - width), dim=-1)  # type: ignore[no-untyped-call]
-    # The angles are fp32, and so are these products.
-    turned = (first * cosine - second * sine, second * cosine + first * sine)
-    return torch.cat((*(part.to(x.dtype) for part in turned), rest), dim=-1)
+    # The cosines and sines are fp32, and so are these products, also when x has 16 bits.
+    rotated = (first * cosine - second * sine, second * cosine + first * sine)
+    return torch.cat((*(part.to(x.dtype) for part in rotated), rest), dim=-1)
 
 
 @lru_cache(maxsize=4)
-def _turn(seq: int, width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine (seq, width / 2), kept for all layers.
+def _cosine_and_sine(seq: int, width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine, each (seq, width / 2) in fp32, cached for all layers.
 
-    Not buffers of a module: DeepSpeed casts those to 16 bits with the weights, where far positions run together.
+    They are not buffers of a module, because DeepSpeed casts buffers to 16 bits, where large positions become equal.
     """
-    speed = base ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
-    angle = torch.arange(seq, device=device, dtype=torch.float32).outer(speed)
+    frequency = base ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
+    angle = torch.arange(seq, device=device, dtype=torch.float32).outer(frequency)
     return angle.cos(), angle.sin()

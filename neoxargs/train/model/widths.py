@@ -1,6 +1,6 @@
-"""How much wider than its base model a model is, weight by weight: what muP scales initial values and steps by.
+"""Growth of each weight relative to the base model, by which muP scales initial values and learning rates.
 
-Apart from mup.py because `Make` scales what it draws by it, and mup.py describes what `Make` has made.
+A module of its own, because `Make` needs it for initial values and mup.py imports `Make`.
 """
 
 from __future__ import annotations
@@ -10,34 +10,37 @@ from dataclasses import dataclass
 
 from neoxargs.problems import Problem, Problems
 
-#: Weight -> its size in the base model along each dimension; None where it does not grow with the model.
-Base = Mapping[str, list[int | None]]
-SAVE = "run the configuration of the base model with save_base_shapes: true to write the file"
+#: Weight -> its size in the base model along each dimension; None for a dimension that does not grow with the model.
+BaseShapes = Mapping[str, list[int | None]]
+SAVE_HINT = "run the configuration of the base model with save_base_shapes: true to write the file"
 
 
 @dataclass(frozen=True)
 class Widths:
-    """How much wider than the base model this one is."""
+    """Shapes of the base model, and the factors that follow from them."""
 
-    base: Base
+    base: BaseShapes
     init_scale: float = 1.0
 
     def growth(self, name: str, shape: tuple[int, ...]) -> list[float]:
-        """Of each dimension that grows, outputs before inputs. Raises Problems for weights the base does not have."""
+        """Return this model's size / the base model's size for each dimension that grows, outputs before inputs.
+
+        shape: of the unsharded weight. Raises Problems if the base model has no such weight.
+        """
         sizes = self.base.get(name)
         if sizes is None or len(sizes) != len(shape):
             what = f"base_shapes_file has no {len(shape)}-dimensional weight named {name}"
-            raise Problems(Problem(what, hint=SAVE, id="base-shapes-lack-a-weight", about=("base_shapes_file",)))
-        return [mine / theirs for mine, theirs in zip(shape, sizes, strict=True) if theirs is not None]
+            raise Problems(Problem(what, hint=SAVE_HINT, id="base-shapes-lack-a-weight", about=("base_shapes_file",)))
+        return [size / base for size, base in zip(shape, sizes, strict=True) if base is not None]
 
-    def deviation(self, name: str, shape: tuple[int, ...]) -> float:
-        """Factor on a weight's initial deviation."""
+    def std_factor(self, name: str, shape: tuple[int, ...]) -> float:
+        """Return the factor on the standard deviation of a weight's initial values."""
         growth = self.growth(name, shape)
         return self.init_scale * (float(growth[1] ** -0.5) if len(growth) == 2 else 1.0)
 
-    def divisor(self, name: str, shape: tuple[int, ...], normalised: bool) -> float:
-        """Of a weight's learning rate; normalised: for optimizers of Adam's kind, otherwise for SGD."""
+    def lr_divisor(self, name: str, shape: tuple[int, ...], normalized: bool) -> float:
+        """Return the divisor of a weight's learning rate, for optimizers like Adam (`normalized`) or for SGD."""
         growth = self.growth(name, shape)
         if len(growth) == 2:
-            return growth[1] if normalised else growth[1] / growth[0]
-        return 1.0 if normalised or not growth else 1 / growth[0]
+            return growth[1] if normalized else growth[1] / growth[0]
+        return 1.0 if normalized or not growth else 1 / growth[0]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from neoxargs.train.deepspeed.optimizer_layout import optimizer_layout
-from neoxargs.train.parallel.pipeline import named
+from neoxargs.train.parallel.pipeline import named_weights
 from neoxargs.train.process.mesh import ALONE, Mesh
 
 
@@ -63,7 +63,7 @@ class Lamb(Optimizer):
 
     def attach(self, engine: Any, mesh: Mesh) -> None:
         """Learn which weights of a DeepSpeed engine the tensors are parts of."""
-        mine, weights = optimizer_layout(engine), named(engine.module)
+        mine, weights = optimizer_layout(engine), named_weights(engine.module)
         assert mine is not None
         numbers = {name: number for number, name in enumerate(weights)}
         self.parts = {tensor: [] for tensor in mine.tensors}
@@ -71,7 +71,7 @@ class Lamb(Optimizer):
             self.parts[mine.tensors[piece.tensor]].append(Part(numbers[piece.name], piece.start, piece.length))
         self.device, self.tensor = engine.device, mesh.tensor
         self.data = mesh.data if mine.kind.startswith("zero") else ALONE
-        self.cut = torch.tensor([hasattr(weight, "cut") for weight in weights.values()], device=self.device)
+        self.cut = torch.tensor([hasattr(weight, "tensor_shard") for weight in weights.values()], device=self.device)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]

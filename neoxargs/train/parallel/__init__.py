@@ -1,1 +1,1 @@
-"""Tensor and pipeline parallelism, put into the model from outside."""
+"""Tensor and pipeline parallelism, applied to the model from outside."""

@@ -1,10 +1,11 @@
-"""The borders of a tensor parallel region: what is the same on every rank goes in, a sum over ranks comes out.
+"""Communication at the borders of a tensor parallel region, with gradients.
 
-With `sequence_parallel` each rank keeps a shard of the sequence between regions, (batch, seq / ranks, …): what goes in
-is gathered, what comes out is summed and scattered.
+A region's input is the same on every rank, its output is a sum over the ranks. With `sequence_parallel` each rank holds
+a shard of the sequence between regions, (batch, seq / ranks, …): the input is gathered, the output is reduced and
+scattered (Korthikanti et al. 2022, arXiv:2205.05198).
 
-megatron-core's `mappings` has all of them, but its all-reduce silently does nothing on a tensor that is not contiguous
-and its other mappings ask for CUDA.
+megatron-core's `mappings` has the same functions, but its all-reduce silently does nothing on a tensor that is not
+contiguous, and its other mappings need CUDA.
 """
 
 from __future__ import annotations
@@ -21,39 +22,39 @@ from neoxargs.train.process.mesh import Axis
 
 
 def copy_to_ranks(x: Tensor, axis: Axis) -> Tensor:
-    """x itself; its gradient is the sum of all ranks' gradients."""
+    """Return x; its gradient is the sum of all ranks' gradients."""
     return x if axis.size == 1 else _Copy.apply(x, axis)  # type: ignore[no-untyped-call]
 
 
 def sum_over_ranks(x: Tensor, axis: Axis) -> Tensor:
-    """The sum of all ranks' x, in x's memory; its gradient goes to every rank unchanged."""
+    """Sum x over the ranks, in place; every rank gets the gradient unchanged."""
     return x if axis.size == 1 else _Sum.apply(x, axis)  # type: ignore[no-untyped-call]
 
 
 def gather(x: Tensor, axis: Axis) -> Tensor:
-    """(batch, seq / ranks, …) -> (batch, seq, …); a shard's gradient is the sum of all ranks' gradients of it."""
+    """Gather the sequence: (batch, seq / ranks, …) -> (batch, seq, …). Gradients are summed and scattered."""
     return x if axis.size == 1 else _Gather.apply(x, axis)  # type: ignore[no-untyped-call]
 
 
 def sum_and_scatter(x: Tensor, axis: Axis) -> Tensor:
-    """(batch, seq, …) -> (batch, seq / ranks, …): this rank's shard of the sum of all ranks' x."""
+    """Return this rank's shard of the sum of x over the ranks: (batch, seq, …) -> (batch, seq / ranks, …)."""
     return _Scatter.apply(x, axis)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def leave_region(x: Tensor, tensor: Axis, shards: Axis) -> Tensor:
-    """The sum of all tensor parallel ranks' x, or this rank's shard of it; in x's memory where possible."""
+    """Sum x over the tensor parallel ranks; with sequence parallelism return this rank's shard. May overwrite x."""
     return sum_and_scatter(x, shards) if shards.size > 1 else sum_over_ranks(x, tensor)
 
 
 def gather_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
-    """`F.linear(gather(x), weight, bias)` that keeps only x for the backward pass."""
+    """`F.linear(gather(x), weight, bias)` that saves only this rank's x for the backward pass and gathers it again."""
     if torch.is_autocast_enabled(x.device.type):
         return F.linear(gather(x, axis), weight, bias)
     return _GatherAndMultiply.apply(x, weight, bias, axis)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def sum_gradients(weights: Iterable[nn.Parameter], axis: Axis) -> None:
-    """Add up the gradients of weights that are the same on all ranks but see other inputs on each."""
+    """Sum over the ranks the gradients of weights that are equal on all ranks but have other inputs on each."""
 
     def over_ranks(gradient: Tensor) -> Tensor:
         gradient = gradient.contiguous()
@@ -65,8 +66,8 @@ def sum_gradients(weights: Iterable[nn.Parameter], axis: Axis) -> None:
 
 
 def copy_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
-    """`F.linear(copy_to_ranks(x), weight, bias)`, sending the gradient of x while that of the weight is computed."""
-    if axis.size == 1 or torch.is_autocast_enabled(x.device.type):  # autocast looks into F.linear, not into _Multiply
+    """`F.linear(copy_to_ranks(x), weight, bias)` that all-reduces x's gradient while it computes the weight's."""
+    if axis.size == 1 or torch.is_autocast_enabled(x.device.type):  # autocast casts in F.linear, not in _Multiply
         return F.linear(copy_to_ranks(x, axis), weight, bias)
     return _Multiply.apply(x, weight, bias, axis)  # type: ignore[no-untyped-call, no-any-return]
 
@@ -75,40 +76,40 @@ class _Multiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.group, ctx.biased = axis.group, bias is not None
+        ctx.group, ctx.has_bias = axis.group, bias is not None
         return F.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        of_x = gradient @ weight
-        sent = dist.all_reduce(of_x, group=ctx.group, async_op=True)
-        of_weight, of_bias = _of_parameters(gradient, x, ctx.biased)
-        sent.wait()
-        return of_x, of_weight, of_bias, None
+        x_gradient = gradient @ weight
+        work = dist.all_reduce(x_gradient, group=ctx.group, async_op=True)
+        weight_gradient, bias_gradient = _parameter_gradients(gradient, x, ctx.has_bias)
+        work.wait()
+        return x_gradient, weight_gradient, bias_gradient, None
 
 
-def _of_parameters(gradient: Tensor, x: Tensor, biased: bool) -> tuple[Tensor, Tensor | None]:
-    """The gradients of a product's weight and bias; computed while the one of `x` travels."""
+def _parameter_gradients(gradient: Tensor, x: Tensor, has_bias: bool) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of weight and bias; callers overlap this with the communication of x's gradient."""
     gradient = gradient.flatten(0, -2)
-    return gradient.t() @ x.flatten(0, -2), gradient.sum(0) if biased else None
+    return gradient.t() @ x.flatten(0, -2), gradient.sum(0) if has_bias else None
 
 
 class _GatherAndMultiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.axis, ctx.biased = axis, bias is not None
+        ctx.axis, ctx.has_bias = axis, bias is not None
         return F.linear(_gathered(x, axis), weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         shard, weight = ctx.saved_tensors
-        of_x, sent = _scattered(gradient @ weight, ctx.axis)
+        x_gradient, work = _scattered(gradient @ weight, ctx.axis)
         x = _gathered(shard, ctx.axis)
-        of_weight, of_bias = _of_parameters(gradient, x, ctx.biased)
-        sent.wait()
-        return of_x, of_weight, of_bias, None
+        weight_gradient, bias_gradient = _parameter_gradients(gradient, x, ctx.has_bias)
+        work.wait()
+        return x_gradient, weight_gradient, bias_gradient, None
 
 
 class _Gather(torch.autograd.Function):
@@ -119,8 +120,8 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        shard, sent = _scattered(gradient, ctx.axis)
-        sent.wait()
+        shard, work = _scattered(gradient, ctx.axis)
+        work.wait()
         return shard, None
 
 
@@ -128,8 +129,8 @@ class _Scatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
         ctx.axis = axis
-        shard, sent = _scattered(x, axis)
-        sent.wait()
+        shard, work = _scattered(x, axis)
+        work.wait()
         return shard
 
     @staticmethod
@@ -144,10 +145,10 @@ def _gathered(shard: Tensor, axis: Axis) -> Tensor:
 
 
 def _scattered(x: Tensor, axis: Axis) -> tuple[Tensor, Any]:
-    """This rank's shard, and what to wait for before it is there."""
+    """Start a reduce-scatter; return this rank's shard and the handle to wait for before reading it."""
     shards = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()  # type: ignore[no-untyped-call]
-    mine = torch.empty_like(shards[0])
-    return mine, dist.reduce_scatter(mine, list(shards), group=axis.group, async_op=True)
+    local = torch.empty_like(shards[0])
+    return local, dist.reduce_scatter(local, list(shards), group=axis.group, async_op=True)
 
 
 class _Copy(torch.autograd.Function):

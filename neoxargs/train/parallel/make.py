@@ -1,9 +1,9 @@
-"""Tensor parallelism, put into the model from outside: a module asks its `Make` for layers and gets parallel ones.
+"""Tensor parallel layers. Modules get them from a `Make`, so that model code stays free of parallelism.
 
-Column layers hold a slice of the outputs, row layers a slice of the inputs; a column layer, anything element-wise
-and a row layer after it cost one all-reduce forward and one backward (Shoeybi et al. 2019, arXiv:1909.08053).
-These are our own and not megatron-core's, because megatron-core's add the bias in a second pass, draw initial
-values by rank, return tuples, and keep an empty extra state in every checkpoint.
+Column layers hold a slice of the outputs, row layers a slice of the inputs. A column layer, an element-wise function
+and a row layer together cost one all-reduce in the forward and one in the backward pass (Shoeybi et al. 2019,
+arXiv:1909.08053). megatron-core's layers are not used, because they add the bias in a second pass, draw initial values
+by rank, return tuples, and put an empty extra state into every checkpoint.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neoxargs.train.model.init import CPU, Draw, values, zeros
+from neoxargs.train.model.init import CPU, Initializer, initial_values, zeros
 from neoxargs.train.model.widths import Widths
 from neoxargs.train.parallel.communicate import copy_and_multiply, gather_and_multiply, leave_region, sum_gradients
 from neoxargs.train.process.mesh import ALONE, Axis
 
 
-class Cut(NamedTuple):
-    """How a weight is shared out, and which share this is: `rank` of `size` along `dimension` of each of the parts."""
+class TensorShard(NamedTuple):
+    """The slice of a weight that this rank holds: number `rank` of `size` along `dimension` of each of the `parts`."""
 
     dimension: int
     parts: int
@@ -32,20 +32,20 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Make:
-    """Makes parameters and the layers around them for one tensor parallel rank.
+    """Factory of parameters and layers for one tensor parallel rank.
 
-    `make.at("mlp")` makes what is called `mlp.…`; the name decides the initial values.
+    `make.at("mlp")` is the factory for parameters named `mlp.…`. The name determines the initial values.
     """
 
     seed: int = 1234
     tensor: Axis = ALONE
     device: torch.device = CPU
-    """Where initial values are drawn; the parameters themselves are born wherever new tensors are."""
+    """Where initial values are drawn; parameters are placed on torch's default device."""
     sequence_parallel: bool = False
     widths: Widths | None = None
-    """With muP, what initial values are scaled by."""
+    """With muP, the growth of each weight, by which initial values are scaled."""
     partial: bool = False
-    """Row layers leave it to whoever uses them to add their results up over the ranks."""
+    """Row layers return this rank's summand; the caller sums over the ranks."""
     path: str = ""
 
     def at(self, name: str) -> Make:
@@ -53,67 +53,69 @@ class Make:
 
     @property
     def shards(self) -> Axis:
-        """The ranks that share out a sequence between two parallel regions: the tensor parallel ones, or each alone."""
+        """The ranks that shard the sequence between parallel regions; `ALONE` without sequence parallelism."""
         return self.tensor if self.sequence_parallel else ALONE
 
     def parameter(
-        self, name: str, shape: tuple[int, ...], method: Draw, split: int | None = None, parts: int = 1
+        self, name: str, shape: tuple[int, ...], method: Initializer, split: int | None = None, parts: int = 1
     ) -> nn.Parameter:
-        """This rank's slice along dimension `split` of a parameter that is `shape` over all ranks together.
+        """Return this rank's slice along dimension `split` of a parameter of the unsharded `shape`.
 
-        Of several equal `parts` along that dimension (a gate and what it gates) the slice has its share of each.
+        The slice has an equal share of each of `parts` equal parts along that dimension (a gate and its value, for
+        example). `split` None: every rank holds the full parameter.
 
-        It is born with its value. deepspeed.zero.Init (ZeRO-3) partitions a module's parameters when the module's
-        constructor returns: drawing values afterwards would write into tensors of size 0, without an error, and a
-        model left at zeros has no gradient and stays at a loss of ln(vocabulary) for ever.
+        The parameter is created with its initial value. deepspeed.zero.Init (ZeRO-3) partitions a module's parameters
+        when the module's constructor returns. Values drawn later would be written into tensors of size 0, without an
+        error; a model left at zeros has no gradient, and its loss stays at ln(vocabulary).
         """
-        # As the surroundings want new tensors: deepspeed.zero.Init and torch.device() set device and dtype.
+        # Has the device and dtype of new tensors, which deepspeed.zero.Init and torch.device() set.
         like = torch.empty(0)
-        whole = values(shape, method, self.seed, self._name(name), self.device)
+        full = initial_values(shape, method, self.seed, self._name(name), self.device)
         if self.widths is not None:
-            whole *= self.widths.deviation(self._name(name), shape)
-        mine = whole if split is None else torch.cat([self._slice(x, split) for x in whole.chunk(parts, split)], split)
-        # A copy: a slice would keep the whole alive, and torch's fused AdamW misreads weights that are not contiguous.
-        parameter = nn.Parameter(mine.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format))
-        # DeepSpeed and Megatron count a gradient that every tensor parallel rank repeats once in the norm.
+            full *= self.widths.std_factor(self._name(name), shape)
+        local = full if split is None else torch.cat([self._slice(x, split) for x in full.chunk(parts, split)], split)
+        # A copy: a slice would keep the full weight in memory, and torch's fused AdamW misreads non-contiguous weights.
+        parameter = nn.Parameter(local.to(like.device, like.dtype).clone(memory_format=torch.contiguous_format))
+        # DeepSpeed and Megatron count gradients of parameters without this mark once in the norm, not once per rank.
         parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
         if split is not None:
-            cut = Cut(split, parts, self.tensor.rank, self.tensor.size)
-            parameter.cut = cut  # type: ignore[attr-defined]
+            tensor_shard = TensorShard(split, parts, self.tensor.rank, self.tensor.size)
+            parameter.tensor_shard = tensor_shard  # type: ignore[attr-defined]
         return parameter
 
     def column(
-        self, name: str, inputs: int, outputs: int, method: Draw, bias: bool = True, parts: int = 1
+        self, name: str, inputs: int, outputs: int, method: Initializer, bias: bool = True, parts: int = 1
     ) -> ColumnLinear:
         return ColumnLinear(inputs, outputs, method, bias, self.at(name), parts)
 
-    def row(self, name: str, inputs: int, outputs: int, method: Draw, bias: bool = True) -> RowLinear:
+    def row(self, name: str, inputs: int, outputs: int, method: Initializer, bias: bool = True) -> RowLinear:
         return RowLinear(inputs, outputs, method, bias, self.at(name))
 
-    def _slice(self, whole: Tensor, split: int) -> Tensor:
-        return whole.chunk(self.tensor.size, split)[self.tensor.rank]
+    def _slice(self, full: Tensor, split: int) -> Tensor:
+        return full.chunk(self.tensor.size, split)[self.tensor.rank]
 
     def _name(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
 
 class Shapes(Make):
-    """Makes weights that have nothing but a shape, in no time."""
+    """Factory of parameters on the meta device, which have a shape but no values."""
 
     def parameter(
-        self, name: str, shape: tuple[int, ...], method: Draw, split: int | None = None, parts: int = 1
+        self, name: str, shape: tuple[int, ...], method: Initializer, split: int | None = None, parts: int = 1
     ) -> nn.Parameter:
         sizes = [size // (self.tensor.size if d == split else 1) for d, size in enumerate(shape)]
         return nn.Parameter(torch.empty(sizes, device="meta"))
 
 
 class ColumnLinear(nn.Module):
-    """(…, inputs), the same on every rank -> (…, outputs / ranks), a share of each of its `parts`.
+    """Linear layer whose outputs are partitioned: (…, inputs), equal on every rank -> (…, outputs / ranks).
 
-    With sequence parallelism a shard goes in: (batch, seq / ranks, inputs) -> (batch, seq, outputs / ranks).
+    The output has an equal share of each of `parts`. With sequence parallelism the input is a shard:
+    (batch, seq / ranks, inputs) -> (batch, seq, outputs / ranks).
     """
 
-    def __init__(self, inputs: int, outputs: int, method: Draw, bias: bool, make: Make, parts: int = 1) -> None:
+    def __init__(self, inputs: int, outputs: int, method: Initializer, bias: bool, make: Make, parts: int = 1) -> None:
         super().__init__()
         self.tensor, self.shards = make.tensor, make.shards
         self.weight = make.parameter("weight", (outputs, inputs), method, split=0, parts=parts)
@@ -126,12 +128,13 @@ class ColumnLinear(nn.Module):
 
 
 class RowLinear(nn.Module):
-    """(…, inputs / ranks) -> (…, outputs), the same on every rank; with sequence parallelism a shard comes out.
+    """Linear layer whose inputs are partitioned: (…, inputs / ranks) -> (…, outputs), equal on every rank.
 
-    If `make.partial`, what comes out is one summand of it.
+    With sequence parallelism the output is a shard, (batch, seq / ranks, outputs). With `make.partial` it is one
+    summand, that of this rank.
     """
 
-    def __init__(self, inputs: int, outputs: int, method: Draw, bias: bool, make: Make) -> None:
+    def __init__(self, inputs: int, outputs: int, method: Initializer, bias: bool, make: Make) -> None:
         super().__init__()
         self.tensor, self.shards = make.tensor, make.shards
         self.weight = make.parameter("weight", (outputs, inputs), method, split=1)
@@ -145,24 +148,28 @@ class RowLinear(nn.Module):
             return F.linear(x, self.weight, self.bias)
         y = F.linear(x, self.weight)
         if self.partial:
-            return y if self.bias is None else y + _share(self.bias, self.tensor.size)
+            return y if self.bias is None else y + _bias_summand(self.bias, self.tensor.size)
         y = leave_region(y, self.tensor, self.shards)
-        return y if self.bias is None else y + self.bias  # once, not once per rank
+        return y if self.bias is None else y + self.bias  # after the sum, so that it counts once
 
 
-def _share(bias: Tensor, ranks: int) -> Tensor:
-    """One of so many equal summands of the bias, with the bias' own gradient: the sum's goes to every rank."""
+def _bias_summand(bias: Tensor, ranks: int) -> Tensor:
+    """Return bias / ranks, with the gradient of the full bias, because every rank gets the gradient of the sum."""
     return bias.detach() / ranks + (bias - bias.detach())
 
 
 class VocabEmbedding(nn.Module):
-    """Tokens (…) -> (…, hidden), or a shard of it: each rank looks up the tokens whose rows it holds."""
+    """Embedding whose rows are partitioned: tokens (…) -> (…, hidden), or a shard with sequence parallelism.
 
-    def __init__(self, rows: int, hidden: int, method: Draw, make: Make) -> None:
+    Each rank looks up the tokens whose rows it holds; the sum over the ranks is the result.
+    """
+
+    def __init__(self, rows: int, hidden: int, method: Initializer, make: Make) -> None:
         super().__init__()
         self.tensor, self.shards = make.tensor, make.shards
         self.weight = make.parameter("weight", (rows, hidden), method, split=0)
-        #: Nobody waits for the weight's gradient until all micro batches of a step have added to it.
+        #: Add to the weight's gradient row by row (see _AddRows). Valid only if nothing reads or reduces that gradient
+        #: before all micro batches of a step have been added.
         self.adds_rows = False
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -171,8 +178,8 @@ class VocabEmbedding(nn.Module):
         rows = self.weight.shape[0]
         local = tokens - self.tensor.rank * rows
         elsewhere = (local < 0) | (local >= rows)
-        found = self._look_up(local.masked_fill(elsewhere, 0))
-        return leave_region(found.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor, self.shards)
+        vectors = self._look_up(local.masked_fill(elsewhere, 0))
+        return leave_region(vectors.masked_fill(elsewhere.unsqueeze(-1), 0), self.tensor, self.shards)
 
     def _look_up(self, tokens: Tensor) -> Tensor:
         if self.adds_rows and self.weight.grad is not None and torch.is_grad_enabled():
@@ -181,11 +188,11 @@ class VocabEmbedding(nn.Module):
 
 
 class _AddRows(torch.autograd.Function):
-    """`F.embedding` for all micro batches of a step but the first: adds to the gradient only the rows that were read.
+    """`F.embedding` that adds only the rows it read to an existing gradient (all micro batches but the first).
 
-    A gradient of its own would be as large as the table, nearly all zeros, to be filled and then added: with 50,304
-    rows of 256, a third of the time of a pipeline's first stage of two layers (one CPU core, 8 micro batches of 256
-    tokens). The sum is the same to the last bit, because each row's share is summed up first.
+    The gradient that F.embedding allocates is as large as the table and nearly all zeros. Filling and adding it took a
+    third of the time of a pipeline's first stage of two layers (50,304 rows of 256, one CPU core, 8 micro batches of
+    256 tokens). The result is equal to the last bit, because the gradients of each row are summed first.
     """
 
     @staticmethod
@@ -195,8 +202,8 @@ class _AddRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
-        rows, place = ctx.tokens.flatten().unique(return_inverse=True)
-        shares = gradient.new_zeros(len(rows), gradient.shape[-1]).index_add_(0, place, gradient.flatten(0, -2))
+        rows, index = ctx.tokens.flatten().unique(return_inverse=True)
+        sums = gradient.new_zeros(len(rows), gradient.shape[-1]).index_add_(0, index, gradient.flatten(0, -2))
         with torch.no_grad():
-            ctx.weight.grad.index_add_(0, rows, shares)
+            ctx.weight.grad.index_add_(0, rows, sums)
         return None, None

@@ -1,7 +1,7 @@
-"""The GPT as DeepSpeed's pipeline takes it: a list of layers, what is tied between stages, and names for its weights.
+"""The GPT for DeepSpeed's pipeline engine: its list of layers, weights tied between stages, and names of weights.
 
-A weight has one name, whatever holds it: the one that GPT gives it. A pipeline numbers its modules in its own way and
-knows only those of its stage. deepspeed is imported by the functions that build: names are asked for without it.
+A weight has the same name in both engines: its name in `GPT`. DeepSpeed's pipeline numbers its modules differently and
+has only those of its stage. deepspeed is imported inside the functions that build, because names are needed without it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from neoxargs.sizes.model import weights_of_layers
 from neoxargs.train.kernels.cross_entropy import Readout, Vocabulary
 from neoxargs.train.model.bias import RelativeBias, relative_bias
 from neoxargs.train.model.block import TransformerBlock
-from neoxargs.train.model.documents import Carried, opened
+from neoxargs.train.model.documents import LayerInput, unpack
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.gpt import OutputLayer, readout_of
 from neoxargs.train.model.norm import norm
 from neoxargs.train.parallel.make import Make, Shapes
 from neoxargs.train.process.mesh import ALONE, Axis
 
-#: The one layer without a `Make`, and what its only member is called.
-FINAL_NORM, ITS_NORM = "final_norm", "norm."
-#: One module that every layer of a pipeline knows as its own.
-RELATIVE = "attention.relative."
+#: Name of the only layer that is built without a `Make`, and the prefix of its weights in that layer.
+FINAL_NORM, NORM_PREFIX = "final_norm", "norm."
+#: Prefix of the shared relative position bias, which every pipeline layer holds as a submodule.
+RELATIVE_PREFIX = "attention.relative."
 
 
 def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
-    """The same GPT for `deepspeed.pipe.PipelineModule`, whose `loss_fn` is `Loss.of(config, vocabulary, make)`."""
+    """Return the layers for `deepspeed.pipe.PipelineModule`, whose `loss_fn` is `Loss.of(config, vocabulary, make)`."""
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
     token_embedding = (TokenEmbedding, config, vocabulary, make.at("embedding"))
@@ -51,15 +51,20 @@ def layers(config: Config, vocabulary: Vocabulary, make: Make) -> list[Any]:
 
 
 def _block(config: Config, make: Make, index: int, layer: int, relative: RelativeBias | None) -> Any:
-    """A layer with weights `index`; where layers share, DeepSpeed keeps those once per stage and sums gradients."""
+    """Return the specification of layer `layer` with the weights `index`.
+
+    If layers share weights, DeepSpeed keeps them once per stage and sums their gradients over the stages.
+    """
     from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
     class Shared(TiedLayerSpec):  # type: ignore[misc]
-        """All weights but the table of relative positions, which every layer knows as its own anyway."""
+        """Ties all weights except the relative position bias, which `tie_relative_bias` ties."""
 
         def build(self, log: bool = False) -> Any:
             module = super().build(log)
-            self.tied_weight_attr = [name for name, _ in module.named_parameters() if not name.startswith(RELATIVE)]
+            self.tied_weight_attr = [
+                name for name, _ in module.named_parameters() if not name.startswith(RELATIVE_PREFIX)
+            ]
             return module
 
     block = (TransformerBlock, config, make.at(f"layers.{index}"), layer, relative)
@@ -68,15 +73,15 @@ def _block(config: Config, make: Make, index: int, layer: int, relative: Relativ
     return Shared(f"layers-{index}", *block)
 
 
-def weights_of_each(specifications: Sequence[Any]) -> list[int]:
-    """How many trainable numbers each of `layers` has on this rank, without drawing any of them."""
-    found = []
+def count_weights(specifications: Sequence[Any]) -> list[int]:
+    """Return the number of trainable elements of each of `layers` on this rank, without drawing initial values."""
+    counts = []
     for layer in specifications:
         arguments = [_shapes(x) if isinstance(x, Make) else x for x in layer.module_args]
         with torch.device("meta"):
-            built = layer.typename(*arguments, **layer.module_kwargs)
-        found.append(sum(weight.numel() for weight in built.parameters() if weight.requires_grad))
-    return found
+            module = layer.typename(*arguments, **layer.module_kwargs)
+        counts.append(sum(weight.numel() for weight in module.parameters() if weight.requires_grad))
+    return counts
 
 
 def _shapes(make: Make) -> Shapes:
@@ -84,14 +89,14 @@ def _shapes(make: Make) -> Shapes:
 
 
 class FinalNorm(nn.Module):
-    """The norm after the last layer, as a class of its own because a layer specification needs one."""
+    """The norm after the last transformer layer, as a class, because a LayerSpec needs one."""
 
     def __init__(self, config: Config, shards: Axis = ALONE) -> None:
         super().__init__()
         self.norm = norm(config.shape.hidden_size, config.norm, shards)
 
-    def forward(self, carried: Carried) -> Tensor:
-        return self.norm(opened(carried)[0])  # type: ignore[no-any-return]
+    def forward(self, inputs: LayerInput) -> Tensor:
+        return self.norm(unpack(inputs)[0])  # type: ignore[no-any-return]
 
 
 def _read_out_tied(embedding: TokenEmbedding, hidden: Tensor) -> Readout:
@@ -99,7 +104,10 @@ def _read_out_tied(embedding: TokenEmbedding, hidden: Tensor) -> Readout:
 
 
 def tie_relative_bias(pipeline: Any) -> None:
-    """Keep the table of all pipeline stages one: DeepSpeed then sums its gradient over the stages that use it."""
+    """Tie the relative position bias of all pipeline stages.
+
+    DeepSpeed then sums its gradient over the stages that use it and counts it once in the gradient norm.
+    """
     found = [module for module in pipeline.modules() if isinstance(module, RelativeBias)]
     if found:
         pipeline.tied_modules["relative"] = found[0]
@@ -109,8 +117,8 @@ def tie_relative_bias(pipeline: Any) -> None:
         ranks = [line[stage] for stage in stages]
         group = torch.distributed.new_group(ranks)
         if torch.distributed.get_rank() in ranks:
-            table = {"ranks": ranks, "group": group, "weight_attr": ["table"], "module": found[0]}
-            pipeline.tied_comms["relative"] = table
+            tie = {"ranks": ranks, "group": group, "weight_attr": ["table"], "module": found[0]}
+            pipeline.tied_comms["relative"] = tie
             setattr(found[0].table, "ds_pipe_replicated", torch.distributed.get_rank() != ranks[0])  # noqa: B010
 
 
@@ -118,30 +126,30 @@ def _reads_relative(spec: Any) -> bool:
     return any(isinstance(argument, RelativeBias) for argument in getattr(spec, "module_args", ()))
 
 
-def named(module: nn.Module) -> dict[str, nn.Parameter]:
-    """This rank's weights, each once, in the model's order."""
+def named_weights(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return this rank's weights by their names in `GPT`, each once, in the model's order."""
     if not hasattr(module, "_layer_specs"):
         return dict(module.named_parameters())
     found: dict[str, nn.Parameter] = {}
-    for path, layer, _ in stage(module):
+    for path, layer, _ in stage_layers(module):
         for name, weight in layer.named_parameters():
             if all(weight is not other for other in found.values()):
-                found[in_gpt(path, name)] = weight
+                found[gpt_name(path, name)] = weight
     return found
 
 
-def stage(pipeline: Any) -> Iterator[tuple[str, nn.Module, int]]:
-    """The layers of this rank's stage of a PipelineModule: their names, and their numbers within the stage."""
+def stage_layers(pipeline: Any) -> Iterator[tuple[str, nn.Module, int]]:
+    """Yield the layers of this rank's stage of a PipelineModule: name, module, index within the stage."""
     specs = pipeline._layer_specs[pipeline._local_start : pipeline._local_stop]
     for number, (spec, layer) in enumerate(zip(specs, pipeline.forward_funcs, strict=True)):
         makes = [argument for argument in spec.module_args if isinstance(argument, Make)]
-        # Tied layers are called through a function; the module itself is kept by its key.
+        # forward_funcs has a function for a tied layer; the module is in tied_modules.
         module = pipeline.tied_modules[spec.key] if hasattr(spec, "key") else layer
         yield makes[0].path if makes else FINAL_NORM, module, number
 
 
-def in_gpt(path: str, name: str) -> str:
-    """The name in GPT of a layer's weight."""
-    if name.startswith(RELATIVE):
+def gpt_name(path: str, name: str) -> str:
+    """Return a weight's name in `GPT` from the layer's path and the weight's name in the layer."""
+    if name.startswith(RELATIVE_PREFIX):
         return name.removeprefix("attention.")
-    return f"{path}.{name.removeprefix(ITS_NORM) if path == FINAL_NORM else name}"
+    return f"{path}.{name.removeprefix(NORM_PREFIX) if path == FINAL_NORM else name}"

@@ -1,9 +1,9 @@
-"""Dropout under tensor parallelism: the same mask on every rank outside of a parallel region, different ones inside.
+"""Random numbers for dropout under tensor parallelism: equal on all ranks outside parallel regions, different inside.
 
-All tensor parallel ranks run with the same default seed, so ordinary dropout agrees by itself. Inside a region the
-seed is drawn from that common stream and the rank is mixed in. So there is no state beyond torch's default
-generators: activation checkpointing and resumed runs restore those and get the same masks again. (Megatron keeps a
-second generator state per rank, on CUDA only, that every such place has to know of.)
+All tensor parallel ranks have the same default seed, so dropout outside a region has equal masks. Inside a region the
+seed is a number drawn from that common stream plus the rank. No state exists beyond torch's default generators:
+activation checkpointing and resumed runs restore those and get the same masks. (Megatron keeps a second generator
+state per rank, on CUDA only, which checkpointing and resuming must handle separately.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neoxargs.train.process.mesh import Axis
 
 @contextmanager
 def different_on_each_rank(axis: Axis, device: torch.device) -> Iterator[None]:
-    """Random numbers drawn inside differ between the axis' ranks; the default stream goes on as if none were."""
+    """Make random numbers drawn inside differ between the axis' ranks, and restore the default stream afterwards."""
     if axis.size == 1:
         yield
         return

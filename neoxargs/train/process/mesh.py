@@ -42,7 +42,7 @@ class Mesh:
     pipe: Axis = ALONE
 
 
-def mesh(parallel: Parallel) -> Mesh:
+def build_mesh(parallel: Parallel) -> Mesh:
     """Make the groups of all ranks (every rank calls this at the same time) and find this rank's place in them.
 
     The data axis takes the ranks that the model leaves over: world size / (tensor x pipe).

@@ -14,7 +14,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 
 
-def join(config: Config) -> None:
+def set_rank_environment(config: Config) -> None:
     """Tell torch.distributed by its own names what `mpirun` or `srun` says; raises Problems.
 
     Whoever asks for one of them by `deepspeed_mpi` or `deepspeed_slurm` must have been started by it.
@@ -33,10 +33,10 @@ def join(config: Config) -> None:
             hint = f"start the ranks with {program}, or remove {name}"
             raise Problems(Problem(what, hint=hint, id="not-started-as-asked", about=(name,)))
     if found:
-        os.environ |= as_torch(found, config, os.environ)
+        os.environ |= torch_environment(found, config, os.environ)
 
 
-def as_torch(names: Names, config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+def torch_environment(names: Names, config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that torch.distributed and DeepSpeed read."""
     size = environ[names.world_size]
     local_size = environ.get(names.local_size, "").partition("(")[0]  # Slurm's `4(x2)`: 4 on each of 2 machines

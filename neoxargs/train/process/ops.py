@@ -12,12 +12,12 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 
 
-def find_ninja() -> None:
+def add_ninja_to_path() -> None:
     """torch compiles with `ninja`, which pip puts beside an interpreter whose folder need not be in PATH."""
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
 
-def ready_for_nvme(config: Config) -> None:
+def require_nvme_support(config: Config) -> None:
     """Raise Problems where this rank's machine cannot offload to NVMe; the launcher has seen only its own."""
     places = {options.nvme_path for options in (config.offload_param, config.offload_optimizer)
               if options.device == "nvme"}  # fmt: skip
@@ -49,7 +49,7 @@ def ready_for_nvme(config: Config) -> None:
 
 def main() -> int:
     name = sys.argv[1]
-    find_ninja()
+    add_ninja_to_path()
     from deepspeed.ops.op_builder.all_ops import ALL_OPS
 
     if name not in ALL_OPS:

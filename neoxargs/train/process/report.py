@@ -13,27 +13,27 @@ from neoxargs.launch.processes import failures
 from neoxargs.problems import Problems, render
 
 
-def failure(error: BaseException) -> None:
+def report_failure(error: BaseException) -> None:
     """Word an error on standard error: a problem as `deepy check` words it, anything else with its traceback."""
     failures.record_exception(error)
     if isinstance(error, Problems):
-        say(render(error.problems))
+        print_once(render(error.problems))
     elif failures.cause_of(error) is failures.Cause.LOST_CONNECTION:
         print(f"[rank {_rank()}] lost the connection to another rank, which has exited", file=sys.stderr, flush=True)
     else:
         trace = "".join(traceback.format_exception(error))
-        say(f"[rank {_rank()}] {trace}", key=f"{type(error).__name__}: {error}")
+        print_once(f"[rank {_rank()}] {trace}", key=f"{type(error).__name__}: {error}")
 
 
-def say(text: str, key: str = "") -> None:
+def print_once(text: str, key: str = "") -> None:
     """Print on standard error unless another rank has said the same (texts with an equal key count as the same)."""
-    if _first(key or text):
+    if _is_first(key or text):
         print(text, file=sys.stderr, flush=True)
     else:
         failures.append_log(text)
 
 
-def _first(key: str) -> bool:
+def _is_first(key: str) -> bool:
     if not torch.distributed.is_initialized():
         return _rank() == 0
     store = torch.distributed.distributed_c10d._get_default_store()

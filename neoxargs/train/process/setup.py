@@ -46,7 +46,7 @@ class Process:
 #: What DeepSpeed makes torch warn of, on every rank, and nobody who runs it can change: names that torch gives up,
 #: receive buffers that require a gradient (the pipeline takes what is written into them as new leaves), and torch 1's
 #: order of arguments.
-DEEPSPEEDS_OWN = (
+DEEPSPEED_WARNINGS = (
     r".*_into_tensor` is deprecated",
     r".*_scatter_tensor` is deprecated",
     "c10d::.*autograd kernel was not registered",
@@ -56,16 +56,16 @@ DEEPSPEEDS_OWN = (
 
 def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
     """Join the run. `backend` is `distributed_backend`: nccl means gloo where there is no GPU."""
-    for message in DEEPSPEEDS_OWN:
+    for message in DEEPSPEED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
-    ops.find_ninja()
-    _only_process_by_default()
+    ops.add_ninja_to_path()
+    _default_to_single_process()
     rank = int(os.environ["RANK"])
     local = int(os.environ["LOCAL_RANK"]) if local_rank is None else local_rank
     device = _device(local)
     if device.type == "cpu":
-        _use_cpu()
-    connect("gloo" if backend == "nccl" and device.type == "cpu" else backend)
+        _configure_cpu()
+    init_distributed("gloo" if backend == "nccl" and device.type == "cpu" else backend)
     set_seeds(seed)
     return Process(rank, local, int(os.environ["WORLD_SIZE"]), device)
 
@@ -79,7 +79,7 @@ def set_seeds(seed: int, stream: int = 0) -> None:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def suppress_output() -> Iterator[None]:
     """Swallow what DeepSpeed prints while it builds; its warnings go through its logger and stay."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)
@@ -93,7 +93,7 @@ def stop() -> None:
         torch.distributed.destroy_process_group()
 
 
-def _only_process_by_default() -> None:
+def _default_to_single_process() -> None:
     """`python train.py ...` without a launcher is a run of one process."""
     if "RANK" in os.environ:
         return
@@ -131,7 +131,7 @@ def _gpu(local_rank: int, present: int, environ: Mapping[str, str]) -> int:
     raise Problems(Problem(what, hint=hint, id="rank-without-gpu", about=("hostfile", "num_gpus")))
 
 
-def _use_cpu() -> None:
+def _configure_cpu() -> None:
     """Share the cores among this host's ranks (LOCAL_SIZE is the DeepSpeed launcher's, LOCAL_WORLD_SIZE torchrun's)."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     ranks_here = os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]
@@ -153,13 +153,13 @@ def _keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, -1)
 
 
-def connect(backend: str) -> None:
+def init_distributed(backend: str) -> None:
     """Bring up torch.distributed and DeepSpeed's layer over it, or the latter alone where the former is up."""
     if not torch.distributed.is_backend_available(backend):
         what = f"distributed_backend ({backend}): the installed torch is built without it"
         raise Problems(Problem(what, hint=BACKENDS[backend], id="backend-missing", about=("distributed_backend",)))
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    with quiet():
+    with suppress_output():
         import deepspeed
 
         # On a CPU init_distributed compiles a shared-memory all-reduce that only inference uses: a minute, and a

@@ -109,7 +109,7 @@ from neoxargs.launch.targets.wire_format import parse_rank_arguments
 from neoxargs.launch.processes.supervisor import run_supervised
 from neoxargs.train.process import mpi
 arguments = parse_rank_arguments(sys.argv[1:])
-mpi.join(arguments.config)
+mpi.set_rank_environment(arguments.config)
 
 def run():
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
-from neoxargs.train.process.mesh import Mpu, destroy, mesh
+from neoxargs.train.process.mesh import Mpu, build_mesh, destroy
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
 
@@ -25,10 +25,10 @@ def gathered(times: int) -> list[str]:
     """The weights that were not yet there after one of many gathers of all of them."""
     import deepspeed
 
-    from neoxargs.train.process.setup import connect
+    from neoxargs.train.process.setup import init_distributed
 
-    connect("gloo")
-    here = mesh(small().parallel)
+    init_distributed("gloo")
+    here = build_mesh(small().parallel)
     with deepspeed.zero.Init(data_parallel_group=here.data.group, mpu=Mpu(here)):
         model = GPT(small(num_layers=8), VOCABULARY, Make())
     late = set()
@@ -42,10 +42,10 @@ def gathered(times: int) -> list[str]:
 def _trained(stage: int) -> tuple[dict[str, Tensor], list[float]]:
     import deepspeed
 
-    from neoxargs.train.process.setup import connect
+    from neoxargs.train.process.setup import init_distributed
 
-    connect("gloo")
-    here = mesh(small().parallel)
+    init_distributed("gloo")
+    here = build_mesh(small().parallel)
     json: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage}, "steps_per_print": 10**9,
         "optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True}},

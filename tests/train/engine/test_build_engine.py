@@ -68,7 +68,7 @@ def reports(texts: list[str]) -> dict[str, Reported]:
     found = {}
     for text in texts:
         config = resolved(text)
-        here = mesh.mesh(config.parallel)
+        here = mesh.build_mesh(config.parallel)
         built: Any = engine.build(config, deepspeed_json(config), VOCABULARY, here).deepspeed
         asked = {name: getattr(built, name)() for name in ASKED}
         found[text] = asked | {

@@ -90,7 +90,7 @@ class Spies(contextlib.ExitStack):
         self._count(patch, recompute, "checkpoint", "parts")
         self._count(patch, checkpointing.CheckpointFunction, "forward", "deepspeed")
         self._count(patch, get_accelerator(), "synchronize", "synchronize")
-        keep = activation_store.Store.keep
+        keep = activation_store.Store.save
 
         def look(store: Any, x: Any) -> Any:
             result = keep(store, x)
@@ -99,7 +99,7 @@ class Spies(contextlib.ExitStack):
             assert result.piece.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
             return result
 
-        patch.setattr(activation_store.Store, "keep", look)
+        patch.setattr(activation_store.Store, "save", look)
         return self
 
     def _count(self, patch: pytest.MonkeyPatch, owner: Any, attribute: str, name: str) -> None:

@@ -19,7 +19,7 @@ from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generate import for_generation, generate, load_model, make_generator, prompts, without_training
 from neoxargs.train.generation.generator import Generator, Stages, Whole, padded
 from neoxargs.train.kernels.cross_entropy import Loss
-from neoxargs.train.model.documents import travel
+from neoxargs.train.model.documents import needs_document_starts
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process import mesh, setup
@@ -178,7 +178,7 @@ def generated(config: Config, contexts: list[str], every_options: list[dict[str,
     torch.manual_seed(torch.distributed.get_rank())
     if config.parallel.pipe_parallel_size:
         loss = Loss(VOCABULARY, here.tensor)
-        model = Stages(module, loss, here, CPU, config.shape.hidden_size, travel(config.data))
+        model = Stages(module, loss, here, CPU, config.shape.hidden_size, needs_document_starts(config.data))
     else:
         model = Whole(module, module, CPU)
     generators = [Generator(model, Letters(), Generation(**options), SEQ, here, seed=3) for options in every_options]
@@ -235,7 +235,7 @@ def saved_and_loaded(folder: str) -> dict[str, tuple[Texts, Texts, bool]]:
     for name, overrides in LAYOUTS.items():
         config = resolve([f"{folder}/my.yml"], [*overrides, f"save={folder}/{name}"], gpus=2)
         arguments = parse_rank_arguments(script_arguments(config))
-        here = mesh.mesh(config.parallel)
+        here = mesh.build_mesh(config.parallel)
         trained = engine.build(config, arguments.deepspeed, engine.vocabulary(config, 257), here)
         module = trained.deepspeed.module
         if config.zero_optimization.stage < 3:
@@ -255,7 +255,7 @@ def saved_and_loaded(folder: str) -> dict[str, tuple[Texts, Texts, bool]]:
         before = ids(saved, *CONTEXTS)
         mesh.destroy()
         wanted, json = for_generation(arguments.config), without_training(arguments.deepspeed)
-        here, tokenizer = mesh.mesh(wanted.parallel), ByteTokenizer(257, 256)
+        here, tokenizer = mesh.build_mesh(wanted.parallel), ByteTokenizer(257, 256)
         built, _ = load_model(wanted, json, tokenizer, here, process)
         loaded = make_generator(built, wanted, tokenizer, here, process)
         shapes = spied(loaded)

@@ -170,7 +170,7 @@ def on_this_rank(root: Path, name: str, sizes: dict[str, Any], save: Path, proce
     config = resolve([root / "ours" / name / "model.yml"], overrides, gpus=torch.distributed.get_world_size())
     arguments = parse_rank_arguments(script_arguments(config))
     config = arguments.config
-    here = mesh.mesh(config.parallel)
+    here = mesh.build_mesh(config.parallel)
     vocabulary = engine.vocabulary(config, 257)
     built = engine.build(config, arguments.deepspeed, vocabulary, here)
     checkpoints = Checkpoints(config, built.deepspeed, process)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neoxargs.train.kernels import cross_entropy as module
-from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Vocabulary, masked
+from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Vocabulary, mask_labels
 from tests.support.ranks import all_ranks, run_ranks
 
 #: Rows from the 21st on are padding: some of the last of two ranks' 12 rows, all of the last of three ranks' 16.
@@ -107,7 +107,7 @@ def test_no_label_counts() -> None:
 
 
 def test_masked_labels() -> None:
-    assert masked(torch.tensor([4, 5, 6]), torch.tensor([1, 0, 1])).tolist() == [4, IGNORED, 6]
+    assert mask_labels(torch.tensor([4, 5, 6]), torch.tensor([1, 0, 1])).tolist() == [4, IGNORED, 6]
 
 
 def test_even_logits_give_the_logarithm_of_the_vocabulary_without_its_padding() -> None:

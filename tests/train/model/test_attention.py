@@ -11,10 +11,10 @@ from torch import Tensor
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
 from neoxargs.train.kernels import flex, sdpa
-from neoxargs.train.kernels.sparsity import Pattern, layout, pattern, visible, window
+from neoxargs.train.kernels.sparsity import Pattern, layer_pattern, layout, token_mask, window_mask
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import alibi_slopes, bucket
-from neoxargs.train.model.documents import positions, starts
+from neoxargs.train.model.documents import document_starts, positions_in_document
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from tests.support.small_gpt import VOCABULARY, shaken, small
@@ -175,7 +175,7 @@ def test_random_blocks_follow_seed_layer_and_head() -> None:
         attention_config=["bigbird"] * 2,
         sparsity_config={"block": 1, "different_layout_per_head": True, "num_sliding_window_blocks": 1},
     )
-    drawn = [layout(pattern(config, layer, seed)) for layer, seed in ((0, 1), (0, 1), (1, 1), (0, 2))]
+    drawn = [layout(layer_pattern(config, layer, seed)) for layer, seed in ((0, 1), (0, 1), (1, 1), (0, 2))]
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[3])
     assert not torch.equal(drawn[0][0], drawn[0][1])
@@ -188,10 +188,10 @@ def test_a_window() -> None:
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_what_a_gpu_computes_is_what_the_mask_says() -> None:
     config = {"block": 2, "different_layout_per_head": True, "num_random_blocks": 1}
-    read = pattern(small(attention_config=["bigbird"], sparsity_config=config), 0, 1)
+    read = layer_pattern(small(attention_config=["bigbird"], sparsity_config=config), 0, 1)
     query, key, value = torch.randn(3, 2, 4, SEQ, 16, generator=torch.Generator().manual_seed(1))
-    steps = sdpa.Steps()
-    masked = sdpa.attend(query, key, value, visible(read, Make().tensor, CPU), 0.0, steps)
+    steps = sdpa.UnfusedCases()
+    masked = sdpa.attend(query, key, value, token_mask(read, Make().tensor, CPU), 0.0, steps)
     torch.testing.assert_close(flex.attend_blocks(query, key, value, read, Make().tensor), masked)
     assert (masked - sdpa.attend(query, key, value, None, 0.0, steps)).abs().max() > 0.1
 
@@ -206,13 +206,16 @@ def test_a_window_as_wide_as_the_sequence_needs_no_mask() -> None:
 def test_queries_that_share_keys_where_no_kernel_lets_them(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     half, full = torch.bfloat16, torch.float32
     refused = [
-        (dtype, mask) for dtype in (half, full) for mask in (False, True) if not sdpa.shares_keys("cuda", dtype, mask)
+        (dtype, mask)
+        for dtype in (half, full)
+        for mask in (False, True)
+        if not sdpa.has_gqa_kernel("cuda", dtype, mask)
     ]
-    assert refused == [(half, True), (full, False), (full, True)] and sdpa.shares_keys("cpu", full, masked=True)
+    assert refused == [(half, True), (full, False), (full, True)] and sdpa.has_gqa_kernel("cpu", full, masked=True)
     query, key, value = torch.randn(2, 4, SEQ, 8), torch.randn(2, 2, SEQ, 8), torch.randn(2, 2, SEQ, 8)
-    arguments = (query, key, value, window(SEQ, 3, CPU) if masked else None, 0.0, sdpa.Steps())
+    arguments = (query, key, value, window_mask(SEQ, 3, CPU) if masked else None, 0.0, sdpa.UnfusedCases())
     shared = sdpa.attend(*arguments)
-    monkeypatch.setattr(sdpa, "shares_keys", lambda *_: False)
+    monkeypatch.setattr(sdpa, "has_gqa_kernel", lambda *_: False)
     torch.testing.assert_close(sdpa.attend(*arguments), shared)
 
 
@@ -221,17 +224,17 @@ def test_queries_that_share_keys_where_no_kernel_lets_them(masked: bool, monkeyp
 
 def test_where_documents_begin() -> None:
     tokens = torch.tensor([[1, EOD, 2, 3, EOD, EOD, 4], [1, 2, 3, 4, 1, 2, 3]])
-    assert starts(tokens, EOD).tolist() == [[0, 0, 2, 2, 2, 5, 6], [0] * 7]
-    assert positions(starts(tokens, EOD))[0].tolist() == [0, 1, 0, 1, 2, 0, 0]
+    assert document_starts(tokens, EOD).tolist() == [[0, 0, 2, 2, 2, 5, 6], [0] * 7]
+    assert positions_in_document(document_starts(tokens, EOD))[0].tolist() == [0, 1, 0, 1, 2, 0, 0]
 
 
 def test_they_are_megatrons() -> None:
     megatron = pytest.importorskip("megatron.core.datasets.gpt_dataset")
     tokens = torch.tensor([1, 2, EOD, 3, 4, 4, EOD, 1, 1])
     mask, _, places = megatron._get_ltor_masks_and_position_ids(tokens, EOD, True, True, False, True)
-    begun = starts(tokens[None], EOD)
-    assert positions(begun)[0].tolist() == places.tolist()
-    ours = (begun[0][:, None] == begun[0]) & sdpa.causal(9, CPU)
+    begun = document_starts(tokens[None], EOD)
+    assert positions_in_document(begun)[0].tolist() == places.tolist()
+    ours = (begun[0][:, None] == begun[0]) & sdpa.causal_mask(9, CPU)
     assert torch.equal(~ours, mask[0])
 
 
@@ -322,7 +325,7 @@ def test_layer_scaling_keeps_fp16_from_overflowing() -> None:
 def test_steps_and_kernel_agree_where_queries_share_keys(groups: int) -> None:
     query, key, value = torch.randn(3, 2, 4, SEQ, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     key, value = key[:, :groups], value[:, :groups]
-    both = [sdpa.attend(query, key, value, None, 0.0, sdpa.Steps(causal=step)) for step in (True, False)]
+    both = [sdpa.attend(query, key, value, None, 0.0, sdpa.UnfusedCases(causal=step)) for step in (True, False)]
     torch.testing.assert_close(*both, rtol=0.05, atol=0.05)
 
 

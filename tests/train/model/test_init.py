@@ -11,7 +11,7 @@ from torch import Tensor
 from neoxargs.registry.model import Init, Shape
 from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
-from neoxargs.train.model.init import METHODS, draw, values
+from neoxargs.train.model.init import METHODS, initial_values, initializer
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import Axis, destroy
 from tests.support.ranks import run_ranks
@@ -103,6 +103,6 @@ DEVIATIONS = {
 @pytest.mark.parametrize("method", METHODS)
 def test_deviation(method: str) -> None:
     shape = Shape(num_layers=8, hidden_size=64)
-    value = values((256, 256), draw(method, Init(init_method_std=0.02), shape), seed=1, name="w")
+    value = initial_values((256, 256), initializer(method, Init(init_method_std=0.02), shape), seed=1, name="w")
     assert value.mean().item() == pytest.approx(0, abs=0.02 * value.std().item())
     assert value.std().item() == pytest.approx(DEVIATIONS[method], rel=0.02)

@@ -16,7 +16,7 @@ from neoxargs.train.model import mup
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.optim import build as optimizer
 from neoxargs.train.parallel.make import Make
-from neoxargs.train.parallel.pipeline import named
+from neoxargs.train.parallel.pipeline import named_weights
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
 from tests.support.trials import Built, Trial
@@ -100,7 +100,9 @@ def test_steps(file: str, kind: str, inner: float, outer: float, norm: float) ->
     config = small(**wide(file, **{"optimizer.type": kind}))
     model, base = GPT(config, VOCABULARY, Make()), mup.widths(config)
     assert base is not None
-    groups = mup.groups(optimizer.parameter_groups(model, 0.1), named(model), base, mup.normalises(config))
+    groups = mup.divide_groups(
+        optimizer.parameter_groups(model, 0.1), named_weights(model), base, mup.normalizes_gradients(config)
+    )
     step = {id(weight): group["width_mult"] for group in groups for weight in group["params"]}
     assert len(step) == len(list(model.parameters()))
     assert step[id(model.layers[0].mlp.dense_4h_to_h.weight)] == inner
@@ -112,11 +114,11 @@ def test_steps(file: str, kind: str, inner: float, outer: float, norm: float) ->
 def test_files_that_are_none(tmp_path: Path, file: str) -> None:
     other = tmp_path / "other.yml"
     other.write_text("layers.0: 3\n")
-    for path, words in ((tmp_path / "missing.yml", "cannot be read"), (other, "does not list the shapes")):
+    for path, words in ((tmp_path / "missing.yml", "cannot be read"), (other, "is not a mapping of weight names")):
         with pytest.raises(Problems, match=words):
             mup.widths(small(**wide(str(path))))
     config = small(**wide(file, num_layers=3))
-    with pytest.raises(Problems, match=r"does not describe layers\.2\."):
+    with pytest.raises(Problems, match=r"has no 2-dimensional weight named layers\.2\."):
         GPT(config, VOCABULARY, Make(widths=mup.widths(config)))
 
 

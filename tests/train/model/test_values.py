@@ -18,8 +18,8 @@ from neoxargs.train.engine import build as engine
 from neoxargs.train.kernels import fused
 from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.block import TransformerBlock
-from neoxargs.train.model.documents import opened
-from neoxargs.train.model.embedding import waves
+from neoxargs.train.model.documents import unpack
+from neoxargs.train.model.embedding import sinusoidal
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from tests.support.small_gpt import VOCABULARY, batch, shaken, small
@@ -207,7 +207,7 @@ def test_sinusoidal_positions() -> None:
     expected = torch.cat((paper[:, 0::2], paper[:, 1::2]), dim=1)
     added = model.positions(hidden()) - hidden()
     torch.testing.assert_close(added, expected.expand(2, 16, 64), rtol=0, atol=1e-5)
-    torch.testing.assert_close(waves(torch.tensor(15), 64), expected[15], rtol=0, atol=1e-5)
+    torch.testing.assert_close(sinusoidal(torch.tensor(15), 64), expected[15], rtol=0, atol=1e-5)
 
 
 def test_sinusoidal_positions_begin_anew_with_a_document() -> None:
@@ -215,8 +215,8 @@ def test_sinusoidal_positions_begin_anew_with_a_document() -> None:
     model = GPT(config, VOCABULARY._replace(eod=60), Make())
     tokens = torch.tensor([[1, 2, 60, 3, 4, 5]])
     carried = model.embedding(tokens)
-    added = opened(model.positions(carried))[0] - model.embedding.word_embeddings(tokens)
-    torch.testing.assert_close(added[0], waves(torch.tensor([0, 1, 2, 0, 1, 2]), 32), rtol=0, atol=1e-6)
+    added = unpack(model.positions(carried))[0] - model.embedding.word_embeddings(tokens)
+    torch.testing.assert_close(added[0], sinusoidal(torch.tensor([0, 1, 2, 0, 1, 2]), 32), rtol=0, atol=1e-6)
 
 
 @pytest.mark.shows("apply-residual-connection-post-layernorm")
@@ -249,7 +249,7 @@ def test_hidden_dropout() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_one_compiled_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: there is a C++ compiler for the CPU here, though it would not pay."""
-    monkeypatch.setattr(fused, "worthwhile", lambda device: True)
+    monkeypatch.setattr(fused, "should_compile", lambda device: True)
     compiled = []
     compile_it = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or compile_it(function))
@@ -274,9 +274,9 @@ def test_nothing_is_compiled_where_it_does_not_pay(monkeypatch: pytest.MonkeyPat
     model = built("{hidden-dropout: 0.5, bias-dropout-fusion: true, bias-gelu-fusion: true}")
     model(*batch(2)).backward()
     monkeypatch.setattr(fused.shutil, "which", lambda name: None)
-    fused.worthwhile.cache_clear()
-    assert not fused.worthwhile("cuda")
-    fused.worthwhile.cache_clear()
+    fused.should_compile.cache_clear()
+    assert not fused.should_compile("cuda")
+    fused.should_compile.cache_clear()
 
 
 @pytest.mark.shows("use-cpu-initialization", "lazy-mpu-init")

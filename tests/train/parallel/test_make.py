@@ -7,7 +7,7 @@ import torch
 
 from neoxargs.train.model.init import METHODS
 from neoxargs.train.parallel.make import Make, VocabEmbedding
-from neoxargs.train.parallel.pipeline import layers, weights_of_each
+from neoxargs.train.parallel.pipeline import count_weights, layers
 from neoxargs.train.process.mesh import Axis
 from tests.support.small_gpt import VOCABULARY, small
 
@@ -32,6 +32,6 @@ def test_rows_added_to_a_gradient_are_the_gradient_to_the_last_bit() -> None:
 def test_layers_are_sized_up_without_being_built(changes: dict[str, object], ranks: int) -> None:
     make, config = Make(tensor=Axis(ranks)), small(**changes)
     built = [specification.build() for specification in layers(config, VOCABULARY, make)]
-    assert weights_of_each(layers(config, VOCABULARY, make)) == [
+    assert count_weights(layers(config, VOCABULARY, make)) == [
         sum(p.numel() for p in layer.parameters()) for layer in built
     ]

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 
-from neoxargs.train.process.mesh import Axis, Mesh, Mpu, destroy, mesh
+from neoxargs.train.process.mesh import Axis, Mesh, Mpu, build_mesh, destroy
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import small
 
@@ -23,7 +23,7 @@ def places() -> list[tuple[dict[str, int], dict[str, list[int]]]]:
 
 def _place(tensor: int, pipe: int) -> tuple[dict[str, int], dict[str, list[int]]]:
     """This rank's coordinates and its neighbours along each axis."""
-    found = mesh(small(model_parallel_size=tensor, pipe_parallel_size=pipe).parallel)
+    found = build_mesh(small(model_parallel_size=tensor, pipe_parallel_size=pipe).parallel)
     axes = {"model": found.tensor, "data": found.data, "pipe": found.pipe}
     neighbours = {name: torch.distributed.get_process_group_ranks(axis.group) for name, axis in axes.items()}
     waits = {axis.group._get_backend(torch.device("cpu")).options._timeout for axis in axes.values()}

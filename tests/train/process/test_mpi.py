@@ -51,31 +51,31 @@ def test_each_launchers_names_are_understood(
 ) -> None:
     environ |= dict(zip(names, numbers.split(), strict=True))
     before = dict(environ)
-    mpi.join(config(**{switch: True, "master_port": 1234}))
+    mpi.set_rank_environment(config(**{switch: True, "master_port": 1234}))
     assert {name: environ[name] for name in HERE} == HERE
     assert environ["MASTER_PORT"] == "1234"
     environ.clear()
     environ |= before
-    mpi.join(config())  # although nobody says so, they are ranks, unless they are only inside of a job
+    mpi.set_rank_environment(config())  # although nobody says so, they are ranks, unless they are only inside of a job
     assert ("RANK" in environ) == (switch == "deepspeed_mpi")
     environ |= {"SLURM_STEP_ID": "0"}
-    mpi.join(config())
+    mpi.set_rank_environment(config())
     assert {name: environ[name] for name in HERE} == HERE
 
 
 def test_several_machines_need_a_rendezvous_address(environ: dict[str, str]) -> None:
     environ |= dict(zip(mpi.SLURM[0], ("5", "8", "1", "4(x2)"), strict=True))
     with pytest.raises(Problems, match="the rendezvous address is not set"):
-        mpi.join(config(deepspeed_slurm=True))
-    mpi.join(config(deepspeed_slurm=True, master_addr="node1"))
+        mpi.set_rank_environment(config(deepspeed_slurm=True))
+    mpi.set_rank_environment(config(deepspeed_slurm=True, master_addr="node1"))
     assert (environ["MASTER_ADDR"], environ["LOCAL_SIZE"], environ["RANK"]) == ("node1", "4", "5")
 
 
 def test_without_mpirun_it_says_so(environ: dict[str, str]) -> None:
     with pytest.raises(Problems, match=r"deepspeed_mpi is true, but this process was not started by mpirun"):
-        mpi.join(config(deepspeed_mpi=True))
+        mpi.set_rank_environment(config(deepspeed_mpi=True))
     environ["RANK"] = "0"  # DeepSpeed's launcher has
-    mpi.join(config(deepspeed_mpi=True))
+    mpi.set_rank_environment(config(deepspeed_mpi=True))
 
 
 needs_mpirun = pytest.mark.skipif(

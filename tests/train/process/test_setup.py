@@ -46,7 +46,7 @@ def test_ranks_share_the_cores_unless_told(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     torch.set_num_threads(5)
-    setup._use_cpu()
+    setup._configure_cpu()
     assert torch.get_num_threads() == expected
 
 
@@ -64,7 +64,7 @@ def test_seeds() -> None:
 
 
 def test_quiet_swallows_what_is_printed_and_restores(capsys: pytest.CaptureFixture[str]) -> None:
-    with setup.quiet():
+    with setup.suppress_output():
         print("chatter")
         warnings.warn("old", FutureWarning, stacklevel=1)
     print("kept")
@@ -77,7 +77,7 @@ def test_the_backend_is_as_chosen_on_gpus_and_gloo_on_cpus(monkeypatch: pytest.M
     def joined(backend: str, device: str) -> str:
         chosen: list[str] = []
         monkeypatch.setattr(setup, "_device", lambda _: torch.device(device))
-        monkeypatch.setattr(setup, "connect", chosen.append)
+        monkeypatch.setattr(setup, "init_distributed", chosen.append)
         setup.start(backend, seed=1)
         return chosen[0]
 
@@ -102,7 +102,7 @@ def test_a_rank_that_sees_one_gpu_tells_deepspeed_which(monkeypatch: pytest.Monk
 def test_a_backend_that_torch_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_backend_available", lambda name: name != "mpi")
     with pytest.raises(Problems, match=r"distributed_backend \(mpi\): the installed torch is built without it"):
-        setup.connect("mpi")
+        setup.init_distributed("mpi")
 
 
 def alone() -> setup.Process:
