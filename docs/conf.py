@@ -1,4 +1,4 @@
-"""The docs site: `python -m sphinx -W docs site` makes plain pages of the Markdown here, which open from disk too."""
+"""The docs site: `python -m sphinx -W docs site` renders this folder as static pages that also open from disk."""
 
 project = "deepy"
 extensions = ["myst_parser"]
