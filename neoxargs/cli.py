@@ -154,9 +154,9 @@ def check(words: list[str]) -> int:
     add_files(parser)
     add_json(parser)
     options = parse(parser, words)
-    from neoxargs.tools.check import report
+    from neoxargs.tools.check import run
 
-    return report(Request.of(options))
+    return run(Request.of(options))
 
 
 def plan(words: list[str]) -> int:

@@ -156,7 +156,7 @@ def test_what_the_system_refuses_is_told(capsys, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EIO, "Input/output error", "configs/small.yml")
 
-    monkeypatch.setattr("neoxargs.tools.check.report", refuse)
+    monkeypatch.setattr("neoxargs.tools.check.run", refuse)
     assert main(["check", *BOTH]) == 1
     assert capsys.readouterr().err == "configs/small.yml: error: input/output error [file-error]\n"
 

@@ -1,6 +1,6 @@
-"""The groups that every `Config` holds, for editors and type checkers: `config.shape.num_layers` is an int.
+"""The groups of a `Config`, for editors and type checkers: `config.shape.num_layers` is an int.
 
-Generated from neoxargs/registry by `python deepy.py docs`. A group of a plugin is not in it.
+Generated from neoxargs/registry by `python deepy.py docs`, without the groups of plugins.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """One attribute for each group of parameters."""
+    """The parameter groups of a configuration, one attribute each."""
 
     runner: Runner
     runner_extras: RunnerExtras

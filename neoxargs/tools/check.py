@@ -1,4 +1,4 @@
-"""`deepy check`: every problem of a configuration at once, or ok and what the run would be."""
+"""`deepy check`: print all problems of a configuration, or `ok` and a summary of the run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from neoxargs.resolve.trainer_support.unsupported import plugin_value_problems, 
 from neoxargs.resolve.yaml.read import read_files
 
 
-def report(request: Request) -> int:
-    """Print what is wrong (on stderr) or ok and what the run would be; returns the exit code."""
-    spec, problems = examined(request)
+def run(request: Request) -> int:
+    """Print the problems on stderr, or `ok` and a summary on stdout, and return the exit code."""
+    spec, problems = find_problems(request)
     failed = any(problem.severity == "error" for problem in problems)
     if failed:
-        problems = [*problems, *_of_another_program(request)]
+        problems = [*problems, *_migrate_suggestion(request)]
     if request.as_json:
         print(json.dumps(_to_json(spec, problems, not failed), indent=2))
         return int(failed)
@@ -37,9 +37,9 @@ def report(request: Request) -> int:
     return int(failed)
 
 
-def _of_another_program(request: Request) -> list[Problem]:
-    """A warning for a script or a DeepSpeed JSON that stands alone: it can be made into a configuration."""
-    from neoxargs.tools.migrate import source_of  # only a mistake needs it
+def _migrate_suggestion(request: Request) -> list[Problem]:
+    """Return a warning if the only file is one that `deepy migrate` converts, such as a DeepSpeed JSON."""
+    from neoxargs.tools.migrate import source_of  # imported late, to keep a check without errors fast
 
     try:
         text, *others = read_files(request.files, request.directory)
@@ -48,15 +48,15 @@ def _of_another_program(request: Request) -> list[Problem]:
     source = source_of(text)
     if others or source.edits_in_place or not text.text.strip():
         return []
-    what, hint = f"{request.files[0]} reads like {source.describes}", f"deepy migrate {text.name}"
+    what, hint = f"{request.files[0]} looks like {source.describes}", f"convert it: deepy migrate {text.name}"
     return [Problem(what, hint=hint, severity="warning", id="file-of-another-program")]
 
 
-def examined(request: Request) -> tuple[RunSpec | None, list[Problem]]:
-    """The configuration, if it has come to one, and everything there is to say about it.
+def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem]]:
+    """Return the resolved run (None if it cannot be resolved) and all errors and warnings.
 
-    With `--gpus` another machine is meant, which may have the files. That a run has been here is no fault of the
-    configuration: it may be continued.
+    With `--gpus`, the run is for another machine, so missing files and programs are only warnings. An existing
+    checkpoint is a warning as well, because a run may be continued.
     """
     try:
         spec = resolve_run(request, os.environ)

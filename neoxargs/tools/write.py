@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and what would change in them."""
+"""Write several files, all of them or none, and show the changes as a unified diff."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ BOM = b"\xef\xbb\xbf"
 
 
 def diff(before: Text, after: Text) -> str:
-    """A unified diff, as `patch` reads it; empty where nothing changes."""
+    """Return a unified diff that `patch` accepts; empty if nothing changes."""
     lines = difflib.unified_diff(_lines(before.text), _lines(after.text), before.name, after.name, n=2)
-    return "".join(_ended(line) for line in lines)
+    return "".join(_with_line_end(line) for line in lines)
 
 
 def _lines(text: str) -> list[str]:
-    """As `patch` counts them; YAML and Python know other line breaks too."""
+    """Split at line feeds only, as `patch` does; `str.splitlines` and YAML also split at other characters."""
     return list(io.StringIO(text, newline="\n"))
 
 
-def _ended(line: str) -> str:
+def _with_line_end(line: str) -> str:
     return line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
 
 
-def changed(before: Sequence[Text], after: Sequence[Text]) -> Iterator[tuple[Text, Text]]:
-    """The files that differ, as they were and as they are."""
+def changed_files(before: Sequence[Text], after: Sequence[Text]) -> Iterator[tuple[Text, Text]]:
+    """Yield the old and the new text of each file that differs."""
     return ((old, new) for old, new in zip(before, after, strict=True) if old.text != new.text)
 
 
 def write_all(texts: Sequence[Text], *, replace: bool = True) -> None:
-    """Write every file beside itself first, and move them into place only when all of them are written.
+    """Write every file to a temporary file beside it, then move all of them into place.
 
-    Raises Problems, with every file as it was, if one cannot be written; `replace=False` refuses to overwrite. A pipe
-    or /dev/stdout takes what is written to it; a file moved to its name would replace it.
+    replace: False refuses to overwrite an existing file. Raises Problems if a file cannot be written; all files then
+    have their old content.
     """
+    # Pipes and devices such as /dev/stdout are written to directly: os.replace would put a file in their place.
     files = [text for text in texts if not _is_stream(text.name)]
     for name, _ in files:
         if not replace and os.path.exists(name):
-            hint = "name another, or add --write"
-            raise Problems([Problem("this file exists", Place(name, 0, 0), hint, id="output-file-exists")])
+            what, hint = "this file already exists", "use another name, or add --write to overwrite it"
+            raise Problems([Problem(what, Place(name, 0, 0), hint, id="output-file-exists")])
     _replace(files)
     for name, text in texts:
         if _is_stream(name):
-            with _refusal_as_problem(name), open(name, "a", encoding="utf-8") as stream:
+            with _os_error_as_problem(name), open(name, "a", encoding="utf-8") as stream:
                 stream.write(text)
 
 
@@ -65,16 +66,16 @@ def _replace(files: Sequence[Text]) -> None:
     moved: list[str] = []
     try:
         for name, text in files:
-            with _refusal_as_problem(name):
+            with _os_error_as_problem(name):
                 before[name] = _content(name)
-                ready[name] = _beside(name, _byte_order_mark(before[name]) + text.encode())
+                ready[name] = _write_beside(name, _byte_order_mark(before[name]) + text.encode())
         for name, temporary in ready.items():
-            with _refusal_as_problem(name):
+            with _os_error_as_problem(name):
                 os.replace(temporary, os.path.realpath(name))
             moved.append(name)
-    except BaseException:  # Ctrl-C too
+    except BaseException:  # includes KeyboardInterrupt
         for name in moved:
-            _put_back(name, before[name])
+            _restore(name, before[name])
         raise
     finally:
         for name in ready.keys() - set(moved):
@@ -82,28 +83,28 @@ def _replace(files: Sequence[Text]) -> None:
 
 
 @contextmanager
-def _refusal_as_problem(name: str) -> Iterator[None]:
-    """What the system refuses, as a problem of the file."""
+def _os_error_as_problem(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        what = f"this cannot be written: {reason}"
+        what = f"this file cannot be written: {reason}"
         raise Problems([Problem(what, Place(name, 0, 0), id="output-file-unwritable")]) from None
 
 
 def _content(name: str) -> bytes | None:
-    """What is in the file (None: there is none); OSError where it must not be changed."""
+    """Return the content of the file, None if it does not exist; raise OSError if it is not writable."""
     if not os.path.exists(name):
         return None
-    if not os.access(name, os.W_OK):  # a file beside it could take its place all the same
+    # os.replace needs write permission for the folder only, so it would replace a read-only file.
+    if not os.access(name, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     with open(name, "rb") as file:
         return file.read()
 
 
-def _beside(name: str, content: bytes) -> str:
-    """The new content in a file of its own, with the owner and the permissions of the old one."""
+def _write_beside(name: str, content: bytes) -> str:
+    """Write the content to a temporary file in the same folder, with the old file's owner and permissions."""
     target = os.path.realpath(name)
     handle, temporary = tempfile.mkstemp(prefix=".deepy-", dir=os.path.dirname(target))
     try:
@@ -111,32 +112,32 @@ def _beside(name: str, content: bytes) -> str:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        _as_before(target, temporary)
+        _copy_owner_and_mode(target, temporary)
     except OSError:
         os.unlink(temporary)
         raise
     return temporary
 
 
-def _as_before(target: str, temporary: str) -> None:
+def _copy_owner_and_mode(target: str, temporary: str) -> None:
     if not os.path.exists(target):
         os.chmod(temporary, 0o666 & ~_umask())
         return
     old = os.stat(target)
-    with suppress(PermissionError):  # only root gives files away
+    with suppress(PermissionError):  # only root may change the owner of a file
         os.chown(temporary, old.st_uid, old.st_gid)
     os.chmod(temporary, old.st_mode & 0o777)
 
 
-def _put_back(name: str, content: bytes | None) -> None:
+def _restore(name: str, content: bytes | None) -> None:
     if content is None:
         os.unlink(name)
     else:
-        os.replace(_beside(name, content), os.path.realpath(name))
+        os.replace(_write_beside(name, content), os.path.realpath(name))
 
 
 def _byte_order_mark(content: bytes | None) -> bytes:
-    """The byte order mark that some editors begin a file with, where the old file has one."""
+    """Return the byte order mark (some Windows editors write one) if the old file starts with it."""
     return BOM if content and content.startswith(BOM) else b""
 
 

@@ -1,6 +1,6 @@
-"""Everything generated that needs no test run: `deepy docs` writes it, `--check` and a test name what is stale.
+"""`deepy docs`: write the generated files; `--check` and a test report the stale ones.
 
-A further generated file is a row of `FILES`. docs/effects.md is none: only the tests know what they have shown.
+`FILES` lists them. docs/effects.md is not one of them: the tests write it.
 """
 
 from __future__ import annotations
@@ -20,42 +20,43 @@ from neoxargs.tools.write import write_all
 
 
 class Generated(NamedTuple):
-    """A file that nobody edits, or a page of which nobody edits a part."""
+    """A generated file, or a page with generated parts."""
 
     path: str
-    """From the root of the repository."""
+    """Relative to the root of the repository."""
     text: Callable[[], str]
-    """What should be in it."""
-    of_plugins_too: bool = False
-    """Worth writing elsewhere (`-o DIR`), with what plugins declare or where deepy is installed."""
+    """Returns the up-to-date content."""
+    for_users: bool = False
+    """Also written by `-o DIR`, for users of an installed deepy or of plugins."""
 
 
 FILES = (
-    Generated("docs/parameters.md", parameters.page, of_plugins_too=True),
-    Generated("docs/neoxargs.schema.json", schema.text, of_plugins_too=True),
+    Generated("docs/parameters.md", parameters.page, for_users=True),
+    Generated("docs/neoxargs.schema.json", schema.schema_text, for_users=True),
     Generated("neoxargs/resolve/groups.py", groups.source),
     *(Generated(f"docs/{name}.md", partial(guides.page, ROOT, name)) for name in guides.PAGES),
 )
 
 
 def write_docs(check: bool = False, directory: str | None = None) -> list[str]:
-    """Bring the generated files up to date; with `check` only look. Returns the paths of those that were stale.
+    """Write the stale generated files and return their paths. check: do not write.
 
-    directory: where to write instead of the repository those of general interest. Raises Problems where a file cannot
-    be written.
+    directory: write the files for users there, instead of all files to the repository. Raises Problems if a file
+    cannot be written.
     """
     if directory is None and not IS_CHECKOUT:
-        raise Problems([Problem("this is an installed package, without docs/", hint="add -o DIR", id="docs-not-here")])
+        what, hint = "an installed deepy has no docs/ folder", "add -o DIR to write to another folder"
+        raise Problems([Problem(what, hint=hint, id="docs-not-here")])
     stale = list(_stale(directory))
     if stale and not check:
-        _make(Path(directory or ROOT))
+        _make_folder(Path(directory or ROOT))
         write_all([Text(_absolute(path, directory), text) for path, text in stale])
     return [path for path, _ in stale]
 
 
 def _stale(directory: str | None) -> Iterator[Text]:
-    files = [file for file in FILES if file.of_plugins_too or directory is None]
-    with ThreadPoolExecutor() as pool:  # a guide waits for the commands in it
+    files = [file for file in FILES if file.for_users or directory is None]
+    with ThreadPoolExecutor() as pool:  # guides spend their time in subprocesses
         texts = pool.map(lambda file: file.text(), files)
         for file, text in zip(files, texts, strict=True):
             path = file.path if directory is None else str(Path(directory) / Path(file.path).name)
@@ -71,9 +72,9 @@ def _content(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
-def _make(directory: Path) -> None:
+def _make_folder(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        what = f"this folder cannot be made: {(error.strerror or str(error)).lower()}"
+        what = f"this folder cannot be created: {(error.strerror or str(error)).lower()}"
         raise Problems([Problem(what, Place(str(directory), 0, 0), id="output-folder-unwritable")]) from None

@@ -1,4 +1,4 @@
-"""neoxargs/resolve/groups.py: one typed attribute of a configuration for each group of the registry."""
+"""Generate neoxargs/resolve/groups.py: a typed attribute of `Config` for each group of the registry."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import defaultdict
 
 from neoxargs.registry import REGISTRY
 
-HEAD = '''"""The groups that every `Config` holds, for editors and type checkers: `config.shape.num_layers` is an int.
+HEAD = '''"""The groups of a `Config`, for editors and type checkers: `config.shape.num_layers` is an int.
 
-Generated from neoxargs/registry by `python deepy.py docs`. A group of a plugin is not in it.
+Generated from neoxargs/registry by `python deepy.py docs`, without the groups of plugins.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 CLASS = '''
 
 class Groups:
-    """One attribute for each group of parameters."""
+    """The parameter groups of a configuration, one attribute each."""
 
 '''
-#: As the formatter breaks lines, which must find nothing to do.
+#: The line length of `ruff format`, so that it does not change the generated file.
 WIDTH = 120
 
 
 def source() -> str:
-    """The module's source."""
+    """Return the source of the module."""
     modules = defaultdict(list)
     for group in REGISTRY.groups:
         modules[group.__module__].append(group.__name__)

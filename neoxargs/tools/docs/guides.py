@@ -1,7 +1,8 @@
-"""What the guides show is what happens: every file of a page is written, every command run, every output put in.
+"""Update the guides in docs/ by running them: write their files, run their commands, insert the output.
 
-A block whose first line is ```` ```yaml my.yml ```` is that file, with ` =` after it the text that a command has made
-of it. In a `console` block, what follows `$ python deepy.py …` is its output.
+A block that starts with ```` ```yaml my.yml ```` is written to that file. With ` =` after the name, the block is
+replaced by the content that a command has written to the file. In a `console` block, the lines after
+`$ python deepy.py ...` are replaced by the output.
 """
 
 from __future__ import annotations
@@ -14,34 +15,34 @@ import sys
 import tempfile
 from pathlib import Path
 
-#: The pages in docs/ whose every command runs on one machine without a GPU.
+#: The pages in docs/ whose commands all run on one machine without a GPU.
 PAGES = ("quickstart", "from-gpt-neox", "from-deepspeed", "from-megatron-lm", "extending")
 BLOCK = re.compile(r"^```(\S+)(?: (\S+))?( =)?\n(.*?)^```$", flags=re.M | re.S)
 
 
 def page(root: Path, name: str) -> str:
-    """The page as it should be. root: the repository."""
-    written = (root / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    """Return the up-to-date text of a page. root: the repository."""
+    current = (root / "docs" / f"{name}.md").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "configs").symlink_to(root / "configs")
-        return BLOCK.sub(lambda block: _block(block, root, Path(folder)), written)
+        return BLOCK.sub(lambda block: _updated_block(block, root, Path(folder)), current)
 
 
-def _block(block: re.Match[str], root: Path, folder: Path) -> str:
-    """A block as it should be; writes its file."""
-    language, name, made, text = block.groups()
+def _updated_block(block: re.Match[str], root: Path, folder: Path) -> str:
+    """Return the up-to-date text of a block; write its file or run its commands."""
+    language, name, is_result, text = block.groups()
     if language == "console":
         lines = [line for line in text.splitlines() if line.startswith("$ ")]
         text = "".join(f"{line}\n{_output(line[2:], root, folder)}" for line in lines)
-    elif made:
+    elif is_result:
         text = (folder / name).read_text(encoding="utf-8")
     elif name:
         (folder / name).write_text(text, encoding="utf-8")
-    return f"```{language}{' ' + name if name else ''}{made or ''}\n{text}```"
+    return f"```{language}{' ' + name if name else ''}{is_result or ''}\n{text}```"
 
 
 def _output(command: str, root: Path, folder: Path) -> str:
-    """What a terminal shows; errors and results in the order in which they come."""
+    """Run a deepy command in the folder and return its stdout and stderr, interleaved as in a terminal."""
     words = shlex.split(command)
     assert words[:2] == ["python", "deepy.py"], command
     done = subprocess.run(

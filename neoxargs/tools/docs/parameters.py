@@ -1,4 +1,4 @@
-"""docs/parameters.md: a table for each subject of the registry, a row for each name."""
+"""Generate docs/parameters.md: a table for each module of the registry, a row for each name."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ HEAD = """\
 
 # Parameters
 
-Everything that may stand in a configuration file: {count} parameters, each in one place. `-` and `_` are the same in
-every name, and each name is a link to its own row.
+All {count} parameters of a configuration file. `-` and `_` are interchangeable in names. Each name links to its row.
 
-<details><summary>How to read the table</summary>
+<details><summary>How to read the tables</summary>
 
-- **Origin** is where a name comes from: `DSL` a flag of the DeepSpeed launcher, `DSC` a key of DeepSpeed's JSON,
-  `Meg` an argument of Megatron-LM, `NeoX` an addition of GPT-NeoX or of this program.
-- **Default value** is what holds when nobody writes anything; with a date, since when GPT-NeoX has another default
-  (`dialect` chooses the day). *Derived* values are computed from others, **required** ones must be written. Where the
-  receiver assumes something else when it is not told, that is named too.
-- **Effect** is what changes with the value in a run of `train.py`: which processes the `launcher` starts; the `layout`
-  of the model on them; what DeepSpeed's `engine` does by itself; the `model`, `optimizer`, learning rate `schedule`,
-  `data`, `memory` in use, `checkpoint` files, `log` and reports, the course of the `run`, `generation` of text;
-  `config`: only other parameters, which follow from it. `not built`: `train.py` refuses any value but the default.
-  `none`: nothing, and why; `check` warns of a value other than the default.
-- **Destination** is who gets the value. `train.py` receives it on every rank; a Megatron-LM flag is what `--emit
-  megatron` writes. Without a destination, the value is used by deepy alone.
-- **In GPT-NeoX** is when GPT-NeoX itself has had the name, from {seed} to {newest}; empty where it never had. deepy
-  reads every name in every dialect.
+- **Origin**: where the name comes from. `DSL`: flag of DeepSpeed's launcher. `DSC`: key of DeepSpeed's JSON. `Meg`:
+  argument of Megatron-LM. `NeoX`: added by GPT-NeoX or deepy.
+- **Default**: the value if the key is not set. A date means that GPT-NeoX changed the default on that day; `dialect`
+  selects the day. *Derived* values are computed from other parameters; **required** ones must be set. A different
+  default of the receiver is listed as well.
+- **Effect**: what the value changes in a run of `train.py`: the processes that the `launcher` starts; the `layout` of
+  the model on the ranks; the behaviour of DeepSpeed's `engine`; the `model`, `optimizer`, learning rate `schedule`,
+  `data`, `memory` use, `checkpoint` files, `log` and reports, progress of the `run`, or text `generation`. `config`:
+  only other parameters, which are derived from it. `not built`: `train.py` refuses any value but the default. `none`:
+  nothing, for the given reason; `check` warns if the value is not the default.
+- **Destination**: who receives the value. `train.py` receives it on every rank; `--emit megatron` writes the flags of
+  Megatron-LM. Without a destination, only deepy uses it.
+- **In GPT-NeoX**: when GPT-NeoX had the name, between {seed} and {newest}; empty if never. deepy reads every name
+  in every dialect.
 
 </details>
 """
@@ -44,25 +43,26 @@ every name, and each name is a link to its own row.
 TABLE = """
 ## {title}
 
-{more}| Origin | Parameter name | Default value | Description | Type | Effect | Destination | In GPT-NeoX |
+{text}| Origin | Name | Default | Description | Type | Effect | Destination | In GPT-NeoX |
 |---|---|---|---|---|---|---|---|
 """
 
-Row = tuple[str, str, str, str, str, str, str, str]
+#: The cells of one row, in the order of the columns.
+TableRow = tuple[str, str, str, str, str, str, str, str]
 
 
 def page() -> str:
-    """The page: a table for each subject, each section before its keys."""
+    """Return the page: a table for each module, with each section before its keys."""
     head = HEAD.format(count=len(REGISTRY.parameters), seed=SEED, newest=NEWEST)
     return head + "".join(_table(module) for module in (*SUBJECTS, *plugins.subjects()))
 
 
 def _table(subject: ModuleType) -> str:
-    """The sentence of its module is the heading, what follows a colon the line below; a semicolon ends it for users."""
+    """Return the table of a module. Its docstring is `heading: text below; text that is not shown`."""
     groups = (group for group in REGISTRY.groups if group.__module__ == subject.__name__)
     rows = (row for group in groups for row in _rows(group))
-    title, _, more = _summary(subject).rstrip(".").partition(";")[0].partition(": ")
-    head = TABLE.format(title=title, more=f"{more[:1].upper()}{more[1:]}.\n\n" if more else "")
+    title, _, text = _summary(subject).rstrip(".").partition(";")[0].partition(": ")
+    head = TABLE.format(title=title, text=f"{text[:1].upper()}{text[1:]}.\n\n" if text else "")
     return head + "".join(f"| {' | '.join(map(_cell, row))} |\n" for row in rows)
 
 
@@ -70,11 +70,12 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _rows(group: type[Group]) -> Iterator[Row]:
+def _rows(group: type[Group]) -> Iterator[TableRow]:
     if group.section:
-        where = f"DeepSpeed JSON `{group.section}`" if group.origin == "DSC" else "train.py"
-        what = f"{_summary(group)} A section; its keys follow."
-        yield group.origin, _name(group.section), "", what, "section", "", where, years(group.section)
+        destination = f"DeepSpeed JSON `{group.section}`" if group.origin == "DSC" else "train.py"
+        description = f"{_summary(group)} A section; its keys follow."
+        dates = neox_dates(group.section)
+        yield group.origin, _name(group.section), "", description, "section", "", destination, dates
     for alias in group.aliases:
         yield _old_name_row(group.origin, alias, group.section, "section")
     for parameter in group.parameters.values():
@@ -88,25 +89,28 @@ def _rows(group: type[Group]) -> Iterator[Row]:
             kind,
             effect_words(parameter),
             destination_words(parameter),
-            years(parameter.name),
+            neox_dates(parameter.name),
         )
         prefix = parameter.name.removesuffix(parameter.attribute)
         for old in parameter.aliases:
             yield _old_name_row(origin, prefix + old, parameter.name, kind)
 
 
-def _old_name_row(origin: str, old: str, new: str, kind: str) -> Row:
-    """The row of an old or foreign spelling, which says what to write instead."""
-    return origin, _name(old), "", _successor(old, new), kind, "", "", years(old)
+def _old_name_row(origin: str, old: str, new: str, kind: str) -> TableRow:
+    """Return the row of a retired name or another spelling, which refers to the current name."""
+    return origin, _name(old), "", _successor(old, new), kind, "", "", neox_dates(old)
 
 
 def _name(name: str) -> str:
-    """A name that can be linked to, also where the Markdown is read as it is."""
+    """Return a name with an anchor and a link to it, in HTML because Markdown has no anchors."""
     return f'<a id="{name}" href="#{name}">`{name}`</a>'
 
 
-def years(name: str) -> str:
-    """When GPT-NeoX had a name; of a key, when it had the section, whose keys it passes on."""
+def neox_dates(name: str) -> str:
+    """Return when GPT-NeoX had a name, such as `since 2022-12-14`; empty if never.
+
+    A key in a section has the dates of the section, because GPT-NeoX passes on all keys of its sections.
+    """
     top = name.partition(".")[0]
     came, went = introduced(top), removed(top)
     if came or went:
@@ -121,11 +125,11 @@ def _summary(thing: type[Group] | ModuleType) -> str:
 
 def _successor(old: str, new: str) -> str:
     day = removed(old)
-    return f"Retired in {day:%B %Y}: write `{new}`." if day else f"Another spelling of `{new}`."
+    return f"Retired in {day:%B %Y}: write `{new}`." if day else f"Another name for `{new}`."
 
 
 def default_words(parameter: Parameter) -> str:
-    """Ours, then since when GPT-NeoX's differs, then what the receiver assumes."""
+    """Return the default, GPT-NeoX's later defaults with their dates, and the receiver's default if it differs."""
     own = "**required**" if parameter.required else "*derived*" if parameter.derived else _default(parameter.default)
     later = [f"{_default(value)} from {day}" for day, value in changes(parameter.name)]
     return ", ".join(filter(None, [own, *later, _receiver_default(parameter)]))
@@ -136,11 +140,11 @@ def _receiver_default(parameter: Parameter) -> str:
     if theirs is ABSENT or theirs is None or theirs == parameter.default:
         return ""
     receiver = {"DSC": "DeepSpeed", "DSL": "the launcher"}.get(parameter.origins[-1], "Megatron-LM")
-    return f"{receiver}'s own {_default(theirs)}"
+    return f"{receiver}'s default {_default(theirs)}"
 
 
 def _default(value: Any) -> str:
-    """A default as one would write it in YAML."""
+    """Return a default as YAML in backquotes."""
     if value is None:
         return "none"
     plain = isinstance(value, str) and value and value.isprintable()
@@ -148,17 +152,17 @@ def _default(value: Any) -> str:
 
 
 def effect_words(parameter: Parameter) -> str:
-    """What changes with it; of nothing, why."""
+    """Return the effect of a parameter; for a parameter without effect, `none` and the reason."""
     return f"none: {parameter.no_effect_reason}" if parameter.no_effect_reason else parameter.effect
 
 
 def destination_words(parameter: Parameter) -> str:
-    """Who gets the value, and as what; empty where deepy alone uses it."""
+    """Return the receivers of a value and its name there; empty if only deepy uses it."""
     if parameter.replaced_by:
         return ""
     flag = f" `--{parameter.name}`" if "DSL" in parameter.origins else ""
-    places = {"runner": f"launcher{flag}", "deepspeed": f"DeepSpeed JSON `{parameter.name}`"}
-    receivers = [places.get(to, "train.py") for to in parameter.to]
+    names = {"runner": f"launcher{flag}", "deepspeed": f"DeepSpeed JSON `{parameter.name}`"}
+    receivers = [names.get(to, "train.py") for to in parameter.to]
     if parameter.megatron:
         when = " when false" if parameter.megatron.startswith("!") else ""
         receivers.append(f"Megatron-LM `--{parameter.megatron.removeprefix('!')}`{when}")

@@ -1,9 +1,7 @@
-"""docs/neoxargs.schema.json: a JSON Schema (draft-07) of the configuration file, for editors.
+"""Generate docs/neoxargs.schema.json, a JSON Schema (draft-07) of the configuration file for editors.
 
-They complete names, show descriptions, and underline mistakes.
-
-It accepts what the loader accepts: any mixture of `-` and `_`, choices in any case, `auto` in DeepSpeed's part. Only a
-number or a truth value in quotes, which the loader reads, is a mistake here.
+It accepts what the loader accepts: any mixture of `-` and `_`, choices in any case, `auto` for DeepSpeed's keys. The
+exception is a number or boolean in quotes, which the loader accepts and the schema does not.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from neoxargs.registry.types import Bound
 
 Schema = dict[str, Any]
 
-#: A scalar where text is wanted is taken as it is written, numbers too.
+#: The loader reads a number as text where a parameter is a string.
 _PLAIN: dict[Any, Schema] = {
     bool: {"type": "boolean"},
     int: {"type": "integer"},
@@ -33,7 +31,7 @@ _PLAIN: dict[Any, Schema] = {
 
 
 def schema() -> Schema:
-    """The schema of a whole file."""
+    """Return the schema of a configuration file."""
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "$comment": "Generated from neoxargs/registry by `python deepy.py docs`.",
@@ -43,26 +41,26 @@ def schema() -> Schema:
     }
 
 
-def text() -> str:
-    """The file."""
+def schema_text() -> str:
+    """Return the content of docs/neoxargs.schema.json."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _section(path: str) -> Schema:
-    """The keys of a section: parameters, sections inside it, and every other spelling of both."""
+    """Return the schema of a section: its parameters, inner sections, and all spellings of both."""
     present, retired = _keys(path)
     pointer = "#/properties/" + "".join(f"{part}/properties/" for part in path.split(".") if part)
-    # draft-07 ignores what stands beside a $ref, hence allOf
+    # allOf, because draft-07 ignores other keywords beside a $ref
     old = {key: {"allOf": [{"$ref": pointer + new}], **_deprecated(f"Write {new}.")} for key, new in retired.items()}
     spellings = {_with_hyphens(key): {"$ref": pointer + key} for key in [*present, *old] if "_" in key}
-    found: Schema = {"type": ["object", "null"] if path else "object", "properties": present | old}
+    section: Schema = {"type": ["object", "null"] if path else "object", "properties": present | old}
     if spellings:
-        found["patternProperties"] = spellings
-    return found | {"additionalProperties": False}
+        section["patternProperties"] = spellings
+    return section | {"additionalProperties": False}
 
 
 def _keys(path: str) -> tuple[dict[str, Schema], dict[str, str]]:
-    """Of a section: its present keys, and its retired ones with the present key each stands for."""
+    """Return the current keys of a section with their schemas, and its retired keys with their current names."""
     present = {key: _parameter(REGISTRY.parameters[full]) for key, full in _inside(REGISTRY.parameters, path)}
     retired = {
         key: new
@@ -79,38 +77,38 @@ def _keys(path: str) -> tuple[dict[str, Schema], dict[str, str]]:
 
 
 def _inside(names: Iterable[str], path: str) -> list[tuple[str, str]]:
-    """(key, full name) of those that lie directly in the section."""
+    """Return (key, full name) for the names directly in the section."""
     split = [(name.rpartition("."), name) for name in names]
     return [(key, name) for (section, _, key), name in split if section == path]
 
 
 def _with_hyphens(key: str) -> str:
-    """Every spelling but the one among `properties`, so that a mistake is told once."""
+    # Does not match the spelling in `properties`, whose errors would be reported twice.
     return f"^(?=.*-){key.replace('_', '[-_]')}$"
 
 
 def _parameter(parameter: Parameter) -> Schema:
     kind = _type(parameter.type)
-    found = {"description": parameter.description, **(_or_auto(kind) if "DSC" in parameter.origins else kind)}
+    result = {"description": parameter.description, **(_or_auto(kind) if "DSC" in parameter.origins else kind)}
     if parameter.default is not ABSENT and parameter.default is not None:
-        found["default"] = parameter.default
-    return found | _deprecated(parameter.description) if parameter.replaced_by else found
+        result["default"] = parameter.default
+    return result | _deprecated(parameter.description) if parameter.replaced_by else result
 
 
 def _deprecated(instead: str) -> Schema:
-    """What a validator ignores and an editor shows; the message is the word of VS Code's YAML extension."""
+    # Editors show these, validators ignore them. `deprecationMessage` is a keyword of VS Code's YAML extension.
     return {"description": instead, "deprecated": True, "deprecationMessage": instead}
 
 
 def _type(wanted: Any) -> Schema:
-    """The schema of a declared type."""
+    """Return the schema of a declared type."""
     build = _BUILD.get(get_origin(wanted))
     return build(*get_args(wanted)) if build else dict(_PLAIN.get(wanted, {}))
 
 
-def _or_auto(found: Schema) -> Schema:
-    """In DeepSpeed's part the word `auto` stands for any value."""
-    alternatives = found["anyOf"] if set(found) == {"anyOf"} else [found]
+def _or_auto(schema: Schema) -> Schema:
+    """Return a schema that accepts `auto` as well, as DeepSpeed's keys do."""
+    alternatives = schema["anyOf"] if set(schema) == {"anyOf"} else [schema]
     return {"anyOf": [*alternatives, {"const": "auto"}]}
 
 
@@ -137,7 +135,7 @@ def _bounds(bounds: Iterable[Bound]) -> Schema:
 
 
 def _choices(*choices: Any) -> Schema:
-    """The choices as they are listed, for completion, or in any other case."""
+    """Return a schema of choices: an enum for completion, and a pattern that accepts any case."""
     words = [choice for choice in choices if isinstance(choice, str) and choice.upper() != choice.lower()]
     if not words:
         return {"enum": list(choices)}

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from neoxargs.problems import Problem
 from neoxargs.request import Request
-from neoxargs.tools.check import examined
+from neoxargs.tools.check import find_problems
 from neoxargs.tools.explain.catalogue.entry import Example
 
 NAME, MODEL = "my.yml", "model.yml"
@@ -38,7 +38,7 @@ def check_example(example: Example) -> list[Problem]:
         for name, text in {NAME: example.config, MODEL: _smallest(example), **example.files}.items():
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).write_text(text, encoding="utf-8")
-        _, problems = examined(Request([NAME, MODEL], example.overrides, gpus=example.gpus))
+        _, problems = find_problems(Request([NAME, MODEL], example.overrides, gpus=example.gpus))
     return problems
 
 

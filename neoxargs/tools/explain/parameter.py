@@ -10,12 +10,12 @@ from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.values.describe_type import expectation
-from neoxargs.tools.docs.parameters import default_words, destination_words, effect_words, years
+from neoxargs.tools.docs.parameters import default_words, destination_words, effect_words, neox_dates
 from neoxargs.tools.explain import keyword_search
 from neoxargs.tools.explain.destinations import destinations
 from neoxargs.tools.explain.provenance import json_words, origin, reasons
 from neoxargs.tools.explain.render import rows
-from neoxargs.tools.migrate.deepspeed.auto import STANDS
+from neoxargs.tools.migrate.deepspeed.auto import AUTO_VALUES
 
 ORIGINS = {"DSL": "DeepSpeed's launcher", "DSC": "DeepSpeed's JSON", "Meg": "Megatron-LM", "NeoX": "GPT-NeoX"}
 #: What `changes` says where the registry's own word would not do.
@@ -57,7 +57,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     yield "default", default_words(parameter).replace("`", "").replace("*", "")
     yield "changes", EFFECTS.get(parameter.effect, effect_words(parameter).replace("`", ""))
     yield "origin", ", ".join(ORIGINS[origin] for origin in parameter.origins)
-    if asked_years := years(asked if REGISTRY.find(asked) else parameter.name):
+    if asked_years := neox_dates(asked if REGISTRY.find(asked) else parameter.name):
         yield "in GPT-NeoX", asked_years
     if parameter.replaced_by:
         yield (
@@ -72,8 +72,8 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     if config is None or config.source(parameter.name).kind != "derived":
         yield from (("derived", sentence) for sentence in reasons(parameter.name))
     yield from _relations(parameter.name)
-    if parameter.name in STANDS and "DSC" in parameter.origins:
-        yield "auto", f"{STANDS[parameter.name].why}; migrate writes what is known"
+    if parameter.name in AUTO_VALUES and "DSC" in parameter.origins:
+        yield "auto", f"{AUTO_VALUES[parameter.name].why}; migrate writes what is known"
     if config is not None:
         value = config.get(parameter.name)
         yield "value here", None if value is ABSENT else value

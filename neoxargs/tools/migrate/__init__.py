@@ -1,7 +1,7 @@
-"""`deepy migrate SOURCE ...`: a configuration from elsewhere, or from another year, as today's YAML.
+"""`deepy migrate SOURCE ...`: convert a configuration of another program, or of an older GPT-NeoX, to current YAML.
 
-GPT-NeoX's files are edited where they stand, and shown as a diff until `--write` is said. What comes from DeepSpeed
-or Megatron-LM becomes a new file, on stdout or in `-o FILE`.
+GPT-NeoX files are edited in place, and shown as a diff without `--write`. A DeepSpeed JSON or Megatron-LM script
+becomes a new file, on stdout or in `-o FILE`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from neoxargs.tools.migrate.megatron import Megatron
 from neoxargs.tools.migrate.neox import NeoX
 from neoxargs.tools.migrate.source import Source
 
-#: What can be migrated. The first that recognises a file gets it; what none recognises is taken for GPT-NeoX's.
+#: The formats that can be migrated. The first one that recognises a file reads it; the first of all is the fallback.
 SOURCES: tuple[Source, ...] = (NeoX(), Megatron(), DeepSpeed())
 
 
 def source_of(text: Text) -> Source:
-    """The source that recognises the file: by its name, or else by what stands in it."""
+    """Return the source that recognises the file, by its name or its content."""
     return next((source for source in SOURCES if source.recognises(text)), SOURCES[0])

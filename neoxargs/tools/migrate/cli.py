@@ -1,4 +1,4 @@
-"""The command line of `deepy migrate`: which source a file is, what is shown, what is written."""
+"""The command line of `deepy migrate`: choose the source, convert, print or write the result."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ from neoxargs.resolve.trainer_support.unsupported import unsupported
 from neoxargs.tools.migrate import SOURCES, source_of
 from neoxargs.tools.migrate.resolution import resolved
 from neoxargs.tools.migrate.result import NEW_FILE, Result
-from neoxargs.tools.migrate.source import TODAY, Options, Source
-from neoxargs.tools.write import changed, diff, write_all
+from neoxargs.tools.migrate.source import CURRENT_DIALECT, Options, Source
+from neoxargs.tools.write import changed_files, diff, write_all
 
-DESCRIPTION = """Bring a configuration to today's YAML. GPT-NeoX's files are edited in place, comments and all, and
-shown as a diff until --write is said; files that belong together are given together."""
+DESCRIPTION = """Convert a configuration to current YAML. GPT-NeoX YAML is edited in place with its comments, and shown
+as a diff unless --write is given; name all files of one run in one command."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command line of this verb has besides --json."""
+    """Add the arguments of `deepy migrate`, except --json."""
     add = parser.add_argument
-    add("files", metavar="SOURCE", nargs="+", help="YAML of GPT-NeoX, or one file of DeepSpeed or Megatron-LM")
-    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="folder in which SOURCEs are looked for first")
-    add("--to", metavar="|".join(NAMES), type=_dialect, default=TODAY, help="the dialect to write")
+    add("files", metavar="SOURCE", nargs="+", help="GPT-NeoX YAML, one DeepSpeed JSON or one Megatron-LM script")
+    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for SOURCEs in this folder first")
+    add("--to", metavar="|".join(NAMES), type=_dialect, default=CURRENT_DIALECT, help="write this dialect")
     names = [source.name for source in SOURCES]
-    add("--from", dest="source", choices=names, help="what SOURCE is, if it is taken for something else")
-    add("--var", metavar="NAME=VALUE", action="append", default=[], type=_variable, help="a variable of the script")
-    add("--choose", metavar="N", type=int, help="of several configurations in one file, the N-th")
-    add("-o", "--output", metavar="FILE", help="where the new YAML goes, instead of stdout")
-    add("--write", action="store_true", help="write the files, all of them or none")
+    add("--from", dest="source", choices=names, help="read SOURCE as this format")
+    add("--var", metavar="NAME=VALUE", action="append", default=[], type=_variable, help="set a variable of the script")
+    add("--choose", metavar="N", type=int, help="convert the N-th of several configurations in SOURCE")
+    add("-o", "--output", metavar="FILE", help="write the new YAML to FILE instead of stdout")
+    add("--write", action="store_true", help="write all files, or none on an error; replace an existing FILE")
 
 
 def _dialect(text: str) -> str:
     if text.lower() not in NAMES:
-        raise argparse.ArgumentTypeError(f"{text} is not {listed(NAMES)}")
+        raise argparse.ArgumentTypeError(f"expected {listed(NAMES)}, got {text}")
     return text.lower()
 
 
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.replace("_", "").isalnum():
-        raise argparse.ArgumentTypeError(f"{text} is not NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text}")
     return name, value
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Migrate, show and perhaps write; returns the exit code."""
+    """Migrate the files, print the result or write it, and return the exit code."""
     try:
         texts = read_files(arguments.files, arguments.conf_dir)
         source = next((source for source in SOURCES if source.name == arguments.source), None) or source_of(texts[0])
-        if refused := list(_options_without_meaning(arguments, source)):
+        if refused := list(_inapplicable_options(arguments, source)):
             raise Problems(refused[:1])
         options = Options(arguments.to, dict(arguments.var), os.environ, arguments.choose)
         if source.edits_in_place:
-            return _edit(arguments, texts, source.converts(texts, options))
-        return _make(arguments, source.converts([_only(texts)], options))
+            return _show_edits(arguments, texts, source.converts(texts, options))
+        return _show_new_file(arguments, source.converts([_only(texts)], options))
     except Problems as stop:
         if not arguments.json:
             raise
@@ -69,47 +69,50 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
 
 
-# -- what is refused before anything is read -------------------------------------------------------------------------
+# -- options that do not apply ---------------------------------------------------------------------------------------
 
 
-def _options_without_meaning(arguments: argparse.Namespace, source: Source) -> Iterator[Problem]:
-    """Options that would be ignored for this source."""
+def _inapplicable_options(arguments: argparse.Namespace, source: Source) -> Iterator[Problem]:
+    """Yield a problem for each given option that this source would ignore."""
     if source.edits_in_place and arguments.output:
-        yield _without_meaning("-o", source, "use --write")
+        yield _inapplicable("-o", source, "use --write instead of -o")
     if arguments.choose is not None and "--choose" not in source.options:
-        yield _without_meaning("--choose", source)
+        yield _inapplicable("--choose", source, "remove --choose")
     if not source.edits_in_place and arguments.write and not arguments.output:
-        what = "--write needs -o FILE: what this becomes is a new file"
+        what = f"--write requires -o FILE for {source.describes}, which becomes a new file"
         yield Problem(what, hint="add -o my.yml", id="migrate-write-without-output")
     if arguments.var and "--var" not in source.options:
         readers = listed(other.describes for other in SOURCES if "--var" in other.options)
-        yield Problem(f"--var is for {readers}", hint="leave it out", id="migrate-option-without-meaning")
-    if arguments.to != TODAY and "--to" not in source.options:
+        what = f"--var applies only to {readers}"
+        yield Problem(what, hint="remove --var", id="migrate-option-without-meaning")
+    if arguments.to != CURRENT_DIALECT and "--to" not in source.options:
         readers = listed(other.describes for other in SOURCES if "--to" in other.options)
-        what = f"--to {arguments.to} is for {readers}; other files become {TODAY}"
-        yield Problem(what, hint="migrate the new file in a second step", id="migrate-option-without-meaning")
+        what = f"--to {arguments.to} applies only to {readers}; other files become {CURRENT_DIALECT}"
+        hint = f"remove --to, then migrate the new file with --to {arguments.to}"
+        yield Problem(what, hint=hint, id="migrate-option-without-meaning")
 
 
-def _without_meaning(option: str, source: Source, hint: str = "leave it out") -> Problem:
+def _inapplicable(option: str, source: Source, hint: str) -> Problem:
     edited = ", which is edited in place" if source.edits_in_place else ""
-    what = f"{option} has no meaning for {source.describes}{edited}"
+    what = f"{option} does not apply to {source.describes}{edited}"
     return Problem(what, hint=hint, id="migrate-option-without-meaning")
 
 
 def _only(texts: Sequence[Text]) -> Text:
     if len(texts) > 1:
-        what = "one file at a time becomes YAML, unless it is GPT-NeoX's"
-        raise Problems([Problem(what, Place(texts[1].name, 0, 0), id="migrate-several-files")])
+        what = f"expected one file, got {len(texts)}: only GPT-NeoX YAML is migrated several files at a time"
+        hint = "run deepy migrate once for each file"
+        raise Problems([Problem(what, Place(texts[1].name, 0, 0), hint, id="migrate-several-files")])
     return texts[0]
 
 
-# -- what is shown and written ---------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------------------------
 
 
-def _make(arguments: argparse.Namespace, result: Result) -> int:
-    """The new file on stdout, or where `-o` says."""
+def _show_new_file(arguments: argparse.Namespace, result: Result) -> int:
+    """Print the new file, or write it to the file that `-o` names."""
     new = Text(arguments.output or NEW_FILE, result.text)
-    result.problems += _not_launchable(new)
+    result.problems += _unsupported_by_trainer(new)
     if arguments.output:
         write_all([new], replace=arguments.write)
     if arguments.json:
@@ -122,8 +125,8 @@ def _make(arguments: argparse.Namespace, result: Result) -> int:
     return 0
 
 
-def _not_launchable(new: Text) -> list[Problem]:
-    """What `check` would refuse, as warnings: the file is right, and another script may run it."""
+def _unsupported_by_trainer(new: Text) -> list[Problem]:
+    """Return the settings that train.py cannot run, as warnings: another training script may support them."""
     try:
         config, _ = resolved(draft([new]), None)
     except Problems:
@@ -132,9 +135,9 @@ def _not_launchable(new: Text) -> list[Problem]:
     return [replace(problem, severity="warning") for problem in refused]
 
 
-def _edit(arguments: argparse.Namespace, texts: Sequence[Text], result: Result) -> int:
-    """The files as a diff, or rewritten with `--write`."""
-    files = list(changed(texts, result.texts))
+def _show_edits(arguments: argparse.Namespace, texts: Sequence[Text], result: Result) -> int:
+    """Print the changes as a diff; with `--write`, also write them."""
+    files = list(changed_files(texts, result.texts))
     if arguments.write:
         write_all([new for _, new in files])
     if arguments.json:
@@ -144,7 +147,8 @@ def _edit(arguments: argparse.Namespace, texts: Sequence[Text], result: Result) 
     print("".join(diff(old, new) for old, new in files), end="")
     lines = [*map(str, result.changes)] or [f"nothing to change for {arguments.to}"]
     if files:
-        lines.append("written" if arguments.write else "nothing is written yet: add --write")
+        names = ", ".join(new.name for _, new in files)
+        lines.append(f"{names} written" if arguments.write else "nothing written yet: add --write to apply the changes")
     if result.problems:
         lines.append(render(result.problems))
     print("\n".join(lines), file=sys.stderr)

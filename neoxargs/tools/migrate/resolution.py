@@ -1,4 +1,4 @@
-"""What files resolve to, even where `check` would refuse them."""
+"""Resolving files even where `deepy check` would refuse them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from neoxargs.resolve.derive import Unresolved, complete
 
 
 def resolved(drafted: Draft, gpus: int | None) -> tuple[Config, list[Problem]]:
-    """The configuration, or what of it is certain, with the errors; raises Problems if the files cannot be read."""
+    """Return the configuration and its errors. With errors, the configuration has only the values they do not affect.
+
+    gpus: the number of GPUs of the run; None leaves it open. Raises Problems if the files cannot be read.
+    """
     try:
         return complete(drafted, gpus), []
     except Unresolved as stop:

@@ -1,4 +1,4 @@
-"""What came of a migration: the new texts, each change with its reason, and what a person should know."""
+"""The result of a migration: the new texts, every change with its reason, and problems."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve import Text
 
-#: How a new file is called in problems while it has no name.
+#: What problems call a new file that has no name yet.
 NEW_FILE = "new YAML"
 
 
 class Change(NamedTuple):
-    """One edit, to be understood: where it was, what it was, what it is, and why."""
+    """One edit: its place, the old and new text, and the reason. `before` is empty for an added line.
+
+    since: the day on which GPT-NeoX made the change that requires the edit.
+    """
 
     where: Place
     before: str
@@ -27,7 +30,7 @@ class Change(NamedTuple):
         since = f", {self.since}" if self.since else ""
         if not self.before:
             return f"{self.where.file}: added {self.after} ({self.why}{since})"
-        return f"{self.where}: {self.before} → {self.after or 'left out'} ({self.why}{since})"
+        return f"{self.where}: {self.before} → {self.after or 'removed'} ({self.why}{since})"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -43,7 +46,10 @@ class Change(NamedTuple):
 
 @dataclass
 class Result:
-    """The new texts: of files edited in place in the order of the old ones, otherwise the one that is new."""
+    """New texts with their changes and problems.
+
+    texts: for files edited in place, one for each of them in the same order; otherwise the one new file.
+    """
 
     texts: list[Text]
     changes: list[Change] = field(default_factory=list)
@@ -51,11 +57,11 @@ class Result:
 
     @property
     def text(self) -> str:
-        """What stands in the only file."""
+        """The content of the only file."""
         (only,) = self.texts
         return only.text
 
 
 def new_file(text: str, changes: Iterable[Change] = (), problems: Iterable[Problem] = ()) -> Result:
-    """A file that does not exist yet, and has no name."""
+    """Return the result for a new file, which has no name yet."""
     return Result([Text(NEW_FILE, text)], list(changes), list(problems))

@@ -1,4 +1,4 @@
-"""What `deepy migrate` asks of a source of configurations: GPT-NeoX's YAML, DeepSpeed's JSON or another form."""
+"""The interface between `deepy migrate` and its formats: GPT-NeoX YAML, DeepSpeed JSON, Megatron-LM scripts."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import Protocol
 from neoxargs.resolve import Text
 from neoxargs.tools.migrate.result import Result
 
-#: The dialect that new files are written in.
-TODAY = "neox-2026"
+#: The dialect of new files.
+CURRENT_DIALECT = "neox-2026"
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the command line that some sources read."""
+    """Command-line options that only some sources read."""
 
-    to: str = TODAY
+    to: str = CURRENT_DIALECT
     variables: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     choose: int | None = None
-    """Of several configurations in one file, the one with this number (from 1)."""
+    """Which of several configurations in one file to convert, counted from 1."""
 
 
 class Source(Protocol):
-    """A form that configurations come in; a row of `SOURCES`."""
+    """A format that can be migrated; add an instance to `SOURCES` to support another one."""
 
     name: str
-    """The word for it behind `--from`."""
+    """Its name for `--from`."""
     describes: str
-    """What one of its files is called in a sentence."""
+    """What to call one of its files in a sentence."""
     options: frozenset[str] = frozenset()
-    """The options that it reads: `--to`, `--var`, `--choose`."""
+    """Which of `--to`, `--var` and `--choose` it reads."""
     edits_in_place: bool = False
-    """Are its files edited where they stand? Otherwise one of them becomes one new file."""
+    """True if its files are edited in place; False if one file becomes one new file."""
 
     def recognises(self, text: Text) -> bool:
-        """Is the file in this form? The first source that says so gets it."""
+        """Return whether the file is in this format. The first source that returns True reads it."""
         ...
 
     def converts(self, texts: Sequence[Text], options: Options) -> Result:
-        """The files as today's YAML; one file, unless they are edited in place. Raises Problems."""
+        """Convert files to current YAML: one file, or several if they are edited in place. Raises Problems."""
         ...

@@ -1,6 +1,6 @@
-"""A YAML file that is edited where it stands: by character ranges, so that whatever is not touched stays as it is.
+"""Edit a YAML file in place, by character ranges, so that everything else in it stays exactly the same.
 
-Every edit reads the text afresh, which keeps the ranges true; a configuration has a few hundred lines.
+Every edit parses the text again to get valid ranges, which is fast enough for a few hundred lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ _COMMENT = re.compile(r"\s*#.*")
 
 
 class Entry(NamedTuple):
-    """One `key: value` of the text, by character ranges; `name` is dotted and spelt with `_`."""
+    """One `key: value` of the text.
+
+    name: dotted and spelt with `_`. key, value: character ranges [start, end). parent: the PyYAML mapping node that
+    holds it. number: its index in that mapping.
+    """
 
     name: str
     key: tuple[int, int]
@@ -35,7 +39,7 @@ class Entry(NamedTuple):
 
 
 class Document:
-    """The text of one file, its entries, and ways to change them."""
+    """The text of one file, its entries, and the edits."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name, self.text = name, text
@@ -46,7 +50,7 @@ class Document:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def entries(self) -> dict[str, Entry]:
-        """Every entry by its dotted name, in the order of the text; of values repeated by an alias only the first."""
+        """Return all entries by dotted name, in the order of the text. An aliased mapping is listed at its anchor."""
         if self._read != self.text:
             self._entries = {}
             if root := self._composed():
@@ -57,7 +61,7 @@ class Document:
     def _composed(self) -> Any:
         try:
             return yaml.compose(self.text, Loader=_LOADER)
-        except yaml.YAMLError as error:  # an anchor set twice, which only PyYAML minds
+        except yaml.YAMLError as error:  # deepy's own reader accepts an anchor that is set twice; PyYAML does not
             lines = lines_of(self.text)
             raise Problems(
                 [syntax_problem(error, lambda line, column: Place(self.name, line + 1, column + 1, lines[line]))]
@@ -79,7 +83,7 @@ class Document:
         return alias.span(1) if alias else _range(key)
 
     def _end(self, node: Any) -> int:
-        """Where a value really ends: a block is said to end where the next thing begins."""
+        """Return where a value really ends; PyYAML ends a block at the start of the next token."""
         if isinstance(node, yaml.MappingNode) and not node.flow_style and node.value:
             return self._value(*node.value[-1])[1]
         if isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
@@ -88,23 +92,23 @@ class Document:
         return start + len(self.text[start:end].rstrip())
 
     def place(self, entry: Entry) -> Place:
-        """Where the key stands, for problems and notes."""
+        """Return the place of the key."""
         start, end = entry.key
         before = LINE_BREAK.split(self.text[:start])
         line = before[-1] + LINE_BREAK.split(self.text[start:], maxsplit=1)[0]
         return Place(self.name, len(before), len(before[-1]) + 1, line, end - start)
 
     def plain(self, entry: Entry) -> Any:
-        """The value as Python has it; a list or mapping as its text."""
+        """Return the scalar value as a Python object; a list or mapping as its text."""
         return read_plain(self.text[slice(*entry.value)].strip("\"'"))
 
     def written(self, entry: Entry) -> str:
-        """The entry as it stands, on one line."""
+        """Return the text of the entry on one line."""
         start, end = entry.key[0], max(entry.key[1], entry.value[1])
         return re.sub(r"\s+", " ", self.text[start:end])
 
     def spelled(self, entry: Entry, attribute: str) -> str:
-        """A new key with `-` or `_` as the old one has it, or else most keys of the file."""
+        """Spell a new key with `-` or `_` like the old key, or like most keys of the file."""
         old = self.text[slice(*entry.key)]
         if "-" in old or "_" in old:
             return attribute.replace("_", "-") if "-" in old and "_" not in old else attribute
@@ -112,34 +116,34 @@ class Document:
         hyphens = sum("-" in key for key in keys) > sum("_" in key for key in keys)
         return attribute.replace("_", "-") if hyphens else attribute
 
-    # -- changing ----------------------------------------------------------------------------------------------------
+    # -- editing -----------------------------------------------------------------------------------------------------
 
     def rename(self, name: str, key: str) -> None:
-        """Give an entry another key, in the quotes of the old one."""
+        """Replace the key of an entry, keeping its quotes."""
         start, end = self.entries()[name].key
         quote = self.text[start] if self.text[start] in "\"'" else ""
         self._put(start, end, f"{quote}{key}{quote}")
 
     def set(self, name: str, value: Any) -> None:
-        """Give an entry another value."""
+        """Replace the value of an entry."""
         entry = self.entries()[name]
         start, end = entry.value
         space = " " if self.text[start - 1] == ":" else ""
         self._put(start, end, space + yaml_value(value, self._quote(entry)))
 
     def remove(self, name: str) -> None:
-        """Take an entry out; a comment behind it stays."""
+        """Remove an entry; a comment after it stays."""
         entry = self.entries()[name]
         start, end = entry.key[0], max(entry.key[1], entry.value[1])
         if self.text[end : end + 1] == ":":  # a key without a value
             end += 1
         if entry.parent.flow_style:
-            self._without_comma(entry, end)
+            self._remove_from_braces(entry, end)
         else:
             self._cut(start, end)
 
-    def _without_comma(self, entry: Entry, end: int) -> None:
-        """Take an entry of a `{ }` out together with the comma behind it, or before it where it is the last."""
+    def _remove_from_braces(self, entry: Entry, end: int) -> None:
+        """Remove an entry of a `{ }` with the comma after it, or the comma before it if it is the last."""
         after = self._next(end)
         if self.text[after] == ",":
             self._cut(entry.key[0], after + 1)
@@ -155,7 +159,7 @@ class Document:
                 self._put(comma, stop, "")
 
     def _cut(self, start: int, end: int) -> None:
-        """Delete a stretch: with its line where nothing else stands on it, but never a comment."""
+        """Delete a range, and its line if that has nothing else; a comment on the line stays."""
         begin, stop = self._line_start(start), self._line_end(end)
         rest = self.text[end:stop]
         if self.text[begin:start].strip() or not (rest.strip() == "" or _COMMENT.fullmatch(rest)):
@@ -166,9 +170,9 @@ class Document:
             self._put(begin, self.text.find("\n", stop) + 1 or len(self.text), "")
 
     def add(self, section: str, key: str, value: Any, after: str = "", comment: str = "") -> None:
-        """Put a new entry behind another one, or at the end of its section ("" is the top level).
+        """Add an entry after the entry `after`, or at the end of a section ("" is the top level).
 
-        comment: a line of its own above it, where the form of the file has room for one.
+        comment: a comment line above it; left out where several entries share one line.
         """
         entries = self.entries()
         mapping = self._mapping(section, entries)
@@ -192,7 +196,7 @@ class Document:
         return next(inside, None)
 
     def _first(self, entry: Entry, key: str, value: Any) -> None:
-        """The first entry of a section that is empty so far, `{}` or nothing."""
+        """Add the first entry of a section whose value is `{}` or missing."""
         quote = self._quote(entry)
         start, end = entry.value
         if end <= start:
@@ -240,13 +244,13 @@ class Document:
         return self.text.rfind("\n", 0, at) + 1
 
     def _line_end(self, at: int) -> int:
-        """Where the line ends, before its line break."""
+        """Return the end of the line, before its line break."""
         end = self.text.find("\n", at)
         end = len(self.text) if end < 0 else end
         return end - 1 if end > at and self.text[end - 1] == "\r" else end
 
     def _next(self, at: int) -> int:
-        """The next character that is neither space nor comment."""
+        """Return the index of the next character that is neither space nor comment."""
         while at < len(self.text) - 1:
             if self.text[at].isspace():
                 at += 1
@@ -262,12 +266,12 @@ def _range(node: Any) -> tuple[int, int]:
 
 
 def _is_own(key: Any, value: Any) -> bool:
-    """Does the value stand behind its key, not somewhere else under an anchor?"""
+    """Return whether the value is written after its key, and is not an alias to a value elsewhere."""
     return bool(value.start_mark.index >= key.end_mark.index)
 
 
 def yaml_value(value: Any, quote: str = "") -> str:
-    """A value as YAML on one line; text and keys in quotes where the keys around it are."""
+    """Return a value as one line of YAML. quote: the quotes to put around strings and keys, if any."""
     if isinstance(value, Mapping):
         keys = {key: f"{quote}{key}{quote}" if quote or _WORD.fullmatch(key) else json.dumps(key) for key in value}
         return "{" + ", ".join(f"{keys[key]}: {yaml_value(item, quote)}" for key, item in value.items()) + "}"

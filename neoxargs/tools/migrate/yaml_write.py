@@ -1,4 +1,4 @@
-"""Settings as a new YAML file: in the registry's order, with the comments that came with them."""
+"""Write settings as a new YAML file, in the order of the registry and with their comments."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from neoxargs.tools.migrate.yaml_edit import yaml_value
 
 @dataclass(frozen=True)
 class Setting:
-    """One line of the file to be.
+    """The value of one key, with its comments.
 
-    text: the value as it is to be written, where its own spelling is kept (`5e8`).
+    text: the value as written in the source, to keep spellings such as `5e8`; empty to format `value`.
+    above: comment lines before the key. behind: the comment after the value.
     """
 
     value: Any
@@ -25,7 +26,7 @@ class Setting:
 
 
 def yaml_text(settings: Mapping[str, Setting], head: Iterable[str] = (), empty: Iterable[str] = ()) -> str:
-    """The file; `empty` are sections that were written without any key."""
+    """Return the text of the file. head: comment lines at the top. empty: sections to write without any key."""
     tree: dict[str, Any] = {}
     for name in sorted([*settings, *empty], key=_place):
         branch = tree
@@ -37,7 +38,7 @@ def yaml_text(settings: Mapping[str, Setting], head: Iterable[str] = (), empty: 
 
 
 def _place(name: str) -> int:
-    """A parameter's number in the registry, a section's that of its first."""
+    """Return the index of a parameter in the registry; for a section, of its first parameter."""
     known = list(REGISTRY.parameters)
     return next((i for i, other in enumerate(known) if other == name or other.startswith(name + ".")), len(known))
 

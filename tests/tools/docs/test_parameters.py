@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.tools.docs.parameters import page, years
+from neoxargs.tools.docs.parameters import neox_dates, page
 from tests.support.reference import read
 
 
@@ -83,6 +83,6 @@ def test_rows_say_when_gpt_neox_had_the_name() -> None:
 
 def test_names_of_gpt_neox_and_no_others_have_years() -> None:
     head = {row["name"] for row in read("neox_head_parameters.tsv")}
-    today = {name for name in table() if "." not in name and years(name) and "until" not in years(name)}
+    today = {name for name in table() if "." not in name and neox_dates(name) and "until" not in neox_dates(name)}
     assert {name for name in head if REGISTRY.find(name)} - today == set()
     assert today - head == set()

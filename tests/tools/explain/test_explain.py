@@ -123,8 +123,8 @@ def test_where_a_value_goes_is_spelt_as_there() -> None:
             "model_parallel_size\n  spelled       tensor_model_parallel_size is another program's",
         ),
         ("num_hidden_layers", "num_layers\n  spelled       num_hidden_layers is another program's word for num_layers"),
-        ("optimizer.params.lr", "auto          Hugging Face's --learning_rate, 5e-05 unless given"),
-        ("zero_optimization.reduce_bucket_size", "resolved when the run is known: hidden_size squared"),
+        ("optimizer.params.lr", "auto          Hugging Face's --learning_rate, default 5e-05"),
+        ("zero_optimization.reduce_bucket_size", "resolved at launch: hidden_size squared"),
     ],
 )
 def test_without_files(key: str, told: str) -> None:

@@ -1,4 +1,4 @@
-"""Published configurations: migrated and original resolve to the same, both ways, and twice changes nothing."""
+"""Published configurations resolve to the same after migrating in both directions; migrating twice changes nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from neoxargs.tools.migrate.resolution import resolved
 from tests.support.paths import CORPUS, NEOX_2021, NEOX_HEAD, corpus_files, needs_corpus
 from tests.support.reference import read
 
-#: With a mistyped number, or names that no GPT-NeoX has.
+#: Files with a mistyped number, or with names that GPT-NeoX never had.
 REFUSED = ("gmlp_small.yml", "llemma")
 
 
 def cases() -> dict[str, list[Path]]:
-    """Every file alone, and together as their authors meant."""
+    """Return every file alone, and the combinations that belong to one run."""
     found = {str(path.relative_to(CORPUS)): [path] for path in corpus_files()}
     for name, case in read("neox_head_translations.json").items():
         if len(case["files"]) > 1:
@@ -41,7 +41,7 @@ def test_the_same_configuration(name: str, to: str) -> None:
     once = migrate(texts, to).texts
     drafted = draft(texts)
     is_part = "dialect" not in draft(once).values
-    fixed = [f"dialect={drafted.dialect.name}"] if is_part else []  # a part alone does not decide it
+    fixed = [f"dialect={drafted.dialect.name}"] if is_part else []  # a partial configuration gets no dialect
     before, after = (resolved(draft(each, fixed), 8) for each in (texts, once))
     assert list(differences(before[0], after[0])) == []
     assert [problem.what for problem in after[1]] == [problem.what for problem in before[1]]
@@ -53,14 +53,14 @@ def test_the_same_configuration(name: str, to: str) -> None:
 
 
 def comments(texts: list[Text]) -> set[str]:
-    """What stands behind a `#` that begins a comment."""
+    """Return the texts of comment lines."""
     lines = [line for text in texts for line in text.text.splitlines()]
     return {line.partition("# ")[2].strip() for line in lines if line.lstrip().startswith("# ")}
 
 
 @needs_corpus
 @pytest.mark.parametrize("name", [name for name in CASES if any(word in str(CASES[name]) for word in REFUSED)])
-def test_what_is_refused_has_a_place(name: str) -> None:
+def test_every_error_has_a_place(name: str) -> None:
     with pytest.raises(Problems) as stop:
         migrate(read_files(CASES[name]), "neox-2026")
     assert all(problem.where and problem.where.line for problem in stop.value.problems)

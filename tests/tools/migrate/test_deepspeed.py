@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON in every form that people keep it in, as YAML that loads."""
+"""Every form of a DeepSpeed JSON is converted to YAML that loads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neoxargs.cli import main
 from neoxargs.problems import Problems
 from neoxargs.resolve import Text, complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.tools.migrate.deepspeed.auto import STANDS
+from neoxargs.tools.migrate.deepspeed.auto import AUTO_VALUES
 from neoxargs.tools.migrate.deepspeed.convert import convert_version
 from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
 from neoxargs.tools.migrate.deepspeed.versions import Version, chosen, versions
@@ -20,19 +20,19 @@ JSONS = sorted(NEOX_2021.glob("deepspeed_configs/*.json"))
 MODEL = "{num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 16, train_iters: 10}"
 
 
-def found(text: str) -> list[Version]:
+def versions_of(text: str) -> list[Version]:
     return versions(blocks(Text("ds.json", text)))
 
 
 def yaml(text: str) -> str:
-    result = convert_version(chosen(found(text), None, "ds.json"), "ds.json").text
+    result = convert_version(chosen(versions_of(text), None, "ds.json"), "ds.json").text
     assert draft([Text("new.yml", result)]).problems == []
-    return result.removeprefix("# From ds.json by deepy migrate.\n").removesuffix("dialect: neox-2026\n")
+    return result.removeprefix("# Converted from ds.json by deepy migrate.\n").removesuffix("dialect: neox-2026\n")
 
 
 def problems(text: str, number: int | None = None) -> list[tuple[str, str, str]]:
     with pytest.raises(Problems) as stop:
-        chosen(found(text), number, "ds.json")
+        chosen(versions_of(text), number, "ds.json")
     return [(str(problem.where), problem.what, problem.hint) for problem in stop.value.problems]
 
 
@@ -65,7 +65,7 @@ def problems(text: str, number: int | None = None) -> list[tuple[str, str, str]]
         ("# Notes\n\nMP_SIZE=4\n```json\n{\n}\n```\n", "model_parallel_size: 4\n"),
     ],
 )
-def test_as_yaml(text: str, expected: str) -> None:
+def test_json_as_yaml(text: str, expected: str) -> None:
     assert yaml(text) == expected
 
 
@@ -73,59 +73,59 @@ def test_as_yaml(text: str, expected: str) -> None:
     ("text", "where", "what"),
     [
         ('{"a": 1', "ds.json:1:1", "this `{` is never closed"),
-        ('{"train_batch_size": 2**4}', "ds.json:1:22", "`2**4` is no value"),
-        ('{"train_batch_size": open}', "ds.json:1:22", "`open` is no value"),
-        ('{"train_batch_size" 4}', "ds.json:1:2", "there is no `:` behind the key train_batch_size"),
-        ('{"fp16": [1 2]}', "ds.json:1:13", "a `,` or the closing `]` is missing before this"),
-        ('{"fp16": }', "ds.json:1:10", "a value is missing before this"),
-        ("{: 1}", "ds.json:1:2", "a key is missing before this"),
-        ('{"a": ' + "[" * 40 + "}", "ds.json:1:38", "brackets nested more than 32 deep"),
+        ('{"train_batch_size": 2**4}', "ds.json:1:22", "`2**4` is not a value"),
+        ('{"train_batch_size": open}', "ds.json:1:22", "`open` is not a value"),
+        ('{"train_batch_size" 4}', "ds.json:1:2", "expected `:` after the key train_batch_size"),
+        ('{"fp16": [1 2]}', "ds.json:1:13", "expected `,` or the closing `]` before this"),
+        ('{"fp16": }', "ds.json:1:10", "expected a value before this"),
+        ("{: 1}", "ds.json:1:2", "expected a key before this"),
+        ('{"a": ' + "[" * 40 + "}", "ds.json:1:38", "brackets are nested more than 32 deep"),
     ],
 )
-def test_what_cannot_be_read(text: str, where: str, what: str) -> None:
+def test_syntax_errors(text: str, where: str, what: str) -> None:
     with pytest.raises(Problems) as stop:
-        found(text)
+        versions_of(text)
     problem = stop.value.problems[0]
     assert str(problem.where) == where
     assert problem.what.startswith(what)
 
 
-def test_a_condition_of_python_is_not_computed() -> None:
-    hint = "write the number itself, or put text in quotes; names and sums are not computed"
-    what = "a `,` or the closing `}` is missing before this"
+def test_a_python_condition_is_not_evaluated() -> None:
+    hint = "write a number, or text in quotes; names and expressions are not evaluated"
+    what = "expected `,` or the closing `}` before this"
     assert problems('{"a": "cpu" if x else "none"}') == [("ds.json:1:13", what, hint)]
 
 
-def test_every_place_that_a_script_fills_in_is_told() -> None:
-    hint = "a script fills this in; write the value itself"
+def test_every_placeholder_of_a_script_is_an_error() -> None:
+    hint = "replace this placeholder of a script with its value"
     assert problems('{"train_batch_size": CONFIG_BATCH,\n "fp16": {"enabled": $FP16}}') == [
-        ("ds.json:1:22", "`CONFIG_BATCH` is no value", hint),
-        ("ds.json:2:22", "`$FP16` is no value", hint),
+        ("ds.json:1:22", "`CONFIG_BATCH` is not a value", hint),
+        ("ds.json:2:22", "`$FP16` is not a value", hint),
     ]
 
 
-def test_a_file_with_very_many_configurations() -> None:
+def test_a_file_with_too_many_configurations() -> None:
     ((_, what, _),) = problems("{}\n" * 101)
-    assert what == "this file has more than 100 configurations in it"
+    assert what == "this file has more than 100 configurations"
 
 
-def test_what_contradicts_in_todays_words_is_told_where_it_was_written() -> None:
-    (version,) = found('{"gradient_accumulation_steps": 4,\n "fp16": {},\n "gas": 8}')
+def test_a_contradiction_between_old_and_current_names_has_the_places_in_the_json() -> None:
+    (version,) = versions_of('{"gradient_accumulation_steps": 4,\n "fp16": {},\n "gas": 8}')
     with pytest.raises(Problems) as stop:
         convert_version(version, "ds.json")
     (problem,) = stop.value.problems
     assert [str(place) for place in (problem.where, *problem.also)] == ["ds.json:3:2", "ds.json:1:2"]
 
 
-def test_what_yaml_does_not_take_as_it_is() -> None:
+def test_characters_that_yaml_does_not_allow() -> None:
     text = '{"wandb": {"team": "a\\u0007b"}, # not\x07here\n"train_batch_size": 8}'
     assert yaml(text) == 'train_batch_size: 8\nwandb:\n  team: "a\\u0007b"  # not\N{REPLACEMENT CHARACTER}here\n'
     ((where, what, _),) = problems('{"wandb": {"team": "\\ud83d"}}')
-    assert (where, what) == ("ds.json:1:20", "an escape in this is no character of its own (half of a surrogate pair)")
+    assert (where, what) == ("ds.json:1:20", "this string has an escape that is only half of a surrogate pair")
 
 
-def test_nothing_in_it_at_all() -> None:
-    (version,) = found("{}")
+def test_an_empty_configuration() -> None:
+    (version,) = versions_of("{}")
     with pytest.raises(Problems, match="contains no parameters"):
         convert_version(version, "ds.json")
 
@@ -134,7 +134,7 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
     target = tmp_path / "made"
     text = f'{{"train_batch_size": __import__("pathlib").Path("{target}").touch()}}'
     with pytest.raises(Problems):
-        found(text)
+        versions_of(text)
     assert not target.exists()
 
 
@@ -149,36 +149,33 @@ def test_several_versions_of_a_section_are_offered_by_number() -> None:
     offer, misspelt = problems(text)
     assert offer == (
         "ds.json",
-        "this holds 3 configurations; choose one by its number\n"
-        "  1: line 2: ZeRO 0\n  2: line 4: ZeRO 1\n  3: line 5: ZeRO 3",
+        "expected one configuration, got 3\n  1: line 2: ZeRO 0\n  2: line 4: ZeRO 1\n  3: line 5: ZeRO 3",
         "add --choose N",
     )
     assert misspelt == (
         "ds.json:4:39", "zero_optimization has no key recude_bucket_size", "did you mean reduce_bucket_size?"
     )  # fmt: skip
     assert problems(text, 2) == [misspelt]
-    assert problems(text, 4) == [("ds.json", "--choose 4: there are 3 to choose from", "")]
-    third = convert_version(chosen(found(text), 3, "ds.json"), "ds.json")
+    assert problems(text, 4) == [("ds.json", "--choose must be from 1 to 3, got 4", "")]
+    third = convert_version(chosen(versions_of(text), 3, "ds.json"), "ds.json")
     assert "stage: 3\n" in third.text
-    assert [problem.what for problem in third.problems][:1] == [
-        "a `,` is missing before this; it is read as if it were there"
-    ]
+    assert [problem.what for problem in third.problems][:1] == ["a `,` is missing before this, and is assumed"]
 
 
-def test_more_versions_than_are_offered_are_counted() -> None:
+def test_versions_beyond_the_offered_ones_are_counted() -> None:
     sections = [f'"zero_optimization": {{"stage": {stage}}}, "gradient_clipping": {stage}.5' for stage in (0, 1, 2, 3)]
     text = Text("ds.json", "{" + ",\n".join(sections) + "}")
     with pytest.raises(Problems) as stop:
         chosen(versions(blocks(text)), None, text.name)
     (offer,) = stop.value.problems
     first, *_, last = offer.what.splitlines()
-    assert first == "this holds 16 configurations; choose one by its number"
-    assert last.strip() == "and 4 more: take out of the file what is not meant"
+    assert first == "expected one configuration, got 16"
+    assert last.strip() == "and 4 more: remove sections you do not need to reach them"
 
 
 def test_every_auto_has_a_value_that_fits() -> None:
-    """Each of them written as auto gives YAML that loads, and that says why."""
-    for name, stands in STANDS.items():
+    """A JSON with `auto` for one parameter becomes YAML that loads and has the reason as a comment."""
+    for name, auto in AUTO_VALUES.items():
         *sections, key = name.split(".")
         inner = f'"{key}": "auto"'
         if sections[:1] == ["scheduler"]:
@@ -186,20 +183,20 @@ def test_every_auto_has_a_value_that_fits() -> None:
         text = "{" + "".join(f'"{section}": {{' for section in sections) + inner
         text += "}" * (text.count("{") - text.count("}"))
         lines = yaml(text).splitlines()
-        assert any(stands.why in line for line in lines), name
+        assert any(auto.why in line for line in lines), name
 
 
-def test_auto_is_what_a_command_beside_it_gives() -> None:
+def test_auto_is_the_value_of_a_command_in_the_same_document() -> None:
     keys = (
         '{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"}'
     )
     command = "\nrun.py --per_device_train_batch_size 2 --gradient_accumulation_steps=4 --max_grad_norm $NORM --fp16\n"
     assert yaml(keys + command).splitlines() == [
-        "train_micro_batch_size_per_gpu: 2  # auto: Hugging Face's --per_device_train_batch_size in line 2",
-        "gradient_accumulation_steps: 4  # auto: Hugging Face's --gradient_accumulation_steps in line 2",
-        "gradient_clipping: 1.0  # auto: Hugging Face's --max_grad_norm, 1.0 unless given",
+        "train_micro_batch_size_per_gpu: 2  # auto: Hugging Face's --per_device_train_batch_size, line 2",
+        "gradient_accumulation_steps: 4  # auto: Hugging Face's --gradient_accumulation_steps, line 2",
+        "gradient_clipping: 1.0  # auto: Hugging Face's --max_grad_norm, default 1.0",
     ]
-    assert "in line" not in yaml('{"gradient_clipping": "auto"}\na --max_grad_norm 2\nb --max_grad_norm 3\n')
+    assert ", line" not in yaml('{"gradient_clipping": "auto"}\na --max_grad_norm 2\nb --max_grad_norm 3\n')
 
 
 def document(name: str) -> Text:
@@ -207,11 +204,11 @@ def document(name: str) -> Text:
 
 
 @pytest.mark.parametrize("number", range(1, 20))
-def test_the_runs_of_180_billion_parameters(number: int) -> None:
-    """Each configuration with its PIPELINE_MP_SIZE line; those of stage 0 offload weights, which check refuses."""
-    every = versions(blocks(document("deepspeed_19_runs.txt")))
-    assert len(every) == 19
-    version = every[number - 1]
+def test_a_document_with_19_configurations(number: int) -> None:
+    """Each has its own PIPELINE_MP_SIZE line; those of stage 0 offload parameters, which `check` refuses."""
+    offered = versions(blocks(document("deepspeed_19_runs.txt")))
+    assert len(offered) == 19
+    version = offered[number - 1]
     result = convert_version(version, "runs.md").text
     drafted = draft(
         [Text("new.yml", result), Text("model.yml", MODEL.replace("attention_heads: 4", "attention_heads: 32"))]
@@ -230,13 +227,13 @@ def test_the_runs_of_180_billion_parameters(number: int) -> None:
 
 
 def test_a_dict_with_four_stages() -> None:
-    every = versions(blocks(document("deepspeed_four_stages.txt")))
-    assert len(every) == 4
+    offered = versions(blocks(document("deepspeed_four_stages.txt")))
+    assert len(offered) == 4
     with pytest.raises(Problems) as stop:
-        chosen(every, None, "seed")
+        chosen(offered, None, "seed")
     assert [problem.hint for problem in stop.value.problems] == ["add --choose N", "did you mean reduce_bucket_size?"]
     for number in (1, 3, 4):
-        text = convert_version(chosen(every, number, "seed"), "seed").text
+        text = convert_version(chosen(offered, number, "seed"), "seed").text
         config = complete(draft([Text("new.yml", text), Text("model.yml", MODEL), Text("b.yml", "batch_size: 1")]), 2)
         assert config.get("zero_optimization.stage") == (0, 1, 2, 3)[number - 1]
         assert config.get("lr") == 5e-5
@@ -268,7 +265,7 @@ def test_published_json(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("halves", "told"),
+    ("sections", "names"),
     [
         ('"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}', ["fp16.enabled and bf16.enabled"]),
         ('"bf16": {"enabled": "auto"}, "fp16": {"enabled": false}', ["bf16.enabled"]),
@@ -277,26 +274,28 @@ def test_published_json(path: Path) -> None:
         ('"bf16": {"enabled": "auto"}}\ntrain.py --bf16 \\\n#{', []),
     ],
 )
-def test_auto_that_becomes_fp32_is_told(halves: str, told: list[str]) -> None:
-    warnings = convert_version(chosen(found(f"{{{halves}}}"), None, "ds.json"), "ds.json").problems
-    assert [problem.what.partition(' "auto" is off')[0] for problem in warnings if "fp32" in problem.what] == told
+def test_auto_that_becomes_fp32_is_a_warning(sections: str, names: list[str]) -> None:
+    warnings = convert_version(chosen(versions_of(f"{{{sections}}}"), None, "ds.json"), "ds.json").problems
+    whats = [problem.what for problem in warnings if problem.id == "migrate-auto-precision-off"]
+    end = " becomes false, the default of Hugging Face: this run trains in fp32"
+    assert [what.removeprefix('"auto" for ').removesuffix(end) for what in whats] == names
 
 
-def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("ds.json").write_text('{"train_batch_size": "auto", "fp16": {"enabled": true}}')
     assert main(["migrate", "ds.json"]) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("# From ds.json by deepy migrate.\n")
-    assert err.startswith('ds.json:1:2: train_batch_size: "auto" → auto as well (resolved when the run is known: ')
+    assert out.startswith("# Converted from ds.json by deepy migrate.\n")
+    assert err.startswith('ds.json:1:2: train_batch_size: "auto" → auto, unchanged (resolved at launch: ')
     assert main(["migrate", "ds.json", "-o", "new.yml"]) == 0
     assert Path("new.yml").read_text() == out
     assert capsys.readouterr().err.endswith("new.yml written\n")
     assert main(["migrate", "ds.json", "-o", "new.yml"]) == 1
-    assert "new.yml: error: this file exists" in capsys.readouterr().err
+    assert "new.yml: error: this file already exists" in capsys.readouterr().err
     Path("part.json").write_text('{"num-layers": 4, "save": "x", "save-interval": 5}')
     assert main(["migrate", "part.json"]) == 0
     assert '+{"num-layers": 4, "save": "x", "checkpoint-factor": 5}' in capsys.readouterr().out
     Path("notes.md").write_text("# nothing here\n")
     assert main(["migrate", "notes.md", "--from", "deepspeed"]) == 1
-    assert "there is no configuration in this file" in capsys.readouterr().err
+    assert "this file has no DeepSpeed configuration" in capsys.readouterr().err

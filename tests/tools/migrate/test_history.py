@@ -1,4 +1,4 @@
-"""Every name that GPT-NeoX ever dropped or gained, one by one: rewritten, left out, kept or refused with a reason."""
+"""Every name that GPT-NeoX ever dropped or added is rewritten, removed, kept, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ max_position_embeddings: 16
 train_iters: 10
 train_batch_size: 4
 """
-#: Dropped by GPT-NeoX, and read here as before.
+#: Dropped by GPT-NeoX, and still read by deepy.
 STILL_READ = {
     "apply_residual_connection_post_layernorm", "reset_attention_mask", "reset_position_ids",
     "zero_allow_untested_optimizer", "launcher_args", "rpe_causal",
@@ -61,7 +61,7 @@ GAINED = [name for name in ever("added") if introduced(name)]
 
 
 def values(name: str) -> Iterator[Any]:
-    """Some that the parameter may have."""
+    """Yield some valid values of the parameter."""
     parameter = REGISTRY.find(name)
     assert parameter
     for value in VALUES:
@@ -88,7 +88,7 @@ def keys(result: Result) -> set[str]:
 
 
 @pytest.mark.parametrize("name", DROPPED)
-def test_a_name_that_was_dropped(name: str) -> None:
+def test_a_dropped_name(name: str) -> None:
     tried = list(values(name))
     assert tried
     for value in tried:
@@ -104,18 +104,18 @@ def test_a_name_that_was_dropped(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in GAINED if not removed(name)])
-def test_a_name_that_was_gained(name: str) -> None:
+def test_an_added_name(name: str) -> None:
     for value in values(name) if REGISTRY.find(name) else []:
         result = migrated(name, value, "neox-2021")
         if isinstance(result, Problems):
             assert all(problem.where and problem.what for problem in result.problems), result
         elif f"\n{name}:" in result.texts[0].text:
-            assert any(f"GPT-NeoX knows it since {introduced(name)}" in problem.what for problem in result.problems)
+            assert any(f"GPT-NeoX has had it since {introduced(name)}" in problem.what for problem in result.problems)
         else:
             assert any(change.before.startswith(name) for change in result.changes)
 
 
-def test_every_row_of_the_seeds_table() -> None:
+def test_every_parameter_of_february_2021() -> None:
     for row in read("parameter_history.tsv"):
         seed, now = row["seed_name"], row["HEAD_name"]
         parameter = REGISTRY.find(seed)

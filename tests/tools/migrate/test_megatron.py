@@ -1,4 +1,4 @@
-"""A Megatron-LM command line or script as YAML: the way back of `--emit megatron`."""
+"""Megatron-LM scripts are converted to YAML, the inverse of `--emit megatron`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.reference import read
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9 "
 
 
-def test_flags_that_variables_hold_are_read_where_nothing_is_started() -> None:
+def test_flags_in_variables_are_read_if_no_command_has_flags() -> None:
     script = f'SIZE="{SIZES}"\nONE="$SIZE --lr 1"\nTWO=(--seed 3)\n'
     result = convert_script(Text("args.sh", script))
     assert {"lr: 1", "seed: 3", "num_layers: 4"} <= set(result.text.splitlines())
-    assert result.problems[0].what.startswith("nothing is started here with flags of Megatron-LM")
+    assert result.problems[0].what.startswith("no command in this file has Megatron-LM flags")
 
 
 def config(flags: str) -> Config:
@@ -71,7 +71,7 @@ def config(flags: str) -> Config:
         ("--optimizer sgd --sgd-momentum 0.8", {"optimizer.type": "SGD", "optimizer.params.momentum": 0.8}),
         ("--sgd-momentum 0.8 --muon-momentum 0.7", {"optimizer.type": "Adam", "optimizer.params.momentum": None}),
         ("--optimizer muon --muon-momentum 0.7", {"optimizer.params.momentum": 0.7}),
-        # what Megatron-LM takes where nothing is written, and we do not
+        # defaults of Megatron-LM that differ from this dialect's
         ("--normalization RMSNorm", {"rms_norm_epsilon": 1e-5}),
         ("--optimizer sgd", {"optimizer.params.momentum": 0.9}),
         ("--optimizer lion", {"optimizer.params.betas": [0.95, 0.98]}),
@@ -97,25 +97,25 @@ def config(flags: str) -> Config:
     ],
 )
 def test_flags_as_yaml(flags: str, expected: dict[str, object]) -> None:
-    found = config(flags)
-    assert {name: found.get(name) for name in expected} == expected
+    result = config(flags)
+    assert {name: result.get(name) for name in expected} == expected
 
 
-def test_the_width_of_swiglu_is_megatrons() -> None:
-    found = config("--swiglu --hidden-size 4096 --num-attention-heads 32")
-    assert mlp_width(found.shape, found.mlp) == int(4 * 4096 * 2 / 3 / 64) * 64
+def test_swiglu_has_the_default_width_of_megatron() -> None:
+    result = config("--swiglu --hidden-size 4096 --num-attention-heads 32")
+    assert mlp_width(result.shape, result.mlp) == int(4 * 4096 * 2 / 3 / 64) * 64
     text = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --swiglu")).text
-    assert "intermediate_size: 384  # 3 x 128, Megatron-LM's width for --swiglu: GPT-NeoX counts gate" in text
+    assert "intermediate_size: 384  # 3 x 128, Megatron-LM's default for --swiglu: GPT-NeoX counts gate" in text
 
 
-def test_what_has_no_effect_is_not_written() -> None:
+def test_a_default_without_effect_is_not_written() -> None:
     assert "rope_fusion" not in convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES}")).text
 
 
 @pytest.mark.parametrize("flag", ["--deepspeed-config", "--deepspeed_config"])
-def test_deepspeeds_file_is_to_be_migrated_too(flag: str) -> None:
+def test_the_deepspeed_json_has_to_be_migrated_separately(flag: str) -> None:
     (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag} ds.json")).problems
-    assert problem.what == "--deepspeed-config ds.json has no counterpart"
+    assert problem.what == "--deepspeed-config ds.json has no counterpart and is left out"
     assert problem.hint == "migrate that file too: its precision, ZeRO and optimizer are not in this YAML"
 
 
@@ -125,71 +125,74 @@ def test_no_pipeline_is_written() -> None:
 
 
 @pytest.mark.parametrize("flag", ["--context-parallel-size 2", "--expert-model-parallel-size 2", "--optimizer other"])
-def test_a_flag_is_not_its_own_correction(flag: str) -> None:
+def test_a_flag_is_not_suggested_for_itself(flag: str) -> None:
     (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag}")).problems
-    assert (problem.what, problem.hint) == (f"{flag} has no counterpart", "it is left out")
+    assert (problem.what, problem.hint) == (f"{flag} has no counterpart and is left out", "")
 
 
 @pytest.mark.parametrize(
     ("flags", "to_do"),
     [
-        ("--train-samples 640", "write train_iters, for --train-samples 640."),
-        ("--train-samples 31 --global-batch-size 32", "write train_iters, for --train-samples 31."),
-        ("--train-samples $N --global-batch-size 32", "write train_iters, which the script does not say."),
-        ("--global-batch-size 32", "write train_iters, which the script does not say."),
+        ("--train-samples 640", "set train_iters (for --train-samples 640)."),
+        ("--train-samples 31 --global-batch-size 32", "set train_iters (for --train-samples 31)."),
+        ("--train-samples $N --global-batch-size 32", "set train_iters; the script does not."),
+        ("--global-batch-size 32", "set train_iters; the script does not."),
     ],
 )
-def test_iterations_that_are_not_known_are_still_to_be_written(flags: str, to_do: str) -> None:
+def test_unknown_iterations_are_listed_as_to_do(flags: str, to_do: str) -> None:
     result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
     assert "\ntrain_iters" not in result.text
     assert f"# To do: {to_do}\n" in result.text
-    if to_do.endswith(f"{flags}."):
-        assert "write train_iters: samples / batch size" in [problem.hint for problem in result.problems]
+    if to_do.endswith(f"{flags})."):
+        assert "set train_iters to samples / batch size" in [problem.hint for problem in result.problems]
 
 
-def test_as_many_samples_are_seen_without_the_smaller_batches_of_a_ramp() -> None:
+def test_a_batch_size_ramp_is_ignored_when_samples_become_iterations() -> None:
     flags = "--train-samples 650 --global-batch-size 32 --rampup-batch-size 8 8 64 --lr-warmup-samples 65"
     result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
-    why = "650 samples / 32 rounded down, without the smaller batches of --rampup-batch-size"
+    why = "650 samples / 32 rounded down, ignoring --rampup-batch-size"
     assert f"train_iters: 20  # {why}\n" in result.text
     assert "warmup: 0.1  # 65 of 650 samples\n" in result.text
-    assert "--rampup-batch-size 8 8 64 has no counterpart" in [problem.what for problem in result.problems]
+    ramp = "--rampup-batch-size 8 8 64 has no counterpart and is left out"
+    assert ramp in [problem.what for problem in result.problems]
 
 
-def test_a_schedule_that_is_not_built_is_still_to_be_written() -> None:
+def test_an_unsupported_schedule_is_listed_as_to_do() -> None:
     result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --lr-decay-style WSD"))
-    assert result.text.splitlines()[1] == "# To do: write lr_decay_style, for --lr-decay-style WSD."
+    assert result.text.splitlines()[1] == "# To do: set lr_decay_style (for --lr-decay-style WSD)."
     assert "lr_decay_style:" not in result.text
     assert result.problems[0].hint.startswith("wsd is not supported: write constant")
 
 
-def test_the_launcher_says_how_many() -> None:
+def test_the_flags_of_the_launcher_are_read() -> None:
     text = f"torchrun --nproc_per_node 8 --nnodes=2 --rdzv_id 5 pretrain_gpt.py {SIZES}"
     assert "num_gpus: 8\n" in convert_script(Text("run.sh", text)).text
     assert "num_nodes: 2\n" in convert_script(Text("run.sh", text)).text
 
 
-def test_what_only_a_run_tells_the_launcher_is_left_open() -> None:
+def test_unknown_values_of_launcher_flags_are_left_out() -> None:
     script = f"N=$(nvidia-smi | wc -l)\ntorchrun --nproc-per-node $N pretrain_gpt.py {SIZES} --${{KIND}}"
     result = convert_script(Text("run.sh", script))
     assert "num_gpus" not in result.text
     assert [problem.what for problem in result.problems] == [
-        "the script does not say what $(nvidia-smi | wc -l) is, for --nproc-per-node",
-        "the script does not say what ${KIND} is, for --${KIND}",
+        "the value of $(nvidia-smi | wc -l) is unknown; it is used for --nproc-per-node",
+        "the value of ${KIND} is unknown; it is used for --${KIND}",
     ]
 
 
-def test_what_has_no_counterpart_is_listed() -> None:
+def test_flags_without_a_counterpart_are_warnings() -> None:
     flags = "--overlap-grad-reduce --hiden-size 3 --noop-layers 1 --recompute-granularity selective"
     text = f"python pretrain_gpt.py {SIZES}\\\n  {flags}"
-    told = [(str(p.where), p.what, p.hint, p.severity) for p in convert_script(Text("run.sh", text)).problems]
-    assert told == [
-        ("run.sh:2:3", "--overlap-grad-reduce has no counterpart", "it changes how Megatron-LM computes, not what",
-         "warning"),
-        ("run.sh:2:25", "--hiden-size 3 is no flag of Megatron-LM (2026)", "did you mean --hidden-size?", "warning"),
-        ("run.sh:2:40", "--noop-layers 1 is no flag of Megatron-LM (2026)", "it is left out", "warning"),
-        ("run.sh:2:56", "--recompute-granularity selective has no counterpart",
-         "checkpoint_activations recomputes whole layers", "warning"),
+    problems = convert_script(Text("run.sh", text)).problems
+    assert {problem.severity for problem in problems} == {"warning"}
+    assert [(str(problem.where), problem.what, problem.hint) for problem in problems] == [
+        ("run.sh:2:3", "--overlap-grad-reduce has no counterpart and is left out",
+         "it is an implementation detail of Megatron-LM"),
+        ("run.sh:2:25", "--hiden-size 3 is not a flag of Megatron-LM (2026) and is left out",
+         "did you mean --hidden-size?"),
+        ("run.sh:2:40", "--noop-layers 1 is not a flag of Megatron-LM (2026) and is left out", ""),
+        ("run.sh:2:56", "--recompute-granularity selective has no counterpart and is left out",
+         "checkpoint_activations recomputes entire layers"),
     ]  # fmt: skip
 
 
@@ -198,10 +201,10 @@ def test_what_has_no_counterpart_is_listed() -> None:
     [
         ("python p.py --num-layers many", "run.sh:1:26", '--num-layers ("many") must be a whole number'),
         ("N=x\npython p.py --num-layers $N", "run.sh:1:3", '--num-layers ("x") must be a whole number'),
-        ("echo hello", "run.sh", "there is no command line of Megatron-LM in this file"),
+        ("echo hello", "run.sh", "this file has no Megatron-LM command"),
     ],
 )
-def test_what_is_refused(script: str, where: str, what: str) -> None:
+def test_errors(script: str, where: str, what: str) -> None:
     with pytest.raises(Problems) as stop:
         convert_script(Text("run.sh", script))
     assert [(str(problem.where), problem.what.partition(",")[0]) for problem in stop.value.problems] == [(where, what)]
@@ -218,76 +221,76 @@ python p.py --num-layers $L --zero-stage 1 --deepspeed_config $OUT/ds.json --sav
 """
 
 
-def test_what_a_script_leaves_open_is_told_once_and_the_rest_is_kept() -> None:
+def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
     result = convert_script(Text("run.sh", BRANCHES), {"MICRO": "3"}, {"SIZE": "large", "HOME": "/"})
     assert [line for line in result.text.splitlines() if line.startswith("#")][1:] == [
-        "# To do: what --save $OUT is, the script does not say.",
-        "# To do: what --load $OUT is, the script does not say.",
-        "# To do: what --lr ${LR:?} is, the script does not say.",
-        "# To do: write train_iters, which the script does not say.",
+        "# To do: set the value of --save $OUT; the script does not.",
+        "# To do: set the value of --load $OUT; the script does not.",
+        "# To do: set the value of --lr ${LR:?}; the script does not.",
+        "# To do: set train_iters; the script does not.",
     ]
     assert "num_layers: 4\n" in result.text
     assert "stage: 2\n" in result.text
     assert "train_micro_batch_size_per_gpu: 3\n" in result.text
     assert [(str(problem.where), problem.what, problem.hint) for problem in result.problems] == [
         ("run.sh", "$SIZE is taken from the environment", ""),
-        ("run.sh:2:1", "`else` is the branch that is read", ""),
-        ("run.sh:5:21", "the script does not say what $STEPS is, which DeepSpeed's steps_per_print needs",
-         "add --var NAME=VALUE"),
-        ("run.sh:4:24", "a flag and DeepSpeed's JSON differ in zero_optimization.stage: 1 and 2",
-         "DeepSpeed reads its JSON, so that is taken"),
-        ("run.sh:7:83", "the script does not say what $OUT is, for --save and --load", "add --var OUT=VALUE"),
-        ("run.sh:7:105", "the script does not say what ${LR:?} is, for --lr", "write it into the new file"),
+        ("run.sh:2:1", "the branch `else` is read", ""),
+        ("run.sh:5:21", "the value of $STEPS is unknown; DeepSpeed's steps_per_print uses it", "add --var NAME=VALUE"),
+        ("run.sh:4:24",
+         "zero_optimization.stage is 1 by flag and 2 in DeepSpeed's JSON, which overrides the flag",
+         "set zero_optimization.stage in the new file if the flag is right"),
+        ("run.sh:7:83", "the value of $OUT is unknown; it is used for --save and --load", "add --var OUT=VALUE"),
+        ("run.sh:7:105", "the value of ${LR:?} is unknown; it is used for --lr", "set the parameter in the new file"),
     ]  # fmt: skip
 
 
-def test_another_file_that_the_script_writes_is_not_read() -> None:
+def test_other_here_documents_are_not_read() -> None:
     text = "cat <<EOT > hosts.py\nhosts = {broken\n{\nEOT\npython p.py --num-layers 3 --deepspeed-config ds.json"
     (problem,) = convert_script(Text("run.sh", text)).problems
-    assert problem.what == "--deepspeed-config ds.json has no counterpart"
+    assert problem.what == "--deepspeed-config ds.json has no counterpart and is left out"
 
 
-def test_of_several_configurations_that_the_script_writes_one_is_chosen() -> None:
+def test_choosing_one_of_several_configurations_in_a_here_document() -> None:
     json_text = '{"zero_optimization": {"stage": 1},\n "zero_optimization": {"stage": 2}}'
     script = Text("run.sh", f"cat <<EOT > ds.json\n{json_text}\nEOT\npython p.py {SIZES} --deepspeed-config ds.json")
     with pytest.raises(Problems, match="add --choose N"):
         convert_script(script)
     assert "stage: 2" in convert_script(script, choose=2).text
-    with pytest.raises(Problems, match="--choose is for a script that writes DeepSpeed's JSON"):
+    with pytest.raises(Problems, match="--choose applies only to a script that writes a DeepSpeed JSON"):
         convert_script(Text("run.sh", f"python p.py {SIZES}"), choose=2)
 
 
-def test_several_commands_are_told() -> None:
+def test_a_second_model_in_the_script_is_a_warning() -> None:
     command = f"python p.py {SIZES}"
     assert not convert_script(Text("run.sh", f"echo {command}\n{command}")).problems
     (problem,) = convert_script(Text("run.sh", f"{command}\n{command} --lr 1e-4")).problems
-    assert problem.what == "this is one of 2 commands that describe a model; it has the most flags, so it is read"
+    assert problem.what == "2 commands describe a model; this one is read because it has the most flags"
     assert [str(place) for place in (problem.where, *problem.also)] == ["run.sh:2:1", "run.sh:1:1"]
 
 
-def test_an_open_condition_is_told() -> None:
+def test_an_unknown_condition_is_a_warning() -> None:
     text = "if [ -f x ]; then N=3; else N=4; fi\npython p.py --num-layers $N"
     (problem,) = convert_script(Text("run.sh", text)).problems
-    assert problem.what == "`then` is the branch that is read"
-    assert problem.hint == "only a run would tell: --var NAME=VALUE gives what is asked for"
+    assert problem.what == "the branch `then` is read"
+    assert problem.hint == "the condition is unknown: set its variables with --var NAME=VALUE"
 
 
-def there_and_back(before: Config, gpus: int) -> None:
+def check_round_trip(before: Config, gpus: int) -> None:
     flags = megatron_flags(before)
     script = Text("run.sh", "torchrun pretrain_gpt.py " + shlex.join(flags))
     result = convert_script(script)
     assert [problem.what for problem in result.problems] == []
     after = complete(draft([Text("new.yml", result.text)]), gpus)
-    told, again = by_name(flags), by_name(megatron_flags(after))
-    assert {name: again.get(name) for name in told} == told
+    emitted, again = by_name(flags), by_name(megatron_flags(after))
+    assert {name: again.get(name) for name in emitted} == emitted
     names = [p.name for p in REGISTRY.parameters.values() if p.megatron and not p.replaced_by]
-    names = [name for name in names if name not in ("pipe_parallel_size", "intermediate_size", *NOT_TOLD)]
+    names = [name for name in names if name not in ("pipe_parallel_size", "intermediate_size", *NOT_EMITTED)]
     assert {name: after.get(name) for name in names} == {name: before.get(name) for name in names}
     assert mlp_width(after.shape, after.mlp) == mlp_width(before.shape, before.mlp)
 
 
-#: What `--emit megatron` only says where it has an effect, and two settings that are one flag there.
-NOT_TOLD = (
+#: Parameters that `--emit megatron` writes only where they have an effect, or that share one flag.
+NOT_EMITTED = (
     "scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion",
     "wandb_project", "wandb_team", "vocab_file", "merge_file", "split", "loss_scale", "loss_scale_window", "min_scale",
     "hysteresis", "checkpoint_num_layers", "partition_activations", "rms_norm_epsilon", "layernorm_epsilon",
@@ -297,13 +300,13 @@ NOT_TOLD = (
 
 
 def by_name(flags: list[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for word in flags:
         if word.startswith("--"):
-            last = found.setdefault(word, [])
+            last = values.setdefault(word, [])
         else:
             last.append(word)
-    return found
+    return values
 
 
 SHAPE = "{num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32, train_iters: 9, batch_size: 2}"
@@ -328,8 +331,8 @@ SHAPE = "{num_layers: 4, hidden_size: 64, num_attention_heads: 4, seq_length: 32
         "{use_wandb: true, wandb_team: us, log_interval: 5, eval_iters: 3, attention_dropout: 0.2}",
     ],
 )
-def test_there_and_back(text: str) -> None:
-    there_and_back(complete(draft([Text("shape.yml", SHAPE), Text("my.yml", text)]), 8), 8)
+def test_round_trip(text: str) -> None:
+    check_round_trip(complete(draft([Text("shape.yml", SHAPE), Text("my.yml", text)]), 8), 8)
 
 
 def published() -> list[str]:
@@ -338,20 +341,20 @@ def published() -> list[str]:
 
 @needs_corpus
 @pytest.mark.parametrize("size", ["125M", "350M", "1-3B", "6-7B", "13B", "175B", "llama/7B", "pythia/14M", "20B"])
-def test_published_models_there_and_back(size: str) -> None:
+def test_round_trip_of_published_models(size: str) -> None:
     also = {"llama/7B": ["llama/train_config.yml", "local_setup.yml"], "20B": [], "pythia/14M": []}
     files = [NEOX_HEAD / f"{size}.yml", *(NEOX_HEAD / name for name in also.get(size, ["local_setup.yml"]))]
     given = ["init_method=normal", "output_layer_init_method=scaled_normal", "gpt_j_residual=false"]
     config = resolve(files, given, gpus=8)
     assert [problem.what for problem in unsupported(config)] == []
-    there_and_back(config, 8)
+    check_round_trip(config, 8)
 
 
-def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.sh").write_text(f"python pretrain_gpt.py {SIZES} --swiglu\n")
     assert main(["migrate", "run.sh", "-o", "new.yml"]) == 0
-    assert Path("new.yml").read_text().startswith("# From run.sh by deepy migrate.\n")
+    assert Path("new.yml").read_text().startswith("# Converted from run.sh by deepy migrate.\n")
     assert main(["check", "new.yml", "--gpus", "1"]) in (0, 1)
     assert main(["migrate", "run.sh", "--var", "N=3", "--json"]) == 0
     assert "num_layers: 4\n" in json.loads(capsys.readouterr().out.partition("{")[2].join(["{", ""]))["text"]

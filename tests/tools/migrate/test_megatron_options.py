@@ -1,4 +1,4 @@
-"""Each option of Megatron-LM's parser is read or accounted for; and YAML, as flags, comes back as the same run."""
+"""Every option of Megatron-LM's parser is read or has a reason; configurations survive a round trip through flags."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_width
 from neoxargs.tools.migrate.megatron.convert import convert_script
 from neoxargs.tools.migrate.megatron.flags import SPECIAL, SWITCHES, by_flag, is_read, is_switch
-from neoxargs.tools.migrate.megatron.reading import EARLIER
+from neoxargs.tools.migrate.megatron.reading import OLD_NAMES
 from neoxargs.tools.migrate.megatron.unsupported_flags import REASONS, reason
 from tests.support.paths import NEOX_2021, NEOX_HEAD, needs_corpus
 from tests.support.reference import read
@@ -28,7 +28,7 @@ from tests.support.reference import read
 
 @pytest.fixture(scope="module")
 def actions() -> dict[str, str]:
-    """Megatron-LM's options, spelt as they are looked up, with argparse's word for what they do."""
+    """Return Megatron-LM's options, in the spelling for lookups, with their argparse actions."""
     options = read("megatron_lm_options.json")
     return {name[2:].replace("_", "-"): option["action"] for name, option in options.items()}
 
@@ -38,20 +38,20 @@ def options(actions: dict[str, str]) -> list[str]:
     return list(actions)
 
 
-def test_every_option_is_read_or_accounted_for(options: list[str]) -> None:
+def test_every_option_is_read_or_has_a_reason(options: list[str]) -> None:
     assert len(options) > 850
-    assert [name for name in options if not is_read(EARLIER.get(name, name)) and not reason(name)] == []
+    assert [name for name in options if not is_read(OLD_NAMES.get(name, name)) and not reason(name)] == []
 
 
-def test_the_reasons_are_about_options_that_there_are(options: list[str]) -> None:
+def test_every_pattern_matches_an_option(options: list[str]) -> None:
     patterns = [pattern for names in REASONS.values() for pattern in names.split()]
     assert [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in options)] == []
     assert [name for name in by_flag() if name.lstrip("!") not in options] == []
 
 
-def test_which_flags_take_no_value(actions: dict[str, str]) -> None:
-    there = SPECIAL.keys() & actions.keys()
-    switches = {name for name in there if actions[name] in ("_StoreTrueAction", "_StoreFalseAction")}
+def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
+    special = SPECIAL.keys() & actions.keys()
+    switches = {name for name in special if actions[name] in ("_StoreTrueAction", "_StoreFalseAction")}
     assert switches == SWITCHES & actions.keys()
     read = [name for name in actions if is_read(name) and name != "onnx-safe"]  # argparse's `type=bool`
     wrong = [name for name in read if is_switch(name) != (actions[name] != "_StoreAction")]
@@ -61,23 +61,21 @@ def test_which_flags_take_no_value(actions: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("flags", "hint"),
     [
-        ("--rl-profile", "it is for another of Megatron-LM's programs, not for training a GPT on tokens"),
-        ("--kv-channels 7", "each head is hidden_size / num_attention_heads wide"),
-        ("--window-size 4,4", "a window here reaches back from each token: W,0"),
-        ("--rampup-batch-size 1 1 9", "the batch has one size for the whole run"),
+        ("--rl-profile", "it belongs to another program of Megatron-LM, not to pretraining a GPT"),
+        ("--kv-channels 7", "the head dimension is always hidden_size / num_attention_heads"),
+        ("--window-size 4,4", "sliding_window_width only looks back: use --window-size W,0"),
+        ("--rampup-batch-size 1 1 9", "the batch size is constant during a run"),
     ],
 )
-def test_what_is_said_of_one(flags: str, hint: str) -> None:
+def test_reasons(flags: str, hint: str) -> None:
     (problem,) = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
-    assert (problem.what, problem.hint) == (f"{flags} has no counterpart", hint)
+    assert (problem.what, problem.hint) == (f"{flags} has no counterpart and is left out", hint)
 
 
-@pytest.mark.parametrize(
-    ("flags", "hint"), [("--num-layer 3", "did you mean --num-layers?"), ("--of-my-own 3", "it is left out")]
-)
-def test_what_megatron_does_not_have_is_said_to_be_no_flag(flags: str, hint: str) -> None:
+@pytest.mark.parametrize(("flags", "hint"), [("--num-layer 3", "did you mean --num-layers?"), ("--of-my-own 3", "")])
+def test_flags_that_megatron_does_not_have(flags: str, hint: str) -> None:
     (problem,) = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
-    assert (problem.what, problem.hint) == (f"{flags} is no flag of Megatron-LM (2026)", hint)
+    assert (problem.what, problem.hint) == (f"{flags} is not a flag of Megatron-LM (2026) and is left out", hint)
 
 
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32"
@@ -96,18 +94,18 @@ SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32
         ("--encoder-num-layers 3", {"num_layers": 3}),
     ],
 )
-def test_what_is_read(flags: str, expected: dict[str, Any]) -> None:
+def test_flags_that_are_read(flags: str, expected: dict[str, Any]) -> None:
     result = convert_script(Text("run.sh", f"python p.py {SIZES} --micro-batch-size 1 --train-iters 2 {flags}"))
     assert result.problems == []
     config = complete(draft([Text("new.yml", result.text)]), 1)
     assert {name: config.get(name) for name in expected} == expected
 
 
-# -- there and back --------------------------------------------------------------------------------------------------
+# -- round trips -----------------------------------------------------------------------------------------------------
 
-#: One run under two names: a kernel that chooses itself here, a width and its rounding, a norm without a bias,
-#: SGD without momentum, betas that are the optimizer's own, an earlier name of gradient_clipping.
-ALIKE = {"scaled_masked_softmax_fusion", "scaled_upper_triang_masked_softmax_fusion", "intermediate_size",
+#: Parameters that may differ in the same run: kernels that are chosen automatically, a width and its rounding, a norm
+#: without a bias, SGD without momentum, betas that equal the optimizer's default, an old name of gradient_clipping.
+MAY_DIFFER = {"scaled_masked_softmax_fusion", "scaled_upper_triang_masked_softmax_fusion", "intermediate_size",
          "mlp_multiple_of", "expansion_factor", "use_bias_in_norms", "attention_config",
          "optimizer.params.momentum", "momentum", "optimizer.params.betas", "adam_beta1", "adam_beta2",
          "optimizer.params.max_grad_norm"}  # fmt: skip
@@ -116,14 +114,14 @@ SAME = [
     for parameter in REGISTRY.parameters.values()
     if parameter.effect in ("model", "optimizer", "schedule")
     and not parameter.replaced_by
-    and parameter.name not in ALIKE
+    and parameter.name not in MAY_DIFFER
 ] + [
     "gradient_clipping", "precision", "zero_optimization.stage", "train_batch_size", "gradient_accumulation_steps",
     "train_micro_batch_size_per_gpu", "model_parallel_size", "sequence_parallel", "checkpoint_activations", "seed",
 ]  # fmt: skip
 
 
-def comes_back(before: Config, gpus: int) -> None:
+def check_round_trip(before: Config, gpus: int) -> None:
     result = convert_script(Text("run.sh", f"torchrun pretrain_gpt.py {shlex.join(megatron_flags(before))}"))
     assert [problem.what for problem in result.problems] == []
     after = complete(draft([Text("new.yml", result.text)]), gpus)
@@ -131,14 +129,14 @@ def comes_back(before: Config, gpus: int) -> None:
     assert mlp_width(after.shape, after.mlp) == mlp_width(before.shape, before.mlp)
     assert (before.norm.use_bias_in_norms, after.norm.norm) in ((True, after.norm.norm), (False, "rmsnorm"))
     assert (after.optimizer_params.momentum or 0.0) == (before.optimizer_params.momentum or 0.0)
-    own = [0.9, 0.99] if before.optimizer.type == "Lion" else [0.9, 0.999]
-    assert (after.optimizer_params.betas or own) == (before.optimizer_params.betas or own)
+    default = [0.9, 0.99] if before.optimizer.type == "Lion" else [0.9, 0.999]
+    assert (after.optimizer_params.betas or default) == (before.optimizer_params.betas or default)
     assert set(before.attention.attention_config) <= {"global", "flash"}
 
 
 @pytest.fixture(scope="module")
 def published() -> list[Config]:
-    """GPT-NeoX's own configurations, with the first weights that Megatron-LM draws."""
+    """Return GPT-NeoX's published configurations, with Megatron-LM's initialisation."""
     return list(_published())
 
 
@@ -148,24 +146,24 @@ def _published() -> Iterator[Config]:
         given = ["init_method=normal", "output_layer_init_method=scaled_normal"]
         try:
             yield resolve(files, given, gpus=case["num_gpus"] or 8)
-        except Problems:  # refused for a reason that test_corpus.py holds
+        except Problems:  # test_corpus.py lists the refused ones
             continue
     yield resolve([NEOX_2021 / "ds_pretrain_gpt2.yml", NEOX_2021 / "local_setup.yml"], gpus=8)
 
 
 @needs_corpus
-def test_published_configurations_come_back(published: list[Config]) -> None:
+def test_round_trip_of_published_configurations(published: list[Config]) -> None:
     expressible = [config for config in published if not unsupported(config)]
     assert len(expressible) > 30
     for config in expressible:
-        comes_back(config, config.get("world_size"))
+        check_round_trip(config, config.get("world_size"))
 
 
 @needs_corpus
-def test_what_a_published_configuration_loses_is_told_with_its_line(published: list[Config]) -> None:
-    told = [problem for config in published for problem in dropped_settings(config)]
-    assert all(problem.where and problem.severity == "warning" for problem in told)
-    assert {problem.what.split(" for ")[1].split(" (")[0] for problem in told} >= {
+def test_dropped_settings_of_published_configurations_are_warnings_with_a_line(published: list[Config]) -> None:
+    warnings = [problem for config in published for problem in dropped_settings(config)]
+    assert all(problem.where and problem.severity == "warning" for problem in warnings)
+    assert {problem.what.split(" for ")[1].split(" (")[0] for problem in warnings} >= {
         "keep_last_n_checkpoints", "zero_optimization.overlap_comm", "synchronize_each_layer",
     }  # fmt: skip
 
@@ -189,25 +187,25 @@ CHOICES: dict[str, list[Any]] = {
 NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "train_iters")
 
 
-def drawn(seed: int) -> dict[str, Any]:
+def random_values(seed: int) -> dict[str, Any]:
     chance = random.Random(seed)
     wanted = [name for name in CHOICES if name in NEEDED or chance.random() < 0.4]
     values = {name: chance.choice(CHOICES[name]) for name in wanted}
     if chance.random() < 0.3:
         values |= {"use_bias_in_mlp": False, "use_bias_in_attn_linear": False}
     unread = "layernorm_epsilon" if values.get("norm") == "rmsnorm" else "rms_norm_epsilon"
-    values.pop(unread, None)  # two names for one flag, of which the norm reads one
+    values.pop(unread, None)  # both are --norm-epsilon, and the norm reads only one of them
     return values | {"dialect": chance.choice(["neox-2021", "neox-2026"])}
 
 
-def test_drawn_configurations_come_back() -> None:
-    drawn_and_good = 0
+def test_round_trip_of_random_configurations() -> None:
+    valid = 0
     for seed in range(150):
         try:
-            config = complete(draft([Text("drawn.yml", json.dumps(drawn(seed)))]), 8)
+            config = complete(draft([Text("random.yml", json.dumps(random_values(seed)))]), 8)
         except Problems:
             continue
         if not unsupported(config):
-            drawn_and_good += 1
-            comes_back(config, 8)
-    assert drawn_and_good > 40
+            valid += 1
+            check_round_trip(config, 8)
+    assert valid > 40

@@ -1,4 +1,4 @@
-"""GPT-NeoX's YAML from one dialect to another: edited in place, meaning kept."""
+"""GPT-NeoX YAML is migrated between dialects in place and keeps its meaning."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def migrated(lines: str, to: str = "neox-2026", sizes: str = SIZES) -> Result:
 
 
 def lines(result: Result) -> str:
-    """The text without the sizes."""
+    """Return the new text without the sizes."""
     text = result.texts[0].text
     assert text.startswith(SIZES[: SIZES.index("dialect")])
     return text.split("\n", 7)[7]
@@ -97,7 +97,7 @@ FORWARD = {
     "soft_prompt_tuning: {n_tokens: 3}\n": "soft_prompt_tuning: {num_tokens: 3}\n",
     "moe_type: megablocks\nmoe_min_capacity: 4\nnum_experts: 4\n": "moe_num_experts: 4\n",
 }
-BACK = {
+TO_2021 = {
     "norm: rmsnorm\n": "rms-norm: true\n",
     "norm: layernorm\nseed: 1\n": "seed: 1\n",
     "activation: geglu # gated\n": "geglu: true # gated\n",
@@ -115,20 +115,20 @@ BACK = {
 
 
 @pytest.mark.parametrize("old", FORWARD)
-def test_what_is_written_today(old: str) -> None:
+def test_migrating_to_2026(old: str) -> None:
     result = migrated(old)
     assert lines(result) == FORWARD[old]
     assert result.changes
 
 
-@pytest.mark.parametrize("new", BACK)
-def test_what_was_written_in_2021(new: str) -> None:
+@pytest.mark.parametrize("new", TO_2021)
+def test_migrating_to_2021(new: str) -> None:
     result = migrated(new, "neox-2021", OF_2021)
-    assert lines(result) == BACK[new]
+    assert lines(result) == TO_2021[new]
     assert result.problems == []
 
 
-def test_what_check_refuses_before_and_after_is_told() -> None:
+def test_an_error_before_and_after_is_a_warning() -> None:
     result = migrated("lr: 0.1\noptimizer: {type: Adam, params: {lr: 0.2}}\ngeglu: true\n")
     (problem,) = result.problems
     assert problem.what == "lr (0.1) and optimizer.params.lr (0.2) are two values for one setting"
@@ -136,7 +136,7 @@ def test_what_check_refuses_before_and_after_is_told() -> None:
     assert "activation: geglu" in result.texts[0].text
 
 
-def test_a_forgotten_name_is_not_taken_for_another() -> None:
+def test_a_dropped_name_is_not_taken_for_a_similar_one() -> None:
     result = migrated("moe_expert_parallel_size: 2\n")
     assert [(change.before, change.after) for change in result.changes] == [("moe_expert_parallel_size: 2", "")]
 
@@ -146,8 +146,7 @@ def test_an_anchor_that_is_set_twice() -> None:
         migrated("fp16: &a {enabled: true}\nbf16: &a {enabled: false}\n")
 
 
-def test_every_row_has_been_seen() -> None:
-    """Each retired name is migrated to something that means the same; the tool itself refuses anything else."""
+def test_every_rewrite_has_a_parameter_and_a_reason() -> None:
     for name, group in rewrites().items():
         for row in group:
             parameter = REGISTRY.find(name)
@@ -155,7 +154,7 @@ def test_every_row_has_been_seen() -> None:
             assert row.why
 
 
-def test_a_file_stays_as_it_is_but_for_its_lines() -> None:
+def test_everything_but_the_edited_lines_is_kept() -> None:
     text = """\
 # A model of ours.
 {
@@ -179,7 +178,7 @@ def test_a_file_stays_as_it_is_but_for_its_lines() -> None:
         .replace(
             '"geglu":true\n',
             '"activation": "geglu",\n'
-            "  # defaults of neox-2021 that neox-2026 has otherwise\n"
+            "  # defaults of neox-2021 that differ in neox-2026\n"
             '  "deepspeed-activation-checkpointing": false,\n'
             '  "gradient_clipping": 0.0,\n'
             '  "attention-dropout": 0.1,\n'
@@ -189,17 +188,17 @@ def test_a_file_stays_as_it_is_but_for_its_lines() -> None:
         )
     )
     result = migrate([Text("my.yml", text)], "neox-2026").texts[0].text
-    pinned = re.compile(r"(?<=otherwise\n)(.*)(?=  \"dialect)", re.S)
-    (ours,), (wanted,) = pinned.findall(result), pinned.findall(expected)
+    pinned = re.compile(r"(?<=differ in neox-2026\n)(.*)(?=  \"dialect)", re.S)
+    (actual,), (wanted,) = pinned.findall(result), pinned.findall(expected)
     assert pinned.sub("", result) == pinned.sub("", expected)
-    assert [line.split(":")[1].strip(" ,") for line in sorted(ours.splitlines())] == [
+    assert [line.split(":")[1].strip(" ,") for line in sorted(actual.splitlines())] == [
         line.split(":")[1].strip(" ,") for line in sorted(wanted.splitlines())
     ]
 
 
-def test_defaults_are_pinned_only_where_nothing_says_them() -> None:
-    said = "clip-grad: 2.0\nattention-dropout: 0\noptimizer: {type: Adam}\nfp16: {enabled: true}\n"
-    text = lines(migrated(said, sizes=OF_2021))
+def test_defaults_are_written_only_if_the_file_does_not_set_them() -> None:
+    settings = "clip-grad: 2.0\nattention-dropout: 0\noptimizer: {type: Adam}\nfp16: {enabled: true}\n"
+    text = lines(migrated(settings, sizes=OF_2021))
     assert re.findall(r"^(hidden-dropout|weight-decay|gradient_clipping|attention-dropout): (.*)$", text, re.M) == [
         ("attention-dropout", "0"),
         ("hidden-dropout", "0.1"),
@@ -207,21 +206,21 @@ def test_defaults_are_pinned_only_where_nothing_says_them() -> None:
     ]
 
 
-def test_line_ends_of_windows_stay() -> None:
+def test_windows_line_ends_are_kept() -> None:
     text = (SIZES + "geglu: true\nsave: x\nsave-interval: 5").replace("\n", "\r\n")
     result = migrate([Text("my.yml", text)], "neox-2026").texts[0].text
     assert result.endswith("activation: geglu\r\nsave: x\r\ncheckpoint-factor: 5")
     assert result.count("\n") == result.count("\r\n")
 
 
-def test_a_repeated_value_is_edited_once() -> None:
+def test_an_aliased_value_is_edited_once() -> None:
     text = (
         "zero_optimization:\n  stage: 3\n  offload_param: &there {device: cpu}\n  offload_optimizer: *there\ngas: 1\n"
     )
     assert lines(migrated(text)) == text.replace("gas", "gradient_accumulation_steps")
 
 
-def test_files_that_belong_together() -> None:
+def test_several_files_of_one_run() -> None:
     first, second = Text("a.yml", OF_2021 + "rms-norm: true\n"), Text("b.yml", "save: here\nsave-interval: 9\n")
     result = migrate([first, second], "neox-2026")
     assert result.texts[1].text == "save: here\ncheckpoint-factor: 9\n"
@@ -235,7 +234,7 @@ def test_part_of_a_configuration_gets_no_dialect() -> None:
     (problem,) = result.problems
     assert (problem.severity, problem.what) == (
         "warning",
-        "this is part of a configuration (num_layers is not in it), so no dialect and defaults are written",
+        "num_layers is missing: this is part of a configuration, and no dialect or defaults are written",
     )
 
 
@@ -251,7 +250,7 @@ def refused(text: str, to: str = "neox-2026") -> list[tuple[str, str]]:
         (
             "geglu: true\nactivation: relu\n",
             "my.yml:8:1",
-            'geglu: true means activation: "geglu" today, which contradicts activation: "relu"',
+            'geglu: true means activation: "geglu", which contradicts activation: "relu"',
         ),
         (
             "moe_type: megablocks\nmoe_min_capacity: 8\nnum_experts: 4\n",
@@ -270,30 +269,30 @@ def refused(text: str, to: str = "neox-2026") -> list[tuple[str, str]]:
         ("adam-beta1: 0.8\noptimizer: {type: SGD}\n", "my.yml:8:1", "adam_beta1 (0.8) has no counterpart in neox-2026"),
     ],
 )
-def test_what_is_refused(text: str, where: str, what: str) -> None:
+def test_errors(text: str, where: str, what: str) -> None:
     assert (where, what) in refused(text)
 
 
-def test_what_2021_cannot_say_stays_and_is_told() -> None:
+def test_settings_without_a_counterpart_in_2021_are_kept_with_a_warning() -> None:
     result = migrated("pos_emb: rotary\nbf16: {enabled: true}\nprecision: bfloat16\n", "neox-2021", OF_2021)
     assert lines(result) == "pos_emb: rotary\nbf16: {enabled: true}\nprecision: bfloat16\n"
     assert [(str(p.where), p.what, p.severity) for p in result.problems] == [
-        ("my.yml:8:1", "pos_emb has no counterpart in neox-2021: GPT-NeoX knows it since 2021-03-04", "warning"),
-        ("my.yml:9:1", "bf16 has no counterpart in neox-2021: GPT-NeoX knows it since 2023-03-26", "warning"),
-        ("my.yml:10:1", "precision has no counterpart in neox-2021: GPT-NeoX knows it since 2021-04-30", "warning"),
+        ("my.yml:8:1", "pos_emb has no counterpart in neox-2021: GPT-NeoX has had it since 2021-03-04", "warning"),
+        ("my.yml:9:1", "bf16 has no counterpart in neox-2021: GPT-NeoX has had it since 2023-03-26", "warning"),
+        ("my.yml:10:1", "precision has no counterpart in neox-2021: GPT-NeoX has had it since 2021-04-30", "warning"),
     ]
 
 
-def test_there_and_back_means_the_same() -> None:
-    there = migrated("geglu: true\nsave: x\nsave-interval: 5\n", sizes=OF_2021)
-    back = migrate(there.texts, "neox-2021")
+def test_round_trip() -> None:
+    forward = migrated("geglu: true\nsave: x\nsave-interval: 5\n", sizes=OF_2021)
+    back = migrate(forward.texts, "neox-2021")
     original = complete(draft([Text("my.yml", OF_2021 + "geglu: true\nsave: x\nsave-interval: 5\n")]), 1)
     assert list(differences(original, complete(draft(back.texts), 1))) == []
     assert "geglu: true" in back.texts[0].text
 
 
-def test_a_section_under_both_of_its_names_keeps_them() -> None:
+def test_a_section_under_two_names_is_kept_with_a_warning() -> None:
     result = migrated("autotuning_config: {arg_mappings: {}}\nautotuning: {enabled: false}\n")
     assert lines(result) == "autotuning_config: {arg_mappings: {}}\nautotuning: {enabled: false}\n"
-    (warning,) = [problem for problem in result.problems if "two names of one section" in problem.what]
+    (warning,) = [problem for problem in result.problems if problem.id == "migrate-section-twice"]
     assert str(warning.where) == "my.yml:8:1"

@@ -1,4 +1,4 @@
-"""What published scripts have where each person writes a value: told with its flag, left out, and the rest migrated."""
+"""Placeholders of published scripts are reported and left out, and the rest of the script is converted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = "--num-layers 27 --hidden-size 64 --num-attention-heads 4 --seq-length 3
 
 
 def migrated(script: str) -> Result:
-    """The result, whose text is YAML with every flag of SIZES and the two around what is tested."""
+    """Convert a script that has SIZES, --lr 0.5 and --seed 7, and check that all of them are in the result."""
     result = convert_script(Text("run.sh", script))
     values = {name: value.value for name, value in draft([Text("new.yml", result.text)]).values.items()}
     assert {name: values.get(name) for name in ("num_layers", "seq_length", "train_iters", "lr", "seed")} == {
@@ -52,15 +52,15 @@ WORDS = [
         'A="--lr 0.5 --vocab-file {word} --seed 7 {sizes}"',
     ],
 )
-def test_a_placeholder_is_told_and_left_out(form: str, word: str) -> None:
+def test_a_placeholder_is_a_warning_and_left_out(form: str, word: str) -> None:
     result = migrated(form.format(sizes=SIZES, word=word))
     problems = [problem for problem in result.problems if problem.id != "migrate-flags-of-variables"]
     assert [(problem.id, problem.about, problem.severity) for problem in problems] == [
         ("migrate-placeholder", ("vocab_file",), "warning")
     ]
-    assert problems[0].what == f"--vocab-file {word} has a placeholder"
+    assert problems[0].what == f"--vocab-file {word} has a placeholder instead of a value"
     assert problems[0].where and problems[0].where.line >= 1
-    assert f"# To do: write vocab_file, for --vocab-file {word}.\n" in result.text
+    assert f"# To do: set vocab_file (for --vocab-file {word}).\n" in result.text
     assert "\nvocab_file:" not in result.text
 
 
@@ -71,7 +71,7 @@ def test_a_placeholder_is_told_and_left_out(form: str, word: str) -> None:
         "data[0-9].json", "data/[a-z].json", "there/vocab", "xx/vocab", "../vocab", "1.5", "C:/vocab", "a{1}",
     ],
 )  # fmt: skip
-def test_what_is_no_placeholder(value: str) -> None:
+def test_values_that_are_not_placeholders(value: str) -> None:
     assert not is_placeholder(value)
     result = migrated(f"python p.py {SIZES} --lr 0.5 --vocab-file {value} --seed 7")
     assert result.problems == []
@@ -97,12 +97,15 @@ python pretrain_gpt.py {SIZES} --lr 0.5 --seed 7 \\
 """
     result = migrated(script)
     assert [(str(p.where), p.what, p.about, p.hint) for p in result.problems] == [
-        ("run.sh:1:6", "--save <Specify path> has a placeholder", ("save",), "write save into the new file"),
-        ("run.sh:2:11", "--data-path 0.3 <Specify path and file prefix>_text_document 0.7 other has a placeholder",
-         ("data_path",), "write data_path into the new file"),
-        ("run.sh:4:67", "--kv-channels <N> has a placeholder", (), "write what it stands for into the new file"),
-        ("run.sh:4:89", "--tokenizer-model <tokenizer.model> has a placeholder", ("vocab_file",),
-         "write vocab_file into the new file"),
+        ("run.sh:1:6", "--save <Specify path> has a placeholder instead of a value", ("save",),
+         "set save in the new file"),
+        ("run.sh:2:11",
+         "--data-path 0.3 <Specify path and file prefix>_text_document 0.7 other has a placeholder instead of a value",
+         ("data_path",), "set data_path in the new file"),
+        ("run.sh:4:67", "--kv-channels <N> has a placeholder instead of a value", (),
+         "set the parameter of this flag in the new file"),
+        ("run.sh:4:89", "--tokenizer-model <tokenizer.model> has a placeholder instead of a value", ("vocab_file",),
+         "set vocab_file in the new file"),
     ]  # fmt: skip
 
 
@@ -116,7 +119,7 @@ python pretrain_gpt.py {SIZES} --lr 0.5 --seed 7 \\
         ("--sequence-parallel <other flags> --bf16", "sequence_parallel: true"),
     ],
 )
-def test_a_placeholder_for_further_flags_takes_nothing_with_it(flags: str, line: str) -> None:
+def test_a_placeholder_for_further_flags_does_not_affect_other_flags(flags: str, line: str) -> None:
     result = migrated(f"python pretrain_gpt.py <all of it> {SIZES} --lr 0.5 --seed 7 {flags}")
     assert f"\n{line}\n" in result.text
     assert [problem.id for problem in result.problems] == ["migrate-placeholder"]
@@ -129,16 +132,14 @@ def test_numbers_that_are_placeholders() -> None:
         (("num_gpus",), "warning"), (("num_layers",), "warning"), (("train_iters",), "warning")
     ]  # fmt: skip
     assert [line for line in result.text.splitlines() if line.startswith("# To do")] == [
-        "# To do: write num_gpus, for --nproc-per-node <GPUs>.".replace("_per_", "-per-").replace(
-            "nproc-per", "nproc-per"
-        ),
-        "# To do: write num_layers, for --num-layers <N>.",
-        "# To do: write train_iters, for --train-iters <how many>.",
+        "# To do: set num_gpus (for --nproc-per-node <GPUs>).",
+        "# To do: set num_layers (for --num-layers <N>).",
+        "# To do: set train_iters (for --train-iters <how many>).",
     ]
     assert "hidden_size: 64\n" in result.text
 
 
-def test_of_a_flag_without_counterpart_nothing_is_to_be_written() -> None:
+def test_a_placeholder_of_an_unsupported_flag_is_not_a_to_do() -> None:
     (problem,) = migrated(f"python p.py {SIZES} --lr 0.5 --one-logger-project <project> --seed 7").problems
     assert (problem.id, problem.about) == ("migrate-flag-without-counterpart", ())
 
@@ -206,7 +207,7 @@ def test_layers_with_experts_that_are_not_every_nth(form: str, flag: str) -> Non
     head, _, last = form.format(flags=flags).rpartition("\n")
     (problem,) = migrated(f"{head}\npython p.py {SIZES} {last}").problems
     assert problem.id == "migrate-flag-without-counterpart"
-    assert problem.hint == "experts are in every N-th layer here, from the first one on: moe_expert_interval"
+    assert problem.hint == "moe_expert_interval puts experts in every N-th layer, starting with the first"
 
 
 @pytest.mark.parametrize(
@@ -218,6 +219,6 @@ def test_layers_with_experts_that_are_not_every_nth(form: str, flag: str) -> Non
         "--cuda-graph-modules attn mlp", "--hybrid-layer-pattern M-[M*]-",
     ],
 )  # fmt: skip
-def test_other_lists_and_expressions_take_nothing_with_them(flag: str) -> None:
+def test_other_lists_and_expressions_do_not_affect_other_flags(flag: str) -> None:
     (problem,) = migrated(f"python p.py {SIZES} --lr 0.5 {flag} --seed 7").problems
     assert problem.id == "migrate-flag-without-counterpart"

@@ -1,4 +1,4 @@
-"""A shell script as words: quotes, variables, arrays, branches, here-documents; nothing of it is run."""
+"""Shell scripts are split into words: quotes, variables, arrays, branches, here-documents."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_variable_keeps_its_place() -> None:
     ]  # fmt: skip
 
 
-def test_what_another_shell_runs_keeps_its_place() -> None:
+def test_the_argument_of_another_shell_keeps_its_place() -> None:
     script = "CMD=' p.py --lr 1'\nsrun bash -c 'python $CMD --seed 2'\n"
     command = read_script(Text("run.sh", script)).commands[-1]
     assert [(word.text, word.place.line, word.place.column) for word in command[2:]] == [
@@ -94,7 +94,7 @@ def test_a_shell_that_starts_itself_ends() -> None:
 
 def test_a_variable_that_repeats_itself_ends() -> None:
     doubling = "X=ab\n" + 'X="$X$X"\n' * 40 + "a $X"
-    with pytest.raises(Problems, match="variables repeat each other"):
+    with pytest.raises(Problems, match="this variable expands to more than 100000 characters"):
         read_script(Text("run.sh", doubling))
 
 

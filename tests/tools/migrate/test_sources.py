@@ -1,4 +1,4 @@
-"""What a source is asked: a new one is a class and a row of SOURCES, and every verb that reads sources knows it."""
+"""The source interface: a new source is a class and a row of SOURCES, and works in `migrate` and `check`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from neoxargs.tools.migrate.source import Options, Source
 
 
 class Properties(Source):
-    """`model.layers = 4`, a form that nobody has."""
+    """A made-up format, `model.layers = 4`."""
 
     name = "properties"
     describes = "a file of properties"
@@ -48,22 +48,22 @@ def test_a_new_source_is_recognised_and_converted(capsys: pytest.CaptureFixture[
 def test_check_knows_a_new_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "my.properties"]) == 1
     assert (
-        "my.properties reads like a file of properties [file-of-another-program]\n  = deepy migrate my.properties"
-        in capsys.readouterr().err
+        "my.properties looks like a file of properties [file-of-another-program]\n"
+        "  = convert it: deepy migrate my.properties" in capsys.readouterr().err
     )
 
 
 @pytest.mark.parametrize(
     ("words", "problem", "id"),
     [
-        (["--choose", "2"], "--choose has no meaning for a file of properties", "migrate-option-without-meaning"),
-        (["--var", "A=1"], "--var is for a script that starts Megatron-LM", "migrate-option-without-meaning"),
-        (["--to", "neox-2021"], "--to neox-2021 is for GPT-NeoX's YAML", "migrate-option-without-meaning"),
-        (["--write"], "--write needs -o FILE", "migrate-write-without-output"),
-        (["my.properties"], "one file at a time becomes YAML", "migrate-several-files"),
+        (["--choose", "2"], "--choose does not apply to a file of properties", "migrate-option-without-meaning"),
+        (["--var", "A=1"], "--var applies only to a Megatron-LM script", "migrate-option-without-meaning"),
+        (["--to", "neox-2021"], "--to neox-2021 applies only to GPT-NeoX YAML", "migrate-option-without-meaning"),
+        (["--write"], "--write requires -o FILE", "migrate-write-without-output"),
+        (["my.properties"], "expected one file, got 2", "migrate-several-files"),
     ],
 )
-def test_options_that_a_source_does_not_read(
+def test_options_that_do_not_apply_to_the_source(
     words: list[str], problem: str, id: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("other.properties").write_text("")
@@ -85,9 +85,9 @@ def test_options_that_a_source_does_not_read(
         ("my.properties", "model.layers = 4", "properties"),
     ],
 )
-def test_which_source_a_file_is(name: str, text: str, source: str) -> None:
+def test_the_source_of_a_file(name: str, text: str, source: str) -> None:
     assert migrate.source_of(Text(name, text)).name == source
 
 
 def test_a_change_as_a_line() -> None:
-    assert str(Change(Place("my.yml", 3, 1), "gas: 2", "", "retired")) == "my.yml:3:1: gas: 2 → left out (retired)"
+    assert str(Change(Place("my.yml", 3, 1), "gas: 2", "", "retired")) == "my.yml:3:1: gas: 2 → removed (retired)"

@@ -1,4 +1,4 @@
-"""`deepy migrate` as it is typed: what is shown, what is written, and that nothing is ever half-written."""
+"""The command line of `deepy migrate`: its output, the files it writes, and that it writes all of them or none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ hidden-dropout: 0
 attention-dropout: 0
 geglu: true  # gated
 """
-SHOWN = """\
+DIFF = """\
 --- my.yml
 +++ my.yml
 @@ -9,3 +9,7 @@
@@ -34,17 +34,17 @@ SHOWN = """\
  attention-dropout: 0
 -geglu: true  # gated
 +activation: geglu  # gated
-+# defaults of neox-2021 that neox-2026 has otherwise
++# defaults of neox-2021 that differ in neox-2026
 +weight-decay: 0.01
 +deepspeed-activation-checkpointing: false
 +dialect: neox-2026
 """
-SAID = """\
+CHANGES = """\
 my.yml:11:1: geglu: true → activation: "geglu" (retired, 2021-05-07)
-my.yml: added weight_decay: 0.01 (the default changed: 0.1 in neox-2026, 2023-12-26)
-my.yml: added deepspeed_activation_checkpointing: false (the default changed: true in neox-2026, 2021-04-30)
+my.yml: added weight_decay: 0.01 (the default changed to 0.1, 2023-12-26)
+my.yml: added deepspeed_activation_checkpointing: false (the default changed to true, 2021-04-30)
 my.yml: added dialect: neox-2026 (all keys existed on 2021-02-28)
-nothing is written yet: add --write
+nothing written yet: add --write to apply the changes
 """
 
 
@@ -55,17 +55,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_is_shown(capsys) -> None:
+def test_output_without_write(capsys) -> None:
     assert main(["migrate", "my"]) == 0
     out, err = capsys.readouterr()
-    assert (out, err) == (SHOWN, SAID)
+    assert (out, err) == (DIFF, CHANGES)
     assert Path("my.yml").read_text() == OLD
 
 
-def test_write_and_write_again(capsys) -> None:
+def test_writing_twice_changes_nothing(capsys) -> None:
     os.chmod("my.yml", 0o640)
     assert main(["migrate", "my.yml", "--write"]) == 0
-    assert capsys.readouterr().err.endswith("\nwritten\n")
+    assert capsys.readouterr().err.endswith("\nmy.yml written\n")
     text = Path("my.yml").read_text()
     assert text.endswith("dialect: neox-2026\n")
     assert os.stat("my.yml").st_mode & 0o777 == 0o640
@@ -78,12 +78,12 @@ def test_write_and_write_again(capsys) -> None:
 
 def test_json(capsys) -> None:
     assert main(["migrate", "my.yml", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["ok"] is True
-    assert facts["written"] is False
-    (file,) = facts["files"]
-    assert (file["file"], file["diff"]) == ("my.yml", SHOWN)
-    assert facts["changes"][0] == {
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is True
+    assert answer["written"] is False
+    (file,) = answer["files"]
+    assert (file["file"], file["diff"]) == ("my.yml", DIFF)
+    assert answer["changes"][0] == {
         "file": "my.yml", "line": 11, "column": 1, "before": "geglu: true", "after": 'activation: "geglu"',
         "why": "retired", "since": "2021-05-07",
     }  # fmt: skip
@@ -104,7 +104,7 @@ def test_a_problem(words: list[str], capsys) -> None:
     assert "error: " in capsys.readouterr().err
 
 
-def test_a_byte_order_mark_stays(folder: Path) -> None:
+def test_a_byte_order_mark_is_kept(folder: Path) -> None:
     (folder / "my.yml").write_bytes(b"\xef\xbb\xbf" + OLD.encode())
     assert main(["migrate", "my.yml", "--write"]) == 0
     assert (folder / "my.yml").read_bytes().startswith(b"\xef\xbb\xbf# ours\n")
@@ -113,13 +113,13 @@ def test_a_byte_order_mark_stays(folder: Path) -> None:
 def test_all_files_or_none(folder: Path) -> None:
     (folder / "other.yml").write_text("other")
     texts = [Text("my.yml", "new"), Text("no-such-folder/other.yml", "new")]
-    with pytest.raises(Problems, match=r"no-such-folder/other.yml: error: this cannot be written: no such file"):
+    with pytest.raises(Problems, match=r"no-such-folder/other.yml: error: this file cannot be written: no such file"):
         write_all(texts)
     assert (folder / "my.yml").read_text() == OLD
     assert sorted(os.listdir()) == ["my.yml", "other.yml"]
 
 
-def test_a_file_that_is_in_place_already_is_put_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_already_replaced_are_restored_on_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "other.yml").write_text("other")
     replace = os.replace
 
@@ -129,66 +129,69 @@ def test_a_file_that_is_in_place_already_is_put_back(folder: Path, monkeypatch: 
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", refused_once)
-    with pytest.raises(Problems, match=r"^other.yml: error: this cannot be written: operation not permitted"):
+    with pytest.raises(Problems, match=r"^other.yml: error: this file cannot be written: operation not permitted"):
         write_all([Text("my.yml", "new"), Text("fresh.yml", "new"), Text("other.yml", "new"), Text("last.yml", "new")])
     assert (folder / "my.yml").read_text() == OLD
     assert sorted(os.listdir()) == ["my.yml", "other.yml"]
 
 
-def test_a_file_that_may_not_be_written_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everything
-    with pytest.raises(Problems, match=r"my.yml: error: this cannot be written: permission denied"):
+def test_a_read_only_file_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # no file mode stops root
+    with pytest.raises(Problems, match=r"my.yml: error: this file cannot be written: permission denied"):
         write_all([Text("my.yml", "new")])
     assert (Path("my.yml").read_text(), os.listdir()) == (OLD, ["my.yml"])
 
 
-def test_a_link_stays_one(folder: Path) -> None:
+def test_a_symbolic_link_is_kept(folder: Path) -> None:
     os.symlink("my.yml", "link.yml")
     write_all([Text("link.yml", "new")])
     assert (Path("link.yml").is_symlink(), Path("my.yml").read_text()) == (True, "new")
 
 
 @pytest.mark.parametrize(("most", "one"), [("\r\n", "\n"), ("\n", "\r\n")])
-def test_line_ends_of_both_kinds(most: str, one: str, folder: Path) -> None:
-    """What is new ends as most lines do, and nothing is cut from the line behind one that goes."""
+def test_mixed_line_ends(most: str, one: str, folder: Path) -> None:
+    """New lines end like most lines, and removing a line leaves the next one complete."""
     text = OLD.replace("geglu: true  # gated\n", f"DDP-impl: torch{one}seed: 1\n").replace("\r\n", "\n")
     (folder / "my.yml").write_bytes(text.replace("\n", most).replace(f"torch{most}", f"torch{one}").encode())
     assert main(["migrate", "my.yml", "--write"]) == 0
     lines = (folder / "my.yml").read_bytes().decode().split(most)
-    assert lines[10:13] == ["seed: 1", "# defaults of neox-2021 that neox-2026 has otherwise",
+    assert lines[10:13] == ["seed: 1", "# defaults of neox-2021 that differ in neox-2026",
                             "weight-decay: 0.01"]  # fmt: skip
 
 
-def test_nothing_is_overwritten_unasked() -> None:
-    with pytest.raises(Problems, match=r"my\.yml: error: this file exists"):
+def test_an_existing_file_is_not_overwritten_without_replace() -> None:
+    with pytest.raises(Problems, match=r"my\.yml: error: this file already exists"):
         write_all([Text("my.yml", "new")], replace=False)
     assert Path("my.yml").read_text() == OLD
 
 
-def test_a_diff_has_the_lines_that_patch_counts() -> None:
-    shown = diff(Text("a", "x\u2028y # b\nz"), Text("a", "x\u2028y # c\nz"))
-    assert "@@ -1,2 +1,2 @@\n-x\u2028y # b\n+x\u2028y # c\n z\n" in shown
+def test_a_diff_splits_lines_as_patch_does() -> None:
+    text = diff(Text("a", "x\u2028y # b\nz"), Text("a", "x\u2028y # c\nz"))
+    assert "@@ -1,2 +1,2 @@\n-x\u2028y # b\n+x\u2028y # c\n z\n" in text
 
 
-def test_a_diff_says_where_no_newline_ends_the_file() -> None:
-    shown = diff(Text("a", "x\ny"), Text("a", "x\nz"))
-    assert shown.endswith("-y\n\\ No newline at end of file\n+z\n\\ No newline at end of file\n")
+def test_a_diff_marks_a_missing_newline_at_the_end() -> None:
+    text = diff(Text("a", "x\ny"), Text("a", "x\nz"))
+    assert text.endswith("-y\n\\ No newline at end of file\n+z\n\\ No newline at end of file\n")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "what"),
     [
-        (["my.yml", "-o", "new.yml"], "-o has no meaning for GPT-NeoX's YAML, which is edited in place"),
-        (["my.yml", "--choose", "2"], "--choose has no meaning for GPT-NeoX's YAML, which is edited in place"),
-        (["my.yml", "--choose", "0"], "--choose has no meaning for GPT-NeoX's YAML, which is edited in place"),
-        (["ds.json", "--write"], "--write needs -o FILE: what this becomes is a new file"),
-        (["ds.json", "--to", "neox-2021"], "--to neox-2021 is for GPT-NeoX's YAML; other files become neox-2026"),
+        (["my.yml", "-o", "new.yml"], "-o does not apply to GPT-NeoX YAML, which is edited in place"),
+        (["my.yml", "--choose", "2"], "--choose does not apply to GPT-NeoX YAML, which is edited in place"),
+        (["my.yml", "--choose", "0"], "--choose does not apply to GPT-NeoX YAML, which is edited in place"),
+        (["ds.json", "--write"], "--write requires -o FILE for a DeepSpeed JSON, which becomes a new file"),
+        (
+            ["ds.json", "--to", "neox-2021"],
+            "--to neox-2021 applies only to GPT-NeoX YAML; other files become neox-2026",
+        ),
     ],
 )
-def test_options_that_would_be_ignored(words: list[str], said: str, capsys) -> None:
+def test_options_that_do_not_apply_are_refused(words: list[str], what: str, capsys) -> None:
     Path("ds.json").write_text('{"train_batch_size": 4}')
     assert main(["migrate", *words]) == 1
-    assert f"error: {said}" in capsys.readouterr().err
+    assert f"error: {what}" in capsys.readouterr().err
 
 
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 --train-iters 9"
@@ -202,19 +205,19 @@ REDUCED = '{"train_batch_size": 4, "compression_training": {"layer_reduction": {
         ("ds.json", REDUCED, "compression_training.layer_reduction.enabled (true)"),
     ],
 )
-def test_what_train_py_cannot_run_is_told_at_once(source: str, text: str, name: str, capsys) -> None:
-    """With the line of the new file, whose writing it does not stop; `check` says the same."""
+def test_settings_that_train_py_cannot_run_are_warnings(source: str, text: str, name: str, capsys) -> None:
+    """The warning has the line of the new file, which is written anyway; `check` reports the same as an error."""
     Path(source).write_text(text)
     assert main(["migrate", source, "-o", "new.yml"]) == 0
-    told = capsys.readouterr().err
-    assert f"warning: {name} is not supported by train.py yet" in told
-    where = told.partition(f": warning: {name}")[0].splitlines()[-1]
+    err = capsys.readouterr().err
+    assert f"warning: {name} is not supported by train.py yet" in err
+    where = err.partition(f": warning: {name}")[0].splitlines()[-1]
     assert main(["check", "new.yml", "--gpus", "1"]) == 1
     assert f"{where}: error: {name} is not supported by train.py yet" in capsys.readouterr().err
     assert main(["migrate", source, "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    found = [problem for problem in facts["problems"] if problem["what"].startswith(name)]
-    assert [(problem["severity"], problem["file"]) for problem in found] == [("warning", "new YAML")]
+    answer = json.loads(capsys.readouterr().out)
+    about = [problem for problem in answer["problems"] if problem["what"].startswith(name)]
+    assert [(problem["severity"], problem["file"]) for problem in about] == [("warning", "new YAML")]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +227,7 @@ def test_what_train_py_cannot_run_is_told_at_once(source: str, text: str, name: 
         ("ds.json", '{"train_batch_size": 4, "zero_optimization": {"stage": 1}}'),
     ],
 )
-def test_what_train_py_can_run_is_not_warned_of(source: str, text: str, capsys) -> None:
+def test_settings_that_train_py_can_run_give_no_warning(source: str, text: str, capsys) -> None:
     Path(source).write_text(text)
     assert main(["migrate", source]) == 0
     assert "train.py" not in capsys.readouterr().err

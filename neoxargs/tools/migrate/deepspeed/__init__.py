@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON, in whatever form it is kept: as a file of its own, a Python dict, a block of a document."""
+"""DeepSpeed's JSON in its usual forms: a file, a Python dict, or a block inside a document."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from neoxargs.tools.migrate.source import Options, Source
 
 
 class DeepSpeed(Source):
-    """The configuration that DeepSpeed reads."""
+    """The JSON configuration that DeepSpeed reads."""
 
     name = "deepspeed"
-    describes = "DeepSpeed's JSON"
+    describes = "a DeepSpeed JSON"
     options = frozenset({"--choose"})
 
     def recognises(self, text: Text) -> bool:
-        """Also of what begins like a configuration and cannot be read: then it is told why."""
         try:
             found = blocks(text)
-        except Problems:
+        except Problems:  # it begins like a configuration; `converts` reports why it cannot be read
             return True
         return bool(found) and all(is_deepspeeds(block.tree) for block in found)
 
@@ -32,7 +31,7 @@ class DeepSpeed(Source):
         (text,) = texts
         offered = versions(blocks(text))
         if not offered:
-            hint = "a configuration is `{ ... }`, beginning on a line of its own"
-            what = "there is no configuration in this file"
+            hint = "begin a line with the configuration: `{ ... }` or `name = { ... }`"
+            what = "this file has no DeepSpeed configuration"
             raise Problems([Problem(what, Place(text.name, 0, 0), hint, id="migrate-no-configuration")])
         return convert_version(chosen(offered, options.choose, text.name), text.name)

@@ -1,7 +1,7 @@
-"""Configurations as people keep them: JSON with comments and stray commas, a Python dict, blocks inside a document.
+"""A lenient JSON reader: JSON with comments and stray commas, Python dicts, blocks inside a document.
 
-A reader of its own, because none of these is JSON: it takes `#`, `//` and `/* */` comments, both quotes, Python's
-words, commas too many or too few, and the same key again. Nothing is ever executed.
+It accepts `#`, `//` and `/* */` comments, both kinds of quotes, Python's `True`, `False` and `None`, extra and missing
+commas, and duplicate keys. It never executes anything.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from neoxargs.resolve import Text
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 from neoxargs.tools.migrate.deepspeed.auto import arguments
 
-DEPTH = 32
-#: No document of configurations to choose from has as many.
-MOST = 100
+MAX_DEPTH = 32
+#: Configurations in one document. More than this is a data file, not a choice.
+MAX_BLOCKS = 100
 _BEGIN = re.compile(r"^[ \t]*(?:[\w.]+[ \t]*=[ \t]*)?(\{)", re.M)
 _STRING = re.compile(r"""[rRuU]?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
 _BARE = re.compile(r"[^\s,:\[\](){}\"'#]+")
 _LINE_BREAK = re.compile("\r\n|\n|\r")
 _WORD = re.compile(r"[\w./-]+")
 _COMPUTED = re.compile(r"(if|for|and|or)\b")
-_PLAIN = "write the number itself, or put text in quotes; names and sums are not computed"
+_PLAIN = "write a number, or text in quotes; names and expressions are not evaluated"
 _SPACE = re.compile(r"\s+")
 _COMMENT = re.compile(r"(?:#|//)([^\n]*)|/\*(.*?)\*/", re.S)
 _SETTING = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)=(\S+)[ \t]*$", re.M)
@@ -40,24 +40,22 @@ class Block:
 
     tree: Mapping
     settings: dict[str, tuple[str, Place]] = field(default_factory=dict)
-    """`NAME=VALUE` lines right above it."""
+    """`NAME=VALUE` lines right above it, as name -> (value, place)."""
     comments: dict[int, tuple[str, bool]] = field(default_factory=dict)
-    """Line -> the words of a comment, and whether it stands there alone."""
+    """Line -> the text of its comment, and whether the line has nothing else."""
     warnings: list[Problem] = field(default_factory=list)
     arguments: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """What commands of the document give the Trainer, with the line."""
+    """Arguments of Hugging Face's Trainer in commands of the document, as name -> (value, line)."""
 
 
 def blocks(text: Text) -> list[Block]:
-    """Every `{ }` that begins a line (perhaps after `name =`); raises Problems where one cannot be read."""
+    """Return every `{ }` at the beginning of a line or after `name =`. Raises Problems if one cannot be read."""
     reader, read = _Reader(text), list[Block]()
     given = arguments(text.text)
     while begin := _BEGIN.search(text.text, reader.at):
-        if len(read) == MOST:
-            what, hint = (
-                f"this file has more than {MOST} configurations in it",
-                "put those that are meant into a file of their own",
-            )
+        if len(read) == MAX_BLOCKS:
+            what = f"this file has more than {MAX_BLOCKS} configurations"
+            hint = "copy the ones you need to a new file"
             raise Problems([Problem(what, reader.place(begin.start(1)), hint, id="migrate-too-many-configurations")])
         read.append(reader.block(begin.start(1)))
         read[-1].arguments = given
@@ -75,7 +73,7 @@ class _Reader:
         self.wrong: list[Problem] = []
 
     def block(self, begin: int) -> Block:
-        """The configuration that begins with the `{` at this point."""
+        """Read the configuration that starts with the `{` at `begin`."""
         for setting in _SETTING.finditer(self.text, self.at, begin):
             self.variables[setting[1]] = setting[2].strip("\"'")
         self.at, self.comments, self.warnings, self.wrong = begin, {}, [], []
@@ -86,7 +84,7 @@ class _Reader:
         return Block(node, self.settings(node.place.line), self.comments, self.warnings)
 
     def settings(self, line: int) -> dict[str, tuple[str, Place]]:
-        """The `NAME=VALUE` lines directly above a line, blank ones between them left aside."""
+        """Return the `NAME=VALUE` lines above a line; blank lines and code fences between them are skipped."""
         settings = {}
         for number in range(line - 1, 0, -1):
             content = self.lines[number - 1]
@@ -101,8 +99,8 @@ class _Reader:
         self.skip()
         sign = self.text[self.at : self.at + 1]
         if sign in ("{", "[", "("):
-            if depth >= DEPTH:
-                self.stop(f"brackets nested more than {DEPTH} deep; no parameter needs that", self.at)
+            if depth >= MAX_DEPTH:
+                self.stop(f"brackets are nested more than {MAX_DEPTH} deep, which no parameter needs", self.at)
             return self.mapping(depth + 1) if sign == "{" else self.sequence(depth + 1)
         if match := _STRING.match(self.text, self.at):
             return self.string(match)
@@ -115,12 +113,12 @@ class _Reader:
             start = self.at
             match = _STRING.match(self.text, start) or _BARE.match(self.text, start)
             if not match:
-                self.stop("a key is missing before this", start)
+                self.stop("expected a key before this", start)
             self.at = match.end()
             key = str(self.string(match).value) if match[0][-1] in "\"'" else match[0]
             self.skip()
             if self.text[self.at : self.at + 1] != ":":
-                self.stop(f"there is no `:` behind the key {key}", start, "write `key: value`")
+                self.stop(f"expected `:` after the key {key}", start, "write `key: value`")
             self.at += 1
             entries.append(Entry(key, self.value(depth), self.place(start, len(match[0]))))
             self.comma("}")
@@ -138,23 +136,23 @@ class _Reader:
     def ends(self, closing: str, begin: int) -> bool:
         self.skip()
         if self.at >= len(self.text):
-            self.stop(f"this `{self.text[begin]}` is never closed", begin, f"close it with `{closing}`")
+            self.stop(f"this `{self.text[begin]}` is never closed", begin, f"add the closing `{closing}`")
         if self.text[self.at] != closing:
             return False
         self.at += 1
         return True
 
     def comma(self, closing: str) -> None:
-        """The comma behind an entry, which may be missing."""
+        """Read the comma after an entry; a missing one before a string is only a warning."""
         self.skip()
         sign = self.text[self.at : self.at + 1]
         if sign == ",":
             self.at += 1
         elif sign and sign != closing and sign not in "\"'":
             hint = _PLAIN if sign in "*+-/%=<>" or _COMPUTED.match(self.text, self.at) else ""
-            self.stop(f"a `,` or the closing `{closing}` is missing before this", self.at, hint)
+            self.stop(f"expected `,` or the closing `{closing}` before this", self.at, hint)
         elif sign and sign != closing:
-            what = "a `,` is missing before this; it is read as if it were there"
+            what = "a `,` is missing before this, and is assumed"
             place = self.place(self.at)
             self.warnings.append(Problem(what, place, severity="warning", id="migrate-json-comma-missing"))
 
@@ -165,7 +163,7 @@ class _Reader:
         except (SyntaxError, ValueError):
             value = match[0][1:-1]
         if re.search("[\ud800-\udfff]", str(value)):
-            what = "an escape in this is no character of its own (half of a surrogate pair)"
+            what = "this string has an escape that is only half of a surrogate pair"
             place, hint = self.place(match.start(), len(match[0])), "write the character itself"
             self.wrong.append(Problem(what, place, hint, id="migrate-json-escape"))
         return Scalar(value, str(value), True, self.place(match.start(), len(match[0])))
@@ -175,11 +173,11 @@ class _Reader:
             return self.variable(match)
         match = _BARE.match(self.text, self.at)
         if not match:
-            self.stop("a value is missing before this", self.at)
+            self.stop("expected a value before this", self.at)
         return self.read(match, match[0])
 
     def variable(self, match: re.Match[str]) -> Scalar:
-        """What the script around sets a variable to, the last time before this."""
+        """Read a variable: the value that the script last gave it, its `:-` default, or its own text."""
         name, otherwise = match[1] or match[2], match[3]
         return self.read(match, self.variables.get(name, otherwise or match[0]))
 
@@ -188,12 +186,12 @@ class _Reader:
         value = read_plain(text)
         if isinstance(value, str) and not (match.re is _VARIABLE and _WORD.fullmatch(text)):
             is_filled_in = text.startswith("$") or re.fullmatch(r"[A-Z][A-Z0-9_]+", text)
-            hint = "a script fills this in; write the value itself" if is_filled_in else _PLAIN
-            self.wrong.append(Problem(f"`{match[0]}` is no value", place, hint, id="migrate-json-value"))
+            hint = "replace this placeholder of a script with its value" if is_filled_in else _PLAIN
+            self.wrong.append(Problem(f"`{match[0]}` is not a value", place, hint, id="migrate-json-value"))
         return Scalar(value, text, False, place)
 
     def skip(self) -> None:
-        """Over spaces and comments, which are remembered."""
+        """Skip spaces and comments, and record the comments."""
         while match := _SPACE.match(self.text, self.at) or _COMMENT.match(self.text, self.at):
             words = match.lastindex and match[match.lastindex]
             if words and words.strip():
@@ -208,12 +206,12 @@ class _Reader:
         return Place(self.name, line, at - self.starts[line - 1] + 1, text, width)
 
     def stop(self, what: str, at: int, hint: str = "") -> NoReturn:
-        here = Problem(what, self.place(min(at, len(self.text) - 1)), hint, id="migrate-json-syntax")
-        raise Problems([*self.wrong, here, *self.warnings])
+        problem = Problem(what, self.place(min(at, len(self.text) - 1)), hint, id="migrate-json-syntax")
+        raise Problems([*self.wrong, problem, *self.warnings])
 
 
 def leaves(tree: Mapping, path: str = "") -> Iterator[tuple[str, Entry]]:
-    """Every entry by its dotted key, sections before what is in them."""
+    """Yield every entry with its dotted key; a section comes before its entries."""
     for entry in tree.entries:
         yield path + entry.key, entry
         if isinstance(entry.value, Mapping):

@@ -1,4 +1,4 @@
-"""The configurations that a document offers: several blocks, or one with several versions of a section, by number."""
+"""The configurations of a document, by number: its blocks, and every choice between duplicate sections of a block."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from neoxargs.resolve.merge import draft_of
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, read_plain
 from neoxargs.tools.migrate.deepspeed.lenient_json import Block
 
-#: Variables of scripts that stand beside a configuration, and the parameter each one sets.
+#: Shell variables next to a configuration, and the parameter that each one sets.
 SETTINGS = {
     "PIPELINE_MP_SIZE": "model_parallel_size", "MP_SIZE": "model_parallel_size", "TP_SIZE": "model_parallel_size",
     "PP_SIZE": "pipe_parallel_size", "NUM_GPUS": "num_gpus", "NUM_NODES": "num_nodes",
 }  # fmt: skip
-#: What tells configurations apart at a glance, in short words.
-TELLING = {
+#: Parameters that usually distinguish the configurations of a document, with short labels.
+LABELS = {
     "model_parallel_size": "tensor parallel",
     "train_batch_size": "batch",
     "train_micro_batch_size_per_gpu": "micro batch",
     "gradient_accumulation_steps": "accumulation",
     "zero_optimization.stage": "ZeRO",
-    "zero_optimization.overlap_comm": "overlap",
-    "zero_optimization.offload_optimizer.device": "optimizer on",
-    "zero_optimization.offload_optimizer.pin_memory": "pinned",
-    "zero_optimization.offload_param.device": "weights on",
+    "zero_optimization.overlap_comm": "overlap_comm",
+    "zero_optimization.offload_optimizer.device": "optimizer offload",
+    "zero_optimization.offload_optimizer.pin_memory": "pin_memory",
+    "zero_optimization.offload_param.device": "parameter offload",
 }
-#: No more choices than this are offered for one configuration.
-MOST = 12
+#: Versions offered for one block; the number of combinations grows exponentially with duplicate keys.
+MAX_VERSIONS = 12
 
 
 @dataclass
@@ -46,17 +46,17 @@ class Version:
     draft: Draft
 
     def summary(self, names: Sequence[str]) -> str:
-        """Some of its values, in the short words of `TELLING`."""
+        """Return the values of these parameters with their `LABELS`."""
         values = {name: value.value for name, value in self.draft.values.items()}
-        words = [f"{TELLING[name]} {values[name]}" for name in names if name in values]
-        return ", ".join(words) or "none of what the others have"
+        words = [f"{LABELS[name]} {values[name]}" for name in names if name in values]
+        return ", ".join(words) or "none of these keys"
 
     def value(self, name: str) -> str:
         return repr(self.draft.values[name].value) if name in self.draft.values else ""
 
 
 def versions(blocks: Sequence[Block]) -> list[Version]:
-    """Every configuration of a document, and of each every choice between sections that it has several of."""
+    """Return every configuration of a document: each block, with one of each duplicate section."""
     offered = []
     for block in blocks:
         for choice in _choices(_without_remarks(block.tree)):
@@ -66,17 +66,17 @@ def versions(blocks: Sequence[Block]) -> list[Version]:
 
 
 def _without_remarks(tree: Mapping) -> Mapping:
-    """The tree without keys such as `_comment`, which DeepSpeed passes over at the top."""
+    """Return the tree without top-level keys such as `_comment`, which DeepSpeed ignores."""
     return Mapping([entry for entry in tree.entries if not is_comment(entry.key)], tree.place)
 
 
 def _choices(tree: Mapping) -> Iterator[Mapping]:
-    """The tree with one of each key that stands in it more than once at the top."""
+    """Yield the tree once for each way to choose one of every duplicate top-level key."""
     groups: dict[str, list[Entry]] = {}
     for entry in tree.entries:
         groups.setdefault(normal(entry.key), []).append(entry)
     for number, choice in enumerate(product(*groups.values())):
-        if number >= MOST:
+        if number >= MAX_VERSIONS:
             break
         yield Mapping(list(choice), tree.place)
 
@@ -88,9 +88,9 @@ def _settings(block: Block) -> Iterator[Entry]:
 
 
 def chosen(offered: Sequence[Version], number: int | None, name: str) -> Version:
-    """The version with this number (from 1), or the only one; raises Problems that list what there is."""
+    """Return the version with this number (from 1), or the only one. Raises Problems that list the versions."""
     if number is not None and not 1 <= number <= len(offered):
-        what = f"--choose {number}: there are {len(offered)} to choose from"
+        what = f"--choose must be from 1 to {len(offered)}, got {number}"
         raise Problems([Problem(what, Place(name, 0, 0), id="migrate-choice-out-of-range")])
     if len(offered) > 1 and not number:
         raise Problems([_offer(offered, name), *_every_problem(offered)])
@@ -101,26 +101,27 @@ def chosen(offered: Sequence[Version], number: int | None, name: str) -> Version
 
 
 def _every_problem(offered: Sequence[Version]) -> dict[Problem, None]:
-    """What is wrong with any of them, once."""
+    """Return the problems of all versions without duplicates, in order."""
     return dict.fromkeys(problem for version in offered for problem in version.draft.problems)
 
 
 def _offer(offered: Sequence[Version], name: str) -> Problem:
-    names = [name for name in TELLING if len({version.value(name) for version in offered}) > 1]
+    names = [name for name in LABELS if len({version.value(name) for version in offered}) > 1]
     lines = [f"{number}: line {_line(version)}: {version.summary(names)}" for number, version in enumerate(offered, 1)]
     count = sum(map(_combinations, {id(version.block): version.block for version in offered}.values()))
-    more = [f"and {count - len(offered)} more: take out of the file what is not meant"] if count > len(offered) else []
-    what = "\n  ".join([f"this holds {count} configurations; choose one by its number", *lines, *more])
+    omitted = count - len(offered)
+    more = [f"and {omitted} more: remove sections you do not need to reach them"] if omitted > 0 else []
+    what = "\n  ".join([f"expected one configuration, got {count}", *lines, *more])
     return Problem(what, Place(name, 0, 0), "add --choose N", id="migrate-several-configurations")
 
 
 def _combinations(block: Block) -> int:
-    """In how many ways one of each key can be taken."""
+    """Return the number of ways to choose one of every duplicate key."""
     return prod(Counter(normal(entry.key) for entry in _without_remarks(block.tree).entries).values())
 
 
 def _line(version: Version) -> int:
-    """Where a version begins, or the last of its keys that there are several of."""
+    """Return the line of the last duplicate key that the version has, or of its start."""
     keys = [normal(entry.key) for entry in version.block.tree.entries]
     several = [e.place.line for e in version.tree.entries if keys.count(normal(e.key)) > 1]
     return max(several, default=version.block.tree.place.line)

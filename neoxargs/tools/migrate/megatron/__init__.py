@@ -1,4 +1,4 @@
-"""A Megatron-LM command line, or the script around it."""
+"""A Megatron-LM command line or the shell script that contains it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from neoxargs.tools.migrate.source import Options, Source
 
 
 class Megatron(Source):
-    """A command with flags of Megatron-LM or Megatron-DeepSpeed, and the shell script around it."""
+    """A shell script with flags of Megatron-LM or Megatron-DeepSpeed."""
 
     name = "megatron"
-    describes = "a script that starts Megatron-LM"
+    describes = "a Megatron-LM script"
     options = frozenset({"--var", "--choose"})
 
     def recognises(self, text: Text) -> bool:

@@ -1,4 +1,4 @@
-"""Flags of Megatron-LM whose meaning here is computed, mostly from other flags: a small function each."""
+"""Megatron-LM flags whose parameter has to be computed, mostly from other flags: one function each."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def ffn_width(reading: Reading, option: Option) -> None:
     gated = "swiglu" in reading.options and width is not None
     reading.set_from(option, "intermediate_size", str(int(3 * width)) if gated and width is not None else None)
     if gated and "intermediate_size" in reading.settings:
-        why = f"3 x {option.text}: GPT-NeoX counts gate, value and output"
+        why = f"3 x {option.text}: GPT-NeoX counts the gate, up and down projections together"
         reading.set("intermediate_size", reading.settings["intermediate_size"].value, why)
 
 
 def swiglu(reading: Reading, option: Option) -> None:
-    """The activation, and Megatron-LM's width for it: two thirds of 4 x hidden, in blocks of 64."""
+    """Set the activation, and Megatron-LM's default width for it: 8/3 of the hidden size, a multiple of 64."""
     reading.set("activation", "swiglu")
     hidden = reading.number("hidden-size")
     width = int(4 * hidden * 2 / 3 / 64) * 64 if hidden else 0
     if width > 0 and "ffn-hidden-size" not in reading.options:
-        why = f"3 x {width}, Megatron-LM's width for --swiglu: GPT-NeoX counts gate, value and output"
+        why = f"3 x {width}, Megatron-LM's default for --swiglu: GPT-NeoX counts gate, up and down together"
         reading.set("intermediate_size", 3 * width, why)
 
 
@@ -53,22 +53,22 @@ def xavier(reading: Reading, option: Option) -> None:
 
 
 def window(reading: Reading, option: Option) -> None:
-    """`W,0`: W tokens before each; -1 is no limit."""
+    """Read `W,0`, a window of W tokens before each token; -1 means no limit."""
     sides = [read_plain(side.strip(" ()")) for side in ",".join(word.text for word in option.values).split(",")]
     if len(sides) == 2 and isinstance(sides[0], int) and sides[0] > 0 and sides[1] in (0, -1):
         reading.set("sliding_window_width", sides[0])
     elif sides[:1] != [-1]:
-        reading.leave_out(option, "a window here reaches back from each token: W,0")
+        reading.leave_out(option, "sliding_window_width only looks back: use --window-size W,0")
 
 
 def head_size(reading: Reading, option: Option) -> None:
     hidden, heads = reading.number("hidden-size"), reading.number("num-attention-heads")
     if not (hidden and heads and reading.number(option.name) == hidden / heads):
-        reading.leave_out(option, "each head is hidden_size / num_attention_heads wide")
+        reading.leave_out(option, "the head dimension is always hidden_size / num_attention_heads")
 
 
 def expert_layers(reading: Reading, option: Option) -> None:
-    """Every how many layers there are experts: a number, or a list with a 1 for each layer that has them."""
+    """Read the interval between layers with experts: a number, or a list with a 1 for each layer that has them."""
     layers = list_of(" ".join(word.text for word in option.values))
     if layers is None:
         reading.set_from(option, "moe_expert_interval")
@@ -77,7 +77,7 @@ def expert_layers(reading: Reading, option: Option) -> None:
     if interval and reading.number("num-layers") in (None, len(layers)):
         reading.set("moe_expert_interval", interval, option.text)
     else:
-        why = "experts are in every N-th layer here, from the first one on: moe_expert_interval"
+        why = "moe_expert_interval puts experts in every N-th layer, starting with the first"
         reading.leave_to_write(option, "moe_expert_interval", why)
 
 
@@ -86,7 +86,7 @@ def _every(interval: int, layers: int) -> list[int]:
 
 
 def fp16(reading: Reading, option: Option) -> None:
-    """And the first loss scale, unless DeepSpeed chooses it."""
+    """Set the precision, and Megatron-LM's initial loss scale unless a flag or DeepSpeed's JSON sets it."""
     reading.set("precision", "fp16")
     if not reading.options.keys() & {"loss-scale", "initial-loss-scale", "deepspeed-config"}:
         reading.set("fp16.initial_scale_power", 32, "Megatron-LM's default")
@@ -103,7 +103,7 @@ def no_softmax_fusion(reading: Reading, option: Option) -> None:
 
 
 def scaling(key: str) -> Callable[[Reading, Option], None]:
-    """Loss scaling, which only fp16 has."""
+    """Set a key of the section fp16; without fp16 the flag has no effect."""
     return lambda reading, option: reading.set_from(option, f"fp16.{key}") if "fp16" in reading.options else None
 
 
@@ -114,7 +114,7 @@ def initial_scale(reading: Reading, option: Option) -> None:
     if scale and math.log2(scale).is_integer():
         reading.set("fp16.initial_scale_power", int(math.log2(scale)))
     else:
-        reading.leave_out(option, "DeepSpeed begins with a power of two")
+        reading.leave_out(option, "DeepSpeed's initial loss scale must be a power of two")
 
 
 def optimizer(reading: Reading, option: Option) -> None:
@@ -125,18 +125,18 @@ def optimizer(reading: Reading, option: Option) -> None:
         reading.set("optimizer.type", kinds[option.text])
 
 
-def on_the_cpu(reading: Reading, option: Option) -> None:
-    torchs = "use-torch-optimizer-for-cpu-offload" in reading.options
-    reading.set("optimizer.type", "cpu_torch_adam" if torchs else "cpu_adam")
+def cpu_offload(reading: Reading, option: Option) -> None:
+    uses_torch = "use-torch-optimizer-for-cpu-offload" in reading.options
+    reading.set("optimizer.type", "cpu_torch_adam" if uses_torch else "cpu_adam")
 
 
-def betas(kind: str, otherwise: tuple[float, float]) -> Callable[[Reading, Option], None]:
-    """Both at once; those of another optimizer than the one that runs are nobody's."""
+def betas(kind: str, defaults: tuple[float, float]) -> Callable[[Reading, Option], None]:
+    """Set both betas, if the flags are those of the chosen optimizer."""
 
     def read(reading: Reading, option: Option) -> None:
         if reading.chosen_optimizer == kind:
             given = [reading.number(f"{kind}-beta{number}") for number in (1, 2)]
-            betas = [default if beta is None else beta for beta, default in zip(given, otherwise, strict=True)]
+            betas = [default if beta is None else beta for beta, default in zip(given, defaults, strict=True)]
             reading.set_from(option, "optimizer.params.betas", betas)
 
     return read
@@ -154,18 +154,18 @@ def recompute(reading: Reading, option: Option) -> None:
     if option.text == "full":
         reading.set("checkpoint_activations", True)
     else:
-        reading.leave_out(option, "checkpoint_activations recomputes whole layers")
+        reading.leave_out(option, "checkpoint_activations recomputes entire layers")
 
 
 def method(reading: Reading, option: Option) -> None:
     if option.text != "uniform":
-        reading.leave_out(option, "layers are recomputed uniformly")
+        reading.leave_out(option, "only uniform recomputation is supported")
     else:
         reading.set("checkpoint_activations", True)
 
 
 def paths(part: str) -> Callable[[Reading, Option], None]:
-    """`0.3 one 0.7 other`: weights and token files in turn."""
+    """Read token files, or weights and token files alternately: `0.3 one 0.7 other`."""
 
     def read(reading: Reading, option: Option) -> None:
         words = [word.text for word in option.values]
@@ -193,30 +193,30 @@ def tokenizer(reading: Reading, option: Option) -> None:
     name = ours.get(option.text)
     null = option.text == "NullTokenizer" and reading.number("vocab-size") != 256
     if name is None or null:
-        reading.leave_out(option, "" if null else f"here there are {', '.join(TOKENIZERS)}")
+        reading.leave_out(option, "" if null else f"supported tokenizers: {', '.join(TOKENIZERS)}")
     else:
         reading.set("tokenizer_type", name)
 
 
 def vocabulary(reading: Reading, option: Option) -> None:
     if "tokenizer-type" not in reading.options or reading.options["tokenizer-type"].text != "NullTokenizer":
-        reading.leave_out(option, "the tokenizer says how many tokens there are")
+        reading.leave_out(option, "the vocabulary size comes from the tokenizer")
 
 
 def samples(name: str) -> Callable[[Reading, Option], None]:
-    """A number of samples as whole iterations, rounded down as Megatron-LM does.
+    """Convert a number of samples to iterations, rounded down as Megatron-LM does.
 
-    `--rampup-batch-size` is not read here, so as many samples are seen in fewer iterations than Megatron-LM takes.
+    `--rampup-batch-size` is ignored, so the same samples take fewer iterations than in Megatron-LM.
     """
 
     def read(reading: Reading, option: Option) -> None:
         samples, batch = reading.number(option.name), reading.number("global-batch-size")
         if not (samples and batch and 0 < batch <= samples):
-            reading.leave_to_write(option, name, f"write {name}: samples / batch size")
+            reading.leave_to_write(option, name, f"set {name} to samples / batch size")
             return
-        left = " rounded down" if samples % batch else ""
-        ramp = ", without the smaller batches of --rampup-batch-size" if "rampup-batch-size" in reading.options else ""
-        reading.set(name, int(samples // batch), f"{option.text} samples / {batch:g}{left}{ramp}")
+        rounding = " rounded down" if samples % batch else ""
+        ramp = ", ignoring --rampup-batch-size" if "rampup-batch-size" in reading.options else ""
+        reading.set(name, int(samples // batch), f"{option.text} samples / {batch:g}{rounding}{ramp}")
 
     return read
 
@@ -229,11 +229,11 @@ def warmup(reading: Reading, option: Option) -> None:
         unit = "samples" if kind == "samples" else "iterations"
         reading.set("warmup", given / until, f"{option.text} of {until:.12g} {unit}")
     else:
-        reading.leave_to_write(option, "warmup", "write warmup: its share of the iterations")
+        reading.leave_to_write(option, "warmup", "set warmup to its fraction of the iterations")
 
 
 def decay_style(reading: Reading, option: Option) -> None:
-    """Megatron-LM's own styles that are not built would train another schedule without a word."""
+    # A style that is not implemented is left out, because another schedule would silently replace it.
     if why := value_advice("lr_decay_style", option.text):
         reading.leave_to_write(option, "lr_decay_style", why)
     else:

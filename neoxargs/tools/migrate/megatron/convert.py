@@ -1,7 +1,7 @@
-"""A Megatron-LM command line, or the script around it, as our YAML; the way back of `--emit megatron`.
+"""Convert a Megatron-LM script or command line to YAML, the inverse of `--emit megatron`.
 
-What each flag is stands in flags.py; what has no counterpart is listed. Where a flag is not given and Megatron-LM's
-default is not ours, it is written.
+flags.py has the parameter of each flag, unsupported_flags.py the reason where there is none. Megatron-LM's default is
+written out if its flag is missing and the dialect has another default.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from neoxargs.tools.migrate.megatron.unsupported_flags import reason
 from neoxargs.tools.migrate.result import Result, new_file
 from neoxargs.tools.migrate.shell.script import read_script
 from neoxargs.tools.migrate.shell.words import Word
-from neoxargs.tools.migrate.source import TODAY
+from neoxargs.tools.migrate.source import CURRENT_DIALECT
 from neoxargs.tools.migrate.yaml_write import Setting, yaml_text
 
-#: Programs that start ranks, and what their flags are here.
-LAUNCHER = {
+#: Flags of torchrun and DeepSpeed's launcher, and their parameters.
+LAUNCHER_FLAGS = {
     "nproc_per_node": "num_gpus", "nnodes": "num_nodes", "master_addr": "master_addr", "master_port": "master_port",
     "num_gpus": "num_gpus", "num_nodes": "num_nodes", "hostfile": "hostfile", "include": "include",
     "exclude": "exclude",
 }  # fmt: skip
-#: Megatron-LM's defaults that are not this dialect's.
+#: Megatron-LM's defaults that differ from this dialect's.
 DEFAULTS = {"attention_dropout": 0.1, "hidden_dropout": 0.1, "weight_decay": 0.01, "warmup": 0.0}
-#: The same, where a flag (perhaps with this value) is given.
+#: (flag, value) -> further defaults that differ if the flag has that value.
 DEFAULTS_WITH: dict[tuple[str, str], dict[str, Any]] = {
     ("normalization", "RMSNorm"): {"rms_norm_epsilon": 1e-5},
     ("optimizer", "sgd"): {"optimizer.params.momentum": 0.9},
     ("optimizer", "lion"): {"optimizer.params.betas": [0.95, 0.98]},
     ("optimizer", "muon"): {"optimizer.params.momentum": 0.9},
 }
-#: Fusions that are on unless a flag says no; that of the rotary embedding has no effect here and is not written.
+#: Fusions that Megatron-LM has on by default. `rope_fusion` is missing because train.py does not read it.
 FUSIONS = (
     "scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion", "bias_gelu_fusion",
     "bias_dropout_fusion",
@@ -52,15 +52,16 @@ def convert_script(
     environ: Mapping[str, str] | None = None,
     choose: int | None = None,
 ) -> Result:
-    """The YAML of a script's command; raises Problems where there is none, or a value of it is wrong.
+    """Convert the script's command that has the most flags.
 
-    given: variables of the script; where neither they nor the script say one, `environ` is asked. choose: of several
-    configurations in DeepSpeed's JSON, which the script writes, the one that is meant.
+    given: values of script variables. environ: environment variables for those that neither `given` nor the script
+    sets. choose: which configuration of a DeepSpeed JSON in the script to read, counted from 1.
+    Raises Problems if there is no Megatron-LM command, or if a flag has a wrong value.
     """
     script = read_script(text, given)
-    outside = {name: value for name, value in (environ or {}).items() if name in script.asked}
-    if outside:
-        script = read_script(text, {**outside, **(given or {})})
+    from_environ = {name: value for name, value in (environ or {}).items() if name in script.unset}
+    if from_environ:
+        script = read_script(text, {**from_environ, **(given or {})})
     command = max(script.commands, key=_flag_count, default=[])
     if not _flag_count(command) and script.variable_flags:
         script.notes.append(_flags_of_variables(text))
@@ -70,10 +71,10 @@ def convert_script(
     reading = _read(command, script.documents, choose)
     if any(problem.severity == "error" for problem in reading.problems):
         raise Problems(reading.problems)
-    head = [f"From {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
-    from_outside = [_from_outside(name, text) for name in sorted(outside)]
-    problems = [*from_outside, *script.notes, *_other_runs(script.commands, command), *reading.problems]
-    return new_file(f"{yaml_text(reading.settings, head)}dialect: {TODAY}\n", problems=problems)
+    head = [f"Converted from {os.path.basename(text.name)} by deepy migrate.", *reading.to_do]
+    notes = [*(_from_environment(name, text) for name in sorted(from_environ)), *script.notes]
+    problems = [*notes, *_other_models(script.commands, command), *reading.problems]
+    return new_file(f"{yaml_text(reading.settings, head)}dialect: {CURRENT_DIALECT}\n", problems=problems)
 
 
 def _flag_count(words: Sequence[Word]) -> int:
@@ -84,9 +85,11 @@ def _flag_count(words: Sequence[Word]) -> int:
 
 
 def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | None) -> Reading:
-    """What the flags say, those of the program that starts ranks first."""
+    """Read all flags of a command, those of the launcher before the script first."""
     script = next((i for i, word in enumerate(command) if word.text.endswith(".py")), -1)
-    launcher = [option for option in options_of(command[: max(script, 0)]).values() if normal(option.name) in LAUNCHER]
+    launcher = [
+        option for option in options_of(command[: max(script, 0)]).values() if normal(option.name) in LAUNCHER_FLAGS
+    ]
     reading = Reading(options_of(command[script + 1 :]))
     for option in launcher:
         _read_launcher(reading, option)
@@ -100,18 +103,18 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
     if json:
         _read_json(reading, json, choose)
     elif choose is not None:
-        what, hint = "--choose is for a script that writes DeepSpeed's JSON", "leave it out"
+        what, hint = "--choose applies only to a script that writes a DeepSpeed JSON", "remove --choose"
         reading.problems.append(Problem(what, hint=hint, id="migrate-option-without-meaning"))
     for name, value in _defaults(reading).items():
         reading.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))
     if "train_iters" not in {*reading.settings, *reading.to_write}:
-        reading.to_do.append("To do: write train_iters, which the script does not say.")
+        reading.to_do.append("To do: set train_iters; the script does not.")
     reading.problems += unset_variables([*launcher, *options])
     return reading
 
 
 def _read_launcher(reading: Reading, option: Option) -> None:
-    name = LAUNCHER[normal(option.name)]
+    name = LAUNCHER_FLAGS[normal(option.name)]
     if option.is_placeholder:
         leave_placeholder(reading, option, [name])
     elif option.is_known:
@@ -120,7 +123,7 @@ def _read_launcher(reading: Reading, option: Option) -> None:
 
 def _read_option(reading: Reading, option: Option) -> None:
     if not option.is_known:
-        reading.to_do.append(f"To do: what {option} is, the script does not say.")
+        reading.to_do.append(f"To do: set the value of {option}; the script does not.")
     elif not is_read(option.name):
         _leave_unread(reading, option)
     elif option.name == "deepspeed-config":
@@ -133,38 +136,40 @@ def _read_value(reading: Reading, option: Option) -> None:
     if option.is_placeholder:
         leave_placeholder(reading, option, parameters_of(option.name))
     elif not option.values and not is_switch(option.name):
-        what, names = f"--{option.name} has no value", tuple(parameters_of(option.name))
-        reading.problems.append(Problem(what, option.place, id="migrate-flag-without-value", about=names))
+        what, hint, names = f"--{option.name} has no value", "add one", tuple(parameters_of(option.name))
+        reading.problems.append(Problem(what, option.place, hint, id="migrate-flag-without-value", about=names))
     else:
         read_flag(reading, option)
 
 
 def _leave_unread(reading: Reading, option: Option) -> None:
-    """Say why nothing here stands for a flag, or which one may be meant."""
+    """Warn why a flag has no counterpart, or suggest the flag it may be a misspelling of."""
     if reason(option.name):
         reading.leave_out(option)
         return
-    alike = near(option.name, [*SPECIAL, *(flag.lstrip("!") for flag in by_flag())])
-    meant = [flag for flag in alike if flag not in reading.options or near(option.name, [flag], alike=0.85)]
-    hint = f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else "it is left out"
-    reading.warn("migrate-unknown-flag", f"{option} is no flag of Megatron-LM (2026)", option.place, hint)
+    similar = near(option.name, [*SPECIAL, *(flag.lstrip("!") for flag in by_flag())])
+    # A flag that the command has as well is a candidate only if it is very similar.
+    meant = [flag for flag in similar if flag not in reading.options or near(option.name, [flag], alike=0.85)]
+    hint = f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else ""
+    what = f"{option} is not a flag of Megatron-LM (2026) and is left out"
+    reading.warn("migrate-unknown-flag", what, option.place, hint)
 
 
 def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
-    """DeepSpeed reads its own JSON, so what stands there holds where a flag says otherwise."""
+    """Add the settings of DeepSpeed's JSON, which override the flags because DeepSpeed reads the JSON only."""
     settings, places, problems = heredoc_settings(text, choose)
     reading.problems += problems
     for name, setting in settings.items():
         flag = reading.settings.get(name)
         if flag and flag.value != setting.value:
-            what = f"a flag and DeepSpeed's JSON differ in {name}: {flag.value} and {setting.value}"
-            hint = "DeepSpeed reads its JSON, so that is taken"
+            what = f"{name} is {flag.value} by flag and {setting.value} in DeepSpeed's JSON, which overrides the flag"
+            hint = f"set {name} in the new file if the flag is right"
             reading.warn("migrate-flag-and-json-differ", what, places.get(name), hint, [name])
         reading.settings[name] = setting
 
 
 def _defaults(reading: Reading) -> dict[str, Any]:
-    """Megatron-LM's defaults that are to be written, with these flags."""
+    """Return Megatron-LM's defaults that differ from this dialect's, given these flags."""
     defaults = dict(DEFAULTS)
     for (flag, value), settings in DEFAULTS_WITH.items():
         if flag in reading.options and reading.options[flag].text == value:
@@ -172,32 +177,32 @@ def _defaults(reading: Reading) -> dict[str, Any]:
     return defaults
 
 
-# -- what there is to say --------------------------------------------------------------------------------------------
+# -- problems --------------------------------------------------------------------------------------------------------
 
 
 def _no_command(text: Text) -> Problem:
-    what = "there is no command line of Megatron-LM in this file"
-    hint = "a command with flags such as --num-layers 24 is looked for"
+    what = "this file has no Megatron-LM command"
+    hint = "migrate a file that has a command with flags such as --num-layers 24"
     return Problem(what, Place(text.name, 0, 0), hint, id="migrate-no-command")
 
 
 def _flags_of_variables(text: Text) -> Problem:
-    what = "nothing is started here with flags of Megatron-LM: those that variables hold are read"
+    what = "no command in this file has Megatron-LM flags; the flags in its variables are read"
     return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-flags-of-variables")
 
 
-def _from_outside(name: str, text: Text) -> Problem:
+def _from_environment(name: str, text: Text) -> Problem:
     what = f"${name} is taken from the environment"
     return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-variable-from-environment")
 
 
-def _other_runs(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) -> list[Problem]:
-    """For a script that starts several models (not the same one twice, as `echo` before a command does)."""
+def _other_models(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) -> list[Problem]:
+    """Warn about other commands that describe a model. Commands with the same flags, as after `echo`, do not count."""
     others = [words for words in commands if "num-layers" in options_of(words) and _values(words) != _values(chosen)]
     if not others:
         return []
-    what = f"this is one of {len(others) + 1} commands that describe a model; it has the most flags, so it is read"
-    also, hint = tuple(words[0].place for words in others), "migrate each from a script of its own"
+    what = f"{len(others) + 1} commands describe a model; this one is read because it has the most flags"
+    also, hint = tuple(words[0].place for words in others), "copy each other command to its own script and migrate that"
     return [Problem(what, chosen[0].place, hint, also, "warning", id="migrate-several-commands")]
 
 

@@ -1,4 +1,4 @@
-"""What each of Megatron-LM's flags is here: one parameter of the registry, or a row of the table of all others."""
+"""The meaning of each Megatron-LM flag: a parameter's `megatron=` in the registry, or a row of `SPECIAL`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from neoxargs.tools.migrate.megatron import computed_flags
 from neoxargs.tools.migrate.megatron.reading import Option, Reading
 from neoxargs.tools.migrate.yaml_write import Setting
 
-#: Words of BigScience's Megatron-DeepSpeed.
-BIGSCIENCES = {"absolute": "learned", "rotary": "rotary", "alibi": "alibi"}
+#: `--position-embedding-type` of BigScience's Megatron-DeepSpeed.
+BIGSCIENCE_POSITIONS = {"absolute": "learned", "rotary": "rotary", "alibi": "alibi"}
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -21,19 +21,19 @@ def _sets(name: str, value: Any) -> Callable[[Reading, Option], None]:
     return lambda reading, option: reading.set(name, value)
 
 
-def _unless_said(name: str, value: Any) -> Callable[[Reading, Option], None]:
+def _sets_default(name: str, value: Any) -> Callable[[Reading, Option], None]:
     def read(reading: Reading, option: Option) -> None:
         reading.settings.setdefault(name, Setting(value))
 
     return read
 
 
-def _named(name: str, words: dict[str, Any]) -> Callable[[Reading, Option], None]:
-    """A choice that is spelt differently here."""
+def _choice(name: str, values: dict[str, Any]) -> Callable[[Reading, Option], None]:
+    """Set a parameter whose choices have other names: Megatron-LM's choice -> value."""
 
     def read(reading: Reading, option: Option) -> None:
-        if option.text in words:
-            reading.set(name, words[option.text])
+        if option.text in values:
+            reading.set(name, values[option.text])
         else:
             reading.leave_out(option)
 
@@ -51,15 +51,17 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "context-parallel-size": computed_flags.one_only,
     "expert-model-parallel-size": computed_flags.one_only,
     "use-distributed-optimizer": _sets("zero_optimization.stage", 1),
-    "use-megatron-fsdp": _unless_said("zero_optimization.stage", 3),
-    "data-parallel-sharding-strategy": _named("zero_optimization.stage", SHARDING),
+    "use-megatron-fsdp": _sets_default("zero_optimization.stage", 3),
+    "data-parallel-sharding-strategy": _choice("zero_optimization.stage", SHARDING),
     "zero-stage": _renamed("zero_optimization.stage"),
     "ffn-hidden-size": computed_flags.ffn_width,
-    "group-query-attention": lambda reading, option: None,  # --num-query-groups says it
-    "position-embedding-type": _named("pos_emb", {theirs: ours for ours, theirs in POSITIONS.items()} | BIGSCIENCES),
+    "group-query-attention": lambda reading, option: None,  # --num-query-groups sets num_kv_heads
+    "position-embedding-type": _choice(
+        "pos_emb", {theirs: ours for ours, theirs in POSITIONS.items()} | BIGSCIENCE_POSITIONS
+    ),
     "use-rotary-position-embeddings": _sets("pos_emb", "rotary"),
-    "no-position-embedding": _unless_said("pos_emb", "none"),
-    "normalization": _named("norm", {theirs: ours for ours, theirs in reversed(NORMS.items())}),
+    "no-position-embedding": _sets_default("pos_emb", "none"),
+    "normalization": _choice("norm", {theirs: ours for ours, theirs in reversed(NORMS.items())}),
     "moe-layer-freq": computed_flags.expert_layers,
     "norm-epsilon": computed_flags.epsilon,
     "swiglu": computed_flags.swiglu,
@@ -78,8 +80,8 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "hysteresis": computed_flags.scaling("hysteresis"),
     "min-loss-scale": computed_flags.scaling("min_loss_scale"),
     "optimizer": computed_flags.optimizer,
-    "optimizer-cpu-offload": computed_flags.on_the_cpu,
-    "use-torch-optimizer-for-cpu-offload": computed_flags.on_the_cpu,
+    "optimizer-cpu-offload": computed_flags.cpu_offload,
+    "use-torch-optimizer-for-cpu-offload": computed_flags.cpu_offload,
     "sgd-momentum": computed_flags.momentum("sgd"),
     "muon-momentum": computed_flags.momentum("muon"),
     "adam-beta1": computed_flags.betas("adam", (0.9, 0.999)),
@@ -111,7 +113,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "wandb-entity": computed_flags.tracked("wandb_team"),
 }
 
-#: Of these, the flags that take no value.
+#: The flags of SPECIAL that take no value.
 SWITCHES = frozenset({
     "no-pipeline-parallel", "use-distributed-optimizer", "use-megatron-fsdp", "group-query-attention",
     "use-rotary-position-embeddings", "no-position-embedding", "swiglu", "disable-bias-linear",
@@ -119,10 +121,10 @@ SWITCHES = frozenset({
     "bf16", "optimizer-cpu-offload", "use-torch-optimizer-for-cpu-offload", "checkpoint-activations",
     "distribute-saved-activations", "log-num-zeros-in-grad",
 })  # fmt: skip
-#: Flags of the table that take any number of values.
+#: The flags of SPECIAL that take any number of values.
 TAKES_MANY = {"data-path", "train-data-path", "valid-data-path", "test-data-path"}
-#: The parameters that flags of the table set whose value nobody has written yet.
-_NAMES = {
+#: Flag of SPECIAL -> the parameter to set by hand if the script has a placeholder for its value.
+_PARAMETERS = {
     "data-path": "data_path", "train-data-path": "train_data_paths", "valid-data-path": "valid_data_paths",
     "test-data-path": "test_data_paths", "tokenizer-model": "vocab_file", "tokenizer-type": "tokenizer_type",
     "pipeline-model-parallel-size": "pipe_parallel_size", "ffn-hidden-size": "intermediate_size",
@@ -135,7 +137,7 @@ _NAMES = {
 
 @cache
 def by_flag() -> dict[str, list[str]]:
-    """Flag -> the parameters that are it; a leading `!` marks a flag that says false."""
+    """Return flag -> the names of its parameters; a leading `!` marks a flag that sets them to false."""
     names: dict[str, list[str]] = {}
     for parameter in REGISTRY.parameters.values():
         if parameter.megatron and not parameter.replaced_by:
@@ -144,15 +146,15 @@ def by_flag() -> dict[str, list[str]]:
 
 
 def parameters_of(flag: str) -> list[str]:
-    """The parameters that a flag gives a value, by its name here or at Megatron-LM."""
+    """Return the names of the parameters that a flag sets. Flags with the name of a parameter are accepted too."""
     if flag in SPECIAL:
-        return [_NAMES[flag]] if flag in _NAMES else []
+        return [_PARAMETERS[flag]] if flag in _PARAMETERS else []
     parameter = REGISTRY.find(flag)
     return by_flag().get(flag) or ([parameter.name] if parameter and "." not in parameter.name else [])
 
 
 def is_switch(flag: str) -> bool:
-    """Does a flag say all without a value?"""
+    """Return whether a flag takes no value."""
     if flag in SPECIAL:
         return flag in SWITCHES
     types = [REGISTRY.parameters[name].type for name in parameters_of(flag)]
@@ -160,12 +162,12 @@ def is_switch(flag: str) -> bool:
 
 
 def is_read(flag: str) -> bool:
-    """Does anything here stand for a flag?"""
+    """Return whether a flag has a counterpart."""
     return flag in SPECIAL or f"!{flag}" in by_flag() or bool(parameters_of(flag))
 
 
 def read_flag(reading: Reading, option: Option) -> None:
-    """Set what a flag says, of those that are read."""
+    """Set the parameters of a flag for which `is_read` is true."""
     if option.name in SPECIAL:
         SPECIAL[option.name](reading, option)
     elif turned_off := by_flag().get(f"!{option.name}"):

@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON that a script writes itself (`cat <<EOT > ds_config.json`), as Megatron-DeepSpeed's scripts do."""
+"""A DeepSpeed JSON in a here-document of the script (`cat <<EOT > ds_config.json`), as in Megatron-DeepSpeed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from neoxargs.tools.migrate.deepspeed.lenient_json import Block, blocks
 from neoxargs.tools.migrate.deepspeed.versions import chosen, versions
 from neoxargs.tools.migrate.yaml_write import Setting
 
-#: A variable that nobody knows, as a value: it is read like text.
-_BARE = re.compile(r"([:\[,]\s*)(\$(?:\w+|\{\w+\}))")
+#: A variable without a known value; it is put in quotes to be read as a string.
+_VARIABLE = re.compile(r"([:\[,]\s*)(\$(?:\w+|\{\w+\}))")
 
 
 def heredoc_settings(text: Text, number: int | None) -> tuple[dict[str, Setting], dict[str, Place], list[Problem]]:
-    """The settings of a here-document, where each is written, and what there is to say; raises Problems.
+    """Return the settings of a here-document, the place of each, and warnings. Raises Problems.
 
-    number: of several configurations in it the one that is meant.
+    number: which of several configurations in it to read, counted from 1.
     """
-    written = blocks(text._replace(text=_BARE.sub(r'\1"\2"', text.text)))
-    unset = [problem for block in written for problem in _unset(block.tree)]
-    certain = [Block(_certain(block.tree), block.settings, block.comments, block.warnings) for block in written]
-    offered = versions(certain)
+    read = blocks(text._replace(text=_VARIABLE.sub(r'\1"\2"', text.text)))
+    unset = [problem for block in read for problem in _unset(block.tree)]
+    known = [Block(_without_unset(block.tree), block.settings, block.comments, block.warnings) for block in read]
+    offered = versions(known)
     if not offered:
         return {}, {}, []
     version = chosen(offered, number, text.name)
@@ -34,11 +34,11 @@ def heredoc_settings(text: Text, number: int | None) -> tuple[dict[str, Setting]
     return settings, places, unset
 
 
-def _certain(tree: Mapping) -> Mapping:
-    """Without what only running the script would tell."""
+def _without_unset(tree: Mapping) -> Mapping:
+    """Return the tree without values that are only known when the script runs."""
     entries = [entry for entry in tree.entries if not _is_unset(entry.value)]
     return Mapping(
-        [e._replace(value=_certain(e.value)) if isinstance(e.value, Mapping) else e for e in entries], tree.place
+        [e._replace(value=_without_unset(e.value)) if isinstance(e.value, Mapping) else e for e in entries], tree.place
     )
 
 
@@ -47,7 +47,7 @@ def _unset(tree: Mapping) -> Iterator[Problem]:
         if isinstance(entry.value, Mapping):
             yield from _unset(entry.value)
         elif isinstance(entry.value, Scalar) and _is_unset(entry.value):
-            what = f"the script does not say what {entry.value.text} is, which DeepSpeed's {entry.key} needs"
+            what = f"the value of {entry.value.text} is unknown; DeepSpeed's {entry.key} uses it"
             hint = "add --var NAME=VALUE"
             yield Problem(what, entry.value.place, hint, severity="warning", id="migrate-variable-unset")
 

@@ -1,15 +1,15 @@
-"""Lists as Megatron-LM's flags have them: Python's, with `+`, `-` and `*`, as in `([0]*1+[1]*26)`. Nothing is run."""
+"""List expressions in Megatron-LM flags, such as `([0]*1+[1]*26)`, evaluated without running any code."""
 
 from __future__ import annotations
 
 import ast
 
-#: No model has more layers.
-LONGEST = 10_000
+#: Longer lists are refused; no model has as many layers.
+MAX_LENGTH = 10_000
 
 
 def list_of(text: str) -> list[int] | None:
-    """The list that an expression stands for, perhaps in quotes of its own; None if it is none of whole numbers."""
+    """Evaluate an expression of integers, lists, `+`, `-` and `*`; None if it is not a list of integers."""
     try:
         value = _value(ast.parse(text.strip(" '\""), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -43,7 +43,7 @@ def _product(one: int | list[int], other: int | list[int]) -> int | list[int]:
     if isinstance(one, int) and isinstance(other, int):
         return one * other
     items, times = (one, other) if isinstance(one, list) else (other, one)
-    if not isinstance(items, list) or not isinstance(times, int) or len(items) * times > LONGEST:
+    if not isinstance(items, list) or not isinstance(times, int) or len(items) * times > MAX_LENGTH:
         raise ValueError
     return items * times
 

@@ -1,4 +1,4 @@
-"""Values that the script does not have: variables that only a run sets, and placeholders for a person to replace."""
+"""Values that the script does not contain: unset variables, and placeholders that a person has to replace."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from neoxargs.tools.migrate.shell.words import Word
 
 
 def unset_variables(options: Iterable[Option]) -> Iterator[Problem]:
-    """Each variable that the script does not set, once."""
-    needing: dict[str, list[tuple[Option, Word]]] = {}
+    """Yield one warning for each variable that the script uses and does not set."""
+    users: dict[str, list[tuple[Option, Word]]] = {}
     for option in options:
         for name, words in variables(option.words).items():
-            needing.setdefault(name, []).append((option, words[0]))
-    for name, needs in needing.items():
-        flags = listed(dict.fromkeys(f"--{option.name}" for option, _ in needs), "and")
-        what = f"the script does not say what {name} is, for {flags}"
+            users.setdefault(name, []).append((option, words[0]))
+    for name, uses in users.items():
+        flags = listed(dict.fromkeys(f"--{option.name}" for option, _ in uses), "and")
+        what = f"the value of {name} is unknown; it is used for {flags}"
         plain = name.strip("${}")
         is_name = plain.isalnum() or plain.isidentifier()
-        hint = f"add --var {plain}=VALUE" if is_name else "write it into the new file"
-        yield Problem(what, needs[0][1].place, hint, severity="warning", id="migrate-variable-unset")
+        hint = f"add --var {plain}=VALUE" if is_name else "set the parameter in the new file"
+        yield Problem(what, uses[0][1].place, hint, severity="warning", id="migrate-variable-unset")
 
 
 def without_remarks(reading: Reading, option: Option) -> Option:
-    """The option without placeholders for further flags (`--bf16 <other flags>`), of which is told."""
+    """Remove placeholders for further flags, as in `--bf16 <other flags>`, and warn about them."""
     if option.name in TAKES_MANY:
         return option
     wanted = 0 if is_switch(option.name) else 1
     remarks = [word for word in option.values[wanted:] if word.is_placeholder]
     for word in remarks:
-        what = f"{word.text} behind --{option.name} is a placeholder"
-        reading.warn("migrate-placeholder", what, word.place, "write what it stands for into the new file")
-        reading.to_do.append(f"To do: write what {word.text} behind --{option.name} stands for.")
+        what = f"{word.text} after --{option.name} is a placeholder"
+        reading.warn("migrate-placeholder", what, word.place, "add the settings it stands for to the new file")
+        reading.to_do.append(f"To do: add the settings that {word.text} after --{option.name} stands for.")
     return option._replace(values=[word for word in option.values if word not in remarks])
 
 
 def leave_placeholder(reading: Reading, option: Option, names: Sequence[str]) -> None:
-    """Say that a flag has a placeholder in place of a value, and leave its parameters for a person to write."""
+    """Warn that a flag has a placeholder instead of a value, and list its parameters as still to be set."""
     place = next(word.place for word in option.values if word.is_placeholder)
-    hint = f"write {listed(names, 'and')} into the new file" if names else "write what it stands for into the new file"
-    reading.warn("migrate-placeholder", f"{option} has a placeholder", place, hint, names)
-    for name in names or ["what it stands for"]:
+    hint = f"set {listed(names, 'and') if names else 'the parameter of this flag'} in the new file"
+    reading.warn("migrate-placeholder", f"{option} has a placeholder instead of a value", place, hint, names)
+    for name in names or ["the parameter"]:
         reading.note_to_write(option, name)

@@ -1,4 +1,4 @@
-"""A command line of Megatron-LM on its way to settings: its flags, what they have set so far, what is to be said."""
+"""The state of converting a Megatron-LM command: its flags, the settings so far, and problems."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from neoxargs.tools.migrate.megatron.unsupported_flags import reason
 from neoxargs.tools.migrate.shell.words import Word
 from neoxargs.tools.migrate.yaml_write import Setting
 
-#: Earlier names of Megatron-LM's flags that the registry does not have.
-EARLIER = {
+#: Old names of Megatron-LM flags that the registry does not have.
+OLD_NAMES = {
     "batch-size": "micro-batch-size",
     "encoder-num-layers": "num-layers",
     "encoder-seq-length": "seq-length",
@@ -30,7 +30,7 @@ EARLIER = {
 
 
 class Option(NamedTuple):
-    """One flag with its values."""
+    """One flag with its values. name: without `--`, with hyphens."""
 
     name: str
     values: list[Word]
@@ -50,7 +50,7 @@ class Option(NamedTuple):
 
     @property
     def is_placeholder(self) -> bool:
-        """Does it wait for a value that a person is to write?"""
+        """Whether a value is a placeholder that a person has to replace."""
         return self.is_known and any(word.is_placeholder for word in self.values)
 
     def __str__(self) -> str:
@@ -58,14 +58,14 @@ class Option(NamedTuple):
 
 
 def options_of(words: Sequence[Word]) -> dict[str, Option]:
-    """Flags with their values, each under today's spelling; of a repeated flag the last counts, as for argparse."""
+    """Return the flags by current name. The last of a repeated flag counts, as in argparse."""
     options: dict[str, Option] = {}
     last: Option | None = None
     for word in words:
         if word.text.startswith("--"):
             name, equals, value = word.text[2:].partition("=")
             name = name if "$" in name else name.replace("_", "-")
-            name = EARLIER.get(name, name)
+            name = OLD_NAMES.get(name, name)
             last = options[name] = Option(name, [Word(value, word.place)] if equals else [], word.place)
         elif last:
             last.values.append(word)
@@ -73,22 +73,22 @@ def options_of(words: Sequence[Word]) -> dict[str, Option]:
 
 
 class Reading:
-    """What the flags of a command have come to so far."""
+    """The settings and problems of a command's flags so far."""
 
     def __init__(self, options: dict[str, Option]) -> None:
         self.options = options
         self.settings: dict[str, Setting] = {}
         self.problems: list[Problem] = []
         self.to_do: list[str] = []
-        """For the head of the file: what the script leaves open."""
+        """Comment lines at the top of the new file about values that the script does not contain."""
         self.to_write: set[str] = set()
-        """The parameters that a person has to write."""
+        """The parameters that a person still has to set."""
 
     def set(self, name: str, value: Any, comment: str = "") -> None:
         self.settings[name] = Setting(value, behind=comment)
 
     def set_from(self, option: Option, name: str, value: Any = None) -> None:
-        """Set a parameter to the option's value, which must fit its type; a flag alone says true."""
+        """Set a parameter to the option's value (true for a flag without one), or report that it has a wrong type."""
         words = [word.text for word in option.values]
         given = value if value is not None else words if len(words) > 1 else words[0] if words else True
         place = option.values[0].place if option.values else option.place
@@ -103,18 +103,20 @@ class Reading:
         self.settings[name] = Setting(fitting, given if is_number and isinstance(given, str) else "")
 
     def leave_out(self, option: Option, why: str = "") -> None:
-        """Say of a flag of Megatron-LM that nothing here stands for it."""
-        hint = why or reason(option.name) or "it is left out"
-        self.warn("migrate-flag-without-counterpart", f"{option} has no counterpart", option.place, hint)
+        """Warn that a flag has no counterpart. why: the reason, if `unsupported_flags` has none."""
+        hint = why or reason(option.name)
+        self.warn(
+            "migrate-flag-without-counterpart", f"{option} has no counterpart and is left out", option.place, hint
+        )
 
     def leave_to_write(self, option: Option, name: str, why: str) -> None:
-        """Say of a flag that it cannot be read here, and leave its parameter for a person to write."""
-        self.leave_out(option, why)
+        """Warn that a flag cannot be converted, and list its parameter as still to be set."""
+        self.warn("migrate-flag-without-counterpart", f"{option} cannot be converted", option.place, why)
         self.note_to_write(option, name)
 
     def note_to_write(self, option: Option, name: str) -> None:
-        """A line in the file for a parameter that a person has to write."""
-        self.to_do.append(f"To do: write {name}, for {option}.")
+        """Add a comment at the top of the new file about a parameter that a person has to set."""
+        self.to_do.append(f"To do: set {name} (for {option}).")
         self.to_write.add(name)
 
     def warn(self, id: str, what: str, place: Place | None, hint: str, about: Sequence[str] = ()) -> None:

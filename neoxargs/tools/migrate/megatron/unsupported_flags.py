@@ -1,7 +1,7 @@
-"""What Megatron-LM's other options are about, and why nothing of ours stands for them.
+"""Megatron-LM flags that have no counterpart, by reason.
 
-Every option of its parser (of 2026) is either read (`flags.py`, or `megatron=` in the registry) or in this table; a
-test holds that against the parser's own list. `*` stands for any rest of a name.
+Every option of Megatron-LM's parser (2026) is either read (`flags.py`, or `megatron=` in the registry) or in this
+table; a test compares both with the parser's own list.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from functools import cache
 
-HOW = "it changes how Megatron-LM computes, not what"
-#: Of an earlier year, or of Megatron-DeepSpeed.
-PAST = ("use-legacy-models", "no-async-tensor-model-parallel-allreduce", "data-impl", "DDP-impl", "deepspeed")
-KEPT = "it is about the form and place of Megatron-LM's own checkpoints"
-SAID = "it is about what Megatron-LM reports of a run"
-ALIVE = "it is about how Megatron-LM keeps a run alive; here `deepy` and the ranks do that"
-ELSEWHERE = "it is for another of Megatron-LM's programs, not for training a GPT on tokens"
+IMPLEMENTATION = "it is an implementation detail of Megatron-LM"
+#: Implementation details of older versions, or of Megatron-DeepSpeed.
+OLD_FLAGS = ("use-legacy-models", "no-async-tensor-model-parallel-allreduce", "data-impl", "DDP-impl", "deepspeed")
+CHECKPOINTS = "it concerns the format and storage of Megatron-LM's checkpoints"
+LOGGING = "it concerns Megatron-LM's logging"
+FAULT_TOLERANCE = "it concerns Megatron-LM's fault tolerance; deepy supervises the ranks itself"
+OTHER_PROGRAMS = "it belongs to another program of Megatron-LM, not to pretraining a GPT"
 
-#: Reason -> names, the first that fits. What is not built changes the model, the data or the schedule.
+#: Reason -> patterns of flags, where `*` is any text. The first match counts, so the order matters.
 REASONS = {
-    ELSEWHERE: """
+    OTHER_PROGRAMS: """
         rl-* no-rl-* grpo-* langrl-env-config perform-rl-step refit-method inference-* no-inference-* mlp-chunks-for-*
         decode-only-cuda-graphs flash-decode max-tokens-to-oom enable-chunked-prefill num-speculative-tokens
         nccl-all-reduce-for-prefill use-legacy-static-engine symmetric-ar-type mamba-inference-*
@@ -28,13 +28,13 @@ REASONS = {
         mask-type num-channels num-classes patch-dim swin-* vision-* no-data-sharding head-lr-mult sft sft-*
         chat-template spec heterogeneous-* decoder-num-layers decoder-seq-length
         vocab-extra-ids verify-integrity trust-remote-code run-workload-inspector-server sample-rate""",
-    ALIVE: """
+    FAULT_TOLERANCE: """
         inprocess-* ft-* calc-ft-timeouts enable-ft-package rerun-* error-injection-* fault-injector-* exit-signal*
         exit-duration-in-mins exit-on-missing-checkpoint result-rejected-tracker-filename
         distributed-timeout-* empty-unused-memory-level manual-gc* disable-manual-gc-eval no-manual-gc-eval
         flight-recorder-* disable-flight-recorder-* no-flight-recorder-* fake-process-group
         gpu-sniff-test-interval""",
-    SAID: """
+    LOGGING: """
         log-* no-log-* disable-log-* logging-level tensorboard-* timing-* no-barrier-with-level-1-timing
         one-logger-* no-one-logger app-tag-* otel-* nvtx-ranges profile-ranks use-pytorch-profiler pytorch-profiler-*
         record-shapes straggler-* disable-straggler-on-startup wandb-save-dir config-logger-dir
@@ -42,14 +42,14 @@ REASONS = {
         save-tokens-per-expert-interval moe-per-layer-logging moe-routing-trace-* dump-param-to-param-group-map
         check-for-large-grads check-for-spiky-loss check-weight-hash-* no-check-for-nan-in-loss-and-grad
         validation-set-names""",
-    KEPT: """
+    CHECKPOINTS: """
         ckpt-* no-ckpt-* disable-ckpt-* async-* dist-ckpt-* use-dist-ckpt auto-detect-ckpt-format non-persistent-*
         persistent-save-interval save-retain-interval override-ckpt-iteration pretrained-checkpoint
         load-main-params-from-ckpt use-checkpoint-args use-mp-args-from-checkpoint-args
         *use-tokenizer-model-from-checkpoint-args *save-tokenizer-assets *strict-fsdp-dtensor-load
         use-persistent-ckpt-worker replication* enable-msc disable-msc object-storage-cache-path
         moe-use-upcycling moe-upcycling-granularity dist*-optim-fully-reshardable*""",
-    HOW: """
+    IMPLEMENTATION: """
         overlap-* no-overlap-* tp-comm-* no-tp-comm-* disable-tp-comm-* ddp-* fsdp-* megatron-fsdp-*
         torch-fsdp2-* use-torch-fsdp2 outer-dp-sharding-strategy enable-full-sharding-in-hsdp
         init-model-with-meta-device no-align-* disable-align-* *symmetric-registration use-nccl-ub nccl-communicator*
@@ -75,47 +75,47 @@ REASONS = {
         cp-comm-type hybrid-context-parallel max-seqlen-per-dp-cp-rank train-sync-interval gdp-cutedsl-kernel
         disable-mamba-mem-eff-path muon-fp32-matmul-prec
         muon-tp-mode muon-use-syrk decrease-batch-size-if-needed eval-micro-batch-size""",
-    "the rotary embedding has neither scaling nor another order of dimensions here": """
+    "this variant of rotary embeddings is not supported": """
         rotary-interleaved rotary-scaling-factor rotary-seq-len-interpolation-factor rope-scaling-factor rope-type
         use-rope-scaling no-rope-freq mrope-section mscale* yarn-* no-yarn-*""",
-    "attention layers like these are not built": """
+    "this kind of attention is not supported": """
         multi-latent-attention cache-mla-latents kv-lora-rank q-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim
         experimental-attention-variant linear-* dsa-* no-dsa-* disable-dsa-* attention-output-gate
         softmax-type window-attn-skip-freq qk-clip* qk-l2-norm add-qkv-bias gdp-num-*""",
-    "a feed-forward layer like this is not built": """
+    "this kind of feed-forward layer is not supported": """
         quick-geglu squared-relu glu-linear-offset activation-func-clamp-value""",
-    "experts beyond their number, top k and jitter are not built": "moe-* expert-tensor-parallel-size",
-    "other layers than attention with a feed-forward are not built": """
+    "only the number of experts, top-k and jitter can be set": "moe-* expert-tensor-parallel-size",
+    "only layers with attention and a feed-forward network are supported": """
         hybrid-* is-hybrid-model mamba-* mtp-* enable-mhc-connections mhc-*""",
-    "neither fp8 nor fp4 is built": """
+    "fp8 and fp4 are not supported": """
         fp8-* fp4-* disable-fp8-wgrad first-last-layers-bf16 num-layers-at-*-in-bf16 keep-fp8-transpose-cache""",
-    "sums and norms are kept as they are elsewhere here": """
+    "this change to norms, the residual stream, logits or frozen layers is not supported": """
         apply-layernorm-1p fp32-residual-connection output-logit-dtype freeze-all-layers""",
-    "the first weights are drawn by init_method and output_layer_init_method": "embedding-init-method-std mup-*",
-    "pipeline stages hold equal shares here, one each (pipe_partition_method chooses them)": """
+    "initial weights come from init_method and output_layer_init_method": "embedding-init-method-std mup-*",
+    "each rank has one pipeline stage, and pipe_partition_method balances the stages": """
         num-layers-per-virtual-pipeline-stage num-virtual-stages-per-pipeline-rank pipeline-model-parallel-layout
         decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers account-for-*""",
-    "the batch has one size for the whole run": """
+    "the batch size is constant during a run": """
         rampup-batch-size step-batch-size-schedule phase-transition-iterations eval-global-batch-size""",
-    "the schedules are constant, linear, cosine and exponential, with one rate and weight decay for all weights": """
+    "schedules are constant, linear, cosine or exponential, with one learning rate and weight decay": """
         lr-warmup-init lr-wsd-* decoupled-* start-weight-decay end-weight-decay weight-decay-incr-style
         no-weight-decay-cond-type apply-wd-to-qk-layernorm""",
-    "the loss is the mean over the tokens of a micro batch, then over micro batches": "calculate-per-token-loss",
-    "this optimizer has no such setting here": "muon-*",
-    "data comes from data_path, or from train_, valid_ and test_data_paths": """
+    "the loss is averaged over the tokens of a micro batch, then over micro batches": "calculate-per-token-loss",
+    "Muon has no such setting in deepy": "muon-*",
+    "data comes from data_path, or from train_data_paths, valid_data_paths and test_data_paths": """
         mock-data data-args-path per-split-data-args-path per-dataset-sequences-path fim-* full-validation
         multiple-validation-sets dataloader-inter-document-masking start-eval-at-iter skip-train iterations-to-skip
         test-mode yaml-cfg""",
-    "the tokenizer's own files say it": """
+    "it comes from the tokenizer's files": """
         tokenizer-* disable-tokenizer-* no-tokenizer-* tiktoken-* null-tokenizer-* allow-ambiguous-pad-tokens
         disable-pad-vocab-size no-pad-vocab-size""",
 }
 
 
 def reason(name: str) -> str:
-    """Why an option without its dashes has no counterpart; empty for one that Megatron-LM does not have either."""
-    if name in PAST:
-        return HOW
+    """Return why a flag (without `--`) has no counterpart; empty if it is not a flag of Megatron-LM."""
+    if name in OLD_FLAGS:
+        return IMPLEMENTATION
     return next((why for why, patterns in _patterns() if any(fnmatchcase(name, p) for p in patterns)), "")
 
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX's YAML, of any year: edited in place."""
+"""GPT-NeoX YAML of any year, edited in place."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from neoxargs.tools.migrate.neox.migrate import migrate
 from neoxargs.tools.migrate.result import Result
 from neoxargs.tools.migrate.source import Options, Source
 
-#: How a script is called that is not YAML, whatever stands in it.
+#: Suffixes of shell scripts. GPT-NeoX is the fallback source, so scripts without Megatron-LM flags arrive here.
 SHELLS = (".sh", ".bash", ".slurm", ".sbatch")
 
 
 class NeoX(Source):
-    """YAML that GPT-NeoX reads, of any year."""
+    """YAML of any GPT-NeoX version."""
 
     name = "neox"
-    describes = "GPT-NeoX's YAML"
+    describes = "GPT-NeoX YAML"
     options = frozenset({"--to"})
     edits_in_place = True
 
@@ -28,13 +28,14 @@ class NeoX(Source):
 
     def converts(self, texts: Sequence[Text], options: Options) -> Result:
         if texts[0].name.endswith(SHELLS):
-            raise Problems([_other_script(texts[0])])
+            raise Problems([_not_megatron(texts[0])])
         return migrate(texts, options.to)
 
 
-def _other_script(text: Text) -> Problem:
-    """For a script that starts something else, such as a Trainer of Hugging Face."""
+def _not_megatron(text: Text) -> Problem:
+    """Return the problem for a script that starts another program, such as Hugging Face's Trainer."""
     match = re.search(r"--deepspeed(?:[-_]config)?[= ]+(\S+\.json)\b", text.text)
-    hint = f"deepy migrate {match[1]}, which is DeepSpeed's" if match else "flags such as --num-layers are looked for"
-    what = "nothing in this script starts Megatron-LM"
+    json_hint = f"migrate its DeepSpeed JSON instead: deepy migrate {match[1]}" if match else ""
+    hint = json_hint or "migrate a script that has a command with flags such as --num-layers"
+    what = "this script does not start Megatron-LM"
     return Problem(what, Place(text.name, 0, 0), hint, id="migrate-script-without-megatron")

@@ -1,6 +1,6 @@
-"""GPT-NeoX's YAML from one dialect to another: rewrites applied to files that belong together, and the result checked.
+"""Migrate the GPT-NeoX YAML files of one run from one dialect to another, by rewriting single entries.
 
-Nothing is handed back that would resolve to another configuration than the original.
+The result is verified: a migration that would change the resolved configuration raises Problems instead.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.yaml.nodes import node_of, shown
 from neoxargs.tools.migrate.neox.placement import Files
 from neoxargs.tools.migrate.neox.rewrites import (
-    GONE,
+    REMOVED,
     Context,
-    Instead,
+    Overwrite,
     Rewrite,
     is_of_seed,
     old_spelling,
@@ -33,14 +33,16 @@ from neoxargs.tools.migrate.resolution import resolved
 from neoxargs.tools.migrate.result import Change, Result
 from neoxargs.tools.migrate.yaml_edit import Document, Entry
 
-#: One setting under another name that is pinned.
+#: Changed defaults that are not written out. clip_grad is a synonym of gradient_clipping, which is written.
 NOT_PINNED = ("clip_grad",)
-#: The id of the problem that a value is in the way for which the other dialect has no words.
 NO_COUNTERPART = "migrate-no-counterpart"
 
 
 def migrate(texts: Sequence[Text], to: str) -> Result:
-    """Files that belong together, in another dialect; raises Problems if they cannot be read or kept in meaning."""
+    """Migrate the files of one run to the dialect `to`.
+
+    Raises Problems if the files cannot be read, or if their configuration cannot be expressed in that dialect.
+    """
     work = _Migration(texts, to)
     if work.drafted.problems:
         raise Problems(work.drafted.problems)
@@ -73,16 +75,16 @@ class _Migration:
         self.changes: list[Change] = []
         self.problems: list[Problem] = []
         self.remaining = [replace(error, severity="warning") for error in self.on_any_gpus(errors) if error.where]
-        """What `check` will refuse after migrating as before."""
+        """Errors that `check` reports before and after the migration, as warnings."""
         self.sections: list[tuple[Document, str, str]] = []
 
     def on_any_gpus(self, errors: Sequence[Problem]) -> list[Problem]:
-        """The errors that no other number of GPUs mends."""
+        """Return the errors that do not depend on the number of GPUs."""
         by_number = beyond(errors, resolved(self.drafted, None)[1]) if errors else []
         return [error for error in errors if error not in by_number]
 
     def remaining_beside_errors(self) -> list[Problem]:
-        """What was refused before as well, at a line for which nothing can be written."""
+        """Return earlier errors about a line that has no counterpart; they help to replace it by hand."""
         at = [problem.where[:3] for problem in self.problems if problem.id == NO_COUNTERPART and problem.where]
         return [problem for problem in self.remaining if any(place[:3] in at for place in problem.also)]
 
@@ -129,18 +131,18 @@ class _Migration:
             self.sections.append((document, entry.name, group.section.rpartition(".")[2]))
 
     def no_counterpart(self, document: Document, entry: Entry, since: date | None) -> None:
-        what = f"{entry.name} has no counterpart in {self.to}: GPT-NeoX knows it since {since}"
-        hint = "the line stays, and deepy reads it in every dialect"
+        what = f"{entry.name} has no counterpart in {self.to}: GPT-NeoX has had it since {since}"
+        hint = "remove this line if an older GPT-NeoX has to read the file; deepy reads it in every dialect"
         self.warn("migrate-newer-than-dialect", what, self.files.place(document, entry), hint)
 
     def rename_sections(self) -> None:
-        """Last, so that the names of their keys stay true while these change."""
+        # Runs after all other edits, which address keys by section name.
         for document, name, key in self.sections:
             entry = document.entries()[name]
             place = self.files.place(document, entry)
             if "".join(name.rpartition(".")[:2]) + key in document.entries():
-                what = f"{name} and {key} are two names of one section, and both have keys here"
-                self.warn("migrate-section-twice", what, place, f"put them all in {key}; deepy reads them as they are")
+                what = f"{name} and {key} are names of the same section, and the file has both"
+                self.warn("migrate-section-twice", what, place, f"move all keys to {key}; deepy reads both")
                 continue
             self.changes.append(Change(place, name, key, "renamed", introduced(key)))
             document.rename(name, key)
@@ -154,48 +156,50 @@ class _Migration:
     # -- a rewrite ---------------------------------------------------------------------------------------------------
 
     def apply(self, document: Document, entry: Entry, rewrite: Rewrite, value: Any) -> None:
-        """Write what says the same today in place of the old name."""
-        new = rewrite.today(value, self.context)
+        """Replace the entry by its counterpart in the new dialect."""
+        new = rewrite.counterpart(value, self.context)
         if new is None:
             what = f"{entry.name} ({shown(node_of(value))}) has no counterpart in {self.to}"
-            self.problems.append(Problem(what, self.files.place(document, entry), id=NO_COUNTERPART))
+            place, hint = self.files.place(document, entry), "replace it by hand"
+            self.problems.append(Problem(what, place, hint, id=NO_COUNTERPART))
             return
         if any(self.contradicts(document, entry, name, to) for name, to in new.items()):
             return
-        self.note(document, entry, self.worded(new), rewrite)
-        left = {name: _plain(to) for name, to in new.items() if self.is_left(name, to)}
+        self.note(document, entry, self.change_text(new), rewrite)
+        missing = {name: _value_of(to) for name, to in new.items() if not self.edited_in_place(name, to)}
         if entry.name not in new:
-            self.files.replace(document, entry, left)
-        self.values.update({name: _plain(to) for name, to in new.items() if to is not GONE})
+            self.files.replace(document, entry, missing)
+        self.values.update({name: _value_of(to) for name, to in new.items() if to is not REMOVED})
 
-    def worded(self, new: Mapping[str, Any]) -> str:
-        values = {name: _plain(to) for name, to in new.items() if to is not GONE}
+    def change_text(self, new: Mapping[str, Any]) -> str:
+        values = {name: _value_of(to) for name, to in new.items() if to is not REMOVED}
         words = [f"{name}: {shown(node_of(to))}" for name, to in values.items() if self.values.get(name, ABSENT) != to]
-        return ", ".join([*words, *(f"no {name}" for name, to in new.items() if to is GONE)])
+        return ", ".join([*words, *(f"no {name}" for name, to in new.items() if to is REMOVED)])
 
     def contradicts(self, document: Document, entry: Entry, name: str, to: Any) -> bool:
-        if to is GONE or isinstance(to, Instead) or self.values.get(name, to) == to:
+        """Report the entry if another entry sets `name` to a different value than `to`."""
+        if to is REMOVED or isinstance(to, Overwrite) or self.values.get(name, to) == to:
             return False
-        there = self.drafted.values.get(name)
+        other = self.drafted.values.get(name)
         what = (
-            f"{document.written(entry)} means {name}: {shown(node_of(to))} today, "
+            f"{document.written(entry)} means {name}: {shown(node_of(to))}, "
             f"which contradicts {name}: {shown(node_of(self.values[name]))}"
         )
-        also = (there.source.where,) if there and there.source.where else ()
-        place, hint = self.files.place(document, entry), "take out one of the two"
+        also = (other.source.where,) if other and other.source.where else ()
+        place, hint = self.files.place(document, entry), "remove one of the two"
         self.problems.append(Problem(what, place, hint, also, id="migrate-contradiction", about=(name,)))
         return True
 
-    def is_left(self, name: str, to: Any) -> bool:
-        """Is this still to be written? A written value is changed, or taken out, where it stands."""
-        if to is not GONE and name not in self.values:
-            return True
-        there = self.files.holder(name)
-        if to is GONE and there:
-            there.remove(name)
-        elif isinstance(to, Instead) and there and self.values[name] != to.value:
-            there.set(name, to.value)
-        return False
+    def edited_in_place(self, name: str, to: Any) -> bool:
+        """Change or remove an existing entry of this name; return False if there is none and one must be added."""
+        if to is not REMOVED and name not in self.values:
+            return False
+        holder = self.files.holder(name)
+        if to is REMOVED and holder:
+            holder.remove(name)
+        elif isinstance(to, Overwrite) and holder and self.values[name] != to.value:
+            holder.set(name, to.value)
+        return True
 
     def note(self, document: Document, entry: Entry, after: str, rewrite: Rewrite) -> None:
         place = self.files.place(document, entry)
@@ -207,40 +211,41 @@ class _Migration:
     # -- the dialect and its defaults --------------------------------------------------------------------------------
 
     def name_dialect(self) -> None:
-        """Write the dialect, and the defaults that the files relied on and that it has otherwise."""
-        there = self.files.holder("dialect")
-        if there is None and self.is_part:
-            self.warn_of_part()
+        """Write `dialect:`, and each default that the files relied on and that differs in the new dialect."""
+        holder = self.files.holder("dialect")
+        if holder is None and self.is_part:
+            self.warn_partial_configuration()
             return
-        document = there or self.files.documents[0]
+        document = holder or self.files.documents[0]
         self.write_defaults(document)
-        if there is None:
+        if holder is None:
             document.add("", "dialect", self.to)
             place = Place(document.name, 0, 0)
             self.changes.append(Change(place, "", f"dialect: {self.to}", self.drafted.dialect.reason))
         elif self.drafted.dialect.date != self.day:
             entry = document.entries()["dialect"]
             where = self.files.place(document, entry)
-            self.changes.append(Change(where, document.written(entry), f"dialect: {self.to}", "as asked"))
+            self.changes.append(Change(where, document.written(entry), f"dialect: {self.to}", "--to"))
             document.set("dialect", self.to)
 
-    def warn_of_part(self) -> None:
+    def warn_partial_configuration(self) -> None:
         missing = [p.name for p in REGISTRY.parameters.values() if p.required and p.name not in self.drafted.values]
-        what = f"this is part of a configuration ({missing[0]} is not in it), so no dialect and defaults are written"
-        hint = "migrate the files that belong together in one command"
+        what = f"{missing[0]} is missing: this is part of a configuration, and no dialect or defaults are written"
+        hint = "name all files of the run in one command"
         self.warn("migrate-part-of-configuration", what, Place(self.files.documents[0].name, 0, 0), hint)
 
     def write_defaults(self, document: Document) -> None:
-        comment = f"defaults of {self.drafted.dialect.name} that {self.to} has otherwise"
+        comment = f"defaults of {self.drafted.dialect.name} that differ in {self.to}"
         for name, value in list(self.changed_defaults()):
             document.add("", self.spelled_like(document, name), value, comment="" if _is_json(document) else comment)
             comment = ""
-            why = f"the default changed: {shown(node_of(default_at(name, self.day)))} in {self.to}"
+            default = shown(node_of(default_at(name, self.day)))
+            why = f"the default changed to {default}" if self.day == NEWEST else f"the default was {default}"
             place = Place(document.name, 0, 0)
             self.changes.append(Change(place, "", f"{name}: {shown(node_of(value))}", why, _changed(name)))
 
     def changed_defaults(self) -> Iterator[tuple[str, Any]]:
-        """The parameters that the new dialect's defaults alone would change, with what they were."""
+        """Yield each parameter that would change with the new dialect's defaults, and its old value."""
         after, _ = resolved(draft(self.files.texts, [f"dialect={self.to}"]), self.gpus)
         for name, then, _ in differences(self.before, after):
             if changes(name) and name not in (*NOT_PINNED, *self.values) and then is not ABSENT:
@@ -256,8 +261,8 @@ def _is_json(document: Document) -> bool:
     return document.name.endswith(".json")
 
 
-def _plain(to: Any) -> Any:
-    return to.value if isinstance(to, Instead) else to
+def _value_of(to: Any) -> Any:
+    return to.value if isinstance(to, Overwrite) else to
 
 
 def _changed(name: str) -> date | None:

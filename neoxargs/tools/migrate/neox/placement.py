@@ -1,4 +1,4 @@
-"""The files that are edited together: where an entry stood, and where what takes its place belongs."""
+"""The files of one run while they are edited: where an entry was, and where to write its replacement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neoxargs.tools.migrate.yaml_edit import Document, Entry
 
 
 class Files:
-    """Files that belong together, each with its original."""
+    """The files of one run, each with its original text."""
 
     def __init__(self, texts: Sequence[Text]) -> None:
         self.documents = [Document(*text) for text in texts]
@@ -20,21 +20,21 @@ class Files:
 
     @property
     def texts(self) -> list[Text]:
-        """What stands in them now."""
+        """The current text of each file."""
         return [Text(document.name, document.text) for document in self.documents]
 
     def holder(self, name: str) -> Document | None:
-        """The file that has an entry of this name."""
+        """Return the file that has an entry of this name, or None."""
         return next((document for document in self.documents if name in document.entries()), None)
 
     def place(self, document: Document, entry: Entry) -> Place:
-        """Where an entry stood in the file as it was given."""
+        """Return the place of an entry in the original file."""
         original = self._originals[document.name]
-        there = original.entries().get(entry.name)
-        return original.place(there) if there else document.place(entry)
+        unedited = original.entries().get(entry.name)
+        return original.place(unedited) if unedited else document.place(entry)
 
     def replace(self, document: Document, entry: Entry, new: Mapping[str, Any]) -> None:
-        """Write these (name -> value) instead: in the entry's own section, or else where their section is."""
+        """Replace an entry by new ones (name -> value), each in its own section of any file."""
         home = entry.name.rpartition(".")[0]
         plan: dict[tuple[int, str], dict[str, Any]] = {}
         for name, value in new.items():
@@ -48,7 +48,7 @@ class Files:
 
 
 def _replace_in_place(document: Document, entry: Entry, home: str, new: Mapping[str, Any]) -> None:
-    """Write new entries of the same section: the first over the old one, the others behind it."""
+    """Write new entries of the same section: the first replaces the old one, the others follow it."""
     if not new:
         document.remove(entry.name)
         return
@@ -65,7 +65,7 @@ def _replace_in_place(document: Document, entry: Entry, home: str, new: Mapping[
 
 
 def _innermost_section(documents: Sequence[Document], name: str) -> tuple[Document, str, list[str]]:
-    """The innermost section of the name that one of the documents has, the first of all, and the rest of the name."""
+    """Return the first document that has the innermost section of a dotted name, the section, and the rest."""
     parts = name.split(".")
     for depth in range(len(parts) - 1, 0, -1):
         section = ".".join(parts[:depth])
@@ -76,7 +76,7 @@ def _innermost_section(documents: Sequence[Document], name: str) -> tuple[Docume
 
 
 def _spelled(document: Document, entry: Entry, section: str, key: str) -> str:
-    """DeepSpeed's keys have underscores; the others are spelt as the file spells its own."""
+    """Spell a key with `-` or `_` as the file does, except DeepSpeed's keys, which always have underscores."""
     parameter = None if section else REGISTRY.parameters.get(key)
     is_free = parameter is not None and "DSC" not in parameter.origins
     return document.spelled(entry, key) if is_free else key

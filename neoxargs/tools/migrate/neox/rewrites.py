@@ -1,7 +1,7 @@
-"""What GPT-NeoX called differently once: a rewrite for each old name and value, with what says the same today.
+"""Rewrites: for each retired GPT-NeoX name and value, the current entries with the same meaning.
 
-Most rewrites are made from the registry (`aliases`, `replaced_by`), which the resolver reads too; below are those that
-need more than one name or a look at the other values.
+Most rewrites come from the registry (`aliases`, `replaced_by`), which the resolver reads as well. The tables below have
+those that map to several names or depend on other values.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class _Word:
         return self.word
 
 
-ANY: Any = _Word("any value")
-SAME: Any = _Word("the same value")
-#: In place of a value: the entry goes.
-GONE: Any = _Word("gone")
+ANY_VALUE: Any = _Word("any value")
+SAME_VALUE: Any = _Word("the same value")
+#: In place of a value: remove the entry.
+REMOVED: Any = _Word("removed")
 
 
-class Instead(NamedTuple):
-    """A value that takes the place of a written one."""
+class Overwrite(NamedTuple):
+    """A value that replaces the one in the file, where any other value would be a contradiction."""
 
     value: Any
 
 
 class Context(NamedTuple):
-    """The values around an old one: what each is in these files (ABSENT if unknown), and whether it is written."""
+    """The other values of the files: `get` returns one (ABSENT if unknown), `has` whether the files set it."""
 
     get: Callable[[str], Any]
     has: Callable[[str], bool]
@@ -49,7 +49,10 @@ New = Mapping[str, Any]
 
 
 class Rewrite(NamedTuple):
-    """An old name with a value, and what to write instead; `new` is empty where it can be left out."""
+    """An old name and value, and the entries that replace them; with an empty `new` the old entry is removed.
+
+    since: the day on which GPT-NeoX changed the name.
+    """
 
     old: str
     value: Any
@@ -57,16 +60,17 @@ class Rewrite(NamedTuple):
     why: str
     since: date | None = None
 
-    def today(self, value: Any, context: Context) -> New | None:
-        """What to write instead of this value; None if nothing says the same."""
+    def counterpart(self, value: Any, context: Context) -> New | None:
+        """Return the entries with the same meaning as this value; None if there are none."""
         new = self.new(value, context) if callable(self.new) else self.new
-        return None if new is None else {name: value if to is SAME else to for name, to in new.items()}
+        return None if new is None else {name: value if to is SAME_VALUE else to for name, to in new.items()}
 
     def fits(self, value: Any) -> bool:
-        return self.value is ANY or bool(self.value == value and isinstance(value, type(self.value)))
+        # `isinstance`, because True == 1 in Python
+        return self.value is ANY_VALUE or bool(self.value == value and isinstance(value, type(self.value)))
 
 
-# -- rewrites of our own -----------------------------------------------------------------------------------------------
+# -- rewrites that need a function -------------------------------------------------------------------------------------
 
 
 def _sparsity(value: Any, context: Context) -> New | None:
@@ -81,10 +85,12 @@ def _sparsity(value: Any, context: Context) -> New | None:
 
 def _llama(_: Any, context: Context) -> New | None:
     activation = context.get("activation") if context.has("activation") else "gelu"
-    gated = {"activation": Instead(GATED[activation])} if activation in GATED else {}
+    gated = {"activation": Overwrite(GATED[activation])} if activation in GATED else {}
     registered = REGISTRY.parameters["mlp_type"].replaced_by
     assert registered is not None
-    if context.has("intermediate_size"):  # of each matrix, today the sum of the three: a check says what to write
+    # With mlp_type llama, intermediate_size was the width of each of the three matrices; now it is their sum. The
+    # resolver reports the conflict and says what to write.
+    if context.has("intermediate_size"):
         return None
     return {**gated, **registered["llama"]}
 
@@ -92,9 +98,9 @@ def _llama(_: Any, context: Context) -> New | None:
 def _format(value: Any, context: Context) -> New:
     registered = REGISTRY.parameters["fp16.type"].replaced_by
     assert registered is not None
-    said = registered[value]
-    enabled = context.has("fp16.enabled") and context.get("fp16.enabled") != (said["precision"] == "fp16")
-    return {**said, **({"fp16.enabled": GONE} if enabled else {})}
+    new = registered[value]
+    contradicts = context.has("fp16.enabled") and context.get("fp16.enabled") != (new["precision"] == "fp16")
+    return {**new, **({"fp16.enabled": REMOVED} if contradicts else {})}
 
 
 def _betas(_: Any, context: Context) -> New | None:
@@ -115,8 +121,8 @@ def _momentum(value: Any, context: Context) -> New | None:
     return {"optimizer.params.momentum": value} if takes(str(kind), "momentum") else {}
 
 
-#: What GPT-NeoX's experts do today, in the words that they had until May 2025.
-EXPERTS_TODAY: dict[str, Any] = {
+#: What GPT-NeoX's mixture of experts does now, as values of the parameters it had until May 2025.
+CURRENT_MOE_BEHAVIOUR: dict[str, Any] = {
     "moe_type": "megablocks", "moe_token_dropping": False, "moe_train_capacity_factor": 1.0,
     "moe_eval_capacity_factor": 1.0, "moe_min_capacity": 4, "moe_expert_parallel_size": 1,
     "enable_expert_tensor_parallelism": False, "create_moe_param_group": True, "moe_use_residual": False,
@@ -124,48 +130,49 @@ EXPERTS_TODAY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _of_experts(today: Any, value: Any, context: Context) -> New | None:
-    """Without experts, none of their settings had an effect."""
-    return {} if context.get("moe_num_experts") in (ABSENT, 1) or value == today else None
+def _moe(current: Any, value: Any, context: Context) -> New | None:
+    """Remove a setting that has no effect without experts, or that GPT-NeoX now always has."""
+    return {} if context.get("moe_num_experts") in (ABSENT, 1) or value == current else None
 
 
-_MOVED = "GPT-NeoX reads it from DeepSpeed's section"
-_RETRIEVAL = "it belonged to BERT and retrieval models, which GPT-NeoX dropped"
+_MOVED = "GPT-NeoX reads it from DeepSpeed's section optimizer"
+_RETRIEVAL = "a parameter of BERT and retrieval models, which GPT-NeoX removed"
 
-OWN = (
-    Rewrite("sparsity", ANY, _sparsity, "attention_config says the kind of each layer"),
-    Rewrite("mlp_type", "llama", _llama, "it gated the activation, had no biases and a width of 8/3 hidden_size"),
-    Rewrite("fp16.fp16", ANY, {}, "no effect: DeepSpeed reads fp16.enabled, and refuses this key today"),
-    Rewrite("bf16.bf16", ANY, {}, "no effect: DeepSpeed reads bf16.enabled, and refuses this key"),
-    *(Rewrite("fp16.type", word, _format, "precision chooses the number format")
+SPECIAL_REWRITES = (
+    Rewrite("sparsity", ANY_VALUE, _sparsity, "attention_config lists the attention type of each layer"),
+    Rewrite("mlp_type", "llama", _llama, "it meant a gated activation, no biases and 8/3 hidden_size as width"),
+    Rewrite("fp16.fp16", ANY_VALUE, {}, "no effect: DeepSpeed reads fp16.enabled and now rejects this key"),
+    Rewrite("bf16.bf16", ANY_VALUE, {}, "no effect: DeepSpeed reads bf16.enabled and rejects this key"),
+    *(Rewrite("fp16.type", word, _format, "precision sets the number format")
       for word in ("bfloat16", "bf16", "fp16", "float16", "fp32")),
-    *(Rewrite("precision", word, {"precision": Instead(known)}, f"GPT-NeoX only knows {known}")
+    *(Rewrite("precision", word, {"precision": Overwrite(known)}, f"GPT-NeoX accepts only the spelling {known}")
       for word, known in ALIASES.items()),
-    Rewrite("adam_beta1", ANY, _betas, _MOVED),
-    Rewrite("adam_beta2", ANY, _betas, _MOVED),
-    Rewrite("adam_eps", ANY, {"optimizer.params.eps": SAME}, _MOVED),
-    Rewrite("momentum", ANY, _momentum, _MOVED),
-    Rewrite("optimizer.params.max_grad_norm", ANY, _clipping, "DeepSpeed refuses it here; gradient_clipping clips"),
-    Rewrite("gas", ANY, {"gradient_accumulation_steps": SAME}, "one name for one setting"),
-    Rewrite("DDP_impl", ANY, {}, "no effect: DeepSpeed divides the batch"),
-    Rewrite("detect_nvlink_pairs", ANY, {}, "no effect: stock DeepSpeed has no such flag"),
-    *(Rewrite(name, ANY, {}, _RETRIEVAL) for name in (
+    Rewrite("adam_beta1", ANY_VALUE, _betas, _MOVED),
+    Rewrite("adam_beta2", ANY_VALUE, _betas, _MOVED),
+    Rewrite("adam_eps", ANY_VALUE, {"optimizer.params.eps": SAME_VALUE}, _MOVED),
+    Rewrite("momentum", ANY_VALUE, _momentum, _MOVED),
+    Rewrite("optimizer.params.max_grad_norm", ANY_VALUE, _clipping,
+            "DeepSpeed rejects it in optimizer.params; gradient_clipping replaces it"),
+    Rewrite("gas", ANY_VALUE, {"gradient_accumulation_steps": SAME_VALUE}, "a second name for the same setting"),
+    Rewrite("DDP_impl", ANY_VALUE, {}, "no effect: DeepSpeed does the data parallelism"),
+    Rewrite("detect_nvlink_pairs", ANY_VALUE, {}, "no effect: stock DeepSpeed has no such flag"),
+    *(Rewrite(name, ANY_VALUE, {}, _RETRIEVAL) for name in (
         "bert_load", "block_data_path", "faiss_use_gpu", "ict_head_size", "ict_load", "indexer_batch_size",
         "indexer_log_interval", "mask_prob", "query_in_block_prob", "report_topk_accuracies", "titles_data_path",
         "use_one_sent_docs",
     )),
-    *(Rewrite(name, ANY, partial(_of_experts, today), "dropped, and this value says nothing")
-      for name, today in EXPERTS_TODAY.items()),
+    *(Rewrite(name, ANY_VALUE, partial(_moe, current), "removed from GPT-NeoX; this value changes nothing")
+      for name, current in CURRENT_MOE_BEHAVIOUR.items()),
 )  # fmt: skip
 
-# -- rewrites of the registry ------------------------------------------------------------------------------------------
+# -- rewrites from the registry ----------------------------------------------------------------------------------------
 
 
 @cache
 def rewrites() -> dict[str, tuple[Rewrite, ...]]:
-    """Every rewrite by its old name (of a parameter, or a retired spelling of one)."""
+    """Return all rewrites by old name, which is a parameter or a retired spelling of one."""
     by_name: dict[str, list[Rewrite]] = {}
-    for rewrite in (*OWN, *_from_registry()):
+    for rewrite in (*SPECIAL_REWRITES, *_from_registry()):
         dated = rewrite if rewrite.since else rewrite._replace(since=removed(rewrite.old))
         by_name.setdefault(rewrite.old, []).append(dated)
     return {name: tuple(group) for name, group in by_name.items()}
@@ -174,24 +181,24 @@ def rewrites() -> dict[str, tuple[Rewrite, ...]]:
 def _from_registry() -> Iterator[Rewrite]:
     for parameter in REGISTRY.parameters.values():
         for value, new in (parameter.replaced_by or {}).items():
-            yield Rewrite(parameter.name, value, new, "retired" if new else "retired, and this value says nothing")
+            yield Rewrite(parameter.name, value, new, "retired" if new else "retired; this value changes nothing")
     for old, parameter in REGISTRY.renamed.items():
-        yield Rewrite(old, ANY, {parameter.name: SAME}, "renamed")
+        yield Rewrite(old, ANY_VALUE, {parameter.name: SAME_VALUE}, "renamed")
 
 
 def rewrite_for(name: str, value: Any) -> Rewrite | None:
-    """The rewrite of a parameter with this value, our own first."""
+    """Return the rewrite for a parameter with this value, or None; SPECIAL_REWRITES come first."""
     return next((rewrite for rewrite in rewrites().get(name, ()) if rewrite.fits(value)), None)
 
 
-# -- and back: what 2021 called it -------------------------------------------------------------------------------------
+# -- rewrites to the dialect of 2021 -----------------------------------------------------------------------------------
 
 
 def _kinds(_: Any, context: Context) -> New | None:
-    """`attention_config` as `sparsity`, if its layers are of two kinds in turn."""
+    """Return `attention_config` as `sparsity`, if its layers alternate between two kinds."""
     layers = context.get("attention_config")
     if layers is ABSENT or not all(isinstance(kind, str) for kind in layers):
-        return None  # how many layers there are stands in another file
+        return None  # not expanded to a list of layers, because num_layers is in another file
     for word, (first, second) in SPARSITY.items():
         if layers == [(first, second)[layer % 2] for layer in range(len(layers))]:
             return {} if word == "none" else {"sparsity": word}
@@ -199,19 +206,19 @@ def _kinds(_: Any, context: Context) -> New | None:
 
 
 def _no_precision(value: Any, _: Context) -> New | None:
-    said: dict[str, New] = {"fp16": {"fp16.enabled": True}, "fp32": {}}
-    return said.get(value)
+    sections: dict[str, New] = {"fp16": {"fp16.enabled": True}, "fp32": {}}
+    return sections.get(value)
 
 
-BACK = (
-    Rewrite("attention_config", ANY, _kinds, "sparsity chose between dense and sparse layers"),
-    Rewrite("precision", ANY, _no_precision, "the section fp16 chose it"),
+REWRITES_TO_2021 = (
+    Rewrite("attention_config", ANY_VALUE, _kinds, "sparsity selected dense and sparse layers"),
+    Rewrite("precision", ANY_VALUE, _no_precision, "the section fp16 selected the precision"),
 )
 
 
 @cache
 def _back() -> dict[tuple[str, Any], New]:
-    """(parameter, value) -> what said it on SEED, where the registry has a retired name for exactly that."""
+    """Return (parameter, value) -> entry on SEED, where the registry has a retired name for exactly that value."""
     by_result: dict[tuple[str, Any], New] = {}
     for parameter in REGISTRY.parameters.values():
         if introduced(parameter.name) or "." in parameter.name:
@@ -223,23 +230,23 @@ def _back() -> dict[tuple[str, Any], New]:
 
 
 def rewrite_back(parameter: Parameter, value: Any, context: Context) -> Rewrite | None:
-    """The rewrite that leads from a name which came after SEED back to what said it then; None if nothing did."""
+    """Return the rewrite from a name introduced after SEED to its counterpart on SEED; None if there was none."""
     name, since = parameter.name, introduced(parameter.name)
-    for rewrite in BACK:
+    for rewrite in REWRITES_TO_2021:
         if rewrite.old == name:
-            return None if rewrite.today(value, context) is None else rewrite._replace(since=since)
+            return None if rewrite.counterpart(value, context) is None else rewrite._replace(since=since)
     if isinstance(value, str | bool | int) and (new := _back().get((name, value))):
         return Rewrite(name, value, new, "its name in February 2021", since)
     if value == default_at(name, SEED):
-        return Rewrite(name, value, {}, "in February 2021 this went without saying", since)
+        return Rewrite(name, value, {}, "the only behaviour in February 2021", since)
     return None
 
 
 def old_spelling(parameter: Parameter) -> str | None:
-    """Another spelling of the parameter that February 2021 had."""
+    """Return the spelling that the parameter had in February 2021, if it was another one."""
     return next((old for old in parameter.aliases if introduced(old) is None), None)
 
 
 def is_of_seed(spelling: str) -> bool:
-    """Is a key as old as SEED (or not GPT-NeoX's)?"""
+    """Return whether a key existed on SEED or is not one of GPT-NeoX's."""
     return introduced(normal(spelling)) is None

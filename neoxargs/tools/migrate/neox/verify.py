@@ -1,4 +1,4 @@
-"""Whether files resolve to the same configuration before and after, on a number of GPUs that they fit on."""
+"""Verify that files resolve to the same configuration before and after a migration."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from neoxargs.tools.migrate.resolution import resolved
 
 
 def fitting_gpus(drafted: Draft) -> int:
-    """A number of GPUs that the files fit on, if one is found."""
+    """Return a number of GPUs on which the files resolve without further errors; the ranks of one replica if none."""
     values = {name: value.value for name, value in drafted.values.items()}
     replica = ranks_of_replica(values.get("model_parallel_size", 1), values.get("pipe_parallel_size", 0))
-    if drafted.problems:  # it will be refused
+    if drafted.problems:  # `migrate` raises them
         return replica
-    tried: list[int] = [
+    candidates: list[int] = [
         values.get("global_num_gpus", replica),
         *(replica * count for count in (1, 8, 2, 4, 12, 16, 32, 64, 128)),
     ]
     on_any = resolved(drafted, None)[1]
-    return next((gpus for gpus in tried if not beyond(resolved(drafted, gpus)[1], on_any)), tried[0])
+    return next((gpus for gpus in candidates if not beyond(resolved(drafted, gpus)[1], on_any)), candidates[0])
 
 
 def beyond(errors: Sequence[Problem], others: Sequence[Problem]) -> list[Problem]:
-    """The errors that are not among the others: of those on any number of GPUs, what another number could mend."""
-    there = {_identity(error) for error in others}
-    return [error for error in errors if _identity(error) not in there]
+    """Return the errors that are not among `others`, compared by id, parameters and place."""
+    known = {_identity(error) for error in others}
+    return [error for error in errors if _identity(error) not in known]
 
 
 def _identity(error: Problem) -> tuple[str, tuple[str, ...], Place | None]:
@@ -39,7 +39,7 @@ def _identity(error: Problem) -> tuple[str, tuple[str, ...], Place | None]:
 
 
 def differences(before: Config, after: Config) -> Iterator[tuple[str, Any, Any]]:
-    """Every parameter in which two configurations differ, retired names apart."""
+    """Yield (name, before, after) for each parameter that differs, except retired names and the dialect."""
     retired = {*rewrites(), "dialect"} - {"precision"}
     for name in REGISTRY.parameters:
         if name not in retired and before.get(name) != after.get(name):
@@ -47,17 +47,17 @@ def differences(before: Config, after: Config) -> Iterator[tuple[str, Any, Any]]
 
 
 def verify(before: Draft, after: Draft, gpus: int, file: Place) -> None:
-    """Raise Problems if the new files resolve to anything else; file: where their own mistakes are told."""
+    """Raise Problems if the new files resolve to another configuration. file: the place of errors of the new files."""
     was, errors = resolved(before, gpus)
     becomes, new_errors = resolved(after, gpus)
     if new_errors and not errors:
-        what = "this cannot be migrated: `check` would refuse what it would become"
-        refused = Problem(what, file, "take the retired names out by hand", id="migrate-result-refused")
+        what = "this file cannot be migrated: `deepy check` would refuse the result"
+        refused = Problem(what, file, "replace the retired names by hand", id="migrate-result-refused")
         raise Problems([refused, *(replace(error, where=file, also=()) for error in new_errors)])
     if changed := list(differences(was, becomes)):
         raise Problems([_would_change(was.place(name), name, *both) for name, *both in changed])
 
 
 def _would_change(where: Place | None, name: str, before: Any, after: Any) -> Problem:
-    what = f"this cannot be migrated: {name} would change from {before!r} to {after!r}"
-    return Problem(what, where, "take the retired names out by hand", id="migrate-value-would-change", about=(name,))
+    what = f"this file cannot be migrated: {name} would change from {before!r} to {after!r}"
+    return Problem(what, where, "replace the retired names by hand", id="migrate-value-would-change", about=(name,))

@@ -1,4 +1,4 @@
-"""Sums of a shell, `$(( ))` and `(( ))`, computed as far as their variables are known; nothing of them is run."""
+"""Shell arithmetic, `$(( ))` and `(( ))`, evaluated without running any code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 SUM = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
 TEST = re.compile(SUM.pattern[2:])
-#: What another command would say.
+#: A command substitution; its output is never known.
 COMMAND = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Lt: operator.lt,
@@ -28,7 +28,10 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
 
 
 def computed(sum_: str, value_of: Callable[[str], str]) -> int | None:
-    """A sum of whole numbers and variables, or whether a comparison of sums holds; None where that is not known."""
+    """Evaluate integers, variables, comparisons and `&&`/`||`, as 0 or 1 for a condition; None if a value is unknown.
+
+    value_of: returns the value of a variable, empty if unknown.
+    """
     plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: value_of(match[1]), sum_)
     plain = plain.replace("&&", " and ").replace("||", " or ")
     try:

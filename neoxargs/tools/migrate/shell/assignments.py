@@ -1,4 +1,4 @@
-"""`NAME=value` and `NAME=(a b c)` in a shell script: what its variables are while it is read."""
+"""Assignments in a shell script: `NAME=value` and `NAME=(a b c)`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _GROUP = re.compile(r"\((?:[^()\n]|\([^()\n]*\))*\)")
 
 
 class Assignments(Shell):
-    """A script's words, which remembers what its variables are set to."""
+    """A reader of a script's words that keeps the current values of its variables."""
 
     in_array = False
 
     def assigns(self, words: list[Chars]) -> bool:
-        """Remember `NAME=value`; True if the command is nothing else."""
+        """Store `NAME=value`; return True if the command consists of assignments only."""
         plain = ["".join(character for character, _ in chars) for chars in words]
         if plain[0] in ("export", "local", "declare", "readonly"):
             words, plain = words[1:], plain[1:]
@@ -32,23 +32,23 @@ class Assignments(Shell):
         return True
 
     def bracketed(self, words: list[Chars]) -> list[Chars]:
-        """The words of an array too."""
         return [words[0], *self._array()] if self._begins_array(words) else super().bracketed(words)
 
     def together(self) -> str:
-        """`( ... )` inside an array too, as in `[0]*1+([1]*26)`: no shell takes it, and people write it."""
+        # Published scripts have unquoted lists such as `[0]*1+([1]*26)` in arrays, although bash rejects them.
         group = _GROUP.match(self.text, self.at) if self.in_array else None
         return group[0] if group else super().together()
 
     def _begins_array(self, words: list[Chars]) -> bool:
-        if self.in_array or not words[-1] or words[-1][-1][0] != "=":  # at once, for a word may consist of brackets
+        # Checked before joining the word, whose length would make a word of many brackets take quadratic time.
+        if self.in_array or not words[-1] or words[-1][-1][0] != "=":
             return False
         return bool(re.fullmatch(r"\w+\+?=", "".join(character for character, _ in words[-1])))
 
     def _array(self) -> list[Chars]:
-        """`( ... )` behind `NAME=`: a marker, then its words."""
+        """Read `( ... )` after `NAME=`; return a marker `(` and the words."""
         begin, self.at = self.at, self.at + 1
-        self.in_array = True  # none can stand in another
+        self.in_array = True  # arrays cannot be nested
         words = self._words_of_array()
         self.in_array = False
         self.at += 1

@@ -1,4 +1,4 @@
-"""The `if`s, `case`s and loops of a script: which of their branches is read, as far as the script itself says it."""
+"""Choose the branch to read of each `if`, `case` and loop in a script, without running it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ from neoxargs.tools.migrate.shell.words import Word
 
 @dataclass
 class Branching:
-    """An `if`, a `case` or a loop that is not closed yet."""
+    """An open `if`, `case` or loop.
+
+    active: its current branch is read. decided: one of its branches was read already.
+    """
 
     kind: str
     where: Place
     active: bool = True
     decided: bool = False
     waiting: bool = False
-    """Is its condition still being read, or its next pattern expected?"""
+    """Its condition is still being read, or its next pattern is expected."""
     condition: list[tuple[str, bool | None]] = field(default_factory=list)
     subject: Word | None = None
 
 
 class Branches:
-    """Those that are open at a point of the script, the outermost first."""
+    """The open branchings at one point of the script, outermost first."""
 
     def __init__(self, notes: list[Problem]) -> None:
         self.open: list[Branching] = []
         self.notes = notes
-        """Where it is said which branches were read."""
+        """Warnings that name the branches that were read."""
 
     @property
     def is_active(self) -> bool:
-        """Is what stands here read?"""
+        """Whether the commands at this point are read."""
         return all(branching.active for branching in self.open)
 
     def innermost(self, kind: str) -> Branching | None:
-        """The innermost, if it is of this kind."""
+        """Return the innermost open branching if it is of this kind."""
         return self.open[-1] if self.open and self.open[-1].kind == kind else None
 
     def begin(self, kind: str, where: Place, subject: Word | None = None) -> None:
@@ -49,12 +52,12 @@ class Branches:
         self.open = self.open[:-1]
 
     def end_of_case(self) -> None:
-        """`;;`: the next pattern is expected."""
+        """Handle `;;`, after which the next pattern follows."""
         if case := self.innermost("case"):
             case.active, case.waiting = False, True
 
     def of_if(self, keyword: str, where: Place) -> None:
-        """`then`, `else` or `elif` of the innermost `if`."""
+        """Handle `then`, `else` or `elif` of the innermost `if`."""
         branching = self.innermost("if")
         if branching is None:
             return
@@ -74,7 +77,7 @@ class Branches:
         branching.decided |= branching.active
 
     def of_case(self, branching: Branching, patterns: str, where: Place) -> None:
-        """`a|b` of a `case`; where its subject is not known, `*` is read."""
+        """Handle the patterns `a|b` of a `case`. If its subject is unknown, the branch `*` is read."""
         subject = branching.subject
         known = subject is not None and subject.is_known
         each = [pattern.strip().strip("'\"") for pattern in patterns.split("|")]
@@ -85,12 +88,12 @@ class Branches:
             self._note(where, f"{patterns.strip()})", known)
 
     def first_round(self, name: str, values: Sequence[str], where: Place) -> None:
-        """`for NAME in a b`: the first value is read."""
+        """Warn that only the first value of `for NAME in a b` is read."""
         if len(values) > 1:
-            what = f"of {name}, {len(values)} values are gone through, and `{values[0]}` is the one that is read"
+            what = f"this loop has {len(values)} values for {name}; only the first, `{values[0]}`, is read"
             self.notes.append(Problem(what, where, severity="warning", id="migrate-branch-read"))
 
     def _note(self, where: Place, branch: str, known: bool = True) -> None:
-        what = f"`{branch}` is the branch that is read"
-        hint = "" if known else "only a run would tell: --var NAME=VALUE gives what is asked for"
+        what = f"the branch `{branch}` is read"
+        hint = "" if known else "the condition is unknown: set its variables with --var NAME=VALUE"
         self.notes.append(Problem(what, where, hint, severity="warning", id="migrate-branch-read"))

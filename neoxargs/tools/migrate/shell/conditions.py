@@ -1,4 +1,4 @@
-"""Does a condition of a script hold, as far as its own text says it?"""
+"""Evaluate the conditions of a script without running it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _is_known(text: str) -> bool:
 
 
 def holds(texts: Sequence[str]) -> bool | None:
-    """`"$A" = b`, without its brackets; None where that is not known."""
+    """Return whether a test such as `"$A" = b` (without brackets) is true; None if that is unknown."""
     match texts:
         case ["!", *rest]:
             inner = holds(rest)
@@ -42,7 +42,10 @@ def _compared(one: str, sign: str, other: str) -> bool | None:
 
 
 def combined(condition: list[tuple[str, bool | None]]) -> bool | None:
-    """Several tests joined by `&&` and `||`."""
+    """Return whether tests joined by `&&` and `||` are true; None if that is unknown.
+
+    condition: for each test, the operator before it and its result.
+    """
     result = condition[0][1] if condition else None
     for sign, next_one in condition[1:]:
         if sign == "&&":

@@ -1,16 +1,16 @@
-"""Placeholders: what published scripts have where each person writes a value, as `<Specify path>` or `/path/to/data`.
+"""Placeholders of published scripts, such as `<Specify path>` or `/path/to/data`, which each user replaces by a value.
 
-A shell takes the `<` of one for a redirection, and its words for several; here it is one part of one word.
+A shell would read `<` as a redirection and split the words; this reader keeps a placeholder as part of one word.
 """
 
 from __future__ import annotations
 
 import re
 
-# All lengths are bounded, so that no text takes long.
-#: `<Specify path>` as it stands in a script. A redirection has a space before the next `>`, or a stream's number.
+# All repetitions are bounded, to avoid quadratic time on long lines.
+#: `<Specify path>`, but not a redirection, which has a space or a stream number before the next `>`.
 _ANGLE = r"<(?=[\w./~*+-])(?!/dev/)(?:[^<>\n|;&\"'`$]|(?<=\w)'(?=\w)){1,200}(?<!\s)(?<!\s\d)>"
-#: `[your path]`, `{path to data}`: with the bracket at the word, as neither a test nor a group of commands has it.
+#: `[your path]`, `{path to data}`: no space after the bracket, unlike a test `[ x ]` or a group `{ a; }`.
 _SQUARE = r"(?<!\w)\[(?=[^\W\d_])[^\[\]{}<>\n|;&\"'`$]{1,200}\]"
 _CURLY = r"(?<![$\w])\{(?=[^\W\d_])[^\[\]{}<>\n|;&\"'`$,]{1,200}\}"
 _TEMPLATE = r"\{\{[^{}\n]{1,200}\}\}"
@@ -34,11 +34,11 @@ _IN_WORD = re.compile(
 
 
 def is_placeholder(word: str) -> bool:
-    """Does a word stand for what a person is to write?"""
+    """Return whether a word has a placeholder in it."""
     return bool(_IN_WORD.search(word))
 
 
 def placeholder_at(script: str, at: int) -> str:
-    """The placeholder in brackets that begins at this point of a script; empty if none does."""
+    """Return the bracketed placeholder that begins at this index of a script; empty if there is none."""
     match = _IN_SCRIPT.match(script, at) if script[at] in "<[{" else None
     return match[0] if match else ""

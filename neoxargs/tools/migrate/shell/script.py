@@ -1,5 +1,6 @@
-"""What a shell script would start, as far as the script itself says it: its commands in order, its branches, the files
-it writes. Nothing of it is ever run, so a condition may stay open; then its first branch is read, and that is told.
+"""Read the commands that a shell script would start, and the here-documents it writes, without running it.
+
+Where a condition is unknown, its first branch is read, with a warning.
 """
 
 from __future__ import annotations
@@ -24,30 +25,30 @@ _KEYWORDS = {"if", "then", "else", "elif", "case", "do", "{", "}", "time", "(", 
 
 @dataclass
 class Script:
-    """What there is to know of a script without running it."""
+    """The parts of a script that can be read without running it."""
 
     commands: list[list[Word]] = field(default_factory=list)
     documents: dict[str, Text] = field(default_factory=dict)
-    """Here-documents by the file they are written to; each keeps its lines' numbers."""
+    """Here-documents by the file they are written to, padded with empty lines to keep their line numbers."""
     notes: list[Problem] = field(default_factory=list)
-    """Which branches were read."""
-    asked: set[str] = field(default_factory=set)
-    """The variables that it needs and does not set."""
+    """Warnings about the branches that were read."""
+    unset: set[str] = field(default_factory=set)
+    """Variables that the script uses and does not set."""
     variable_flags: list[Word] = field(default_factory=list)
-    """The flags that it keeps in variables, perhaps for another script that reads this one."""
+    """Flags in the script's variables, which another script may source."""
 
 
 def read_script(text: Text, given: Mapping[str, str] | None = None) -> Script:
-    """given: variables that the script is started with."""
+    """Read a script. given: variables that are set before it starts."""
     reader = _Reader(text, given or {})
     reader.read()
-    reader.script.asked = reader.asked
+    reader.script.unset = reader.unset
     reader.script.variable_flags = [reader.word(chars) for chars in reader.variable_flags()]
     return reader.script
 
 
-#: So deep may one shell start another.
-DEEPEST = 3
+#: Nesting depth of `bash -c` commands that are read.
+MAX_SHELL_DEPTH = 3
 
 
 class _Reader(Assignments):
@@ -72,7 +73,7 @@ class _Reader(Assignments):
             self.separate()
 
     def command_words(self) -> list[Chars]:
-        """One command; where its streams go is kept aside."""
+        """Read one command. Redirections are removed from it; `self.target` is its output file."""
         words: list[Chars] = []
         self.target = None
         while True:
@@ -103,7 +104,7 @@ class _Reader(Assignments):
             self.target = self.word(words[0])
 
     def separate(self) -> None:
-        """What stands between this command and the next."""
+        """Read the separator after a command, and here-documents after a line break."""
         for sign in (";;", "&&", "||"):
             if self.text.startswith(sign, self.at):
                 self.separator, self.at = sign, self.at + 2
@@ -117,7 +118,7 @@ class _Reader(Assignments):
             self.pending = []
 
     def document(self, end: str, plain: bool, into: Word | None) -> None:
-        """A here-document: up to the line that consists of its end."""
+        """Read a here-document up to the line `end`. plain: its variables are not expanded. into: its file."""
         close = re.compile(rf"^\t*{re.escape(end)}$", re.M).search(self.text, self.at)
         stop = close.start() if close else len(self.text)
         body = self.text[self.at : stop]
@@ -139,7 +140,7 @@ class _Reader(Assignments):
             self.started(words)
 
     def without_keywords(self, words: list[Chars]) -> list[Chars]:
-        """The command behind `if`, `then`, `do` ..., which open and close branches; nothing behind `case` and loops."""
+        """Open or close branches for leading keywords; return the rest, which is empty after `case` and loops."""
         while words and (keyword := _text(words[0])) in _KEYWORDS:
             where = self.word(words[0]).place
             if keyword == "case":
@@ -158,7 +159,7 @@ class _Reader(Assignments):
         return words
 
     def loop(self, words: list[Chars], where: Place) -> None:
-        """A loop; of `for NAME in a b` the first round is read."""
+        """Open a loop. `for NAME in a b` sets NAME to its first value."""
         texts = [_text(chars) for chars in words]
         if texts[0] == "for" and self.branches.is_active and texts[2:3] == ["in"] and texts[3:]:
             self.variables[texts[1]] = words[3:4]
@@ -166,7 +167,7 @@ class _Reader(Assignments):
         self.branches.begin("loop", where)
 
     def patterns(self, branching: Branching) -> None:
-        """`a|b)` of a `case`."""
+        """Read the patterns `a|b)` of a `case`."""
         skipped = _SPACE.match(self.text, self.at)
         self.at = skipped.end() if skipped else self.at
         match = _PATTERN.match(self.text, self.at)
@@ -178,18 +179,18 @@ class _Reader(Assignments):
         self.branches.of_case(branching, match[1], where)
 
     def holds(self, words: list[Chars]) -> bool | None:
-        """`[ "$A" = b ]`; None where that is not known."""
+        """Return whether a test such as `[ "$A" = b ]` is true; None if that is unknown."""
         return conditions.holds([text for text in map(_text, words) if text not in ("[", "]", "[[", "]]", "test")])
 
     def started(self, words: list[Chars]) -> None:
         self.script.commands.append([self.word(chars) for chars in words])
         texts = [_text(chars) for chars in words]
         for shell, option, inner in zip(texts, texts[1:], words[2:], strict=False):
-            if shell.endswith("sh") and option in ("-c", "-lc") and self.depth < DEEPEST:
+            if shell.endswith("sh") and option in ("-c", "-lc") and self.depth < MAX_SHELL_DEPTH:
                 _Inner(self, inner).read()
 
     def variable_flags(self) -> list[Chars]:
-        """The words of the variables that hold flags, without those that are part of another."""
+        """Return the words of variables that contain flags, except variables that are part of another one."""
         words = {name: _words_of(value) for name, value in self.variables.items()}
         flags = {name: {chars[0][1] for chars in of if _text(chars[:2]) == "--"} for name, of in words.items()}
         outermost = [name for name in flags if flags[name] and not any(flags[name] < each for each in flags.values())]
@@ -197,19 +198,23 @@ class _Reader(Assignments):
 
 
 class _Inner(_Reader):
-    """What another shell is given to run, as in `bash -c '$LAUNCHER $CMD'`; its words keep their places."""
+    """The argument of another shell, as in `bash -c '$LAUNCHER $CMD'`; its words keep their places in the file.
+
+    An index below `len(self.where)` is one of the argument's own characters; a higher one, less that length, is an
+    index in the outer text, from a variable of the outer shell.
+    """
 
     def __init__(self, outer: _Reader, chars: Chars) -> None:
         super().__init__(Text(outer.name, _text(chars)), {})
         self.outer, self.where = outer, [index for _, index in chars]
-        self.script, self.asked, self.depth = outer.script, outer.asked, outer.depth + 1
+        self.script, self.unset, self.depth = outer.script, outer.unset, outer.depth + 1
         self.branches = Branches(self.script.notes)
 
     def looked_up(self, name: str) -> list[Chars]:
         if name in self.variables:
             return self.variables[name]
-        behind = len(self.where)
-        return [[(character, index + behind) for character, index in chars] for chars in self.outer.looked_up(name)]
+        offset = len(self.where)
+        return [[(character, index + offset) for character, index in chars] for chars in self.outer.looked_up(name)]
 
     def word(self, chars: Chars) -> Word:
         own = len(self.where)
@@ -217,7 +222,7 @@ class _Inner(_Reader):
 
 
 def _words_of(value: list[Chars]) -> list[Chars]:
-    """A variable's words."""
+    """Return the words of a variable's value."""
     return [part for chars in value for part in split(chars) if part]
 
 
@@ -225,13 +230,13 @@ def _text(chars: Chars) -> str:
     return "".join(character for character, _ in chars)
 
 
-_OPEN = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+|`[^`]*`")
+_UNKNOWN = re.compile(r"\$\{[^}]*\}|\$\([^)]*\)|\$\w+|`[^`]*`")
 
 
 def variables(words: Iterable[Word]) -> dict[str, list[Word]]:
-    """What the words leave open, as it is written, with the words that need it."""
-    needing: dict[str, list[Word]] = {}
+    """Return the unexpanded variables and command substitutions in the words, each with the words that have it."""
+    users: dict[str, list[Word]] = {}
     for word in words:
-        for name in _OPEN.findall(word.text):
-            needing.setdefault(name, []).append(word)
-    return needing
+        for name in _UNKNOWN.findall(word.text):
+            users.setdefault(name, []).append(word)
+    return users

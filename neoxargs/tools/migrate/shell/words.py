@@ -1,8 +1,8 @@
-"""A shell script's text as words, with simple variables put in; nothing of it is ever run.
+"""Split a shell script into words and expand simple variables, without running it.
 
-Understood: quotes, comments, continued lines, `$NAME`, `${NAME}`, `${NAME:-otherwise}`, `:=` and `:+`, `${NAME[@]}` and
-sums in `$(( ))`. Anything else stays in the word as it is written, with its `$`. What is passed on from the command
-line, `$@`, is nothing.
+Supported: quotes, comments, continued lines, `$NAME`, `${NAME}`, `${NAME:-default}`, `:=` and `:+`, `${NAME[@]}` and
+arithmetic in `$(( ))`. Any other expansion stays in the word as it is written, with its `$`. `$@` and `$*` expand to
+nothing.
 """
 
 from __future__ import annotations
@@ -23,42 +23,44 @@ ASSIGNMENT = re.compile(r"(\w+)=", re.A)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?([-=+])((?:[^{}]|\{[^{}]*\})*))?\})", re.A)
 _PASSED_ON_INSIDE = re.compile(r"\$[@*]|\$\{[@*][^}]*\}")
 _PASSED_ON = re.compile(r"\"\$[@*]\"|\$[@*]|\"?\$\{[@*][^}]*\}\"?")
+#: Characters that end a command.
 ENDS = "\n;|&<>"
-LIMIT = 100_000
-#: No name of a variable is longer than this.
-LONGEST = 200
+#: Characters of an expanded value; `X="$X$X"` doubles at each repetition.
+MAX_EXPANSION = 100_000
+#: Characters of a word that are searched for `NAME=`, so that very long words take linear time.
+MAX_NAME = 200
 
 
 class Word(NamedTuple):
-    """A word of a command and where it was written (for a variable's, where that was set)."""
+    """A word of a command and its place; for a word from a variable, the place of the assignment."""
 
     text: str
     place: Place
 
     @property
     def is_known(self) -> bool:
-        """Is it free of what only running the script would tell?"""
+        """Whether it has no unexpanded variable or command substitution."""
         return "$" not in self.text and "`" not in self.text
 
     @property
     def is_placeholder(self) -> bool:
-        """Does it stand for what a person is to write, as `<Specify path>` does?"""
+        """Whether it has a placeholder in it, such as `<Specify path>`."""
         return is_placeholder(self.text)
 
 
 class Shell:
-    """The text from which words are taken, one after the other; `given` are variables it is started with."""
+    """A reader of the words of a script, one after the other. given: variables that are set before it starts."""
 
     def __init__(self, text: Text, given: Mapping[str, str]) -> None:
         self.name, self.text, self.at = text.name, text.text.replace("\r\n", "\n"), 0
         self.lines = self.text.split("\n")
         self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
-        self.asked: set[str] = set()
-        """Variables that the text needs and does not set."""
+        self.unset: set[str] = set()
+        """Variables that the script uses and does not set."""
         self.variables: dict[str, list[Chars]] = {name: [[(c, 0) for c in value]] for name, value in given.items()}
 
     def words(self, ends: str) -> list[Chars]:
-        """The words up to a character that ends the command (or the array)."""
+        """Read the words up to one of the characters `ends`."""
         words: list[Chars] = []
         while self.at < len(self.text):
             character = self.text[self.at]
@@ -75,7 +77,7 @@ class Shell:
         return words
 
     def one(self, ends: str) -> list[Chars]:
-        """One word as it is written, which a variable without quotes can make into several."""
+        """Read one word of the script, which becomes several if it has an unquoted variable."""
         words: list[Chars] = [[]]
         quoted = False
         while self.at < len(self.text):
@@ -105,12 +107,12 @@ class Shell:
         return [chars for chars in self.without_stream(words) if chars or quoted]
 
     def without_stream(self, words: list[Chars]) -> list[Chars]:
-        """`2>`: where a stream goes."""
+        """Remove the stream number of a redirection such as `2>`."""
         is_stream = self.text[self.at : self.at + 1] in (">", "<") and words[-1] and words[-1][-1][0].isdigit()
         return words[:-1] if is_stream else words
 
     def quotes(self, words: list[Chars]) -> None:
-        """What stands in quotes; in single ones as it is."""
+        """Read a quoted string into the last word."""
         if self.text[self.at] == '"':
             self.at += 1
             self.inside(words)
@@ -121,7 +123,7 @@ class Shell:
         self.at = end + 1
 
     def inside(self, words: list[Chars]) -> None:
-        """What stands in double quotes: variables are put in and stay one word."""
+        """Read up to the closing double quote; variables are expanded without splitting them into words."""
         while self.at < len(self.text) and self.text[self.at] != '"':
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
@@ -133,7 +135,7 @@ class Shell:
             elif self.text[self.at] in "$`":
                 first, *others = self.expansion(is_quoted=True)
                 words[-1] += first
-                for other in others:  # of an array, which is one text behind `NAME=`
+                for other in others:  # elements of an array; after `NAME=` they are joined by spaces
                     if _begins_assignment(words):
                         words[-1] += [(" ", self.at), *other]
                     else:
@@ -144,13 +146,13 @@ class Shell:
         self.at += 1
 
     def unquoted(self, words: list[Chars], is_split: bool) -> None:
-        """A variable outside quotes, whose spaces separate words unless it is behind `NAME=`."""
+        """Expand a variable outside quotes. is_split: its value is split into words, unlike after `NAME=`."""
         first, *others = [part for value in self.expansion() for part in (split(value) if is_split else [value])]
         words[-1] += first
         words += others
 
     def expansion(self, is_quoted: bool = False) -> list[Chars]:
-        """The words that stand for the `$` at this point; its own text where they are not known."""
+        """Expand the variable, arithmetic or command at this `$` or backquote; unknown ones stay as written."""
         start = self.at
         if match := SUM.match(self.text, start):
             self.at = match.end()
@@ -159,20 +161,21 @@ class Shell:
         if match := _VARIABLE.match(self.text, start):
             self.at = match.end()
             value = self.looked_up(match[1] or match[2])
-            if value and sum(map(len, value)) > LIMIT:
-                what = "variables repeat each other without end here"
-                raise Problems([Problem(what, self.word([("$", start)]).place, id="migrate-variables-endless")])
+            if value and sum(map(len, value)) > MAX_EXPANSION:
+                what = f"this variable expands to more than {MAX_EXPANSION} characters"
+                hint = "check the script for a variable that contains itself"
+                raise Problems([Problem(what, self.word([("$", start)]).place, hint, id="migrate-variables-endless")])
             if match[4] == "+":
-                return [self.otherwise(match, is_quoted) if value else []]
+                return [self.default(match, is_quoted) if value else []]
             if value:
                 return value
-            return [[(c, start) for c in match[0]] if match[4] is None else self.otherwise(match, is_quoted)]
+            return [[(c, start) for c in match[0]] if match[4] is None else self.default(match, is_quoted)]
         match = COMMAND.match(self.text, start)
         self.at = match.end() if match else start + 1
         return [[(c, start) for c in (match[0] if match else "$")]]
 
-    def otherwise(self, match: re.Match[str], is_quoted: bool) -> Chars:
-        """What stands behind `:-`, without its quotes; between double quotes a single one is a letter, as in bash."""
+    def default(self, match: re.Match[str], is_quoted: bool) -> Chars:
+        """Read the text after `:-`, without its quotes. Within double quotes, a single quote is literal, as in bash."""
         words: list[Chars] = [[]]
         self.at, end = match.start(5), match.end(5)
         while self.at < end:
@@ -192,14 +195,14 @@ class Shell:
         return [pair for chars in words for pair in chars]
 
     def tested(self, test: re.Match[str]) -> Chars:
-        """`(( N > 1 ))` as the word `true` or `false`; as a sum where that is not known."""
+        """Replace `(( N > 1 ))` by the word `true` or `false`; keep it as arithmetic if a variable is unknown."""
         start, self.at = test.start(), test.end()
         total = computed(test[1], self.value_of)
         word = f"$({test[0]})" if total is None else "true" if total else "false"
         return [(character, start) for character in word]
 
     def filled(self, body: str) -> str:
-        """A here-document with the variables that are known."""
+        """Expand the known variables of a here-document."""
         return _VARIABLE.sub(lambda match: self.value_of(match[1] or match[2]) or match[0], body)
 
     def value_of(self, name: str) -> str:
@@ -207,16 +210,16 @@ class Shell:
 
     def looked_up(self, name: str) -> list[Chars]:
         if name not in self.variables:
-            self.asked.add(name)
+            self.unset.add(name)
         return self.variables.get(name, [])
 
     def bracketed(self, words: list[Chars]) -> list[Chars]:
-        """The word of a test `(( ))` that begins here; none where this `(` begins something else."""
+        """Return the word of a test `(( ))` that begins here; empty if this `(` begins something else."""
         test = None if words[-1] else TEST.match(self.text, self.at)
         return [self.tested(test)] if test else []
 
     def together(self) -> str:
-        """What begins here and is part of one word, whatever signs are in it."""
+        """Return the text here that belongs to one word in spite of spaces and special characters."""
         return placeholder_at(self.text, self.at)
 
     def word(self, chars: Chars) -> Word:
@@ -232,7 +235,7 @@ class Shell:
 
 
 def split(value: Chars) -> list[Chars]:
-    """A variable's value at its spaces, save those inside `$( )` and placeholders; the parts may be empty."""
+    """Split a variable's value at spaces, except inside `$( )` and placeholders. Parts may be empty."""
     text, parts, end = "".join(character for character, _ in value), list[Chars]([[]]), 0
     for number, (character, index) in enumerate(value):
         if number >= end:
@@ -245,10 +248,10 @@ def split(value: Chars) -> list[Chars]:
 
 
 def _together(text: str, at: int) -> str:
-    """What begins here and is no several words, whatever spaces are in it."""
+    """Return the command substitution or placeholder at this index, which is not split at spaces."""
     command = COMMAND.match(text, at) if text[at] in "$`" else None
     return command[0] if command else placeholder_at(text, at)
 
 
 def _begins_assignment(words: list[Chars]) -> bool:
-    return len(words) == 1 and bool(ASSIGNMENT.match("".join(character for character, _ in words[0][:LONGEST])))
+    return len(words) == 1 and bool(ASSIGNMENT.match("".join(character for character, _ in words[0][:MAX_NAME])))
