@@ -37,7 +37,7 @@ NO_LINE = (
     "only comments",
     "only null",
     "required parameters missing",
-    "nothing says how large a batch is",
+    "the batch size is missing",
 )
 
 

@@ -252,7 +252,7 @@ SETS = [
 
 TOGETHER = [
     without("required parameters missing", "num_layers", "hidden_size"),
-    without("nothing says how large a batch is", "train_micro_batch_size_per_gpu"),
+    without("the batch size is missing", "train_micro_batch_size_per_gpu"),
     line("a batch that is no multiple", "train_batch_size: 100\n"),
     line("a batch equation that does not hold", "train_batch_size: 64\ngradient_accumulation_steps: 8\n"),
     line("two names for the micro batch, two values", "batch_size: 3\n"),

@@ -23,7 +23,7 @@ from neoxargs.launch.preflight.data_files import TOKEN_FILES
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.data import listed
+from neoxargs.resolve.rules.data import path_list
 from neoxargs.shipped import IMPORT_ROOT
 
 #: Seconds until ssh must have connected; a reachable host takes about one.
@@ -168,7 +168,7 @@ def _too_few_gpus(config: Config, resources: Resources, host: str, gpus: int) ->
 
 def _files(config: Config) -> list[str]:
     """Return the data and tokenizer files that every rank opens and that exist on this machine."""
-    prefixes = [prefix for name in ("data_path", *TOKEN_FILES) for prefix in listed(config.get(name))]
+    prefixes = [prefix for name in ("data_path", *TOKEN_FILES) for prefix in path_list(config.get(name))]
     paths = [f"{prefix}.idx" for prefix in prefixes] + [config.tokenizer.vocab_file, config.tokenizer.merge_file]
     return [os.path.abspath(path) for path in paths if path and os.path.exists(path)]
 

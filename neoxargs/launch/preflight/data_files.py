@@ -11,7 +11,7 @@ from pathlib import Path
 
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.data import listed
+from neoxargs.resolve.rules.data import path_list
 
 #: Suffix that the tools of GPT-NeoX and Megatron-LM append to the prefix of a token file.
 TOKEN_FILE_SUFFIX = "_text_document"
@@ -61,7 +61,7 @@ def _token_files(config: Config) -> Iterator[Problem]:
         for prefix in _prefixes(config.get("data_path")):
             yield from _token_file(config, "data_path", prefix)
     for name in TOKEN_FILES:
-        for prefix in listed(config.get(name)):
+        for prefix in path_list(config.get(name)):
             yield from _token_file(config, name, prefix)
 
 
@@ -69,7 +69,7 @@ def _prefixes(data_path: str | list[str | float] | None) -> list[str]:
     """Return the prefixes of `data_path`, which may be a list with a weight before each."""
     if isinstance(data_path, list):
         return [part for part in data_path if isinstance(part, str) and not _is_number(part)]
-    return listed(data_path)
+    return path_list(data_path)
 
 
 def _is_number(text: str) -> bool:

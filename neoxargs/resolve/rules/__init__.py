@@ -1,7 +1,7 @@
-"""What follows from what was written, and what cannot be: one module per subject, each rule a small function.
+"""Derived values and cross-checks: one module per subject, one small function per rule.
 
-Importing this package registers them all. `unsupported` is apart: it judges what our own train.py can run, while
-these hold for every script that is launched.
+Importing this package registers all of them. They hold for every script that is launched; what only our own train.py
+cannot run is in `resolve/trainer_support`.
 """
 
 from __future__ import annotations

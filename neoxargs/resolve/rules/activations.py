@@ -1,26 +1,26 @@
 """Activation checkpointing: Megatron's flags and DeepSpeed's section `activation_checkpointing` are one setting.
 
-`checkpoint_activations` itself has no counterpart there: the model decides what is recomputed, the section says
-where what is kept lies meanwhile.
+`checkpoint_activations` has no counterpart in that section: the model decides which layers are recomputed, the
+section decides where their inputs are stored until the backward pass.
 """
 
 from __future__ import annotations
 
 from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
-from neoxargs.resolve.rules.synonyms import same
+from neoxargs.resolve.rules.synonyms import synonyms
 
-partition = same("partition_activations", "activation_checkpointing.partition_activations")
-contiguous = same("contiguous_checkpointing", "activation_checkpointing.contiguous_memory_optimization")
-in_cpu = same("checkpoint_in_cpu", "activation_checkpointing.cpu_checkpointing")
-synchronize = same("synchronize_each_layer", "activation_checkpointing.synchronize_checkpoint_boundary")
-profile = same("profile_backward", "activation_checkpointing.profile")
+partition = synonyms("partition_activations", "activation_checkpointing.partition_activations")
+contiguous = synonyms("contiguous_checkpointing", "activation_checkpointing.contiguous_memory_optimization")
+in_cpu = synonyms("checkpoint_in_cpu", "activation_checkpointing.cpu_checkpointing")
+synchronize = synonyms("synchronize_each_layer", "activation_checkpointing.synchronize_checkpoint_boundary")
+profile = synonyms("profile_backward", "activation_checkpointing.profile")
 
 
 @derive
 def activation_checkpointing__number_checkpoints(
     checkpoint_activations: bool, contiguous_checkpointing: bool, num_layers: int, checkpoint_num_layers: int
 ) -> int | None:
-    """num_layers / checkpoint_num_layers, which a contiguous buffer must know beforehand"""
+    """num_layers / checkpoint_num_layers, the number of chunks that the contiguous buffer is allocated for"""
     if not (checkpoint_activations and contiguous_checkpointing):
         return None
     return -(-num_layers // checkpoint_num_layers)
@@ -30,23 +30,23 @@ def activation_checkpointing__number_checkpoints(
 def contiguous_checkpointing_needs_partition_activations(
     contiguous_checkpointing: bool, partition_activations: bool
 ) -> Finding | None:
-    """DeepSpeed lays out one contiguous buffer only for activations that are partitioned between tensor parallel
-    ranks. Without the partition its assertion stops every rank when the engine is configured.
+    """DeepSpeed allocates a contiguous buffer only for activations that are partitioned across tensor parallel ranks.
+    Without partition_activations an assertion in DeepSpeed stops every rank when the engine is configured.
 
         checkpoint_activations: true
         contiguous_checkpointing: true
     """
     if not contiguous_checkpointing or partition_activations:
         return None
-    return refuse("contiguous_checkpointing needs partition_activations", "write partition_activations: true as well")
+    return refuse("contiguous_checkpointing needs partition_activations", "set partition_activations to true")
 
 
 @check
 def checkpoint_num_layers_at_most_num_layers(
     checkpoint_activations: bool, checkpoint_num_layers: int, num_layers: int
 ) -> Finding | None:
-    """checkpoint_num_layers says how many layers are recomputed at a time. With more than the model has, all of them
-    are one chunk: the backward pass holds every activation at once, and the memory that was to be saved is needed.
+    """checkpoint_num_layers is the number of layers that are recomputed together. If the model has fewer layers, all of
+    them form one chunk: the backward pass holds every activation at once, and no memory is saved.
 
         checkpoint_activations: true
         checkpoint_num_layers: 5
@@ -55,5 +55,6 @@ def checkpoint_num_layers_at_most_num_layers(
         return None
     return refuse(
         f"checkpoint_num_layers ({checkpoint_num_layers}) must be at most num_layers ({num_layers})",
+        f"set checkpoint_num_layers to {num_layers} or less",
         about=["checkpoint_num_layers", "num_layers"],
     )

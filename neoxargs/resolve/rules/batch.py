@@ -1,23 +1,24 @@
 """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data parallel ranks.
 
-Whatever two of the three are written determine the third. `batch_size` and `gas` are Megatron's and GPT-NeoX's
-words for the micro batch and for the accumulation steps.
+Any two of the three sizes determine the third. `batch_size` and `gas` are the names of Megatron and GPT-NeoX for the
+micro batch size and for the accumulation steps.
 """
 
 from __future__ import annotations
 
+from neoxargs.problems import listed
 from neoxargs.resolve.rules.rule import Contradiction, derives
 from neoxargs.resolve.rules.shared_findings import nearest
-from neoxargs.resolve.rules.synonyms import agreed
+from neoxargs.resolve.rules.synonyms import agreed_value
 from neoxargs.sizes.layout import ranks_of_replica
 
 TOTAL, MICRO, STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 RANKS = "data parallel ranks"
-#: What the equation is about, GPT-NeoX's spellings too.
-SIZES = (TOTAL, MICRO, STEPS, "batch_size", "gas")
+#: Every parameter in the equation, GPT-NeoX's spellings included.
+BATCH_PARAMETERS = (TOTAL, MICRO, STEPS, "batch_size", "gas")
 
 
-@derives(*SIZES)
+@derives(*BATCH_PARAMETERS)
 def batch_sizes_agree(
     train_batch_size: int | None,
     train_micro_batch_size_per_gpu: int | None,
@@ -30,8 +31,8 @@ def batch_sizes_agree(
 ) -> dict[str, int] | None:
     """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data parallel ranks
 
-    DeepSpeed asserts this equation on every rank, after all processes have been started and have found each other.
-    Where it does not hold, the batch that the learning rate was chosen for is not the one that would be trained with.
+    DeepSpeed asserts this equation on every rank, after all processes have started and joined the process group. Where
+    it does not hold, the run would train with another batch size than the learning rate was chosen for.
 
         train_batch_size: 48
         train_micro_batch_size_per_gpu: 2
@@ -39,19 +40,22 @@ def batch_sizes_agree(
     """
     ranks, left_over = divmod(gpus, ranks_of_replica(model_parallel_size, pipe_parallel_size))
     if ranks == 0 or left_over:
-        return None  # `gpus_hold_whole_replicas` says so
-    micro = agreed({MICRO: train_micro_batch_size_per_gpu, "batch_size": batch_size})
-    steps = agreed({STEPS: gradient_accumulation_steps, "gas": gas})
-    total, micro, steps = solved(train_batch_size, micro, steps, ranks)
+        return None  # reported by `gpus_hold_whole_replicas`
+    micro = agreed_value({MICRO: train_micro_batch_size_per_gpu, "batch_size": batch_size})
+    steps = agreed_value({STEPS: gradient_accumulation_steps, "gas": gas})
+    total, micro, steps = solve_batch_sizes(train_batch_size, micro, steps, ranks)
     return {TOTAL: total, MICRO: micro, STEPS: steps, "batch_size": micro, "gas": steps}
 
 
-def solved(total: int | None, micro: int | None, steps: int | None, ranks: int) -> tuple[int, int, int]:
-    """The three sizes; where nothing else follows, one micro batch per step, as DeepSpeed decides it."""
+def solve_batch_sizes(total: int | None, micro: int | None, steps: int | None, ranks: int) -> tuple[int, int, int]:
+    """Return total, micro batch size and accumulation steps; steps default to 1 where they are not determined.
+
+    DeepSpeed solves the equation in the same order. Raises Contradiction where there is no solution.
+    """
     if total is None and micro is None:
         raise Contradiction(
-            f"nothing says how large a batch is: {TOTAL} and {MICRO} have no value",
-            f"write {MICRO}, the number of samples a GPU takes at once",
+            f"the batch size is missing: neither {TOTAL} nor {MICRO} is set",
+            f"set {MICRO}, the number of samples per GPU in a micro batch",
             about=[TOTAL, MICRO],
         )
     if total is None:
@@ -69,27 +73,27 @@ def solved(total: int | None, micro: int | None, steps: int | None, ranks: int) 
 
 
 def _quotient(total: int, missing: str, name: str, factor: int, ranks: int) -> int:
-    """The factor that is missing, if it is whole."""
+    """Return the missing factor; raises Contradiction if it is not a whole number."""
     unit = factor * ranks
     if total % unit == 0:
         return total // unit
     raise Contradiction(
         f"{TOTAL} ({total}) must be a multiple of {name} ({factor}) x {RANKS} ({ranks}) = {unit}; no {missing} fits",
         f"nearest {TOTAL}: {nearest(total, unit)}",
-        about=SIZES,
+        about=BATCH_PARAMETERS,
     )
 
 
 def _unequal(total: int, micro: int, steps: int, ranks: int) -> Contradiction:
-    """All three are written and the equation does not hold: what each of them could be."""
+    """Return the error for three sizes that do not fulfil the equation, with the values that would."""
     product = micro * steps * ranks
-    fits = [f"{TOTAL}: {product}"]
+    fits = [f"{TOTAL} to {product}"]
     if total % (steps * ranks) == 0:
-        fits.append(f"{MICRO}: {total // (steps * ranks)}")
+        fits.append(f"{MICRO} to {total // (steps * ranks)}")
     if total % (micro * ranks) == 0:
-        fits.append(f"{STEPS}: {total // (micro * ranks)}")
+        fits.append(f"{STEPS} to {total // (micro * ranks)}")
     return Contradiction(
-        f"{TOTAL} ({total}) is not {MICRO} ({micro}) x {STEPS} ({steps}) x {RANKS} ({ranks}) = {product}",
-        f"leave one of the three out, or write {' or '.join(fits)}",
-        about=SIZES,
+        f"{TOTAL} ({total}) must equal {MICRO} ({micro}) x {STEPS} ({steps}) x {RANKS} ({ranks}) = {product}",
+        f"remove one of the three, or set {listed(fits)}",
+        about=BATCH_PARAMETERS,
     )

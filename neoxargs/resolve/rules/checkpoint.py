@@ -1,4 +1,4 @@
-"""Saving: a folder needs an interval, and the interval must fit its scale."""
+"""Saving checkpoints: `save` needs an interval, and the interval must fit its scale."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from neoxargs.resolve.rules.rule import Finding, check, refuse
 def save_needs_checkpoint_factor(
     save: str | None, checkpoint_factor: float | None, extra_save_iters: Sequence[int] | None
 ) -> Finding | None:
-    """save alone only names a folder. Without checkpoint_factor (or extra_save_iters) no checkpoint is written on the
-    way, and a run that is interrupted or fails loses everything.
+    """save alone only names a folder. Without checkpoint_factor or extra_save_iters no checkpoint is written during
+    training, and a run that is interrupted or fails loses all progress.
 
         save: checkpoints
     """
     if not save or checkpoint_factor is not None or extra_save_iters:
         return None
     return refuse(
-        f"save ({save}) says where checkpoints go, but nothing says when one is written",
-        "write checkpoint_factor: 1000 for one every 1000 iterations",
+        f"save ({save}) needs an interval: neither checkpoint_factor nor extra_save_iters is set",
+        "set checkpoint_factor to 1000 to save a checkpoint every 1000 iterations",
         about=["save"],
     )
 
 
 @check
 def checkpoint_factor_fits_scale(checkpoint_factor: float | None, checkpoint_scale: str) -> Finding | None:
-    """On a linear scale checkpoint_factor counts iterations, on a log scale it multiplies them. A fraction of an
-    iteration never comes, and a factor of 1 or less never grows: checkpoints would be missing, or endless.
+    """On a linear scale checkpoint_factor is a number of iterations; on a log scale the saved iterations are its
+    powers. A fraction of an iteration is never reached, and the powers of 1 or less never grow: the list of
+    checkpoints would miss some, or have no end.
 
         save: checkpoints
         checkpoint_factor: 2.5
@@ -37,8 +38,8 @@ def checkpoint_factor_fits_scale(checkpoint_factor: float | None, checkpoint_sca
         return None
     if checkpoint_scale == "linear" and checkpoint_factor != int(checkpoint_factor):
         what = f"checkpoint_factor ({checkpoint_factor}) must be a whole number of iterations"
-        return refuse(what, "write a whole number, or checkpoint_scale: log", about=["checkpoint_factor"])
+        return refuse(what, "use a whole number, or set checkpoint_scale to log", about=["checkpoint_factor"])
     if checkpoint_scale == "log" and checkpoint_factor <= 1:
-        what = f"checkpoint_factor ({checkpoint_factor}) must be above 1 with checkpoint_scale (log)"
-        return refuse(what, "write checkpoint_factor: 2 to save at iterations 1, 2, 4, 8 and so on")
+        what = f"checkpoint_factor ({checkpoint_factor}) must be greater than 1 with checkpoint_scale (log)"
+        return refuse(what, "set checkpoint_factor to 2 to save at iterations 1, 2, 4, 8, ...")
     return None

@@ -1,58 +1,59 @@
-"""Datasets: one source of tokens, weights that fit the paths, a split that adds up to something."""
+"""Datasets: one source of training data, one weight per dataset, a split that leaves training data."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from neoxargs.problems import listed
 from neoxargs.resolve.rules.rule import Finding, check, derive, refuse, warn
 
 Paths = Sequence[str] | str | None
 Weights = Sequence[float] | None
-WEIGHTS = ("train_data_weights", "valid_data_weights", "test_data_weights")
+WEIGHT_NAMES = ("train_data_weights", "valid_data_weights", "test_data_weights")
 
 
-def listed(paths: Paths) -> list[str]:
-    """Several files, however they were written: a list, or one string with commas."""
+def path_list(paths: Paths) -> list[str]:
+    """Return the paths of a list, or of one string with commas between them."""
     if isinstance(paths, str):
         return [path.strip() for path in paths.split(",") if path.strip()]
     return list(paths or ())
 
 
 def equal_weights(paths: Paths, chosen: Paths) -> list[float] | None:
-    """1 for each dataset of a list (of the preferred answers, where there are pairs of answers)."""
-    return [1.0] * len(listed(paths) or listed(chosen)) or None
+    """Return a weight of 1 per dataset; `chosen` are the datasets of preferred answers in preference training."""
+    return [1.0] * len(path_list(paths) or path_list(chosen)) or None
 
 
 @derive
 def train_data_weights(train_data_paths: Paths, pos_train_data_paths: Paths) -> list[float] | None:
-    """all datasets weigh the same"""
+    """every dataset has the same weight"""
     return equal_weights(train_data_paths, pos_train_data_paths)
 
 
 @derive
 def valid_data_weights(valid_data_paths: Paths, pos_valid_data_paths: Paths) -> list[float] | None:
-    """all datasets weigh the same"""
+    """every dataset has the same weight"""
     return equal_weights(valid_data_paths, pos_valid_data_paths)
 
 
 @derive
 def test_data_weights(test_data_paths: Paths, pos_test_data_paths: Paths) -> list[float] | None:
-    """all datasets weigh the same"""
+    """every dataset has the same weight"""
     return equal_weights(test_data_paths, pos_test_data_paths)
 
 
-def one_each(part: str, paths: Paths, chosen: Paths, weights: Weights) -> Finding | None:
-    """As many weights as paths, and at least one of them above 0."""
-    names = listed(paths) or listed(chosen)
+def check_weights(part: str, paths: Paths, chosen: Paths, weights: Weights) -> Finding | None:
+    """Refuse weights that are not one per dataset, or all 0; `part` is train, valid or test."""
+    names = path_list(paths) or path_list(chosen)
     if weights is None or not names:
         return None
     if len(weights) != len(names):
-        what = f"{part}_data_weights must hold one number for each of {part}_data_paths ({len(names)})"
-        advice = f"it holds {len(weights)}; they belong together in order"
+        what = f"the number of {part}_data_weights ({len(weights)}) must equal that of {part}_data_paths ({len(names)})"
+        advice = "write one weight for each dataset, in the same order"
         return refuse(what, advice, about=[f"{part}_data_paths", f"{part}_data_weights"])
     if not any(weights):
-        what = f"{part}_data_weights are all 0, so no dataset is left"
-        return refuse(what, "write a weight above 0 for at least one", about=[f"{part}_data_weights"])
+        what = f"{part}_data_weights must not all be 0"
+        return refuse(what, "set at least one weight above 0", about=[f"{part}_data_weights"])
     return None
 
 
@@ -60,66 +61,67 @@ def one_each(part: str, paths: Paths, chosen: Paths, weights: Weights) -> Findin
 def train_weights_match_paths(
     train_data_paths: Paths, pos_train_data_paths: Paths, train_data_weights: Weights
 ) -> Finding | None:
-    """Weights and datasets belong together in order. With one too few, the ranks would stop when they build the
-    training data; with another order or only zeros, the run would train on a mixture that nobody chose.
+    """train_data_weights holds one weight for each of train_data_paths, in the same order. With too few or too many,
+    every rank stops when it builds the training data; with only zeros there is nothing to sample from.
 
         train_data_paths: [code, web]
         train_data_weights: [1]
         valid_data_paths: web
         test_data_paths: web
     """
-    return one_each("train", train_data_paths, pos_train_data_paths, train_data_weights)
+    return check_weights("train", train_data_paths, pos_train_data_paths, train_data_weights)
 
 
 @check
 def valid_weights_match_paths(
     valid_data_paths: Paths, pos_valid_data_paths: Paths, valid_data_weights: Weights
 ) -> Finding | None:
-    """Weights and datasets belong together in order. Validation data is built with the training data, so that one
-    weight too few stops the run before its first step.
+    """valid_data_weights holds one weight for each of valid_data_paths, in the same order. Validation data is built
+    together with the training data: with a missing weight every rank stops before its first step.
 
         train_data_paths: web
         valid_data_paths: [web]
         valid_data_weights: [1, 2]
         test_data_paths: web
     """
-    return one_each("valid", valid_data_paths, pos_valid_data_paths, valid_data_weights)
+    return check_weights("valid", valid_data_paths, pos_valid_data_paths, valid_data_weights)
 
 
 @check
 def test_weights_match_paths(
     test_data_paths: Paths, pos_test_data_paths: Paths, test_data_weights: Weights
 ) -> Finding | None:
-    """Weights and datasets belong together in order. Test data is built with the training data, so that weights which
-    do not fit stop the run before its first step.
+    """test_data_weights holds one weight for each of test_data_paths, in the same order. Test data is built together
+    with the training data: with a missing weight every rank stops before its first step.
 
         train_data_paths: web
         valid_data_paths: web
         test_data_paths: web
         test_data_weights: [0]
     """
-    return one_each("test", test_data_paths, pos_test_data_paths, test_data_weights)
+    return check_weights("test", test_data_paths, pos_test_data_paths, test_data_weights)
 
 
 @check
 def weight_by_num_documents_excludes_weights(weight_by_num_documents: bool, written: Collection[str]) -> Finding | None:
-    """weight_by_num_documents computes the weight of each dataset from its size. Weights written beside it are not
-    read, and the run trains on another mixture than they say.
+    """weight_by_num_documents computes the weight of each dataset from its size. Explicit weights are ignored, and the
+    run trains on another mixture than they describe.
 
         weight_by_num_documents: true
         train_data_weights: [2, 1]
     """
-    given = [name for name in WEIGHTS if name in written]
+    given = [name for name in WEIGHT_NAMES if name in written]
     if not weight_by_num_documents or not given:
         return None
-    what = f"{' and '.join(given)} have no effect: weight_by_num_documents computes the weights"
-    return warn(what, "keep one of the two", about=["weight_by_num_documents", *given])
+    names = " and ".join(given)
+    what = f"{names} {'has' if len(given) == 1 else 'have'} no effect: weight_by_num_documents computes the weights"
+    return warn(what, f"remove {names}, or weight_by_num_documents", about=["weight_by_num_documents", *given])
 
 
 @check
 def one_source_of_data(text_path: Paths, data_path: object, train_data_paths: Paths) -> Finding | None:
-    """Text to be tokenised, one dataset that is split, and separate datasets each say what to train on. With two of
-    them one would be ignored, and hours later the model has been trained on the wrong data.
+    """The training data is text to be tokenised (text_path), one dataset to be split (data_path) or separate datasets
+    (train_data_paths). With two of them one would be ignored, and the model could be trained on the wrong data.
 
         text_path: python-stdlib
         data_path: my_text_document
@@ -128,17 +130,17 @@ def one_source_of_data(text_path: Paths, data_path: object, train_data_paths: Pa
     given = [name for name, value in sources.items() if value]
     if len(given) < 2:
         return None
-    away = " or ".join(f"--set {name}=null" for name in given)
-    advice = f"keep one of them: {' or '.join(given)}; {away} takes that of a file away"
-    return refuse(f"{' and '.join(given)} each say what to train on", advice, about=given)
+    removed = " or ".join(f"--set {name}=null" for name in given)
+    advice = f"keep only one of {listed(given, 'and')}; {removed} removes one that is set in a file"
+    return refuse(f"{listed(given, 'and')} each select the training data", advice, about=given)
 
 
 @check
 def data_paths_for_every_split(
     train_data_paths: Paths, valid_data_paths: Paths, test_data_paths: Paths
 ) -> Finding | None:
-    """Datasets that are not split from one another are given for training, validation and test alike. Without one of
-    them the ranks stop when they build the data, or the first evaluation has nothing to evaluate.
+    """Separate datasets are needed for training, validation and test. If one of them is missing, the ranks stop when
+    they build the data, or the first evaluation has no data.
 
         train_data_paths: web
         valid_data_paths: books
@@ -148,27 +150,28 @@ def data_paths_for_every_split(
     if len(missing) in (0, 3):
         return None
     given = [f"{part}_data_paths" for part, paths in parts.items() if paths]
-    verb = "is" if len(missing) == 1 else "are"
+    are_set, are_not = (f"{'is' if len(names) == 1 else 'are'}" for names in (given, missing))
     return refuse(
-        f"{' and '.join(given)} without {' and '.join(missing)}",
-        f"{' and '.join(missing)} {verb} needed as well; or write data_path with split",
+        f"{' and '.join(given)} {are_set} set, but {' and '.join(missing)} {are_not} not",
+        f"set {' and '.join(missing)} as well, or use data_path with split",
     )
 
 
 @check
 def label_paths_need_data_paths(train_label_data_paths: Paths, train_data_paths: Paths) -> Finding | None:
-    """Labels lie beside tokens that train_data_paths names, document by document. Without them there is nothing that
-    the labels belong to, and the loss mask they describe would be left out.
+    """train_label_data_paths holds the labels of train_data_paths, document by document. Without those datasets the
+    labels belong to nothing, and the loss mask that they describe would not be applied.
 
         train_label_data_paths: labels
     """
     if not train_label_data_paths or train_data_paths:
         return None
-    return refuse("train_label_data_paths needs train_data_paths", "name the datasets that the labels belong to")
+    what = "train_label_data_paths needs train_data_paths"
+    return refuse(what, "set train_data_paths to the datasets that the labels belong to")
 
 
-def proportions(split: str | Sequence[float]) -> list[float] | None:
-    """The up to three numbers of `969, 30, 1`, `90/10` or a list; None if it is something else."""
+def split_proportions(split: str | Sequence[float]) -> list[float] | None:
+    """Return the up to three numbers of `969, 30, 1`, `90/10` or a list; None for anything else."""
     try:
         parts = split.replace("/", ",").split(",") if isinstance(split, str) else split
         numbers = [float(part) for part in parts]
@@ -179,16 +182,16 @@ def proportions(split: str | Sequence[float]) -> list[float] | None:
 
 @check
 def split_is_proportions(split: str | Sequence[float]) -> Finding | None:
-    """split is up to three proportions, for training, validation and test. What cannot be read stops every rank when
-    the data is built, and a first proportion of 0 leaves a run without a single sample.
+    """split is up to three proportions, for training, validation and test data. A value that cannot be read stops
+    every rank when it builds the data, and a first proportion of 0 leaves no sample to train on.
 
         split: 0, 1, 1
     """
-    numbers = proportions(split)
+    numbers = split_proportions(split)
     if numbers is None:
-        what = f"split ({split}) is not one to three numbers with commas between them"
+        what = f"split ({split}) must be one to three numbers, separated by commas"
         advice = "write for example `split: 969, 30, 1` for 96.9 % training, 3 % validation and 0.1 % test data"
         return refuse(what, advice)
     if not numbers or numbers[0] == 0:
-        return refuse(f"split ({split}) leaves nothing to train on", "write a first number above 0")
+        return refuse(f"split ({split}) leaves no training data", "set the first number above 0")
     return None

@@ -1,4 +1,4 @@
-"""Switches in DeepSpeed's JSON that need a value beside them, which DeepSpeed asks for only on the ranks."""
+"""Switches of DeepSpeed's JSON that require another key; DeepSpeed checks for it only on the ranks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from neoxargs.resolve.rules.rule import CHECKS, Finding, Rule, check, refuse
 
-#: The name of a rule -> a switch, and what must have a value where it is on.
-NEEDS = {
+#: Name of a rule -> a switch, and the key that must have a value when the switch is on.
+SWITCHES = {
     "head_pruning_needs_num_heads": (
         "compression_training.head_pruning.shared_parameters.enabled",
         "compression_training.head_pruning.shared_parameters.num_heads",
@@ -25,42 +25,41 @@ NEEDS = {
 }
 
 
-#: What every one of these rules protects from.
-NEEDED = (
-    "DeepSpeed asks for the value beside this switch only on the ranks: all processes are started and find each other, "
-    "and then every one of them stops while it reads DeepSpeed's JSON."
+PROTECTS_FROM = (
+    "DeepSpeed checks the key that this switch requires only on the ranks: all processes start and join the process "
+    "group, and then each of them stops while it reads DeepSpeed's JSON."
 )
 
 
-def needs(name: str, switch: str, other: str) -> None:
-    """Register that a switch cannot be on without another parameter."""
+def check_switch(name: str, switch: str, required: str) -> None:
+    """Register a check that a switch is on only together with the key that it requires."""
 
-    def other_is_given(on: bool, value: Any) -> Finding | None:
-        return refuse(f"{switch} needs {other}", f"write {other} as well") if on and not value else None
+    def required_is_set(on: bool, value: Any) -> Finding | None:
+        return refuse(f"{switch} needs {required}", f"set {required}") if on and not value else None
 
-    example = "\n".join(f"        {line}" for line in _nested(switch))
-    other_is_given.__doc__ = f"{NEEDED}\n\n{example}"
-    other_is_given.__name__ = name
-    CHECKS.append(Rule(other_is_given, (), (switch, other)))
+    example = "\n".join(f"        {line}" for line in _yaml_lines(switch))
+    required_is_set.__doc__ = f"{PROTECTS_FROM}\n\n{example}"
+    required_is_set.__name__ = name
+    CHECKS.append(Rule(required_is_set, (), (switch, required)))
 
 
-def _nested(switch: str) -> Iterator[str]:
-    """`a.b: true` as the lines of a file."""
+def _yaml_lines(switch: str) -> Iterator[str]:
+    """Yield `a.b: true` as nested lines of YAML."""
     *sections, last = switch.split(".")
     yield from ("  " * depth + f"{section}:" for depth, section in enumerate(sections))
     yield "  " * len(sections) + f"{last}: true"
 
 
-for name, (switch, other) in NEEDS.items():
-    needs(name, switch, other)
+for name, (switch, required) in SWITCHES.items():
+    check_switch(name, switch, required)
 
 
 @check
 def partial_optimizer_offload_needs_zero_3(
     zero_optimization__offload_optimizer__ratio: float, zero_optimization__stage: object
 ) -> Finding | None:
-    """Only ZeRO stage 3 can keep a part of the optimizer state on the GPU. Below it DeepSpeed ignores the ratio and
-    moves everything to the CPU, and every step takes longer than was planned.
+    """Only ZeRO stage 3 can keep a part of the optimizer state on the GPU. In lower stages DeepSpeed ignores the ratio
+    and moves all of it to the CPU, which makes every step slower than planned.
 
         zero_optimization:
           stage: 2
@@ -70,4 +69,4 @@ def partial_optimizer_offload_needs_zero_3(
     if ratio == 1 or stage not in (0, 1, 2):
         return None
     what = f"zero_optimization.offload_optimizer.ratio ({ratio}) below 1 needs zero_optimization.stage 3, not {stage}"
-    return refuse(what, "leave ratio out to offload everything")
+    return refuse(what, "set zero_optimization.stage to 3, or remove ratio to offload the whole optimizer state")

@@ -1,4 +1,4 @@
-"""The model's shape: what follows from the sizes that were written, and which sizes do not go together."""
+"""The model's shape: the sizes that are derived from others, and which sizes cannot be combined."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 from neoxargs.problems import did_you_mean
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
-from neoxargs.resolve.rules.shared_findings import multiple, nearest
+from neoxargs.resolve.rules.shared_findings import multiple_of, nearest
 
-#: What a layer can be.
-KINDS = (
+#: The kinds of layers in `attention_config`.
+LAYER_KINDS = (
     "global", "local", "flash", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer", "gmlp", "amlp", "mamba",
     "rwkv",
 )  # fmt: skip
-#: Layers that have attention heads which GPT-NeoX can share between queries.
-GROUPED = ("global", "flash")
-#: Layers without attention heads.
-HEADLESS = ("mamba", "rwkv", "gmlp")
+#: Kinds for which GPT-NeoX supports grouped-query attention.
+GROUPED_KINDS = ("global", "flash")
+#: Kinds without attention heads.
+HEADLESS_KINDS = ("mamba", "rwkv", "gmlp")
 
 
 @derives("attention_config")
@@ -32,18 +32,18 @@ def attention_config_covers_every_layer(
     """one kind of attention for each layer; a pattern is repeated, and without one every layer is `global`
 
     GPT-NeoX reads the list only when it builds the model, on every rank. A list for another number of layers would
-    stop there with an assertion, or leave layers with another attention than was meant.
+    stop every rank with an assertion, or give layers another kind of attention than intended.
 
         attention_config: [[["flash"], 12]]
     """
     if attention_config is None:
-        named = {"sparse_variable": MODES[sparse_attention__mode]} if "sparse_attention" in sections else {}
+        named = {"sparse_variable": KIND_OF_MODE[sparse_attention__mode]} if "sparse_attention" in sections else {}
         kinds = [named.get(kind, kind) for kind in SPARSITY[sparsity]]
         return [kinds[layer % 2] for layer in range(num_layers)]
     if sparsity != "none":
         raise Contradiction(
-            f"attention_config and sparsity ({sparsity}) both say which layers are sparse",
-            "remove sparsity; attention_config is today's way of saying it",
+            f"attention_config and sparsity ({sparsity}) both select the sparse layers",
+            "remove sparsity, which attention_config has replaced",
             about=["attention_config", "sparsity"],
         )
     if all(isinstance(item, str) for item in attention_config):
@@ -54,7 +54,7 @@ def attention_config_covers_every_layer(
     if count != num_layers:
         raise Contradiction(
             f"attention_config describes {count} layers, but num_layers is {num_layers}",
-            'write "all" instead of a number to repeat a pattern over all layers: [[["global"], "all"]]',
+            'use "all" instead of a number to repeat a pattern over all layers: [[["global"], "all"]]',
             about=["attention_config", "num_layers"],
         )
     return [kind for kinds, times in patterns for kind in kinds * times]
@@ -62,21 +62,21 @@ def attention_config_covers_every_layer(
 
 @derive
 def max_position_embeddings(seq_length: int) -> int:
-    """as many positions as a sample has tokens, seq_length"""
+    """seq_length, one position for each token of a sample"""
     return seq_length
 
 
-#: DeepSpeed's names of patterns, as kinds of layers.
-MODES = {
+#: DeepSpeed's `sparse_attention.mode` -> the kind of layer.
+KIND_OF_MODE = {
     "dense": "global",
     "fixed": "sparse_fixed",
     "variable": "sparse_variable",
     "bigbird": "bigbird",
     "bslongformer": "bslongformer",
 }
-#: The retired `sparsity`, as what layers 0 and 1, 2 and 3, … are; `sparse_attention.mode` names another pattern.
-#: GPT-NeoX began `interspersed` with a sparse layer
-#: without pipeline and with a dense one in a pipeline, where all published files ran; here it is the same in both.
+#: Value of the retired `sparsity` -> the kinds of even and of odd layers; `sparse_attention.mode` can name another
+#: sparse kind. GPT-NeoX began `interspersed` with a dense layer in a pipeline and with a sparse one without. All
+#: published files used the pipeline, so a dense layer comes first in both cases.
 SPARSITY = {
     "none": ("global", "global"),
     "all": ("sparse_variable", "sparse_variable"),
@@ -85,20 +85,20 @@ SPARSITY = {
 
 
 def _repeated(item: Any, num_layers: int) -> tuple[list[str], int]:
-    """The kinds of one `[[kinds], times]`, and how often they come."""
+    """Return the kinds of one item `[[kinds], times]` and how often they are repeated; `all` fills num_layers."""
     match item:
         case [[*kinds], "all" | int() as times] if kinds and all(isinstance(kind, str) for kind in kinds):
             pass
         case _:
             raise Contradiction(
-                f"attention_config has {item} where [[kinds of layers], times] belongs",
+                f"attention_config: expected [[kinds of layers], times], got {item}",
                 'write for example [[["global"], 10], [["flash"], 2]], or [[["local", "global"], "all"]]',
                 about=["attention_config"],
             )
     if times == "all" and num_layers % len(kinds):
         raise Contradiction(
             f'attention_config repeats {len(kinds)} kinds of layers over "all" layers, '
-            f"but num_layers ({num_layers}) is no multiple of {len(kinds)}",
+            f"but num_layers ({num_layers}) is not a multiple of {len(kinds)}",
             f"nearest num_layers: {nearest(num_layers, len(kinds))}",
             about=["attention_config", "num_layers"],
         )
@@ -107,18 +107,18 @@ def _repeated(item: Any, num_layers: int) -> tuple[list[str], int]:
 
 @derive
 def num_kv_heads(num_attention_heads: int) -> int:
-    """every attention head has keys and values of its own"""
+    """every attention head has its own keys and values"""
     return num_attention_heads
 
 
-#: What `mlp_type: llama` made of an activation: it multiplied with a second projection, under the same name.
-GATED = {"gelu": "geglu", "relu": "reglu", "silu": "swiglu", "swish": "swiglu"}
+#: Activation -> its gated form, which `mlp_type: llama` used under the ungated name.
+GATED_FORM = {"gelu": "geglu", "relu": "reglu", "silu": "swiglu", "swish": "swiglu"}
 
 
 @derive
 def activation(activation: str | None, mlp_type: str) -> str | None:
-    """`mlp_type: llama` gates it"""
-    return GATED.get(activation or "gelu", activation) if mlp_type == "llama" else activation
+    """the gated form of the activation, because mlp_type is llama"""
+    return GATED_FORM.get(activation or "gelu", activation) if mlp_type == "llama" else activation
 
 
 @derive
@@ -129,13 +129,13 @@ def intermediate_size(intermediate_size: int | None, hidden_size: int, expansion
 
 @derive
 def use_cpu_initialization(lazy_mpu_init: bool) -> bool | None:
-    """lazy_mpu_init draws initial weights before there is a process group, thus on the CPU"""
+    """lazy_mpu_init initializes weights before the process groups exist, on the CPU"""
     return True if lazy_mpu_init else None
 
 
 @derive
 def attention_softmax_in_fp32(apply_query_key_layer_scaling: bool) -> bool | None:
-    """apply_query_key_layer_scaling undoes its scaling inside a softmax that must be fp32"""
+    """apply_query_key_layer_scaling needs a softmax in fp32, which reverts the scaling"""
     return True if apply_query_key_layer_scaling else None
 
 
@@ -143,9 +143,9 @@ def attention_softmax_in_fp32(apply_query_key_layer_scaling: bool) -> bool | Non
 def mlp_width_given_once(
     intermediate_size: int, expansion_factor: float | None, mlp_type: str, written: Collection[str]
 ) -> Finding | None:
-    """intermediate_size and expansion_factor both say how wide the MLP is, and with mlp_type: llama GPT-NeoX divided
-    intermediate_size by three. Where one of them is silently preferred, a model of another size is trained, which
-    shows when its checkpoint does not load.
+    """intermediate_size and expansion_factor both set the width of the MLP, and with mlp_type: llama intermediate_size
+    was the width of each of the three matrices. If one of them were silently preferred, a model of another size would
+    be trained, which is noticed only when its checkpoint does not load elsewhere.
 
         intermediate_size: 128
         expansion_factor: 2
@@ -153,105 +153,105 @@ def mlp_width_given_once(
     if "intermediate_size" not in written or expansion_factor is None:
         return None
     if mlp_type == "llama":
-        what = f"intermediate_size ({intermediate_size}) was one of three widths with mlp_type: llama"
-        advice = f"instead of mlp_type write intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false"
+        what = f"with mlp_type: llama, intermediate_size ({intermediate_size}) was the width of each of three matrices"
+        advice = f"remove mlp_type and set intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false"
         return refuse(
-            f"{what}; today it is their sum",
-            f"{advice} and activation: swiglu (for silu; geglu for gelu)",
+            f"{what}; it is now their total width",
+            f"{advice}, activation: swiglu (geglu if it was gelu)",
             about=["intermediate_size", "mlp_type"],
         )
     both = f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor})"
     about = ["intermediate_size", "expansion_factor"]
-    return refuse(f"{both} both say how wide the MLP is", "keep one of them", about=about)
+    return refuse(f"{both} both set the width of the MLP", "remove one of them", about=about)
 
 
 @check
 def attention_kinds_exist(attention_config: Sequence[str]) -> Finding | None:
-    """Every layer is of one of the kinds that GPT-NeoX has. A misspelt one would stop every rank when it builds that
-    layer, after the start of all processes.
+    """Every layer must be of a kind that GPT-NeoX knows. A misspelt kind stops every rank when it builds that layer,
+    after all processes have started.
 
         attention_config: [global, global, global, globl]
     """
-    unknown = next((kind for kind in attention_config if kind not in KINDS), None)
+    unknown = next((kind for kind in attention_config if kind not in LAYER_KINDS), None)
     if unknown is None:
         return None
-    advice = did_you_mean(unknown, KINDS) or f"layers can be {', '.join(KINDS)}"
-    return refuse(f"attention_config has no kind of layer called {unknown}", advice)
+    advice = did_you_mean(unknown, LAYER_KINDS) or f"use one of {', '.join(LAYER_KINDS)}"
+    return refuse(f"attention_config contains an unknown kind of layer: {unknown}", advice)
 
 
 @check
 def heads_divide_hidden_size(
     hidden_size: int, num_attention_heads: int, attention_config: Sequence[str]
 ) -> Finding | None:
-    """Every attention head takes hidden_size / num_attention_heads dimensions. With a remainder, GPT-NeoX stops in an
-    assertion on every rank when it builds the first layer.
+    """Every attention head has hidden_size / num_attention_heads dimensions. With a remainder, an assertion in
+    GPT-NeoX stops every rank when it builds the first layer.
 
         hidden_size: 66
     """
-    if all(kind in HEADLESS for kind in attention_config):
+    if all(kind in HEADLESS_KINDS for kind in attention_config):
         return None
-    return multiple("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
+    return multiple_of("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
 
 
 @check
 def kv_heads_divide_attention_heads(
     num_attention_heads: int, num_kv_heads: int, attention_config: Sequence[str]
 ) -> Finding | None:
-    """With grouped-query attention, every key and value head serves equally many query heads, and only `global` and
-    `flash` layers can group them. Otherwise tensors of two shapes meet in the first forward pass on every rank.
+    """With grouped-query attention, every key and value head serves the same number of query heads, and only `global`
+    and `flash` layers support it. Otherwise the shapes of tensors differ, and every rank stops in its first forward
+    pass.
 
         num_kv_heads: 3
     """
     if num_kv_heads == num_attention_heads:
         return None
-    other = next((kind for kind in attention_config if kind not in GROUPED), None)
+    other = next((kind for kind in attention_config if kind not in GROUPED_KINDS), None)
     if other:
         return refuse(
-            f"num_kv_heads ({num_kv_heads}) below num_attention_heads ({num_attention_heads}) does not work"
-            f" with {other} layers",
-            f"only {' and '.join(GROUPED)} attention shares keys and values",
+            f"num_kv_heads ({num_kv_heads}) must equal num_attention_heads ({num_attention_heads}) in {other} layers",
+            f"remove num_kv_heads, or use {' or '.join(GROUPED_KINDS)} layers, which support grouped-query attention",
             about=["num_attention_heads", "num_kv_heads"],
         )
-    return multiple("num_attention_heads", num_attention_heads, "num_kv_heads", num_kv_heads)
+    return multiple_of("num_attention_heads", num_attention_heads, "num_kv_heads", num_kv_heads)
 
 
 @check
 def learned_positions_cover_seq_length(seq_length: int, max_position_embeddings: int, pos_emb: str) -> Finding | None:
     """A learned position embedding has max_position_embeddings rows. A longer sequence looks up rows that do not
-    exist: on a GPU that is "device-side assert triggered", far away from its cause, in the first step.
+    exist: on a GPU the first step fails with "device-side assert triggered", which does not name the cause.
 
         seq_length: 64
     """
     if pos_emb != "learned" or seq_length <= max_position_embeddings:
         return None
     return refuse(
-        f"seq_length ({seq_length}) is more than max_position_embeddings ({max_position_embeddings})",
-        f"write max_position_embeddings: {seq_length}",
+        f"seq_length ({seq_length}) must be at most max_position_embeddings ({max_position_embeddings})",
+        f"set max_position_embeddings to {seq_length}",
         about=["seq_length", "max_position_embeddings"],
     )
 
 
 @check
 def rotary_dims_even(hidden_size: int, num_attention_heads: int, rotary_pct: float, pos_emb: str) -> Finding | None:
-    """Rotary position embeddings rotate the dimensions of a head in pairs, of as many as rotary_pct says. With an odd
-    number one dimension has no partner: cosines and queries have different shapes, and every rank stops in its first
+    """Rotary position embeddings rotate the dimensions of a head in pairs; rotary_pct is the fraction that is rotated.
+    With an odd number of dimensions, cosines and queries have different shapes, and every rank stops in its first
     forward pass.
 
         pos_emb: rotary
         rotary_pct: 0.7
     """
     head = hidden_size // num_attention_heads
-    turned = int(head * rotary_pct)
-    if pos_emb != "rotary" or turned % 2 == 0:
+    rotated = int(head * rotary_pct)
+    if pos_emb != "rotary" or rotated % 2 == 0:
         return None
-    what = f"rotary_pct ({rotary_pct}) turns {turned} of the {head} dimensions of a head, which must be an even number"
-    return refuse(what, f"write rotary_pct: {ceil((turned - 1) / head * 1e4) / 1e4:g}", about=["rotary_pct"])
+    what = f"rotary_pct ({rotary_pct}) rotates {rotated} of the {head} dimensions of each head; expected an even number"
+    return refuse(what, f"set rotary_pct to {ceil((rotated - 1) / head * 1e4) / 1e4:g}", about=["rotary_pct"])
 
 
 @check
 def sinusoidal_needs_even_hidden_size(hidden_size: int, pos_emb: str) -> Finding | None:
-    """Sinusoidal positions are as many sines as cosines, side by side. With an odd hidden_size the vector is one
-    number shorter than the word embedding, and adding them fails on every rank in the first forward pass.
+    """A sinusoidal position embedding holds as many sines as cosines. With an odd hidden_size it is one element shorter
+    than the word embedding, and adding them fails on every rank in the first forward pass.
 
         pos_emb: sinusoidal
         hidden_size: 65
@@ -259,13 +259,14 @@ def sinusoidal_needs_even_hidden_size(hidden_size: int, pos_emb: str) -> Finding
     """
     if pos_emb != "sinusoidal" or hidden_size % 2 == 0:
         return None
-    return refuse(f"pos_emb: sinusoidal needs an even hidden_size, not {hidden_size}", f"write {hidden_size + 1}")
+    what = f"hidden_size ({hidden_size}) must be even with pos_emb (sinusoidal)"
+    return refuse(what, f"set hidden_size to {hidden_size + 1}")
 
 
 @check
 def unique_layers_divide_num_layers(num_layers: int, num_unique_layers: int | None) -> Finding | None:
-    """num_unique_layers layers have weights of their own, and each is used equally often. With a remainder the model
-    would have another depth than num_layers says.
+    """The model has num_unique_layers sets of layer weights, and each is used equally often. With a remainder the model
+    would have another depth than num_layers.
 
         num_unique_layers: 3
     """
@@ -273,16 +274,16 @@ def unique_layers_divide_num_layers(num_layers: int, num_unique_layers: int | No
         return None
     if num_unique_layers > num_layers:
         what = f"num_unique_layers ({num_unique_layers}) must be at most num_layers ({num_layers})"
-        return refuse(what, "leave num_unique_layers out to give every layer weights of its own")
-    return multiple("num_layers", num_layers, "num_unique_layers", num_unique_layers)
+        return refuse(what, "remove num_unique_layers to give every layer its own weights")
+    return multiple_of("num_layers", num_layers, "num_unique_layers", num_unique_layers)
 
 
 @check
 def shared_layers_have_one_kind(
     attention_config: Sequence[str], num_layers: int, num_unique_layers: int | None, param_sharing_style: str
 ) -> Finding | None:
-    """Layers that share their weights are one layer, used several times. It can only be of one kind, so a list of
-    kinds that gives it several would be followed for the first use and ignored for the others.
+    """Layers that share their weights are one layer that is used several times, and it can only be of one kind. If
+    attention_config names several kinds for it, the first would be used and the others ignored.
 
         num_unique_layers: 2
         param_sharing_style: spaced
@@ -299,10 +300,10 @@ def shared_layers_have_one_kind(
     if mixed is None:
         return None
     kinds = " and ".join(sorted(set(mixed)))
-    what = f"attention_config makes {kinds} layers share weights, with num_unique_layers ({num_unique_layers})"
+    what = f"num_unique_layers ({num_unique_layers}) and param_sharing_style ({param_sharing_style}) make layers of"
     return refuse(
-        f"{what} and param_sharing_style ({param_sharing_style})",
-        "layers that share weights must be of one kind",
+        f"{what} different kinds share weights: {kinds}",
+        "use one kind of layer in attention_config for all layers that share weights",
         about=["attention_config", "num_unique_layers", "param_sharing_style"],
     )
 
@@ -315,23 +316,23 @@ def shared_layers_exclude_recompute_with_zero_2(
     deepspeed_activation_checkpointing: bool,
     zero_optimization__stage: object,
 ) -> Finding | None:
-    """ZeRO stages 2 and 3 reduce a weight's gradient once per backward pass. A shared layer that is recomputed yields
-    it once per use, each in a backward pass of its own: gradients are reduced twice or lost, and the loss is wrong.
+    """ZeRO stages 2 and 3 reduce the gradient of a weight once per backward pass. A shared layer that is recomputed
+    produces a gradient in a separate backward pass for each use: gradients are reduced twice or lost, and the model
+    does not learn what it should.
 
         num_unique_layers: 2
         checkpoint_activations: true
         zero_optimization: {stage: 3}
     """
     shared = num_unique_layers not in (None, num_layers) and checkpoint_activations
-    by_itself = zero_optimization__stage == 3 or (zero_optimization__stage == 2 and deepspeed_activation_checkpointing)
-    if not (shared and by_itself):
+    stage = zero_optimization__stage
+    if not (shared and (stage == 3 or (stage == 2 and deepspeed_activation_checkpointing))):
         return None
-    with_what = "deepspeed_activation_checkpointing" if zero_optimization__stage == 2 else "checkpoint_activations"
-    what = f"num_unique_layers ({num_unique_layers}) with {with_what} does not work with ZeRO stage"
+    cause = "deepspeed_activation_checkpointing" if stage == 2 else "checkpoint_activations"
     return refuse(
-        f"{what} {zero_optimization__stage}",
-        f"remove {with_what}, or write a lower stage",
-        about=["num_unique_layers", with_what, "zero_optimization.stage"],
+        f"num_unique_layers ({num_unique_layers}) and {cause} cannot be combined with ZeRO stage {stage}",
+        f"set {cause} to false, or zero_optimization.stage to 0 or 1",
+        about=["num_unique_layers", cause, "zero_optimization.stage"],
     )
 
 
@@ -339,40 +340,41 @@ def shared_layers_exclude_recompute_with_zero_2(
 def post_layernorm_residual_excludes_gpt_j_residual(
     apply_residual_connection_post_layernorm: bool, gpt_j_residual: bool
 ) -> Finding | None:
-    """With gpt_j_residual, attention and MLP stand side by side and share one residual, which cannot come out of the
-    two norms that apply_residual_connection_post_layernorm takes it from. One of the two would be ignored.
+    """With gpt_j_residual, attention and MLP run in parallel and share one residual, whereas
+    apply_residual_connection_post_layernorm takes each residual from the output of its own norm. One of the two would
+    be ignored.
 
         apply_residual_connection_post_layernorm: true
         gpt_j_residual: true
     """
     if not (apply_residual_connection_post_layernorm and gpt_j_residual):
         return None
-    what = "apply_residual_connection_post_layernorm and gpt_j_residual exclude each other"
-    return refuse(what, "remove one of the two")
+    what = "apply_residual_connection_post_layernorm and gpt_j_residual cannot be combined"
+    return refuse(what, "remove one of them")
 
 
 @check
 def onnx_safe_excludes_bias_gelu_fusion(onnx_safe: bool, bias_gelu_fusion: bool) -> Finding | None:
-    """onnx_safe asks for a model that can be exported, and the fused kernel of bias_gelu_fusion cannot: the export
-    would fail after the training.
+    """onnx_safe requests a model that can be exported to ONNX, and the fused kernel of bias_gelu_fusion cannot be: the
+    export would fail after training.
 
         onnx_safe: true
         bias_gelu_fusion: true
     """
     if not (onnx_safe and bias_gelu_fusion):
         return None
-    return refuse("onnx_safe and bias_gelu_fusion exclude each other", "remove one of the two")
+    return refuse("onnx_safe and bias_gelu_fusion cannot be combined", "remove one of them")
 
 
 @check
 def gmlp_excludes_partition_activations(attention_config: Sequence[str], partition_activations: bool) -> Finding | None:
-    """A gMLP block mixes tokens along the sequence, the dimension along which partitioned activations are divided
-    between tensor parallel ranks. Recomputed from one partition, its gradients would be wrong.
+    """A gMLP block mixes tokens along the sequence, the dimension in which partitioned activations are split across
+    tensor parallel ranks. Recomputed from one partition, its gradients would be wrong.
 
         partition_activations: true
         attention_config: [[["gmlp"], "all"]]
     """
     if not partition_activations or not {"gmlp", "amlp"} & set(attention_config):
         return None
-    what = "gmlp and amlp layers exclude partition_activations"
-    return refuse(what, "write partition_activations: false", about=["partition_activations", "attention_config"])
+    what = "partition_activations cannot be combined with gmlp and amlp layers"
+    return refuse(what, "set partition_activations to false", about=["partition_activations", "attention_config"])

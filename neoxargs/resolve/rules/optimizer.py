@@ -1,4 +1,4 @@
-"""The optimizer: Megatron's and GPT-NeoX's top-level names and DeepSpeed's section `optimizer` are one setting."""
+"""The optimizer: top-level names of Megatron and GPT-NeoX are synonyms of keys in DeepSpeed's section `optimizer`."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Collection, Sequence
 from neoxargs.problems import listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse
-from neoxargs.resolve.rules.synonyms import Default, agreed
+from neoxargs.resolve.rules.synonyms import Default, agreed_value
 from neoxargs.sizes.layout import ranks_of_replica
 
-#: GPT-NeoX's learning rate and betas where nobody writes any.
-LR = 0.001
+#: The learning rate that GPT-NeoX uses if none is set.
+DEFAULT_LR = 0.001
 
 
 def is_adam(kind: str) -> bool:
-    """Adam in one of its forms, for which Megatron's names are meant."""
+    """Whether the type is a variant of Adam that Megatron's `adam_*` names apply to."""
     return "adam" in kind.lower() and kind.lower() not in ("radam", "nadam", "adamax", "sparseadam")
 
 
 def is_onebit(kind: str) -> bool:
-    """Optimizers of DeepSpeed that compress their communication."""
+    """Whether the type is one of DeepSpeed's optimizers that compress their communication to one bit."""
     return kind.lower() in ("onebitadam", "zerooneadam", "onebitlamb")
 
 
 @check
-def onebit_optimizer_needs_whole_gradients(
+def onebit_optimizer_needs_full_gradients(
     optimizer__type: str, zero_optimization__stage: object, data_types__grad_accum_dtype: str | None, precision: str
 ) -> Finding | None:
     """1-bit optimizers communicate the compressed momentum of every weight instead of gradients, so each rank must
-    have all of it. ZeRO partitions it, and an fp32 gradient buffer is averaged before the optimizer sees it: ranks
-    would drift apart without an error.
+    hold all of it. ZeRO partitions it, and an fp32 gradient buffer is averaged before the optimizer receives it: the
+    ranks would diverge without an error.
 
         optimizer: {type: OneBitAdam}
         zero_optimization: {stage: 1}
@@ -40,15 +40,15 @@ def onebit_optimizer_needs_whole_gradients(
     if zero_optimization__stage != 0:
         return refuse(
             f"optimizer.type ({optimizer__type}) and zero_optimization.stage ({zero_optimization__stage})"
-            " exclude each other",
-            "write stage: 0; 1-bit optimizers need every gradient whole on each rank",
+            " cannot be combined",
+            "set zero_optimization.stage to 0; 1-bit optimizers need unpartitioned gradients",
             about=["optimizer.type", "zero_optimization.stage"],
         )
     summed = data_types__grad_accum_dtype
     if precision != "fp32" and summed is not None and "32" in summed:
         both = f"optimizer.type ({optimizer__type}) and data_types.grad_accum_dtype ({summed})"
         about = ["optimizer.type", "data_types.grad_accum_dtype"]
-        return refuse(f"{both} exclude each other in {precision}", "leave grad_accum_dtype out", about)
+        return refuse(f"{both} cannot be combined in {precision}", "remove data_types.grad_accum_dtype", about)
     return None
 
 
@@ -56,8 +56,8 @@ def onebit_optimizer_needs_whole_gradients(
 def zero_one_adam_needs_two_replicas(
     optimizer__type: str, gpus: int, model_parallel_size: int, pipe_parallel_size: int
 ) -> Finding | None:
-    """DeepSpeed's 0/1 Adam averages its momentum between data parallel ranks. With only one it drops the gradients of
-    every step on which it does not update the variance, and the loss stops falling.
+    """DeepSpeed's 0/1 Adam averages its momentum over the data parallel ranks. With only one rank it drops the
+    gradients of every step that does not update the variance, and the loss stops falling.
 
         optimizer: {type: ZeroOneAdam}
         model_parallel_size: 4
@@ -67,11 +67,11 @@ def zero_one_adam_needs_two_replicas(
     if optimizer__type.lower() != "zerooneadam" or ranks > 1:
         return None
     what = f"optimizer.type ({optimizer__type}) needs at least 2 data parallel ranks"
-    return refuse(what, "write type: Adam", about=["optimizer.type"])
+    return refuse(what, "set optimizer.type to Adam", about=["optimizer.type"])
 
 
-def takes(kind: str, parameter: str) -> bool:
-    """Does this type of optimizer have such a parameter?"""
+def accepts_param(kind: str, parameter: str) -> bool:
+    """Whether this type of optimizer reads a key of `optimizer.params`."""
     used_by_types = REGISTRY.parameters[f"optimizer.params.{parameter}"].used_by_types
     return not used_by_types or kind.lower() in used_by_types
 
@@ -80,10 +80,10 @@ def takes(kind: str, parameter: str) -> bool:
 def optimizer_type(optimizer_type: str | None, optimizer__type: str | None) -> dict[str, str]:
     """optimizer_type and optimizer.type are one setting; without either it is Adam"""
 
-    def alike(one: str, other: str) -> bool:
+    def equal(one: str, other: str) -> bool:
         return one.lower() == other.lower()
 
-    agreed({"optimizer_type": optimizer_type, "optimizer.type": optimizer__type}, alike)
+    agreed_value({"optimizer_type": optimizer_type, "optimizer.type": optimizer__type}, equal)
     kind = optimizer__type or optimizer_type or "Adam"
     return {"optimizer_type": kind, "optimizer.type": kind}
 
@@ -92,8 +92,8 @@ def optimizer_type(optimizer_type: str | None, optimizer__type: str | None) -> d
 def lr(lr: float | None, optimizer__params__lr: float | None) -> dict[str, float]:
     """lr and optimizer.params.lr are one setting; without either it is 0.001"""
     both = {"lr": lr, "optimizer.params.lr": optimizer__params__lr}
-    rate = agreed(both, advice="keep one of them; GPT-NeoX used optimizer.params.lr: leave lr out to train as it did")
-    rate = LR if rate is None else rate
+    rate = agreed_value(both, advice="remove one of them; GPT-NeoX ignored lr and used optimizer.params.lr")
+    rate = DEFAULT_LR if rate is None else rate
     return {"lr": rate, "optimizer.params.lr": rate}
 
 
@@ -105,10 +105,10 @@ def betas_in_range(
     optimizer__type: str,
     default: Default,
 ) -> dict[str, object]:
-    """adam_beta1 and adam_beta2 are the two optimizer.params.betas
+    """adam_beta1 and adam_beta2 are the two values of optimizer.params.betas
 
-    They are the decay of two running means, which Adam divides by 1 - beta to correct their bias. With a beta of 1 it
-    divides by 0 and the weights are NaN after the first step; below 0 the means oscillate.
+    They are the decay rates of two running means, which Adam divides by 1 - beta^step to correct their bias. With a
+    beta of 1 it divides by 0 and the weights are NaN after the first step; with a beta below 0 the means oscillate.
 
         optimizer: {params: {betas: [0.9, 1.0]}}
     """
@@ -116,18 +116,18 @@ def betas_in_range(
     if given is not None and (len(given) != 2 or not all(0 <= beta < 1 for beta in given)):
         raise Contradiction(
             f"optimizer.params.betas ({list(given)}) must be two numbers from 0 to below 1",
-            "write for example betas: [0.9, 0.95]",
+            "set optimizer.params.betas to [0.9, 0.95], for example",
             about=["optimizer.params.betas"],
         )
     written = (adam_beta1, adam_beta2)
     first, second = [
-        agreed({f"adam_beta{i + 1}": written[i], "optimizer.params.betas": given[i] if given else None})
+        agreed_value({f"adam_beta{i + 1}": written[i], "optimizer.params.betas": given[i] if given else None})
         for i in range(2)
     ]
-    meant = first is not None or second is not None or is_adam(optimizer__type)
+    is_sent = first is not None or second is not None or is_adam(optimizer__type)
     first = default("adam_beta1") if first is None else first
     second = default("adam_beta2") if second is None else second
-    both = [first, second] if meant and takes(optimizer__type, "betas") else None
+    both = [first, second] if is_sent and accepts_param(optimizer__type, "betas") else None
     return {"adam_beta1": first, "adam_beta2": second, "optimizer.params.betas": both}
 
 
@@ -136,10 +136,10 @@ def eps(
     adam_eps: float | None, optimizer__params__eps: float | None, optimizer__type: str, default: Default
 ) -> dict[str, float | None]:
     """adam_eps and optimizer.params.eps are one setting"""
-    small = agreed({"adam_eps": adam_eps, "optimizer.params.eps": optimizer__params__eps})
-    meant = (small is not None or is_adam(optimizer__type)) and takes(optimizer__type, "eps")
-    small = default("adam_eps") if small is None else small
-    return {"adam_eps": small, "optimizer.params.eps": small if meant else None}
+    value = agreed_value({"adam_eps": adam_eps, "optimizer.params.eps": optimizer__params__eps})
+    is_sent = (value is not None or is_adam(optimizer__type)) and accepts_param(optimizer__type, "eps")
+    value = default("adam_eps") if value is None else value
+    return {"adam_eps": value, "optimizer.params.eps": value if is_sent else None}
 
 
 @derives("momentum", "optimizer.params.momentum")
@@ -148,8 +148,8 @@ def momentum(
 ) -> dict[str, float | None]:
     """momentum and optimizer.params.momentum are one setting"""
     nested = "optimizer.params.momentum"
-    share = agreed({"momentum": momentum, nested: optimizer__params__momentum})
-    return {"momentum": share, nested: share if takes(optimizer__type, "momentum") else None}
+    value = agreed_value({"momentum": momentum, nested: optimizer__params__momentum})
+    return {"momentum": value, nested: value if accepts_param(optimizer__type, "momentum") else None}
 
 
 @derives("weight_decay", "optimizer.params.weight_decay")
@@ -158,9 +158,9 @@ def weight_decay(
 ) -> dict[str, float | None]:
     """weight_decay and optimizer.params.weight_decay are one setting"""
     nested = "optimizer.params.weight_decay"
-    pull = agreed({"weight_decay": weight_decay, nested: optimizer__params__weight_decay})
-    pull = default("weight_decay") if pull is None else pull
-    return {"weight_decay": pull, nested: pull if takes(optimizer__type, "weight_decay") else None}
+    value = agreed_value({"weight_decay": weight_decay, nested: optimizer__params__weight_decay})
+    value = default("weight_decay") if value is None else value
+    return {"weight_decay": value, nested: value if accepts_param(optimizer__type, "weight_decay") else None}
 
 
 @derives("gradient_clipping", "clip_grad")
@@ -171,7 +171,7 @@ def clipping(
     default: Default,
 ) -> dict[str, float]:
     """gradient_clipping, clip_grad and the retired optimizer.params.max_grad_norm are one setting"""
-    norm = agreed(
+    norm = agreed_value(
         {
             "gradient_clipping": gradient_clipping,
             "clip_grad": clip_grad,
@@ -184,8 +184,8 @@ def clipping(
 
 @check
 def optimizer_params_belong_to_type(optimizer__type: str, written: Collection[str]) -> Finding | None:
-    """optimizer.params goes to the optimizer's constructor. A key that it does not have is a TypeError on every rank,
-    or, where it swallows all keys, a setting that silently does nothing.
+    """optimizer.params is passed to the constructor of the optimizer. A key that it does not accept raises TypeError on
+    every rank or, where the constructor accepts any key, has no effect.
 
         optimizer: {type: SGD, params: {betas: [0.9, 0.95]}}
     """
@@ -194,8 +194,8 @@ def optimizer_params_belong_to_type(optimizer__type: str, written: Collection[st
 
 @check
 def scheduler_params_belong_to_type(scheduler__type: str | None, written: Collection[str]) -> Finding | None:
-    """scheduler.params goes to the constructor of DeepSpeed's schedule. A key that it does not have is a TypeError on
-    every rank, when the engine is built.
+    """scheduler.params is passed to the constructor of DeepSpeed's schedule. A key that it does not accept raises
+    TypeError on every rank when the engine is built.
 
         scheduler: {type: WarmupLR, params: {total_num_steps: 10}}
     """
@@ -203,7 +203,7 @@ def scheduler_params_belong_to_type(scheduler__type: str | None, written: Collec
 
 
 def _param_of_another_type(section: str, kind: str | None, written: Collection[str]) -> Finding | None:
-    """The first written `section.params` key that another type reads, not this one."""
+    """Refuse the first `section.params` key that is set and that other types read, but not this one."""
     types = {
         t for p in REGISTRY.parameters.values() if p.name.startswith(f"{section}.params.") for t in p.used_by_types
     }
@@ -216,5 +216,5 @@ def _param_of_another_type(section: str, kind: str | None, written: Collection[s
                 p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.used_by_types or types)
             ]
             what = f"{name} is not a setting of {section}.type {kind}"
-            return refuse(what, f"{kind} has {listed(own, 'and')}", about=[f"{section}.type", name])
+            return refuse(what, f"remove it; {kind} has {listed(own, 'and')}", about=[f"{section}.type", name])
     return None

@@ -1,15 +1,15 @@
-"""How the ranks divide the model between them, and whether they can."""
+"""Parallelism: whether the model and its layers can be split across the ranks as configured."""
 
 from __future__ import annotations
 
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
-from neoxargs.resolve.rules.shared_findings import divided, multiple
+from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest
 from neoxargs.sizes.layout import ranks_of_replica, stages
 
 
 @derive
 def model_parallel_size(model_parallel_size: int | None) -> int | None:
-    """0 divides no matrix, like 1"""
+    """0 means no tensor parallelism, the same as 1"""
     return None if model_parallel_size is None else max(model_parallel_size, 1)
 
 
@@ -17,76 +17,77 @@ def model_parallel_size(model_parallel_size: int | None) -> int | None:
 def world_size_equals_gpus(world_size: int | None, gpus: int) -> int:
     """one process per GPU
 
-    Every rank waits at its rendezvous until world_size of them have come. With another number than are started, they
+    Every rank waits at the rendezvous address until world_size ranks have joined. If another number is started, they
     wait until the timeout, half an hour later.
 
         world_size: 4
     """
     if world_size not in (None, gpus):
-        sentence = f"world_size ({world_size}) is not the number of processes that the run gets ({gpus})"
-        raise Contradiction(sentence, "leave world_size out: there is one process per GPU")
+        sentence = f"world_size ({world_size}) must equal the number of processes of the run ({gpus})"
+        raise Contradiction(sentence, "remove world_size; the run has one process per GPU")
     return gpus
 
 
 @derives("global_num_gpus")
 def global_num_gpus_equals_gpus(global_num_gpus: int | None, gpus: int) -> int:
-    """the GPUs of all machines together
+    """the number of GPUs on all hosts together
 
-    GPT-NeoX computes the number of replicas and the batch from it. With another number than the run gets, the batch
-    is not the one that the file describes, or DeepSpeed's assertion about the batch stops every rank.
+    GPT-NeoX computes the number of replicas and the batch size from it. With another number than the run has, the batch
+    size differs from the file's, or DeepSpeed's assertion about the batch size stops every rank.
 
         global_num_gpus: 4
     """
     if global_num_gpus not in (None, gpus):
         raise Contradiction(
-            f"global_num_gpus ({global_num_gpus}) is not the number of GPUs that the run gets ({gpus})",
-            "leave global_num_gpus out: hostfile, include, num_nodes and num_gpus determine it",
+            f"global_num_gpus ({global_num_gpus}) must equal the number of GPUs of the run ({gpus})",
+            "remove global_num_gpus; hostfile, include, num_nodes and num_gpus determine it",
         )
     return gpus
 
 
 @derive
 def is_pipe_parallel(pipe_parallel_size: int) -> bool:
-    """pipe_parallel_size of 1 or more runs DeepSpeed's pipeline engine, 0 its plain engine"""
+    """pipe_parallel_size of 1 or more selects DeepSpeed's pipeline engine, 0 its plain engine"""
     return pipe_parallel_size >= 1
 
 
 @check
 def gpus_hold_whole_replicas(gpus: int, model_parallel_size: int, pipe_parallel_size: int) -> Finding | None:
-    """A replica of the model takes model_parallel_size x pipe_parallel_size GPUs. With too few, or some left over, no
-    grid of ranks can be made: the launcher starts all processes, and each stops in an assertion.
+    """A replica of the model occupies model_parallel_size x pipe_parallel_size GPUs. With too few GPUs, or some left
+    over, the process groups cannot be built: the launcher starts all processes, and each stops in an assertion.
 
         pipe_parallel_size: 3
     """
-    copy = ranks_of_replica(model_parallel_size, pipe_parallel_size)
-    if gpus % copy == 0:
+    replica = ranks_of_replica(model_parallel_size, pipe_parallel_size)
+    if gpus % replica == 0:
         return None
-    size = f"model_parallel_size ({model_parallel_size}) x pipe_parallel_size ({stages(pipe_parallel_size)}) = {copy}"
-    if gpus < copy:
-        what = f"one copy of the model takes {size} GPUs, and the run gets {gpus}"
-        return refuse(what, f"use {copy} GPUs or smaller sizes")
-    return refuse(f"the number of GPUs ({gpus}) must be a multiple of {size}", f"{gpus % copy} would be idle")
+    factors = f"model_parallel_size ({model_parallel_size}) x pipe_parallel_size ({stages(pipe_parallel_size)})"
+    if gpus < replica:
+        what = f"one replica of the model needs {factors} = {replica} GPUs, but the run has {gpus}"
+        return refuse(what, f"use {replica} GPUs, or reduce model_parallel_size or pipe_parallel_size")
+    what = f"the number of GPUs ({gpus}) must be a multiple of {factors} = {replica}"
+    return refuse(what, f"use {nearest(gpus, replica)} GPUs, or change model_parallel_size or pipe_parallel_size")
 
 
 @check
 def tensor_parallel_divides_heads(
     num_attention_heads: int, model_parallel_size: int, hidden_size: int
 ) -> Finding | None:
-    """Every tensor parallel rank computes whole attention heads, equally many. Otherwise GPT-NeoX stops in an
-    assertion on every rank when it builds the first layer.
+    """Every tensor parallel rank computes the same number of attention heads. Otherwise an assertion in GPT-NeoX stops
+    every rank when it builds the first layer.
 
         num_attention_heads: 2
         model_parallel_size: 4
     """
     heads = num_attention_heads
-    return divided("num_attention_heads", heads, "model_parallel_size", model_parallel_size, hidden_size)
+    return divisible_by("num_attention_heads", heads, "model_parallel_size", model_parallel_size, hidden_size)
 
 
 @check
 def tensor_parallel_divides_kv_heads(
     num_kv_heads: int, num_attention_heads: int, model_parallel_size: int
 ) -> Finding | None:
-    """Every tensor parallel rank holds whole key and value heads, equally many; they are not repeated across ranks.
+    """Every tensor parallel rank holds the same number of key and value heads; they are not replicated across ranks.
     Otherwise every rank stops when it builds the first layer.
 
         model_parallel_size: 4
@@ -94,40 +95,40 @@ def tensor_parallel_divides_kv_heads(
     """
     if num_kv_heads == num_attention_heads:
         return None
-    return divided("num_kv_heads", num_kv_heads, "model_parallel_size", model_parallel_size, num_attention_heads)
+    return divisible_by("num_kv_heads", num_kv_heads, "model_parallel_size", model_parallel_size, num_attention_heads)
 
 
 @check
 def tensor_parallel_divides_hidden_size(
     hidden_size: int, model_parallel_size: int, num_attention_heads: int
 ) -> Finding | None:
-    """Every tensor parallel rank holds an equal slice of each matrix. A hidden_size with a remainder stops every rank
-    in Megatron's `ensure_divisibility` when it builds the first layer.
+    """Every tensor parallel rank holds an equal shard of each matrix. If hidden_size is not divisible, Megatron's
+    `ensure_divisibility` stops every rank when it builds the first layer.
 
         num_attention_heads: 8
         hidden_size: 60
         model_parallel_size: 8
     """
-    return divided("hidden_size", hidden_size, "model_parallel_size", model_parallel_size, num_attention_heads)
+    return divisible_by("hidden_size", hidden_size, "model_parallel_size", model_parallel_size, num_attention_heads)
 
 
 @check
 def pipeline_stages_at_most_num_layers(num_layers: int, pipe_parallel_size: int) -> Finding | None:
-    """A pipeline divides the layers between its stages. With more stages than layers some GPUs have none: they pass
-    activations on, hold no weights, and DeepSpeed's optimizer stops on their empty list of parameters.
+    """Pipeline parallelism distributes the layers over the stages. With more stages than layers, some stages have no
+    weights, and DeepSpeed's optimizer stops there because its list of parameters is empty.
 
         pipe_parallel_size: 8
     """
     if num_layers >= pipe_parallel_size:
         return None
     what = f"num_layers ({num_layers}) must be at least pipe_parallel_size ({pipe_parallel_size})"
-    return refuse(what, f"write pipe_parallel_size: {num_layers} or less")
+    return refuse(what, f"set pipe_parallel_size to {num_layers} or less")
 
 
 @check
 def pipeline_excludes_zero_2(zero_optimization__stage: object, pipe_parallel_size: int) -> Finding | None:
-    """DeepSpeed's pipeline engine accumulates gradients over micro batches, so each rank needs them whole. ZeRO stages
-    2 and 3 partition them; the engine asserts that on every rank when it is built.
+    """DeepSpeed's pipeline engine accumulates gradients over micro batches and needs them unpartitioned. ZeRO stages 2
+    and 3 partition gradients; an assertion in the engine stops every rank when it is built.
 
         zero_optimization: {stage: 2}
         pipe_parallel_size: 1
@@ -135,21 +136,21 @@ def pipeline_excludes_zero_2(zero_optimization__stage: object, pipe_parallel_siz
     if zero_optimization__stage not in (2, 3) or pipe_parallel_size == 0:
         return None
     return refuse(
-        f"zero_optimization.stage ({zero_optimization__stage}) and pipe_parallel_size ({pipe_parallel_size}) exclude "
-        "each other: the pipeline engine works with ZeRO stages 0 and 1",
-        "write zero_optimization: {stage: 1}, or pipe_parallel_size: 0 for the plain engine",
+        f"zero_optimization.stage ({zero_optimization__stage}) and pipe_parallel_size ({pipe_parallel_size}) cannot be "
+        "combined: the pipeline engine supports ZeRO stages 0 and 1",
+        "set zero_optimization.stage to 1, or pipe_parallel_size to 0 for the plain engine",
     )
 
 
 @derive
 def pipeline__pipe_partitioned(sequence_parallel: bool) -> bool | None:
-    """with sequence_parallel each rank sends the shard that it has"""
+    """with sequence_parallel each rank sends only its shard"""
     return False if sequence_parallel else None
 
 
 @derive
 def pipeline__grad_partitioned(sequence_parallel: bool) -> bool | None:
-    """with sequence_parallel each rank sends the shard that it has"""
+    """with sequence_parallel each rank sends only its shard"""
     return False if sequence_parallel else None
 
 
@@ -157,8 +158,8 @@ def pipeline__grad_partitioned(sequence_parallel: bool) -> bool | None:
 def sequence_parallel_excludes_pipe_partitioned(
     sequence_parallel: bool, pipeline__pipe_partitioned: bool, pipeline__grad_partitioned: bool
 ) -> Finding | None:
-    """With sequence_parallel each tensor parallel rank has its own shard of the sequence. DeepSpeed's partitioned
-    sends assume that all of them hold the same tensor: the next stage would put together parts of different shards.
+    """With sequence_parallel each tensor parallel rank holds a different shard of the sequence. DeepSpeed's partitioned
+    sends assume that all of them hold the same tensor: the next stage would assemble parts of different shards.
 
         sequence_parallel: true
         model_parallel_size: 2
@@ -168,23 +169,24 @@ def sequence_parallel_excludes_pipe_partitioned(
         return None
     for name, value in (("pipe", pipeline__pipe_partitioned), ("grad", pipeline__grad_partitioned)):
         if value:
-            what = f"pipeline.{name}_partitioned (true) excludes sequence_parallel"
-            about = ["sequence_parallel", f"pipeline.{name}_partitioned"]
-            return refuse(what, "remove it; shards are sent", about)
+            parameter = f"pipeline.{name}_partitioned"
+            what = f"{parameter} (true) and sequence_parallel cannot be combined"
+            advice = f"remove {parameter}; with sequence_parallel each rank sends only its shard already"
+            return refuse(what, advice, about=["sequence_parallel", parameter])
     return None
 
 
 @check
 def sequence_parallel_needs_tensor_parallel(sequence_parallel: bool, model_parallel_size: int) -> Finding | None:
-    """sequence_parallel divides the sequence between the tensor parallel ranks of a replica. With one such rank
-    nothing is divided, and activations take as much memory as without it.
+    """sequence_parallel splits the sequence across the tensor parallel ranks of a replica. With one such rank
+    nothing is split, and activations take as much memory as without it.
 
         sequence_parallel: true
     """
     if not sequence_parallel or model_parallel_size > 1:
         return None
-    what = "sequence_parallel has no effect: model_parallel_size is 1, so no ranks share a sequence"
-    return warn(what, "remove sequence_parallel")
+    what = "sequence_parallel has no effect: model_parallel_size is 1"
+    return warn(what, "remove sequence_parallel, or set model_parallel_size to 2 or more")
 
 
 @check
@@ -198,4 +200,6 @@ def tensor_parallel_divides_seq_length(
         model_parallel_size: 4
         seq_length: 30
     """
-    return multiple("seq_length", seq_length, "model_parallel_size", model_parallel_size) if sequence_parallel else None
+    if not sequence_parallel:
+        return None
+    return multiple_of("seq_length", seq_length, "model_parallel_size", model_parallel_size)

@@ -2,7 +2,7 @@
 
     @derive
     def num_kv_heads(num_attention_heads: int) -> int:
-        "every attention head has keys and values of its own"
+        "every attention head has its own keys and values"
         return num_attention_heads
 
     @check
@@ -12,19 +12,19 @@
             lr: 0.001
             min_lr: 0.01
         '''
-        return None if min_lr <= lr else refuse(f"min_lr ({min_lr}) must be at most lr ({lr})", "write ...")
+        return None if min_lr <= lr else refuse(f"min_lr ({min_lr}) must be at most lr ({lr})", "set ...")
 
 `.` in a parameter's name is `__` in a rule (`zero_optimization__stage`). A derivation is named after its result, or
 takes the names of its results as `@derives("lr", "optimizer.params.lr")`; its docstring begins with the reason that
-`explain` gives for the value. It runs when its result was not written. One that lists its own result among its inputs
-always runs and receives what was written, or None (that is how `train_batch_size` = a x b x c is solved for whichever
-is missing). `None` as a result leaves the default. Inputs too are `gpus` (how many processes run), `written` (the
-names the user gave), `sections` (the sections the user gave), `auto` (the names given as `auto`) and `default`
-(name -> its default in the dialect).
+`explain` gives for the value. It runs when its result is not set. A derivation with its own result among its inputs
+always runs and receives the value that is set, or None (`train_batch_size` = a x b x c is solved that way for
+whichever is missing). A result of `None` keeps the default. Further inputs are `gpus` (the number of processes),
+`written` (the names that the user set), `sections` (the sections that the user wrote), `auto` (the names set to
+`auto`) and `default` (name -> its default in the dialect).
 
-A rule that can find something is named after the constraint: `rotary_dims_even` is the problem `rotary-dims-even`.
-Its docstring says what would go wrong on the GPUs, and ends in an example, some lines of YAML over the smallest model:
-`deepy explain rotary-dims-even` shows both, and a test runs the example.
+A rule that can report a problem is named after the constraint: `rotary_dims_even` reports `rotary-dims-even`. Its
+docstring says what would go wrong on the GPUs and ends with an example, some lines of YAML to add to the smallest
+model: `deepy explain rotary-dims-even` shows both, and a test runs the example.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule has against a configuration; `derive` makes a Problem of it, with the rule's id and a place."""
+    """A rule's objection to a configuration; `resolve/derive.py` adds the rule's id and a place to make a Problem."""
 
     sentence: str
     advice: str = ""
-    """What to write instead."""
+    """The hint: what to write instead."""
     about: tuple[str, ...] = ()
-    """The parameters (or sections) that take part; empty for all that the rule reads."""
+    """The parameters or sections involved; empty means all that the rule reads."""
     severity: Literal["error", "warning"] = "error"
     id: str = ""
-    """Only where several rules find the same problem, else it is the rule's."""
+    """Set only where several rules report the same problem; otherwise the rule's id is used."""
 
 
 def refuse(sentence: str, advice: str = "", about: Iterable[str] = ()) -> Finding:
-    """An error: `hidden_size (60) must be even`, what to write, and which parameters if not all that the rule reads."""
+    """Return an error: the sentence, the hint, and the parameters involved if not all that the rule reads."""
     return Finding(sentence, advice, tuple(about))
 
 
 def warn(sentence: str, advice: str = "", about: Iterable[str] = ()) -> Finding:
-    """The same, where the run can start all the same."""
+    """Return a warning, which does not stop the run; arguments as of `refuse`."""
     return Finding(sentence, advice, tuple(about), "warning")
 
 
 class Contradiction(Exception):
-    """Raised by a derivation whose inputs cannot all hold."""
+    """Raised by a derivation whose inputs contradict each other."""
 
     def __init__(self, sentence: str, advice: str = "", about: Iterable[str] = (), id: str = "") -> None:
         self.finding = Finding(sentence, advice, tuple(about), id=id)
@@ -71,32 +71,32 @@ class Contradiction(Exception):
 
 @dataclass(frozen=True)
 class Rule:
-    """One function of the table."""
+    """A registered derivation or check."""
 
     function: Callable[..., Any]
     results: tuple[str, ...]
-    """What it derives; empty for a check."""
+    """The parameters it derives; empty for a check."""
     inputs: tuple[str, ...]
 
     @property
     def id(self) -> str:
-        """Of the problem that it finds: its name in kebab-case."""
+        """The id of the problem it reports: the function's name in kebab-case."""
         return self.function.__name__.replace("_", "-")
 
     @property
     def reason(self) -> str:
-        """Why the result is what it is; the first paragraph of the docstring."""
+        """Why the derived value is what it is: the first paragraph of the docstring."""
         return " ".join(self._paragraphs[0].split())
 
     @property
     def protects_from(self) -> str:
-        """What would go wrong without it; of a derivation, what stands below the reason."""
+        """What would go wrong without the rule: the docstring without a derivation's reason and without the example."""
         paragraphs = self._paragraphs[bool(self.results) :]
         return " ".join(" ".join(text for text in paragraphs if not _is_example(text)).split())
 
     @property
     def example(self) -> str:
-        """YAML over the smallest model that it refuses: the indented lines at the end of the docstring, or nothing."""
+        """YAML that the rule refuses, added to the smallest model: the indented end of the docstring, or ''."""
         last = self._paragraphs[-1]
         return dedent(last).strip() + "\n" if _is_example(last) else ""
 
@@ -106,7 +106,7 @@ class Rule:
 
 
 def _is_example(paragraph: str) -> bool:
-    """Is it indented deeper than the docstring of a function?"""
+    """Whether a paragraph is indented deeper than the docstring of a function."""
     return paragraph.startswith(" " * 8)
 
 
@@ -120,7 +120,7 @@ def derive(function: F) -> F:
 
 
 def derives(*results: str) -> Callable[[F], F]:
-    """Register a derivation of these parameters: the function returns the value, of several {name: value}."""
+    """Register a derivation of these parameters: the function returns the value, or {name: value} for several."""
 
     def register(function: F) -> F:
         DERIVATIONS.append(Rule(function, tuple(map(_dotted, results)), _inputs(function)))
@@ -130,7 +130,7 @@ def derives(*results: str) -> Callable[[F], F]:
 
 
 def check(function: F) -> F:
-    """Register a cross-check: it returns None, or what it refuses or warns of."""
+    """Register a cross-check: the function returns None, or a finding made by `refuse` or `warn`."""
     CHECKS.append(Rule(function, (), _inputs(function)))
     return function
 

@@ -1,4 +1,4 @@
-"""The learning rate over a run: how long it falls, and which of two schedules is meant."""
+"""The length of the run and the learning rate schedule: decay length, and GPT-NeoX's or DeepSpeed's schedule."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ from collections.abc import Collection
 from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
 
-#: DeepSpeed's schedules that rise from a lowest to a highest rate, and those that end after a number of steps.
-RISING = ("WarmupLR", "WarmupDecayLR")
-ENDING = ("WarmupDecayLR", "WarmupCosineLR")
-WARMING = (*RISING, "WarmupCosineLR")
+#: DeepSpeed's schedules with a parameter `warmup_max_lr`, with `total_num_steps`, and with `warmup_num_steps`.
+WITH_MAX_LR = ("WarmupLR", "WarmupDecayLR")
+WITH_TOTAL_STEPS = ("WarmupDecayLR", "WarmupCosineLR")
+WITH_WARMUP_STEPS = (*WITH_MAX_LR, "WarmupCosineLR")
 
 
 @derives("train_iters")
 def train_length_given_once(train_iters: int | None, train_epochs: int | None) -> int | None:
-    """train.py counts them from train_epochs, once it knows the data
+    """train.py computes it from train_epochs when it loads the data
 
-    The length of the run decides how much data is prepared and when the learning rate has decayed. Without one the
-    ranks stop when they build the data; with two, the run would end earlier or later than one of them says.
+    The length of the run decides how much data is prepared and when the learning rate has decayed. Without it the
+    ranks stop when they build the data; with two lengths, the run would end earlier or later than one of them says.
 
         train_epochs: 2
         train_iters: 100
     """
     if train_iters is None and train_epochs is None:
-        raise Contradiction("nothing says how long to train: train_iters is missing", "write train_iters: 1000")
+        what = "the length of the run is missing: neither train_iters nor train_epochs is set"
+        raise Contradiction(what, "set train_iters to the number of optimizer steps, for example 1000")
     if train_iters is not None and train_epochs is not None:
         raise Contradiction(
-            f"train_iters ({train_iters}) and train_epochs ({train_epochs}) both say how long to train",
-            "keep one of them",
+            f"train_iters ({train_iters}) and train_epochs ({train_epochs}) both set the length of the run",
+            "remove one of them",
         )
     return train_iters
 
 
 @derives("lr_decay_iters")
 def lr_decay_length_given_once(lr_decay_iters: int | None, lr_decay_fraction: float | None, train_iters: int) -> int:
-    """the learning rate falls until the end of training, or for lr_decay_fraction of it
+    """the learning rate decays until the end of training, or over lr_decay_fraction of it
 
-    With two lengths the learning rate would decay over one of them and the other would be ignored; over less than one
-    iteration, the run would train at min_lr from its first step.
+    With two lengths the learning rate would decay over one of them, and the other would be ignored. With a length below
+    one iteration, the run would train at min_lr from its first step.
 
         lr_decay_iters: 60
         lr_decay_fraction: 0.5
@@ -48,14 +49,14 @@ def lr_decay_length_given_once(lr_decay_iters: int | None, lr_decay_fraction: fl
     counted = int(train_iters * lr_decay_fraction)
     if lr_decay_iters not in (None, counted):
         raise Contradiction(
-            f"lr_decay_iters ({lr_decay_iters}) and lr_decay_fraction ({lr_decay_fraction}) "
-            f"of train_iters ({train_iters}) = {counted} disagree",
-            "keep one of them",
+            f"lr_decay_iters ({lr_decay_iters}) must equal lr_decay_fraction ({lr_decay_fraction}) "
+            f"x train_iters ({train_iters}) = {counted}",
+            "remove lr_decay_iters or lr_decay_fraction",
         )
     if counted == 0:
         raise Contradiction(
-            f"lr_decay_fraction ({lr_decay_fraction}) of train_iters ({train_iters}) is less than one iteration",
-            "leave lr_decay_fraction out to decay until the end",
+            f"lr_decay_fraction ({lr_decay_fraction}) x train_iters ({train_iters}) is less than one iteration",
+            "remove lr_decay_fraction to decay until the end of training",
             about=["lr_decay_fraction", "train_iters"],
         )
     return counted
@@ -63,14 +64,14 @@ def lr_decay_length_given_once(lr_decay_iters: int | None, lr_decay_fraction: fl
 
 @derive
 def scheduler__type(optimizer__type: str, written: Collection[str]) -> str | None:
-    """1-bit optimizers bring the schedule that GPT-NeoX gives them, unless lr_decay_style asks for another"""
+    """GPT-NeoX uses WarmupDecayLR with 1-bit optimizers unless lr_decay_style is set"""
     return "WarmupDecayLR" if is_onebit(optimizer__type) and "lr_decay_style" not in written else None
 
 
 @derive
 def scheduler__params__warmup_max_lr(scheduler__type: str | None, lr: float) -> float | None:
-    """the rise ends at lr"""
-    return lr if scheduler__type in RISING else None
+    """the warm-up ends at lr"""
+    return lr if scheduler__type in WITH_MAX_LR else None
 
 
 @derive
@@ -79,32 +80,32 @@ def scheduler__params__warmup_num_steps(
 ) -> int | None:
     """warmup x train_iters"""
     asked = "scheduler.params.warmup_num_steps" in auto or "scheduler.type" not in written or "warmup" in written
-    return max(1, int(train_iters * warmup)) if scheduler__type in WARMING and asked else None
+    return max(1, int(train_iters * warmup)) if scheduler__type in WITH_WARMUP_STEPS and asked else None
 
 
 @derive
 def scheduler__params__total_num_steps(scheduler__type: str | None, lr_decay_iters: int) -> int | None:
-    """the fall ends at lr_decay_iters"""
-    return lr_decay_iters if scheduler__type in ENDING else None
+    """the decay ends at lr_decay_iters"""
+    return lr_decay_iters if scheduler__type in WITH_TOTAL_STEPS else None
 
 
 @check
 def min_lr_at_most_lr(min_lr: float, lr: float) -> Finding | None:
-    """The learning rate decays from lr to min_lr. With min_lr above lr it would rise over the whole run, and training
-    diverges at some point on the way.
+    """The learning rate decays from lr to min_lr. With min_lr above lr it would increase during the run, and training
+    can diverge at any point.
 
         min_lr: 0.01
         lr: 0.001
     """
     if min_lr <= lr:
         return None
-    return refuse(f"min_lr ({min_lr}) must be at most lr ({lr})", f"a tenth of lr is usual: min_lr: {lr / 10:g}")
+    return refuse(f"min_lr ({min_lr}) must be at most lr ({lr})", f"set min_lr to {lr / 10:g}, a tenth of lr")
 
 
 @check
 def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Collection[str]) -> Finding | None:
-    """DeepSpeed's section scheduler and GPT-NeoX's lr_decay_style and min_lr describe two schedules. Only one drives
-    the optimizer, and the learning rate would follow another course than half of the file says.
+    """DeepSpeed's section scheduler and GPT-NeoX's lr_decay_style and min_lr describe two schedules. The optimizer
+    follows only one of them, and the other would be ignored.
 
         scheduler: {type: WarmupLR}
         lr_decay_style: cosine
@@ -112,9 +113,10 @@ def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Coll
     also = [name for name in ("lr_decay_style", "min_lr") if name in written]
     if scheduler__type is None or "scheduler.type" not in written or not also:
         return None
+    names = " and ".join(also)
     return refuse(
-        f"scheduler.type ({scheduler__type}) and {' and '.join(also)} describe two schedules of the learning rate",
-        f"remove the section scheduler to train with {' and '.join(also)}",
+        f"scheduler.type ({scheduler__type}) cannot be combined with {names}: they define two learning rate schedules",
+        f"remove the section scheduler, or {names}",
         about=["scheduler.type", *also],
     )
 
@@ -130,8 +132,8 @@ def scheduler_params_agree_with_lr(
     lr_decay_iters: int,
     train_iters: int,
 ) -> Finding | None:
-    """warmup, lr and lr_decay_iters say what warmup_num_steps, warmup_max_lr and total_num_steps of the section
-    scheduler say too. DeepSpeed follows its own: the rate that the file names at the top would never be reached.
+    """warmup, lr and lr_decay_iters set the same values as warmup_num_steps, warmup_max_lr and total_num_steps in the
+    section scheduler. DeepSpeed reads only the section, and the top-level values would be ignored.
 
         lr: 0.001
         scheduler: {type: WarmupLR, params: {warmup_max_lr: 0.002}}
@@ -146,14 +148,14 @@ def scheduler_params_agree_with_lr(
         if {top, section + nested} <= set(written) and other != meant:
             steps = f" = {meant} steps" if value != meant else ""
             what = f"{top} ({value}){steps} and {section}{nested} ({other}) are two values for one setting"
-            return refuse(what, f"keep {top} or {section}{nested}", about=[section + nested, top])
+            return refuse(what, f"remove {top} or {section}{nested}", about=[section + nested, top])
     return None
 
 
 @check
 def one_lr_schedule_on_resume(override_lr_scheduler: bool, use_checkpoint_lr_scheduler: bool) -> Finding | None:
-    """A resumed run follows the schedule of its file (override_lr_scheduler) or the one that the checkpoint holds
-    (use_checkpoint_lr_scheduler). GPT-NeoX stops in an assertion on every rank when both are asked for.
+    """A resumed run follows the schedule of its configuration (override_lr_scheduler) or that of the checkpoint
+    (use_checkpoint_lr_scheduler). With both, an assertion in GPT-NeoX stops every rank.
 
         load: checkpoints
         override_lr_scheduler: true
@@ -161,4 +163,4 @@ def one_lr_schedule_on_resume(override_lr_scheduler: bool, use_checkpoint_lr_sch
     """
     if not (override_lr_scheduler and use_checkpoint_lr_scheduler):
         return None
-    return refuse("override_lr_scheduler and use_checkpoint_lr_scheduler exclude each other", "keep one of them")
+    return refuse("override_lr_scheduler and use_checkpoint_lr_scheduler cannot be combined", "remove one of them")

@@ -1,4 +1,4 @@
-"""The finding for a number that should be a multiple of another, and what is near."""
+"""Findings about a number that must be a multiple of another one, with the nearest multiples as the hint."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from neoxargs.problems import listed
 from neoxargs.resolve.rules.rule import Finding, refuse
 
 
-def multiple(name: str, number: int, of: str, unit: int) -> Finding | None:
-    """`hidden_size (1000) must be a multiple of num_attention_heads (12)`, with the nearest that are; or None.
+def multiple_of(name: str, number: int, of: str, unit: int) -> Finding | None:
+    """Return `hidden_size (1000) must be a multiple of num_attention_heads (12)` if it is not one, otherwise None.
 
-    It is about both; where one is no parameter, the rule says with `replace(found, about=...)` what it is about.
+    The finding is about both names. Where one of them is not a parameter, the rule corrects that with
+    `replace(finding, about=...)`.
     """
     if number % unit == 0:
         return None
@@ -21,16 +22,16 @@ def multiple(name: str, number: int, of: str, unit: int) -> Finding | None:
 
 
 def nearest(number: int, unit: int) -> str:
-    """The multiples of `unit` on either side of a number that is none: `24 or 32`."""
+    """Return the multiples of `unit` below and above the number: `24 or 32`."""
     below = number // unit * unit
     return f"{below} or {below + unit}" if below else f"{unit}"
 
 
-def divided(name: str, number: int, of: str, unit: int, *others: int) -> Finding | None:
-    """As `multiple`, for a size that something is divided into: the advice names first the sizes that fit."""
-    found = multiple(name, number, of, unit)
-    if found is None:
+def divisible_by(name: str, number: int, divisor_name: str, divisor: int, *others: int) -> Finding | None:
+    """Return the finding of `multiple_of`, with the divisors that fit `number` and all `others` in the hint."""
+    finding = multiple_of(name, number, divisor_name, divisor)
+    if finding is None:
         return None
     common = gcd(number, *others)
     sizes = [str(size) for size in range(1, min(common, 1024) + 1) if common % size == 0]
-    return replace(found, advice=f"{of} can be {listed(sizes)}; {found.advice}")
+    return replace(finding, advice=f"{divisor_name} can be {listed(sizes)}; {finding.advice}")

@@ -1,4 +1,4 @@
-"""One setting under several names: Megatron's, DeepSpeed's, GPT-NeoX's. Written twice, it must be written alike."""
+"""One setting with several names: Megatron's, DeepSpeed's, GPT-NeoX's. Names that are set must have equal values."""
 
 from __future__ import annotations
 
@@ -13,44 +13,47 @@ T = TypeVar("T")
 Default = Callable[[str], Any]
 
 
-def agreed(spellings: Mapping[str, T | None], alike: Callable[[T, T], bool] = eq, advice: str = "") -> T | None:
-    """What the written ones (not None) say, or None if nobody wrote any; Contradiction (advice) if two differ."""
-    written = [(name, value) for name, value in spellings.items() if value is not None]
+def agreed_value(values: Mapping[str, T | None], equal: Callable[[T, T], bool] = eq, advice: str = "") -> T | None:
+    """Return the common value of the names that are set (not None), or None if none is.
+
+    Raises Contradiction, with `advice` as its hint, if two of the values differ.
+    """
+    written = [(name, value) for name, value in values.items() if value is not None]
     for (one, value), (other, different) in pairwise(written):
-        if not alike(value, different):
+        if not equal(value, different):
             raise Contradiction(
                 f"{one} ({yaml_form(value)}) and {other} ({yaml_form(different)}) are two values for one setting",
-                advice or f"keep {one} or {other}",
+                advice or f"remove {one} or {other}",
                 about=[one, other],
                 id="one-value-per-setting",
             )
     return written[0][1] if written else None
 
 
-def same(top: str, nested: str, otherwise: str = "") -> Callable[..., dict[str, Any]]:
+def synonyms(top: str, nested: str, default_of: str = "") -> Callable[..., dict[str, Any]]:
     """Register that a top-level parameter and a key of a DeepSpeed section are one setting.
 
-    Written either way both hold it; written nowhere, both hold the default of the top-level name (or of `otherwise`).
+    If either is set, both get its value; otherwise both get the default of `default_of`, by default `top`.
     """
 
-    def follow(top_value: Any, nested_value: Any, default: Default) -> dict[str, Any]:
-        value = agreed({top: top_value, nested: nested_value})
+    def set_both(top_value: Any, nested_value: Any, default: Default) -> dict[str, Any]:
+        value = agreed_value({top: top_value, nested: nested_value})
         if value is None:
-            value = default(otherwise or top)
+            value = default(default_of or top)
         return {top: value, nested: value}
 
-    follow.__doc__ = f"{top} and {nested} are one setting"
-    follow.__name__ = top
-    DERIVATIONS.append(Rule(follow, (top, nested), (top, nested, "default")))
-    return follow
+    set_both.__doc__ = f"{top} and {nested} are one setting"
+    set_both.__name__ = top
+    DERIVATIONS.append(Rule(set_both, (top, nested), (top, nested, "default")))
+    return set_both
 
 
 def names_of_setting(name: str) -> tuple[str, ...]:
-    """All names of a setting that has several (`zero_stage` and `zero_optimization.stage`), else the one."""
+    """Return every name of the setting: `zero_stage` and `zero_optimization.stage`, or only `name` itself."""
     rules = (rule.results for rule in DERIVATIONS if name in rule.results and {*rule.results} <= {*rule.inputs})
     return next(rules, (name,))
 
 
 def yaml_form(value: Any) -> str:
-    """A value as a YAML file would have it."""
+    """Format a value as a YAML file would."""
     return str(value).lower() if isinstance(value, bool) else str(value)

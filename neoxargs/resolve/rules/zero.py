@@ -1,7 +1,7 @@
-"""ZeRO: GPT-NeoX's top-level names, sizes that follow from the hidden size, and what excludes what.
+"""ZeRO: GPT-NeoX's top-level names, bucket sizes derived from hidden_size, and which settings need which stage.
 
-A size written as `auto` follows the hidden size as Hugging Face's Trainer has it: a bucket of hidden size squared,
-0.9 of it to fetch ahead, and ten rows to keep.
+A size of `auto` is derived as in Hugging Face's Trainer: hidden_size squared for the reduce bucket, 0.9 of it for the
+prefetch bucket, and 10 x hidden_size for the persistence threshold.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from neoxargs.resolve.rules.rule import Finding, check, derive, derives, refuse
-from neoxargs.resolve.rules.synonyms import Default, agreed, same
+from neoxargs.resolve.rules.synonyms import Default, agreed_value, synonyms
 
-reduce_scatter = same(
-    "zero_reduce_scatter", "zero_optimization.reduce_scatter", otherwise="zero_optimization.reduce_scatter"
+reduce_scatter = synonyms(
+    "zero_reduce_scatter", "zero_optimization.reduce_scatter", default_of="zero_optimization.reduce_scatter"
 )
-contiguous_gradients = same(
+contiguous_gradients = synonyms(
     "zero_contiguous_gradients",
     "zero_optimization.contiguous_gradients",
-    otherwise="zero_optimization.contiguous_gradients",
+    default_of="zero_optimization.contiguous_gradients",
 )
-allgather_bucket_size = same(
+allgather_bucket_size = synonyms(
     "zero_allgather_bucket_size",
     "zero_optimization.allgather_bucket_size",
-    otherwise="zero_optimization.allgather_bucket_size",
+    default_of="zero_optimization.allgather_bucket_size",
 )
 
 
 @derives("zero_stage", "zero_optimization.stage")
 def stage(zero_stage: int | None, zero_optimization__stage: object, default: Default) -> dict[str, object]:
     """zero_stage and zero_optimization.stage are one setting"""
-    found = agreed({"zero_stage": zero_stage, "zero_optimization.stage": zero_optimization__stage})
-    if found is None:
-        found = default("zero_optimization.stage")
-    return {"zero_stage": found if isinstance(found, int) else None, "zero_optimization.stage": found}
+    value = agreed_value({"zero_stage": zero_stage, "zero_optimization.stage": zero_optimization__stage})
+    if value is None:
+        value = default("zero_optimization.stage")
+    return {"zero_stage": value if isinstance(value, int) else None, "zero_optimization.stage": value}
 
 
 @derives("zero_reduce_bucket_size", "zero_optimization.reduce_bucket_size")
@@ -45,7 +45,8 @@ def reduce_bucket_size(
 ) -> dict[str, int]:
     """zero_reduce_bucket_size and zero_optimization.reduce_bucket_size are one setting; auto is hidden_size squared"""
     nested = "zero_optimization.reduce_bucket_size"
-    size = agreed({"zero_reduce_bucket_size": zero_reduce_bucket_size, nested: zero_optimization__reduce_bucket_size})
+    both = {"zero_reduce_bucket_size": zero_reduce_bucket_size, nested: zero_optimization__reduce_bucket_size}
+    size = agreed_value(both)
     if size is None:
         size = hidden_size**2 if nested in auto else default(nested)
     return {"zero_reduce_bucket_size": size, nested: size}
@@ -65,8 +66,8 @@ def zero_optimization__stage3_param_persistence_threshold(auto: Collection[str],
 
 @check
 def zero_stage_list_needs_autotuning(zero_optimization__stage: object, autotuning__enabled: bool) -> Finding | None:
-    """A list of stages is a search space for DeepSpeed's autotuner. In a run of its own DeepSpeed would compare the
-    list with numbers, and stop every rank with a TypeError when it reads its JSON.
+    """A list of stages is a search space for DeepSpeed's autotuner. Without the autotuner DeepSpeed compares the list
+    with numbers, and every rank stops with a TypeError when it reads its JSON.
 
         zero_optimization: {stage: [0, 1]}
     """
@@ -74,7 +75,7 @@ def zero_stage_list_needs_autotuning(zero_optimization__stage: object, autotunin
         return None
     return refuse(
         f"zero_optimization.stage ({zero_optimization__stage}) is a list, which only DeepSpeed's autotuner reads",
-        "write one of 0, 1, 2 and 3, or autotuning: {enabled: true}",
+        "set zero_optimization.stage to 0, 1, 2 or 3, or set autotuning.enabled to true",
         about=["zero_optimization.stage"],
     )
 
@@ -83,32 +84,34 @@ def zero_stage_list_needs_autotuning(zero_optimization__stage: object, autotunin
 def offload_param_needs_zero_3(
     zero_optimization__offload_param__device: str, zero_optimization__stage: object
 ) -> Finding | None:
-    """Only ZeRO stage 3 partitions the weights, so only it can offload them. Below it DeepSpeed ignores offload_param:
-    the weights stay on the GPU, and the run is out of memory in its first step.
+    """Only ZeRO stage 3 partitions the weights and can offload them. In lower stages DeepSpeed ignores offload_param:
+    the weights stay on the GPU, and the run can be out of memory in its first step.
 
         zero_optimization: {stage: 2, offload_param: {device: cpu}}
     """
     if zero_optimization__offload_param__device == "none" or zero_optimization__stage not in (0, 1, 2):
         return None
     device = f"zero_optimization.offload_param.device ({zero_optimization__offload_param__device})"
-    return refuse(f"{device} needs zero_optimization.stage 3, not {zero_optimization__stage}", "write stage: 3")
+    what = f"{device} needs zero_optimization.stage 3, not {zero_optimization__stage}"
+    return refuse(what, "set zero_optimization.stage to 3, or remove offload_param")
 
 
 @check
 def offload_optimizer_needs_zero(
     zero_optimization__offload_optimizer__device: str, zero_optimization__stage: object
 ) -> Finding | None:
-    """The optimizer state is offloaded in the partitions that ZeRO makes of it: to the CPU from stage 1 on, to NVMe in
-    stage 3. Otherwise it stays on the GPU, and the run is out of memory at its first optimizer step.
+    """ZeRO offloads its partitions of the optimizer state: to the CPU from stage 1 on, to NVMe in stage 3. Otherwise
+    the state stays on the GPU, and the run can be out of memory at its first optimizer step.
 
         zero_optimization: {stage: 0, offload_optimizer: {device: cpu}}
     """
     device, stage = zero_optimization__offload_optimizer__device, zero_optimization__stage
     name = f"zero_optimization.offload_optimizer.device ({device})"
     if device == "nvme" and stage in (0, 1, 2):
-        return refuse(f"{name} needs zero_optimization.stage 3, not {stage}", "write device: cpu, or stage: 3")
+        advice = "set zero_optimization.stage to 3, or the device to cpu"
+        return refuse(f"{name} needs zero_optimization.stage 3, not {stage}", advice)
     if device == "cpu" and stage == 0:
-        return refuse(f"{name} needs zero_optimization.stage 1, 2 or 3, not 0", "write stage: 1")
+        return refuse(f"{name} needs zero_optimization.stage 1, 2 or 3, not 0", "set zero_optimization.stage to 1")
     return None
 
 
@@ -119,8 +122,8 @@ def nvme_offload_needs_nvme_path(
     zero_optimization__offload_optimizer__device: str,
     zero_optimization__offload_optimizer__nvme_path: str | None,
 ) -> Finding | None:
-    """What is offloaded to NVMe is written into a folder there. Without one DeepSpeed stops every rank when it builds
-    its swapper, after the model has been made.
+    """Partitions that are offloaded to NVMe are written to files in nvme_path. Without it DeepSpeed stops every rank
+    when it builds its swapper, after the model has been built.
 
         zero_optimization: {stage: 3, offload_param: {device: nvme}}
     """
@@ -137,14 +140,15 @@ def nvme_offload_needs_nvme_path(
     for section, (device, path) in places.items():
         if device == "nvme" and not path:
             what = f"{section}.device (nvme) needs {section}.nvme_path"
-            return refuse(what, "write a folder on the drive", about=[f"{section}.device", f"{section}.nvme_path"])
+            advice = f"set {section}.nvme_path to a folder on the NVMe drive"
+            return refuse(what, advice, about=[f"{section}.device", f"{section}.nvme_path"])
     return None
 
 
 @check
 def moe_excludes_zero_2(moe_num_experts: int, zero_optimization__stage: object) -> Finding | None:
-    """Experts are divided between ranks by expert parallelism, with gradients averaged in groups of their own. ZeRO
-    stages 2 and 3 partition gradients between all ranks: experts would be averaged with other experts.
+    """Expert parallelism distributes the experts over the ranks and averages the gradients of each expert in a separate
+    group. ZeRO stages 2 and 3 partition gradients across all ranks: different experts would be averaged.
 
         moe_num_experts: 4
         zero_optimization: {stage: 2}
@@ -152,4 +156,4 @@ def moe_excludes_zero_2(moe_num_experts: int, zero_optimization__stage: object) 
     if moe_num_experts == 1 or zero_optimization__stage not in (2, 3):
         return None
     both = f"moe_num_experts ({moe_num_experts}) and zero_optimization.stage ({zero_optimization__stage})"
-    return refuse(f"{both} exclude each other", "write zero_optimization: {stage: 1}")
+    return refuse(f"{both} cannot be combined", "set zero_optimization.stage to 1")

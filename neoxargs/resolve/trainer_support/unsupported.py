@@ -14,7 +14,7 @@ from neoxargs.problems import Problem, listed, near
 from neoxargs.registry import ABSENT, REGISTRY, architectures, model, moe
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.model import KINDS
+from neoxargs.resolve.rules.model import LAYER_KINDS
 from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
@@ -128,7 +128,7 @@ def _instead(name: str, values: tuple[Any, ...]) -> str:
 
 
 def _other_layers(config: Config) -> Iterator[Problem]:
-    kinds = set(config.get("attention_config") or ()) & set(KINDS)  # a check tells those that do not exist
+    kinds = set(config.get("attention_config") or ()) & set(LAYER_KINDS)  # a check tells those that do not exist
     other = sorted(kinds - set(LAYERS))
     if other:
         what = f"attention_config has layer types that train.py does not support yet: {listed(other, 'and')}"

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from neoxargs.problems import Problems
-from neoxargs.resolve.rules.batch import solved
+from neoxargs.resolve.rules.batch import solve_batch_sizes
 from neoxargs.resolve.rules.rule import Contradiction
 from tests.support.configure import configure
 
@@ -43,7 +43,7 @@ def test_either_the_equation_holds_with_what_was_given_or_it_is_refused(
     given: tuple[int | None, ...], ranks: int
 ) -> None:
     try:
-        found = solved(*given, ranks)
+        found = solve_batch_sizes(*given, ranks)
     except Contradiction:
         total, micro, steps = given
         if total is not None:  # then no whole number makes the equation true
@@ -61,7 +61,7 @@ def test_either_the_equation_holds_with_what_was_given_or_it_is_refused(
     [
         (
             "{train_batch_size: 48, train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2}",
-            "write train_batch_size: 32 or train_micro_batch_size_per_gpu: 3 or gradient_accumulation_steps: 3",
+            "set train_batch_size to 32, train_micro_batch_size_per_gpu to 3 or gradient_accumulation_steps to 3",
         ),
         ("{train_batch_size: 20, train_micro_batch_size_per_gpu: 2}", "nearest train_batch_size: 16 or 32"),
         ("train_batch_size: 4", "nearest train_batch_size: 8"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neoxargs.problems import Problems
-from neoxargs.resolve.rules.data import listed, proportions
+from neoxargs.resolve.rules.data import path_list, split_proportions
 from tests.support.configure import configure
 
 
@@ -42,12 +42,12 @@ def test_one_mistake_in_the_layout_is_one_problem() -> None:
     ],
 )
 def test_proportions(split: str | list[float], expected: list[float] | None) -> None:
-    assert proportions(split) == expected
+    assert split_proportions(split) == expected
 
 
 def test_paths_are_a_list_or_one_string() -> None:
-    assert listed("a, b") == listed(["a", "b"]) == ["a", "b"]
-    assert listed(None) == []
+    assert path_list("a, b") == path_list(["a", "b"]) == ["a", "b"]
+    assert path_list(None) == []
 
 
 def test_datasets_weigh_the_same_unless_told() -> None:

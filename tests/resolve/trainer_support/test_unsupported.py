@@ -117,7 +117,7 @@ def test_a_layer_that_does_not_exist_is_told_once() -> None:
     with pytest.raises(Unresolved) as stop:
         configure('attention_config: [[["hyena"], 4]]')
     assert [problem.what for problem in [*stop.value.problems, *unsupported(stop.value.certain)]] == [
-        "attention_config has no kind of layer called hyena"
+        "attention_config contains an unknown kind of layer: hyena"
     ]
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, normal
 from neoxargs.registry.history import SEED, default_at, introduced, removed
-from neoxargs.resolve.rules.model import GATED, SPARSITY
-from neoxargs.resolve.rules.optimizer import is_adam, takes
-from neoxargs.resolve.rules.precision import ALIASES
+from neoxargs.resolve.rules.model import GATED_FORM, SPARSITY
+from neoxargs.resolve.rules.optimizer import accepts_param, is_adam
+from neoxargs.resolve.rules.precision import PRECISION_ALIASES
 
 
 class _Word:
@@ -85,7 +85,7 @@ def _sparsity(value: Any, context: Context) -> New | None:
 
 def _llama(_: Any, context: Context) -> New | None:
     activation = context.get("activation") if context.has("activation") else "gelu"
-    gated = {"activation": Overwrite(GATED[activation])} if activation in GATED else {}
+    gated = {"activation": Overwrite(GATED_FORM[activation])} if activation in GATED_FORM else {}
     registered = REGISTRY.parameters["mlp_type"].replaced_by
     assert registered is not None
     # With mlp_type llama, intermediate_size was the width of each of the three matrices; now it is their sum. The
@@ -118,7 +118,7 @@ def _momentum(value: Any, context: Context) -> New | None:
     kind = context.get("optimizer.type")
     if kind is ABSENT:
         return None
-    return {"optimizer.params.momentum": value} if takes(str(kind), "momentum") else {}
+    return {"optimizer.params.momentum": value} if accepts_param(str(kind), "momentum") else {}
 
 
 #: What GPT-NeoX's mixture of experts does now, as values of the parameters it had until May 2025.
@@ -146,7 +146,7 @@ SPECIAL_REWRITES = (
     *(Rewrite("fp16.type", word, _format, "precision sets the number format")
       for word in ("bfloat16", "bf16", "fp16", "float16", "fp32")),
     *(Rewrite("precision", word, {"precision": Overwrite(known)}, f"GPT-NeoX accepts only the spelling {known}")
-      for word, known in ALIASES.items()),
+      for word, known in PRECISION_ALIASES.items()),
     Rewrite("adam_beta1", ANY_VALUE, _betas, _MOVED),
     Rewrite("adam_beta2", ANY_VALUE, _betas, _MOVED),
     Rewrite("adam_eps", ANY_VALUE, {"optimizer.params.eps": SAME_VALUE}, _MOVED),
