@@ -1,9 +1,10 @@
-"""How a checkpoint is added to a folder of them without a bad moment, and how one is removed.
+"""Add checkpoints to a folder and remove them, so that a killed run never leaves a partial one that looks complete.
 
-    .writing-global_step200/  being written, or what a killed run left
+    .writing-global_step200/     being written, or left by a killed run
+    .removing-global_step100/    being removed, or left by a killed run
 
-A checkpoint is written under its hidden name and renamed when complete, so a killed run leaves nothing that
-could be mistaken for one. Its list of sizes reveals what was damaged later (a full disk, half a copy).
+A checkpoint is written under a hidden name and renamed once it is complete. Its files.json lists the size of every
+file, which reveals later damage such as a full disk or an interrupted copy.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ REMOVING = ".removing-"
 
 
 def begin(folder: Path, iteration: int) -> Path:
-    """An empty place to write this checkpoint to; also clears what killed runs left behind."""
+    """Return an empty hidden folder to write this checkpoint to; remove what killed runs left in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in (*folder.glob(f"{WRITING}*"), *folder.glob(f"{REMOVING}*")):
         shutil.rmtree(leftover)
@@ -30,30 +31,31 @@ def begin(folder: Path, iteration: int) -> Path:
 
 
 def commit(folder: Path, iteration: int) -> Path:
-    """Make what `begin` began the newest checkpoint. Afterwards, and not before, it is visible.
+    """Make the checkpoint that `begin` started visible, and the newest one; return its folder.
 
-    One of the same iteration, of an earlier run, is removed when the new one has its place.
+    A checkpoint of the same iteration, left by an earlier run, is removed after the new one has taken its place.
     """
-    part, whole = folder / (WRITING + tag(iteration)), folder / tag(iteration)
+    part, final = folder / (WRITING + tag(iteration)), folder / tag(iteration)
     sizes = {str(file.relative_to(part)): file.stat().st_size for file in part.rglob("*") if file.is_file()}
     (part / FILES).write_text(json.dumps(sizes, indent=0, sort_keys=True), encoding="utf-8")
-    before = _hide(whole) if whole.exists() else None
-    part.rename(whole)
-    _point_latest_at(folder, whole.name)
-    if before:
-        shutil.rmtree(before)
-    return whole
+    replaced = _hide(final) if final.exists() else None
+    part.rename(final)
+    _point_latest_at(folder, final.name)
+    if replaced:
+        shutil.rmtree(replaced)
+    return final
 
 
 def prune(folder: Path, keep: int) -> None:
     """Remove all but the `keep` checkpoints written last."""
+    # By time, not by iteration: a folder may hold later iterations of an earlier run.
     by_age = sorted(checkpoints(folder), key=lambda path: path.stat().st_mtime_ns)
     for old in by_age[:-keep]:
         remove(old)
 
 
 def remove(checkpoint: Path) -> None:
-    """Hide it first: a removal cut short must not leave half a checkpoint in sight."""
+    """Hide the checkpoint, then delete it: an interrupted deletion must not leave a partial one visible."""
     shutil.rmtree(_hide(checkpoint))
 
 
@@ -62,6 +64,7 @@ def _hide(checkpoint: Path) -> Path:
 
 
 def _point_latest_at(folder: Path, name: str) -> None:
+    # Written beside and renamed, because a rename is atomic and a write is not.
     part = folder / f".{LATEST}"
     part.write_text(name, encoding="utf-8")
     os.replace(part, folder / LATEST)

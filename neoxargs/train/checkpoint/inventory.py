@@ -1,6 +1,7 @@
-"""What lies where in a checkpoint: one file per optimizer file, so that a run of another layout finds every weight.
+"""The inventory of a checkpoint: which file holds which piece of which weight, for runs on another layout.
 
-layout-mp_rank_00_model_states.json     or layout-(bf16_)zero_pp_rank_0_mp_rank_00_optim_states.json
+There is one inventory file per optimizer file, named after it: layout-mp_rank_00.json without ZeRO, where weights and
+optimizer share a file, or layout-(bf16_)zero_pp_rank_0_mp_rank_00.json.
 """
 
 from __future__ import annotations
@@ -20,64 +21,70 @@ Inventory = dict[str, Any]
 
 
 def inventory(engine: Any) -> Inventory | None:
-    """What this rank's optimizer file and the files of its weights hold; None where that is not known.
+    """Return the contents of this rank's optimizer file and weight files; None if the optimizer's layout is unknown.
 
-    kind, pieces: as in OptimizerLayout. weights: name -> its file, its key there, the slice's shape, its TensorShard.
-    swapped: tensors that are not in the optimizer file but were on NVMe -> their file; `exp_avg-` and so on before its
-    name.
+    kind, pieces: as in OptimizerLayout.
+    states, optimizer: names of the files with the weights and with the optimizer state.
+    weights: name -> [file, key in the file, shape of the slice, TensorShard or None].
+    swapped: number of an optimizer tensor that was swapped to NVMe -> its file. The file with that name has the fp32
+    weights; those with the prefixes `exp_avg-` and `exp_avg_sq-` have the states.
     """
-    mine = optimizer_layout(engine)
-    if mine is None:
+    layout = optimizer_layout(engine)
+    if layout is None:
         return None
-    states, optimizer = checkpoint_files(engine, mine)
+    states, optimizer = checkpoint_files(engine, layout)
     return {
-        "kind": mine.kind,
+        "kind": layout.kind,
         "dtype": str(next(engine.module.parameters()).dtype),
         "states": states,
         "optimizer": optimizer,
         "weights": _weights(engine.module, states),
-        "pieces": [list(piece) for piece in mine.pieces],
+        "pieces": [list(piece) for piece in layout.pieces],
         **({"swapped": swap.swapped_files(engine)} if engine.zero_nvme_offload_optimizer() else {}),
     }
 
 
 def write(engine: Any, folder: Path, complete: bool) -> None:
-    """On the ranks that write files of the optimizer. complete: are its states in them?"""
+    """Write this rank's inventory, if this rank writes an optimizer file.
+
+    complete: whether that file holds the optimizer state (it does not with `no_save_optim`).
+    """
     writes = engine.save_zero_checkpoint or engine.save_non_zero_checkpoint
-    if found := inventory(engine) if writes else None:
-        (folder / _file(found)).write_text(json.dumps({**found, "complete": complete}), encoding="utf-8")
+    if content := inventory(engine) if writes else None:
+        (folder / _file_name(content)).write_text(json.dumps({**content, "complete": complete}), encoding="utf-8")
 
 
 def read(folder: Path) -> list[Inventory]:
-    """All of a checkpoint; none where it was written without."""
+    """Return all inventories of a checkpoint; an empty list if it was written without any."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"{PREFIX}*.json"))]
 
 
-def is_here(engine: Any, folder: Path) -> bool:
-    """Would this run's files be the checkpoint's, as far as this rank can tell?"""
+def has_same_layout(engine: Any, folder: Path) -> bool:
+    """Return whether this rank of this run would write the files that the checkpoint has for it."""
     ours = inventory(engine)
-    if ours is None or not (folder / _file(ours)).exists():
+    if ours is None or not (folder / _file_name(ours)).exists():
         return False
-    theirs = json.loads((folder / _file(ours)).read_text(encoding="utf-8"))
-    return bool(theirs == {**json.loads(json.dumps(ours)), "complete": theirs["complete"]})
+    saved = json.loads((folder / _file_name(ours)).read_text(encoding="utf-8"))
+    # Through JSON and back, so that tuples compare equal to the saved lists.
+    return bool(saved == {**json.loads(json.dumps(ours)), "complete": saved["complete"]})
 
 
-def _file(found: Inventory) -> str:
-    stem = Path(found["optimizer"]).stem
+def _file_name(content: Inventory) -> str:
+    stem = Path(content["optimizer"]).stem
     return f"{PREFIX}{stem.removesuffix('_model_states').removesuffix('_optim_states')}.json"
 
 
 def _weights(module: Any, states: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if not hasattr(module, "_layer_specs"):
-        return {name: [states, name, *_shape(weight)] for name, weight in named_weights(module).items()}
+    if not hasattr(module, "_layer_specs"):  # not DeepSpeed's PipelineModule: one file has all weights
+        return {name: [states, name, *_shape_and_shard(weight)] for name, weight in named_weights(module).items()}
+    entries: dict[str, Any] = {}
     for path, layer, number in stage_layers(module):
         file = Path(module.ckpt_layer_path("", number)).name
-        here = {gpt_name(path, name): [file, name, *_shape(weight)] for name, weight in layer.named_parameters()}
-        found = here | found  # a layer that is used again has the one file of where it stands first
-    return found
+        of_layer = {gpt_name(path, name): [file, name, *_shape_and_shard(w)] for name, w in layer.named_parameters()}
+        entries = of_layer | entries  # a layer used several times is saved once, in the file of its first use
+    return entries
 
 
-def _shape(weight: nn.Parameter) -> tuple[list[int], list[int] | None]:
-    cut = getattr(weight, "tensor_shard", None)
-    return list(getattr(weight, "ds_shape", weight.shape)), list(cut) if cut else None
+def _shape_and_shard(weight: nn.Parameter) -> tuple[list[int], list[int] | None]:
+    shard = getattr(weight, "tensor_shard", None)
+    return list(getattr(weight, "ds_shape", weight.shape)), list(shard) if shard else None

@@ -1,7 +1,7 @@
-"""Saving and continuing a run, on top of DeepSpeed's own checkpoint files (their places: folder.py).
+"""Saving and resuming a run, on top of DeepSpeed's checkpoint files (their folder: checkpoint_folder.py).
 
-A resumed run continues bit for bit: weights, optimizer and schedule are DeepSpeed's to restore, the random
-states of every rank and the number of samples seen are ours; the data's order depends on nothing else.
+A resumed run is bit-for-bit identical to an uninterrupted one. DeepSpeed restores weights, optimizer and schedule;
+this module restores each rank's random states and the number of consumed samples, which alone determines the data.
 """
 
 from __future__ import annotations
@@ -28,30 +28,33 @@ from neoxargs.train.checkpoint import commit, inventory, relayout
 from neoxargs.train.optim.schedule import Schedule
 from neoxargs.train.process.setup import Process, on_gpu, set_seeds, suppress_output
 
-#: What must be as it was where a checkpoint does not say what lies where in it.
+#: Must equal the checkpoint's if it has no inventory, because only DeepSpeed can then load it.
 LAYOUT = ("model_parallel_size", "pipe_parallel_size")
-#: Optimizers that keep the same state.
+#: Optimizer types with the same state as Adam, which can load each other's checkpoints.
 ADAMS = ("adam", "adamw", "cpu_adam", "cpu_torch_adam")
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run has come."""
+    """Progress of a run."""
 
     iteration: int = 0
     samples: int = 0
-    """Consumed by training so far; says which sample is next."""
+    """Training samples consumed so far, which is also the index of the next one."""
 
 
 class Checkpoints:
-    """The checkpoints of one run. Every rank calls `save` and `load` at the same time."""
+    """The checkpoints of one run. `save` and `load` are collective: every rank calls them.
+
+    last: folder of the checkpoint that was saved or loaded last; None before.
+    """
 
     def __init__(self, config: Config, engine: Any, process: Process) -> None:
         self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
         self.last: Path | None = None
 
     def save(self, position: Position) -> Path:
-        """Write a checkpoint below `save`; returns its folder."""
+        """Write a checkpoint below `save` and return its folder."""
         assert self.options.save is not None
         root = Path(self.options.save)
         part = root / (commit.WRITING + checkpoint_folder.tag(position.iteration))
@@ -74,87 +77,89 @@ class Checkpoints:
         return self.last
 
     def load(self) -> Position:
-        """Continue from `load`; raises Problems where that is impossible.
+        """Restore the run from `load` and return its position; raise Problems if that is impossible.
 
-        An empty `load` that is also `save` is a run that has not begun yet, so that one command starts and restarts.
+        An empty `load` folder that is also `save` is a first start, so that one command starts and restarts a run.
         """
         if self.options.load is None:
             return Position()
-        found = self._choose(Path(self.options.load))
-        if found is None:
+        checkpoint = self._choose_checkpoint(Path(self.options.load))
+        if checkpoint is None:
             return Position()
-        state, same = self._load_state(found)
+        state, same_layout = self._load_state(checkpoint)
         if self.options.finetune:
             return Position()
         if not self.options.no_load_rng:
-            self._load_random_state(found, same, state["iteration"])
-        self.last = found
+            self._load_random_state(checkpoint, same_layout, state["iteration"])
+        self.last = checkpoint
         return Position(state["iteration"], state["consumed_samples"])
 
-    def _choose(self, root: Path) -> Path | None:
+    def _choose_checkpoint(self, root: Path) -> Path | None:
         if self.config.training.iteration is not None:
-            return _exactly(root, self.config.training.iteration)
-        found = checkpoint_folder.newest(root)
-        if found is None:
+            return _checkpoint_of_iteration(root, self.config.training.iteration)
+        checkpoint = checkpoint_folder.newest(root)
+        if checkpoint is None:
             _require_first_start(root, self.options.save)
         elif self.process.main:
             for newer in checkpoint_folder.checkpoints(root):
                 if damage := checkpoint_folder.damage(newer):
                     print(f"warning: skipping {newer}, which is damaged: {damage}", flush=True)
-        return found
+        return checkpoint
 
-    def _load_state(self, found: Path) -> tuple[dict[str, Any], bool]:
-        """DeepSpeed's client state, and whether this run's layout is the checkpoint's."""
-        everything = not (self.options.finetune or self.options.no_load_optim)
-        inventories = inventory.read(found)
-        self._require_same(found, LAYOUT if not inventories else (), everything)
-        if everything:
-            self._follow_train_iters(found)
+    def _load_state(self, checkpoint: Path) -> tuple[dict[str, Any], bool]:
+        """Return DeepSpeed's client state, and whether this run has the layout of the checkpoint."""
+        with_optimizer = not (self.options.finetune or self.options.no_load_optim)
+        inventories = inventory.read(checkpoint)
+        self._require_same_model(checkpoint, LAYOUT if not inventories else (), with_optimizer)
+        if with_optimizer:
+            self._follow_train_iters(checkpoint)
         if not inventories:
-            state, same = self._load_engine(found, everything), True
+            state, same_layout = self._load_with_deepspeed(checkpoint, with_optimizer), True
         else:
-            same = _everywhere(inventory.is_here(self.engine, found), self.process)
-            # Without the optimizer DeepSpeed would gather all of a model whose weights ZeRO-3 has divided.
-            whole = everything or not self.engine.zero_optimization_partition_weights()
-            # Of a state on NVMe it would lose Adam's count of steps, and what is too small to be swapped.
+            same_layout = _on_every_rank(inventory.has_same_layout(self.engine, checkpoint), self.process)
+            # Without the optimizer state, DeepSpeed 0.19 gathers a full ZeRO-3 model on every rank to load it.
+            gathers = not with_optimizer and self.engine.zero_optimization_partition_weights()
+            # With optimizer state on NVMe, DeepSpeed 0.19 restores neither Adam's step count nor the states of
+            # tensors that are too small to be swapped.
             on_nvme = self.engine.zero_nvme_offload_optimizer()
-            if same and whole and not on_nvme:
-                state = self._load_engine(found, everything)
+            if same_layout and not gathers and not on_nvme:
+                state = self._load_with_deepspeed(checkpoint, with_optimizer)
             else:
-                state = relayout.load(self.engine, found, inventories, everything)
-        return {"consumed_samples": state["iteration"] * self.config.batch.train_batch_size, **state}, same
+                state = relayout.load(self.engine, checkpoint, inventories, with_optimizer)
+        return {"consumed_samples": state["iteration"] * self.config.batch.train_batch_size, **state}, same_layout
 
-    def _load_engine(self, found: Path, everything: bool) -> dict[str, Any]:
+    def _load_with_deepspeed(self, checkpoint: Path, with_optimizer: bool) -> dict[str, Any]:
         try:
             with suppress_output():
                 path, state = self.engine.load_checkpoint(
-                    str(found.parent),
-                    tag=found.name,
-                    load_optimizer_states=everything,
-                    load_lr_scheduler_states=everything,
-                    load_module_only=not everything,
+                    str(checkpoint.parent),
+                    tag=checkpoint.name,
+                    load_optimizer_states=with_optimizer,
+                    load_lr_scheduler_states=with_optimizer,
+                    load_module_only=not with_optimizer,
                 )
         except (RuntimeError, KeyError, AssertionError, ValueError, OSError) as error:
-            what = f"load ({found}): DeepSpeed cannot load it into this model: {_short(error)}"
+            what = f"load ({checkpoint}): DeepSpeed cannot load it into this model: {_one_line(error)}"
             raise Problems(Problem(what, id="checkpoint-not-loadable", about=("load",))) from error
         if path is None:
-            what = f"load ({found}): DeepSpeed found no checkpoint for this model in it"
+            what = f"load ({checkpoint}): DeepSpeed found no checkpoint for this model in it"
             raise Problems(Problem(what, id="checkpoint-not-loadable", about=("load",)))
         return state  # type: ignore[no-any-return]
 
-    def _load_random_state(self, found: Path, same: bool, iteration: int) -> None:
-        file = found / _random_file(self.process.rank)
-        if same and file.exists():
+    def _load_random_state(self, checkpoint: Path, same_layout: bool, iteration: int) -> None:
+        file = checkpoint / _random_file(self.process.rank)
+        if same_layout and file.exists():
             restore_random_state(torch.load(file, weights_only=True))
             return
-        set_seeds(torch.initial_seed() + iteration)  # not the masks of the run's beginning once more
+        set_seeds(torch.initial_seed() + iteration)  # a new seed, so that the first masks of the run are not repeated
         if self.process.main:
-            why = "has no random states" if same else "was written on another layout"
-            print(f"warning: {found} {why}; dropout masks will differ from those of an uninterrupted run", flush=True)
+            why = "has no random states" if same_layout else "was written on another layout"
+            what = f"{checkpoint} {why}; dropout masks will differ from those of an uninterrupted run"
+            print(f"warning: {what}", flush=True)
 
-    def _require_same(self, found: Path, layout: Sequence[str], everything: bool) -> None:
-        """The same model and kind of optimizer; without an inventory also the same layout."""
-        saved = checkpoint_folder.configuration(found)
+    def _require_same_model(self, checkpoint: Path, layout: Sequence[str], with_optimizer: bool) -> None:
+        """Raise Problems unless the checkpoint has this model and optimizer type, and these layout parameters."""
+        saved = checkpoint_folder.configuration(checkpoint)
         if saved is None:
             return
         unshared = {"num_unique_layers": None, "param_sharing_style": "grouped"}
@@ -162,9 +167,10 @@ class Checkpoints:
         names = ["num_layers", "hidden_size", *unshared, *layout]
         if layout and self.engine.zero_optimization() and not self.options.no_load_optim:
             names.append("world_size")
-        raise_if(
+        _raise_any(
             Problem(
-                f"load ({found}): it was written with {name} {theirs[name]}, but this run has {self.config.get(name)}",
+                f"load ({checkpoint}): it was written with {name} {theirs[name]}, "
+                f"but this run has {self.config.get(name)}",
                 hint=f"use the checkpoint's {name}, or load another checkpoint",
                 id="checkpoint-other-model",
                 about=("load", name),
@@ -173,22 +179,29 @@ class Checkpoints:
             if name in theirs and theirs[name] != self.config.get(name)
         )
         kind, other = self.config.optimizer.type or "Adam", theirs.get("optimizer", {}).get("type") or "Adam"
-        if everything and _family(kind) != _family(other):
-            what = f"load ({found}): it has the state of optimizer.type {other}, but this run uses {kind}"
+        if with_optimizer and _state_type(kind) != _state_type(other):
+            what = f"load ({checkpoint}): it has the state of optimizer.type {other}, but this run uses {kind}"
             hint = "set no_load_optim: true to start with a fresh optimizer state"
             raise Problems(Problem(what, hint=hint, id="checkpoint-other-optimizer", about=("load", "optimizer.type")))
 
-    def _follow_train_iters(self, found: Path) -> None:
-        """A decay that ends with the run ends later in a longer one: told before the start, and no reason to refuse."""
-        theirs, schedule = checkpoint_folder.schedule(found), self.engine.lr_scheduler
+    def _follow_train_iters(self, checkpoint: Path) -> None:
+        """Use this run's schedule if it differs from the checkpoint's only because `train_iters` was changed.
+
+        The launcher has already warned about the jump of the learning rate (launch/preflight/resumed_schedule.py).
+        """
+        theirs, schedule = checkpoint_folder.schedule(checkpoint), self.engine.lr_scheduler
         if theirs is None or not isinstance(schedule, Schedule) or schedule.reload != "neither":
             return
+        # `differing` ignores the end of a decay that follows train_iters.
         if not differing(self.config.get, theirs):
             schedule.reload = "ours"
 
     @contextlib.contextmanager
     def _without_optimizer(self) -> Iterator[None]:
-        """`no_save_optim`: DeepSpeed has no such switch. ZeRO-3 keeps its weights in the same file and saves it."""
+        """Within this, DeepSpeed saves no optimizer state if `no_save_optim` is set; it has no such option itself.
+
+        ZeRO-3 saves the weights in the optimizer's files, so these are written nevertheless.
+        """
         if not self.options.no_save_optim or self.engine.zero_optimization_partition_weights():
             yield
             return
@@ -206,7 +219,7 @@ class Checkpoints:
 
 
 def random_state() -> dict[str, Any]:
-    """The state of every generator of this rank, in types that `torch.load` reads without running code."""
+    """Return the states of this rank's random generators, in types that `torch.load(weights_only=True)` reads."""
     name, keys, *rest = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "python": random.getstate(),
@@ -227,23 +240,24 @@ def restore_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-def raise_if(problems: Iterator[Problem]) -> None:
-    found = list(problems)
-    if found:
-        raise Problems(found)
+def _raise_any(problems: Iterator[Problem]) -> None:
+    collected = list(problems)
+    if collected:
+        raise Problems(collected)
 
 
-def _exactly(root: Path, iteration: int) -> Path:
-    wanted = root / checkpoint_folder.tag(iteration)
-    damage = checkpoint_folder.damage(wanted) if wanted.is_dir() else "it does not exist"
+def _checkpoint_of_iteration(root: Path, iteration: int) -> Path:
+    checkpoint = root / checkpoint_folder.tag(iteration)
+    damage = checkpoint_folder.damage(checkpoint) if checkpoint.is_dir() else "it does not exist"
     if damage:
-        what = f"iteration ({iteration}): {wanted} cannot be loaded: {damage}"
+        what = f"iteration ({iteration}): {checkpoint} cannot be loaded: {damage}"
         hint = "remove iteration to load the newest undamaged checkpoint"
         raise Problems(Problem(what, hint=hint, id="checkpoint-not-usable", about=("iteration", "load")))
-    return wanted
+    return checkpoint
 
 
 def _require_first_start(root: Path, save: str | None) -> None:
+    """Raise Problems unless the run may start from scratch: no damaged checkpoints, and `save` is the same folder."""
     damaged = [f"{path.name}: {checkpoint_folder.damage(path)}" for path in checkpoint_folder.checkpoints(root)]
     if damaged:
         what = f"load ({root}): every checkpoint in it is damaged ({'; '.join(damaged)})"
@@ -257,24 +271,25 @@ def _require_first_start(root: Path, save: str | None) -> None:
 
 
 def _write_config(part: Path, config: Config) -> None:
-    """What the run was: for people, and for programs that continue from the checkpoint alone."""
+    """Write the run's configuration: config.json for programs that need only the checkpoint, config.yml for people."""
     values = train_values(config)
     (part / checkpoint_folder.CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
     (part / "config.yml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 
 
-def _everywhere(here: bool, process: Process) -> bool:
-    """Is it so on every rank?"""
-    flag = torch.tensor(int(here), device=process.device)
+def _on_every_rank(value: bool, process: Process) -> bool:
+    """Return whether the value is true on every rank. Collective."""
+    flag = torch.tensor(int(value), device=process.device)
     torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MIN)
     return bool(flag.item())
 
 
-def _family(kind: str) -> str:
+def _state_type(kind: str) -> str:
+    """Return the same name for all optimizer types whose states are interchangeable."""
     return "adam" if kind.lower() in ADAMS else kind.lower()
 
 
-def _short(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:300] + " ..."
 

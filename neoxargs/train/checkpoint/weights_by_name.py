@@ -1,6 +1,6 @@
-"""The weights and optimizer states of a checkpoint by their names, put together from the files of all its ranks.
+"""The weights and optimizer states of a checkpoint by name, assembled from the files of all ranks that wrote it.
 
-Files are mapped into memory, not read: a rank that takes its share holds one whole tensor at a time.
+Files are memory-mapped, not read: a rank that takes its shard of every weight holds one full tensor at a time.
 """
 
 from __future__ import annotations
@@ -23,94 +23,100 @@ from neoxargs.train.parallel.make import TensorShard
 COMPARE_CONFIG = "compare this configuration with the checkpoint's config.json"
 
 
-class Optim(NamedTuple):
-    """What one optimizer file holds."""
+class OptimizerFile(NamedTuple):
+    """The contents of one optimizer file."""
 
     weights: list[Tensor]
-    """In fp32, tensor by tensor; empty where the model's own are."""
+    """fp32 master weights, one entry per optimizer tensor; empty if the model's weights are fp32 themselves."""
     state: dict[int, dict[str, Any]]
-    """Of every tensor: `step`, `exp_avg` and so on."""
+    """Number of an optimizer tensor -> its state: `step`, `exp_avg` and so on."""
     groups: list[dict[str, Any]]
+    """The optimizer's `param_groups`."""
     rest: dict[str, Any]
-    """The loss scale among others."""
+    """Everything else DeepSpeed saves, such as the loss scale."""
 
 
 @dataclass
 class Slice:
-    """A tensor parallel rank's slice of a weight, and where its elements are."""
+    """A tensor parallel rank's slice of a weight, and the files that hold its elements."""
 
     file: str
     key: str
     shape: list[int]
-    cut: TensorShard | None
+    shard: TensorShard | None
     pieces: dict[tuple[int, int], tuple[Inventory, Piece]] = field(default_factory=dict)
-    """By first element and length: tied weights are there twice."""
+    """(first element, length) -> the optimizer's piece. Tied weights appear twice and are kept once."""
 
     @property
     def first(self) -> tuple[Inventory, Piece]:
         return next(iter(self.pieces.values()))
 
 
-class Saved:
-    """A checkpoint, by the inventories in it."""
+class SavedWeights:
+    """The weights and optimizer states of a checkpoint, located by its inventories.
+
+    slices: name of a weight -> tensor parallel rank -> its Slice.
+    """
 
     def __init__(self, folder: Path, inventories: Sequence[Inventory]) -> None:
         self.folder, self.inventories = folder, inventories
         self.slices: dict[str, dict[int, Slice]] = {}
         self.files: dict[str, Any] = {}
-        self.optims: dict[str, Optim] = {}
+        self.optimizer_files: dict[str, OptimizerFile] = {}
         for inventory in inventories:
             self._add(inventory)
 
     @property
     def complete(self) -> bool:
-        """Are the optimizer's states there?"""
+        """Whether the checkpoint has optimizer state."""
         return all(inventory["complete"] for inventory in self.inventories)
 
     @property
     def common(self) -> dict[str, Any]:
-        """What every rank saved alike: counters, schedule."""
+        """The part of DeepSpeed's state that is equal on every rank: counters, learning rate schedule."""
         return self._file(self.inventories[0]["states"])  # type: ignore[no-any-return]
 
-    def optim(self, inventory: Inventory) -> Optim:
+    def optimizer_file(self, inventory: Inventory) -> OptimizerFile:
         name = inventory["optimizer"]
-        if name not in self.optims:
-            self.optims[name] = _optim(inventory["kind"], self._file(name))
-        return self.optims[name]
+        if name not in self.optimizer_files:
+            self.optimizer_files[name] = _optimizer_file(inventory["kind"], self._file(name))
+        return self.optimizer_files[name]
 
     def states(self, name: str) -> dict[str, Any]:
-        """A weight's states: numbers as they are, for tensors None (`whole` gives them)."""
+        """Return a weight's optimizer states: numbers by value, None for tensors, which `full_tensor` returns."""
         inventory, piece = self.slices[name][0].first
-        found = self.optim(inventory).state.get(piece.tensor, {})
-        return {key: None if isinstance(value, Tensor) and value.dim() else value for key, value in found.items()}
+        state = self.optimizer_file(inventory).state.get(piece.tensor, {})
+        return {key: None if isinstance(value, Tensor) and value.dim() else value for key, value in state.items()}
 
-    def whole(self, name: str, state: str = "", master: bool = False) -> Tensor:
-        """A weight, or one of its states, over all tensor parallel ranks.
+    def full_tensor(self, name: str, state: str = "", master: bool = False) -> Tensor:
+        """Return a weight, or one of its optimizer states, joined over all tensor parallel ranks.
 
-        master: the optimizer's fp32 copy of the weight, where it has one, rather than the model's own.
+        master: return the optimizer's fp32 master weight, if there is one, instead of the model's weight.
+        Raises Problems if the state was not saved element by element.
         """
         slices = [self._read(part, state, master) for _, part in sorted(self.slices[name].items())]
-        cut = self.slices[name][0].cut
-        return slices[0] if cut is None or len(slices) == 1 else join(slices, cut)
+        shard = self.slices[name][0].shard
+        return slices[0] if shard is None or len(slices) == 1 else join_slices(slices, shard)
 
     def _read(self, part: Slice, state: str, master: bool) -> Tensor:
-        partitioned = self.inventories[0]["kind"] == "zero3"  # which keeps no other copy
-        if not state and not partitioned and not (master and self.optim(part.first[0]).weights):
+        partitioned = self.inventories[0]["kind"] == "zero3"  # ZeRO-3 saves the weights in the optimizer files only
+        if not state and not partitioned and not (master and self.optimizer_file(part.first[0]).weights):
             file = self._file(part.file)
             return file.get("module", file)[part.key]  # type: ignore[no-any-return]
-        found = [(self._tensor(inventory, piece, state), piece) for inventory, piece in part.pieces.values()]
-        slice_ = torch.empty(part.shape, dtype=found[0][0].dtype)
-        for tensor, piece in found:
+        tensors = [(self._tensor(inventory, piece, state), piece) for inventory, piece in part.pieces.values()]
+        slice_ = torch.empty(part.shape, dtype=tensors[0][0].dtype)
+        for tensor, piece in tensors:
             slice_.view(-1)[piece.begin : piece.begin + piece.length] = tensor
         return slice_
 
     def _tensor(self, inventory: Inventory, piece: Piece, state: str) -> Tensor:
         if swapped := inventory.get("swapped", {}).get(str(piece.tensor)):
             return self._swapped(Path(swapped), piece, state)
-        optim = self.optim(inventory)
-        flat = (optim.state[piece.tensor][state] if state else optim.weights[piece.tensor]).detach().flatten()
+        file = self.optimizer_file(inventory)
+        flat = (file.state[piece.tensor][state] if state else file.weights[piece.tensor]).detach().flatten()
+        # A state tensor with fewer elements than its weight cannot be cut into the weight's pieces.
         if flat.numel() < piece.start + piece.length:
-            raise cannot_divide(self.folder, state)
+            raise not_convertible(self.folder, state)
         return flat[piece.start : piece.start + piece.length]
 
     def _swapped(self, file: Path, piece: Piece, state: str) -> Tensor:
@@ -120,39 +126,42 @@ class Saved:
 
     def _file(self, name: str) -> Any:
         if name not in self.files:
-            # As DeepSpeed reads its own files: they hold objects of its classes.
+            # weights_only=False, as DeepSpeed itself loads them: the files contain objects of DeepSpeed's classes.
             self.files[name] = torch.load(self.folder / name, map_location="cpu", mmap=True, weights_only=False)
         return self.files[name]
 
     def _add(self, inventory: Inventory) -> None:
         for name, (file, key, shape, numbers) in inventory["weights"].items():
-            cut = TensorShard(*numbers) if numbers else None
-            self.slices.setdefault(name, {}).setdefault(cut.rank if cut else 0, Slice(file, key, shape, cut))
+            shard = TensorShard(*numbers) if numbers else None
+            self.slices.setdefault(name, {}).setdefault(shard.rank if shard else 0, Slice(file, key, shape, shard))
         for piece in (Piece(*entry) for entry in inventory["pieces"]):
             *_, numbers = inventory["weights"][piece.name]
             part = self.slices[piece.name][TensorShard(*numbers).rank if numbers else 0]
             part.pieces.setdefault((piece.begin, piece.length), (inventory, piece))
 
 
-def join(slices: list[Tensor], cut: TensorShard) -> Tensor:
-    """The slices of all ranks put together."""
-    parts = zip(*(mine.chunk(cut.parts, cut.dimension) for mine in slices), strict=True)
-    return torch.cat(list(chain.from_iterable(parts)), cut.dimension)
+def join_slices(slices: list[Tensor], shard: TensorShard) -> Tensor:
+    """Join the slices of all tensor parallel ranks, in rank order, to the full weight."""
+    # A weight of several parts (a gated projection) is cut part by part, so its parts are joined one by one too.
+    parts = zip(*(slice_.chunk(shard.parts, shard.dimension) for slice_ in slices), strict=True)
+    return torch.cat(list(chain.from_iterable(parts)), shard.dimension)
 
 
-def share(whole: Tensor, cut: TensorShard) -> Tensor:
-    """One rank's slice."""
-    parts = whole.chunk(cut.parts, cut.dimension)
-    return torch.cat([part.chunk(cut.size, cut.dimension)[cut.rank] for part in parts], cut.dimension)
+def rank_slice(full: Tensor, shard: TensorShard) -> Tensor:
+    """Return the slice of the full weight that the tensor parallel rank `shard.rank` holds."""
+    parts = full.chunk(shard.parts, shard.dimension)
+    return torch.cat([part.chunk(shard.size, shard.dimension)[shard.rank] for part in parts], shard.dimension)
 
 
-def cannot_divide(folder: Path, state: str) -> Problems:
+def not_convertible(folder: Path, state: str) -> Problems:
+    """Return the problem of an optimizer state that is not saved element by element."""
     what = f"load ({folder}): the optimizer state {state!r} cannot be converted to another layout"
     hint = "continue on the layout that wrote it, or set no_load_optim: true"
     return Problems(Problem(what, hint=hint, id="checkpoint-state-not-divisible", about=("load", "no_load_optim")))
 
 
-def _optim(kind: str, file: dict[str, Any]) -> Optim:
+def _optimizer_file(kind: str, file: dict[str, Any]) -> OptimizerFile:
+    # The keys are those of DeepSpeed 0.19's optimizers; kind: as in OptimizerLayout.
     if kind in ("whole", "copies"):
         outer = file["optimizer"]
         weights = list(chain.from_iterable(outer["fp32_groups"])) if kind == "copies" else []
@@ -161,6 +170,6 @@ def _optim(kind: str, file: dict[str, Any]) -> Optim:
         outer = file["optimizer_state_dict"]
         weights = outer["fp32_flat_groups" if kind == "zero3" else "single_partition_of_fp32_groups"]
         inner = outer["optimizer_state_dict" if kind == "zero3" else "base_optimizer_state"]
-    if isinstance(inner, list):  # `elastic_checkpoint`
+    if isinstance(inner, list):  # saved with DeepSpeed's `elastic_checkpoint`: a list of states, without groups
         inner = {"state": dict(enumerate(inner)), "param_groups": []}
-    return Optim(weights, inner["state"], inner["param_groups"], outer)
+    return OptimizerFile(weights, inner["state"], inner["param_groups"], outer)

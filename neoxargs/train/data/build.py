@@ -1,8 +1,8 @@
-"""`deepy data TEXT ...`: text to a Megatron token file, once, before any rank starts.
+"""`deepy data TEXT ...`: tokenise text into a Megatron token file, once, before any rank starts.
 
-`<prefix>.json` stands beside the token file: what it was made from, so that it is made again when the text
-or the tokenizer changes, and what is in it, such as the unigram entropy, the loss of a model that knows only
-how often each token occurs.
+`<prefix>.json` beside the token file records what it was made from, so that it is made again when the text or the
+tokenizer changes, and statistics such as the unigram entropy: the loss of a model that knows only the frequency of
+each token.
 """
 
 from __future__ import annotations
@@ -25,42 +25,46 @@ from numpy.typing import NDArray
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.data import indexed, text
-from neoxargs.train.data.encode import Recipe, encode, stored_type, useful_workers
+from neoxargs.train.data.encode import Recipe, encode, stored_type, worker_count
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import BUILDERS, Tokenizer, build_tokenizer
 
-#: Changes when the same text and recipe would give other files.
+#: Version of the output; increase it when the same text and recipe would give different files.
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a token file holds."""
+    """Statistics of a token file, as `<prefix>.json` stores them."""
 
     documents: int
     sequences: int
+    """More than documents if long files were cut into pieces (`text.piece_size`)."""
     tokens: int
     text_bytes: int
+    """Size of the text in UTF-8."""
     bytes_per_token: float
     unigram_entropy: float
     """In nats per token."""
     tokenizer_type: str
     vocab_size: int
     fingerprint: str
+    """Identifies the text files and the recipe (`fingerprint`)."""
 
 
 def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | None = None) -> Summary:
     """Tokenise texts into `<prefix>.bin`, `.idx` and `.json`; the result does not depend on `workers`.
 
-    Raises Problems: text that is missing, empty or not readable, a tokenizer that cannot be built.
+    workers: number of processes; None chooses one per core, fewer for little text.
+    Raises Problems if text is missing, empty or unreadable, or the tokenizer cannot be built.
     """
-    tokenizer, files = _required(recipe, texts)
+    tokenizer, files = _tokenizer_and_files(recipe, texts)
     total = sum(file.stat().st_size for file in files)
     writer = indexed.Writer(prefix, stored_type(tokenizer.vocab_size))
     counts, text_bytes = np.zeros(tokenizer.vocab_size, dtype=np.int64), 0
     try:
         with Meter(total, f"tokenising {total / 1e6:.1f} MB") as meter:
-            for chunk in encode(text.documents(files), recipe, useful_workers(total, workers)):
+            for chunk in encode(text.documents(files), recipe, worker_count(total, workers)):
                 writer.add(chunk.ids, chunk.lengths, chunk.last)
                 counts += np.bincount(chunk.ids, minlength=tokenizer.vocab_size)
                 text_bytes += chunk.text_bytes
@@ -78,18 +82,18 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
     return summary
 
 
-def _required(recipe: Recipe, texts: Sequence[str]) -> tuple[Tokenizer, list[Path]]:
-    """The tokenizer and the files, or everything that is wrong with either."""
+def _tokenizer_and_files(recipe: Recipe, texts: Sequence[str]) -> tuple[Tokenizer, list[Path]]:
+    """Return the tokenizer and the text files; raise Problems with the problems of both."""
     problems: list[Problem] = []
     tokenizer, files = None, []
     try:
         tokenizer = build_tokenizer(recipe)
-    except Problems as found:
-        problems += found.problems
+    except Problems as error:
+        problems += error.problems
     try:
         files = text.find(texts)
-    except Problems as found:
-        problems += found.problems
+    except Problems as error:
+        problems += error.problems
     if tokenizer is None or problems:
         raise Problems(problems)
     return tokenizer, files
@@ -113,24 +117,24 @@ def _summary(
 
 
 def unigram_entropy(counts: NDArray[np.int64]) -> float:
-    """Of the tokens' frequencies, in nats."""
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+    """Entropy of the token frequencies, in nats per token. counts: occurrences of each token id."""
+    frequencies = counts[counts > 0] / counts.sum()
+    return float(-(frequencies * np.log(frequencies)).sum())
 
 
 def if_missing(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | None = None) -> Summary:
-    """As `build`, unless the token file is there already."""
-    return made_before(texts, recipe, prefix) or build(texts, recipe, prefix, workers)
+    """Call `build` unless the token file is up to date."""
+    return up_to_date(texts, recipe, prefix) or build(texts, recipe, prefix, workers)
 
 
-def made_before(texts: Sequence[str], recipe: Recipe, prefix: Path) -> Summary | None:
-    """What is in the token file if it is there and was made from the same files in the same way."""
-    found = summary_of(prefix)
-    return found if found and found.fingerprint == fingerprint(text.find(texts), recipe) else None
+def up_to_date(texts: Sequence[str], recipe: Recipe, prefix: Path) -> Summary | None:
+    """Return the summary of the token file if it was made from the same files with the same recipe, otherwise None."""
+    summary = summary_of(prefix)
+    return summary if summary and summary.fingerprint == fingerprint(text.find(texts), recipe) else None
 
 
 def summary_of(prefix: str | Path) -> Summary | None:
-    """What stands beside a token file; None where it is missing, or was not written by us."""
+    """Return the summary beside a token file; None if it is missing or another program wrote the token file."""
     prefix = Path(prefix)
     try:
         values = json.loads(_sidecar(prefix).read_text())
@@ -140,15 +144,15 @@ def summary_of(prefix: str | Path) -> Summary | None:
 
 
 def fingerprint(files: Sequence[Path], recipe: Recipe) -> str:
-    """Changes with the names, sizes and times of the files, and with everything the recipe says."""
+    """Hash of the recipe and of the names, sizes and modification times of the text and tokenizer files."""
     made_from = [_identity(file) for file in files]
     tokenizer = [_identity(Path(file)) for file in (recipe.vocab_file, recipe.merge_file) if file]
-    whole = json.dumps([FORMAT, made_from, tokenizer, asdict(recipe)])
-    return hashlib.sha256(whole.encode()).hexdigest()[:16]
+    content = json.dumps([FORMAT, made_from, tokenizer, asdict(recipe)])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _identity(file: Path) -> tuple[str, int, int]:
-    if not file.exists():  # a tokenizer's name, not a path
+    if not file.exists():  # vocab_file may be the name of a tokenizer instead of a path
         return str(file), 0, 0
     status = file.stat()
     return str(file.resolve()), status.st_size, status.st_mtime_ns
@@ -187,35 +191,35 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0, or 1 after printing what is wrong."""
+    """Run `deepy data`; return 0, 1 after printing problems, or 130 after Ctrl-C."""
     args = parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a terminated build tidies up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that `build` removes its partial files
     recipe = Recipe(args.tokenizer_type, args.vocab_file, args.merge_file, args.append_eod, args.json_key)
     texts, prefix = [*args.texts, *args.text_path], Path(args.output_prefix)
     started = time.perf_counter()
     try:
-        found = made_before(texts, recipe, prefix) if args.if_missing else None
-        summary = found or build(texts, recipe, prefix, args.workers)
+        existing = up_to_date(texts, recipe, prefix) if args.if_missing else None
+        summary = existing or build(texts, recipe, prefix, args.workers)
     except Problems as problems:
         print(_as_flags(str(problems)), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    if found:
-        print(f"{prefix}: up to date, {found.tokens:,} tokens from the same text and tokenizer")
+    if existing:
+        print(f"{prefix}: up to date, {existing.tokens:,} tokens from the same text and tokenizer")
     else:
-        print(report(summary, args.output_prefix, time.perf_counter() - started))
+        print(summary_text(summary, args.output_prefix, time.perf_counter() - started))
     return 0
 
 
-def _as_flags(told: str) -> str:
-    """What is a parameter in a file is a flag on this command line."""
+def _as_flags(message: str) -> str:
+    """Replace the names of parameters in a message by this command's flags: `vocab_file` by `--vocab-file`."""
     names = r"(?<![\w/.-])(tokenizer_type(?::(?= \w))?|vocab_file|merge_file)(?![\w/.])"
-    return re.sub(names, lambda found: f"--{found[1].rstrip(':').replace('_', '-')}", told)
+    return re.sub(names, lambda match: f"--{match[1].rstrip(':').replace('_', '-')}", message)
 
 
-def report(summary: Summary, prefix: str, seconds: float) -> str:
-    """What was made, for a person."""
+def summary_text(summary: Summary, prefix: str, seconds: float) -> str:
+    """Return the lines that `deepy data` prints about a new token file."""
     return "\n".join(
         (
             f"documents  {summary.documents:,} in {summary.sequences:,} sequences",

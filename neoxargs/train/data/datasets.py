@@ -1,8 +1,8 @@
-"""Token files to data sets of samples: splitting, blending and shuffling are megatron-core's.
+"""Data sets of samples from token files; megatron-core splits, blends and shuffles them.
 
-Rank 0 (or the first rank of every machine, without a shared file system) writes the index files that say which
-tokens make which sample, all others then read them. Importing megatron-core is left to the functions, because
-it warns about packages that we do not use.
+Rank 0 (or the first rank of every machine, without a shared file system) writes index files that say which tokens make
+which sample; the other ranks read them. megatron-core is imported inside functions, because importing it warns about
+packages that this trainer does not use.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Sampling:
-    """All that decides how a source is cut into samples."""
+    """Everything that determines how a source is cut into samples."""
 
     data: Data
     seq_length: int
     seed: int
     eod: int
+    """Token id that ends a document."""
     vocab_size: int
     cache: Path
-    """Where the index files go."""
+    """Folder of the index files."""
     files: dict[str, Any] = field(default_factory=dict)
-    """Open token files by prefix."""
+    """Prefix -> open token file."""
 
 
 def build_datasets(config: Config, tokenizer: Tokenizer, mesh: Mesh, local_rank: int = 0) -> Loader:
-    """The three parts of the run's data; every rank calls this at the same time.
+    """Build the train, validation and test data of the run. Collective: every rank calls it.
 
-    local_rank: its number on its machine. Raises Problems: a token file that is missing, not one, or made with another
-    vocabulary; nothing to train on.
+    local_rank: this rank's number on its machine.
+    Raises Problems if a token file is missing, damaged or made with another vocabulary, or the train split is empty.
     """
     training, cache = config.training, Path(config.logging.run_dir, "data", "index")
     sampling = Sampling(config.data, config.shape.seq_length, training.seed, tokenizer.eod, tokenizer.vocab_size, cache)
@@ -61,7 +62,7 @@ def build_datasets(config: Config, tokenizer: Tokenizer, mesh: Mesh, local_rank:
     }  # fmt: skip
     wanted = {part: count * config.batch.train_batch_size for part, count in iterations.items()}
     chosen = sources(config.data)
-    _require(chosen, tokenizer.vocab_size)
+    _require_token_files(chosen, tokenizer.vocab_size)
     parts = first_rank_first(
         None if config.data.use_shared_fs else local_rank,
         lambda: {part: dataset(chosen[part], part, wanted[part], sampling) for part in PARTS},
@@ -73,7 +74,7 @@ def build_datasets(config: Config, tokenizer: Tokenizer, mesh: Mesh, local_rank:
 def _refuse_empty(
     parts: Mapping[Part, Samples | None], chosen: Mapping[Part, list[Source]], wanted: Mapping[Part, int]
 ) -> None:
-    """Nothing to train on is an error. An empty evaluation part is not, but its losses would be missed."""
+    """Raise Problems if the train split is empty; warn if a split that would be evaluated is empty."""
     for part in PARTS:
         if parts[part] is not None or not wanted[part]:
             continue
@@ -88,8 +89,8 @@ def _refuse_empty(
             print(f"warning: {what}", flush=True)
 
 
-def _require(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
-    """Every token file is there, and was made with this vocabulary as far as is known."""
+def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
+    """Raise Problems unless every token file is intact and, if its summary exists, has this vocabulary size."""
     problems = []
     for prefix in dict.fromkeys(source.prefix for part in chosen.values() for source in part):
         if damage := indexed.damage(Path(prefix)):
@@ -109,7 +110,10 @@ def _require(chosen: Mapping[Part, Sequence[Source]], vocab_size: int) -> None:
 
 
 def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampling) -> Samples | None:
-    """At least `samples` samples (None if none are wanted or nothing is there), blended where sources are several."""
+    """Return a data set of at least `samples` samples, blended if there are several sources.
+
+    None if `samples` is 0 or all sources are empty.
+    """
     present = [source for source in chosen if source.weight != 0 and tokens_in(source, sampling)]
     if not samples or not present:
         return None
@@ -118,7 +122,7 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
         return single
     weights = _normal([_weight(source, sampling) for source in present])
     surplus = _settings(sampling, present).mid_level_dataset_surplus
-    # The blend may take a sample more than a source's share of them.
+    # The blend may draw one sample more from a source than its share, hence + 1.
     sizes = [int(np.ceil(np.ceil(samples * weight) * (1 + surplus))) + 1 for weight in weights]
     built = [_gpt_dataset(s, part, size, sampling) for s, size in zip(present, sizes, strict=True)]
     from megatron.core.datasets.blended_dataset import BlendedDataset
@@ -138,7 +142,7 @@ def _normal(weights: list[float]) -> list[float]:
 
 
 def tokens_in(source: Source, sampling: Sampling) -> int:
-    """Tokens of a source."""
+    """Number of tokens of a source."""
     lengths = _file(source.prefix, sampling).sequence_lengths
     return int(lengths[_sequences(source, sampling)].sum(dtype=np.int64))
 
@@ -166,7 +170,11 @@ def _gpt_dataset(source: Source, part: Part, samples: int, sampling: Sampling) -
 
 
 def _settings(sampling: Sampling, chosen: Sequence[Source]) -> Any:
-    """megatron-core's configuration. `tokenizer` is part of the index files' names, so it says what they depend on."""
+    """Return megatron-core's configuration of a data set.
+
+    megatron-core hashes `tokenizer` into the names of the index files. It therefore carries everything they depend on
+    that megatron-core does not hash itself: the share of each source, and size and time of its token file.
+    """
     from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
 
     identity = {source.prefix: (*source.share, *_stamp(source.prefix)) for source in chosen}
@@ -186,13 +194,13 @@ def _settings(sampling: Sampling, chosen: Sequence[Source]) -> Any:
 
 
 def _stamp(prefix: str) -> tuple[int, int]:
-    """Changes when a token file is made anew under the same name."""
+    """Size and modification time of the index; they change when a token file is rebuilt under the same name."""
     status = indexed.paths(Path(prefix))[1].stat()
     return status.st_size, status.st_mtime_ns
 
 
 def _file(prefix: str, sampling: Sampling) -> Any:
-    """The token file, opened once."""
+    """Return the open token file."""
     if prefix not in sampling.files:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -204,16 +212,16 @@ def _file(prefix: str, sampling: Sampling) -> Any:
 
 
 def _read_through(path: Path) -> None:
-    """Bring a file into the page cache."""
+    """Read a file once, which brings it into the page cache."""
     with open(path, "rb", buffering=0) as stream:
         while stream.read(1 << 24):
             pass
 
 
 def first_rank_first(local_rank: int | None, build: Callable[[], T]) -> T:
-    """`build()` on every rank: where it writes files, one rank does it before the others read them.
+    """Return `build()` on every rank, where one rank writes the files that the others then read. Collective.
 
-    local_rank: of each machine the first, if it is given.
+    local_rank: if given, the first rank of each machine writes; otherwise global rank 0 does.
     """
     if not torch.distributed.is_initialized():
         with _as_only_rank():
@@ -223,16 +231,17 @@ def first_rank_first(local_rank: int | None, build: Callable[[], T]) -> T:
         if rank == 0:
             with _as_only_rank():
                 return build()
-    finally:  # a failure too: the others will meet it themselves and say the same, instead of waiting
+    finally:  # after a failure too: the other ranks then fail in the same way instead of hanging in the barrier
         torch.distributed.barrier()
     return build()
 
 
 @contextmanager
 def _as_only_rank() -> Iterator[None]:
-    """megatron-core writes index files on global rank 0 only, and asks which rank that is even where none is.
+    """Within this, megatron-core takes this process for the only rank, so that it writes index files.
 
-    Its two modules that ask see a torch of their own meanwhile; nobody else's changes.
+    megatron-core 0.16 writes them on global rank 0 only, and calls `torch.distributed.get_rank` even without a process
+    group. Only its two data set modules see the replaced `torch`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -247,7 +256,7 @@ def _as_only_rank() -> Iterator[None]:
 
 
 class _TorchOfOneRank:
-    """torch, but for a process group that this process is the whole of."""
+    """The torch module, except that torch.distributed reports no process group and rank 0."""
 
     distributed = SimpleNamespace(is_initialized=lambda: False, get_rank=lambda: 0)
 

@@ -1,7 +1,7 @@
-"""Documents to token ids, in this process or in several, always in the order of the documents.
+"""Encode documents to token ids, in this process or in several; the result is in the order of the documents.
 
-Workers are started by a fork server: a fork of a process in which torch or another library runs threads may
-hang. They import neither torch nor Megatron, so starting one takes a tenth of a second.
+Workers are started by a fork server, because a fork of a process in which torch or another library runs threads may
+hang. They import neither torch nor Megatron, so starting one takes 0.1 s.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.train.data.text import MIB, Raw, decode
 from neoxargs.train.data.tokenizer import Ids, Tokenizer, build_tokenizer
 
-#: What one worker gets at a time: enough to hide the cost of handing it over, little enough to share fairly.
+#: Limits of a chunk, the unit of work of a worker: large enough to hide the cost of the transfer between processes,
+#: small enough to balance the load.
 CHUNK_BYTES, CHUNK_DOCUMENTS = MIB, 2048
-#: Below this much text for each, a worker costs more than it brings.
-WORTH_A_WORKER = 4 * MIB
+#: With fewer bytes of text per worker, starting one takes longer than it saves.
+MIN_BYTES_PER_WORKER = 4 * MIB
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How text becomes ids: all that a worker has to know, and with the files all that the result depends on.
+    """How text becomes token ids. Together with the text files, it determines the token file.
 
-    The first three fields are read by `build_tokenizer`.
+    `build_tokenizer` reads the first three fields.
     """
 
     tokenizer_type: str
@@ -42,18 +43,18 @@ class Recipe:
 
 
 class Encoded(NamedTuple):
-    """A chunk's documents, one after the other."""
+    """The token ids of a chunk's pieces, concatenated."""
 
     ids: NDArray[np.generic]
-    """All ids, in the type in which they are stored."""
+    """In the type in which the token file stores them."""
     lengths: list[int]
-    """Of each piece."""
+    """Number of ids of each piece."""
     last: list[bool]
-    """Does a document end with this piece?"""
+    """Whether a document ends with this piece."""
     size: int
-    """Bytes on disk."""
+    """Bytes on disk, for the progress bar."""
     text_bytes: int
-    """Bytes of UTF-8."""
+    """Bytes of text in UTF-8."""
     problems: list[Problem]
 
 
@@ -72,18 +73,18 @@ class _Chunk:
 
 
 def encode(raws: Iterable[Raw], recipe: Recipe, workers: int) -> Iterator[Encoded]:
-    """Every chunk's ids, in order. Raises Problems with everything wrong in the first chunk that is not right."""
+    """Yield the ids of each chunk, in order; raise Problems with all problems of the first chunk that has any."""
     chunks = _chunks(raws)
-    results = _in_parallel(chunks, recipe, workers) if workers > 1 else _here(chunks, recipe)
+    results = _in_parallel(chunks, recipe, workers) if workers > 1 else _in_this_process(chunks, recipe)
     for result in results:
         if result.problems:
             raise Problems(result.problems)
         yield result
 
 
-def useful_workers(total_bytes: int, asked: int | None) -> int:
-    """As many as were asked for; otherwise one per core, but none that would have next to nothing to do."""
-    return asked or max(1, min(len(os.sched_getaffinity(0)), total_bytes // WORTH_A_WORKER))
+def worker_count(total_bytes: int, requested: int | None) -> int:
+    """Return the requested number of workers, or else one per core but at least 4 MiB of text for each."""
+    return requested or max(1, min(len(os.sched_getaffinity(0)), total_bytes // MIN_BYTES_PER_WORKER))
 
 
 def _chunks(raws: Iterable[Raw]) -> Iterator[list[Raw]]:
@@ -97,14 +98,14 @@ def _chunks(raws: Iterable[Raw]) -> Iterator[list[Raw]]:
         yield chunk.raws
 
 
-def _here(chunks: Iterator[list[Raw]], recipe: Recipe) -> Iterator[Encoded]:
+def _in_this_process(chunks: Iterator[list[Raw]], recipe: Recipe) -> Iterator[Encoded]:
     tokenizer = build_tokenizer(recipe)
     for chunk in chunks:
         yield _encode(chunk, recipe, tokenizer)
 
 
 def _in_parallel(chunks: Iterator[list[Raw]], recipe: Recipe, workers: int) -> Iterator[Encoded]:
-    """Results in order, with a bounded number of chunks under way however large the text is."""
+    """Yield the results in order; at most 3 chunks per worker are in flight, however large the text is."""
     context = multiprocessing.get_context("forkserver")
     waiting: deque[Future[Encoded]] = deque()
     with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(recipe,)) as pool:
@@ -120,14 +121,14 @@ def _in_parallel(chunks: Iterator[list[Raw]], recipe: Recipe, workers: int) -> I
 
 
 class _Worker:
-    """What a worker process keeps between chunks."""
+    """Globals of a worker process, set by `_start_worker`."""
 
     recipe: Recipe
     tokenizer: Tokenizer
 
 
 def _start_worker(recipe: Recipe) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # no threads inside a worker: there is one worker per core already
     _Worker.recipe, _Worker.tokenizer = recipe, build_tokenizer(recipe)
 
 
@@ -138,28 +139,29 @@ def _work(chunk: list[Raw]) -> Encoded:
 def _encode(chunk: list[Raw], recipe: Recipe, tokenizer: Tokenizer) -> Encoded:
     texts = [decode(raw, recipe.json_key) for raw in chunk]
     problems = [text for text in texts if isinstance(text, Problem)]
-    kept = [(raw, text) for raw, text in zip(chunk, texts, strict=True) if isinstance(text, str) and text]
-    pieces = tokenizer.tokenize_batch([text for _, text in kept])
-    last = [raw.last for raw, _ in kept]
+    nonempty = [(raw, text) for raw, text in zip(chunk, texts, strict=True) if isinstance(text, str) and text]
+    pieces = tokenizer.tokenize_batch([text for _, text in nonempty])
+    last = [raw.last for raw, _ in nonempty]
     if recipe.append_eod:
         end = np.array([tokenizer.eod], dtype=np.int32)
         pieces = [np.concatenate((ids, end)) if ends else ids for ids, ends in zip(pieces, last, strict=True)]
     return Encoded(
-        ids=_joined(pieces, tokenizer.vocab_size),
+        ids=_concatenate(pieces, tokenizer.vocab_size),
         lengths=[len(ids) for ids in pieces],
         last=last,
         size=sum(raw.size for raw in chunk),
-        text_bytes=sum(_utf8_length(text) for _, text in kept),
+        text_bytes=sum(_utf8_length(text) for _, text in nonempty),
         problems=problems,
     )
 
 
-def _joined(pieces: list[Ids], vocab_size: int) -> NDArray[np.generic]:
+def _concatenate(pieces: list[Ids], vocab_size: int) -> NDArray[np.generic]:
+    # np.concatenate rejects an empty list, hence the empty array.
     return np.concatenate([*pieces, np.empty(0, np.int32)]).astype(stored_type(vocab_size))
 
 
 def stored_type(vocab_size: int) -> type[np.uint16] | type[np.int32]:
-    """The type Megatron and NeoX store ids in: two bytes while they fit."""
+    """Return the type in which Megatron and NeoX store ids: 2 bytes below 65,500 tokens, otherwise 4."""
     return np.uint16 if vocab_size < 65500 else np.int32
 
 

@@ -1,8 +1,8 @@
-"""Megatron's token file, written: `<prefix>.bin` holds the ids, `<prefix>.idx` says where each sequence lies.
+"""Writer of Megatron token files: `<prefix>.bin` holds the token ids, `<prefix>.idx` the position of each sequence.
 
-Reading is megatron-core's (`IndexedDataset`). Writing is ours because the format is three arrays and a
-header, while importing megatron-core's writer takes longer than tokenising ten megabytes; a test holds both
-against each other byte by byte. Nothing stands under the final names before it is complete.
+megatron-core reads them (`IndexedDataset`). Its writer is not used because importing it takes longer than tokenising
+10 MB of text, while the format is a header and three arrays; a test compares the output of both byte by byte. The
+files appear under their final names only once they are complete.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 MAGIC, VERSION = b"MMIDIDX\x00\x00", 1
 _HEADER = struct.Struct("<9sQBQQ")
-"""Magic, version, type of the ids, number of sequences, number of document ends."""
+"""Magic, version, code of the ids' type, number of sequences, number of document boundaries."""
+#: Type of the token ids -> its code in the header.
 CODES: dict[type[np.generic], int] = {np.uint16: 8, np.int32: 4}
 
 
 class Writer:
-    """Appends sequences; `finish` puts both files in their place, `discard` leaves none.
+    """Appends sequences; `finish` moves both files to their final names, `discard` deletes unfinished ones.
 
-    prefix: the final names without `.bin` and `.idx`.
+    prefix: path of the files without `.bin` and `.idx`. stored: type of the token ids in the file.
     """
 
     def __init__(self, prefix: Path, stored: type[np.generic]) -> None:
@@ -35,10 +36,10 @@ class Writer:
         self._bin = open(self._parts[0], "wb")  # noqa: SIM115 - closed by finish and discard
         self.lengths = array("i")
         self.ends = array("q", [0])
-        """For each document the number of sequences up to its end."""
+        """Document boundaries: 0, then for each document the number of sequences up to its end."""
 
     def add(self, ids: NDArray[np.generic], lengths: list[int], last: list[bool]) -> None:
-        """Sequences one after the other in `ids`; `last` marks those that end a document."""
+        """Append sequences, concatenated in `ids`; `last` marks those that end a document. Empty ones are dropped."""
         assert ids.dtype == self.stored and ids.size == sum(lengths)
         self._bin.write(ids.data)
         for length, ends in zip(lengths, last, strict=True):
@@ -52,7 +53,7 @@ class Writer:
         return len(self.ends) - 1
 
     def finish(self) -> None:
-        """Write the index, then rename. Without its index a token file does not exist, so that comes last."""
+        """Write the index, then rename both files, the index last: a token file without index counts as missing."""
         self._bin.close()
         lengths = np.array(self.lengths, dtype=np.int32)
         sizes = lengths.astype(np.int64) * np.dtype(self.stored).itemsize
@@ -62,7 +63,7 @@ class Writer:
             for values in (lengths, np.cumsum(sizes) - sizes, np.array(self.ends, dtype=np.int64)):
                 idx.write(values.tobytes())
         bin_path, idx_path = paths(self.prefix)
-        idx_path.unlink(missing_ok=True)  # an old index must never describe new ids
+        idx_path.unlink(missing_ok=True)  # so that an old index is never read together with new ids
         os.replace(self._parts[0], bin_path)
         os.replace(self._parts[1], idx_path)
 
@@ -73,7 +74,7 @@ class Writer:
 
 
 def paths(prefix: Path) -> tuple[Path, Path]:
-    """The token file and its index."""
+    """Return the paths of the token file and of its index."""
     return prefix.with_name(prefix.name + ".bin"), prefix.with_name(prefix.name + ".idx")
 
 
@@ -82,7 +83,7 @@ def exists(prefix: Path) -> bool:
 
 
 def damage(prefix: Path) -> str:
-    """What is wrong with a token file, in words; "" if both files fit together."""
+    """Describe what is wrong with a token file; return "" if both files are intact and match."""
     bin_path, idx_path = paths(prefix)
     missing = [str(path) for path in (bin_path, idx_path) if not path.is_file()]
     if missing:
@@ -111,7 +112,7 @@ def _part(prefix: Path, pid: int, ending: str) -> Path:
 
 
 def _remove_leftovers(prefix: Path) -> None:
-    """What a run that was killed outright could not remove itself."""
+    """Remove the partial files of processes that no longer run (killed with SIGKILL)."""
     for path in prefix.parent.glob(f"{prefix.name}.*.part.*"):
         pid = path.name[len(prefix.name) + 1 :].partition(".")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():

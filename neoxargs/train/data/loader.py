@@ -1,7 +1,7 @@
-"""From data sets to micro batches, in an order that depends on nothing but how many samples were consumed.
+"""Micro batches from data sets, in an order that depends only on the number of consumed samples.
 
-The samples of a global batch are the same for every layout: micro step after micro step, data parallel ranks take
-neighbouring stretches. So a run resumed from its sample count, on any number of ranks, sees the data it would have.
+The samples of a global batch are the same on every layout: in each micro step, data parallel ranks take adjacent
+ranges of samples. A run resumed from its sample count therefore sees the same data on any number of ranks.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.process.mesh import Axis, Mesh
 from neoxargs.train.process.setup import on_gpu
 
+#: Name of a split of the data.
 Part = Literal["train", "validation", "test"]
 
 
 class Batch(NamedTuple):
-    """A micro batch; the pair that DeepSpeed's pipeline takes."""
+    """A micro batch: the pair of inputs and labels that DeepSpeed's pipeline engine expects."""
 
     tokens: Tensor
     """(batch, seq), int64"""
     labels: Tensor
-    """(batch, seq), int64: the next tokens, IGNORED where the loss mask is 0."""
+    """(batch, seq), int64: the next token of each position, IGNORED where the loss mask is 0."""
 
 
 class Samples(Protocol):
-    """A megatron-core data set; a sample holds `tokens`, `labels` and `loss_mask`, each (seq)."""
+    """A megatron-core data set. A sample has `tokens`, `labels` and `loss_mask`, each (seq)."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Mapping[str, Tensor]: ...
@@ -39,24 +40,27 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class Loader:
-    """The three parts of the data, as the training loop asks for them. A part without data is None."""
+    """Micro batches of the train, validation and test splits. A split without data is None."""
 
     parts: Mapping[Part, Samples | None]
     mesh: Mesh
     micro_batch: int
     workers: int = 0
-    """Processes that read ahead during training."""
+    """Number of processes that read ahead during training; 0 reads in this process."""
 
     def train(self, consumed: int) -> Iterator[Batch] | None:
-        """Endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
+        """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
         return self._batches("train", consumed, self.workers)
 
     def held_out(self, part: Literal["validation", "test"]) -> Iterator[Batch] | None:
-        """The same micro batches in every evaluation, so that losses can be compared and nothing need be saved."""
+        """Return the micro batches of an evaluation, the same ones every time.
+
+        Losses of different iterations are therefore comparable, and no position has to be saved.
+        """
         return self._batches(part, 0, workers=0)
 
     def has(self, part: Part) -> bool:
-        """Equal on every rank."""
+        """Whether the split has data; equal on every rank."""
         return self.parts.get(part) is not None
 
     def _batches(self, part: Part, consumed: int, workers: int) -> Iterator[Batch] | None:
@@ -67,12 +71,12 @@ class Loader:
 
 
 def reads_data(mesh: Mesh) -> bool:
-    """The first pipeline stage needs the tokens, the last one the labels."""
+    """Whether this rank reads data: the first pipeline stage needs the tokens, the last one the labels."""
     return mesh.pipe.rank in (0, mesh.pipe.size - 1)
 
 
 def batches(samples: Samples, consumed: int, data: Axis, micro_batch: int, workers: int = 0) -> Iterator[Batch]:
-    """This rank's micro batches, for ever; after the last sample the first one follows."""
+    """Yield this rank's micro batches endlessly; after the last sample, start over with the first."""
     indices = sample_indices(len(samples), consumed, data, micro_batch)
     if workers == 0:
         return (collate([samples[index] for index in chosen]) for chosen in indices)
@@ -83,13 +87,14 @@ def batches(samples: Samples, consumed: int, data: Axis, micro_batch: int, worke
             num_workers=workers,
             collate_fn=collate,
             pin_memory=on_gpu(),
-            generator=torch.Generator(),  # else it draws from the default one, and dropout differs after resuming
+            # Without a generator, DataLoader draws from the default one, and dropout masks would differ after resuming.
+            generator=torch.Generator(),
         )
     )
 
 
 def sample_indices(length: int, consumed: int, data: Axis, micro_batch: int) -> Iterator[list[int]]:
-    """Which samples each micro batch of this data parallel rank consists of."""
+    """Yield the sample indices of each micro batch of this data parallel rank."""
     start = consumed + data.rank * micro_batch
     while True:
         yield [(start + offset) % length for offset in range(micro_batch)]
@@ -97,7 +102,7 @@ def sample_indices(length: int, consumed: int, data: Axis, micro_batch: int) -> 
 
 
 def collate(samples: list[Mapping[str, Tensor]]) -> Batch:
-    """Samples, each (seq), to a micro batch (batch, seq)."""
+    """Stack samples, each (seq), to a micro batch (batch, seq)."""
     tokens, labels, mask = (torch.stack([sample[name] for sample in samples]) for name in _FIELDS)
     return Batch(tokens, labels.masked_fill_(mask == 0, IGNORED))
 
@@ -106,7 +111,7 @@ _FIELDS = ("tokens", "labels", "loss_mask")
 
 
 class _Endless(torch.utils.data.Sampler[Any]):
-    """An iterator as DataLoader wants it."""
+    """An endless iterator as the sampler that DataLoader requires."""
 
     def __init__(self, indices: Iterator[list[int]]) -> None:
         self.indices = indices

@@ -1,4 +1,4 @@
-"""How far a long job over bytes has come: a bar on a terminal, a line now and then anywhere else."""
+"""Progress of a job over bytes: a bar on a terminal, otherwise a line every 10 s."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-#: Seconds between two lines where there is no terminal; a job shorter than that prints none.
+#: Seconds between two lines without a terminal; a shorter job prints none.
 INTERVAL = 10.0
 
 
@@ -19,7 +19,7 @@ class Meter:
 
     def __init__(self, total: int, title: str) -> None:
         self.total, self.title, self.done = total, title, 0
-        self._started = self._told = time.monotonic()
+        self._started = self._last_line = time.monotonic()
         self._bar: Progress | None = None
 
     def __enter__(self) -> Meter:
@@ -37,9 +37,9 @@ class Meter:
         self.done += size
         if self._bar:
             self._bar.advance(self._bar.task_ids[0], size)
-        elif time.monotonic() - self._told >= INTERVAL:
-            self._told = time.monotonic()
-            rate = self.done / (self._told - self._started)
+        elif time.monotonic() - self._last_line >= INTERVAL:
+            self._last_line = time.monotonic()
+            rate = self.done / (self._last_line - self._started)
             left = max(0, self.total - self.done) / rate
             print(f"{self.title}: {self.done / self.total:.0%}, {rate / 1e6:.1f} MB/s, {left:.0f} s left", flush=True)
 

@@ -1,4 +1,4 @@
-"""What each part of the data is made of, as the configuration says it: token files, shares and weights."""
+"""The sources of the train, validation and test splits, from the configuration: token files, shares and weights."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from neoxargs.train.data.loader import Part
 
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 Share = tuple[float, float]
-"""A stretch of a token file's sequences: from, to, as fractions."""
+"""A contiguous range of a token file's sequences: start and end as fractions of 1."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where samples come from: a stretch of a token file, and how often it is drawn from.
+    """A share of a token file that samples are drawn from.
 
-    weight: relative to the other sources of the part; None stands for its number of tokens.
+    weight: how often, relative to the other sources of the split; None means its number of tokens.
     """
 
     prefix: str
@@ -28,9 +28,9 @@ class Source:
 
 
 def sources(data: Data) -> dict[Part, list[Source]]:
-    """What each part is made of, from `data_path` and `split` or from the three lists of paths.
+    """Return the sources of each split, from `data_path` and `split` or from the three lists of paths.
 
-    Text is no source: before the ranks start, the launcher has made a token file of it and named it as `data_path`.
+    `text_path` is not read here: the launcher tokenises it before the ranks start and sets `data_path`.
     """
     if data.data_path:
         shares = split_shares(data.split)
@@ -50,7 +50,10 @@ def sources(data: Data) -> dict[Part, list[Source]]:
 
 
 def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | None]]:
-    """`data_path` as prefixes with their weights: one, several with commas, or a list in which weights may precede."""
+    """Parse `data_path` into (prefix, weight) pairs; the weight is None if not given.
+
+    `data_path` is one prefix, several separated by commas, or a list in which a weight may precede each prefix.
+    """
     items = data_path.split(",") if isinstance(data_path, str) else data_path
     found: list[tuple[str, float | None]] = []
     weight: float | None = None
@@ -65,7 +68,7 @@ def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | Non
 
 
 def split_shares(split: str | Sequence[float]) -> list[Share | None]:
-    """`969, 30, 1` as a stretch for each part; None for a part that gets nothing."""
+    """Parse `split`, such as `969, 30, 1`, into the share of each split; None for a split that gets no data."""
     numbers = [float(n) for n in re.findall(r"[0-9.]+(?:e-?[0-9]+)?", split)] if isinstance(split, str) else list(split)
     numbers = [*numbers, 0.0, 0.0][:3]
     ends = [end / sum(numbers) for end in accumulate(numbers, initial=0.0)]
@@ -75,6 +78,6 @@ def split_shares(split: str | Sequence[float]) -> list[Share | None]:
 def _weighted(
     prefixes: Sequence[str] | str | None, weights: Sequence[float] | None
 ) -> Iterator[tuple[str, float | None]]:
-    """Without weights all are drawn from equally often."""
+    """Pair prefixes with their weights; without weights, all have weight 1."""
     names = [name for name, _ in blend(prefixes or ())]
     return zip(names, weights or [1.0] * len(names), strict=True)

@@ -1,10 +1,10 @@
-"""Raw text on disk to documents: which files are meant, where each document lies, and its text.
+"""Documents from text files: find the files, locate the documents in them, decode each document.
 
-One document is one line of a JSON-lines file, or one whole file of any other kind. A long plain file is
-read in pieces cut at line ends: Megatron shuffles and splits sequences, never the inside of one, so without
-the cuts a single large file could be neither tokenised in parallel nor divided into train, valid and test.
+A document is one line of a JSON-lines file, or all of any other file. A long plain file is cut into pieces at line
+ends: Megatron shuffles and splits whole sequences, so an uncut large file could neither be tokenised in parallel nor
+be divided into train, validation and test.
 
-Finding documents is the parent's work and touches few bytes; decoding them is the workers'.
+The parent process finds documents, which reads few bytes; the workers decode them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 from neoxargs.problems import Place, Problem, Problems
 
-#: Names the running Python's own library source, about 10 MB that every machine has.
+#: Selects the source of the running Python's standard library: about 10 MB of text that every machine has.
 STDLIB = "python-stdlib"
-#: Folders of the library that hold tests, generated tables or other people's packages.
-SKIPPED = {
+#: Folders of the standard library that are skipped: tests, generated tables and installed packages.
+SKIPPED_FOLDERS = {
     "site-packages",
     "dist-packages",
     "test",
@@ -38,76 +38,78 @@ SKIPPED = {
 }
 
 JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-#: What is taken from a folder; a file that is named, or matched by a pattern, may have any other ending.
-FOLDER = (*JSON_LINES, ".txt", ".text", ".md", ".rst", ".py")
-#: Named by mistake more often than meant; anything else that is not UTF-8 is found when it is read.
-BINARY = (".bin", ".idx", ".gz", ".zst", ".xz", ".zip", ".tar", ".parquet", ".arrow", ".npy", ".pt", ".pdf")
+#: Endings of the files that are read from a folder. A file given by name or pattern may have any other ending.
+FOLDER_ENDINGS = (*JSON_LINES, ".txt", ".text", ".md", ".rst", ".py")
+#: Endings that are refused before reading; other files that are not UTF-8 are refused when they are decoded.
+BINARY_ENDINGS = (".bin", ".idx", ".gz", ".zst", ".xz", ".zip", ".tar", ".parquet", ".arrow", ".npy", ".pt", ".pdf")
 
 KIB, MIB = 1 << 10, 1 << 20
 
 
 class Raw(NamedTuple):
-    """A document, or a piece of one, that has been found but not decoded."""
+    """A document, or a piece of one, that has been located but not decoded."""
 
     path: str
     start: int
-    """Line number in a JSON-lines file, byte offset otherwise."""
+    """Line number in a JSON-lines file (from 1), byte offset in any other file."""
     size: int
-    """Bytes it takes on disk (its share of the compressed stream where there is one)."""
+    """Bytes on disk; in a compressed file, bytes of the compressed stream."""
     line: bytes | None = None
-    """One JSON line; None for a stretch of a plain file, which whoever decodes it reads."""
+    """The line of a JSON-lines file; None for a piece of a plain file, which is read when it is decoded."""
     last: bool = True
-    """Does the document end with this piece?"""
+    """Whether the document ends with this piece."""
 
 
 def find(texts: Sequence[str]) -> list[Path]:
-    """The files that paths, folders and patterns name: in the order given, sorted within each, none twice.
+    """Return the files that paths, folders and patterns select: in the given order, sorted within each, without
+    duplicates.
 
-    Raises Problems for everything that names no text.
+    Raises Problems with every text that selects no file, and every binary file.
     """
     problems: list[Problem] = []
-    found: dict[Path, None] = {}
+    selected: dict[Path, None] = {}
     for text in texts:
         files = _files(text)
-        problems += [_nothing(text)] if not files else [_binary(f) for f in files if _is_binary(f)]
-        found |= dict.fromkeys(files)
+        problems += [_no_files(text)] if not files else [_binary(f) for f in files if _is_binary(f)]
+        selected |= dict.fromkeys(files)
     if not texts:
         problems.append(
             Problem("no text is given", hint=f"pass files, folders, patterns or {STDLIB}", id="text-not-given")
         )
     if problems:
         raise Problems(problems)
-    return list(found)
+    return list(selected)
 
 
 def _files(text: str) -> list[Path]:
     if text == STDLIB:
-        return _library()
+        return _standard_library()
     path = Path(text).expanduser()
     if path.is_dir():
-        return sorted(f for f in path.rglob("*") if f.name.endswith(FOLDER) and f.is_file() and not _hidden(f, path))
+        files = (file for file in path.rglob("*") if file.name.endswith(FOLDER_ENDINGS) and file.is_file())
+        return sorted(file for file in files if not _hidden(file, path))
     if path.is_file():
         return [path]
     return [Path(f) for f in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(f)]
 
 
-def _library() -> list[Path]:
+def _standard_library() -> list[Path]:
     root = sysconfig.get_paths()["stdlib"]
-    found = []
+    sources = []
     for folder, below, files in os.walk(root):
-        below[:] = sorted(name for name in below if name not in SKIPPED)
-        found += [Path(folder, name) for name in files if name.endswith(".py")]
-    return sorted(found)
+        below[:] = sorted(name for name in below if name not in SKIPPED_FOLDERS)
+        sources += [Path(folder, name) for name in files if name.endswith(".py")]
+    return sorted(sources)
 
 
 def _hidden(file: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
-def _nothing(text: str) -> Problem:
+def _no_files(text: str) -> Problem:
     path = Path(text).expanduser()
     if path.is_dir():
-        what = f"the folder {text} contains no file that ends in {', '.join(FOLDER)}"
+        what = f"the folder {text} contains no file that ends in {', '.join(FOLDER_ENDINGS)}"
         hint = "use a pattern to select files with other endings"
         return Problem(what, hint=hint, id="text-folder-empty")
     if glob.has_magic(text):
@@ -116,7 +118,7 @@ def _nothing(text: str) -> Problem:
 
 
 def _is_binary(file: Path) -> bool:
-    return file.name.endswith(BINARY) and not file.name.endswith(JSON_LINES)
+    return file.name.endswith(BINARY_ENDINGS) and not file.name.endswith(JSON_LINES)
 
 
 def _binary(file: Path) -> Problem:
@@ -125,14 +127,17 @@ def _binary(file: Path) -> Problem:
 
 
 def documents(files: Sequence[Path]) -> Iterator[Raw]:
-    """Every document of the files, long plain ones in pieces."""
+    """Yield every document of the files, long plain files in pieces."""
     piece = piece_size(sum(file.stat().st_size for file in files))
     for file in files:
         yield from _lines(file) if file.name.endswith(JSON_LINES) else _pieces(file, piece)
 
 
 def piece_size(total: int) -> int:
-    """Where a plain file is cut: a 256th of the text, so that a split of 1 % finds something, within reason."""
+    """Return the size in bytes of the pieces of a plain file: 1/256 of the text, between 4 KiB and 1 MiB.
+
+    256 pieces are enough for a split of 1 % to get some.
+    """
     return max(4 * KIB, min(MIB, total // 256))
 
 
@@ -147,7 +152,7 @@ def _lines(file: Path) -> Iterator[Raw]:
 
 
 def _unpacked(file: Path, disk: BinaryIO) -> Iterator[bytes]:
-    """The file's lines; a damaged archive is a problem, not a traceback."""
+    """Yield the file's lines, decompressed; raise Problems if the archive is damaged."""
     if file.suffix == ".jsonl":
         yield from disk
         return
@@ -168,7 +173,10 @@ def _zst_lines(disk: BinaryIO) -> Iterator[bytes]:
 
 
 def _zst_frames(disk: BinaryIO) -> Iterator[bytes]:
-    """The library's own stream ends without a word where a file was cut off; frame by frame it can be told."""
+    """Yield the decompressed data; raise EOFError if the last frame is incomplete.
+
+    Decompressed frame by frame, because zstandard's stream reader ends silently in a truncated file.
+    """
     import zstandard
 
     frame = None
@@ -189,7 +197,10 @@ def _pieces(file: Path, piece: int) -> Iterator[Raw]:
 
 
 def _cuts(file: Path, size: int, piece: int) -> Iterator[int]:
-    """About every `piece` bytes, after a line end that nothing blank follows (no token spans such a place)."""
+    """Yield a cut about every `piece` bytes, between a line end and a character that is not blank.
+
+    No token spans such a place, so the cuts do not change the tokens.
+    """
     with open(file, "rb") as stream:
         wanted = piece
         while wanted < size:
@@ -205,7 +216,7 @@ _BLANK = (b"", b" ", b"\t", b"\n", b"\r")
 
 
 def _line_ends(window: bytes) -> Iterator[int]:
-    """Positions just after each line feed."""
+    """Yield the position after each line feed."""
     end = window.find(b"\n") + 1
     while end:
         yield end
@@ -213,7 +224,7 @@ def _line_ends(window: bytes) -> Iterator[int]:
 
 
 def decode(raw: Raw, key: str) -> str | Problem:
-    """The text of a document, or what is wrong with it."""
+    """Return the text of a document, or the problem with it. key: where a JSON line has its text."""
     return _plain(raw) if raw.line is None else _json(raw, raw.line, key)
 
 
@@ -246,7 +257,7 @@ def _json(raw: Raw, line: bytes, key: str) -> str | Problem:
 
 
 def _text_under(tree: Any, key: str) -> str | None:
-    """The string under the key; of a list of paragraphs, as the Pile's files have it, all of them."""
+    """Return the string under the key; a list of strings, as in files of the Pile, is joined to paragraphs."""
     value = tree.get(key) if isinstance(tree, dict) else None
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
         return "\n\n".join(value)

@@ -1,7 +1,7 @@
-"""Text to token ids and back. One builder per `tokenizer_type`; libraries that few need are imported when asked for.
+"""Tokenizers: text to token ids and back. There is one builder per `tokenizer_type`.
 
-A tokenizer knows two ways in: `tokenize` for one text (a prompt), `tokenize_batch` for a corpus, which
-returns arrays so that a million ids never become a million Python integers where that can be helped.
+`tokenize` is for one text, such as a prompt. `tokenize_batch` is for a corpus and returns arrays, which avoids creating
+a Python integer per token where the library allows it. Libraries are imported only by the tokenizers that need them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from neoxargs.sizes.vocab import CHAR_LEVEL, PADDING, tokenizer_file
 
 Ids = NDArray[np.int32]
 
-#: What end-of-document is called, in the order in which a vocabulary is searched. The first is GPT-2's and NeoX's.
+#: Names of the end-of-document token, in the order in which a vocabulary is searched. The first is GPT-2's and NeoX's.
 END_OF_DOCUMENT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[SEP]")
 
 
 class TokenizerOptions(Protocol):
-    """The `tokenizer` group of a configuration, or anything with its three fields."""
+    """The `tokenizer` group of a configuration, or any object with these three attributes."""
 
     @property
     def tokenizer_type(self) -> str: ...
@@ -35,11 +35,12 @@ class TokenizerOptions(Protocol):
 
 
 class Tokenizer(Protocol):
-    """What the data builder, the data sets and the generator use."""
+    """The interface of a tokenizer."""
 
     vocab_size: int
+    """Number of token ids, special tokens included."""
     eod: int
-    """The id that ends a document."""
+    """Token id that ends a document."""
 
     def tokenize(self, text: str) -> list[int]: ...
     def tokenize_batch(self, texts: Sequence[str]) -> list[Ids]: ...
@@ -47,7 +48,7 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """One token per byte of UTF-8. Lossless, needs no file."""
+    """One token per byte of UTF-8. Lossless; needs no file."""
 
     def __init__(self, vocab_size: int, eod: int) -> None:
         self.vocab_size, self.eod = vocab_size, eod
@@ -59,12 +60,12 @@ class ByteTokenizer:
         return [np.frombuffer(_utf8(text), dtype=np.uint8).astype(np.int32) for text in texts]
 
     def detokenize(self, ids: Iterable[int]) -> str:
-        """Only bytes are written: the end of a document and unused entries have no text."""
+        """Return the text of the bytes; end-of-document and unused ids have no text."""
         return bytes(i for i in ids if i < 256 and i != self.eod).decode("utf-8", errors="replace")
 
 
 def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", errors="surrogatepass")  # JSON may carry half a surrogate pair
+    return text.encode("utf-8", errors="surrogatepass")  # JSON may contain an unpaired surrogate
 
 
 class FastTokenizer:
@@ -89,7 +90,7 @@ class FastTokenizer:
 
 
 def _valid(text: str) -> str:
-    """Half a surrogate pair is no character; the library would refuse the whole text."""
+    """Replace unpaired surrogates, for which `tokenizers` would reject the text."""
     return text if text.isascii() else text.encode("utf-8", errors="replace").decode("utf-8")
 
 
@@ -139,9 +140,9 @@ class TiktokenTokenizer:
 
 
 def build_tokenizer(options: TokenizerOptions) -> Tokenizer:
-    """The tokenizer that `tokenizer_type`, `vocab_file` and `merge_file` describe.
+    """Build the tokenizer that `tokenizer_type`, `vocab_file` and `merge_file` describe.
 
-    Raises Problems: an unknown type, a file that is missing or not what it should be, a library not installed.
+    Raises Problems if the type is unknown, a file is missing or unreadable, or a library is not installed.
     """
     name = options.tokenizer_type
     builder = BUILDERS.get(name)
@@ -157,12 +158,12 @@ def _byte_level(_: TokenizerOptions) -> Tokenizer:
 
 
 def _char_level(_: TokenizerOptions) -> Tokenizer:
-    """NeoX's: bytes in a table of 512, id 0 (a byte that text does not contain) ends a document."""
+    """GPT-NeoX's character-level tokenizer: bytes, a vocabulary of 512, and id 0 (NUL) as end-of-document."""
     return ByteTokenizer(vocab_size=CHAR_LEVEL, eod=0)
 
 
 def _gpt2_bpe(options: TokenizerOptions) -> Tokenizer:
-    """GPT-2's byte pair encoding. The text `<|endoftext|>` is spelled out, never taken for the end of a document."""
+    """GPT-2's byte pair encoding. `<|endoftext|>` within text is encoded as text, not as the end-of-document token."""
     vocab = _file("vocab_file", options.vocab_file, "GPT-2's vocab.json")
     merges = _file("merge_file", options.merge_file, "GPT-2's merges.txt")
     return FastTokenizer(_reading("vocab_file", vocab, lambda: _byte_pair(vocab, merges)), str(vocab))
@@ -184,7 +185,7 @@ def _hf(options: TokenizerOptions) -> Tokenizer:
 
 
 def _hf_gpt2(options: TokenizerOptions) -> Tokenizer:
-    """GPT-2's as Hugging Face has it, and NeoX's padding token; without a path it is fetched by its name."""
+    """Hugging Face's GPT-2 tokenizer with GPT-NeoX's padding token; `vocab_file` is a path or a name on the Hub."""
     if options.vocab_file and Path(options.vocab_file).exists():
         inner = _from_folder(tokenizer_file(options.vocab_file))
     else:
@@ -211,7 +212,7 @@ def _from_hub(name: str) -> Any:
 
     try:
         return Fast.from_pretrained(name)
-    except Exception as error:  # the network, the hub and the file format each raise their own
+    except Exception as error:  # network, Hub and file format raise exceptions without a common base class
         what = f"the tokenizer {name} could not be downloaded from the Hugging Face Hub: {_first_line(error)}"
         hint = "set vocab_file to a local folder with tokenizer.json, or with vocab.json and merges.txt"
         raise Problems(
@@ -249,7 +250,7 @@ BUILDERS: dict[str, Callable[[TokenizerOptions], Tokenizer]] = {
 
 
 def _file(parameter: str, path: str | None, what: str) -> Path:
-    """A file that must be there."""
+    """Return the path of a required file; raise Problems if it is not set or missing. what: the expected file."""
     if not path:
         what = f"{parameter} is not set; this tokenizer_type needs {what}"
         raise Problems(Problem(what, hint=_NO_FILE, id="vocabulary-not-named", about=("tokenizer_type", parameter)))
@@ -263,7 +264,7 @@ _NO_FILE = "set the path, or use tokenizer_type: ByteLevelTokenizer, which needs
 
 
 def _reading(parameter: str, path: Path, read: Callable[[], Any]) -> Any:
-    """The library's own complaint about a file, as a problem."""
+    """Return `read()`, with a library's error about the file turned into a problem."""
     try:
         return read()
     except Problems:
@@ -288,9 +289,10 @@ def _library(name: str, tokenizer_type: str) -> Any:
 
 
 def _end_of_document(find: Callable[[str], int | None], name: str) -> int:
-    found = next((i for i in map(find, END_OF_DOCUMENT) if i is not None), None)
-    if found is None:
+    """Return the id of the end-of-document token; raise Problems if there is none. name: of the tokenizer."""
+    eod = next((token for token in map(find, END_OF_DOCUMENT) if token is not None), None)
+    if eod is None:
         hint = f"add one of {', '.join(END_OF_DOCUMENT)} to the vocabulary"
         what = f"{name} has no end-of-document token"
         raise Problems(Problem(what, hint=hint, id="tokenizer-without-end-token", about=("vocab_file",)))
-    return found
+    return eod

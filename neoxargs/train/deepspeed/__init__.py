@@ -1,1 +1,1 @@
-"""Everything that relies on DeepSpeed's private names: patches, its optimizers' state, 1-bit, NVMe."""
+"""All code that relies on private names of DeepSpeed: patches, optimizer state, 1-bit optimizers, NVMe swapping."""

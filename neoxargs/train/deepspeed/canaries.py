@@ -1,6 +1,7 @@
-"""Does the installed DeepSpeed still have a fault? One question for each row of patches.py; none needs a process group.
+"""Canaries: each returns whether the installed DeepSpeed still has the fault of one row of patches.py.
 
-Where a fault cannot be made to happen in one process, the line that makes it is looked for.
+None needs a process group. If a fault cannot be reproduced in one process, its canary searches DeepSpeed's source for
+the faulty line.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ def only_zero_scales_the_loss() -> bool:
     from deepspeed.runtime.engine import DeepSpeedEngine
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 
-    asks_whom = re.search(r"if isinstance\(self.optimizer, (\w+)\):\s+loss =", inspect.getsource(DeepSpeedEngine))
-    zeros_alone = asks_whom is not None and asks_whom[1] == "ZeROOptimizer"
-    return zeros_alone and not hasattr(FP16_UnfusedOptimizer, "scale_if_loss")
+    check = re.search(r"if isinstance\(self.optimizer, (\w+)\):\s+loss =", inspect.getsource(DeepSpeedEngine))
+    only_zero = check is not None and check[1] == "ZeROOptimizer"
+    return only_zero and not hasattr(FP16_UnfusedOptimizer, "scale_if_loss")
 
 
 def first_overflow_halves_the_scale() -> bool:
@@ -65,8 +66,8 @@ def pipeline_starts_timers_itself() -> bool:
     from deepspeed.runtime.engine import DeepSpeedEngine
     from deepspeed.runtime.pipe.engine import PipelineEngine
 
-    again = inspect.getsource(DeepSpeedEngine._start_timers)
-    return "timers(BACKWARD_MICRO_TIMER).start()" in inspect.getsource(PipelineEngine) and "started_" not in again
+    start = inspect.getsource(DeepSpeedEngine._start_timers)
+    return "timers(BACKWARD_MICRO_TIMER).start()" in inspect.getsource(PipelineEngine) and "started_" not in start
 
 
 def pipeline_prints_no_profile() -> bool:

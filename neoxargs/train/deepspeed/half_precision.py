@@ -1,4 +1,7 @@
-"""fp16 without ZeRO, where DeepSpeed has only half of a loss scale, and a first step that nobody took."""
+"""Corrections of DeepSpeed's fp16 optimizer without ZeRO: loss scale, hysteresis, gradient norm and first step.
+
+patches.py describes each fault.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ from neoxargs.train.process.mesh import Mesh
 
 
 class LossScale:
-    """Multiplies losses on their way to `engine.backward`; knows by what, for the scale moves before it is undone."""
+    """Multiplies the loss by the loss scale before `engine.backward`.
+
+    used: the scale of the last backward pass, by which the gradients must be divided. DeepSpeed 0.19 updates its own
+    scale before it divides them.
+    """
 
     def __init__(self, engine: Any) -> None:
         self.state = engine.optimizer.loss_scale_config
@@ -25,36 +32,39 @@ class LossScale:
             engine.backward = lambda loss: backward(loss * self.next())
 
     def next(self) -> float:
-        """What the loss of the backward pass about to begin is multiplied by."""
+        """Return the scale for the next backward pass, and remember it in `used`."""
         self.used = float(self.state.cur_scale) if self.state.use_grad_scaling else 1.0
         return self.used
 
     @contextmanager
     def as_used(self) -> Iterator[None]:
-        moved, self.state.cur_scale = self.state.cur_scale, self.used
+        """Within this, DeepSpeed sees the scale of the last backward pass."""
+        updated, self.state.cur_scale = self.state.cur_scale, self.used
         yield
-        self.state.cur_scale = moved
+        self.state.cur_scale = updated
 
 
 def _scale_in_pipeline(engine: Any, scale: LossScale) -> None:
-    """The pipeline engine looks its methods up in a table; the loss is the last stage's, the gradients everybody's."""
+    """Scale the loss on the last stage. Every stage remembers the scale, because all divide their gradients by it."""
     from deepspeed.runtime.pipe.schedule import BackwardPass
 
+    # The pipeline engine calls its methods through this table, so replacing a method has no effect.
     backward = engine._INSTRUCTION_MAP[BackwardPass]
 
-    def scaled(here: Any, buffer_id: int) -> None:
+    def scaled(engine: Any, buffer_id: int) -> None:
         factor = scale.next()
-        if here.is_last_stage():
-            here.loss = here.loss * factor
-        backward(here, buffer_id)
+        if engine.is_last_stage():
+            engine.loss = engine.loss * factor
+        backward(engine, buffer_id)
 
     engine._INSTRUCTION_MAP = {**engine._INSTRUCTION_MAP, BackwardPass: scaled}
 
 
 class Hysteresis:
-    """Lets so many overflows pass before the scale is halved; counts as DeepSpeed's scaler of ZeRO does.
+    """Halves the dynamic loss scale only after a number of overflows, like the loss scaler of DeepSpeed's ZeRO.
 
-    What is left of them is kept under that one's name beside the scale, and saved with it.
+    overflows: `hysteresis`. consecutive: `consecutive_hysteresis`; every step without overflow resets the count.
+    The remaining count is stored and saved as `cur_hysteresis`, as ZeRO's scaler does.
     """
 
     def __init__(self, optimizer: Any, overflows: int, consecutive: bool) -> None:
@@ -69,11 +79,12 @@ class Hysteresis:
     def state_dict(self) -> dict[str, Any]:
         return {**self.saved(), "cur_hysteresis": self.state.cur_hysteresis}
 
-    def load_state_dict(self, state: dict[str, Any], *options: Any, **more: Any) -> None:
-        self.restore(state, *options, **more)
+    def load_state_dict(self, state: dict[str, Any], *arguments: Any, **keywords: Any) -> None:
+        self.restore(state, *arguments, **keywords)
         self.state.cur_hysteresis = state.get("cur_hysteresis", self.overflows)
 
     def __call__(self, overflow: bool) -> None:
+        """Update the loss scale after a step; raise OverflowError if the smallest scale overflows."""
         before = self.state.cur_scale
         if overflow and self.state.cur_hysteresis > 1:
             self.state.cur_hysteresis -= 1
@@ -88,7 +99,7 @@ class Hysteresis:
 
 
 def replace_norm(engine: Any, scale: LossScale, mesh: Mesh) -> None:
-    """The gradients are those of the fp32 copies, still multiplied by the loss scale."""
+    """Let the optimizer clip by our norm. The gradients are those of the fp32 copies, multiplied by the loss scale."""
     optimizer = engine.optimizer
     unscale_and_clip = optimizer.unscale_and_clip_grads
     pairs = [
@@ -107,7 +118,7 @@ def replace_norm(engine: Any, scale: LossScale, mesh: Mesh) -> None:
 
 
 def forget_first_step(optimizer: Any) -> None:
-    """Empty states, and fp32 copies equal to the weights again."""
+    """Undo the step on zero gradients: clear the optimizer's state, reset the fp32 copies to the weights."""
     optimizer.optimizer.state.clear()
     for weights, copies in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True):
         for weight, copy in zip(weights, copies, strict=True):

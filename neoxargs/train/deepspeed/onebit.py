@@ -1,11 +1,11 @@
-"""DeepSpeed's optimizers that send one bit per number, over any back end that torch.distributed has.
+"""DeepSpeed's 1-bit optimizers with a compressed all-reduce that works on every back end of torch.distributed.
 
-DeepSpeed brings the optimizers and, to carry their messages, code for CUDA with cupy, for MPI and for compiled
-operators. What carries them here is plain torch: the same on gloo and NCCL, on CPUs and GPUs.
+DeepSpeed's own compression backends need cupy with NCCL, MPI, or compiled operators. The one in this module uses plain
+torch collectives, on CPUs and GPUs.
 
-1-bit Adam (Tang et al. 2021, https://arxiv.org/abs/2102.02888): after `freeze_step` steps of Adam the mean of squares
-stays as it is, ranks keep their gradients to themselves, and the momentum is averaged by its signs and one scale per
-tensor. What rounding to signs loses, each side adds to what it sends next (error feedback).
+1-bit Adam (Tang et al. 2021, https://arxiv.org/abs/2102.02888): after `freeze_step` steps of Adam the second moment
+stays constant, gradients are no longer averaged, and the momentum is averaged in compressed form: one sign per element
+and one scale per tensor. Each sender adds its rounding error to what it sends next (error feedback).
 """
 
 from __future__ import annotations
@@ -30,34 +30,39 @@ from neoxargs.train.process.mesh import Axis
 _KINDS: dict[str, type[torch.optim.Optimizer]] = {
     "onebitadam": OnebitAdam, "onebitlamb": OnebitLamb, "zerooneadam": ZeroOneAdam,
 }  # fmt: skip
-#: In learning rates; ten times as much as Adam ever moves a weight, and curves are those without any bound.
-FARTHEST = 10
+#: Largest update of an element after compression starts, in learning rates. It is ten times Adam's largest update, and
+#: loss curves do not differ from those without a bound.
+MAX_UPDATE = 10
 _BITS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def build(kind: str, groups: list[dict[str, Any]], params: OptimizerParams, data: Axis) -> torch.optim.Optimizer:
-    """The optimizer of this name (lower case), to be attached to the engine that it becomes part of."""
+    """Build the optimizer of this type (lower case). Call its `attach` with the engine that will step it.
+
+    data: the data parallel ranks over which it averages.
+    """
     base = _KINDS[kind]
     names = [name for name, p in OptimizerParams.parameters.items() if kind in p.used_by_types or name == "lr"]
     values = {name: getattr(params, name) for name in names if getattr(params, name) is not None}
-    values |= {"comm_backend_name": "gloo"}  # none that DeepSpeed would load
-    made: torch.optim.Optimizer = type(base.__name__, (_OneBit, base), {})(groups, Compression(data), values)
-    return made
+    values |= {"comm_backend_name": "gloo"}  # a name for which DeepSpeed 0.19 loads no backend of its own
+    optimizer: torch.optim.Optimizer = type(base.__name__, (_OneBit, base), {})(groups, Compression(data), values)
+    return optimizer
 
 
 @contextlib.contextmanager
-def undivided() -> Iterator[None]:
-    """Within this, the pipeline engine leaves a bf16 optimizer's state whole, as the plain engine does.
+def unpartitioned() -> Iterator[None]:
+    """Within this, the pipeline engine does not partition the state of a bf16 optimizer, like the plain engine.
 
-    It would divide it among data parallel ranks as ZeRO-1 does, where ranks have no momentum in common to average.
+    By default it partitions it over the data parallel ranks, as ZeRO-1 does. 1-bit optimizers average the momentum of
+    all ranks, so every rank needs all of it.
     """
     choose = PipelineEngine._do_optimizer_sanity_check
 
-    def chosen(engine: Any, basic: Any) -> Any:
+    def choose_unpartitioned(engine: Any, basic: Any) -> Any:
         wrapper = choose(engine, basic)
         return DDP_BFLOAT16 if wrapper == BFLOAT16 else wrapper
 
-    PipelineEngine._do_optimizer_sanity_check = chosen
+    PipelineEngine._do_optimizer_sanity_check = choose_unpartitioned
     try:
         yield
     finally:
@@ -65,9 +70,9 @@ def undivided() -> Iterator[None]:
 
 
 class Compression:
-    """Averages a tensor over the data parallel ranks, sending one bit per number and two scales per rank.
+    """Averages a tensor over the data parallel ranks; sends one bit per element and two scales per rank.
 
-    Every rank is a worker, with the whole tensor, and the server of one chunk of it.
+    Every rank is a worker, which has the full tensor, and the server of one chunk of it.
     """
 
     def __init__(self, axis: Axis) -> None:
@@ -77,28 +82,32 @@ class Compression:
     def compressed_allreduce(
         self, buffer: Tensor, worker_error: Tensor, server_error: Tensor, local_rank: int = 0
     ) -> Tensor:
-        """The average in the buffer's shape, equal on all ranks; `buffer` and the errors are updated in place.
+        """Return the average in the buffer's shape, equal on all ranks; update `buffer` and the errors in place.
 
-        worker_error: (n padded to ranks x 8 bits), server_error: (its share per rank).
+        worker_error: (elements of the buffer, padded to a multiple of ranks x 8). server_error: (that / ranks).
         """
         padded = torch.nn.functional.pad(buffer.flatten(), (0, worker_error.numel() - buffer.numel()))
         signs, scale = _compress(padded, worker_error)
-        mine, scales = torch.empty_like(signs), self._everybodys(scale)
-        torch.distributed.all_to_all_single(mine, signs, group=self.axis.group)
-        chunk = (_unpack(mine).view(self.size, -1) * scales[:, None]).mean(0)
+        received, scales = torch.empty_like(signs), self._gather(scale)
+        torch.distributed.all_to_all_single(received, signs, group=self.axis.group)
+        chunk = (_unpack(received).view(self.size, -1) * scales[:, None]).mean(0)
         signs, scale = _compress(chunk, server_error)
-        average = _unpack(self._everybodys(signs)).view(self.size, -1) * self._everybodys(scale)[:, None]
+        average = _unpack(self._gather(signs)).view(self.size, -1) * self._gather(scale)[:, None]
         buffer.copy_(average.flatten()[: buffer.numel()].view_as(buffer))
         return buffer
 
-    def _everybodys(self, mine: Tensor) -> Tensor:
-        found = [torch.empty_like(mine) for _ in range(self.size)]
-        torch.distributed.all_gather(found, mine, group=self.axis.group)
-        return torch.stack(found)
+    def _gather(self, tensor: Tensor) -> Tensor:
+        """All ranks' tensors, (ranks, ...)."""
+        gathered = [torch.empty_like(tensor) for _ in range(self.size)]
+        torch.distributed.all_gather(gathered, tensor, group=self.axis.group)
+        return torch.stack(gathered)
 
 
-class _Averaging:
-    """What the optimizers take for the engine: the switch of its averaging, under the name that the engine reads."""
+class _EngineProxy:
+    """Passed to DeepSpeed's optimizers as the engine: forwards the switch that turns gradient averaging on and off.
+
+    They set `enable_backward_allreduce`, but the pipeline engine reads `pipeline_enable_backward_allreduce`.
+    """
 
     local_rank, mpu = 0, None
 
@@ -122,41 +131,42 @@ class _Averaging:
 
 
 class _OneBit(torch.optim.Optimizer):
-    """Put before one of DeepSpeed's classes, gives it a back end and what it lacks."""
+    """Mixin before one of DeepSpeed's 1-bit optimizers: our compression, and corrections of its step."""
 
-    undivided = staticmethod(undivided)
-    #: DeepSpeed's constructor sets its own, None for a name that it does not know.
+    unpartitioned = staticmethod(unpartitioned)
+    #: DeepSpeed's constructor assigns its own backend (None for the name above); the assignment is ignored.
     comm_backend_handle = property(lambda self: self.compression, lambda self, _: None)
 
     def __init__(self, groups: list[dict[str, Any]], compression: Compression, values: dict[str, Any]) -> None:
         self.compression = compression
-        super().__init__(groups, deepspeed=_Averaging(), **values)  # type: ignore[call-arg]
-        self.deepspeed: _Averaging
-        self.initialize = True  # the first step is not spent on allocating buffers
+        super().__init__(groups, deepspeed=_EngineProxy(), **values)  # type: ignore[call-arg]
+        self.deepspeed: _EngineProxy
+        self.initialize = True  # otherwise DeepSpeed's first step only allocates buffers and updates no weight
 
     def attach(self, engine: Any) -> None:
-        """From now on steps count, and turn the engine's averaging of gradients on and off."""
+        """Connect the optimizer to its engine, whose gradient averaging it switches. Earlier steps are ignored."""
         self.deepspeed.attach(engine)
 
-    def step(self, closure: Callable[[], Any] | None = None, **more: Any) -> Any:
-        if self.deepspeed.engine is None:  # in half precision DeepSpeed steps on zeros to allocate the state
+    def step(self, closure: Callable[[], Any] | None = None, **keywords: Any) -> Any:
+        if self.deepspeed.engine is None:  # in half precision, DeepSpeed steps on zero gradients to allocate the state
             return None
         averaged = self.deepspeed.on
-        with contextlib.redirect_stdout(io.StringIO()):  # every rank would tell when compression begins
-            super().step(closure, **more)
+        with contextlib.redirect_stdout(io.StringIO()):  # every rank prints a line when compression starts
+            super().step(closure, **keywords)
         if averaged and not self.deepspeed.on:
-            self._bound()
+            self._bound_updates()
         return None
 
     @torch.no_grad()
-    def _bound(self) -> None:
-        """From now on all numbers of a tensor share one scale: let none of them move by more than `FARTHEST` times lr.
+    def _bound_updates(self) -> None:
+        """Raise small second moments so that no element moves by more than `MAX_UPDATE` learning rates per step.
 
-        Where gradients vanish (keys' biases, words never seen), dividing that scale by the square root of a mean of
-        squares near zero would throw weights far away.
+        After compression, all elements of a tensor have the same absolute momentum. For elements whose gradients are
+        close to zero (biases of keys, tokens that do not occur), dividing it by the square root of a tiny second moment
+        would make the weights diverge.
         """
         for state in self.state.values():
-            state["exp_avg_sq"].clamp_(min=float(state["exp_avg"].square().mean()) / FARTHEST**2)
+            state["exp_avg_sq"].clamp_(min=float(state["exp_avg"].square().mean()) / MAX_UPDATE**2)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -164,7 +174,7 @@ class _OneBit(torch.optim.Optimizer):
 
 
 def _compress(values: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-    """Packed signs (n / 8) of the values with the error added, and their scale (); what is lost becomes the error."""
+    """Return the packed signs (n / 8) and the scale () of values + error; store the rounding error in `error`."""
     values = values + error
     scale = values.norm() / values.numel() ** 0.5
     positive = values >= 0
@@ -173,12 +183,12 @@ def _compress(values: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pack(bits: Tensor) -> Tensor:
-    """Booleans (n) as bytes (n / 8)."""
+    """Pack booleans (n) into bytes (n / 8), the first in the lowest bit."""
     weights = torch.tensor(_BITS, dtype=torch.uint8, device=bits.device)
     return (bits.view(-1, 8) * weights).sum(1, dtype=torch.uint8)
 
 
 def _unpack(packed: Tensor) -> Tensor:
-    """Bytes (..., n / 8) as signs (..., n), 1 and -1."""
+    """Unpack bytes (..., n / 8) to signs (..., n), 1.0 and -1.0."""
     weights = torch.tensor(_BITS, dtype=torch.uint8, device=packed.device)
     return (packed[..., None] & weights).ne(0).flatten(-2).float().mul_(2).sub_(1)

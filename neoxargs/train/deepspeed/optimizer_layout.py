@@ -1,7 +1,7 @@
-"""Which elements of which weights this rank's optimizer steps on.
+"""Which elements of which weights this rank's optimizer updates.
 
-DeepSpeed keeps a tensor per weight, or flat ones in which many weights follow each other and are cut anywhere (the
-partitions of ZeRO). A list of pieces says the same of each, and is all that is needed to read one and write another.
+DeepSpeed keeps one tensor per weight, or flat tensors of many concatenated weights that are cut at any element (ZeRO's
+partitions). A list of pieces describes both, and suffices to read one kind and write another.
 """
 
 from __future__ import annotations
@@ -20,31 +20,34 @@ from neoxargs.train.parallel.pipeline import named_weights
 
 
 class Piece(NamedTuple):
-    """Elements that lie next to each other both in a weight and in what the optimizer steps on; counted flat."""
+    """Elements that are contiguous both in a weight and in a tensor of the optimizer; offsets count flat elements."""
 
     name: str
+    """Name of the weight."""
     tensor: int
-    """Which of the optimizer's tensors, in the order of its `state_dict`."""
+    """Number of the optimizer's tensor, in the order of its `state_dict`."""
     start: int
-    """The first element there."""
+    """Offset in the optimizer's tensor."""
     begin: int
-    """The first element in this tensor parallel rank's slice of the weight."""
+    """Offset in this tensor parallel rank's slice of the weight."""
     length: int
 
 
 @dataclass(frozen=True)
 class OptimizerLayout:
-    """The optimizer inside DeepSpeed's (None in an engine that only computes), and what it steps on."""
+    """The optimizer that DeepSpeed wraps, and the tensors it updates."""
 
     kind: str
-    """whole: the weights themselves; copies: fp32 copies of them; zero: partitions of ZeRO-1 and 2; zero3."""
+    """What the optimizer updates: whole: the weights themselves; copies: fp32 copies of the weights; zero: fp32
+    partitions of ZeRO-1 and ZeRO-2; zero3: those of ZeRO-3. Checkpoints store this value."""
     optimizer: Any
+    """None in an engine without an optimizer."""
     tensors: list[Tensor]
     pieces: list[Piece]
 
 
 def optimizer_layout(engine: Any) -> OptimizerLayout | None:
-    """Of a DeepSpeed engine on this rank; None where DeepSpeed wraps the optimizer in a way that is not known here."""
+    """Return the layout of a DeepSpeed engine's optimizer on this rank; None if its wrapper class is not supported."""
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
@@ -71,7 +74,7 @@ def optimizer_layout(engine: Any) -> OptimizerLayout | None:
 
 
 def checkpoint_files(engine: Any, layout: OptimizerLayout) -> tuple[str, str]:
-    """The files that this rank's engine writes its weights and its optimizer to, by name; without ZeRO they are one."""
+    """Return the names of the files for this rank's weights and optimizer state; without ZeRO they are the same."""
     weights = Path(engine._get_ckpt_name("", "")).name
     return weights, Path(engine._get_zero_ckpt_name("", "")).name if layout.kind.startswith("zero") else weights
 
@@ -81,20 +84,20 @@ def _of_weights(weights: Iterable[nn.Parameter], names: dict[int, str]) -> list[
 
 
 def _of_flat_groups(zero: Any, names: dict[int, str]) -> Iterator[Piece]:
-    """ZeRO-1 and 2: all weights of a group one after the other, cut into equal parts for the ranks."""
+    """Yield the pieces of ZeRO-1 and ZeRO-2: the weights of a group, concatenated and cut into equal partitions."""
     for number, weights in enumerate(zero.round_robin_bit16_groups):
         size = zero.single_partition_of_fp32_groups[number].numel()
-        mine = size * torch.distributed.get_rank(zero.real_dp_process_group[number])
+        partition = size * torch.distributed.get_rank(zero.real_dp_process_group[number])
         first = 0
         for weight in weights:
-            start, end = max(first, mine), min(first + weight.numel(), mine + size)
+            start, end = max(first, partition), min(first + weight.numel(), partition + size)
             if start < end:
-                yield Piece(names[id(weight)], number, start - mine, start - first, end - start)
+                yield Piece(names[id(weight)], number, start - partition, start - first, end - start)
             first += weight.numel()
 
 
 def _of_partitions(zero: Any, names: dict[int, str]) -> Iterator[Piece]:
-    """ZeRO-3: each weight cut into equal parts for the ranks, the last one filled up."""
+    """Yield the pieces of ZeRO-3: each weight is cut into equal partitions, of which the last one is padded."""
     for number, weights in enumerate(zero.fp16_groups):
         rank = torch.distributed.get_rank(zero.sub_group_process_groups[number])
         start = 0

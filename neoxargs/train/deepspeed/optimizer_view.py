@@ -1,7 +1,7 @@
-"""What this rank holds of each weight, its gradient and its optimizer state, whatever engine holds it.
+"""This rank's shards of each weight, gradient and optimizer state, for every engine and ZeRO stage of DeepSpeed.
 
-DeepSpeed's optimizers keep gradients and states whole, in flat buffers or in partitions. Here each is a list of shards:
-over all ranks together every element is in one of them, so a sum over shards is a sum over the weight.
+DeepSpeed keeps gradients and states per weight, in flat buffers, or in partitions. Over all ranks together, the shards
+contain each element exactly once, so a sum over shards is a sum over the weight.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from neoxargs.train.deepspeed.gradient_norm import counts_here
 from neoxargs.train.parallel.pipeline import named_weights
 from neoxargs.train.process.mesh import Mesh
 
-#: Weight's name -> this rank's elements of it, flat; no entry where other ranks hold them all.
+#: Name of a weight -> this rank's elements, flat; no entry if other ranks hold all of them.
 Shards = dict[str, Tensor]
-#: Weight, or the number of its group -> what stands for it in the optimizer.
-Copies = dict[Any, Tensor]
+#: Weight, or number of its parameter group -> the fp32 tensor that the optimizer updates for it.
+MasterWeights = dict[Any, Tensor]
 
 
 class _Weight(NamedTuple):
@@ -30,9 +30,9 @@ class _Weight(NamedTuple):
 
 
 class Holdings:
-    """The weights of a DeepSpeed engine on this rank.
+    """The shards of a DeepSpeed engine on this rank.
 
-    Where data parallel ranks repeat each other, the first of them has the shards.
+    If data parallel ranks hold replicas of the same tensor, the first of them has the shard.
     """
 
     def __init__(self, engine: Any, mesh: Mesh) -> None:
@@ -41,109 +41,112 @@ class Holdings:
 
     @property
     def loss_scale(self) -> float:
-        """What fp16 gradients are multiplied by before the step that undoes it."""
+        """The factor by which gradients are multiplied until the optimizer's step; 1 without fp16."""
         state = getattr(self.engine.optimizer, "loss_scale_config", None)
         if state is not None:
             return float(state.cur_scale) if state.use_grad_scaling else 1.0
         return float(getattr(self.engine.optimizer, "loss_scale", 1.0))
 
     def gradients(self) -> Shards:
-        """Before clipping, not yet divided by `loss_scale`; to be asked between the backward pass and the step."""
+        """Return the gradients before clipping, multiplied by `loss_scale`. Call between backward pass and step."""
         return self._shards(_gradient)
 
     def values(self) -> Shards:
-        """The weights themselves, in fp32 where the optimizer keeps them so."""
+        """Return the weights, in fp32 if the optimizer keeps fp32 master weights."""
         return self._shards(_value)
 
     def states(self) -> dict[str, Shards]:
-        """By the optimizer's own name for a state, such as `exp_avg`; what is as large as its weight."""
+        """Return the optimizer states that are tensors of the weight's size, by the optimizer's names (`exp_avg`)."""
         inner = getattr(self.engine.optimizer, "optimizer", self.engine.optimizer)
         state: dict[str, Any] = next(iter(inner.state.values()), {})
         keys = sorted(key for key, value in state.items() if torch.is_tensor(value) and value.dim())
-        copies = _full_precision(self.engine.optimizer)
-        return {key: self._shards(partial(_state, key, copies, inner.state)) for key in keys}
+        masters = _master_weights(self.engine.optimizer)
+        return {key: self._shards(partial(_state, key, masters, inner.state)) for key in keys}
 
     def sums(self, of: Callable[[Tensor], Tensor], shards: Shards) -> dict[str, float]:
-        """`of` of all shards of a weight added up, for the weights of all pipeline stages."""
+        """Return the sum of `of(shard)` over all shards of each weight, for all pipeline stages. Collective.
+
+        of: maps a flat shard to a scalar tensor.
+        """
         zero = torch.zeros((), device=self.engine.device)
-        # Shards of what is offloaded lie in main memory.
-        mine = [of(shards[weight.name]).to(zero) if weight.name in shards else zero for weight in self.weights]
-        total = torch.stack(mine)
+        # Offloaded shards are in host memory, hence `.to`.
+        local = [of(shards[weight.name]).to(zero) if weight.name in shards else zero for weight in self.weights]
+        total = torch.stack(local)
         for axis in (self.mesh.tensor, self.mesh.data):
             if axis.size > 1:
                 dist.all_reduce(total, group=axis.group)
-        found = {weight.name: value for weight, value in zip(self.weights, total.tolist(), strict=True)}
-        return self._over_stages(found)
+        by_name = {weight.name: value for weight, value in zip(self.weights, total.tolist(), strict=True)}
+        return self._over_stages(by_name)
 
-    def _over_stages(self, found: dict[str, float]) -> dict[str, float]:
+    def _over_stages(self, by_name: dict[str, float]) -> dict[str, float]:
         pipe = self.mesh.pipe
         if pipe.size == 1:
-            return found
+            return by_name
         stages: list[Any] = [None] * pipe.size
-        dist.all_gather_object(stages, found, group=pipe.group)
+        dist.all_gather_object(stages, by_name, group=pipe.group)
         # A weight that several stages use is counted by the first of them.
         return {name: value for stage in reversed(stages) for name, value in stage.items()}
 
     def _shards(self, find: Callable[[nn.Parameter], Tensor | None]) -> Shards:
-        found: Shards = {}
+        shards: Shards = {}
         for name, weight in self.weights:
-            shared_out = hasattr(weight, "ds_id") or hasattr(weight, "_hp_mapping")
-            if counts_here(weight, self.mesh) and (shared_out or self.mesh.data.rank == 0):
+            partitioned = hasattr(weight, "ds_id") or hasattr(weight, "_hp_mapping")  # ZeRO-3, or ZeRO-1 and 2
+            if counts_here(weight, self.mesh) and (partitioned or self.mesh.data.rank == 0):
                 shard = find(weight)
                 if shard is not None:
-                    found[name] = shard.detach().flatten()
-        return found
+                    shards[name] = shard.detach().flatten()
+        return shards
 
 
-def before_step(engine: Any, look: Callable[[], None]) -> None:
-    """Call `look` once per batch, with all gradients averaged; on engines with a pipeline and without."""
+def before_step(engine: Any, hook: Callable[[], None]) -> None:
+    """Call `hook` once per batch, after the gradients are averaged and before the step; on both kinds of engine."""
     step = engine._take_model_step
 
-    def looked_at(*arguments: Any, **keywords: Any) -> Any:
-        look()
+    def step_after_hook(*arguments: Any, **keywords: Any) -> Any:
+        hook()
         return step(*arguments, **keywords)
 
-    engine._take_model_step = looked_at
+    engine._take_model_step = step_after_hook
 
 
 def _gradient(weight: Any) -> Tensor | None:
     if hasattr(weight, "ds_id"):
-        return _own(weight, weight._z3_optimizer.get_local_fp32_grad_for_param(weight))
+        return _without_padding(weight, weight._z3_optimizer.get_local_fp32_grad_for_param(weight))
     if not hasattr(weight, "_hp_mapping"):
         return weight.grad  # type: ignore[no-any-return]
-    share = weight._hp_mapping
-    if share is None:
+    mapping = weight._hp_mapping
+    if mapping is None:
         return None
-    gradient: Tensor = share.get_lp_grad_fragment(weight._index_in_param_group).flatten()
-    place = share.lp_fragment_address
-    # The bf16 optimizer keeps whole gradients beside shares of the weights.
-    return gradient if gradient.numel() == place.numel else gradient.narrow(0, place.start, place.numel)
+    gradient: Tensor = mapping.get_lp_grad_fragment(weight._index_in_param_group).flatten()
+    address = mapping.lp_fragment_address
+    # The bf16 optimizer keeps the full gradient although the weight is partitioned.
+    return gradient if gradient.numel() == address.numel else gradient.narrow(0, address.start, address.numel)
 
 
 def _value(weight: Any) -> Tensor | None:
     if hasattr(weight, "ds_id"):
-        return _own(weight, weight._z3_optimizer.get_local_fp32_param(weight))
+        return _without_padding(weight, weight._z3_optimizer.get_local_fp32_param(weight))
     if not hasattr(weight, "_hp_mapping"):
         return weight  # type: ignore[no-any-return]
     return weight._hp_mapping.hp_fragment if weight._hp_mapping else None
 
 
-def _state(key: str, copies: Copies, states: Any, weight: Any) -> Tensor | None:
+def _state(key: str, masters: MasterWeights, states: Any, weight: Any) -> Tensor | None:
     if hasattr(weight, "ds_id"):
-        return _own(weight, weight._z3_optimizer.get_local_fp32_param(weight, key))
-    share = getattr(weight, "_hp_mapping", None)
-    if hasattr(weight, "_hp_mapping") and share is None:
+        return _without_padding(weight, weight._z3_optimizer.get_local_fp32_param(weight, key))
+    mapping = getattr(weight, "_hp_mapping", None)
+    if hasattr(weight, "_hp_mapping") and mapping is None:
         return None
-    stepped_on = copies.get(weight, weight) if share is None else copies[share.param_group_index]
-    state: Tensor | None = states.get(stepped_on, {}).get(key)
-    if share is None or state is None:
+    master = masters.get(weight, weight) if mapping is None else masters[mapping.param_group_index]
+    state: Tensor | None = states.get(master, {}).get(key)
+    if mapping is None or state is None:
         return state
-    # Not `optim_fragment`: DeepSpeed looks it up after the first group's first step, when other groups have no state.
-    return state.narrow(0, share.hp_fragment_address.start, share.hp_fragment_address.numel)
+    # Not `optim_fragment`: DeepSpeed 0.19 fills it after the first group's first step, when other groups have no state.
+    return state.narrow(0, mapping.hp_fragment_address.start, mapping.hp_fragment_address.numel)
 
 
-def _full_precision(optimizer: Any) -> Copies:
-    """What the optimizer steps on: by weight in fp16 without ZeRO, by group where ZeRO has made them flat."""
+def _master_weights(optimizer: Any) -> MasterWeights:
+    """Return the optimizer's fp32 tensors: by weight in fp16 without ZeRO, by group number under ZeRO-1 and 2."""
     for flat in ("single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
         if hasattr(optimizer, flat):
             return dict(enumerate(getattr(optimizer, flat)))
@@ -151,7 +154,7 @@ def _full_precision(optimizer: Any) -> Copies:
     return {weight: copy for group in pairs for weight, copy in zip(*group, strict=True)}
 
 
-def _own(weight: Any, share: Tensor) -> Tensor:
-    """ZeRO-3's last share of a weight is padded."""
+def _without_padding(weight: Any, partition: Tensor) -> Tensor:
+    """Return a ZeRO-3 partition without padding, which the last partition of a weight has."""
     rank = weight._z3_optimizer._get_param_partition_rank(weight)
-    return share[: max(0, weight.ds_numel - rank * share.numel())]
+    return partition[: max(0, weight.ds_numel - rank * partition.numel())]

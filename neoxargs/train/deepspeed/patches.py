@@ -1,8 +1,8 @@
-"""What DeepSpeed gets wrong, put right from outside: a row for each fault.
+"""Faults of DeepSpeed and their corrections, which are applied from outside: one row per fault.
 
-Each row says which versions have the fault, what it does to a run, how to tell that the installed version still has
-it (canaries.py) and what puts it right. A test asks every canary: where one has fallen silent the row can go, and
-what it applies with it. Other versions than those named have not been looked at.
+A row names the versions in which the fault was observed, its effect on a run, a canary that detects it in the installed
+version (canaries.py), and the correction. A test calls every canary: once one returns False, its row and correction can
+be removed. Versions that a row does not name have not been examined.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from neoxargs.train.process.mesh import Mesh
 
 
 class Patch(NamedTuple):
-    """A fault of DeepSpeed's and what puts it right."""
+    """A fault of DeepSpeed and its correction."""
 
     name: str
     versions: str
-    """In which the fault has been seen."""
+    """Versions in which the fault was observed."""
     why: str
-    """What it does to a run."""
+    """The fault, and its effect on a run."""
     is_needed: Callable[[], bool]
-    """The canary: has the installed DeepSpeed still got the fault?"""
+    """The canary: returns whether the installed DeepSpeed has the fault."""
     apply: Callable[..., Any]
 
 
 def install(engine: Any, mesh: Mesh) -> None:
-    """Correct a DeepSpeed engine without ZeRO that has taken no step yet."""
+    """Correct a DeepSpeed engine without ZeRO. Call before its first step."""
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 
     engine.clip_fp32_gradients = lambda: gradient_norm.clip(engine, mesh)
@@ -44,28 +44,28 @@ def install(engine: Any, mesh: Mesh) -> None:
 
 @cache
 def await_every_gather() -> None:
-    """Gather the weights of ZeRO-3 one after another; to be called once deepspeed is imported, for gloo."""
+    """Gather the weights of ZeRO-3 one at a time, and wait for each. Needed on gloo only; imports deepspeed."""
     from deepspeed.runtime.zero.partition_parameters import Init
 
-    at_once = Init._allgather_params_coalesced
+    gather_all = Init._allgather_params_coalesced
 
-    def each(init: Init, weights: Sequence[nn.Parameter], hierarchy: int = 0, quantize: bool = False) -> None:
+    def gather_each(init: Init, weights: Sequence[nn.Parameter], hierarchy: int = 0, quantize: bool = False) -> None:
         for weight in weights:
-            at_once(init, [weight], hierarchy, quantize)
+            gather_all(init, [weight], hierarchy, quantize)
 
-    Init._allgather_params_coalesced = each
+    Init._allgather_params_coalesced = gather_each
 
 
 @cache
 def no_streams_on_cpu() -> None:
-    """Let DeepSpeed's checkpoint function run on a CPU."""
+    """Let DeepSpeed's activation checkpointing run on a CPU."""
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
     CPU_Accelerator.Stream = property(lambda _: lambda device=None: None)
 
 
 def start_timers_once(engine: Any) -> None:
-    """Let the pipeline engine time a step: what runs already is not started again."""
+    """Let the pipeline engine time a step: skip timers that are running instead of starting them again."""
 
     def start(names: Sequence[str]) -> None:
         for name in names:
@@ -76,24 +76,24 @@ def start_timers_once(engine: Any) -> None:
 
 
 def print_profile(engine: Any) -> None:
-    """Print what the pipeline engine has counted: the main rank's stage."""
+    """Print the flops profile of the pipeline engine, for the pipeline stage of rank 0."""
     train_batch, options = engine.train_batch, engine._config.flops_profiler_config
 
-    def counted(batches: Any) -> Any:
-        now = engine.global_steps == engine.flops_profiler_profile_step() and engine.global_rank == 0
+    def train_batch_and_print(batches: Any) -> Any:
+        profiled = engine.global_steps == engine.flops_profiler_profile_step() and engine.global_rank == 0
         loss = train_batch(batches)
-        if now:
+        if profiled:
             engine.flops_profiler.print_model_profile(
                 engine.global_steps, options.module_depth, options.top_modules, options.detailed, options.output_file
             )
             engine.flops_profiler.end_profile()
         return loss
 
-    engine.train_batch = counted
+    engine.train_batch = train_batch_and_print
 
 
 def monitor_loss(engine: Any, loss: float) -> None:
-    """Give DeepSpeed's monitors the loss of a step."""
+    """Write the loss of a step to DeepSpeed's monitors."""
     if engine.monitor.enabled and engine.global_rank == 0:
         engine.monitor.write_events([("Train/Samples/train_loss", loss, engine.global_samples)])
 
@@ -102,55 +102,56 @@ PATCHES = (
     Patch(
         "gradient-norm",
         "0.19",
-        "It takes 'not split by tensor parallelism' for 'repeated on every other rank': biases and norms of all "
-        "pipeline stages but the first are left out, and tied embeddings count twice. A run with pipeline stages "
-        "would be clipped otherwise than one without.",
+        "The gradient norm counts weights without tensor parallelism on model parallel rank 0 only. The biases and "
+        "norms of all pipeline stages but the first are therefore missing, and tied embeddings count twice. A run "
+        "with pipeline stages is clipped differently from one without.",
         canaries.norm_counts_by_model_parallel_rank,
         gradient_norm.clip,
     ),
     Patch(
         "fp16-loss-unscaled",
         "0.19",
-        "Without ZeRO gradients are divided by the loss scale, but the loss was never multiplied by it: small "
-        "gradients vanish, overflows pass unseen, and clipping never clips.",
+        "Without ZeRO, gradients are divided by the loss scale, but the loss is not multiplied by it: small gradients "
+        "underflow, overflows are not detected, and gradients are never clipped.",
         canaries.only_zero_scales_the_loss,
         half_precision.LossScale,
     ),
     Patch(
         "fp16-hysteresis-ignored",
         "0.19",
-        "Without ZeRO every overflow halves the loss scale, whatever `hysteresis` says.",
+        "Without ZeRO, every overflow halves the loss scale; `hysteresis` is ignored.",
         canaries.first_overflow_halves_the_scale,
         half_precision.Hysteresis,
     ),
     Patch(
         "half-precision-first-step",
         "0.19",
-        "To allocate its state the optimizer steps on zero gradients: that decays the weights once at the full "
-        "learning rate, and Adam's bias corrections are one step ahead ever after.",
+        "The optimizer takes a step on zero gradients to allocate its state. This decays the weights once at the full "
+        "learning rate, and Adam's bias correction stays one step ahead for the rest of the run.",
         canaries.steps_to_allocate,
         half_precision.forget_first_step,
     ),
     Patch(
         "zero3-gathers-not-awaited",
         "0.19",
-        "Weights are gathered in many transfers of which only the last is waited for. NCCL does them in order; gloo "
-        "does not, and hands out weights that have not arrived.",
+        "Weights are gathered in several asynchronous transfers, but only the last one is awaited. NCCL completes them "
+        "in order; gloo does not, so a layer may compute with weights that have not arrived.",
         canaries.awaits_only_the_last_gather,
         await_every_gather,
     ),
     Patch(
         "checkpointing-stream-on-cpu",
         "0.19",
-        "Activation checkpointing asks for a stream, which is never used and of which CPUs have none.",
+        "Activation checkpointing creates a stream that it never uses; the CPU accelerator has no streams, so this "
+        "fails.",
         canaries.cpu_has_no_stream,
         no_streams_on_cpu,
     ),
     Patch(
         "pipeline-timers-started-twice",
         "0.19",
-        "On all stages but the last the pipeline engine has started the timers of the backward pass when it calls "
-        "what starts them again, and that fails.",
+        "On all stages but the last, the pipeline engine starts the timers of the backward pass and then calls a "
+        "function that starts them again, which fails.",
         canaries.pipeline_starts_timers_itself,
         start_timers_once,
     ),
@@ -164,7 +165,7 @@ PATCHES = (
     Patch(
         "plain-engine-monitors-no-loss",
         "0.19",
-        "Monitors get the loss of a step from the pipeline engine and not from the plain one.",
+        "Only the pipeline engine writes the loss of a step to the monitors; the plain engine does not.",
         canaries.plain_engine_monitors_no_loss,
         monitor_loss,
     ),

@@ -1,7 +1,8 @@
-"""Each rank's own folder on a drive that weights or optimizer states are swapped to (`nvme_path`).
+"""A separate swap folder for each rank below `nvme_path`, where weights or optimizer states are offloaded to.
 
-DeepSpeed gives its files the same names in every run, and empties their folder when it starts. A folder belongs to the
-process that holds a lock in it; it goes when that process ends, or else, if it was killed, when the next one comes.
+DeepSpeed 0.19 uses the same file names in every run and empties the folder when it starts, so two runs with one
+`nvme_path` would destroy each other's files. A folder belongs to the process that holds the lock in it. It is removed
+when that process exits, or, if it was killed, by the next process that uses the same `nvme_path`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import IO, Any
 PREFIX, LOCK = "swap-", ".lock"
 
 
-def on_own_folders(json: dict[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's configuration with a folder of this process in the place of every `nvme_path`."""
+def with_own_folders(json: dict[str, Any]) -> dict[str, Any]:
+    """Return DeepSpeed's configuration with each `nvme_path` replaced by a folder for this process below it."""
     zero = json.get("zero_optimization", {})
     swapped = {
-        name: {**section, "nvme_path": str(own(Path(section["nvme_path"])))}
+        name: {**section, "nvme_path": str(own_folder(Path(section["nvme_path"])))}
         for name, section in zero.items()
         if name.startswith("offload_") and section.get("device") == "nvme"
     }
@@ -31,20 +32,23 @@ def on_own_folders(json: dict[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def own(place: Path) -> Path:
-    """A new folder in this one."""
-    place.mkdir(parents=True, exist_ok=True)
-    with _locked(place):  # so that nobody takes a folder that is not yet locked for one that is left over
-        for folder in place.glob(f"{PREFIX}*/"):
-            _remove_if_left(folder)
-        mine = Path(mkdtemp(prefix=PREFIX, dir=place))
-        held = _locked(mine)
-    atexit.register(_remove, mine, held)
-    return mine
+def own_folder(parent: Path) -> Path:
+    """Create a folder for this process in `parent`; remove those of processes that were killed."""
+    parent.mkdir(parents=True, exist_ok=True)
+    with _lock(parent):  # so that no process removes a folder between its creation and its lock
+        for folder in parent.glob(f"{PREFIX}*/"):
+            _remove_if_abandoned(folder)
+        created = Path(mkdtemp(prefix=PREFIX, dir=parent))
+        lock = _lock(created)
+    atexit.register(_remove, created, lock)
+    return created
 
 
-def _locked(folder: Path, wait: bool = True) -> IO[str]:
-    """A file that holds the folder's lock until it is closed; raises BlockingIOError where that would have to wait."""
+def _lock(folder: Path, wait: bool = True) -> IO[str]:
+    """Lock the folder until the returned file is closed.
+
+    wait: if False, raise BlockingIOError when another process holds the lock.
+    """
     file = open(folder / LOCK, "w")  # noqa: SIM115
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,22 +58,22 @@ def _locked(folder: Path, wait: bool = True) -> IO[str]:
     return file
 
 
-def _remove_if_left(folder: Path) -> None:
+def _remove_if_abandoned(folder: Path) -> None:
     try:
-        with _locked(folder, wait=False):
+        with _lock(folder, wait=False):
             shutil.rmtree(folder, ignore_errors=True)
-    except OSError:  # somebody's, or another user's
+    except OSError:  # in use, or of another user
         return
 
 
-def _remove(folder: Path, held: IO[str]) -> None:
+def _remove(folder: Path, lock: IO[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    held.close()
+    lock.close()
 
 
 @contextmanager
 def in_memory(zero: Any, group: int) -> Iterator[None]:
-    """Within this the weights and states of one of ZeRO-3's groups may be changed, wherever they are kept."""
+    """Within this, the weights and states of a ZeRO-3 parameter group are in memory and may be changed."""
     on_nvme = zero._swappable_optimizer_subgroup(group)
     if on_nvme:
         zero._optimizer_states_and_gradient_swap_in(group)
@@ -80,7 +84,10 @@ def in_memory(zero: Any, group: int) -> Iterator[None]:
 
 
 def swapped_files(engine: Any) -> dict[str, str]:
-    """Number of a tensor of ZeRO-3's optimizer -> its file in a checkpoint, a copy of the one on the drive."""
+    """Return, for each swapped tensor of ZeRO-3's optimizer, its number -> its file's path in a checkpoint.
+
+    DeepSpeed copies the swap files into the checkpoint.
+    """
     zero, folder = engine.optimizer, f"offloaded_tensors/rank{engine.global_rank:02d}"
     return {
         str(number): f"{folder}/{tensor.ds_id}.tensor.swp"

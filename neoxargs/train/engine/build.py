@@ -42,7 +42,7 @@ def build(
 
     trains: False for a model that only computes and needs neither. (Under ZeRO-3 the optimizer has the weights.)
     """
-    json = swap.on_own_folders(json)
+    json = swap.with_own_folders(json)
     make = Make(
         config.training.seed,
         mesh.tensor,
@@ -136,7 +136,7 @@ def _trained(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh
         json = {**json, "zero_optimization": {**json.get("zero_optimization", {}), "stage": 1}}
     schedule = None if config.scheduler.type else lambda base: build_schedule(config, base)
     try:
-        with ours.undivided() if onebit else nullcontext():  # type: ignore[union-attr]
+        with ours.unpartitioned() if onebit else nullcontext():  # type: ignore[union-attr]
             engine = _engine(json, module, mesh, optimizer=ours, model_parameters=groups, lr_scheduler=schedule)
     except (ValueError, ImportError, IndexError, RuntimeError) as error:
         if ours is None:  # DeepSpeed builds it from compiled code that is not there for every device

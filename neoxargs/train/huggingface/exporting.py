@@ -21,7 +21,7 @@ from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_rows, qkv_rows, weights_of_layers
 from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, Saved
+from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, SavedWeights
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, tokens
@@ -39,7 +39,7 @@ class Export(NamedTuple):
 
     config: Config
     family: Family
-    saved: Saved
+    saved: SavedWeights
     tokenizer: Tokenizer
     sizes: Sizes
     dtype: torch.dtype
@@ -67,14 +67,14 @@ class Export(NamedTuple):
     def tensors(self, piece: Piece) -> list[Tensor]:
         # The optimizer's fp32 copy where more than the model's own precision is wanted.
         master = self.dtype == torch.float32 and self.saved.complete
-        return piece.form.apart(self.saved.whole(piece.ours, master=master), self.sizes)
+        return piece.form.apart(self.saved.full_tensor(piece.ours, master=master), self.sizes)
 
     def shape(self, name: str) -> list[int]:
         """Over all tensor parallel ranks."""
         part = self.saved.slices[name][0]
         shape = list(part.shape)
-        if part.cut:
-            shape[part.cut.dimension] *= part.cut.size
+        if part.shard:
+            shape[part.shard.dimension] *= part.shard.size
         return shape
 
     def _name(self, module: str, kind: str) -> str:
@@ -195,7 +195,7 @@ def prepared(config: Config, architecture: str | None, dtype: str | None, rows: 
     queries = shape.num_attention_heads // shape.num_kv_heads
     sizes = Sizes(queries, shape.num_kv_heads, rows or tokenizer.vocab_size, offset)
     kind = DTYPES[dtype or inventories[0]["dtype"].removeprefix("torch.")]
-    return Export(config, family, Saved(folder, inventories), tokenizer, sizes, kind)
+    return Export(config, family, SavedWeights(folder, inventories), tokenizer, sizes, kind)
 
 
 def parser() -> argparse.ArgumentParser:

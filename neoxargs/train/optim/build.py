@@ -1,6 +1,6 @@
-"""The optimizer: torch's fused kernels for Adam and SGD, ours for what torch lacks, DeepSpeed's for the rest.
+"""The optimizer: torch's fused Adam and SGD, this package's Lion, SM3, Madgrad and LAMB, DeepSpeed's for the rest.
 
-`Adam` decays weights directly (AdamW), as DeepSpeed's and therefore GPT-NeoX's does, unless `adam_w_mode: false`.
+`Adam` uses decoupled weight decay (AdamW), like DeepSpeed's and therefore GPT-NeoX's, unless `adam_w_mode: false`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ParameterGroups = list[dict[str, Any]]
 
 
 def parameter_groups(module: nn.Module, weight_decay: float) -> ParameterGroups:
-    """Megatron's two groups: matrices are pulled towards zero, biases and norms are not."""
+    """Return Megatron's two parameter groups: matrices, with weight decay; biases and norms, without."""
     trained = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     decayed = [parameter for name, parameter in trained if _decays(name, parameter)]
     exempt = [parameter for name, parameter in trained if not _decays(name, parameter)]
@@ -34,9 +34,10 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> ParameterGroups:
 
 
 def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.optim.Optimizer | None:
-    """The optimizer for these groups, or None where DeepSpeed builds it from its section `optimizer`.
+    """Build the optimizer for these groups; return None if DeepSpeed builds it from its `optimizer` section.
 
-    data: the ranks over which 1-bit optimizers average by themselves.
+    data: the data parallel ranks, over which 1-bit optimizers average the momentum.
+    Raises Problems for `cpu_adam` on a GPU without offload.
     """
     kind = (config.optimizer.type or "adam").lower()
     if is_onebit(kind):
@@ -62,7 +63,7 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
 
 
 def _decays(name: str, parameter: nn.Parameter) -> bool:
-    shape = getattr(parameter, "ds_shape", parameter.shape)  # ZeRO-3 leaves an empty tensor and keeps the shape here
+    shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3, the parameter itself is an empty tensor
     return len(shape) > 1 and not name.endswith(".bias")
 
 

@@ -1,6 +1,6 @@
 """Optimizers that torch does not have, in plain torch: for any device, with and without ZeRO.
 
-Each keeps torch's contract: state per parameter, saved and restored by `state_dict`.
+They follow torch's conventions: state per parameter, saved and restored through `state_dict`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 
 
 class _PerTensor(Optimizer):
-    """An optimizer that is described by what it does to one tensor."""
+    """Base of optimizers that update each tensor independently."""
 
     def update(self, weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """Update one weight and its state in place. group: its parameter group, with `lr` and the other options."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -33,7 +34,7 @@ class _PerTensor(Optimizer):
 
 
 class Lion(_PerTensor):
-    """Moves every weight by the learning rate, in the direction of the momentum's sign.
+    """Lion: every element moves by the learning rate, in the direction of the momentum's sign.
 
     Chen et al. 2023, arXiv:2302.06675, algorithm 2, with decoupled weight decay.
     """
@@ -50,9 +51,10 @@ class Lion(_PerTensor):
 
 
 class SM3(_PerTensor):
-    """Adagrad with one accumulator per row and per column instead of one per weight.
+    """SM3: Adagrad with one accumulator per row and per column instead of one per element.
 
-    Anil et al. 2019, arXiv:1901.11150, algorithm SM3-II. beta: 0 sums squares, otherwise they decay by it.
+    Anil et al. 2019, arXiv:1901.11150, algorithm SM3-II.
+    beta: 0 sums the squared gradients; any other value is the decay of their running mean.
     """
 
     def __init__(self, groups: Any, lr: float, momentum: float = 0.0, beta: float = 0.0, eps: float = 1e-30):
@@ -60,7 +62,8 @@ class SM3(_PerTensor):
 
     def update(self, weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         beta = group["beta"]
-        slices = state.setdefault("slices", [gradient.new_zeros(_only(weight, d)) for d in range(weight.dim())])
+        shapes = [_accumulator_shape(weight, d) for d in range(weight.dim())]
+        slices = state.setdefault("slices", [gradient.new_zeros(shape) for shape in shapes])
         bound = slices[0]
         for other in slices[1:]:
             bound = torch.minimum(bound, other)
@@ -75,13 +78,13 @@ class SM3(_PerTensor):
         weight.add_(step, alpha=-group["lr"])
 
 
-def _only(weight: Tensor, dimension: int) -> list[int]:
-    """The weight's shape with 1 everywhere but in one dimension."""
+def _accumulator_shape(weight: Tensor, dimension: int) -> list[int]:
+    """Return the weight's shape with every dimension but one set to 1."""
     return [size if d == dimension else 1 for d, size in enumerate(weight.shape)]
 
 
 class Madgrad(_PerTensor):
-    """Dual averaging with cube roots instead of square roots, around the initial weights.
+    """MADGRAD: dual averaging around the initial weights, with a cube root in place of Adagrad's square root.
 
     Defazio and Jelassi 2021, arXiv:2101.11075, algorithm 1, with decoupled weight decay as in GPT-NeoX.
     """
@@ -118,7 +121,7 @@ def _madgrad(groups: list[dict[str, Any]], params: OptimizerParams) -> Optimizer
     return Madgrad(groups, params.lr or 0.0, momentum, eps=eps)
 
 
-#: `optimizer.type` in lower case -> how it is built from the parameter groups and `optimizer.params`.
+#: `optimizer.type` in lower case -> function that builds it from parameter groups and `optimizer.params`.
 BUILDERS: dict[str, Callable[[list[dict[str, Any]], OptimizerParams], Optimizer]] = {
     "lion": _lion,
     "madgrad_wd": _madgrad,

@@ -12,15 +12,16 @@ from neoxargs.sizes.lr_schedule import LearningRateCurve
 
 
 class Optimizer(Protocol):
-    """What a schedule needs of an optimizer."""
+    """The part of an optimizer that a schedule uses."""
 
     param_groups: list[dict[str, Any]]
 
 
 class Schedule:
-    """Sets the rate of every parameter group; DeepSpeed steps it after each update it did not skip.
+    """Sets the learning rate of every parameter group; DeepSpeed calls `step` after each update it did not skip.
 
-    reload: what wins when a checkpoint was written with another curve: `ours`, `theirs` or `neither`.
+    reload: the curve to use if the checkpoint has a different one: `ours` (this run's), `theirs` (the checkpoint's), or
+    `neither`, which raises Problems.
     """
 
     def __init__(self, optimizer: Optimizer, curve: LearningRateCurve, reload: str = "neither") -> None:
@@ -31,7 +32,7 @@ class Schedule:
         self._move_to(self.iteration + 1)
 
     def get_lr(self) -> list[float]:
-        """The rate of the next update, one per parameter group."""
+        """Return the learning rate of the next update, one per parameter group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     get_last_lr = get_lr
@@ -51,11 +52,11 @@ class Schedule:
         self.iteration = iteration
         rate = self.curve.rate(iteration)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate / group.get("width_mult", 1)  # muP: wider layers take smaller steps
+            group["lr"] = rate / group.get("width_mult", 1)  # muP: the learning rate shrinks with the width
 
 
 def build_schedule(config: Config, optimizer: Optimizer) -> Schedule:
-    """The schedule that Megatron's parameters describe."""
+    """Build the schedule that the configuration describes."""
     options = config.schedule
     reload = "ours" if options.override_lr_scheduler else "theirs" if options.use_checkpoint_lr_scheduler else "neither"
     return Schedule(optimizer, LearningRateCurve.of(config.get), reload)

@@ -103,19 +103,21 @@ def test_every_key_of_aio_reaches_the_handles(written: Written) -> None:
         assert handles == {"state": AIO, "weights": AIO}
 
 
-def test_two_runs_on_one_drive_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_each_process_has_its_own_folder_and_removes_it(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from neoxargs.train.deepspeed.swap import own; own(Path(sys.argv[1])){}"
+        "import sys; from pathlib import Path\n"
+        "from neoxargs.train.deepspeed.swap import own_folder\n"
+        "own_folder(Path(sys.argv[1])){}"
     )
     command = [sys.executable, "-c"]
-    mine = swap.own(tmp_path)
-    subprocess.run([*command, program.format("; own(Path(sys.argv[1]))"), tmp_path], check=True)
-    assert [mine] == list(tmp_path.glob("swap-*"))  # the other one has taken its own away
+    mine = swap.own_folder(tmp_path)
+    subprocess.run([*command, program.format("; own_folder(Path(sys.argv[1]))"), tmp_path], check=True)
+    assert [mine] == list(tmp_path.glob("swap-*"))  # the other process has removed its folder
     killed = "; import os; os.kill(os.getpid(), 9)"
     assert subprocess.run([*command, program.format(killed), tmp_path], check=False).returncode == -9
     assert len(list(tmp_path.glob("swap-*"))) == 2
     subprocess.run([*command, program.format(""), tmp_path], check=True)
-    assert [mine] == list(tmp_path.glob("swap-*"))  # and the next one what a killed one left
+    assert [mine] == list(tmp_path.glob("swap-*"))  # the next process has removed the folder of the killed one
 
 
 def test_it_continues_as_if_unbroken(root: str, written: Written) -> None:

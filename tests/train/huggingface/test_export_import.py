@@ -15,7 +15,7 @@ from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arg
 from neoxargs.resolve import resolve
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.save_load import Checkpoints, Position
-from neoxargs.train.checkpoint.weights_by_name import Saved
+from neoxargs.train.checkpoint.weights_by_name import SavedWeights
 from neoxargs.train.data.tokenizer import build_tokenizer
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
@@ -112,10 +112,10 @@ def loaded(root: Path, name: str) -> tuple[GPT, Any]:
     found = engine.vocabulary(config, 257)
     gpt = GPT(config, found, Make()).eval()
     folder = root / "ours" / name / "global_step0"
-    saved = Saved(folder, inventory.read(folder))
+    saved = SavedWeights(folder, inventory.read(folder))
     with torch.no_grad():
         for key, weight in gpt.named_parameters():
-            whole = saved.whole(key)
+            whole = saved.full_tensor(key)
             weight[: len(whole)].copy_(whole)
     return gpt, config
 
