@@ -14,7 +14,7 @@ from dataclasses import replace
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from neoxargs.options import add_files, add_json, launch_parser, make_parser, neox_overrides, parse, undash_key
+from neoxargs.options import add_files, add_json, launch_parser, make_parser, neox_overrides, parse, strip_key_dashes
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
 from neoxargs.request import Request
 
@@ -182,7 +182,7 @@ def explain(words: list[str]) -> int:
     parser.add_argument("--all", action="store_true", help="print every value of the FILEs and its source, as YAML")
     add_files(parser, "*")
     add_json(parser)
-    options = parse(parser, undash_key(parser, words))
+    options = parse(parser, strip_key_dashes(parser, words))
     from neoxargs.tools.explain import explain as answer
     from neoxargs.tools.explain import explain_everything
 

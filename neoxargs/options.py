@@ -58,7 +58,7 @@ def _refuse_stray_values(files: list[str]) -> None:
         raise Problems([Problem(what, hint=hint, id="set-takes-one-value")])
 
 
-def undash_key(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
+def strip_key_dashes(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
     """`explain --num-layers`: the words of a verb that wants a key first, which may be spelt as a flag."""
     key, *rest = words[1:] or [""]
     is_option = key.partition("=")[0] in re.findall(r"--?[\w-]+", f"{parser.format_help()} --plugin")

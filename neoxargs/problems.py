@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 #: The file name of a `--set` argument's place; its text is the argument itself.
 SET = "--set"
 #: Where there are more problems, a file is not what it was taken for, and the first of them tell it.
-MOST = 100
+MAX_DRAWN = 100
 
 
 class Place(NamedTuple):
@@ -81,9 +81,9 @@ class Problems(Exception):
 
 def render(problems: Sequence[Problem]) -> str:
     """Problems as text, in the order of the files and lines they point at; of very many only some, rather errors."""
-    shown, more = sorted(problems, key=_order), len(problems) - MOST
+    shown, more = sorted(problems, key=_order), len(problems) - MAX_DRAWN
     if more > 0:
-        shown = sorted(shown, key=lambda problem: problem.severity == "warning")[:MOST]
+        shown = sorted(shown, key=lambda problem: problem.severity == "warning")[:MAX_DRAWN]
     return "\n\n".join([*map(_draw, shown), *([f"... and {more} more; --json prints all of them"] if more > 0 else [])])
 
 
@@ -144,7 +144,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def near(word: str, choices: Iterable[str], most: int = 2, alike: float = 0.75) -> list[str]:
+def close_matches(word: str, choices: Iterable[str], most: int = 2, alike: float = 0.75) -> list[str]:
     """The choices that look like the word, best first; a second one only if it is about as near."""
     from difflib import SequenceMatcher, get_close_matches  # only a mistake needs it
 
@@ -155,7 +155,7 @@ def near(word: str, choices: Iterable[str], most: int = 2, alike: float = 0.75) 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """`did you mean a or b?`, or nothing when no choice is near."""
-    found = near(word, choices)
+    found = close_matches(word, choices)
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 

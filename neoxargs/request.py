@@ -32,7 +32,7 @@ class Request:
         as_json = getattr(options, "json", False)
         return cls(options.files, [*overrides, *options.set], options.conf_dir, options.gpus, as_json, script)
 
-    def overriding(self: Self, changes: Sequence[str]) -> Self:
+    def with_overrides(self: Self, changes: Sequence[str]) -> Self:
         """The same with other values; a key that is given twice would be a mistake."""
         changed = {change.partition("=")[0] for change in changes}
         kept = [given for given in self.overrides if given.partition("=")[0] not in changed]

@@ -7,16 +7,16 @@ from neoxargs.resolve.config import Config
 #: Bytes.
 GIB = 2**30
 #: A space at which no line ends.
-TOGETHER = "\u00a0"
+NO_BREAK_SPACE = "\u00a0"
 
 
-def unbroken(text: str, config: Config | None) -> str:
+def protect_names(text: str, config: Config | None) -> str:
     """The text with the files and paths of a configuration kept whole, whatever spaces are in their names."""
     values = config.values.values() if config else ()
     names = {value.source.where.file for value in values if value.source.where}
     names |= {value.value for value in values if isinstance(value.value, str) and "/" in value.value}
     for name in names:
-        text = text.replace(name, name.replace(" ", TOGETHER))
+        text = text.replace(name, name.replace(" ", NO_BREAK_SPACE))
     return text
 
 
@@ -25,7 +25,7 @@ def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
     import textwrap  # a check draws no summary
 
     lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return [line.replace(TOGETHER, " ") for line in lines]
+    return [line.replace(NO_BREAK_SPACE, " ") for line in lines]
 
 
 def format_bytes(number: float) -> str:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from neoxargs.problems import MOST, SET, Place, Problem, Problems, did_you_mean, listed, near, printable, render
+from neoxargs.problems import (
+    MAX_DRAWN,
+    SET,
+    Place,
+    Problem,
+    Problems,
+    close_matches,
+    did_you_mean,
+    listed,
+    printable,
+    render,
+)
 
 
 def test_a_problem_points_below_its_line() -> None:
@@ -42,10 +53,10 @@ def test_a_file_as_a_whole_has_no_line() -> None:
 
 def test_of_very_many_problems_the_first_are_shown_and_the_rest_counted() -> None:
     warnings = [Problem("careful", Place("f", line, 1), severity="warning", id="some-id") for line in range(1, 4)]
-    errors = [Problem("no", Place("f", line, 1), id="some-id") for line in range(4, 4 + MOST)]
+    errors = [Problem("no", Place("f", line, 1), id="some-id") for line in range(4, 4 + MAX_DRAWN)]
     drawn = render([*warnings, *errors]).split("\n\n")
     told = "... and 3 more; --json prints all of them"
-    assert drawn == [*(f"f:{line}:1: error: no [some-id]" for line in range(4, 4 + MOST)), told]
+    assert drawn == [*(f"f:{line}:1: error: no [some-id]" for line in range(4, 4 + MAX_DRAWN)), told]
     assert "more" not in render(errors)
 
 
@@ -92,7 +103,7 @@ def test_the_id_stands_behind_the_first_line() -> None:
 
 
 def test_near_names() -> None:
-    assert near("hiden_size", ["seed", "hidden_size"]) == ["hidden_size"]
+    assert close_matches("hiden_size", ["seed", "hidden_size"]) == ["hidden_size"]
     assert did_you_mean("hiden_size", ["seed", "hidden_size"]) == "did you mean hidden_size?"
     assert did_you_mean("xyz", ["seed"]) == ""
 

@@ -38,7 +38,7 @@ def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:
     if len(json.dumps(files)) < MAX_FILES_BYTES:  # as it travels: every letter that is not ASCII takes six
         additions["config_files"] = files
     for name, value in additions.items():
-        if value and not config.written(name):
+        if value and not config.is_set(name):
             config = with_value(config, name, value, LAUNCHED)
     return config
 

@@ -68,9 +68,9 @@ class Config(Groups):
             seen.update(source.inputs)
         return None
 
-    def written(self, name: str) -> bool:
+    def is_set(self, name: str) -> bool:
         """True where the user gave this value."""
-        return self.source(name).written
+        return self.source(name).set_by_user
 
     def items(self) -> Iterator[tuple[Parameter, Value]]:
         """Every parameter in registry order with its value and source."""

@@ -19,14 +19,14 @@ from neoxargs.resolve.merge import Draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule
 from neoxargs.resolve.value import Source, Value
-from neoxargs.resolve.values.coerce import Mismatch, conform
-from neoxargs.resolve.values.describe_type import expectation
-from neoxargs.resolve.yaml.nodes import node_of, shown
+from neoxargs.resolve.values.coerce import Mismatch, coerce
+from neoxargs.resolve.values.describe_type import describe_type
+from neoxargs.resolve.yaml.nodes import format_node, node_of
 
 #: Forms of Adam that in 2021 were written one beside the other, each narrower than the one before.
 ADAMS = ("adam", "cpu_adam", "cpu_torch_adam")
 #: So many places of one problem are shown.
-MOST_PLACES = 4
+MAX_PLACES = 4
 
 
 class Unresolved(Problems):
@@ -120,15 +120,15 @@ class _Completion:
 
     def rewrite(self, name: str, old: Value, target: str, today: Any) -> None:
         """Set what a retired parameter says today, unless the target is written itself; then both must agree."""
-        written = f"{name}: {shown(node_of(old.value))}"
+        written = f"{name}: {format_node(node_of(old.value))}"
         present = self.values.get(target) if target in self.given else None
         if present is None or _is_narrower(today, present.value, target):
             where = f" ({old.source.where})" if old.source.where else ""
             self.values[target] = Value(today, Source("derived", text=f"`{written}`{where}", inputs=(name,)))
             self.given.add(target)
         elif present.value != today and not _is_narrower(present.value, today, target):
-            now = f"{target}: {shown(node_of(present.value))}"
-            what = f"{written} means {target}: {shown(node_of(today))}, which contradicts {now}"
+            now = f"{target}: {format_node(node_of(present.value))}"
+            what = f"{written} means {target}: {format_node(node_of(today))}, which contradicts {now}"
             self.report(Finding(what, f"remove {name}", id="retired-key-contradicts"), (name, target))
             self.broken.add(target)
 
@@ -178,7 +178,7 @@ class _Completion:
     def put_nothing(self, name: str, rule: Rule) -> None:
         """The rule has no value: None where the type admits it, else nobody knows (a check says why)."""
         try:
-            conform(None, REGISTRY.parameters[name].type)
+            coerce(None, REGISTRY.parameters[name].type)
             self.values[name] = Value(None, Source("derived", text=rule.reason, inputs=rule.inputs))
         except Mismatch:
             self.broken.add(name)
@@ -223,7 +223,7 @@ class _Completion:
         read = tuple(name for name in inputs if name not in self.special)
         about = finding.about or read
         places = self.places_of(about) or [self.places[name] for name in read if name in self.places]
-        places = list(dict.fromkeys(places or self.places_of(read)))[:MOST_PLACES]
+        places = list(dict.fromkeys(places or self.places_of(read)))[:MAX_PLACES]
         where, also = places[0] if places else None, tuple(places[1:])
         self.problems.append(
             Problem(
@@ -275,7 +275,7 @@ def _no_model(required: Sequence[Parameter]) -> Problem:
 
 
 def _missing(parameter: Parameter) -> Problem:
-    example = EXAMPLES.get(parameter.name, expectation(parameter.type))
+    example = EXAMPLES.get(parameter.name, describe_type(parameter.type))
     what = f"{parameter.name} is missing: {parameter.brief}"
     hint = f"add it, for example `{parameter.name}: {example}`"
     return Problem(what, hint=hint, id="required-parameter-missing", about=(parameter.name,))

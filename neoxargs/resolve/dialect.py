@@ -93,7 +93,7 @@ def guess_warnings(dialect: Dialect, values: Mapping[str, Value]) -> list[Proble
         name: f"{name} {default_at(name, used)} / {default_at(name, other)}"
         for name, others in DECISIVE.items()
         if default_at(name, used) != default_at(name, other)
-        and not any(key in values and values[key].source.written for key in (name, *others))
+        and not any(key in values and values[key].source.set_by_user for key in (name, *others))
         and (values[name].value if name in values else REGISTRY.parameters[name].default) == default_at(name, used)
     }
     if not left:

@@ -23,7 +23,7 @@ class Source:
     """For `derived`, the parameters the rule read."""
 
     @property
-    def written(self) -> bool:
+    def set_by_user(self) -> bool:
         """True where the user gave the value: in a file, by `--set`, through the environment."""
         return self.kind in ("file", "set", "environment")
 

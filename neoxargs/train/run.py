@@ -78,7 +78,7 @@ def run(arguments: RankArguments) -> None:
 
 def _data(config: Config, tokenizer: Tokenizer, here: mesh.Mesh, process: setup.Process) -> Loader:
     data = build_datasets(config, tokenizer, here, process.local_rank)
-    if process.device.type == "cpu" and not config.written("num_workers"):
+    if process.device.type == "cpu" and not config.is_set("num_workers"):
         data = replace(data, workers=0)  # reading ahead would take the cores from the ranks
     return data
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import Scalar, read_plain
 from tests.fuzz.mutant import VALUES, Chance
 
@@ -76,7 +76,7 @@ def keys_fitting(chance: Chance, text: str) -> str:
         wanted = REGISTRY.parameters[name].type
         for value in chance.sample([*VALUES, *map(str, _choices(wanted)), "1", "2", "3", "8", "64", "0.1"], 12):
             try:
-                conform(Scalar(read_plain(value), value), wanted)
+                coerce(Scalar(read_plain(value), value), wanted)
             except Mismatch:
                 continue
             added.append(f"{name}: {value}")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from neoxargs.problems import Place
 from neoxargs.registry import REGISTRY, normal
-from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import Entry, Scalar, read_plain
 from tests.fuzz.mutant import VALUES, Chance, Mutant, Spot
 from tests.fuzz.sources import Leaf, Source
@@ -40,7 +40,7 @@ def wrong_value(chance: Chance, source: Source) -> Mutant | None:
     if value is None and (leaf.parameter.derived or leaf.parameter.default == ""):
         return None  # as if it were not written
     try:
-        conform(Scalar(value, wrong), leaf.parameter.type)
+        coerce(Scalar(value, wrong), leaf.parameter.type)
     except Mismatch:
         if "," in wrong and "{" in source.text:
             return None  # a comma ends the value inside braces

@@ -15,7 +15,7 @@ import pytest
 from neoxargs import registry
 from neoxargs.registry import ABSENT, GROUPS, REGISTRY, SUBJECTS, Group, Parameter, descriptions
 from neoxargs.registry.declare import Effect
-from neoxargs.resolve.values.coerce import conform
+from neoxargs.resolve.values.coerce import coerce
 from tests.support.reference import read
 
 PARAMETERS = list(REGISTRY.parameters.values())
@@ -56,7 +56,7 @@ def test_names_in_descriptions_exist(parameter: Parameter) -> None:
 def test_default_conforms_to_type(parameter: Parameter) -> None:
     assert parameter.type is not None
     if parameter.default is not ABSENT:
-        assert conform(parameter.default, parameter.type) == parameter.default
+        assert coerce(parameter.default, parameter.type) == parameter.default
 
 
 #: Only one of their values is retired; the other, if written, still says what nothing else does.
@@ -67,10 +67,10 @@ HALF_RETIRED = ("rpe_causal",)
 def test_rewrites_lead_somewhere(parameter: Parameter) -> None:
     """What a retired parameter becomes are present parameters with legal values, and every legal value is covered."""
     for value, written in (parameter.replaced_by or {}).items():
-        conform(value, parameter.type)
+        coerce(value, parameter.type)
         for name, successor in written.items():
             assert not REGISTRY.parameters[name].replaced_by
-            conform(successor, REGISTRY.parameters[name].type)
+            coerce(successor, REGISTRY.parameters[name].type)
     if parameter.replaced_by:
         assert parameter.description.startswith("Retired")
         assert parameter.default is None or parameter.default in parameter.replaced_by or parameter.name in HALF_RETIRED

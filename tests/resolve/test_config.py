@@ -21,14 +21,14 @@ def test_values_are_read_through_groups_and_by_name() -> None:
     config = Config({"num_layers": Value(12, Source("file", PLACE))})
     assert config.shape.num_layers == 12
     assert config.get("num-layers") == 12
-    assert config.written("num_layers")
+    assert config.is_set("num_layers")
     assert str(config.source("num-layers")) == "my.yml:3:1"
 
 
 def test_what_nobody_wrote_is_the_default() -> None:
     config = Config({})
     assert config.training.seed == config.get("seed") == REGISTRY.parameters["seed"].default
-    assert not config.written("seed")
+    assert not config.is_set("seed")
     assert str(config.source("seed")) == "default"
 
 

@@ -16,7 +16,7 @@ from neoxargs.resolve.derive import EXAMPLES, complete, ordered
 from neoxargs.resolve.merge import draft
 from neoxargs.resolve.rules import CHECKS, DERIVATIONS
 from neoxargs.resolve.rules.rule import Contradiction, Finding, Rule, refuse, warn
-from neoxargs.resolve.values.coerce import conform
+from neoxargs.resolve.values.coerce import coerce
 from neoxargs.resolve.yaml.compose import Text
 from tests.support.paths import ROOT
 
@@ -59,7 +59,7 @@ def test_rules_run_after_the_rules_they_read() -> None:
 def test_what_is_written_is_not_derived() -> None:
     config = run(SIZES + "seed: 3", (rule(lambda gpus: gpus, "seed"),))
     assert config.training.seed == 3
-    assert config.written("seed")
+    assert config.is_set("seed")
 
 
 def test_defaults_are_inputs() -> None:
@@ -95,7 +95,7 @@ SOLVE = rule(solve, "train_iters", "lr_decay_iters")
 def test_a_rule_solves_for_what_is_missing(text: str, values: tuple[int, int], written: tuple[bool, bool]) -> None:
     config = run(SIZES + text, (SOLVE,))
     assert (config.get("train_iters"), config.get("lr_decay_iters")) == values
-    assert (config.written("train_iters"), config.written("lr_decay_iters")) == written
+    assert (config.is_set("train_iters"), config.is_set("lr_decay_iters")) == written
 
 
 def test_a_written_value_put_into_its_full_form_is_still_the_users() -> None:
@@ -105,7 +105,7 @@ def test_a_written_value_put_into_its_full_form_is_still_the_users() -> None:
 
     config = run(SIZES + "save: here", (rule(save, "save"),))
     assert config.get("save") == "/here"
-    assert config.written("save")
+    assert config.is_set("save")
     assert config.source("save").text == "made absolute"
 
 
@@ -176,9 +176,9 @@ def test_every_rewrite_leads_to_legal_values(name: str) -> None:
     replaced_by = REGISTRY.parameters[name].replaced_by
     assert replaced_by
     for value, targets in replaced_by.items():
-        assert conform(value, REGISTRY.parameters[name].type) == value
+        assert coerce(value, REGISTRY.parameters[name].type) == value
         for target, today in targets.items():
-            assert conform(today, REGISTRY.parameters[target].type) == today
+            assert coerce(today, REGISTRY.parameters[target].type) == today
 
 
 # -- problems ----------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_required_parameters_that_are_missing() -> None:
 def test_every_required_parameter_has_an_example() -> None:
     for name, parameter in REGISTRY.parameters.items():
         if parameter.required:
-            assert conform(EXAMPLES[name], parameter.type)
+            assert coerce(EXAMPLES[name], parameter.type)
 
 
 def test_a_misspelt_required_parameter_is_one_problem() -> None:

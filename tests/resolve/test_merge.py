@@ -12,7 +12,7 @@ from neoxargs.registry.model import Shape
 from neoxargs.registry.regularization import Regularization
 from neoxargs.registry.runner import Runner
 from neoxargs.resolve.merge import Draft, draft
-from neoxargs.resolve.merge.judge import MOST_SUGGESTED
+from neoxargs.resolve.merge.judge import MAX_SUGGESTIONS
 from neoxargs.resolve.yaml.compose import Text
 
 
@@ -217,8 +217,8 @@ def test_a_made_up_section_holds_mostly_parameters() -> None:
 
 
 def test_very_many_unknown_keys_are_told_without_a_thought_for_each() -> None:
-    text = "".join(f"seed_{number}: 1\n" for number in range(MOST_SUGGESTED + 10))
+    text = "".join(f"seed_{number}: 1\n" for number in range(MAX_SUGGESTIONS + 10))
     problems = drafted(text).problems
-    assert len(problems) == MOST_SUGGESTED + 10
+    assert len(problems) == MAX_SUGGESTIONS + 10
     assert [problem.hint for problem in problems[:1]] == ["did you mean seed?"]
-    assert {problem.hint for problem in problems[MOST_SUGGESTED:]} == {""}
+    assert {problem.hint for problem in problems[MAX_SUGGESTIONS:]} == {""}

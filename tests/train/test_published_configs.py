@@ -41,7 +41,7 @@ def shipped(model: str, layout: str, sets: Sequence[str] = (), gpus: int = 1) ->
     files = [CONFIGS / folder / f"{name}.yml" for folder, name in
              (("models", model), ("layouts", layout), ("machines", "laptop"))]  # fmt: skip
     written = resolve(files, gpus=64)
-    more = [f"{name}={value}" for name, value in WHERE_WRITTEN.items() if written.written(name)]
+    more = [f"{name}={value}" for name, value in WHERE_WRITTEN.items() if written.is_set(name)]
     return resolve(files, [*SMALL, *more, *sets], gpus=gpus)
 
 
@@ -150,7 +150,7 @@ def scaled(name: str, folder: Path, data: Path) -> Config:
     paths = [NEOX_HEAD / file for file in COMBINED[name]]
     places = [f"{key}={folder / name}" for key in ("save", "load", "run_dir", "log_dir", "tensorboard_dir")]
     written = resolve(paths, gpus=8)
-    more = [f"{key}={value}" for key, value in SCALED_WHERE_WRITTEN.items() if written.written(key)]
+    more = [f"{key}={value}" for key, value in SCALED_WHERE_WRITTEN.items() if written.is_set(key)]
     return resolve(paths, [*SCALED, *more, *places, f"data_path={data}"], gpus=4)
 
 

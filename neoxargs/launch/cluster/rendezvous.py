@@ -25,7 +25,7 @@ def free_port(config: Config, resources: Resources) -> int | None:
     Two local runs with the default port could not run at the same time.
     """
     read_by_ranks = resources.remote or config.get("force_multi")  # remote ranks read master_port from the payload
-    if read_by_ranks or "master_port" in resources.selection or config.written("master_port"):
+    if read_by_ranks or "master_port" in resources.selection or config.is_set("master_port"):
         return None
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -83,7 +83,7 @@ def _ranks(config: Config, deepy: str) -> Iterator[str]:
     first = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
     address = shlex.quote(runner.master_addr) if runner.master_addr else first
     # several jobs may share a node, and each needs a port of its own
-    port = str(runner.master_port) if config.written("master_port") else "$((29500 + SLURM_JOB_ID % 1000))"
+    port = str(runner.master_port) if config.is_set("master_port") else "$((29500 + SLURM_JOB_ID % 1000))"
     yield f"export MASTER_ADDR={address} MASTER_PORT={port}"
     yield ""
     yield "# Every task is a rank: it reads the configuration, and its rank from the environment that srun sets."

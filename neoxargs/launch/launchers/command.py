@@ -67,7 +67,7 @@ def runner_flags(config: Config, resources: Resources, port: int | None = None) 
     if port is not None:
         selected["master_port"] = str(port)
     flags = list(_without(deepspeed.runner_flags(config), {*SELECTION_FLAGS, *selected}))
-    if not config.written("log_level") and not config.get("quiet"):
+    if not config.is_set("log_level") and not config.get("quiet"):
         # on failure the launcher would print its whole command, payloads included, over the rank's traceback
         selected["log_level"] = "warning" if resources.remote else "critical"
     return [*(f"--{name}={value}" for name, value in selected.items()), *flags]

@@ -46,9 +46,9 @@ def _is_synonym(source: Source) -> bool:
 def _repeats_itself(config: Config, name: str, source: Source) -> bool:
     """Is it what another parameter says already, or does nothing that is written lead to it?"""
     others = [other for other in source.inputs if other != name and other in REGISTRY.parameters]
-    if not any(config.written(other) for other in others):
+    if not any(config.is_set(other) for other in others):
         return True
-    given = [o for o in others if config.written(o) or _is_dialects(config, REGISTRY.parameters[o])]
+    given = [o for o in others if config.is_set(o) or _is_dialects(config, REGISTRY.parameters[o])]
     return name in source.inputs and config.get(name) in [config.get(other) for other in given]
 
 

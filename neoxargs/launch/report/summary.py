@@ -18,7 +18,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import parameters, vocabulary_rows
 from neoxargs.sizes.vocab import vocabulary_size
-from neoxargs.text import unbroken, wrap
+from neoxargs.text import protect_names, wrap
 
 LABEL = 11
 WIDTH = 100
@@ -86,7 +86,7 @@ def batch_equation(config: Config, with_sources: bool = True) -> str:
         ("train_micro_batch_size_per_gpu", " = micro batch {:,}{}", sizes.train_micro_batch_size_per_gpu),
         ("gradient_accumulation_steps", " x accumulation {:,}{}", sizes.gradient_accumulation_steps),
     )
-    sources = {name for name, _, _ in terms if with_sources and config.written(name)}
+    sources = {name for name, _, _ in terms if with_sources and config.is_set(name)}
     words = (
         template.format(number, f" ({describe_source(config.source(name))})" if name in sources else "")
         for name, template, number in terms
@@ -155,7 +155,7 @@ def _lines(spec: RunSpec, width: int, cut: bool = True) -> Iterator[tuple[str, s
     for row in summary_rows(spec, width - LABEL, cut):
         label = row.label
         for line in row.lines:
-            whole = unbroken(line, spec.config)
+            whole = protect_names(line, spec.config)
             fitting = [shorten(line, width - LABEL)] if row.cut else wrap(whole, width - LABEL)
             for part in fitting:
                 yield label, part

@@ -49,7 +49,7 @@ def runner_flags(config: Config) -> list[str]:
         if "runner" in p.to
         and p.name not in NOT_FLAGS
         and value.value not in (None, "")
-        and (value.source.written or value.value != p.receiver_default)
+        and (value.source.set_by_user or value.value != p.receiver_default)
     }
     arguments = launcher_arguments(config)
     if arguments:
@@ -81,7 +81,7 @@ def _is_left_out(name: str, config: Config) -> bool:
 
 
 def _differs_for_deepspeed(parameter: Parameter, value: Value) -> bool:
-    return value.source.written or parameter.name in MOVING or value.value != parameter.receiver_default
+    return value.source.set_by_user or parameter.name in MOVING or value.value != parameter.receiver_default
 
 
 def _companions(name: str) -> Iterator[str]:

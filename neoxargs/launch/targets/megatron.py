@@ -41,7 +41,7 @@ def _plain(parameter: Parameter, value: Value) -> Words:
     if parameter.megatron.startswith("!"):
         if not value.value:
             yield f"--{parameter.megatron[1:]}"
-    elif value.source.written or value.value != parameter.receiver_default:
+    elif value.source.set_by_user or value.value != parameter.receiver_default:
         yield from _flag(parameter.megatron, value.value)
 
 

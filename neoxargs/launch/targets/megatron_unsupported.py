@@ -19,7 +19,7 @@ def unsupported(config: Config) -> list[Problem]:
 
 def dropped_settings(config: Config) -> list[Problem]:
     """A warning for every other setting that somebody wrote and no flag carries."""
-    written = [p for p, value in config.items() if value.source.written and value.value not in (None, ABSENT)]
+    written = [p for p, value in config.items() if value.source.set_by_user and value.value not in (None, ABSENT)]
     return [_dropped(parameter, config) for parameter in written if not _is_sent(parameter, config)]
 
 

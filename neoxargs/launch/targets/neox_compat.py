@@ -69,7 +69,7 @@ def is_known(parameter: Parameter) -> bool:
 
 
 def _is_understood(name: str, config: Config) -> bool:
-    if name in NOT_DERIVED and not config.written(name):
+    if name in NOT_DERIVED and not config.is_set(name):
         return False
     section, dot, _ = name.partition(".")
     if dot:

@@ -25,4 +25,4 @@ def _differs_for_ranks(parameter: Parameter, value: Value) -> bool:
     if value.value is ABSENT:
         return False
     neox = history.default_at(parameter.name, history.NEWEST)
-    return value.source.written or value.value != parameter.default or value.value != neox
+    return value.source.set_by_user or value.value != parameter.default or value.value != neox

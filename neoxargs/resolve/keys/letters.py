@@ -6,7 +6,7 @@ import re
 
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.match import Key, Match, is_known
-from neoxargs.resolve.yaml.line_patterns import LEFT_OUT
+from neoxargs.resolve.yaml.line_patterns import ELLIPSIS_HINT
 
 
 def wrong_letters(key: Key) -> Match | None:
@@ -26,7 +26,7 @@ def _hint(written: str) -> str:
     if is_comment(written):
         return "write comments with `#`, not as a key"
     if re.fullmatch(r"\.\.+|…", written):
-        return LEFT_OUT
+        return ELLIPSIS_HINT
     if re.match(r"[\w-]+:\S", written):
         key, _, value = written.partition(":")
         return f"a space is missing after the colon: write `{key}: {value}`"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from neoxargs.problems import SET, listed, near
+from neoxargs.problems import SET, close_matches, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.keys.match import Key, Match, keys_of
 from neoxargs.resolve.keys.other_programs import in_sections
 
 #: Words up to this length are like too many.
-SHORT = 6
+SHORT_WORD = 6
 #: A word that stands in more places than this is told with its sections alone.
 MANY_PLACES = 3
 
@@ -35,7 +35,7 @@ def similar_here(key: Key) -> Match | None:
 
 def similar_anywhere(key: Key) -> Match | None:
     """A very similar word in another section."""
-    if not key.section and len(key.word) <= SHORT:
+    if not key.section and len(key.word) <= SHORT_WORD:
         return None
     names = [*REGISTRY.sections, *([] if key.is_section else REGISTRY.parameters)]
     everywhere = {full.rpartition(".")[2]: full for full in names if key.section or full.count(".") <= 1}
@@ -71,7 +71,7 @@ def _takes_keys(full: str) -> bool:
 
 def _similar(word: str, choices: Mapping[str, str], alike: float = 0.75) -> list[str]:
     lower = {choice.lower(): choice for choice in choices}
-    return [lower[choice] for choice in near(word.lower(), lower, alike=alike)]
+    return [lower[choice] for choice in close_matches(word.lower(), lower, alike=alike)]
 
 
 def _with_old_spelling(word: str, full: str) -> str:

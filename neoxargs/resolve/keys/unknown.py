@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import replace
 
-from neoxargs.problems import Place, Problem, listed, near
+from neoxargs.problems import Place, Problem, close_matches, listed
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys import other_programs
 from neoxargs.resolve.keys.letters import wrong_letters
@@ -51,7 +51,7 @@ def unexplained_key(key: Key) -> Problem:
 def unknown_beside(key: Key, match: Match, name: str, first: Place) -> Problem:
     """The problem of a key where the parameter that it probably means is written as well, first there."""
     is_guess = bool(match.spelling) and not key.section and not key.is_section
-    if is_guess and not near(normal(key.written), [match.spelling], alike=0.85):  # two keys, not one misspelt
+    if is_guess and not close_matches(normal(key.written), [match.spelling], alike=0.85):  # two keys, not one misspelt
         return unknown_key(key, None)
     return replace(unknown_key(key, match), hint=written_twice(name), also=(first,))
 

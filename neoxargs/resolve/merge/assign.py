@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from neoxargs.problems import SET, Place, Problem, listed, near
+from neoxargs.problems import SET, Place, Problem, close_matches, listed
 from neoxargs.registry import REGISTRY, Parameter
 from neoxargs.resolve.dialect import Dialect, inferred, named
 from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.merge.entries import Entries
 from neoxargs.resolve.value import Source, Value
-from neoxargs.resolve.values.coerce import Mismatch, conform
-from neoxargs.resolve.yaml.nodes import Entry, Node, Scalar, is_nothing
+from neoxargs.resolve.values.coerce import Mismatch, coerce
+from neoxargs.resolve.yaml.nodes import Entry, Node, Scalar, is_null
 
 
 @dataclass
@@ -82,10 +82,10 @@ def _layer(entries: Entries) -> _Layer:
             layer.auto.add(name)
             continue
         try:
-            layer.values[name] = Value(conform(entry.value, parameter.type), Source(entries.kind, _span(entry)))
+            layer.values[name] = Value(coerce(entry.value, parameter.type), Source(entries.kind, _span(entry)))
         except Mismatch as mismatch:
             may_be_unset = entries.kind == "set" or parameter.derived or parameter.default == ""
-            if may_be_unset and is_nothing(entry.value):
+            if may_be_unset and is_null(entry.value):
                 layer.unset.add(name)
             else:
                 layer.mismatches[name] = mismatch
@@ -128,8 +128,8 @@ def _misfit(name: str, mismatch: Mismatch, entry: Entry, values: Mapping[str, Va
         return problem
     there = mismatch.node.place
     where = entry.place if not there.text or there.text.isspace() else there
-    hint = value_advice(name, entry.value.plain()) if isinstance(entry.value, Scalar) else ""
-    if is_nothing(entry.value) and not REGISTRY.parameters[name].required:
+    hint = value_advice(name, entry.value.to_python()) if isinstance(entry.value, Scalar) else ""
+    if is_null(entry.value) and not REGISTRY.parameters[name].required:
         hint = f"remove {name} to use its default"
     return Problem(mismatch.sentence(name), where, hint or mismatch.advice, id="type-mismatch", about=(name,))
 
@@ -142,7 +142,7 @@ def _of_another_type(name: str, where: Place, values: Mapping[str, Value]) -> Pr
     if not parameter.used_by_types or not kind or kind.lower() in parameter.used_by_types:
         return None
     own = [p.attribute for p in parameter.group.parameters.values() if kind.lower() in p.used_by_types]
-    meant = near(parameter.attribute, own)
+    meant = close_matches(parameter.attribute, own)
     hint = f"did you mean {listed(meant)}?" if meant else f"settings of {kind}: {listed(own, 'and')}"
     what = f"{name} is not a setting of {section}.type {kind}"
     return Problem(what, where, hint, id="setting-of-another-type", about=(name, f"{section}.type"))

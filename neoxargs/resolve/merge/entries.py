@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.match import is_known
-from neoxargs.resolve.yaml.compose import Text, compose, compose_set, twice
-from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, is_nothing, shown
+from neoxargs.resolve.yaml.compose import Text, compose, compose_set, duplicate_key
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, format_node, is_null
 from neoxargs.resolve.yaml.read import mapping
 
 
@@ -118,7 +118,7 @@ class _Reader:
                 self.entries.odd.append(OddKey(name, entry, "dotted"))
             else:
                 self.entry(name, entry, begun)
-            empty = name if is_nothing(entry.value) and name in REGISTRY.sections else ""
+            empty = name if is_null(entry.value) and name in REGISTRY.sections else ""
 
     def entry(self, name: str, entry: Entry, begun: dict[str, Place]) -> None:
         self.entries.spelled.setdefault(name, entry.place)
@@ -134,18 +134,18 @@ class _Reader:
         # of a section that is given twice, that says all
         if first is not entry and self.doubled.isdisjoint(_sections_around(name)):
             self.entries.problems.append(
-                twice(name, entry.place, first.place, _two_spellings(first.place, entry), (name,))
+                duplicate_key(name, entry.place, first.place, _two_spellings(first.place, entry), (name,))
             )
 
     def section(self, name: str, entry: Entry, begun: dict[str, Place]) -> None:
         first = begun.setdefault(name, entry.place)
         if first is not entry.place:
-            self.entries.problems.append(twice(name, entry.place, first, about=(_present(name),)))
+            self.entries.problems.append(duplicate_key(name, entry.place, first, about=(_present(name),)))
             self.doubled.add(name)
         self.entries.sections.setdefault(_present(name), entry.place)
         if isinstance(entry.value, Mapping):
             self.mapping(entry.value, name + ".")
-        elif not is_nothing(entry.value):
+        elif not is_null(entry.value):
             self.entries.problems.append(_not_a_section(name, entry))
             self.entries.broken.add(_present(name))
 
@@ -181,7 +181,7 @@ def _not_a_section(name: str, entry: Entry) -> Problem:
     group = REGISTRY.sections[name]
     keys = list(group.parameters) if group else []
     keys += [full.rpartition(".")[2] for full in REGISTRY.sections if full.rpartition(".")[0] == name]
-    what = f"{name} ({shown(entry.value)}) must be a section with keys, not a single value"
+    what = f"{name} ({format_node(entry.value)}) must be a section with keys, not a single value"
     if "enabled" in keys and isinstance(entry.value, Scalar) and isinstance(entry.value.value, bool):
         hint = f"write `{entry.key}: {{enabled: {entry.value.text}}}`"
     else:

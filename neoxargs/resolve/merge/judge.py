@@ -17,7 +17,7 @@ from neoxargs.resolve.merge.result import Draft
 from neoxargs.resolve.yaml.nodes import Mapping
 
 #: Of more unknown keys than this nobody wants to know what each was meant for, and finding it takes a while.
-MOST_SUGGESTED = 200
+MAX_SUGGESTIONS = 200
 
 
 class Judgement(NamedTuple):
@@ -50,7 +50,7 @@ def _odd_keys(entries: Entries) -> Iterator[Judgement]:
             yield _outdented(odd)
         elif odd.kind == "dotted" and is_known(odd.name):
             yield _dotted(odd, entries)
-        elif number < MOST_SUGGESTED:
+        elif number < MAX_SUGGESTIONS:
             yield _unknown(odd, entries)
         else:
             yield Judgement(unexplained_key(_key(odd)))

@@ -11,7 +11,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.model import KIND_OF_MODE
 from neoxargs.resolve.rules.rule import DERIVATIONS, Contradiction, Finding, Rule, check, refuse, warn
 from neoxargs.resolve.rules.shared_findings import multiple_of
-from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.values.coerce import Mismatch, coerce
 
 Settings = Mapping[str, Any] | None
 SECTION = "sparse_attention"
@@ -66,7 +66,7 @@ def _checked_setting(key: str, value: Any) -> Any:
         advice = did_you_mean(key, PATTERN_KEYS) or f"sparsity_config accepts {', '.join(PATTERN_KEYS)}"
         raise Contradiction(f"sparsity_config has no setting {key}", advice, about=ABOUT_PATTERN)
     try:
-        return conform(value, REGISTRY.parameters[f"{SECTION}.{key}"].type)
+        return coerce(value, REGISTRY.parameters[f"{SECTION}.{key}"].type)
     except Mismatch as mismatch:
         raise Contradiction(mismatch.sentence(f"sparsity_config.{key}"), about=ABOUT_PATTERN) from None
 

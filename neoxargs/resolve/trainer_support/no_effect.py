@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from neoxargs.problems import Problem
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.yaml.nodes import node_of, shown
+from neoxargs.resolve.yaml.nodes import format_node, node_of
 
 #: Old files write these beside the switch that counts; where both say the same, nothing is lost.
-ECHOES = {"fp16.fp16": "fp16.enabled", "bf16.bf16": "bf16.enabled"}
+REPEATED_SWITCHES = {"fp16.fp16": "fp16.enabled", "bf16.bf16": "bf16.enabled"}
 
 
 def no_effect_warnings(config: Config, refused: Collection[str]) -> Iterator[Problem]:
@@ -44,7 +44,7 @@ def no_effect_warnings(config: Config, refused: Collection[str]) -> Iterator[Pro
 
 def _warning(config: Config, names: list[str], reason: str, instead: str = "") -> Problem:
     first, *others = names
-    values = " and ".join(f"{name} ({shown(node_of(config.get(name)))})" for name in names)
+    values = " and ".join(f"{name} ({format_node(node_of(config.get(name)))})" for name in names)
     what = f"{values} {'have' if others else 'has'} no effect: {reason}"
     also = tuple(place for place in map(config.place, others) if place)
     out = f"remove {' and '.join(names)}"
@@ -54,9 +54,9 @@ def _warning(config: Config, names: list[str], reason: str, instead: str = "") -
 
 def _is_set(parameter: Parameter, config: Config) -> bool:
     name, value = parameter.name, config.get(parameter.name)
-    if name in ECHOES and value == config.get(ECHOES[name]):
+    if name in REPEATED_SWITCHES and value == config.get(REPEATED_SWITCHES[name]):
         return False
-    return config.written(name) and value != parameter.default
+    return config.is_set(name) and value != parameter.default
 
 
 def _is_reported(parameter: Parameter, refused: Collection[type], config: Config) -> bool:
@@ -66,7 +66,7 @@ def _is_reported(parameter: Parameter, refused: Collection[type], config: Config
     if parameter.group in refused or any(section.startswith(f"{name}.") for name in above):
         return True
     switch = f"{section}.enabled"
-    return bool(section) and config.written(switch) and not config.get(switch)
+    return bool(section) and config.is_set(switch) and not config.get(switch)
 
 
 # -- what one parameter switches off of others -----------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Off:
     """The switch is off (or 0) and nobody wrote that: what is off in so many words waits there to be turned on."""
 
     def holds(self, config: Config, switch: str) -> bool:
-        return not config.written(switch) and _lower(config.get(switch)) in (False, None, "none", "")
+        return not config.is_set(switch) and _lower(config.get(switch)) in (False, None, "none", "")
 
 
 class SwitchedOff(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from neoxargs.problems import Problem, listed, near
+from neoxargs.problems import Problem, close_matches, listed
 from neoxargs.registry import ABSENT, REGISTRY, architectures, model, moe
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.config import Config
@@ -47,7 +47,7 @@ def unsupported(config: Config, training: bool = True) -> list[Problem]:
 
     training: False for generate.py, which only needs the model.
     """
-    rows = built(training)
+    rows = supported_values(training)
     refused = [name for name, values in rows.items() if not _is_among(config, name, values)]
     problems = [_not_built(config, name, rows[name]) for name in refused]
     problems += _other_layers(config)
@@ -64,7 +64,7 @@ def plugin_value_problems(config: Config) -> Iterator[Problem]:
             yield Problem(what, config.place(name), hint, id="not-built", about=(name,))
 
 
-def built(training: bool = True) -> dict[str, tuple[Any, ...]]:
+def supported_values(training: bool = True) -> dict[str, tuple[Any, ...]]:
     """Parameter -> the values that are implemented, where that is not all of them."""
     defaults = {
         parameter.name: (parameter.default,)
@@ -115,7 +115,7 @@ def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
 def _meant(kind: str) -> str:
     """`did you mean Adam?` where the name of an optimizer is mistyped."""
     names = {name.lower(): name for name in OPTIMIZERS}
-    likely = [] if kind.lower() in names else near(kind.lower(), names)
+    likely = [] if kind.lower() in names else close_matches(kind.lower(), names)
     return f"did you mean {' or '.join(names[name] for name in likely)}?" if likely else ""
 
 

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from neoxargs.problems import near
+from neoxargs.problems import close_matches
 from neoxargs.resolve.keys.other_programs import our_choice
-from neoxargs.resolve.values.describe_type import UNIONS, expectation, is_list
-from neoxargs.resolve.values.hints import number_hint, slip, without_brackets
-from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, Sequence, node_of, read_plain, shown
+from neoxargs.resolve.values.describe_type import UNIONS, describe_type, is_list
+from neoxargs.resolve.values.hints import number_hint, typo_hint, without_brackets
+from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, Sequence, format_node, node_of, read_plain
 
 _NOTHING = type(None)
 
@@ -28,15 +28,15 @@ class Mismatch(Exception):
 
     def sentence(self, name: str) -> str:
         """`hidden_size ("big") must be a whole number, at least 1`."""
-        name, wanted = name + self.part, expectation(self.wanted)
+        name, wanted = name + self.part, describe_type(self.wanted)
         if isinstance(self.node, Mapping):
             return f"{name} is not a section; it must be {wanted}"
         if isinstance(self.node, Scalar) and self.node.value is None:
             return f"{name} has no value; it must be {wanted}"
-        return f"{name} ({shown(self.node)}) must be {wanted}"
+        return f"{name} ({format_node(self.node)}) must be {wanted}"
 
 
-def conform(given: Any, wanted: Any) -> Any:
+def coerce(given: Any, wanted: Any) -> Any:
     """The value as the type wants it; `given` is a node or a Python value. Raises Mismatch."""
     return _fit(node_of(given), wanted)
 
@@ -107,9 +107,9 @@ def _literal(node: Node, wanted: Any) -> Any:
             return choice
     written = node.text.lower()
     meant = our_choice(written) or written
-    found = [str(words[word]) for word in near(written, words)]
+    found = [str(words[word]) for word in close_matches(written, words)]
     likely = f"did you mean {' or '.join(found)}?" if found else ""
-    raise Mismatch(node, wanted, advice=f"write {words[meant]}" if meant in words else slip(node) or likely)
+    raise Mismatch(node, wanted, advice=f"write {words[meant]}" if meant in words else typo_hint(node) or likely)
 
 
 def _list(node: Node, wanted: Any) -> Any:
@@ -138,7 +138,7 @@ def _bool(node: Node, wanted: Any) -> bool:
     if isinstance(value, bool):
         return value
     is_digit = isinstance(value, int | float) and value in (0, 1)
-    raise Mismatch(node, wanted, advice=f"write {str(bool(value)).lower()}" if is_digit else slip(node))
+    raise Mismatch(node, wanted, advice=f"write {str(bool(value)).lower()}" if is_digit else typo_hint(node))
 
 
 def _int(node: Node, wanted: Any) -> int:
@@ -183,7 +183,7 @@ def _nothing(node: Node, wanted: Any) -> None:
 
 def _in_brackets(node: Node, element: Any) -> str:
     try:
-        return f"write [{shown(node)}]" if isinstance(node, Scalar) and _fit(node, element) is not None else ""
+        return f"write [{format_node(node)}]" if isinstance(node, Scalar) and _fit(node, element) is not None else ""
     except Mismatch:
         return ""
 

@@ -9,12 +9,12 @@ UNIONS = (Union, types.UnionType)
 _NOTHING = type(None)
 
 
-def expectation(wanted: Any, many: bool = False) -> str:
+def describe_type(wanted: Any, many: bool = False) -> str:
     """A type in words: `a whole number, at least 1`; with `many` as the elements of a list."""
     origin, arguments = get_origin(wanted) or wanted, get_args(wanted)
     if origin is Annotated:
         bounds = " and ".join(map(str, arguments[1:]))
-        base = expectation(arguments[0], many)
+        base = describe_type(arguments[0], many)
         return f"{base} {'(each ' + bounds + ')'}" if many else f"{base}, {bounds}"
     if origin is Literal:
         words = dict.fromkeys(str(choice) for choice in arguments)
@@ -22,10 +22,10 @@ def expectation(wanted: Any, many: bool = False) -> str:
         return f"{'any of ' if many else 'one of ' if len(words) > 1 else ''}{', '.join(words)}"
     if origin in UNIONS:
         single_first = sorted(arguments, key=is_list)
-        members = [expectation(member, many) for member in single_first if member is not _NOTHING]
+        members = [describe_type(member, many) for member in single_first if member is not _NOTHING]
         return ", or ".join(members) if any("," in member for member in members) else " or ".join(members)
     if origin is list:
-        element = expectation(arguments[0], True) if arguments and arguments[0] is not Any else ""
+        element = describe_type(arguments[0], True) if arguments and arguments[0] is not Any else ""
         return ("lists" if many else "a list") + (f" of {element}" if element else "")
     return _WORDS[origin][many]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from neoxargs.resolve.yaml.line_patterns import LONG
-from neoxargs.resolve.yaml.nodes import Node, Scalar, Sequence, read_plain, shown
+from neoxargs.resolve.yaml.line_patterns import MAX_QUOTED
+from neoxargs.resolve.yaml.nodes import Node, Scalar, Sequence, format_node, read_plain
 
 
 def number_hint(node: Node) -> str:
@@ -17,7 +17,7 @@ def number_hint(node: Node) -> str:
     for number in likely:
         if number != text and isinstance(read_plain(number), int | float):
             return f"did you mean {number}?"
-    return _with_unit(text) or slip(node)
+    return _with_unit(text) or typo_hint(node)
 
 
 #: What people put behind a number, and how many of them it is.
@@ -36,7 +36,7 @@ def _with_unit(text: str) -> str:
 _QUOTES = "\u201c\u201d\u201e\xab\xbb\u2018\u2019"
 
 
-def slip(node: Node) -> str:
+def typo_hint(node: Node) -> str:
     """What to write where a value has something on it that YAML takes for a part of it."""
     if not isinstance(node, Scalar):
         return without_brackets(node)
@@ -51,9 +51,9 @@ def slip(node: Node) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) < LONG else f"{text[:20]} …"
+    return text if len(text) < MAX_QUOTED else f"{text[:20]} …"
 
 
 def without_brackets(node: Node) -> str:
     single = isinstance(node, Sequence) and len(node.items) == 1
-    return f"write {shown(node.items[0])} without the brackets" if single and isinstance(node, Sequence) else ""
+    return f"write {format_node(node.items[0])} without the brackets" if single and isinstance(node, Sequence) else ""

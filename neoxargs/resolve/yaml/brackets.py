@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from neoxargs.problems import Place, Problem
-from neoxargs.resolve.yaml.line_patterns import LEFT_OUT, recognised
+from neoxargs.resolve.yaml.line_patterns import ELLIPSIS_HINT, line_problem
 from neoxargs.resolve.yaml.parse_failure import ParseFailure
 
 
@@ -35,7 +35,7 @@ def _other_mistake(failure: ParseFailure) -> Problem | None:
         what, hint = "this quote is not closed on its line", 'add the closing `"`'
         return line and Problem(what, _last_quote(line), hint, id="yaml-unclosed-quote")
     line = failure.above() if failure.character == ":" else None
-    return recognised(line) if line else None
+    return line_problem(line) if line else None
 
 
 def _missing(failure: ParseFailure, opening: str, closing: str) -> Problem:
@@ -62,7 +62,7 @@ def _behind(word: Place, closing: str, also: tuple[Place, ...]) -> Problem:
     last, hint = word.column + word.width - 1, ""
     character = word.text[last - 1]
     if word.text[word.column - 1 : last] == "...":
-        return Problem("`...` is a placeholder, not a value", word, LEFT_OUT, also, id="yaml-ellipsis")
+        return Problem("`...` is a placeholder, not a value", word, ELLIPSIS_HINT, also, id="yaml-ellipsis")
     if character == ";":
         where = word._replace(column=last, width=1)
         return Problem("expected `,`, got `;`", where, "write `,`", also, id="yaml-missing-comma")

@@ -16,8 +16,8 @@ from neoxargs.registry import normal
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 from neoxargs.resolve.yaml.syntax_errors import syntax_problem
 
-DEPTH = 32
-REPEATED = 200_000
+MAX_DEPTH = 32
+MAX_REPEATED = 200_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: What ends a line for YAML; Python's splitlines() knows more.
 LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -124,8 +124,8 @@ class _Composer:
         return Scalar(text if quoted else read_plain(text), text, quoted, self.at(event))
 
     def collection(self, event: Any, depth: int) -> tuple[Node, int]:
-        if depth >= DEPTH:
-            what = f"more than {DEPTH} levels of nesting; no parameter needs that"
+        if depth >= MAX_DEPTH:
+            what = f"more than {MAX_DEPTH} levels of nesting; no parameter needs that"
             hint = "check for a bracket that is never closed"
             raise Problems([Problem(what, self.at(event), hint, id="yaml-nesting-too-deep")])
         before = self.count
@@ -160,7 +160,7 @@ class _Composer:
     def entry(self, entries: dict[str, Entry], entry: Entry) -> None:
         first = entries.setdefault(entry.key, entry)
         if first is not entry:
-            self.problems.append(twice(entry.key, entry.place, first.place))
+            self.problems.append(duplicate_key(entry.key, entry.place, first.place))
 
     def merge(self, entries: dict[str, Entry], merged: list[Node]) -> None:
         """What `<<` brings in gives way to what is written beside it, and the later to the earlier."""
@@ -188,8 +188,8 @@ class _Composer:
         node, size = self.anchors[name]
         self.count += size
         self.repeated += size
-        if self.repeated > REPEATED:
-            what = f"aliases expand to more than {REPEATED:,} values"
+        if self.repeated > MAX_REPEATED:
+            what = f"aliases expand to more than {MAX_REPEATED:,} values"
             raise Problems(
                 [
                     Problem(
@@ -216,7 +216,7 @@ class _Composer:
         return Place(self.name, line + 1, column + 1, text, width or max(1, len(text) - column))
 
 
-def twice(name: str, where: Place, first: Place, spelled: str = "", about: tuple[str, ...] = ()) -> Problem:
+def duplicate_key(name: str, where: Place, first: Place, spelled: str = "", about: tuple[str, ...] = ()) -> Problem:
     """The same parameter given again; about: its name in the registry, where that is known."""
     second = f"{name} is set twice{spelled}"
     hint = "remove one of the two; only --set overrides a value"

@@ -7,7 +7,7 @@ import re
 from neoxargs.problems import Place, Problem
 
 
-def whole_line(place: Place) -> Place:
+def line_content(place: Place) -> Place:
     """The content of the line that a place is on."""
     content = place.text.strip()
     return place._replace(column=place.text.index(content) + 1, width=len(content))
@@ -18,10 +18,10 @@ def is_conflict_mark(line: str) -> bool:
     return bool(re.match(r"<{7}( |$)", line))
 
 
-PRINTED = "use the files that the run was started with; GPT-NeoX saves them in the folder configs of a checkpoint"
+RUN_OUTPUT_HINT = "use the files that the run was started with; GPT-NeoX saves them in a checkpoint's folder configs"
 #: The id of a problem -> how such a line begins (or is), what it is, and what to do; without the last, it is written
 #: anew as `key: value`.
-_LOOKS: dict[str, tuple[str, str, str]] = {
+_PATTERNS: dict[str, tuple[str, str, str]] = {
     "yaml-git-conflict": (
         r"(<{7}|={7}|>{7}|\|{7})( .*)?$",
         "this is a git conflict marker",
@@ -42,7 +42,7 @@ _LOOKS: dict[str, tuple[str, str, str]] = {
     "yaml-printed-output": (
         r"(-{4,} *\w+ *-{4,}$|\w+ \.{3,})",
         "this is the output of a run, not its configuration",
-        PRINTED,
+        RUN_OUTPUT_HINT,
     ),
     "yaml-flag": (
         r"--(?P<key>[A-Za-z][\w-]*)[ =](?P<value>\S.*)$",
@@ -68,18 +68,18 @@ _LOOKS: dict[str, tuple[str, str, str]] = {
 
 
 #: What is longer than this is not written out again.
-LONG = 80
-LEFT_OUT = "write the omitted part, or remove the `...`"
+MAX_QUOTED = 80
+ELLIPSIS_HINT = "write the omitted part, or remove the `...`"
 
 
-def recognised(line: Place) -> Problem | None:
+def line_problem(line: Place) -> Problem | None:
     """What a line is that should be `key: value`, where it looks like something known."""
-    line = whole_line(line)
+    line = line_content(line)
     content = line.text.strip()
-    for problem_id, (look, what, hint) in _LOOKS.items():
+    for problem_id, (look, what, hint) in _PATTERNS.items():
         if match := re.match(look, content):
             parts = match.groupdict()
             value = parts.get("value", "").rstrip(",;")
-            hint = hint or f"write `{parts['key']}: {value if len(value) < LONG else '…'}`"
+            hint = hint or f"write `{parts['key']}: {value if len(value) < MAX_QUOTED else '…'}`"
             return Problem(what, line, hint, id=problem_id)
     return None

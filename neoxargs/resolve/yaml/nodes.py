@@ -24,7 +24,7 @@ class Scalar(NamedTuple):
     quoted: bool = False
     place: Place = NOWHERE
 
-    def plain(self) -> Any:
+    def to_python(self) -> Any:
         return self.value
 
 
@@ -32,8 +32,8 @@ class Sequence(NamedTuple):
     items: list[Node]
     place: Place = NOWHERE
 
-    def plain(self) -> Any:
-        return [item.plain() for item in self.items]
+    def to_python(self) -> Any:
+        return [item.to_python() for item in self.items]
 
 
 class Entry(NamedTuple):
@@ -48,14 +48,14 @@ class Mapping(NamedTuple):
     entries: list[Entry]
     place: Place = NOWHERE
 
-    def plain(self) -> Any:
-        return {entry.key: entry.value.plain() for entry in self.entries}
+    def to_python(self) -> Any:
+        return {entry.key: entry.value.to_python() for entry in self.entries}
 
 
 Node = Scalar | Sequence | Mapping
 
 
-def is_nothing(node: Node) -> bool:
+def is_null(node: Node) -> bool:
     """True for `key:`, `key: null` and `key: ~`."""
     return isinstance(node, Scalar) and node.value is None
 
@@ -97,11 +97,11 @@ def node_of(value: Any) -> Node:
     return Scalar(value, text, isinstance(value, str))
 
 
-def shown(node: Node, limit: int = 40) -> str:
+def format_node(node: Node, limit: int = 40) -> str:
     """The value as a sentence quotes it: text in quotes, anything else as it was written, long ones cut."""
     if isinstance(node, Scalar):
         text = json.dumps(node.value, ensure_ascii=False) if isinstance(node.value, str) else node.text or "nothing"
     else:
-        text = json.dumps(node.plain(), ensure_ascii=False)
+        text = json.dumps(node.to_python(), ensure_ascii=False)
     text = printable(text)
     return text if len(text) <= limit else text[: limit - 2] + " …"

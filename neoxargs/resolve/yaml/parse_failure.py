@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from neoxargs.problems import Place
-from neoxargs.resolve.yaml.line_patterns import whole_line
+from neoxargs.resolve.yaml.line_patterns import line_content
 
 
 class PlaceAt(Protocol):
@@ -50,7 +50,7 @@ class ParseFailure(NamedTuple):
             content = place.text.strip()
             if re.search(r":(\s|$)", content) or content.startswith(("#", "- ")) or content in _OPEN:
                 break
-            first = whole_line(place) if content else first
+            first = line_content(place) if content else first
         return first
 
 

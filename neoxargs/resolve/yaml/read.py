@@ -10,16 +10,16 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from neoxargs.problems import Place, Problem, Problems, listed, near
+from neoxargs.problems import Place, Problem, Problems, close_matches, listed
 from neoxargs.resolve.yaml.compose import Text, compose
-from neoxargs.resolve.yaml.line_patterns import recognised
-from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, is_nothing
+from neoxargs.resolve.yaml.line_patterns import line_problem
+from neoxargs.resolve.yaml.nodes import Mapping, Node, Scalar, is_null
 from neoxargs.shipped import config_folders
 
 __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_files"]
 
 SUFFIXES = ("", ".yml", ".yaml", ".json")
-LIMIT = 16_000_000  # bytes; the longest published configuration has 6 thousand
+MAX_BYTES = 16_000_000  # bytes; the longest published configuration has 6 thousand
 EXAMPLE = "write `key: value` lines, such as `num_layers: 12`"
 
 
@@ -55,10 +55,10 @@ def mapping(node: Node | None, whole: Place) -> Mapping:
     """The document as the mapping it must be."""
     if isinstance(node, Mapping):
         return node
-    if node is None or is_nothing(node):
+    if node is None or is_null(node):
         raise Problems([Problem("this file contains no parameters", whole, EXAMPLE, id="file-without-parameters")])
     if isinstance(node, Scalar):
-        raise Problems([recognised(node.place) or _no_mapping("expected `key: value`, got text", node)])
+        raise Problems([line_problem(node.place) or _no_mapping("expected `key: value`, got text", node)])
     raise Problems([_no_mapping("expected `key: value`, got a list", node)])
 
 
@@ -101,7 +101,9 @@ def _nearest(bases: Sequence[str], path: str) -> str:
         return f"the directory {folder} does not exist"
     present = _configurations(folder)
     stems = {os.path.splitext(name)[0]: name for name in reversed(present)}
-    close = near(wanted, present) or [stems[stem] for stem in near(os.path.splitext(wanted)[0], stems)]
+    close = close_matches(wanted, present) or [
+        stems[stem] for stem in close_matches(os.path.splitext(wanted)[0], stems)
+    ]
     return f"did you mean {listed(close)}?" if close else ""
 
 
@@ -116,11 +118,11 @@ def _configurations(folder: str) -> list[str]:
 def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            data = file.read(LIMIT + 1)
-            if len(data) > LIMIT:
+            data = file.read(MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:
                 size = os.fstat(file.fileno()).st_size
-                big = f"{size / 1e6:.1f} MB" if size > LIMIT else f"more than {LIMIT / 1e6:.0f} MB"
-                what = f"this file is {big}; a configuration may be at most {LIMIT / 1e6:.0f} MB"
+                big = f"{size / 1e6:.1f} MB" if size > MAX_BYTES else f"more than {MAX_BYTES / 1e6:.0f} MB"
+                what = f"this file is {big}; a configuration may be at most {MAX_BYTES / 1e6:.0f} MB"
                 _stop(path, what, "if this is training data, set text_path or data_path to it", id="file-too-large")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

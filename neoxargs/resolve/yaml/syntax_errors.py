@@ -11,7 +11,7 @@ from typing import Any
 
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.yaml.brackets import bracket_problem
-from neoxargs.resolve.yaml.line_patterns import is_conflict_mark, recognised, whole_line
+from neoxargs.resolve.yaml.line_patterns import is_conflict_mark, line_content, line_problem
 from neoxargs.resolve.yaml.parse_failure import ParseFailure, PlaceAt
 
 
@@ -19,7 +19,7 @@ def syntax_problem(error: Any, at: PlaceAt) -> Problem:
     """A YAMLError as a problem of the file."""
     words = str(getattr(error, "problem", None) or error)
     failure = ParseFailure(words, _place(error, "problem_mark", at) or at(0, 0), _place(error, "context_mark", at), at)
-    if (mark := failure.last_above(is_conflict_mark)) and (problem := recognised(mark)):
+    if (mark := failure.last_above(is_conflict_mark)) and (problem := line_problem(mark)):
         return problem
     for part, problem_of in _BY_PARSERS_WORDS.items():
         if part in words:
@@ -35,7 +35,7 @@ def _place(error: Any, mark: str, at: PlaceAt) -> Place | None:
 def _stray_character(failure: ParseFailure) -> Problem:
     if failure.character == "\t":
         return _tab(failure)
-    if failure.begins_line and (problem := recognised(failure.where)):
+    if failure.begins_line and (problem := line_problem(failure.where)):
         return problem
     what = f"a value cannot begin with `{failure.character}`"
     return Problem(what, failure.where, "put the value in quotes", id="yaml-reserved-character")
@@ -73,7 +73,7 @@ def _no_colon(failure: ParseFailure) -> Problem:
 def _no_key(line: Place) -> Problem:
     hint = "write `key: value`, with a space after the colon"
     what = "this line has no `: ` between key and value"
-    return recognised(line) or Problem(what, line, hint, id="yaml-missing-colon")
+    return line_problem(line) or Problem(what, line, hint, id="yaml-missing-colon")
 
 
 def _quote(failure: ParseFailure) -> Problem:
@@ -144,12 +144,12 @@ def _after_the_end(failure: ParseFailure) -> Problem:
     if failure.character and failure.character in "]}":
         return _no_value(failure)
     first = next((place for number in range(failure.where.line) if _is_content(place := failure.at(number, 0))), None)
-    if failure.begins_line and failure.character != "{" and (problem := recognised(failure.where)):
+    if failure.begins_line and failure.character != "{" and (problem := line_problem(failure.where)):
         return problem
     if first and not re.search(r":(\s|$)|^\s*[{\[\"']", first.text):
-        return _no_key(whole_line(first))
+        return _no_key(line_content(first))
     if failure.begins_line and first and first.text.startswith(" ") and not first.text.lstrip().startswith("{"):
-        also = (whole_line(first),)
+        also = (line_content(first),)
         what = "this line is indented less than the first line"
         return Problem(what, failure.where, "begin all top-level keys in the same column", also, id="yaml-indentation")
     hint = "put everything into one pair of `{ }`, or use none"

@@ -11,7 +11,7 @@ from typing import Any
 from neoxargs.launch.targets.neox_compat import DEEPSPEED, is_known
 from neoxargs.registry import ABSENT, REGISTRY, SUBJECTS, Group, Parameter, plugins
 from neoxargs.registry.history import NEWEST, SEED, changes, introduced, removed
-from neoxargs.resolve.values.describe_type import expectation
+from neoxargs.resolve.values.describe_type import describe_type
 
 HEAD = """\
 <!-- Generated from neoxargs/registry by `python deepy.py docs`. Change the registry, not this file. -->
@@ -80,7 +80,7 @@ def _rows(group: type[Group]) -> Iterator[TableRow]:
         yield _old_name_row(group.origin, alias, group.section, "section")
     for parameter in group.parameters.values():
         origin = ", ".join(parameter.origins)
-        kind = expectation(parameter.type)
+        kind = describe_type(parameter.type)
         yield (
             origin,
             _name(parameter.name),

@@ -37,7 +37,7 @@ def to_json(config: Config) -> dict[str, Any]:
 def _is_shown(parameter: Parameter, value: Any, config: Config) -> bool:
     if value is ABSENT or parameter.replaced_by or parameter.name in LOOKED_UP:
         return False
-    return config.written(parameter.name) or value != parameter.default
+    return config.is_set(parameter.name) or value != parameter.default
 
 
 #: Of this machine and this moment.

@@ -9,7 +9,7 @@ from neoxargs.problems import listed
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules import DERIVATIONS
-from neoxargs.resolve.values.describe_type import expectation
+from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.tools.docs.parameters import default_words, destination_words, effect_words, neox_dates
 from neoxargs.tools.explain import keyword_search
 from neoxargs.tools.explain.destinations import destinations
@@ -53,7 +53,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
         if others := keyword_search.called(asked):
             yield "also", f"{listed(others, 'and')} {'has' if len(others) == 1 else 'have'} this name"
     yield "meaning", parameter.description
-    yield "type", expectation(parameter.type)
+    yield "type", describe_type(parameter.type)
     yield "default", default_words(parameter).replace("`", "").replace("*", "")
     yield "changes", EFFECTS.get(parameter.effect, effect_words(parameter).replace("`", ""))
     yield "origin", ", ".join(ORIGINS[origin] for origin in parameter.origins)

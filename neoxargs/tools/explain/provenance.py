@@ -64,11 +64,11 @@ def because(name: str, config: Config) -> str:
 
 def is_default(name: str, config: Config) -> bool:
     """Is it what it is in any case, although a rule may have said so? Nothing that was written leads to it."""
-    if config.dialect is None or config.written(name) or config.get(name) is None:
+    if config.dialect is None or config.is_set(name) or config.get(name) is None:
         return config.source(name).kind == "default"
     names = names_of_setting(name)
     usual = [default_at(other, config.dialect.date) for other in names]
-    led_to = any(config.written(other) for other in names) if len(names) > 1 else config.place(name) is not None
+    led_to = any(config.is_set(other) for other in names) if len(names) > 1 else config.place(name) is not None
     return not led_to and config.get(name) in usual
 
 
@@ -85,8 +85,8 @@ def _read(name: str, config: Config) -> list[str]:
     """What a value was derived from; written ones first."""
     known = [read for read in dict.fromkeys(config.source(name).inputs) if read in REGISTRY.parameters]
     known = [read for read in known if read != name and config.get(read) not in (ABSENT, None)]
-    known = [read for read in known if config.written(read) or read not in names_of_setting(name)]
-    return sorted(known, key=lambda read: (not config.written(read), config.place(read) is None))[:MOST_INPUTS]
+    known = [read for read in known if config.is_set(read) or read not in names_of_setting(name)]
+    return sorted(known, key=lambda read: (not config.is_set(read), config.place(read) is None))[:MOST_INPUTS]
 
 
 def json_words(value: Any) -> str:

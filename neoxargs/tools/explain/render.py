@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from neoxargs.resolve.config import Config
-from neoxargs.text import unbroken, wrap
+from neoxargs.text import protect_names, wrap
 from neoxargs.tools.explain.provenance import Origin
 
 WIDTH = 96
@@ -17,7 +17,7 @@ LABEL = 14
 def rows(described: Mapping[str, Any], config: Config | None = None) -> Iterator[str]:
     """Each row with its label; files of the configuration are kept whole."""
     for label, value in described.items():
-        texts = [unbroken(text, config) for text in _texts(value)]
+        texts = [protect_names(text, config) for text in _texts(value)]
         lines = [line for text in texts for line in wrap(text, WIDTH - LABEL, _indent(text))] or [""]
         yield f"  {label.ljust(LABEL)}{lines[0]}"
         yield from (" " * (LABEL + 2) + line for line in lines[1:])

@@ -51,7 +51,7 @@ def _values_here(name: str, config: Config) -> dict[str, tuple[Any, str]]:
 
 def _differs(name: str, config: Config) -> bool:
     value = config.get(name)
-    return config.written(name) or (value is not ABSENT and value != REGISTRY.parameters[name].default)
+    return config.is_set(name) or (value is not ABSENT and value != REGISTRY.parameters[name].default)
 
 
 def _value_lines(name: str, config: Config | None) -> list[str]:

@@ -57,7 +57,7 @@ def plan_and_suggest(options: PlanOptions) -> tuple[Plan, list[Suggestion]]:
 
 
 def _resolve(options: PlanOptions, changes: Sequence[str]) -> RunSpec:
-    spec = resolve_run(options.overriding(changes), os.environ)
+    spec = resolve_run(options.with_overrides(changes), os.environ)
     kind, resources = choose_device(options, spec).kind, spec.resources
     if options.gpus or kind != resources.device:
         return replace(spec, resources=group_into_hosts(replace(resources, device=kind), options.per_host))

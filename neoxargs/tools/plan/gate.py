@@ -34,7 +34,7 @@ def check_memory(script: Script, spec: RunSpec, request: Request, device: str | 
     plan = _plan_for(spec, named or _local_gpu(spec)) if script.program == PLANNED_PROGRAM else None
     if plan is None or plan.fits:
         return
-    suggestions = suggest_changes(plan, lambda changes: resolve_run(request.overriding(changes), os.environ))
+    suggestions = suggest_changes(plan, lambda changes: resolve_run(request.with_overrides(changes), os.environ))
     changes = [" ".join(f"--set {override}" for override in change.overrides) for change in suggestions]
     problem = Problem(f"the run {verdict(plan)}", hint=_hint(changes[:MAX_SUGGESTIONS]), id="plan-does-not-fit")
     if _surely_too_large(plan):

@@ -14,7 +14,7 @@ STEPS_PER_PRINT = 10
 
 def settings(json: dict[str, Any], config: Config) -> dict[str, Any]:
     """DeepSpeed's configuration; its pipeline engine cannot time anything without `steps_per_print`."""
-    default = json.get("steps_per_print") == STEPS_PER_PRINT and not config.written("steps_per_print")
+    default = json.get("steps_per_print") == STEPS_PER_PRINT and not config.is_set("steps_per_print")
     if default and not _times(json):
         return {key: value for key, value in json.items() if key != "steps_per_print"}
     return {"steps_per_print": STEPS_PER_PRINT, **json} if _times(json) else json

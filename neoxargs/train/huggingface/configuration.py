@@ -133,5 +133,5 @@ def _inside(tree: Node, path: list[str]) -> _Found | None:
                     if found:
                         return found
                 else:
-                    return _Found(entry.value.plain(), entry.place)
+                    return _Found(entry.value.to_python(), entry.place)
     return None

@@ -11,7 +11,7 @@ import pytest
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.trainer_support.unsupported import built, unsupported
+from neoxargs.resolve.trainer_support.unsupported import supported_values, unsupported
 from tests.support.configure import configure
 from tests.support.paths import CONFIGS
 
@@ -99,7 +99,7 @@ BESIDE = {
 }
 
 
-@pytest.mark.parametrize("name", built())
+@pytest.mark.parametrize("name", supported_values())
 def test_what_is_not_built_is_told(name: str) -> None:
     default = REGISTRY.parameters[name].default
     value = OTHER.get(name, not default)

@@ -8,8 +8,8 @@ import pytest
 
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.types import Bound, Count, Fraction, Natural, NonNegative, Paths, Positive
-from neoxargs.resolve.values.coerce import Mismatch, conform
-from neoxargs.resolve.values.describe_type import expectation
+from neoxargs.resolve.values.coerce import Mismatch, coerce
+from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.nodes import Scalar, read_plain
 
 Norm = Literal["layernorm", "rmsnorm"]
@@ -63,7 +63,7 @@ def plain(text: str) -> Scalar:
     ],
 )
 def test_what_fits_is_converted(given: Any, wanted: Any, value: Any) -> None:
-    found = conform(given, wanted)
+    found = coerce(given, wanted)
     assert (type(found), found) == (type(value), value)
 
 
@@ -114,7 +114,7 @@ def test_what_fits_is_converted(given: Any, wanted: Any, value: Any) -> None:
 )
 def test_what_does_not_fit_is_worded(given: Any, wanted: Any, sentence: str, hint: str) -> None:
     with pytest.raises(Mismatch) as bad:
-        conform(given, wanted)
+        coerce(given, wanted)
     assert bad.value.sentence("x") == sentence
     assert bad.value.advice == hint
 
@@ -122,10 +122,10 @@ def test_what_does_not_fit_is_worded(given: Any, wanted: Any, sentence: str, hin
 @pytest.mark.parametrize("name", REGISTRY.parameters)
 def test_every_declared_type_is_understood(name: str) -> None:
     wanted = REGISTRY.parameters[name].type
-    assert expectation(wanted)
+    assert describe_type(wanted)
     for attack in ("§", 1.5, -1, True, None, [None], {"k": [1]}, [[1], "a"]):
         try:
-            conform(attack, wanted)
+            coerce(attack, wanted)
         except Mismatch as bad:
             assert name in bad.sentence(name)
 
@@ -135,16 +135,16 @@ def test_every_default_fits_its_own_type(name: str) -> None:
     parameter = REGISTRY.parameters[name]
     if not parameter.derived:
         default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
-        assert conform(default, parameter.type) == default
+        assert coerce(default, parameter.type) == default
 
 
 @pytest.mark.parametrize(("text", "hint"), [("1.0e_8", "did you mean 1.0e-8?"), ("5_e8", "did you mean 5e8?")])
 def test_a_number_with_an_underscore_too_many(text: str, hint: str) -> None:
     with pytest.raises(Mismatch) as caught:
-        conform(plain(text), float)
+        coerce(plain(text), float)
     assert caught.value.advice == hint
 
 
 def test_choices_stay_in_their_order() -> None:
     """Two `Literal`s of the same words are equal, so nothing may be remembered by type."""
-    assert [expectation(Literal["a", "b"]), expectation(Literal["b", "a"])] == ["one of a, b", "one of b, a"]
+    assert [describe_type(Literal["a", "b"]), describe_type(Literal["b", "a"])] == ["one of a, b", "one of b, a"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from neoxargs.resolve.yaml.nodes import Mapping, Scalar, Sequence, node_of, read_plain, shown
+from neoxargs.resolve.yaml.nodes import Mapping, Scalar, Sequence, format_node, node_of, read_plain
 
 # What YAML 1.2's core schema (section 10.3.2) reads, and what this reads.
 YAML_1_2 = {
@@ -45,7 +45,7 @@ def test_python_values_become_nodes_and_back() -> None:
     value = {"a": [1, 2.5, None, True, "x"], "b": {"c": "d"}}
     node = node_of(value)
     assert isinstance(node, Mapping)
-    assert node.plain() == value
+    assert node.to_python() == value
     assert node_of(node) is node
 
 
@@ -63,4 +63,4 @@ def test_python_values_become_nodes_and_back() -> None:
     ],
 )
 def test_values_in_sentences(node: Scalar | Sequence, text: str) -> None:
-    assert shown(node) == text
+    assert format_node(node) == text

@@ -16,7 +16,7 @@ from neoxargs.shipped import CONFIGS
 
 
 def load(text: str) -> Any:
-    return parse(Text("my.yml", text)).plain()
+    return parse(Text("my.yml", text)).to_python()
 
 
 def what(text: str) -> str:
@@ -73,7 +73,7 @@ def test_every_missing_file_is_told_at_once(here: Path) -> None:
 def test_forms_that_are_fine(here: Path, text: str) -> None:
     (here / "form.yml").write_bytes(text.encode())
     (found,) = read_files(["form"])
-    assert parse(found).plain()["seed"] == 1
+    assert parse(found).to_python()["seed"] == 1
 
 
 @pytest.mark.parametrize("tabs", ['{\n\t"a":\t1,\n\t"b": [1,\t2]\n}\n', '{"a": 1,\t"b": [1, 2]\t}'])

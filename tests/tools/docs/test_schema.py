@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from neoxargs.registry import ABSENT, REGISTRY
-from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.compose import Text, compose
 from neoxargs.tools.docs.schema import schema
 from tests.support.paths import CONFIGS, CORPUS, DOCS, ROOT, corpus_files, needs_corpus
@@ -44,7 +44,7 @@ def shipped() -> list[Path]:
 def read(path: Path) -> Any:
     node, problems = compose(Text(str(path), path.read_text(encoding="utf-8")))
     assert node is not None and problems == []
-    return json.loads(json.dumps(node.plain()))
+    return json.loads(json.dumps(node.to_python()))
 
 
 def errors(validator: jsonschema.Draft7Validator, value: Any) -> list[str]:
@@ -110,7 +110,7 @@ def test_only_quotes_around_a_number_are_judged_otherwise(validator: jsonschema.
 
 def fits(value: Any, wanted: Any) -> bool:
     try:
-        conform(value, wanted)
+        coerce(value, wanted)
     except Mismatch:
         return False
     return True

@@ -11,7 +11,7 @@ from neoxargs.problems import Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.registry.history import introduced, removed
 from neoxargs.resolve import Text, draft
-from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.tools.migrate.neox.migrate import migrate
 from neoxargs.tools.migrate.result import Result
 from neoxargs.tools.migrate.yaml_edit import yaml_value
@@ -66,7 +66,7 @@ def values(name: str) -> Iterator[Any]:
     assert parameter
     for value in VALUES:
         try:
-            conform(value, parameter.type)
+            coerce(value, parameter.type)
         except Mismatch:
             continue
         yield value

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import read_plain
 
 AUTO = "auto"
@@ -93,7 +93,7 @@ def auto_value(name: str, given: Mapping[str, tuple[str, int]]) -> AutoValue:
     if auto.argument in given:
         written, line = given[auto.argument]
         try:
-            value = conform(read_plain(written), REGISTRY.parameters[name].type)
+            value = coerce(read_plain(written), REGISTRY.parameters[name].type)
         except Mismatch:  # for example a shell variable
             return auto
         return AutoValue(value, f"Hugging Face's --{auto.argument}, line {line}")

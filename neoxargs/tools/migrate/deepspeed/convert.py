@@ -9,7 +9,7 @@ from dataclasses import replace
 from neoxargs.problems import Place, Problem, Problems, listed
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Text
-from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, node_of, shown
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, format_node, node_of
 from neoxargs.tools.migrate.deepspeed.auto import AUTO, auto_value
 from neoxargs.tools.migrate.deepspeed.lenient_json import Block, leaves
 from neoxargs.tools.migrate.deepspeed.versions import Version
@@ -82,7 +82,7 @@ def settings_of(version: Version) -> tuple[dict[str, Setting], list[Change]]:
         if parameter.name in version.draft.auto:
             auto = auto_value(parameter.name, version.block.arguments)
             stays = auto.value == AUTO
-            after = "auto, unchanged" if stays else shown(node_of(auto.value))
+            after = "auto, unchanged" if stays else format_node(node_of(auto.value))
             changes.append(Change(entry.place, f'{key}: "auto"', after, auto.why))
             comment = auto.why if stays else f"auto: {auto.why}"
             settings[parameter.name] = Setting(auto.value, "", above, comment)

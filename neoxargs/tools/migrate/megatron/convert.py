@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neoxargs.problems import Place, Problem, Problems, near
+from neoxargs.problems import Place, Problem, Problems, close_matches
 from neoxargs.registry import normal
 from neoxargs.resolve import Text
 from neoxargs.tools.migrate.megatron.flags import SPECIAL, by_flag, is_read, is_switch, parameters_of, read_flag
@@ -147,9 +147,9 @@ def _leave_unread(reading: Reading, option: Option) -> None:
     if reason(option.name):
         reading.leave_out(option)
         return
-    similar = near(option.name, [*SPECIAL, *(flag.lstrip("!") for flag in by_flag())])
+    similar = close_matches(option.name, [*SPECIAL, *(flag.lstrip("!") for flag in by_flag())])
     # A flag that the command has as well is a candidate only if it is very similar.
-    meant = [flag for flag in similar if flag not in reading.options or near(option.name, [flag], alike=0.85)]
+    meant = [flag for flag in similar if flag not in reading.options or close_matches(option.name, [flag], alike=0.85)]
     hint = f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else ""
     what = f"{option} is not a flag of Megatron-LM (2026) and is left out"
     reading.warn("migrate-unknown-flag", what, option.place, hint)

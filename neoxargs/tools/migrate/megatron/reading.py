@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from neoxargs.problems import Place, Problem
 from neoxargs.registry import REGISTRY
-from neoxargs.resolve.values.coerce import Mismatch, conform
+from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import Scalar, node_of, read_plain
 from neoxargs.tools.migrate.megatron.unsupported_flags import reason
 from neoxargs.tools.migrate.shell.words import Word
@@ -94,7 +94,7 @@ class Reading:
         place = option.values[0].place if option.values else option.place
         node = Scalar(read_plain(given), given, False, place) if isinstance(given, str) else node_of(given)
         try:
-            fitting = conform(node, REGISTRY.parameters[name].type)
+            fitting = coerce(node, REGISTRY.parameters[name].type)
         except Mismatch as bad:
             what = bad.sentence(f"--{option.name}")
             self.problems.append(Problem(what, place, bad.advice, id="migrate-flag-value", about=(name,)))

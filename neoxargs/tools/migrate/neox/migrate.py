@@ -15,7 +15,7 @@ from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.registry.history import NEWEST, changes, default_at, introduced
 from neoxargs.resolve import Text, draft
 from neoxargs.resolve.dialect import NAMES
-from neoxargs.resolve.yaml.nodes import node_of, shown
+from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.tools.migrate.neox.placement import Files
 from neoxargs.tools.migrate.neox.rewrites import (
     REMOVED,
@@ -159,7 +159,7 @@ class _Migration:
         """Replace the entry by its counterpart in the new dialect."""
         new = rewrite.counterpart(value, self.context)
         if new is None:
-            what = f"{entry.name} ({shown(node_of(value))}) has no counterpart in {self.to}"
+            what = f"{entry.name} ({format_node(node_of(value))}) has no counterpart in {self.to}"
             place, hint = self.files.place(document, entry), "replace it by hand"
             self.problems.append(Problem(what, place, hint, id=NO_COUNTERPART))
             return
@@ -173,7 +173,9 @@ class _Migration:
 
     def change_text(self, new: Mapping[str, Any]) -> str:
         values = {name: _value_of(to) for name, to in new.items() if to is not REMOVED}
-        words = [f"{name}: {shown(node_of(to))}" for name, to in values.items() if self.values.get(name, ABSENT) != to]
+        words = [
+            f"{name}: {format_node(node_of(to))}" for name, to in values.items() if self.values.get(name, ABSENT) != to
+        ]
         return ", ".join([*words, *(f"no {name}" for name, to in new.items() if to is REMOVED)])
 
     def contradicts(self, document: Document, entry: Entry, name: str, to: Any) -> bool:
@@ -182,8 +184,8 @@ class _Migration:
             return False
         other = self.drafted.values.get(name)
         what = (
-            f"{document.written(entry)} means {name}: {shown(node_of(to))}, "
-            f"which contradicts {name}: {shown(node_of(self.values[name]))}"
+            f"{document.written(entry)} means {name}: {format_node(node_of(to))}, "
+            f"which contradicts {name}: {format_node(node_of(self.values[name]))}"
         )
         also = (other.source.where,) if other and other.source.where else ()
         place, hint = self.files.place(document, entry), "remove one of the two"
@@ -239,10 +241,10 @@ class _Migration:
         for name, value in list(self.changed_defaults()):
             document.add("", self.spelled_like(document, name), value, comment="" if _is_json(document) else comment)
             comment = ""
-            default = shown(node_of(default_at(name, self.day)))
+            default = format_node(node_of(default_at(name, self.day)))
             why = f"the default changed to {default}" if self.day == NEWEST else f"the default was {default}"
             place = Place(document.name, 0, 0)
-            self.changes.append(Change(place, "", f"{name}: {shown(node_of(value))}", why, _changed(name)))
+            self.changes.append(Change(place, "", f"{name}: {format_node(node_of(value))}", why, _changed(name)))
 
     def changed_defaults(self) -> Iterator[tuple[str, Any]]:
         """Yield each parameter that would change with the new dialect's defaults, and its old value."""

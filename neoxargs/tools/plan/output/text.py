@@ -9,13 +9,13 @@ from neoxargs.launch.report import summary
 from neoxargs.resolve.config import Config
 from neoxargs.text import (
     GIB,
-    TOGETHER,
+    NO_BREAK_SPACE,
     format_bytes,
     format_count,
     format_duration,
     format_number,
     format_percent,
-    unbroken,
+    protect_names,
     wrap,
 )
 from neoxargs.tools.plan.advice import Suggestion
@@ -52,14 +52,16 @@ def to_text(plan: Plan, suggestions: Sequence[Suggestion]) -> str:
 
 def _row(label: str, lines: Sequence[str], config: Config) -> str:
     if label in WRAPPED:
-        lines = [part for line in lines for part in wrap(unbroken(line, config), summary.WIDTH - LABEL)]
+        lines = [part for line in lines for part in wrap(protect_names(line, config), summary.WIDTH - LABEL)]
     return "\n".join(f"{(label if not index else '').ljust(LABEL)}{line}".rstrip() for index, line in enumerate(lines))
 
 
 def _run_rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     """Model, ranks and batch as `check` prints them, and the parameters of each part of the model."""
     model, *rest = (line[LABEL:] for line in summary.brief_lines(plan.spec))
-    parts = ", ".join(f"{part} {format_count(number)}".replace(" ", TOGETHER) for part, number in plan.parts.items())
+    parts = ", ".join(
+        f"{part} {format_count(number)}".replace(" ", NO_BREAK_SPACE) for part, number in plan.parts.items()
+    )
     yield "model", [model, f"{format_count(sum(plan.parts.values()))} parameters: {parts}"]
     yield from zip(("ranks", "batch"), ([line] for line in rest), strict=False)
 
@@ -146,7 +148,7 @@ def _speed(plan: Plan) -> Iterator[str]:
         "pipeline communication": estimate.pipe, "data communication": estimate.data, "optimizer": estimate.optimizer,
     }  # fmt: skip
     shares = (f"{name} {format_percent(seconds, estimate.step)}" for name, seconds in terms.items() if seconds)
-    yield ", ".join(shares).replace(" %", f"{TOGETHER}%")
+    yield ", ".join(shares).replace(" %", f"{NO_BREAK_SPACE}%")
 
 
 def _communication_volume(plan: Plan) -> Iterator[str]:
