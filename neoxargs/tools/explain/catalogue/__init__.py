@@ -1,7 +1,8 @@
-"""Every kind of problem by its id: what it protects from, and an example of it.
+"""The catalogue of problems that `deepy explain ID` prints: for each id, what it protects from and an example.
 
-Rules say that themselves (`neoxargs/resolve/rules/`); the tables here are of problems that are no rule's: a module per
-subject, a row per id. A test holds all of them equal to the ids in the package and runs every example.
+Entries of rules are read from the rules (`neoxargs/resolve/rules/`). The tables in this package hold all other
+problems, one module per subject and one row per id. A test compares them with the ids used in the package and runs
+every example.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SUBJECTS = (yaml, configuration, launch, training, migrate, commands)
 
 @cache
 def catalogue() -> dict[str, Entry]:
-    """Every id and what there is to say about it."""
+    """Return every problem id with its entry."""
     rules = {rule.id: _of_rule(rule) for rule in (*DERIVATIONS, *CHECKS) if rule.protects_from}
     return rules | {name: entry for subject in SUBJECTS for name, entry in subject.PROBLEMS.items()}
 

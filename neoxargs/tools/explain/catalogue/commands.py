@@ -1,4 +1,4 @@
-"""Command lines, and what the verbs beside `check` and `migrate` find."""
+"""Problems of command lines, and of commands other than `check` and `migrate`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ from neoxargs.tools.explain.catalogue.entry import Entry, Example, row
 
 PROBLEMS: dict[str, Entry] = {
     "explain-needs-a-name": row(
-        "`explain` wants to know what to explain before the files that it is explained for; a file stands in its place."
+        "The first argument of `explain` is the name to explain, the files follow; here the first argument is a file."
     ),
     "set-without-value": Entry(
-        "A --set is `KEY=VALUE`. Without the sign it would set nothing, and the run would have the value of the file.",
+        "The argument of --set is `KEY=VALUE`. Without `=` nothing would be set, and the file's value used.",
         Example("seed: 1\n", overrides=("lr: 0.001",)),
     ),
-    "set-takes-one-value": row("Each --set takes one value: in `--set a=1 b=2` the second is read as a file."),
-    "file-error": row("The operating system refuses a file: its name is too long, or its disk does not answer."),
-    "file-of-another-program": row(
-        "The file is a script or a JSON of another program, which `deepy migrate` makes a configuration of."
+    "set-takes-one-value": row("Each --set takes one argument: in `--set a=1 b=2`, `b=2` is read as a file name."),
+    "file-error": row(
+        "The operating system reports an error for a file: its name is too long, or its disk does not respond."
     ),
-    "output-file-exists": row("The file exists already, and what is in it would be lost."),
-    "output-file-unwritable": row("The file cannot be written; nothing has been changed."),
+    "file-of-another-program": row(
+        "The file is a script or JSON file of another program; `deepy migrate` converts it to a configuration."
+    ),
+    "output-file-exists": row("The output file exists already, and its content would be lost."),
+    "output-file-unwritable": row("The output file cannot be written. No file has been changed."),
     "docs-not-here": row("An installed package has no docs folder to write to."),
     "plan-does-not-fit": row(
-        "The run needs more memory than a device has: it would stop with an out of memory error, most often in its "
-        "first steps, and sometimes in the first evaluation."
+        "The run needs more memory than a device has: it would stop with an out-of-memory error, most often in its "
+        "first steps, sometimes in its first evaluation."
     ),
-    "plan-of-several-runs": row("For a list of ZeRO stages the autotuner starts several runs; a plan is of one run."),
-    "unknown-device": row("The plan needs the memory and the rates of a device, and knows none of this name."),
+    "plan-of-several-runs": row(
+        "DeepSpeed's autotuner starts several runs for a list of ZeRO stages, but a plan describes a single run."
+    ),
+    "unknown-device": row("The plan has no data (memory, speed) for a device of this name."),
 }

@@ -1,4 +1,4 @@
-"""Keys, values and what train.py can do with them."""
+"""Problems of keys and values, and values that train.py does not support."""
 
 from __future__ import annotations
 
@@ -6,80 +6,83 @@ from neoxargs.tools.explain.catalogue.entry import Entry, Example, row
 
 PROBLEMS: dict[str, Entry] = {
     "unknown-key": row(
-        "GPT-NeoX and DeepSpeed read over many keys that they do not know. A misspelt one would leave its default in "
-        "place, and the run trains for days with a value that nobody chose.",
+        "GPT-NeoX and DeepSpeed ignore many unknown keys. With a misspelt key the default would stay in effect, and "
+        "the run would train for days with an unintended value.",
         "lerning_rate: 0.001\n",
     ),
     "misplaced-key": row(
-        "The key belongs to a section, and stands outside of it (or in another). There it would not be read.",
+        "The key belongs to a section but is outside of it, or in another section. It would not be read.",
         "fp16:\nenabled: true\n",
     ),
     "dotted-key": row(
-        "In a file, nested keys are nested lines; a dot names them only in --set. DeepSpeed would not read the key.",
+        "In a file, a key of a section is an indented line below it; a dotted name works only in --set. DeepSpeed "
+        "would not read the key.",
         "fp16.enabled: true\n",
     ),
     "not-a-section": row(
-        "A section has keys of its own. With one value in its place, DeepSpeed stops every rank when it reads it.",
+        "A section consists of keys. With a single value instead, DeepSpeed stops every rank when it reads its JSON.",
         "fp16: true\n",
     ),
     "setting-of-another-type": row(
-        "The setting belongs to another optimizer or scheduler than the one that is written, whose constructor would "
-        "refuse it on every rank.",
+        "The setting belongs to an optimizer or scheduler other than the configured one. The constructor of that one "
+        "would raise an error on every rank.",
         "optimizer: {type: Adam, params: {momentum: high}}\n",
     ),
     "type-mismatch": row(
-        "The value has another type than the parameter, or lies outside of its range. Python would carry it along "
-        "until something on the ranks fails with it, or compares a text with a number.",
+        "The value does not have the type of the parameter, or is outside of its range. Python would pass it on until "
+        "code on the ranks fails with it, or compares a string with a number.",
         "hidden_size: big\n",
     ),
     "duplicate-key": row(
-        "YAML and GPT-NeoX silently take one of two values for a key, the last or the one of the last file. The other, "
-        "perhaps the one that was meant, is lost.",
+        "If a key is given twice, YAML and GPT-NeoX silently use one of the values: the last in the file, or that of "
+        "the last file. The other one, perhaps the intended one, would be ignored.",
         "seed: 1\nlr: 0.001\nseed: 2\n",
     ),
     "one-value-per-setting": row(
-        "Megatron, DeepSpeed and GPT-NeoX have names of their own for the same setting. Where a file gives it two "
-        "values, each receiver would follow the name that it knows.",
+        "Megatron, DeepSpeed and GPT-NeoX have different names for the same setting. With two different values, each "
+        "of them would use the value of the name that it reads.",
         "lr: 0.0006\noptimizer: {type: Adam, params: {lr: 0.00015}}\n",
     ),
     "retired-key-contradicts": row(
-        "A key that GPT-NeoX has retired says what another key says today. With two different values, the same file "
-        "would train two models, depending on the year of the program.",
+        "A key that GPT-NeoX has retired sets the same thing as a newer key. With two different values, the same file "
+        "would train different models with an old and a new version.",
         "geglu: true\nactivation: relu\n",
     ),
     "required-parameter-missing": Entry(
-        "What the model is cannot be guessed: its depth, its width, its heads and its sequence length have no default.",
+        "The number of layers, hidden size, number of attention heads and sequence length define the model. They have "
+        "no defaults and must be set.",
         Example("seed: 1\n", without=("hidden_size",)),
     ),
     "model-missing": Entry(
-        "None of the files describes a model; most often the file of the model was left out on the command line.",
+        "None of the files describes a model; usually the model's file is missing on the command line.",
         Example("seed: 1\n", without=("num_layers", "hidden_size", "num_attention_heads", "seq_length")),
     ),
     "dialect-unknown": row(
-        "A dialect is a day: it decides which year's defaults of GPT-NeoX hold. Another name would mean none of them.",
+        "A dialect is a date: it selects the version of GPT-NeoX whose defaults apply. This name stands for no date.",
         "dialect: neox-2030\n",
     ),
     "dialect-guessed": Entry(
-        "GPT-NeoX changed some defaults over the years (dropout, weight decay, gradient clipping), and a file that "
-        "does not say its dialect trains another model with the defaults of another year.",
+        "GPT-NeoX has changed some defaults over the years (dropout, weight decay, gradient clipping). Without a "
+        "dialect, the same file could be trained with the defaults of another year than intended.",
         Example("seed: 1\n", without=("dialect",)),
     ),
     "no-effect": row(
-        "A value is written that nothing reads in this run, because the parameter has no effect at all or another one "
-        "switches it off. Whoever wrote it expects something that does not happen.",
+        "A parameter is set that this run does not use, because it never has an effect or because another parameter "
+        "disables it. The intended change would silently not happen.",
         "pos_emb: learned\nrotary_pct: 0.25\n",
     ),
     "not-built": row(
-        "GPT-NeoX or DeepSpeed know this value, and deepy's train.py does not. It says so rather than leave it out and "
-        "train something else; a script of your own may be launched with it.",
+        "GPT-NeoX or DeepSpeed support this value, but deepy's train.py does not. Ignoring it would train something "
+        "else. A script of your own can be launched with it.",
         'attention_config: [[["mamba"], "all"]]\n',
     ),
     "optimizer-unknown": row(
-        "No optimizer has this name, neither here nor in torch or DeepSpeed; every rank would stop when it is built.",
+        "Neither deepy nor torch nor DeepSpeed has an optimizer of this name; every rank would stop when it builds the "
+        "optimizer.",
         "optimizer: {type: Adamm}\n",
     ),
     "onebit-optimizer-needs-older-deepspeed": row(
-        "DeepSpeed has removed its 1-bit optimizers. With the installed release every rank would stop when the "
-        "optimizer is built."
+        "The installed release of DeepSpeed no longer has the 1-bit optimizers: every rank would stop when it builds "
+        "the optimizer."
     ),
 }

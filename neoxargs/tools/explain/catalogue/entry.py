@@ -1,4 +1,4 @@
-"""What there is to say about a kind of problem."""
+"""An entry of the catalogue: the explanation of a problem and an example that shows it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Example:
-    """A file that has the problem, beside a file of the smallest model."""
+    """A configuration with the problem, checked together with the smallest model."""
 
     config: str
     overrides: tuple[str, ...] = ()
-    """`--set`s."""
+    """Arguments of `--set`."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """What lies beside it."""
+    """Name -> text of further files in the same folder."""
     without: tuple[str, ...] = ()
-    """What the smallest model leaves out."""
+    """Parameters to remove from the smallest model."""
     gpus: int | None = 8
+    """Number of GPUs of the run; None if the hostfile determines it."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the catalogue."""
+    """What the catalogue holds for one id."""
 
     protects_from: str
-    """What goes wrong, on the GPUs or for the reader, where this is not found."""
+    """What would go wrong, on the GPUs or for the user, without this problem being reported."""
     example: Example | None = None
-    """None where `check` cannot show it: it needs another machine, program or file."""
+    """None where `check` cannot show the problem because it needs another machine, program or file."""
     reads: tuple[str, ...] = ()
-    """The parameters that it depends on, where that is always the same."""
+    """The parameters that a rule reads; empty for problems that are not reported by a rule."""
 
 
-def row(protects_from: str, config: str = "", **more: object) -> Entry:
-    """An entry whose example is some lines of YAML."""
-    return Entry(protects_from, Example(config, **more) if config or more else None)  # type: ignore[arg-type]
+def row(protects_from: str, config: str = "") -> Entry:
+    """Return an entry; `config` is the YAML of its example, if it has one."""
+    return Entry(protects_from, Example(config) if config else None)

@@ -1,24 +1,25 @@
-"""Machines, launchers, and what must be there before a run starts."""
+"""Problems of hosts, launchers and plugins, and of everything that must be in place before a run starts."""
 
 from __future__ import annotations
 
 from neoxargs.tools.explain.catalogue.entry import Entry, Example, row
 
 
-def _hostfile(protects_from: str, hosts: str, more: str = "") -> Entry:
-    return Entry(protects_from, Example(f"hostfile: hosts\n{more}", files={"hosts": hosts}, gpus=None))
+def _hostfile(protects_from: str, hosts: str, config: str = "") -> Entry:
+    """Return an entry whose example is a hostfile, with further lines of configuration if needed."""
+    return Entry(protects_from, Example(f"hostfile: hosts\n{config}", files={"hosts": hosts}, gpus=None))
 
 
 PROBLEMS: dict[str, Entry] = {
     # hosts
     "hostfile-line-without-host": _hostfile(
-        "Every line of a hostfile is a host and how many GPUs it lends. A line that is read as neither would take its "
-        "machine out of the run, or leave ranks waiting for one that never comes.",
+        "Every line of a hostfile is a host and its number of slots. If a line could not be read and were skipped, its "
+        "host would be missing from the run, or the other ranks would wait for it.",
         "worker-0 slots=4\nworker-1 4\n",
     ),
     "hostfile-without-host": _hostfile(
-        "A hostfile without a host would start the run on this machine alone, with another number of replicas and "
-        "another batch.",
+        "With an empty hostfile the run would start on this machine alone, with another number of replicas and another "
+        "batch size.",
         "# worker-0 slots=4\n",
     ),
     "hostfile-duplicate-host": _hostfile(
@@ -27,23 +28,26 @@ PROBLEMS: dict[str, Entry] = {
         "worker-0 slots=4\nworker-0 slots=4\n",
     ),
     "hostfile-host-without-slots": _hostfile(
-        "A host that lends no slot has no rank, and the launchers count their hosts differently then.",
+        "A host with slots=0 gets no rank, and the launchers differ in whether they count it as a host.",
         "worker-0 slots=4\nworker-1 slots=0\n",
     ),
-    "hostfile-unreadable": row("The hostfile exists and cannot be read; a run without it would be on one machine."),
+    "hostfile-unreadable": row(
+        "The hostfile exists but cannot be read. Without it the run would start on this machine alone."
+    ),
     "filter-malformed": _hostfile(
-        "include and exclude choose hosts and devices. Misread, they would start ranks on GPUs that belong to others.",
+        "include and exclude select hosts and devices. If a filter were misread, ranks would start on GPUs that are "
+        "not meant for this run.",
         "worker-0 slots=4\n",
         "include: worker-0:a\n",
     ),
     "filter-unknown-host": _hostfile(
-        "include or exclude names a host that the hostfile does not have: most often a typo, which would leave a "
-        "machine out, or in.",
+        "include or exclude names a host that is not in the hostfile: usually a typo, because of which the intended "
+        "host would not be included or excluded.",
         "worker-0 slots=4\n",
         "include: worker-1\n",
     ),
     "filter-unknown-slot": _hostfile(
-        "exclude names a slot that the host does not lend; the one that was meant would be used.",
+        "exclude names a slot that the host does not have; the intended slot would be used by the run.",
         "worker-0 slots=4\n",
         "exclude: worker-0:7\n",
     ),
@@ -51,141 +55,152 @@ PROBLEMS: dict[str, Entry] = {
         "include and exclude leave no device to run on.", "worker-0 slots=4\n", "exclude: worker-0\n"
     ),
     "visible-devices-not-numbers": row(
-        "CUDA_VISIBLE_DEVICES names devices by UUID. DeepSpeed's launcher reads numbers only, and stops with a "
+        "CUDA_VISIBLE_DEVICES names devices by UUID. DeepSpeed's launcher reads only indices and stops with a "
         "ValueError on every host."
     ),
     "too-many-ranks": row(
-        "More ranks than can be counted, let alone started: a number in the hosts or sizes has too many digits."
+        "The number of ranks is impossibly large: a number of hosts, slots or a parallel size has too many digits."
     ),
     "hosts-not-known": row(
-        "Which machines there will be is the job system's choice, so none can be asked before the job runs."
+        "The job system assigns the hosts when the job starts, so they cannot be checked before that."
     ),
     "host-not-reached": row(
-        "A host does not answer to ssh. Started all the same, its ranks would be missing, and the others wait for them "
+        "A host does not answer to ssh. The run would start without its ranks, and the others would wait for them "
         "until the timeout, half an hour later."
     ),
     "host-without-python": row(
-        "A host cannot run the Python of this machine. Its ranks would stop at once, and the others wait for them."
+        "A host cannot run the Python interpreter of this machine. Its ranks would fail at once, and the others would "
+        "wait for them."
     ),
     "host-other-python": row(
-        "Two versions of Python in one run pickle objects differently: collectives of objects and checkpoints fail."
+        "Different versions of Python pickle objects differently: collectives of Python objects and checkpoints fail."
     ),
     "host-other-package": row(
-        "Different versions of torch or DeepSpeed send different messages: ranks wait for each other, or compute "
-        "different numbers without an error."
+        "Different versions of torch or DeepSpeed do not communicate in the same way: ranks wait for each other, or "
+        "compute different numbers without an error."
     ),
     "host-without-file": row(
-        "A file is not there on another host: every host must see data and checkpoints under the same paths. Its ranks "
-        "would stop when they open it."
+        "A file is missing on another host. All hosts need data and checkpoints under the same paths; the ranks of "
+        "this host would stop when they open the file."
     ),
     "host-with-fewer-gpus": row(
-        "The hostfile gives a host more slots than it has GPUs. Ranks without a GPU stop, and the others wait for them."
+        "The hostfile gives a host more slots than it has GPUs. The ranks without a GPU would fail, and the others "
+        "would wait for them."
     ),
     # starting ranks
-    "script-missing": row("There is no such script, here or in the package, so no rank could start it."),
+    "script-missing": row(
+        "There is no such script, neither in this folder nor in the package, so no rank could start it."
+    ),
     "launcher-program-missing": row(
-        "The launcher is a program of its own (pdsh, mpirun, srun), which is not installed on this machine."
+        "The launcher's program (pdsh, mpirun, srun, ...) is not installed on this machine."
     ),
     "launcher-without-flags": row(
-        "The flags of DeepSpeed's launcher were asked for, and this launcher is none of DeepSpeed's."
+        "The flags of DeepSpeed's launcher were requested, but the configured launcher is not one of DeepSpeed's."
     ),
     "rendezvous-address-is-local": row(
-        "Ranks on several machines meet at one address. `localhost` is another machine on each of them: every machine "
-        "would wait for the others until the timeout."
+        "Ranks on several hosts need one rendezvous address. `localhost` is a different machine on each host: every "
+        "host would wait for the others until the timeout."
     ),
     "rendezvous-address-unknown": row(
-        "Ranks on several machines need one address at which they meet, and nothing says which."
+        "Ranks on several hosts need a rendezvous address, and the configuration does not determine one."
     ),
     "rendezvous-failed": row(
-        "The ranks could not meet at the address and port that they were given: another run may use the port, or a "
-        "firewall closes it."
+        "The ranks could not connect to the rendezvous address and port: another run may use the port, or a firewall "
+        "may block it."
     ),
     "rank-without-gpu": row(
-        "A rank was started for which its machine has no GPU: the hostfile's slots, or num_gpus, are too many."
+        "A rank was started on a machine that has no GPU left for it: the slots in the hostfile, or num_gpus, exceed "
+        "the number of GPUs."
     ),
     "not-started-as-asked": row(
-        "deepspeed_mpi or deepspeed_slurm say who starts the ranks, and this process was started by somebody else: it "
-        "does not know its rank."
+        "deepspeed_mpi or deepspeed_slurm is true, so mpirun or srun must start the ranks. This process was started "
+        "differently and does not know its rank."
     ),
     "configuration-too-long": row(
-        "Every rank gets its configuration on its command line, whose length the system limits. Beyond that no rank "
-        "would start (Argument list too long)."
+        "Every rank receives its configuration on its command line, whose length the operating system limits. Beyond "
+        "the limit no rank would start (Argument list too long)."
     ),
     "path-not-quoted": row(
-        "DeepSpeed's launcher does not quote paths for the shell of another machine. A space in one would start "
-        "another command there."
+        "DeepSpeed's launcher does not quote paths for the shell of the other hosts. A path with a space would be "
+        "split into two words there."
     ),
     "environment-file-bad-line": row(
-        "A line of .deepspeed_env that sets no variable stops DeepSpeed's launcher, or sets another variable than was "
-        "meant on every host."
+        "A line of .deepspeed_env does not set a variable. DeepSpeed's launcher would stop, or set another variable on "
+        "every host than intended."
     ),
     "secret-on-command-line": row(
-        "DeepSpeed's launchers put exported variables on command lines, and every user of a machine can read those."
+        "DeepSpeed's launchers pass exported variables on command lines, which every user of a machine can read."
     ),
     "secret-in-configuration": row(
-        "The configuration stands on the command line of every rank, which every user of the machines can read. A key "
-        "or password in it is published."
+        "The configuration is on the command line of every rank, which every user of the hosts can read. A key or "
+        "password in it would be visible to all of them."
     ),
     "rank-argument-missing": row(
-        "train.py was started without the arguments that deepy gives every rank, probably by hand."
+        "train.py was started without the arguments that deepy passes to every rank, probably by hand."
     ),
     "rank-argument-unknown-parameter": row(
-        "The launcher sent a parameter that this rank's version of the package does not have: two versions are "
-        "installed, or a plugin is missing."
+        "The launcher sent a parameter that the package on this rank does not have: the installed versions differ, or "
+        "a plugin is missing."
     ),
     "rank-argument-unreadable": row(
-        "The configuration on a rank's command line is damaged, so the rank cannot tell what it is to do."
+        "The configuration on the command line of a rank is damaged and cannot be decoded."
     ),
     # before a start
     "folder-not-writable": row(
         "A folder cannot be written to. The run would compute for hours and fail at its first checkpoint, or at its "
-        "first step where optimizer states go to NVMe."
+        "first step if optimizer states are offloaded to NVMe."
     ),
-    "disk-too-small": row("One checkpoint does not fit on the disk: the run would fail at its first save."),
-    "disk-too-small-for-all": row("The checkpoints that are kept do not all fit on the disk: some later save fails."),
-    "cpu-without-fp16": row("This machine's CPU has no fp16 arithmetic; every rank would stop in its first step."),
-    "gpu-only": row("The setting needs kernels that exist for GPUs only, and the ranks run on CPUs."),
+    "disk-too-small": row("A checkpoint does not fit on the disk: the run would fail when it saves the first one."),
+    "disk-too-small-for-all": row(
+        "All the checkpoints that the run will keep do not fit on the disk: it would fail when it saves a later one."
+    ),
+    "cpu-without-fp16": row("The CPU of this machine cannot compute in fp16; every rank would fail in its first step."),
+    "gpu-only": row("The setting needs kernels that exist only for GPUs, and the ranks run on CPUs."),
     "backend-missing": row(
-        "torch was built without this communication backend; every rank would stop before it meets the others."
+        "torch was built without this communication backend; every rank would stop before it joins the process group."
     ),
     "package-missing": row(
-        "A setting needs a Python package that is not installed. Every rank would stop when it imports it, some of "
-        "them after hours, at the first evaluation."
+        "A setting needs a Python package that is not installed. Every rank would stop when it imports the package, in "
+        "some cases hours later, at the first evaluation."
     ),
     "trainer-missing": row(
-        "What trains (torch, DeepSpeed, megatron-core) is not installed here: `pip install neoxargs` alone checks and "
-        "plans. Every rank would stop at its first import."
+        "The packages for training (torch, DeepSpeed, megatron-core) are not installed: `pip install neoxargs` alone "
+        "can only check and plan. Every rank would stop at its first import."
     ),
     "op-cannot-compile": row(
-        "DeepSpeed compiles this op on first use, and the machine has no compiler or header files for it. Every rank "
-        "would compile, fail and stop."
+        "DeepSpeed compiles this op on first use, and the machine has no compiler or no header files for it. Every "
+        "rank would fail to compile it and stop."
     ),
     "op-lock-held": row(
-        "Another process is compiling the same op, or was stopped while it did and left its lock: ranks would wait for "
-        "it without end."
+        "Another process is compiling the same op, or was killed while compiling and left its lock behind: the ranks "
+        "would wait for the lock forever."
     ),
-    "compiled-op-not-loadable": row("A compiled op of DeepSpeed does not load on a rank: a library is missing there."),
+    "compiled-op-not-loadable": row("A rank cannot load a compiled op of DeepSpeed: a library is missing on its host."),
     "megatron-not-expressible": row(
         "Megatron-LM has no flag for this value, so its command would train another model than the file describes."
     ),
     "megatron-setting-left-out": row(
-        "Megatron-LM has no flag for this setting, and its command is written without it: what DeepSpeed's engine or "
-        "this program does with it does not happen there."
+        "Megatron-LM has no flag for this setting, so the command is written without it and has none of its effects."
     ),
     # plugins
-    "plugin-missing": row("There is no module of that name, so the parameters that it declares would be unknown keys."),
-    "plugin-not-importable": row("The plugin's module raises an error when it is imported."),
-    "plugin-declares-nothing": row("The module declares no group of parameters and no choices: it is no plugin."),
-    "plugin-group-name-taken": row("Two groups of one name would hide each other in a configuration."),
+    "plugin-missing": row(
+        "There is no module of this name. The parameters that the plugin declares would be unknown keys."
+    ),
+    "plugin-not-importable": row("Importing the plugin's module raises an error."),
+    "plugin-declares-nothing": row("The module declares neither parameters nor choices, so it is not a plugin."),
+    "plugin-group-name-taken": row("Two groups with the same name would overwrite each other in a configuration."),
     "plugin-types-evaluated": row(
-        "Types are read as they are written, for the documentation and the JSON Schema; without the future import they "
-        "are gone before that."
+        "The documentation and the JSON Schema use the source text of types. Without `from __future__ import "
+        "annotations` Python evaluates the types, and their text is lost."
     ),
-    "plugin-parameter-name-taken": row("Two declarations of one name: nobody could tell which one a file means."),
-    "plugin-type-unsupported": row("A file could not say a value of this type, as YAML has no such values."),
-    "plugin-parameter-without-description": row(
-        "A parameter without a description cannot be explained, documented or suggested."
+    "plugin-parameter-name-taken": row(
+        "With two declarations of the same name, it is not defined which of them a key in a file means."
     ),
-    "plugin-choice-not-possible": row("Choices are added to what is no parameter, or to one that takes any value."),
-    "plugin-choice-taken": row("The value is one of the choices already, so it would have two meanings."),
+    "plugin-type-unsupported": row("YAML cannot express values of this type, so no file could set the parameter."),
+    "plugin-parameter-without-description": row("A parameter without a description cannot be explained or documented."),
+    "plugin-choice-not-possible": row(
+        "Choices can only be added to a parameter that has choices; this name is unknown, or accepts any value of its "
+        "type."
+    ),
+    "plugin-choice-taken": row("The value is already a choice of the parameter, so it would have two meanings."),
 }
