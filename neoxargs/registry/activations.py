@@ -1,4 +1,4 @@
-"""Trading computation for activation memory."""
+"""Activation recomputation, which trades computation for memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Architectures other than a plain GPT, and what only they read."""
+"""Architectures other than a plain GPT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many samples one step sees; `train_batch_size` = micro batch x accumulation x data parallel size."""
+"""Batch size: `train_batch_size` = micro batch x gradient accumulation steps x data parallel ranks."""
 
 from __future__ import annotations
 

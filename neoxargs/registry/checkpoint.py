@@ -1,4 +1,4 @@
-"""Saving a run and continuing it, as NeoX and Megatron write it."""
+"""Checkpoints: when and where a run saves, and what it continues from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model reads: text or token files, how they are mixed and cut into samples, and the tokenizer."""
+"""Data: text and token files, how they are mixed and cut into samples, and the tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activation checkpointing as DeepSpeed's section `activation_checkpointing` words it."""
+"""Activation recomputation in DeepSpeed's JSON: section `activation_checkpointing`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's checkpoint files and disks: sections `checkpoint`, `nebula` and `aio`."""
+"""DeepSpeed's checkpoint files and disk access: sections `checkpoint`, `nebula` and `aio`."""
 
 from __future__ import annotations
 

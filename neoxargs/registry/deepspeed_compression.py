@@ -1,4 +1,5 @@
-"""DeepSpeed's sections `compression_training` and `weight_quantization`: quantising, pruning, shortening a model.
+"""Compression: DeepSpeed's sections `compression_training` and `weight_quantization`, for quantisation, pruning and
+layer reduction.
 
 Each technique of `compression_training` has `shared_parameters`, declared here, and `different_groups`: name ->
 {params, modules, related_modules}, where `params` are the technique's own and `modules` are patterns of module names.

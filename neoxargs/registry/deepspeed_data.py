@@ -1,4 +1,4 @@
-"""DeepSpeed's sections `curriculum_learning` and `data_efficiency`: choosing, shortening and skipping data.
+"""Data efficiency: DeepSpeed's sections `curriculum_learning` and `data_efficiency`, to order, shorten and skip data.
 
 They act on data loaders and layers that DeepSpeed itself builds or wraps.
 """

@@ -1,4 +1,4 @@
-"""DeepSpeed's engine: its switches, what happens to gradients, and engines of other kinds."""
+"""DeepSpeed's engine: switches, gradients, and other kinds of engines."""
 
 from __future__ import annotations
 

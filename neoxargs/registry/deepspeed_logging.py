@@ -1,4 +1,4 @@
-"""What DeepSpeed's engine reports by itself: lines, trackers, communication log, clock and flops profiler.
+"""DeepSpeed's logging: log lines, trackers, communication log, timers and the flops profiler.
 
 `tensorboard_dir`, `use_wandb` and `use_comet` are the usual way to track a run; these sections make DeepSpeed write
 its own curves (loss, learning rate, loss scale) beside them.

@@ -1,4 +1,4 @@
-"""What DeepSpeed changes in the model: sections `sparse_attention` and `progressive_layer_drop`."""
+"""Model changes by DeepSpeed: sections `sparse_attention` and `progressive_layer_drop`."""
 
 from __future__ import annotations
 

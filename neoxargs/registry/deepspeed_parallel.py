@@ -1,4 +1,4 @@
-"""Parallelism as DeepSpeed words it: sections `pipeline`, `tensor_parallel` and `expert_parallel`.
+"""Parallelism in DeepSpeed's JSON: sections `pipeline`, `tensor_parallel` and `expert_parallel`.
 
 The GPT here brings its own tensor parallel layers (`model_parallel_size`); the last two are for Hugging Face models in
 a user script.

@@ -1,4 +1,4 @@
-"""Number formats: DeepSpeed's sections `fp16`, `bf16`, `amp`, `torch_autocast` and `data_types`."""
+"""Precision in DeepSpeed's JSON: sections `fp16`, `bf16`, `amp`, `torch_autocast` and `data_types`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that change their own shape: DeepSpeed's sections `autotuning` and `elasticity`."""
+"""Autotuning and elastic runs: DeepSpeed's sections `autotuning` and `elasticity`."""
 
 from __future__ import annotations
 

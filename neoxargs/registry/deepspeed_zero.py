@@ -1,4 +1,4 @@
-"""ZeRO: DeepSpeed's section `zero_optimization` and the sections inside it.
+"""ZeRO in DeepSpeed's JSON: section `zero_optimization` and its inner sections.
 
 Sizes are counted in elements (numbers), not bytes, unless a description says otherwise.
 """

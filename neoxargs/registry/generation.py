@@ -1,4 +1,4 @@
-"""Sampling text from a trained model, and evaluating it on tasks."""
+"""Text generation and evaluation on tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run reports, and to whom; DeepSpeed's own monitors are in deepspeed_logging.py."""
+"""Logging and trackers; DeepSpeed's own monitors are in deepspeed_logging.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPT's own shape and parts."""
+"""The shape and the layers of the GPT."""
 
 from __future__ import annotations
 

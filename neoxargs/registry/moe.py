@@ -1,4 +1,4 @@
-"""Mixture of experts: layers of which each token uses a part."""
+"""Mixture of experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maximal update parametrisation: hyperparameters that carry over between widths."""
+"""Maximal update parametrisation (muP): hyperparameters that transfer between widths."""
 
 from __future__ import annotations
 

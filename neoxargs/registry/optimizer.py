@@ -1,4 +1,4 @@
-"""The optimizer as NeoX and Megatron write it, at top level; DeepSpeed's section is in deepspeed_optimizer.py."""
+"""Optimizer: GPT-NeoX's and Megatron's keys at top level; DeepSpeed's section is in deepspeed_optimizer.py."""
 
 from __future__ import annotations
 

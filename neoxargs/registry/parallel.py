@@ -1,4 +1,4 @@
-"""How the ranks divide the model between them."""
+"""Model parallelism: how the ranks divide the model."""
 
 from __future__ import annotations
 

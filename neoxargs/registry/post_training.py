@@ -1,4 +1,4 @@
-"""Teaching a pretrained model preferences: DPO, KTO, reward models and REINFORCE."""
+"""Preference training: DPO, KTO, reward models and REINFORCE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""In what numbers the model computes, and how small gradients are kept from vanishing in fp16."""
+"""Precision and loss scaling: GPT-NeoX's and Megatron's keys at top level; DeepSpeed's sections are in
+deepspeed_precision.py."""
 
 from __future__ import annotations
 

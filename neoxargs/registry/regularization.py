@@ -1,4 +1,4 @@
-"""What keeps the model from memorising."""
+"""Dropout and weight decay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BERT, ICT and REALM: Megatron's retrieval models, which a GPT run does not read."""
+"""BERT, ICT and REALM: Megatron's retrieval models, which a GPT run does not use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed's launcher is told: which hosts and GPUs take part and how their processes are started."""
+"""DeepSpeed's launcher: the machines and GPUs of a run, and how its processes are started."""
 
 from __future__ import annotations
 

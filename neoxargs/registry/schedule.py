@@ -1,4 +1,4 @@
-"""How the learning rate changes during a run, as Megatron writes it."""
+"""Learning rate schedule: Megatron's keys at top level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run itself: how long, how often evaluated, with which processes."""
+"""The run: its length, evaluation and processes."""
 
 from __future__ import annotations
 

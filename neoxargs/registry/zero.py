@@ -1,4 +1,4 @@
-"""ZeRO as NeoX writes it at top level; DeepSpeed's section is in deepspeed_zero.py."""
+"""ZeRO at top level: GPT-NeoX's keys; DeepSpeed's section is in deepspeed_zero.py."""
 
 from __future__ import annotations
 

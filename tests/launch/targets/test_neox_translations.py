@@ -70,26 +70,28 @@ def refused_by_deepspeed(theirs: Any, ours: Any, config: Config) -> bool:
 BF16_KEYS = ("bf16", "loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
 BF16_WHY = "DeepSpeed rejects fp16's keys in the section bf16"
 FP16_KEYS = ("enabled", "auto_cast", "loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis")
-FP16_WHY = "`fp16: {type: bfloat16}` means bfloat16, as it did when it was written; newest GPT-NeoX trains in fp16"
+FP16_WHY = "`fp16: {type: bfloat16}` means bfloat16, as it used to; the newest GPT-NeoX trains in fp16"
 ACTIVATIONS = {
     "partition_activations": "partition_activations",
     "synchronize_checkpoint_boundary": "synchronize_each_layer",
 }
-ACTIVATIONS_WHY = "DeepSpeed's section follows Megatron's flags, so both say the same"
-ZERO_LIST_WHY = "GPT-NeoX leaves it out where the stage is a list for the autotuner"
+ACTIVATIONS_WHY = "DeepSpeed's section is derived from Megatron's flags, so that both agree"
+ZERO_LIST_WHY = "GPT-NeoX leaves it out if the stage is a list for the autotuner"
 
 DIFFERENCES = [
     # what DeepSpeed is told
     Difference(
-        "DeepSpeed", "gradient_clipping", "GPT-NeoX never sends 1.0, its own default; DeepSpeed's has been 0 and 1",
+        "DeepSpeed", "gradient_clipping",
+        "GPT-NeoX never sends 1.0, its own default; DeepSpeed's default was 1 or 0, depending on the version",
         ours_only(lambda config: 1.0),
     ),
     Difference(
-        "DeepSpeed", "steps_per_print", "GPT-NeoX never sends 10, its own default; DeepSpeed's is to print nothing",
+        "DeepSpeed", "steps_per_print",
+        "GPT-NeoX never sends 10, its own default; DeepSpeed's default is to print nothing",
         ours_only(lambda config: 10),
     ),
     Difference(
-        "DeepSpeed", "wall_clock_breakdown", "what was written is sent, also where it is the default",
+        "DeepSpeed", "wall_clock_breakdown", "deepy sends a value that is set, even if it is the default",
         ours_only(lambda config: False),
     ),
     Difference(
@@ -98,11 +100,11 @@ DIFFERENCES = [
     ),
     Difference(
         "DeepSpeed", "optimizer.params.weight_decay",
-        "an optimizer that DeepSpeed builds gets the weight decay too; GPT-NeoX gives it only to its own",
+        "deepy also gives the weight decay to optimizers that DeepSpeed builds; GPT-NeoX only to its own",
         ours_only(lambda config: config.regularization.weight_decay),
     ),
     Difference(
-        "DeepSpeed", "communication_data_type", "what fp32_allreduce has been called in DeepSpeed since 2022",
+        "DeepSpeed", "communication_data_type", "DeepSpeed's name of fp32_allreduce since 2022",
         ours_only(lambda config: "fp32"),
     ),
     Difference("DeepSpeed", "fp32_allreduce", "DeepSpeed no longer reads it", theirs_only),
@@ -111,7 +113,7 @@ DIFFERENCES = [
         lambda theirs, ours, config: theirs is False and ours is NOTHING,
     ),
     Difference("DeepSpeed", "fp16.fp16", "DeepSpeed rejects it", refused_by_deepspeed),
-    Difference("DeepSpeed", "fp16.type", "DeepSpeed rejects it; it chooses precision", refused_by_deepspeed),
+    Difference("DeepSpeed", "fp16.type", "DeepSpeed rejects it; it sets precision", refused_by_deepspeed),
     Difference("DeepSpeed", "fp16.min_loss_scale", FP16_WHY, is_bfloat16_section),
     *(Difference("DeepSpeed", f"fp16.{key}", FP16_WHY, is_bfloat16_section) for key in FP16_KEYS),
     Difference("DeepSpeed", "bf16.enabled", FP16_WHY, is_bfloat16_section),
@@ -125,21 +127,21 @@ DIFFERENCES = [
     ),
     # what every rank is told
     Difference(
-        "ranks", "world_size", "the number of processes; GPT-NeoX's launcher sends its own, which is 1",
+        "ranks", "world_size", "the number of ranks; GPT-NeoX's launcher sends its own world size, which is 1",
         lambda theirs, ours, config: theirs == 1 and ours == config.parallel.global_num_gpus,
     ),
-    Difference("ranks", "rank", "each rank reads its own from its environment; GPT-NeoX sends 0 to all", theirs_only),
+    Difference("ranks", "rank", "each rank reads it from its environment; GPT-NeoX sends 0 to all", theirs_only),
     Difference("ranks", "local_rank", "the same", theirs_only),
     Difference(
         "ranks", "sparsity_config", "no section and an empty one mean the same",
         lambda theirs, ours, config: theirs == {} and ours is None,
     ),
     Difference(
-        "ranks", "num_kv_heads", "derived: every attention head has its own unless told",
+        "ranks", "num_kv_heads", "derived: num_attention_heads if not set",
         ours_only(lambda config: config.shape.num_attention_heads),
     ),
     Difference(
-        "ranks", "intermediate_size", "derived: 4 x hidden_size unless told",
+        "ranks", "intermediate_size", "derived: 4 x hidden_size if not set",
         ours_only(lambda config: 4 * config.shape.hidden_size),
     ),
     Difference(
@@ -147,7 +149,7 @@ DIFFERENCES = [
         ours_only(lambda config: config.batch.gradient_accumulation_steps),
     ),
     Difference(
-        "ranks", "adam_beta2", "the same as the second of optimizer.params.betas",
+        "ranks", "adam_beta2", "the same as the second value of optimizer.params.betas",
         ours_only(lambda config: (config.optimizer_params.betas or [0, 0])[1]),
     ),
     Difference(
@@ -155,10 +157,10 @@ DIFFERENCES = [
         ours_only(lambda config: config.regularization.weight_decay),
     ),
     Difference(
-        "ranks", "communication_data_type", "follows fp32_allreduce", ours_only(lambda config: "fp32"),
+        "ranks", "communication_data_type", "derived from fp32_allreduce", ours_only(lambda config: "fp32"),
     ),
     Difference(
-        "ranks", "run_dir", "new: where metrics and logs go",
+        "ranks", "run_dir", "new: the folder of metrics and logs",
         ours_only(lambda config: config.checkpoint.save or "runs"),
     ),
     Difference(
@@ -190,11 +192,12 @@ DIFFERENCES = [
     ),
     # the launcher's flags
     Difference(
-        "launcher", "comment", "no flag of stock DeepSpeed (GPT-NeoX writes it twice); Slurm gets it in launcher_args",
+        "launcher", "comment",
+        "not a flag of stock DeepSpeed (GPT-NeoX sends it twice); Slurm receives it in launcher_args",
         lambda theirs, ours, config: bool(theirs) and ours == [],
     ),
     Difference(
-        "launcher", "launcher_args", "carries the job's comment",
+        "launcher", "launcher_args", "contains the job's comment",
         lambda theirs, ours, config: theirs == [] and ours == ["--comment=neox"],
     ),
 ]  # fmt: skip
