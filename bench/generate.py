@@ -1,8 +1,8 @@
-"""Tokens per second with kept keys and values against `recompute: true`, on one process.
+"""Compare tokens per second of generation with the key-value cache and with `recompute: true`, in one process.
 
     python bench/generate.py [--rows 8] [--prompt 64] [--tokens 128] [--rounds 3]
 
-Fresh weights of Pythia-14M's shape. Both ways take turns, so that other load on the machine meets both.
+The model has the shape of Pythia 14M and untrained weights. The two alternate, so that other load affects both alike.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -37,25 +38,28 @@ VOCABULARY = Vocabulary(50254, 50304)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"rows": 8, "prompt": 64, "tokens": 128, "rounds": 3}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    add = partial(parser.add_argument, type=int)
+    add("--rows", default=8, help="samples generated at once (default: %(default)s)")
+    add("--prompt", default=64, help="tokens per prompt (default: %(default)s)")
+    add("--tokens", default=128, help="tokens to generate per sample (default: %(default)s)")
+    add("--rounds", default=3, help="measurements of each, of which the median counts (default: %(default)s)")
     options = parser.parse_args()
     gpt = GPT(Config({name: Value(value, DEFAULT) for name, value in SHAPE.items()}), VOCABULARY, Make()).eval()
     model = Whole(gpt, gpt, torch.device("cpu"))
     rates: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(options.rounds):
-        for recompute, found in rates.items():
-            found.append(rate(model, options, recompute))
-    kept, again = (statistics.median(found) for found in rates.values())
-    print(f"kept keys and values  {kept:8.0f} tokens/s")
-    print(f"recompute             {again:8.0f} tokens/s")
-    print(f"ratio                 {kept / again:8.1f} x")
+        for recompute, measured in rates.items():
+            measured.append(rate(model, options, recompute))
+    cached, recomputed = (statistics.median(measured) for measured in rates.values())
+    print(f"key-value cache  {cached:8.0f} tokens/s")
+    print(f"recompute        {recomputed:8.0f} tokens/s")
+    print(f"ratio            {cached / recomputed:8.1f} x")
 
 
 def rate(model: Whole, options: argparse.Namespace, recompute: bool) -> float:
-    """Tokens per second of all rows together."""
+    """Measure tokens per second over all rows."""
     settings = Generation(maximum_tokens=options.tokens, recompute=recompute)
-    # An end of documents that is never drawn, so that every row has as many tokens.
+    # an end-of-document token that is never sampled, so that all rows have the same length
     generator = Generator(model, ByteTokenizer(VOCABULARY.size, -1), settings, SHAPE["seq_length"], Mesh(), seed=1)
     samples = [generator.sample("x" * options.prompt) for _ in range(options.rows)]
     began = time.perf_counter()

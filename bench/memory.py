@@ -1,12 +1,13 @@
-"""Peak memory of each option that saves some, and whether it comes in the order that docs/parameters.md promises.
+"""Measure the peak memory of options that save memory, and check the order that docs/parameters.md states.
 
     python bench/memory.py [--only "data parallel"]
 
-Counted are all tensors that rank 0 has at the same time at most, from before the model is built until after the
-second step: those of torch's CPU allocator, or of the GPU where there is one. On a CPU offloading frees nothing.
-Stages of ZeRO 0 to 3 took 61.6, 52.3, 46.7 and 40.5 MiB on two ranks and 61.6, 37.3, 33.8 and 26.6 on four. Left at
-its default, `stage3_max_reuse_distance` lets stage 3 take more than stage 2 in a model with fewer weights than that:
-from the second step on each fetched weight is kept until the backward pass (two ranks: 41 MiB before it, 61 then).
+The peak is the most memory that tensors of rank 0 occupy from before the model is built until after the second step:
+in torch's CPU allocator, or on the GPU if there is one. On a CPU, offloading frees nothing.
+
+ZeRO stages 0 to 3 took 61.6, 52.3, 46.7 and 40.5 MiB on two ranks and 61.6, 37.3, 33.8 and 26.6 MiB on four. With the
+default of `stage3_max_reuse_distance`, a model with fewer parameters than that takes more with stage 3 than with stage
+2: from the second step on, each gathered weight is kept until the backward pass (on two ranks 61 MiB instead of 41).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import torch.multiprocessing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-#: Long samples and narrow layers, so that activations weigh most; short ones and wide layers, so that weights do.
+#: LONG: long sequences and narrow layers, so that activations dominate. WIDE: the opposite, so that weights do.
 LONG = {
     "num_layers": 8,
     "hidden_size": 128,
@@ -37,30 +38,30 @@ LONG = {
 WIDE = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "seq_length": 16, "max_position_embeddings": 16}
 RECOMPUTED = {**LONG, "checkpoint_activations": True}
 DEEP = {**LONG, "num_layers": 24, "model_parallel_size": 2}
-#: Each trial is measured so often, and the least counts: gloo's threads drop what they have sent when they get to it.
-TIMES = 3
+#: Measurements of each trial, of which the minimum counts: gloo's threads free sent buffers with a delay.
+REPEATS = 3
 
 
-def zero(stage: int, **more: Any) -> dict[str, Any]:
-    """Small buffers, which would otherwise hide what is divided."""
+def zero(stage: int, **changes: Any) -> dict[str, Any]:
+    """Return a configuration of this ZeRO stage with small buffers, whose size would hide what is partitioned."""
     sizes = {"reduce_bucket_size": 100_000, "allgather_bucket_size": 100_000}
     if stage == 3:
         sizes = {"reduce_bucket_size": 100_000, "sub_group_size": 100_000, "stage3_prefetch_bucket_size": 0,
                  "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0,
                  "stage3_param_persistence_threshold": 0}  # fmt: skip
-    return {**WIDE, "zero_optimization": {"stage": stage, **sizes, **more}}
+    return {**WIDE, "zero_optimization": {"stage": stage, **sizes, **changes}}
 
 
-#: Ranks and subject -> options from the hungriest to the most frugal, as the descriptions promise.
+#: Name -> number of ranks, and options in the stated order, from most to least memory.
 ORDERS: dict[str, tuple[int, dict[str, dict[str, Any]]]] = {
     "1 rank, activations": (1, {
-        "all kept": LONG,
+        "no recomputation": LONG,
         "checkpoint_num_layers: 4": {**RECOMPUTED, "checkpoint_num_layers": 4},
         "checkpoint_num_layers: 2": {**RECOMPUTED, "checkpoint_num_layers": 2},
         "checkpoint_activations": RECOMPUTED,
     }),
     "2 tensor parallel ranks": (2, {
-        "all kept": DEEP,
+        "no recomputation": DEEP,
         "checkpoint_activations": {**RECOMPUTED, **DEEP},
         "partition_activations": {**RECOMPUTED, **DEEP, "partition_activations": True},
     }),
@@ -75,25 +76,25 @@ ORDERS: dict[str, tuple[int, dict[str, dict[str, Any]]]] = {
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--only", default="", help="orders whose name contains this")
-    kept = True
+    options.add_argument("--only", default="", help="measure only orders whose name contains this")
+    in_order = True
     for name, (ranks, trials) in ORDERS.items():
         if options.parse_args().only in name and (torch.cuda.is_available() or not name.endswith("on a GPU")):
-            kept &= _print(name, trials, measured(ranks, trials))
-    sys.exit(0 if kept else "not in the promised order")
+            in_order &= _print(name, trials, measure(ranks, trials))
+    sys.exit(0 if in_order else "memory does not decrease in the order that docs/parameters.md states")
 
 
 def _print(name: str, trials: dict[str, Any], peaks: Sequence[int]) -> bool:
     print(name)
     for trial, peak in zip(trials, peaks, strict=True):
         print(f"  {trial:28}{peak / 2**20:9.2f} MiB{peak / peaks[0]:7.0%}")
-    kept = all(before > after for before, after in pairwise(peaks))
-    print(f"  each less than the one before: {'yes' if kept else 'NO'}", flush=True)
-    return kept
+    in_order = all(before > after for before, after in pairwise(peaks))
+    print(f"  each less than the one before: {'yes' if in_order else 'NO'}", flush=True)
+    return in_order
 
 
-def measured(ranks: int, trials: dict[str, dict[str, Any]]) -> list[int]:
-    """Rank 0's peak for each trial, in bytes."""
+def measure(ranks: int, trials: dict[str, dict[str, Any]]) -> list[int]:
+    """Return the peak of rank 0 in bytes for each trial."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -112,7 +113,7 @@ def _rank(rank: int, ranks: int, port: int, trials: list[dict[str, Any]], folder
     peaks = []
     for trial in trials:
         times = []
-        for _ in range(TIMES):
+        for _ in range(REPEATS):
             times.append(_peak(trial, ranks))
             mesh.destroy()
         peaks.append(min(times))

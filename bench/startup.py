@@ -1,8 +1,8 @@
-"""What starting costs: CPU time of `deepy check` beside Python's own start, and of its imports alone.
+"""Measure the CPU time of `deepy check`, of its imports alone, and of starting Python.
 
     python bench/startup.py [--runs 15] [--json]
 
-CPU time (user and system) of whole child processes, medians, so that other load on the machine matters little.
+Each figure is the median CPU time (user and system) of child processes, which other load on the machine affects little.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Compiled modules are kept, as in an installed package; where they may not be, every start compiles the sources.
+#: Without PYTHONDONTWRITEBYTECODE, which would make every start compile the sources, unlike an installed package.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
@@ -28,11 +28,13 @@ COMMANDS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=15, help="of each command (default: %(default)s)")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--runs", type=int, default=15, help="runs of each command (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print milliseconds as JSON")
     options = parser.parse_args()
-    cost(COMMANDS["deepy.py check configs/quickstart.yml"])  # writes the .pyc files
-    medians = {name: statistics.median(cost(words) for _ in range(options.runs)) for name, words in COMMANDS.items()}
+    cpu_time(COMMANDS["deepy.py check configs/quickstart.yml"])  # writes the .pyc files
+    medians = {
+        name: statistics.median(cpu_time(words) for _ in range(options.runs)) for name, words in COMMANDS.items()
+    }
     if options.json:
         print(json.dumps(medians, indent=2))
         return
@@ -41,8 +43,8 @@ def main() -> None:
         print(f"{name:40} {milliseconds:6.0f} ms  {milliseconds / base:5.1f} x")
 
 
-def cost(arguments: list[str]) -> float:
-    """CPU milliseconds of one child process."""
+def cpu_time(arguments: list[str]) -> float:
+    """Return the CPU milliseconds of Python with these arguments."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], cwd=ROOT, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,10 +1,11 @@
-"""Tokens per second on this machine's CPU, layout by layout, through `deepy.py train.py` and all that belongs to a run.
+"""Measure training throughput of each layout on this machine's CPU, in runs of `deepy.py train.py`.
 
     python bench/train_cpu.py [--vocabulary 512 50304] [--layouts "1 process" pp2] [--steps 30] [--profile]
 
-The model is 4 layers of hidden 256 with 8 heads, sequences of 256, 2048 tokens a step, fp32, Adam, no dropout. Each
-figure stands beside that of a 100-line prototype on the same libraries, scaled by how fast this machine multiplies
-fp32 matrices now (the prototype's did 280 GFLOP/s). `--profile` says where the slowest layout's time goes.
+The model has 4 layers, hidden size 256, 8 heads and sequences of 256; a step is 2048 tokens, in fp32, with Adam and
+without dropout. Each result is compared with that of a 100-line prototype on the same libraries, scaled by the current
+rate of fp32 matrix multiplications on this machine (280 GFLOP/s on the prototype's). `--profile` profiles the slowest
+layout.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 from neoxargs.train.data import indexed  # noqa: E402
 
 REFERENCE_GFLOPS = 280
-#: layout -> what is written for it, and the prototype's tokens/s for each vocabulary
+#: Layout -> its configuration, and the prototype's tokens/s for each size of vocabulary.
 LAYOUTS: dict[str, tuple[dict[str, Any], dict[int, int]]] = {
     "1 process": ({"pipe_parallel_size": 1}, {512: 6086, 50304: 1425}),
     "tp2": ({"pipe_parallel_size": 1, "model_parallel_size": 2}, {512: 5123, 50304: 1302}),
@@ -73,7 +74,7 @@ def _measure(name: str, config: dict[str, Any], vocabulary: int) -> float:
     changes, prototype = LAYOUTS[name]
     before = matrix_product_gflops()
     speed = run({**config, **changes})
-    gflops = (before + matrix_product_gflops()) / 2  # the machine's speed wanders
+    gflops = (before + matrix_product_gflops()) / 2  # before and after, because the machine's speed varies
     row = f"{name:26}{vocabulary:11}{speed:10,.0f}{gflops:9.0f}"
     if vocabulary in prototype:
         scaled = prototype[vocabulary] * gflops / REFERENCE_GFLOPS
@@ -83,16 +84,16 @@ def _measure(name: str, config: dict[str, Any], vocabulary: int) -> float:
 
 
 def _profile(name: str, config: dict[str, Any]) -> None:
-    """Where rank 0's time goes; waiting for other ranks is in `gloo:` and `c10d::`."""
+    """Print a profile of rank 0; `gloo:` and `c10d::` include waiting for other ranks."""
     run({**config, **LAYOUTS[name][0], "profile": True})
     table = (Path(config["run_dir"]) / "profile.txt").read_text().splitlines()
-    print(f"\n{name}, two steps of rank 0")
+    print(f"\nprofile of {name}: two steps of rank 0")
     for line in table[:20]:
         print(line[:60] + line[60:].replace("  ", " ")[:90])
 
 
 def run(config: dict[str, Any]) -> float:
-    """Median tokens/s of a run's second half."""
+    """Return the median tokens/s of the second half of a run."""
     folder = Path(config["run_dir"])
     file = folder / "run.yml"
     file.write_text(json.dumps({**config, "master_port": _free_port()}))  # YAML reads JSON
@@ -113,7 +114,7 @@ def _free_port() -> int:
 
 
 def matrix_product_gflops(size: int = 1024, seconds: float = 1.0) -> float:
-    """The best of several fp32 products with all cores."""
+    """Return the highest GFLOP/s of several fp32 matrix multiplications on all cores."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     a, b = torch.randn(size, size), torch.randn(size, size)
     best, end = float("inf"), time.perf_counter() + seconds
@@ -125,7 +126,7 @@ def matrix_product_gflops(size: int = 1024, seconds: float = 1.0) -> float:
 
 
 def _prepare(folder: Path, vocabulary: int, steps: int) -> dict[str, Any]:
-    """A tokenizer with so many words and a file of random tokens, frequent ones first as in a language."""
+    """Write a tokenizer and a token file, and return the configuration. Small token ids are frequent, as in text."""
     words = {"<|endoftext|>": 0} | {f"w{i}": i for i in range(1, vocabulary)}
     tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "<|endoftext|>"}}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -141,10 +142,10 @@ def _prepare(folder: Path, vocabulary: int, steps: int) -> dict[str, Any]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vocabulary", type=int, nargs="+", default=[512, 50304])
-    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS))
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--vocabulary", type=int, nargs="+", default=[512, 50304], help="sizes of the vocabulary")
+    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS), help="default: all")
+    parser.add_argument("--steps", type=int, default=30, help="steps per run (default: %(default)s)")
+    parser.add_argument("--profile", action="store_true", help="profile the slowest layout")
     return parser.parse_args()
 
 
