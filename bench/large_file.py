@@ -52,7 +52,9 @@ def seconds(text: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=float, nargs=2, default=(1, 10), metavar=("SMALL", "LARGE"), help="sizes of the files")
+    parser.add_argument(
+        "--megabytes", type=float, nargs=2, default=(1, 10), metavar=("SMALL", "LARGE"), help="sizes of the files"
+    )
     small, large = parser.parse_args().megabytes
     texts = [kinds(int(megabytes * 1e6)) for megabytes in (small, large)]
     print(f"{'':24}{small:g} MB, s{large:>7g} MB, s   ratio")

@@ -23,7 +23,7 @@ from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadOptimizerC
 from deepspeed.utils.config import DeepSpeedThroughputTimerConfig
 
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from tests.support.deepspeed_spy import LEAST, TESTED, Spy, installed, nested, read
+from tests.support.deepspeed_spy import REQUIRED, TESTED, Spy, nested, read, version_note
 
 MODELS: dict[str, type[DeepSpeedConfigModel]] = {
     "fp16": DeepSpeedFP16Config,
@@ -80,7 +80,7 @@ def sent(section: str = "") -> list[Parameter]:
 
 def spied() -> Spy:
     """What DeepSpeed asks a JSON with every section that is read key by key."""
-    notes = Spy(LEAST)
+    notes = Spy(REQUIRED)
     empty = ("activation_checkpointing", "aio", "autotuning", "checkpoint", "data_types", "flops_profiler", "nebula")
     shared = {name: {"shared_parameters": {"enabled": True}, "different_groups": {}} for name in TECHNIQUES}
     shared["weight_quantization"]["shared_parameters"]["fp16_mixed_quantize"] = {}
@@ -98,7 +98,7 @@ def spied() -> Spy:
         *({"sparse_attention": {"mode": mode}} for mode in get_args(REGISTRY.parameters["sparse_attention.mode"].type)),
     ]
     for tree in trees:
-        read(Spy({**LEAST, **tree}, notes=notes))
+        read(Spy({**REQUIRED, **tree}, notes=notes))
     ElasticityConfig(Spy({}, "elasticity.", notes))
     return notes
 
@@ -116,7 +116,7 @@ def plain(value: Any) -> Any:
 
 
 def test_the_pins_are_of_the_installed_version() -> None:
-    assert deepspeed.__version__ == TESTED, f"run the tests of this folder and update their TESTED{installed()}"
+    assert deepspeed.__version__ == TESTED, f"run the tests of this folder and update their TESTED{version_note()}"
 
 
 @pytest.mark.parametrize("section", MODELS)
@@ -125,14 +125,14 @@ def test_every_field_and_alias_of_a_model_is_declared(section: str) -> None:
     names = {f"{section}.{name}" for name, field in fields.items()}
     names |= {f"{section}.{field.alias}" for field in fields.values() if field.alias}
     known = {n for n in names if REGISTRY.find(n) or n in REGISTRY.sections}
-    assert names - known - set(NOT_FOR_USERS) == set(), installed()
+    assert names - known - set(NOT_FOR_USERS) == set(), version_note()
 
 
 @pytest.mark.parametrize("section", MODELS)
 def test_a_model_has_every_key_that_is_sent_to_it(section: str) -> None:
     fields = MODELS[section].model_fields
     accepted = set(fields) | {field.alias for field in fields.values() if field.alias}
-    assert {p.attribute for p in sent(section)} - accepted == set(), installed()
+    assert {p.attribute for p in sent(section)} - accepted == set(), version_note()
 
 
 @pytest.mark.parametrize("section", MODELS)
@@ -140,18 +140,18 @@ def test_receiver_defaults_are_those_of_the_model(section: str) -> None:
     model = MODELS[section]
     fields = {field.alias or name: field for name, field in model.model_fields.items()} | dict(model.model_fields)
     expected = {p.name: plain(fields[p.attribute].get_default(call_default_factory=True)) for p in sent(section)}
-    assert {p.name: p.receiver_default for p in sent(section)} == expected, installed()
+    assert {p.name: p.receiver_default for p in sent(section)} == expected, version_note()
 
 
 def test_every_model_of_deepspeeds_configuration_is_compared() -> None:
     seen = {type(value) for value in vars(read({})).values() if isinstance(value, DeepSpeedConfigModel)}
     seen |= {CommsLoggerConfig, WeightQuantConfig, ZenFlowConfig}  # only there when their section is
-    assert seen - {DeepSpeedMonitorConfig} <= set(MODELS.values()), installed()
+    assert seen - {DeepSpeedMonitorConfig} <= set(MODELS.values()), version_note()
 
 
 def test_every_key_that_deepspeed_asks_for_is_declared(notes: Spy) -> None:
     unknown = {n for n in notes.asked if not REGISTRY.find(n) and n not in REGISTRY.sections}
-    assert unknown == set(NOT_PARAMETERS), installed()
+    assert unknown == set(NOT_PARAMETERS), version_note()
 
 
 def test_receiver_defaults_are_those_that_deepspeed_falls_back_on(notes: Spy) -> None:
@@ -162,7 +162,7 @@ def test_receiver_defaults_are_those_that_deepspeed_falls_back_on(notes: Spy) ->
     log_level = REGISTRY.parameters["log_level"]
     assert log_level.origins == ("DSL", "DSC")
     assert differ.pop("log_level") == ("info", None), "the launcher's default; the engine leaves its own alone"
-    assert differ == {}, installed()
+    assert differ == {}, version_note()
 
 
 def test_deepspeed_reads_every_top_level_key_that_is_sent_to_it(notes: Spy) -> None:
@@ -172,7 +172,7 @@ def test_deepspeed_reads_every_top_level_key_that_is_sent_to_it(notes: Spy) -> N
         "fp32_allreduce",  # older versions read it; newer ones read communication_data_type
         "sequence_parallel_size",  # read only where processes have been started
     }
-    assert names - notes.asked == elsewhere, installed()
+    assert names - notes.asked == elsewhere, version_note()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_deepspeed_reads_every_top_level_key_that_is_sent_to_it(notes: Spy) -> N
 def test_deepspeed_reads_every_key_of_a_section_that_it_takes_apart(section: str, notes: Spy) -> None:
     names = {p.name for p in sent(section)}
     assert names, section
-    assert names - notes.asked == set(), installed()
+    assert names - notes.asked == set(), version_note()
 
 
 def with_default() -> list[Parameter]:

@@ -20,7 +20,7 @@ from deepspeed.runtime.fp16.onebit.zoadam import ZeroOneAdam
 
 from neoxargs.registry import REGISTRY, Parameter
 from neoxargs.registry.deepspeed_optimizer import MUP, NEOX, TORCH, TYPES, OptimizerParams, SchedulerParams
-from tests.support.deepspeed_spy import installed
+from tests.support.deepspeed_spy import version_note
 
 #: What DeepSpeed takes out of the parameters of its Adams before it builds one.
 TAKEN = {"torch_adam", "adam_w_mode", "fp32_optimizer_states"}
@@ -75,14 +75,14 @@ def test_every_type_is_compared_and_no_other_is_named() -> None:
     assert set(WRITTEN_OUT) == {*MUP, *NEOX} - {"cpu_adam", "cpu_torch_adam"}
     named = {t for p in OptimizerParams.parameters.values() for t in p.used_by_types}
     assert named <= set(TYPES)
-    assert set(DEEPSPEED_OPTIMIZERS) <= set(TYPES), installed()
+    assert set(DEEPSPEED_OPTIMIZERS) <= set(TYPES), version_note()
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_an_optimizer_reads_what_its_constructor_takes(name: str) -> None:
     taken = TAKEN if name in ("adam", "adamw") else set()
     expected = taken.union(*(arguments(cls) for cls in CLASSES[name]))
-    assert reads(OptimizerParams, name) == expected - OTHERWISE.get(name, set()), installed()
+    assert reads(OptimizerParams, name) == expected - OTHERWISE.get(name, set()), version_note()
 
 
 @pytest.mark.parametrize("name", WRITTEN_OUT)
@@ -93,7 +93,7 @@ def test_an_optimizer_that_is_not_installed_reads_what_is_known_of_it(name: str)
 def test_muon_reads_what_the_engine_looks_for() -> None:
     assert reads(OptimizerParams, "muon") == MUON
     source = inspect.getsource(DeepSpeedEngine._configure_basic_optimizer)
-    assert {key for key in MUON - TAKEN if f'"{key}"' not in source} == set(), installed()
+    assert {key for key in MUON - TAKEN if f'"{key}"' not in source} == set(), version_note()
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -102,11 +102,11 @@ def test_defaults_are_the_constructors_where_types_agree(name: str) -> None:
     pins = {a: parameters[a].default for a in reads(OptimizerParams, name) if parameters[a].default is not None}
     for cls in CLASSES[name]:
         defaults = {a: list(d) if isinstance(d, tuple) else d for a, d in arguments(cls).items() if a in pins}
-        assert {a: pins[a] for a in defaults} == defaults, installed()
+        assert {a: pins[a] for a in defaults} == defaults, version_note()
 
 
 def test_deepspeeds_schedulers_are_the_ones_to_choose_from() -> None:
-    assert set(SCHEDULERS) == set(lr_schedules.VALID_LR_SCHEDULES), installed()
+    assert set(SCHEDULERS) == set(lr_schedules.VALID_LR_SCHEDULES), version_note()
     named = {t for p in SchedulerParams.parameters.values() for t in p.used_by_types}
     assert named == {name.lower() for name in SCHEDULERS}
 
@@ -114,7 +114,7 @@ def test_deepspeeds_schedulers_are_the_ones_to_choose_from() -> None:
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_scheduler_reads_what_its_constructor_takes(name: str) -> None:
     expected = arguments(getattr(lr_schedules, name))
-    assert reads(SchedulerParams, name.lower()) == set(expected), installed()
+    assert reads(SchedulerParams, name.lower()) == set(expected), version_note()
     pins = {a: SchedulerParams.parameters[a].default for a in expected}
     differ = {a: d for a, d in expected.items() if pins[a] is not None and d != pins[a]}
-    assert differ == {}, installed()
+    assert differ == {}, version_note()

@@ -11,7 +11,7 @@ from deepspeed.launcher import constants, runner
 from neoxargs.launch.launchers import BUILT_IN
 from neoxargs.registry import REGISTRY
 from neoxargs.registry.runner import Runner, RunnerExtras
-from tests.support.deepspeed_spy import installed
+from tests.support.deepspeed_spy import version_note
 
 #: Names that differ from the flag's.
 RENAMED = {"autotuning": "autotuning_run"}
@@ -31,12 +31,12 @@ def flags() -> dict[str, argparse.Action]:
 
 
 def test_the_launchers_flags_and_the_declared_ones_are_the_same(flags: dict[str, argparse.Action]) -> None:
-    assert set(flags) == {*Runner.parameters, *RunnerExtras.parameters} - EXTRAS, installed()
+    assert set(flags) == {*Runner.parameters, *RunnerExtras.parameters} - EXTRAS, version_note()
 
 
 def test_receiver_defaults_are_the_parsers(flags: dict[str, argparse.Action]) -> None:
     expected = {name: flag.default for name, flag in flags.items() if name not in RENAMED.values()}
-    assert {name: REGISTRY.parameters[name].receiver_default for name in expected} == expected, installed()
+    assert {name: REGISTRY.parameters[name].receiver_default for name in expected} == expected, version_note()
     assert not flags["autotuning_run"].default
     assert REGISTRY.parameters["autotuning_run"].default is None
 
@@ -48,10 +48,10 @@ def test_every_long_spelling_of_a_flag_is_known(flags: dict[str, argparse.Action
 
 
 def test_choices_are_the_parsers(flags: dict[str, argparse.Action]) -> None:
-    assert get_args(REGISTRY.parameters["log_level"].type) == tuple(flags["log_level"].choices or ()), installed()
+    assert get_args(REGISTRY.parameters["log_level"].type) == tuple(flags["log_level"].choices or ()), version_note()
     tuning, _ = get_args(REGISTRY.parameters["autotuning_run"].type)
-    assert get_args(tuning) == tuple(flags["autotuning_run"].choices or ()), installed()
-    assert {name for name, flag in flags.items() if flag.choices} == {"log_level", "autotuning_run"}, installed()
+    assert get_args(tuning) == tuple(flags["autotuning_run"].choices or ()), version_note()
+    assert {name for name, flag in flags.items() if flag.choices} == {"log_level", "autotuning_run"}, version_note()
 
 
 def test_the_launchers_to_choose_from_are_those_with_a_record() -> None:
@@ -60,7 +60,7 @@ def test_the_launchers_to_choose_from_are_those_with_a_record() -> None:
 
 def test_those_through_deepspeed_are_deepspeeds() -> None:
     known = {value for name, value in vars(constants).items() if name.endswith("_LAUNCHER")}
-    assert {launcher.name for launcher in BUILT_IN if launcher.through_deepspeed} == known, installed()
+    assert {launcher.name for launcher in BUILT_IN if launcher.through_deepspeed} == known, version_note()
 
 
 def test_a_flag_without_a_value_is_a_bool_and_no_other(flags: dict[str, argparse.Action]) -> None:

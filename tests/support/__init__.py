@@ -1,1 +1,1 @@
-"""What several tests use: small models, ranks, processes, clusters, tables of reference data."""
+"""Helpers that several tests share: small models, ranks, processes, clusters, reference data."""

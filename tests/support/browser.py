@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by its own debugging protocol over two pipes: no driver, no port, no network."""
+"""A headless Chromium, controlled by the DevTools protocol over two pipes, without a driver, port or network."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FLAGS = [
 
 
 class Page:
-    """A tab of a browser that reads commands from one pipe and answers on another, each message ended by a zero."""
+    """A tab of a browser that reads commands from one pipe and answers on another; a zero byte ends each message."""
 
     def __init__(self, commands: BinaryIO, answers: BinaryIO) -> None:
         self.commands, self.answers = commands, answers
         self.numbers, self.session = count(1), ""
-        target = self.tell("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.tell("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
 
-    def tell(self, method: str, **params: Any) -> Any:
-        """Send a command and wait for its result."""
+    def send(self, method: str, **params: Any) -> Any:
+        """Send a command and return its result."""
         number = next(self.numbers)
         message = {"id": number, "method": method, "params": params}
         message |= {"sessionId": self.session} if self.session else {}
@@ -43,52 +43,52 @@ class Page:
         return answer["result"]
 
     def _answer(self) -> dict[str, Any]:
-        found = bytearray()
+        message = bytearray()
         while (byte := self.answers.read(1)) != b"\0":
-            assert byte, "the browser is gone"
-            found += byte
-        answer: dict[str, Any] = json.loads(found)
+            assert byte, "the browser has ended"
+            message += byte
+        answer: dict[str, Any] = json.loads(message)
         return answer
 
     def open(self, address: str) -> None:
-        """Load a page anew, and wait until it and its scripts are there."""
-        self.tell("Page.navigate", url="about:blank")
-        self.tell("Page.navigate", url=address)
+        """Load a page and wait until it is complete, also if it was open already."""
+        self.send("Page.navigate", url="about:blank")
+        self.send("Page.navigate", url=address)
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def value(self, script: str) -> Any:
-        """What a line of JavaScript gives."""
-        done = self.tell("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        """Return the value of a JavaScript expression."""
+        done = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in done, done
         return done["result"].get("value")
 
     def until(self, script: str) -> None:
-        """Wait until a line of JavaScript is true."""
+        """Wait until a JavaScript expression is true."""
         end = time.monotonic() + 30
         while not self.value(script):
             assert time.monotonic() < end, script
             time.sleep(0.02)
 
     def type(self, text: str) -> None:
-        """Type into what has the focus."""
+        """Type into the element that has the focus."""
         for letter in text:
-            self.tell("Input.dispatchKeyEvent", type="keyDown", text=letter)
-            self.tell("Input.dispatchKeyEvent", type="keyUp")
+            self.send("Input.dispatchKeyEvent", type="keyDown", text=letter)
+            self.send("Input.dispatchKeyEvent", type="keyUp")
 
     def size(self, width: int, height: int, scheme: str = "light") -> None:
-        """Be a window of that many pixels, in a `light` or `dark` scheme."""
+        """Set the size of the window in pixels, and a `light` or `dark` colour scheme."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        self.tell("Emulation.setDeviceMetricsOverride", **size)
-        self.tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.send("Emulation.setDeviceMetricsOverride", **size)
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def picture(self, path: Path) -> None:
-        """What is seen now, as a PNG file."""
-        path.write_bytes(base64.b64decode(self.tell("Page.captureScreenshot")["data"]))
+        """Write the visible part of the page as a PNG file."""
+        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
 
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Page]:
-    """A browser with a profile of its own in `folder`."""
+    """Start a browser with its profile in `folder`, and yield its page."""
     assert CHROMIUM
     (read, commands), (answers, write) = os.pipe(), os.pipe()
     flags = [*FLAGS, f"--user-data-dir={folder}"]
@@ -98,11 +98,11 @@ def browser(folder: Path) -> Iterator[Page]:
     os.close(read)
     os.close(write)
     try:
-        with os.fdopen(commands, "wb") as tell, os.fdopen(answers, "rb") as hear:
-            page = Page(tell, hear)
+        with os.fdopen(commands, "wb") as output, os.fdopen(answers, "rb") as input_:
+            page = Page(output, input_)
             yield page
-            page.session = ""
-            page.tell("Browser.close")
+            page.session = ""  # a command to the browser itself
+            page.send("Browser.close")
             process.wait(20)
     finally:
         process.kill()

@@ -1,6 +1,7 @@
-"""Clusters on one machine: an sshd that answers as two hosts, a Slurm of one node. Nothing outlives the block.
+"""Clusters on one machine: an sshd that stands for two hosts, and a Slurm of one node.
 
-Each runs from a folder of its own, with its own keys and ports, and touches no configuration of this machine.
+Each runs from a temporary folder with its own keys and ports, and does not use the configuration of this machine. All
+its processes end with the context manager.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from typing import Any
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.processes import TINY, free_port, tokens
+from tests.support.processes import TINY, free_port, write_tokens
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 Environ = dict[str, str]
 
 
-def need(*programs: str) -> None:
-    """Skip, saying why, where a program is missing or may not be used."""
+def require_programs(*programs: str) -> None:
+    """Skip the test with a reason if a program is missing or this user may not start daemons."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
     missing = [program for program in programs if not shutil.which(program, path=path)]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
     if os.getuid():
-        pytest.skip("daemons of a cluster are started by root")
+        pytest.skip("only root can start the daemons of a cluster")
 
 
 @contextmanager
 def two_hosts(folder: Path) -> Iterator[Environ]:
-    """An environment in which `ssh` reaches 127.0.0.1 and 127.0.0.2."""
-    need("sshd", "ssh", "ssh-keygen")
+    """Yield an environment in which `ssh` reaches 127.0.0.1 and 127.0.0.2."""
+    require_programs("sshd", "ssh", "ssh-keygen")
     port = free_port()
     for key in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
@@ -58,7 +59,7 @@ def two_hosts(folder: Path) -> Iterator[Environ]:
     (folder / "bin" / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/ssh_config "$@"\n')
     (folder / "bin" / "ssh").chmod(0o755)
     Path("/run/sshd").mkdir(exist_ok=True)
-    environ = {**plain(), "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    environ = {**cpu_environ(), "PATH": f"{folder}/bin:{os.environ['PATH']}"}
     with daemon([_program("sshd"), "-D", "-e", "-f", str(folder / "sshd_config")], folder / "sshd.log"):
         _wait_or_skip(lambda: all(_answers(host, environ) for host in HOSTS), "sshd answers", folder / "sshd.log")
         yield environ
@@ -66,8 +67,8 @@ def two_hosts(folder: Path) -> Iterator[Environ]:
 
 @contextmanager
 def slurm(folder: Path) -> Iterator[Environ]:
-    """An environment in which `srun` starts tasks on the one node of a Slurm."""
-    need("slurmctld", "slurmd", "munged", "srun")
+    """Yield an environment in which `srun` starts tasks on a Slurm of one node."""
+    require_programs("slurmctld", "slurmd", "munged", "srun")
     node = os.uname().nodename
     for name in ("munge", "state", "spool"):
         (folder / name).mkdir()
@@ -95,7 +96,7 @@ KillWait=5
 NodeName={node} NodeAddr=127.0.0.1 CPUs={os.cpu_count()} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:4
 """)
-    environ = {**plain(), "SLURM_CONF": f"{folder}/slurm.conf"}
+    environ = {**cpu_environ(), "SLURM_CONF": f"{folder}/slurm.conf"}
     files = {"socket": "munge/socket", "key-file": "key", "pid-file": "munge/pid", "log-file": "munge/log",
              "seed-file": "munge/seed"}  # fmt: skip
     munged = [_program("munged"), "-F", "--force", *(f"--{name}={folder}/{file}" for name, file in files.items())]
@@ -105,13 +106,13 @@ PartitionName=all Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:4
         daemon([_program("slurmd"), "-D"], folder / "slurmd.log", environ),
     ):
         _wait_or_skip(
-            lambda: "idle" in _said(["sinfo", "--noheader"], environ), "Slurm works", folder / "slurmctld.log"
+            lambda: "idle" in _output_of(["sinfo", "--noheader"], environ), "Slurm works", folder / "slurmctld.log"
         )
         try:
             yield environ
-        finally:  # a step of a job is a daemon of its own, with what it runs
-            mark = f"SLURM_CONF={folder}/slurm.conf".encode()
-            for pid in _having(mark, besides=("slurmctld", "slurmd")):
+        finally:  # slurmstepd and its tasks are not children of slurmd
+            variable = f"SLURM_CONF={folder}/slurm.conf".encode()
+            for pid in _processes_with(variable, besides=("slurmctld", "slurmd")):
                 kill(pid)
 
 
@@ -119,57 +120,57 @@ PartitionName=all Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:4
 def daemon(words: list[str], log: Path, environ: Environ | None = None) -> Iterator[None]:
     with log.open("wb") as file:
         process = subprocess.Popen(
-            words, env=environ, stdout=file, stderr=file, start_new_session=True, preexec_fn=_end_with_the_tests
+            words, env=environ, stdout=file, stderr=file, start_new_session=True, preexec_fn=_die_with_parent
         )
         try:
             yield
         finally:
-            os.killpg(process.pid, signal.SIGKILL)  # at once: Slurm's daemons take 10 s to save what nobody needs
+            os.killpg(process.pid, signal.SIGKILL)  # not SIGTERM: Slurm's daemons would take 10 s to save their state
             process.wait()
 
 
-def _end_with_the_tests() -> None:
-    """Also where these are killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+def _die_with_parent() -> None:
+    """Have this process killed when the tests end, even if they are killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _having(mark: bytes, besides: tuple[str, ...]) -> list[int]:
-    """Processes with a variable in their environment, but for those of these names."""
-    found = []
+def _processes_with(variable: bytes, besides: tuple[str, ...]) -> list[int]:
+    """Return the processes with this variable in their environment, except programs of these names."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            named = (path / "comm").read_text(errors="replace").strip() in besides
-            if not named and mark in (path / "environ").read_bytes().split(b"\0"):
-                found.append(int(path.name))
-    return found
+            excluded = (path / "comm").read_text(errors="replace").strip() in besides
+            if not excluded and variable in (path / "environ").read_bytes().split(b"\0"):
+                pids.append(int(path.name))
+    return pids
 
 
-def plain() -> Environ:
-    """This environment for runs on CPUs, without what would make a test a rank."""
+def cpu_environ() -> Environ:
+    """Return this environment for runs on CPUs with one thread per rank."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 
 
-def deepy(folder: Path, environ: Environ, *words: str, seconds: float = 150, **changes: Any) -> Any:
-    """`deepy.py train.py` to its end, in the smallest model; nothing of it stays."""
-    with started(folder, environ, *words, **changes) as process:
+def run_training(folder: Path, environ: Environ, *words: str, seconds: float = 150, **changes: Any) -> Any:
+    """Run `deepy.py train.py` of the smallest model to its end; afterwards none of its processes is left."""
+    with start_training(folder, environ, *words, **changes) as process:
         output, _ = process.communicate(timeout=seconds)
     return subprocess.CompletedProcess(process.args, process.returncode, output)
 
 
-def written(folder: Path, **changes: Any) -> None:
-    """The smallest run as `run.yml`; what is None is left out."""
-    values = {**TINY, "data_path": str(tokens(folder)), "run_dir": str(folder / "out"), "train_iters": 4,
+def write_run(folder: Path, **changes: Any) -> None:
+    """Write the smallest run with these changes as `run.yml`, without keys whose value is None."""
+    values = {**TINY, "data_path": str(write_tokens(folder)), "run_dir": str(folder / "out"), "train_iters": 4,
               "master_addr": "127.0.0.1", "master_port": free_port(), "checkpoint_factor": None, **changes}  # fmt: skip
     (folder / "run.yml").write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
 
 
 @contextmanager
-def started(folder: Path, environ: Environ, *words: str, **changes: Any) -> Iterator[subprocess.Popen[str]]:
-    written(folder, **changes)
+def start_training(folder: Path, environ: Environ, *words: str, **changes: Any) -> Iterator[subprocess.Popen[str]]:
+    write_run(folder, **changes)
     command = [sys.executable, str(ROOT / "deepy.py"), "train.py", str(folder / "run.yml"), *words]
     process = subprocess.Popen(
         command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        preexec_fn=_end_with_the_tests,
+        preexec_fn=_die_with_parent,
     )  # fmt: skip
     try:
         yield process
@@ -181,15 +182,15 @@ def started(folder: Path, environ: Environ, *words: str, **changes: Any) -> Iter
 
 
 def ranks(folder: Path, number: int | None = None) -> list[int]:
-    """The ranks that train in this folder, watchers before those they watch; number: only this rank."""
-    found = []
+    """Return the processes of ranks that train in this folder, supervisors first. number: only of this rank."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             environ = (path / "environ").read_bytes().split(b"\0")
-            here = b"train.py" in (path / "cmdline").read_bytes() and _folder_of(path) == str(folder)
-            if here and (number is None or f"RANK={number}".encode() in environ):
-                found.append(int(path.name))
-    return sorted(found)
+            trains = b"train.py" in (path / "cmdline").read_bytes() and _folder_of(path) == str(folder)
+            if trains and (number is None or f"RANK={number}".encode() in environ):
+                pids.append(int(path.name))
+    return sorted(pids)
 
 
 def kill(pid: int) -> None:
@@ -197,49 +198,49 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def left(folder: Path) -> list[int]:
-    """Ranks that are still there after a moment in which they may end."""
+def remaining_ranks(folder: Path) -> list[int]:
+    """Return the ranks that are still running after up to 15 s."""
     with contextlib.suppress(AssertionError):
-        until(lambda: not ranks(folder), "they have ended", 15)
+        wait_until(lambda: not ranks(folder), "all ranks have ended", 15)
     return ranks(folder)
 
 
 def _folder_of(process: Path) -> str:
-    """A run in a test has its folder as working directory."""
+    """Return the folder of a process's run, which in tests is its working directory."""
     return os.readlink(process / "cwd")
 
 
-def fill(disk: Path) -> None:
-    """Leave no space on a small file system."""
+def fill_disk(disk: Path) -> None:
+    """Fill a small file system."""
     with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 60, often: float = 0.05) -> None:
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60, often: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
         time.sleep(often)
 
 
 def _wait_or_skip(condition: Callable[[], Any], what: str, log: Path) -> None:
-    """For daemons, which some machines do not let us start."""
+    """Wait for a daemon, or skip the test: some machines do not allow starting it."""
     try:
-        until(condition, what, 40)
+        wait_until(condition, what, 40)
     except (AssertionError, subprocess.TimeoutExpired):
-        pytest.skip(f"not here: {what}: {log.read_text(errors='replace').strip()[-300:]}")
+        pytest.skip(f"no daemon ({what}): {log.read_text(errors='replace').strip()[-300:]}")
 
 
 def _answers(host: str, environ: Environ) -> bool:
     return subprocess.run(["ssh", host, "true"], env=environ, capture_output=True, timeout=20).returncode == 0
 
 
-def _said(words: list[str], environ: Environ) -> str:
+def _output_of(words: list[str], environ: Environ) -> str:
     return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=20).stdout
 
 
 def _program(name: str) -> str:
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    assert found
-    return found
+    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    assert path
+    return path

@@ -1,4 +1,4 @@
-"""A small configuration to vary: what the rules make of some lines of YAML."""
+"""Resolves a small configuration with changes given as YAML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ SHAPE = {
 
 
 def configure(*texts: str, gpus: int = 8, without: str = "") -> Config:
-    """The shape above, unless a text says otherwise or it is taken away, completed; raises Problems."""
+    """Resolve SHAPE with these texts, which may replace its values. Raises Problems.
+
+    without: a key of SHAPE to leave out.
+    """
     shape = {name: value for name, value in SHAPE.items() if name != without and not _has(" ".join(texts), name)}
     lines = "\n".join(f"{name}: {value}" for name, value in shape.items())
     given = [("my.yml", texts[0] if texts else ""), *(("more.yml", text) for text in texts[1:]), ("shape.yml", lines)]

@@ -1,4 +1,4 @@
-"""The installed DeepSpeed as the tests ask it: which keys it reads, and what it assumes where they are missing."""
+"""Records which keys the installed DeepSpeed reads from its JSON, and which defaults it uses for missing ones."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 import deepspeed
 from deepspeed.runtime.config import DeepSpeedConfig
 
-#: The version that the registry's pins were taken from.
+#: The version whose keys and defaults the registry records.
 TESTED = "0.19.6"
 
-#: A batch size is all that DeepSpeed insists on.
-LEAST = {"train_batch_size": 1}
+#: The only key that DeepSpeed requires.
+REQUIRED = {"train_batch_size": 1}
 
 
 def read(values: dict[str, Any]) -> DeepSpeedConfig:
-    """DeepSpeed's own reading of a JSON."""
+    """Return DeepSpeed's configuration object for these keys."""
     logging.getLogger("DeepSpeed").setLevel(logging.CRITICAL)
-    return DeepSpeedConfig({**LEAST, **copy.deepcopy(values)} if not isinstance(values, Spy) else values)
+    return DeepSpeedConfig({**REQUIRED, **copy.deepcopy(values)} if not isinstance(values, Spy) else values)
 
 
-def installed() -> str:
-    """Why pins may differ, where another version is installed than they were taken from."""
+def version_note() -> str:
+    """Return a note for failing assertions if another version of DeepSpeed is installed than TESTED, else ''."""
     if deepspeed.__version__ == TESTED:
         return ""
-    return f" (pins are from deepspeed {TESTED}, installed is {deepspeed.__version__}: update both)"
+    return f" (the registry records deepspeed {TESTED}, installed is {deepspeed.__version__}: update both)"
 
 
 def nested(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """{"a.b": 1} as {"a": {"b": 1}}."""
+    """Return {"a": {"b": 1}} for [("a.b", 1)]."""
     tree: dict[str, Any] = {}
     for name, value in values:
         *sections, leaf = name.split(".")
@@ -43,7 +43,7 @@ def nested(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Spy(dict[str, Any]):
-    """A JSON object that notes which keys are asked for, and with which default: `defaults` by dotted name."""
+    """A JSON object that records the dotted names of the keys that are read, and the defaults of `get`."""
 
     def __init__(self, values: dict[str, Any], path: str = "", notes: Spy | None = None) -> None:
         self.path = path
@@ -62,7 +62,7 @@ class Spy(dict[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         self.asked.add(self.path + key)
-        self.defaults.setdefault(self.path + key, default)  # asked again, the first answer has been used
+        self.defaults.setdefault(self.path + key, default)  # the first read determines what DeepSpeed uses
         return super().get(key, default)
 
     def keys(self) -> Any:

@@ -1,5 +1,7 @@
-"""`train.py` on several ranks as a launcher would start it, in processes that can be killed; or, several seconds
-cheaper for each rank, on those of `run_ranks`."""
+"""Runs `train.py` on several ranks: in separate processes, as a launcher does, or within `run_ranks`.
+
+Separate processes can be killed; `run_ranks` is several seconds faster per rank, because torch is already imported.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,20 @@ TINY = {
 
 
 class Ranks:
-    """A started run: `wait` for its end, or `kill` it."""
+    """The processes of a started run."""
 
     def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
         self.processes = processes
 
     def wait(self, timeout: float = 120) -> tuple[list[int], str, str]:
-        """Exit codes, and what rank 0 wrote and all ranks complained about; fails when the time is up."""
+        """Return the exit codes, rank 0's stdout and the stderr of all ranks; fails after `timeout` seconds."""
         end = time.monotonic() + timeout
-        told = [process.communicate(timeout=max(0.1, end - time.monotonic())) for process in self.processes]
-        return [process.returncode for process in self.processes], told[0][0], "".join(errors for _, errors in told)
+        outputs = [process.communicate(timeout=max(0.1, end - time.monotonic())) for process in self.processes]
+        return (
+            [process.returncode for process in self.processes],
+            outputs[0][0],
+            "".join(errors for _, errors in outputs),
+        )
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         for process in self.processes:
@@ -50,11 +56,11 @@ class Ranks:
 
 
 @contextmanager
-def started(folder: Path, world: int, **changes: Any) -> Iterator[Ranks]:
-    """`world` ranks with the tiny configuration and these changes; none of them outlives the block."""
+def start_ranks(folder: Path, world: int, **changes: Any) -> Iterator[Ranks]:
+    """Start `world` ranks with the TINY configuration and these changes, and kill them when the block ends."""
     arguments = rank_arguments(folder, world, **changes)
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
-    everywhere = {**os.environ, **meeting, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+    everywhere = {**os.environ, **rendezvous, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
     processes = [
         subprocess.Popen(
             [sys.executable, str(ROOT / "train.py"), *arguments],
@@ -74,29 +80,29 @@ def started(folder: Path, world: int, **changes: Any) -> Iterator[Ranks]:
 
 
 def rank_arguments(folder: Path, world: int, **changes: Any) -> list[str]:
-    """What every rank's script is started with, for the tiny configuration and these changes."""
+    """Return the arguments of `train.py` for the TINY configuration with these changes."""
     file = folder / "run.yml"
-    run = {**TINY, "run_dir": str(folder / "out"), "data_path": str(tokens(folder)), **changes}
+    run = {**TINY, "run_dir": str(folder / "out"), "data_path": str(write_tokens(folder)), **changes}
     file.write_text(json.dumps({name: value for name, value in run.items() if value is not None}))
     return script_arguments(resolve([file], gpus=world))
 
 
-def on_a_rank(arguments: list[str]) -> tuple[int, str, str]:
-    """train.py's exit code, and what it has written and complained about; for `run_ranks`."""
+def train_on_rank(arguments: list[str]) -> tuple[int, str, str]:
+    """Run train.py and return its exit code, stdout and stderr; for `run_ranks`."""
     from neoxargs.train import main
     from neoxargs.train.process import setup
 
     with (
         redirect_stdout(io.StringIO()) as output,
         redirect_stderr(io.StringIO()) as errors,
-        patch.object(setup, "stop"),  # the test's process group ends with the test
+        patch.object(setup, "stop"),  # `run_ranks` ends the process group itself
     ):
         code = main(arguments)
     return code, output.getvalue(), errors.getvalue()
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """The steps in a run's metrics so far."""
+def step_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of steps in a run's metrics so far."""
     path = folder / "out" / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [row for row in map(json.loads, lines) if row["event"] == "step"]
@@ -104,12 +110,13 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 def wait_for_step(folder: Path, step: int, timeout: float = 120) -> None:
     end = time.monotonic() + timeout
-    while not any(row["step"] >= step for row in rows(folder)):
+    while not any(row["step"] >= step for row in step_rows(folder)):
         assert time.monotonic() < end, f"no step {step} within {timeout} s"
         time.sleep(0.01)
 
 
-def tokens(folder: Path) -> Path:
+def write_tokens(folder: Path) -> Path:
+    """Write random tokens as a token file unless it exists, and return its prefix."""
     prefix = folder / "tokens"
     if not indexed.exists(prefix):
         writer = indexed.Writer(prefix, np.uint16)

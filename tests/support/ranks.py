@@ -1,6 +1,6 @@
-"""Runs a function on several processes that can talk to each other over gloo, as a launcher would start them.
+"""Runs a function on several processes that communicate over gloo, with the environment that a launcher sets.
 
-The function must be importable (top level of a test module) and so must its arguments and result be picklable.
+The function must be at the top level of a module; its arguments and result must be picklable.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from neoxargs.train.process.mesh import Axis
 
 
 def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout: float = 150) -> list[Any]:
-    """`function(*arguments)` on every rank; the results in rank order.
+    """Call `function(*arguments)` on every rank and return the results in rank order.
 
-    torch.distributed is up when it is called, one thread per rank. The first rank that fails or the end of the time
-    (seconds) ends all of them and fails the test with what every rank printed last.
+    torch.distributed is initialised, with one thread per rank. If a rank fails, or after `timeout` seconds, all ranks
+    are killed and the test fails with the last output of each.
     """
-    context = _warm()
+    context = _fork_server()
     environment = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world),
         "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "",
@@ -38,13 +38,13 @@ def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout
     with TemporaryDirectory() as folder:
         ranks, ends = [], []
         for rank in range(world):
-            mine = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            here, there = context.Pipe(duplex=False)
+            own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            receiver, sender = context.Pipe(duplex=False)
             log = Path(folder) / f"rank{rank}.log"
-            ranks.append(context.Process(target=_rank, args=(there, log, mine, function, arguments), daemon=True))
-            ends.append(here)
+            ranks.append(context.Process(target=_rank, args=(sender, log, own, function, arguments), daemon=True))
+            ends.append(receiver)
             ranks[-1].start()
-            there.close()
+            sender.close()
         try:
             return _collect(ends, time.monotonic() + timeout, timeout)
         except Failure as failure:
@@ -57,22 +57,22 @@ def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout
 
 
 @cache
-def _warm() -> ForkServerContext:
-    """Ranks fork from one process that has imported everything: seven seconds less for each of them."""
+def _fork_server() -> ForkServerContext:
+    """Return a context whose ranks fork from a process that has imported torch; saves seven seconds per rank."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["neoxargs.train.run"])
     return context
 
 
 def all_ranks() -> Axis:
-    """Every rank of the run as one axis, without the cost of importing what makes a mesh."""
+    """Return all ranks of the run as one axis, without importing DeepSpeed to create a mesh."""
     import torch.distributed as dist
 
     return Axis(dist.get_world_size(), dist.get_rank(), dist.group.WORLD)
 
 
 class Failure(Exception):
-    """A rank's traceback, or that the time is up."""
+    """A rank's traceback, or the ranks that did not finish in time."""
 
 
 def _collect(ends: list[Connection], deadline: float, timeout: float) -> list[Any]:
@@ -81,14 +81,14 @@ def _collect(ends: list[Connection], deadline: float, timeout: float) -> list[An
         missing = [end for rank, end in enumerate(ends) if rank not in results]
         ready = wait(missing, max(0.0, deadline - time.monotonic()))
         if not ready:
-            silent = [rank for rank in range(len(ends)) if rank not in results]
-            raise Failure(f"ranks {silent} did not finish within {timeout} s")
+            unfinished = [rank for rank in range(len(ends)) if rank not in results]
+            raise Failure(f"ranks {unfinished} did not finish within {timeout} s")
         for end in ready:
             rank = ends.index(end)  # type: ignore[arg-type]
             try:
                 good, value = pickle.loads(end.recv_bytes())  # type: ignore[union-attr]
             except EOFError:
-                good, value = False, "ended without a word"
+                good, value = False, "ended without a result"
             if not good:
                 raise Failure(f"rank {rank}: {value}")
             results[rank] = value
@@ -107,7 +107,7 @@ def _rank(
     end: Connection, log: Path, environment: dict[str, str], function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
     os.environ.update(environment)
-    with open(log, "w") as file:  # whole streams, so that C++ is heard too
+    with open(log, "w") as file:  # the file descriptors, so that output of C++ is redirected too
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     faulthandler.enable()
@@ -120,12 +120,12 @@ def _rank(
     except BaseException:
         _send(end, False, traceback.format_exc())
         raise
-    torch.distributed.barrier()  # rank 0 holds the store that the others still need
+    torch.distributed.barrier()  # rank 0 hosts the store, which the others still use
     torch.distributed.destroy_process_group()
 
 
 def _send(end: Connection, good: bool, value: Any) -> None:
-    # Pickled here: multiprocessing would leave a tensor in memory that is gone when this process is.
+    # pickled here, because multiprocessing would pass tensors in shared memory that is freed when this process ends
     end.send_bytes(pickle.dumps((good, value)))
 
 

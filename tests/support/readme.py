@@ -1,4 +1,4 @@
-"""The README's shell commands, so that a test and CI run exactly what a reader would type."""
+"""Extracts the shell commands of the README, so that tests and CI run exactly those."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ README = ROOT / "README.md"
 
 
 def blocks() -> list[str]:
-    """Every ```sh block in order."""
+    """Return all ```sh blocks in order."""
     return re.findall(r"^```sh\n(.*?)^```", README.read_text(encoding="utf-8"), flags=re.M | re.S)
 
 
 def commands() -> list[str]:
-    """Every command line of every block, continuation lines joined."""
+    """Return all command lines of all blocks, with continuation lines joined."""
     text = "\n".join(blocks()).replace("\\\n", " ")
     return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
 def main() -> None:
-    """Print the N-th block (from 1)."""
+    """Print block N, counted from 1."""
     print(blocks()[int(sys.argv[1]) - 1])
 
 

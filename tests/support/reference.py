@@ -1,4 +1,4 @@
-"""Names, defaults, dates and translations of other programs, which this one is compared with."""
+"""Reads tests/reference: names, defaults, dates and translations of other programs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from tests.support.paths import REFERENCE
 
 
 def read(name: str) -> Any:
-    """The rows of a table by column, or what a JSON file holds."""
+    """Return the rows of a .tsv file as dictionaries, or the content of a .json file."""
     with (REFERENCE / name).open(encoding="utf-8", newline="") as file:
         return json.load(file) if name.endswith(".json") else list(csv.DictReader(file, delimiter="\t"))

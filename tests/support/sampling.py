@@ -1,4 +1,4 @@
-"""A generator of one process, and the text that it must give, computed by hand."""
+"""A text generator in one process, and the tokens that it must produce, computed without a cache."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.small_gpt import VOCABULARY, small
 SEQ = 16
 CPU = torch.device("cpu")
 EOD = 60
-#: Untrained tied weights only repeat the last token.
-LIVELY = {"no_weight_tying": True, "init_method_std": 0.3}
+#: With tied weights, an untrained model only repeats the last token.
+UNTIED = {"no_weight_tying": True, "init_method_std": 0.3}
 
 
 class Letters:
-    """Two characters' worth of tokenizer: `a` is 0, `b` is 1, ..."""
+    """A tokenizer with one token per letter: `a` is 0, `b` is 1, ..."""
 
     vocab_size, eod = VOCABULARY.size, EOD
 
@@ -37,17 +37,17 @@ class Letters:
         return "".join(chr(ord("a") + i) for i in ids)
 
 
-def one_process(tokenizer: Letters | None = None, model: dict[str, Any] = LIVELY, **options: Any) -> Generator:
+def one_process(tokenizer: Letters | None = None, model: dict[str, Any] = UNTIED, **options: Any) -> Generator:
     gpt = GPT(small(**model), VOCABULARY, Make(1234)).eval()
     return Generator(Whole(gpt, gpt, CPU), tokenizer or Letters(), Generation(**options), SEQ, Mesh(), seed=3)
 
 
 @torch.no_grad()
-def by_hand(prompt: list[int], count: int) -> tuple[list[int], list[float]]:
-    """The likeliest token and its logit, `count` times, from full logits of the last `SEQ` tokens."""
-    gpt, row, found = GPT(small(**LIVELY), VOCABULARY, Make(1234)).eval(), list(prompt), []
+def greedy_tokens(prompt: list[int], count: int) -> tuple[list[int], list[float]]:
+    """Return `count` greedy tokens and their logits, each from a forward pass over the last SEQ tokens."""
+    gpt, row, logits = GPT(small(**UNTIED), VOCABULARY, Make(1234)).eval(), list(prompt), []
     for _ in range(count):
         best = gpt(torch.tensor([row[-SEQ:]]))[0, -1].max(-1)
         row.append(int(best.indices))
-        found.append(float(best.values))
-    return row[len(prompt) :], found
+        logits.append(float(best.values))
+    return row[len(prompt) :], logits

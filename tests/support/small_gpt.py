@@ -1,4 +1,4 @@
-"""A small GPT for tests: its configuration, and its weights by name whatever the layout."""
+"""A small GPT for tests: its configuration, and its weights by the same names on every layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {
     "seq_length": 16, "max_position_embeddings": 16, "attention_dropout": 0.0, "hidden_dropout": 0.0,
     "model_parallel_size": 1, "pipe_parallel_size": 0,
 }  # fmt: skip
-#: 61 tokens, so that rows 61 to 63 pad, all of them on the last tensor parallel rank; token 5 ends documents.
+#: 61 tokens and 64 rows: rows 61 to 63 are padding, all on the last tensor parallel rank. Token 5 ends documents.
 VOCABULARY = Vocabulary(61, 64, eod=5)
 
 
@@ -30,9 +30,9 @@ def small(**changes: Any) -> Config:
 
 
 def build(config: Config, seed: int = 1234) -> nn.Module:
-    """This rank's part of the GPT: for a pipeline a PipelineModule, else a GPT."""
-    here = build_mesh(config.parallel)
-    make = Make(seed, here.tensor, sequence_parallel=config.parallel.sequence_parallel)
+    """Return this rank's part of the GPT: a PipelineModule for the pipeline engine, else a GPT."""
+    ranks = build_mesh(config.parallel)
+    make = Make(seed, ranks.tensor, sequence_parallel=config.parallel.sequence_parallel)
     if config.parallel.pipe_parallel_size == 0:
         return GPT(config, VOCABULARY, make)
     from deepspeed.pipe import PipelineModule
@@ -41,7 +41,7 @@ def build(config: Config, seed: int = 1234) -> nn.Module:
     from neoxargs.train.process.setup import init_distributed
 
     init_distributed("gloo")
-    topology = PipeModelDataParallelTopology(here.pipe.size, here.tensor.size, here.data.size)
+    topology = PipeModelDataParallelTopology(ranks.pipe.size, ranks.tensor.size, ranks.data.size)
     loss = Loss.of(config, VOCABULARY, make)
     module: nn.Module = PipelineModule(
         layers(config, VOCABULARY, make), topology=topology, loss_fn=loss, partition_method="type:transformer"
@@ -50,28 +50,28 @@ def build(config: Config, seed: int = 1234) -> nn.Module:
 
 
 def batch(samples: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Tokens and labels (samples, seq)."""
+    """Return random tokens and labels, each (samples, seq)."""
     generator = torch.Generator().manual_seed(seed)
     text = torch.randint(VOCABULARY.size, (samples, SMALL["seq_length"] + 1), generator=generator)
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
-def shaken(model: nn.Module) -> nn.Module:
-    """The same module with random weights everywhere: fresh biases are 0 and norms 1, which would hide mistakes."""
+def randomised(model: nn.Module) -> nn.Module:
+    """Fill all weights with random numbers, because initial biases of 0 and norms of 1 would hide mistakes."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.3).add_(parameter.ndim == 1)
     return model
 
 
-def named(module: nn.Module) -> dict[str, nn.Parameter]:
-    """This rank's parameters under the names that GPT gives them."""
+def gpt_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return this rank's parameters by the names that they have in a GPT."""
     parameters = dict(module.named_parameters())
     return parameters if isinstance(module, GPT) else {_in_gpt(name, module): p for name, p in parameters.items()}
 
 
 def _in_gpt(name: str, pipeline: Any) -> str:
-    """`3.mlp.dense_h_to_4h.weight` of a PipelineModule is `layers.1.mlp.dense_h_to_4h.weight` of a GPT."""
+    """Translate a name of a PipelineModule: `3.mlp.dense.weight` is `layers.1.mlp.dense.weight` in a GPT."""
     first, _, rest = name.partition(".")
     if first == "tied_modules":
         return rest.replace("layers-", "layers.")
@@ -82,27 +82,27 @@ def _in_gpt(name: str, pipeline: Any) -> str:
     return f"{place.get(int(first), f'layers.{int(first) - 2}')}.{rest.removeprefix('norm.')}"
 
 
-def load(module: nn.Module, whole: dict[str, Tensor], axis: Axis) -> None:
-    """Fill this rank's parameters with their slices of whole ones."""
+def load_shards(module: nn.Module, full: dict[str, Tensor], axis: Axis) -> None:
+    """Fill this rank's parameters with their shards of the full tensors. axis: the tensor parallel ranks."""
     with torch.no_grad():
-        for name, parameter in named(module).items():
-            parameter.copy_(_slice(whole[name], parameter.shape, axis))
+        for name, parameter in gpt_parameters(module).items():
+            parameter.copy_(_shard(full[name], parameter.shape, axis))
 
 
-def _slice(whole: Tensor, shape: torch.Size, axis: Axis) -> Tensor:
-    for dimension, (mine, all_ranks) in enumerate(zip(shape, whole.shape, strict=True)):
-        if mine != all_ranks:
-            return whole.chunk(axis.size, dimension)[axis.rank]
-    return whole
+def _shard(full: Tensor, shape: torch.Size, axis: Axis) -> Tensor:
+    for dimension, (size, full_size) in enumerate(zip(shape, full.shape, strict=True)):
+        if size != full_size:
+            return full.chunk(axis.size, dimension)[axis.rank]
+    return full
 
 
-def join(ranks: list[dict[str, Tensor]], whole: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What the ranks of one model (tensor parallel ones next to each other) hold, put together.
+def join_shards(ranks: list[dict[str, Tensor]], templates: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Concatenate the shards of one replica's ranks (tensor parallel ones consecutive), by name.
 
-    What several ranks hold alike must be equal. whole: says each tensor's full shape.
+    Fails if replicated tensors differ. templates: tensors of the full shapes.
     """
-    found: dict[str, Tensor] = {}
-    for name, like in whole.items():
+    joined: dict[str, Tensor] = {}
+    for name, like in templates.items():
         pieces = [rank[name] for rank in ranks if name in rank]
         split = [d for d, (a, b) in enumerate(zip(pieces[0].shape, like.shape, strict=True)) if a != b]
         if split:
@@ -110,5 +110,5 @@ def join(ranks: list[dict[str, Tensor]], whole: dict[str, Tensor]) -> dict[str, 
             pieces = [torch.cat(pieces[i : i + count], split[0]) for i in range(0, len(pieces), count)]
         for piece in pieces[1:]:
             torch.testing.assert_close(piece, pieces[0], msg=partial("{}: {}".format, name))
-        found[name] = pieces[0]
-    return found
+        joined[name] = pieces[0]
+    return joined

@@ -1,4 +1,4 @@
-"""The shortest configuration that can be a run, for tests that are about something else, and a large one."""
+"""The shortest configuration that resolves, for tests of other things, and a large one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ train_micro_batch_size_per_gpu: 2
 train_iters: 10
 """
 
-#: 1.2 billion parameters; more than a GPU of 24 GB can train at this batch.
+#: 1.2 billion parameters: does not fit a GPU of 24 GB with this batch size.
 BILLION = """\
 num_layers: 24
 hidden_size: 2048

@@ -1,4 +1,4 @@
-"""What the tests of `launch/targets` share: a configuration, values to try, and DeepSpeed as the reader of its JSON."""
+"""Helpers for the tests of `launch/targets`: a configuration, values to try, and DeepSpeed's reading of its JSON."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ data_path: my_text_document
 
 
 def configured(*texts: str, gpus: int = 8) -> Config:
-    """The shape above with some more YAML, completed."""
+    """Resolve SHAPE with more YAML."""
     given = [Text("shape.yml", SHAPE), *(Text(f"my{i}.yml", text) for i, text in enumerate(texts) if text)]
     return complete(draft(given), gpus)
 
 
-def accepted(config: Config, monkeypatch: pytest.MonkeyPatch) -> DeepSpeedConfig:
-    """The installed DeepSpeed reads the JSON on that many data parallel ranks."""
+def read_by_deepspeed(config: Config, monkeypatch: pytest.MonkeyPatch) -> DeepSpeedConfig:
+    """Return the installed DeepSpeed's reading of the JSON, on the data parallel ranks of the configuration."""
     logging.getLogger("DeepSpeed").setLevel(logging.CRITICAL)
-    copies = config.parallel.world_size // (
+    replicas = config.parallel.world_size // (
         config.parallel.model_parallel_size * max(config.parallel.pipe_parallel_size, 1)
     )
-    monkeypatch.setattr("deepspeed.comm.get_world_size", lambda group=None: copies)
+    monkeypatch.setattr("deepspeed.comm.get_world_size", lambda group=None: replicas)
     monkeypatch.setattr("deepspeed.comm.get_rank", lambda group=None: 0)
     return DeepSpeedConfig(json.loads(json.dumps(deepspeed_json(config))))
 
 
 def other_value(parameter: Parameter) -> Any:
-    """Some value of the parameter's type other than its default."""
-    wanted = parameter.type
-    choices = [a for part in (wanted, *get_args(wanted)) for a in get_args(part)]
+    """Return a value of the parameter's type that is not its default; None if there is no simple one."""
+    kind = parameter.type
+    choices = [a for part in (kind, *get_args(kind)) for a in get_args(part)]
     literal = [c for c in choices if isinstance(c, str | int | bool) and c not in ("auto", parameter.default)]
-    if isinstance(parameter.default, bool) or wanted in (bool, bool | None):
+    if isinstance(parameter.default, bool) or kind in (bool, bool | None):
         return not parameter.default
     if literal:
         return literal[-1]
@@ -59,8 +59,8 @@ def other_value(parameter: Parameter) -> Any:
     return None
 
 
-#: What must stand beside a key, by the beginning of its name.
-BESIDE = {
+#: Beginning of a key's name -> other YAML that the key needs.
+COMPANIONS = {
     "activation_checkpointing.contiguous_memory_optimization": "partition_activations: true",
     "bf16.bf16_optimizer_states": "{precision: bf16, zero_stage: 1, bf16: {bf16_master_weights_and_grads: true}}",
     "bf16.": "{precision: bf16, zero_stage: 1}",

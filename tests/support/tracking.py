@@ -1,4 +1,4 @@
-"""A run of four steps, told to a tracker."""
+"""Sends the events of a run of four steps to a tracker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def step(iteration: int, **changes: Any) -> Step:
 
 
 def play(tracker: Tracker, folder: Path, start: int = 0) -> None:
-    """A run of four steps with an evaluation and a checkpoint in its middle."""
+    """Send the events from step `start` + 1 to 4, with an evaluation and a checkpoint after step 2."""
     tracker.on_start(run(folder, start))
     for iteration in range(start + 1, 5):
         tracker.on_step(step(iteration))

@@ -1,4 +1,4 @@
-"""Small trainings for tests: one process set runs many layouts one after the other, in the smallest model."""
+"""Small training runs for tests: one set of processes trains the smallest model on many layouts in turn."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SAMPLES, MICRO_BATCH = 8, 2
 
 
 class Trial(NamedTuple):
-    """A layout: what is written for it at top level, and DeepSpeed's sections."""
+    """A configuration to train: changes of the parameters, and of DeepSpeed's JSON."""
 
     config: dict[str, Any] = {}
     deepspeed: dict[str, Any] = {}
 
 
 class Losses(NamedTuple):
-    """What a trial gave on one rank."""
+    """Losses and gradient norms of a trial on one rank."""
 
     train: list[float]
     norms: list[float | None]
@@ -30,15 +30,15 @@ class Losses(NamedTuple):
 
 
 def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
-    """Every trial from the same start, `steps` steps and an evaluation."""
+    """Train each trial for `steps` steps from the same weights, and evaluate it."""
     from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
     assert process.device.type == "cpu"
-    _allow_fp16()
+    allow_fp16()
     found = {}
     for name, trial in trials.items():
-        built = Built(trial)
+        built = Training(trial)
         results = [built.engine.train_step(built.batches) for _ in range(steps)]
         held_out = built.engine.evaluate(built.micro_batches(0), 2)
         found[name] = Losses([result.loss for result in results], [result.grad_norm for result in results], held_out)
@@ -47,20 +47,20 @@ def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
 
 
 def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float], list[float]]]:
-    """Per trial: losses of steps 4 to 6 without a break, and after loading what was saved after step 3."""
+    """Return for each trial the losses of steps 4 to 6: uninterrupted, and resumed from a checkpoint of step 3."""
     from neoxargs.train.checkpoint.save_load import Checkpoints, Position
     from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
     found = {}
     for name, trial in trials.items():
-        place = str(Path(folder, name))
-        first = Built(trial, save=place)
+        path = str(Path(folder, name))
+        first = Training(trial, save=path)
         losses = [first.step() for _ in range(3)]
         Checkpoints(first.config, first.engine.deepspeed, process).save(Position(3, 3 * SAMPLES))
         losses += [first.step() for _ in range(3)]
         mesh.destroy()
-        second = Built(trial, load=place)
+        second = Training(trial, load=path)
         position = Checkpoints(second.config, second.engine.deepspeed, process).load()
         second.batches = second.micro_batches(position.samples)
         found[name] = losses[3:], [second.step() for _ in range(3)]
@@ -69,30 +69,30 @@ def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float]
 
 
 def overflow(trial: Trial) -> tuple[list[float], list[bool], bool]:
-    """Losses of three steps on one batch, which of them were skipped, and whether the learning rate stood still."""
+    """Return of three steps on one batch the losses, which were skipped, and whether the learning rate is unchanged."""
     from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
-    _allow_fp16()
-    built = Built(trial)
+    allow_fp16()
+    built = Training(trial)
     rate = built.engine.learning_rate()
     results = [built.engine.train_step(built.micro_batches(0)) for _ in range(3)]
-    same = built.engine.learning_rate() == rate
+    unchanged = built.engine.learning_rate() == rate
     mesh.destroy()
-    return [result.loss for result in results], [result.skipped for result in results], same
+    return [result.loss for result in results], [result.skipped for result in results], unchanged
 
 
-def _allow_fp16() -> None:
-    """DeepSpeed refuses fp16 on CPUs without instructions for it; torch computes it on any, slowly."""
+def allow_fp16() -> None:
+    """Override DeepSpeed's refusal of fp16 on CPUs without instructions for it; torch emulates them."""
     from deepspeed.accelerator import get_accelerator
 
     get_accelerator().is_fp16_supported = lambda: True
 
 
-class Built:
-    """A trial's engine and data."""
+class Training:
+    """Engine and data of a trial."""
 
-    def __init__(self, trial: Trial, **more: Any) -> None:
+    def __init__(self, trial: Trial, **changes: Any) -> None:
         from neoxargs.train.engine import build as engine
         from neoxargs.train.process import mesh, setup
 
@@ -100,7 +100,7 @@ class Built:
             "seed": 1, "lr": 1e-2, "optimizer.params.lr": 1e-2, "lr_decay_style": "cosine", "lr_decay_iters": 30,
             "warmup": 0.0, "weight_decay": 0.1, "train_batch_size": SAMPLES,
         }  # fmt: skip
-        self.config = small(**values | trial.config | more)
+        self.config = small(**values | trial.config | changes)
         self.mesh = mesh.build_mesh(self.config.parallel)
         setup.set_seeds(1, stream=self.mesh.pipe.rank * self.mesh.data.size + self.mesh.data.rank)
         json = {
@@ -114,7 +114,7 @@ class Built:
         return self.engine.train_step(self.batches).loss
 
     def micro_batches(self, consumed: int) -> Iterator[tuple[Tensor, Tensor]] | None:
-        """The same five batches over and over, as every data parallel rank sees them."""
+        """Yield this rank's micro batches of five batches that repeat, after `consumed` samples."""
         if not self.engine.reads_data:
             return None
         return self._micro_batches(consumed // SAMPLES)
@@ -124,5 +124,5 @@ class Built:
         for number in itertools.count(first):
             tokens, labels = batch(SAMPLES, seed=number % 5)
             for start in range(data.rank * MICRO_BATCH, SAMPLES, data.size * MICRO_BATCH):
-                mine = slice(start, start + MICRO_BATCH)
-                yield tokens[mine], labels[mine]
+                own = slice(start, start + MICRO_BATCH)
+                yield tokens[own], labels[own]

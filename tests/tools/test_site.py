@@ -150,8 +150,8 @@ def test_the_filter_is_reachable_by_keyboard(table: Page) -> None:
     table.value("document.querySelector('#filter input').focus()")
     reached = []
     for _ in range(3):
-        table.tell("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
-        table.tell("Input.dispatchKeyEvent", type="keyUp", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        table.send("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        table.send("Input.dispatchKeyEvent", type="keyUp", key="Tab", code="Tab", windowsVirtualKeyCode=9)
         reached.append(table.value("document.activeElement.name"))
     assert reached == ["origin", "effect", "dialect"]
 

@@ -27,11 +27,11 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
-from tests.support.processes import TINY, tokens
+from tests.support.processes import TINY, write_tokens
 from tests.support.ranks import run_ranks
-from tests.support.sampling import CPU, EOD, LIVELY, SEQ, Letters, by_hand, one_process
+from tests.support.sampling import CPU, EOD, SEQ, UNTIED, Letters, greedy_tokens, one_process
 from tests.support.small_gpt import VOCABULARY, batch, small
-from tests.support.trials import Built, Trial
+from tests.support.trials import Training, Trial
 
 ROWS = [Row([7, 8, 9], 1), Row([5, *range(10, 26)], 16), Row([30, 31, 32, 33], 2), Row([40], 0), Row([41, 42], 1)]
 
@@ -64,7 +64,7 @@ def on_a_rank(trials: dict[str, Trial]) -> dict[str, tuple[list[tuple[float, boo
     setup.start("gloo", seed=1)
     found = {}
     for name, trial in trials.items():
-        built = Built(trial)
+        built = Training(trial)
         built.engine.deepspeed.eval()
         scorer = Scorer(built.engine, built.mesh, micro_batch=2)
         found[name] = scorer.score(ROWS), evaluate.perplexity(scorer, Data(), 2, Letters())  # type: ignore[arg-type]
@@ -73,14 +73,14 @@ def on_a_rank(trials: dict[str, Trial]) -> dict[str, tuple[list[tuple[float, boo
 
 
 LAYOUTS = {
-    "plain": Trial(LIVELY | {"model_parallel_size": 2}),
-    "pipeline": Trial(LIVELY | {"model_parallel_size": 2, "pipe_parallel_size": 2}),
-    "ZeRO-3": Trial(LIVELY | {"zero_optimization.stage": 3}, {"zero_optimization": {"stage": 3}}),
+    "plain": Trial(UNTIED | {"model_parallel_size": 2}),
+    "pipeline": Trial(UNTIED | {"model_parallel_size": 2, "pipe_parallel_size": 2}),
+    "ZeRO-3": Trial(UNTIED | {"zero_optimization.stage": 3}, {"zero_optimization": {"stage": 3}}),
 }
 
 
 def test_every_layout_scores_as_a_model_alone() -> None:
-    gpt = GPT(small(**LIVELY), VOCABULARY, Make(1)).eval()
+    gpt = GPT(small(**UNTIED), VOCABULARY, Make(1)).eval()
     expected = one_by_one(gpt, ROWS)
     assert len({score for score, _ in expected}) == len(ROWS)
     first, second = (gpt(tokens, labels).item() for tokens, labels in Data().held_out("validation"))
@@ -122,7 +122,7 @@ class Engine:
     device = CPU
 
     def __init__(self) -> None:
-        self.module = GPT(small(**LIVELY), VOCABULARY, Make(1234))
+        self.module = GPT(small(**UNTIED), VOCABULARY, Make(1234))
 
     def __call__(self, *arguments: Any) -> Any:
         return self.module(*arguments)
@@ -145,7 +145,7 @@ def model() -> Model:
 
 def test_a_continuation_ends_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lm_eval_harness, "STRIDE", 4)
-    ids, _ = by_hand([0, 1, 2], 40)
+    ids, _ = greedy_tokens([0, 1, 2], 40)
     text = Letters().detokenize(ids[: ids.index(EOD)])
     assert len(text) > 2 * lm_eval_harness.STRIDE
     asked = model()
@@ -184,7 +184,7 @@ def trained_and_evaluated(folder: str) -> None:
 
 
 def test_the_loss_is_the_one_that_training_reports(tmp_path: Path) -> None:
-    values = TINY | {"data_path": str(tokens(tmp_path)), "save": str(tmp_path / "run"), "train_iters": 2,
+    values = TINY | {"data_path": str(write_tokens(tmp_path)), "save": str(tmp_path / "run"), "train_iters": 2,
                      "eval_results_prefix": str(tmp_path / "mine"), "eval_iters": 3}  # fmt: skip
     (tmp_path / "run.yml").write_text(json.dumps(values))
     run_ranks(trained_and_evaluated, 2, str(tmp_path), timeout=240)

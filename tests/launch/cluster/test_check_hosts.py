@@ -99,7 +99,7 @@ def test_hosts_that_a_job_scheduler_will_choose_cannot_be_checked():
 @pytest.mark.timeout(120)
 def test_two_identical_hosts(tmp_path: Path, hosts: cluster.Environ) -> None:
     (tmp_path / "hosts").write_text("127.0.0.1 slots=2\n127.0.0.2 slots=2\n")
-    cluster.written(tmp_path, hostfile=str(tmp_path / "hosts"), model_parallel_size=2)
+    cluster.write_run(tmp_path, hostfile=str(tmp_path / "hosts"), model_parallel_size=2)
     words = [sys.executable, str(cluster.ROOT / "deepy.py"), "train.py", "run.yml", "--check-hosts"]
     done = subprocess.run(words, cwd=tmp_path, env=hosts, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

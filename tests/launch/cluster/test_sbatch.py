@@ -133,8 +133,8 @@ def ranks(folder: Path) -> list[list[str]]:
 @pytest.mark.timeout(200)
 def test_a_submitted_script_starts_the_ranks_and_reports_which_failed(own_script, node):
     """On a real Slurm of one node; each task reads its rank from the environment."""
-    cluster.need("sbatch")
-    cluster.written(own_script, num_nodes=1, num_gpus=2, launcher="srun", master_addr=None, master_port=1234)
+    cluster.require_programs("sbatch")
+    cluster.write_run(own_script, num_nodes=1, num_gpus=2, launcher="srun", master_addr=None, master_port=1234)
     words = [sys.executable, str(cluster.ROOT / "deepy.py"), "own.py", "run.yml", "--emit", "sbatch"]
     made = subprocess.run(words, cwd=own_script, env=node, capture_output=True, text=True, check=True)
     (own_script / "job").write_text(made.stdout.replace("srun ", "srun --overcommit "))
@@ -156,11 +156,11 @@ def test_a_submitted_script_starts_the_ranks_and_reports_which_failed(own_script
 
 @pytest.mark.timeout(120)
 def test_ranks_that_torchrun_has_started(own_script):
-    cluster.written(own_script, master_port=None)
+    cluster.write_run(own_script, master_port=None)
     port = cluster.free_port()
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
     words += [str(cluster.ROOT / "deepy.py"), "own.py", "run.yml"]
-    done = subprocess.run(words, cwd=own_script, env=cluster.plain(), capture_output=True, text=True, timeout=100)
+    done = subprocess.run(words, cwd=own_script, env=cluster.cpu_environ(), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("2 = tensor 1 x pipeline 1 x data 2") == 1
     assert ranks(own_script) == [["0", "2", "0", str(port)], ["1", "2", "1", str(port)]]

@@ -52,7 +52,7 @@ def test_nothing_runs_on_when_ssh_is_ended(tmp_path: Path, hosts: cluster.Enviro
     pids = [int(process.stdout.readline().split()[-1]) for _ in cluster.HOSTS]
     getattr(process, end)()
     process.communicate(timeout=40)
-    cluster.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "both have ended", 30)
+    cluster.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "both have ended", 30)
 
 
 def test_an_ssh_that_fails_at_once_ends_all_with_its_code(tmp_path: Path) -> None:
@@ -60,6 +60,6 @@ def test_an_ssh_that_fails_at_once_ends_all_with_its_code(tmp_path: Path) -> Non
     (tmp_path / "ssh").write_text("#!/bin/sh\nexit 7\n")
     (tmp_path / "ssh").chmod(0o755)
     words = [*BEGIN, "--host=w0=0", "--host=w1=0", "--", "echo", "a" * 100_000]
-    environ = cluster.plain() | {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(cluster.ROOT)}
+    environ = cluster.cpu_environ() | {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(cluster.ROOT)}
     done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (7, "")

@@ -43,27 +43,27 @@ def logs(folder: Path) -> list[Path]:
 def test_a_run_on_two_hosts(hosts, tmp_path, program):
     """Two ranks on each form tensor parallel groups within hosts and data parallel ones across."""
     changes, needed, slots = STARTED_BY[program]
-    cluster.need(needed)
+    cluster.require_programs(needed)
     layout = {"model_parallel_size": slots, "hostfile": hostfile(tmp_path, slots)}
-    done = cluster.deepy(tmp_path, hosts, **layout, **changes)
+    done = cluster.run_training(tmp_path, hosts, **layout, **changes)
     assert done.returncode == 0, done.stdout
     assert f"{2 * slots} = tensor {slots} x pipeline 1 x data 2" in done.stdout
     assert len(losses(tmp_path)) == 4
     assert [path.name for path in logs(tmp_path)] == [f"rank-{rank}.log" for rank in range(2 * slots)]
-    assert not cluster.left(tmp_path)
+    assert not cluster.remaining_ranks(tmp_path)
 
 
 @pytest.mark.timeout(300)
 def test_a_rank_that_dies_on_the_other_host_is_named_and_all_end(hosts, tmp_path):
-    cluster.need("pdsh")
-    with cluster.started(tmp_path, hosts, hostfile=hostfile(tmp_path, 1), train_iters=100_000) as run:
-        cluster.until(lambda: (tmp_path / "out" / "metrics.jsonl").exists(), "the first step", 120)
+    cluster.require_programs("pdsh")
+    with cluster.start_training(tmp_path, hosts, hostfile=hostfile(tmp_path, 1), train_iters=100_000) as run:
+        cluster.wait_until(lambda: (tmp_path / "out" / "metrics.jsonl").exists(), "the first step", 120)
         cluster.kill(cluster.ranks(tmp_path, 1)[-1])
         output, _ = run.communicate(timeout=40)
     assert run.returncode == 128 + signal.SIGKILL, output
     assert "deepy: rank 1 on " in output
     assert " failed first: SIGKILL: " in output
-    assert not cluster.left(tmp_path)
+    assert not cluster.remaining_ranks(tmp_path)
 
 
 @pytest.mark.timeout(300)
@@ -74,8 +74,8 @@ def test_a_run_through_slurm(node, tmp_path, launcher):
     listed = {"deepspeed_slurm": True, "hostfile": str(tmp_path / "hosts"), "no_ssh_check": True}
     asked = {"launcher": "srun", "num_nodes": 1, "num_gpus": 2, "master_addr": None}
     changes = {"launcher_args": "--overcommit", "model_parallel_size": 2, **(listed if launcher == "slurm" else asked)}
-    done = cluster.deepy(tmp_path, node, **changes)
+    done = cluster.run_training(tmp_path, node, **changes)
     assert done.returncode == 0, done.stdout
     assert len(losses(tmp_path)) == 4
     assert [path.name for path in logs(tmp_path)] == ["rank-0.log", "rank-1.log"]
-    assert not cluster.left(tmp_path)
+    assert not cluster.remaining_ranks(tmp_path)

@@ -237,7 +237,7 @@ def test_a_rank_whose_launcher_was_killed_is_asked_to_stop(tmp_path):
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL) as launcher:
         until_it_says(tmp_path / "rank-0.log", "begun")
         launcher.kill()
-    cluster.until(lambda: failures.read_failures(tmp_path), "it has ended", 30)
+    cluster.wait_until(lambda: failures.read_failures(tmp_path), "it has ended", 30)
     assert failures.read_failures(tmp_path)[0].exit_code == -signal.SIGTERM
 
 

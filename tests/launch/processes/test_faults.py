@@ -68,8 +68,8 @@ def test_a_rank_that_is_killed(tmp_path, phase, rank):
     launcher = "pdsh" if (phase, rank) in UNDER_DEEPSPEED else "torchrun"
     (reached, changes), often = PHASES[phase], 0.002 if phase == "save" else 0.05
     save = str(tmp_path / "out") if phase == "save" else None
-    with cluster.started(tmp_path, cluster.plain(), save=save, launcher=launcher, **LONG | changes) as run:
-        cluster.until(lambda: reached(tmp_path) and len(cluster.ranks(tmp_path, rank)) == 2, phase, 150, often)
+    with cluster.start_training(tmp_path, cluster.cpu_environ(), save=save, launcher=launcher, **LONG | changes) as run:
+        cluster.wait_until(lambda: reached(tmp_path) and len(cluster.ranks(tmp_path, rank)) == 2, phase, 150, often)
         cluster.kill(cluster.ranks(tmp_path, rank)[-1])
         output, _ = run.communicate(timeout=30)
     assert run.returncode == 128 + signal.SIGKILL, output
@@ -108,9 +108,9 @@ def test_a_disk_that_fills_up_while_saving(tmp_path, small_disk):
         "keep_last_n_checkpoints": 1,
         "train_iters": 999,
     }
-    with cluster.started(tmp_path, cluster.plain(), **LONG | changes) as run:
-        cluster.until((save / checkpoint_folder.LATEST).exists, "a checkpoint", 150)
-        cluster.fill(small_disk)
+    with cluster.start_training(tmp_path, cluster.cpu_environ(), **LONG | changes) as run:
+        cluster.wait_until((save / checkpoint_folder.LATEST).exists, "a checkpoint", 150)
+        cluster.fill_disk(small_disk)
         output, _ = run.communicate(timeout=30)
     assert run.returncode == 1, output
     assert f"failed first: the disk of {save} is full" in output
@@ -122,12 +122,12 @@ def test_a_disk_that_fills_up_while_saving(tmp_path, small_disk):
 @pytest.mark.timeout(120)
 def test_a_host_that_does_not_answer_is_told_before_anything_starts(tmp_path):
     """One that takes the connection and then says nothing, and one that refuses it."""
-    cluster.need("ssh", "pdsh")
+    cluster.require_programs("ssh", "pdsh")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         (tmp_path / "hosts").write_text("127.0.0.1 slots=1\n127.0.0.2 slots=1\n")
         begun = time.monotonic()
-        done = cluster.deepy(tmp_path, cluster.plain(), hostfile=str(tmp_path / "hosts"), ssh_port=port)
+        done = cluster.run_training(tmp_path, cluster.cpu_environ(), hostfile=str(tmp_path / "hosts"), ssh_port=port)
     assert time.monotonic() - begun < 30
     assert done.returncode == 1
     assert "error: host 127.0.0.1 does not answer over ssh within 5 s" in done.stdout

@@ -16,7 +16,7 @@ from neoxargs.launch.targets.wire_format import config_from_values, decode, enco
 from neoxargs.registry import ABSENT, REGISTRY, Parameter, history
 from neoxargs.resolve import resolve
 from tests.support.paths import NEOX_HEAD, needs_corpus
-from tests.support.targets import BESIDE, accepted, configured, other_value
+from tests.support.targets import COMPANIONS, configured, other_value, read_by_deepspeed
 
 # -- DeepSpeed -------------------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ def _company(parameter: Parameter) -> str:
         kind = next((k for k in TYPES if k.lower() == parameter.used_by_types[0]), parameter.used_by_types[0])
         beside = "\nuse_mup: true\nbase_shapes_file: base.bsh" if kind.startswith(("muadam", "musgd")) else ""
         return f"{parameter.name.split('.')[0]}: {{type: {kind}}}{beside}"
-    return next((text for start, text in BESIDE.items() if parameter.name.startswith(start)), "")
+    return next((text for start, text in COMPANIONS.items() if parameter.name.startswith(start)), "")
 
 
 #: DeepSpeed's schedules in their own capitals.
@@ -114,13 +114,13 @@ def test_deepspeed_accepts_every_key_that_it_is_sent(parameter: Parameter, monke
     for part in parameter.name.split("."):
         sent = sent[part]
     assert sent == other_value(parameter)
-    accepted(config, monkeypatch)
+    read_by_deepspeed(config, monkeypatch)
 
 
 @needs_corpus
 @pytest.mark.parametrize("name", ["125M.yml", "20B.yml", "bf16_125M.yml", "pythia/1B.yml", "rwkv/170M.yml"])
 def test_the_batch_is_what_deepspeed_computes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = accepted(resolve([NEOX_HEAD / name], gpus=16), monkeypatch)
+    read = read_by_deepspeed(resolve([NEOX_HEAD / name], gpus=16), monkeypatch)
     sizes = (read.train_micro_batch_size_per_gpu, read.gradient_accumulation_steps, read.world_size)
     assert read.train_batch_size == math.prod(sizes)
 

@@ -21,7 +21,7 @@ from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from tests.support.paths import DOCS, NEOX_2021, NEOX_HEAD, needs_corpus
 from tests.support.reference import read
-from tests.support.targets import accepted
+from tests.support.targets import read_by_deepspeed
 
 MIGRATING = DOCS / "from-gpt-neox.md"
 
@@ -302,7 +302,7 @@ def test_deepspeed_accepts_our_translation(name: str, monkeypatch: pytest.Monkey
     if name in SPACES:
         assert isinstance(deepspeed_json(config)["zero_optimization"]["stage"], list)
     else:
-        read = accepted(config, monkeypatch)
+        read = read_by_deepspeed(config, monkeypatch)
         assert read.train_batch_size == config.batch.train_batch_size
         assert read.gradient_clipping == config.gradients.gradient_clipping
 

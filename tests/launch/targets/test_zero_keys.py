@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from neoxargs.launch.targets.nesting import nested
 from neoxargs.registry import REGISTRY, Parameter
-from tests.support.targets import BESIDE, accepted, configured, other_value
+from tests.support.targets import COMPANIONS, configured, other_value, read_by_deepspeed
 
 #: Values that the type alone does not suggest.
 OTHERS: dict[str, Any] = {
@@ -48,14 +48,14 @@ def test_every_key_is_delivered(parameter: Parameter, monkeypatch: pytest.Monkey
     value = OTHERS.get(parameter.name, other_value(parameter))
     assert value is not None
     beside = "" if parameter.attribute == "nvme_path" else _beside(parameter.name)
-    written = accepted(configured(json.dumps(nested({parameter.name: value})), beside), monkeypatch)
-    without = accepted(configured(beside), monkeypatch)
+    written = read_by_deepspeed(configured(json.dumps(nested({parameter.name: value})), beside), monkeypatch)
+    without = read_by_deepspeed(configured(beside), monkeypatch)
     assert worked_with(written, parameter) == value
     assert worked_with(without, parameter) != value
 
 
 def _beside(name: str) -> str:
-    return next((text for start, text in BESIDE.items() if name.startswith(start)), "")
+    return next((text for start, text in COMPANIONS.items() if name.startswith(start)), "")
 
 
 def test_there_are_keys_of_every_section() -> None:
@@ -68,4 +68,4 @@ def test_there_are_keys_of_every_section() -> None:
 def test_the_spelling_at_top_level_is_the_same_key(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parameter = REGISTRY.parameters[f"zero_optimization.{key}"]
     config = configured(json.dumps({f"zero_{key}": other_value(parameter)}))
-    assert worked_with(accepted(config, monkeypatch), parameter) == other_value(parameter)
+    assert worked_with(read_by_deepspeed(config, monkeypatch), parameter) == other_value(parameter)

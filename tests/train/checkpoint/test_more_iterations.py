@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from neoxargs.cli import main
-from tests.support.processes import on_a_rank, rank_arguments, rows
+from tests.support.processes import rank_arguments, step_rows, train_on_rank
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.timeout(300)
@@ -24,9 +24,9 @@ def arguments(folder: Path, **changes: Any) -> list[str]:
 
 def run(folder: Path, **changes: Any) -> dict[int, float]:
     """The learning rate of every iteration so far."""
-    code, _, errors = run_ranks(on_a_rank, 1, arguments(folder, **changes))[0]
+    code, _, errors = run_ranks(train_on_rank, 1, arguments(folder, **changes))[0]
     assert code == 0, errors
-    return {row["step"] - 1: row["lr"] for row in rows(folder)}
+    return {row["step"] - 1: row["lr"] for row in step_rows(folder)}
 
 
 def checked(folder: Path, capsys: pytest.CaptureFixture[str], **changes: Any) -> tuple[int, str]:
@@ -75,7 +75,7 @@ def test_what_the_ranks_would_refuse_is_told_before(
 ) -> None:
     code, told = checked(finished, capsys, **{"train_iters": 6} | changes)
     assert (code, words in told) == (1, True), told
-    [(code, _, errors)] = run_ranks(on_a_rank, 1, arguments(finished, **{"train_iters": 6} | changes))
+    [(code, _, errors)] = run_ranks(train_on_rank, 1, arguments(finished, **{"train_iters": 6} | changes))
     assert code == 1
     assert "learning rate schedule: " in errors
 

@@ -10,7 +10,7 @@ import pytest
 from neoxargs.train.kernels.cross_entropy import Vocabulary
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import small
-from tests.support.trials import SAMPLES, Built, Trial
+from tests.support.trials import SAMPLES, Training, Trial
 
 STEPS = 3
 #: The learning rate still rises when the checkpoint is written; a gate's halves are cut one by one.
@@ -42,7 +42,7 @@ def write(trials: dict[str, Trial], root: str) -> Curves:
     process = setup.start("gloo", seed=1)
     found = {}
     for name, trial in trials.items():
-        built = Built(trial, **COMMON, save=str(Path(root, name)))
+        built = Training(trial, **COMMON, save=str(Path(root, name)))
         for _ in range(3):
             built.step()
         Checkpoints(built.config, built.engine.deepspeed, process).save(Position(3, 3 * SAMPLES))
@@ -62,7 +62,7 @@ def read(trials: dict[str, Trial], sources: list[str], root: str) -> dict[str, C
     process = setup.start("gloo", seed=1)
     found: dict[str, Curves] = {}
     for name, trial in trials.items():
-        built = Built(trial, **COMMON)
+        built = Training(trial, **COMMON)
         found[name] = {}
         for source in sources:
             config = small(**{key: value.value for key, value in built.config.values.items()}, load=f"{root}/{source}")
@@ -116,7 +116,7 @@ def special(root: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def loaded(name: str, trial: Trial, source: str, **options: Any) -> None:
-        built = Built(trial, load=f"{root}/{source}", **options)
+        built = Training(trial, load=f"{root}/{source}", **options)
         try:
             position = Checkpoints(built.config, built.engine.deepspeed, process).load()
             built.batches = built.micro_batches(3 * SAMPLES)
@@ -126,7 +126,7 @@ def special(root: str) -> dict[str, Any]:
         mesh.destroy()
 
     def saved(name: str, trial: Trial, **options: Any) -> None:
-        built = Built(trial, save=f"{root}/{name}", **options)
+        built = Training(trial, save=f"{root}/{name}", **options)
         for _ in range(3):
             built.step()
         Checkpoints(built.config, built.engine.deepspeed, process).save(Position(3, 3 * SAMPLES))

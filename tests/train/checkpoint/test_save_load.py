@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.ranks import run_ranks
-from tests.support.trials import SAMPLES, Built, Trial
+from tests.support.trials import SAMPLES, Training, Trial
 
 Case = Callable[[Path], Any]
 
@@ -22,9 +22,9 @@ def cases(root: str) -> dict[str, Any]:
     process = setup.start("gloo", seed=1)
     found: dict[str, Any] = {}
 
-    def start(**options: Any) -> tuple[Built, Any]:
+    def start(**options: Any) -> tuple[Training, Any]:
         deepspeed = {"zero_optimization": {"stage": options.get("zero_optimization.stage", 0)}}
-        built = Built(Trial({"hidden_dropout": 0.1}, deepspeed), **options)
+        built = Training(Trial({"hidden_dropout": 0.1}, deepspeed), **options)
         mesh.destroy()
         return built, Checkpoints(built.config, built.engine.deepspeed, process)
 

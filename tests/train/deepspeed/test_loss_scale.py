@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ranks import run_ranks
-from tests.support.trials import SAMPLES, Built, Trial, _allow_fp16
+from tests.support.trials import SAMPLES, Training, Trial, allow_fp16
 
 #: It falls until nothing overflows any more, and rises again after three good steps.
 FP16 = {
@@ -23,7 +23,7 @@ BEFORE, AFTER = 6, 8
 Scales = dict[str, list[float]]
 
 
-def steps(built: Built, count: int) -> list[float]:
+def steps(built: Training, count: int) -> list[float]:
     """The loss scale after each of so many steps."""
     found = []
     for _ in range(count):
@@ -38,9 +38,9 @@ def write(root: str) -> Scales:
     from neoxargs.train.process import mesh, setup
 
     process, found = setup.start("gloo", seed=1), {}
-    _allow_fp16()
+    allow_fp16()
     for name, trial in LAYOUTS.items():
-        built = Built(trial, save=str(Path(root, name)))
+        built = Training(trial, save=str(Path(root, name)))
         found[name] = steps(built, BEFORE)
         Checkpoints(built.config, built.engine.deepspeed, process).save(Position(BEFORE, BEFORE * SAMPLES))
         found[name] += steps(built, AFTER)
@@ -54,11 +54,11 @@ def read(root: str, names: list[str]) -> dict[str, Scales]:
     from neoxargs.train.process import mesh, setup
 
     process, found = setup.start("gloo", seed=1), {}
-    _allow_fp16()
+    allow_fp16()
     for name in names:
         found[name] = {}
         for source in LAYOUTS:
-            built = Built(LAYOUTS[name], load=f"{root}/{source}")
+            built = Training(LAYOUTS[name], load=f"{root}/{source}")
             position = Checkpoints(built.config, built.engine.deepspeed, process).load()
             built.batches = built.micro_batches(position.samples)
             found[name][source] = steps(built, AFTER)

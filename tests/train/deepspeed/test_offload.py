@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.ranks import run_ranks
-from tests.support.trials import Built, Trial
+from tests.support.trials import Training, Trial
 
 CPU = {"device": "cpu"}
 
@@ -31,7 +31,7 @@ def train(trials: dict[str, Trial]) -> dict[str, tuple[list[float], bool]]:
     setup.start("gloo", seed=1)
     found = {}
     for name, trial in trials.items():
-        built = Built(trial)
+        built = Training(trial)
         losses = [built.step() for _ in range(4)]
         optimizer = built.engine.deepspeed.optimizer
         found[name] = losses, bool(getattr(optimizer, "cpu_offload", False) or optimizer.__dict__.get("offload_param"))

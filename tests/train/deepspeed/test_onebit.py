@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.support.ranks import all_ranks, run_ranks
-from tests.support.trials import Built, Losses, Trial, resume, train
+from tests.support.trials import Losses, Training, Trial, resume, train
 
 FREEZE, STEPS = 12, 32
 COMMON: dict[str, Any] = {
@@ -60,7 +60,7 @@ def inside(layout: dict[str, Any]) -> list[tuple[bool, float, float]]:
     """Per step: whether DeepSpeed averages gradients, the sum of mean squares, and that of all weights."""
     from neoxargs.train.process import mesh
 
-    built, found = Built(Trial(onebit(freeze=3) | layout)), []
+    built, found = Training(Trial(onebit(freeze=3) | layout)), []
     engine = built.engine.deepspeed
     switch = "pipeline_enable_backward_allreduce" if layout else "enable_backward_allreduce"
     for _ in range(6):

@@ -13,7 +13,7 @@ import pytest
 from neoxargs.launch import compiled_ops
 from neoxargs.train.deepspeed import swap
 from tests.support.ranks import run_ranks
-from tests.support.trials import SAMPLES, Built, Trial
+from tests.support.trials import SAMPLES, Training, Trial
 
 OPS = ["cpu_adam", "async_io"]
 #: Only pieces of a MiB are swapped; of two ranks, each has as much of this model's two larger matrices.
@@ -39,7 +39,7 @@ def write(root: str) -> tuple[dict[str, list[float]], list[str], dict[str, Any]]
     process = setup.start("gloo", seed=1)
     losses = {}
     for name, trial in {"drive": zero(3, f"{root}/swap", aio=AIO), "kept": zero(2)}.items():
-        built = Built(trial, save=f"{root}/{name}")
+        built = Training(trial, save=f"{root}/{name}")
         losses[name] = [built.step() for _ in range(STEPS)]
         if name == "drive":
             zero3 = built.engine.deepspeed.optimizer
@@ -61,7 +61,7 @@ def read(root: str, source: str, trial: Trial) -> list[float]:
     from neoxargs.train.process import setup
 
     process = setup.start("gloo", seed=1)
-    built = Built(trial, load=f"{root}/{source}")
+    built = Training(trial, load=f"{root}/{source}")
     position = Checkpoints(built.config, built.engine.deepspeed, process).load()
     built.batches = built.micro_batches(position.samples)
     return [built.step() for _ in range(STEPS)]

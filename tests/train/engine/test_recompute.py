@@ -12,7 +12,7 @@ import pytest
 from neoxargs.resolve import Text, complete, draft
 from tests.support.ranks import run_ranks
 from tests.support.smallest import YAML
-from tests.support.trials import Built, Trial
+from tests.support.trials import Training, Trial
 
 LAYERS, MICRO_BATCHES, STEPS = 4, 4, 2
 #: One input of a layer: 2 samples of 16 tokens, 32 wide, in fp32.
@@ -59,7 +59,7 @@ def observe(trials: dict[str, Trial]) -> dict[str, Seen]:
     found = {}
     for name, trial in trials.items():
         with Spies() as spies, contextlib.redirect_stdout(io.StringIO()) as output:
-            built = Built(trial)
+            built = Training(trial)
             results = [built.engine.train_step(built.batches)]
             held_out = built.engine.evaluate(built.micro_batches(0), 2)
             results.append(built.engine.train_step(built.batches))

@@ -12,7 +12,7 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
-from tests.support.trials import SAMPLES, Built, Trial
+from tests.support.trials import SAMPLES, Training, Trial
 
 ASKED = {
     "log_grad_norm": True, "log_grad_pct_zeros": True, "log_param_norm": True, "log_optimizer_states": True,
@@ -57,7 +57,7 @@ def watched(trials: dict[str, Trial]) -> dict[str, Reports]:
     get_accelerator().is_fp16_supported = lambda: True
     found = {}
     for name, trial in trials.items():
-        built = Built(trial, **ASKED)
+        built = Training(trial, **ASKED)
         found[name] = [built.engine.train_step(built.batches).reports for _ in range(3)]
         mesh.destroy()
     return found
@@ -126,7 +126,7 @@ def unasked() -> tuple[bool, dict[str, float]]:
     from neoxargs.train.process import setup
 
     setup.start("gloo", seed=1)
-    built = Built(Trial())
+    built = Training(Trial())
     return "_take_model_step" in vars(built.engine.deepspeed), built.engine.train_step(built.batches).reports
 
 

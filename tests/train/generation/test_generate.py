@@ -25,7 +25,7 @@ from neoxargs.train.parallel.make import Make
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.ranks import run_ranks
-from tests.support.sampling import CPU, EOD, LIVELY, SEQ, Letters, by_hand, one_process
+from tests.support.sampling import CPU, EOD, SEQ, UNTIED, Letters, greedy_tokens, one_process
 from tests.support.small_gpt import VOCABULARY, build, small
 
 SPARSE = {
@@ -33,7 +33,7 @@ SPARSE = {
 }  # fmt: skip
 RPE = {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12}
 #: A model of which every part of attention matters to what it generates.
-EVERYTHING = {**LIVELY, **RPE, **SPARSE, "reset_attention_mask": True}
+EVERYTHING = {**UNTIED, **RPE, **SPARSE, "reset_attention_mask": True}
 #: Models whose later passes must know where a token stands.
 CACHED = {
     "learned": {"opt_pos_emb_offset": 2},
@@ -64,7 +64,7 @@ def test_greedy_is_the_likeliest_token_again_and_again() -> None:
     generator = one_process(maximum_tokens=8)
     sample = generator.sample("abc")
     generator.finish([sample])
-    expected, logits = by_hand([0, 1, 2], 8)
+    expected, logits = greedy_tokens([0, 1, 2], 8)
     assert EOD not in expected
     assert sample.ids == expected
     assert sample.logits == pytest.approx(logits, abs=1e-5)
@@ -74,15 +74,15 @@ def test_prompts_of_different_lengths_do_not_disturb_each_other() -> None:
     contexts = ("abc", "x", "hello world".replace(" ", ""), "")
     together = ids(one_process(maximum_tokens=6), *contexts)
     assert together == [ids(one_process(maximum_tokens=6), context)[0] for context in contexts]
-    assert together[3] == by_hand([EOD], 6)[0]
+    assert together[3] == greedy_tokens([EOD], 6)[0]
 
 
 def test_beyond_the_models_length_the_window_slides() -> None:
-    assert ids(one_process(maximum_tokens=30), "abcdefghijklmnopqrst") == [by_hand(list(range(20)), 30)[0]]
+    assert ids(one_process(maximum_tokens=30), "abcdefghijklmnopqrst") == [greedy_tokens(list(range(20)), 30)[0]]
 
 
 def test_when_a_row_beyond_the_models_length_has_ended_the_others_go_on() -> None:
-    ended, expected = by_hand(list(range(15)), 5)[0], by_hand([23], 10)[0]
+    ended, expected = greedy_tokens(list(range(15)), 5)[0], greedy_tokens([23], 10)[0]
 
     class EndsThere(Letters):
         eod = ended[-1]
@@ -108,7 +108,7 @@ def spied(generator: Generator) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", CACHED)
 def test_with_and_without_the_cache_the_text_is_the_same(name) -> None:
-    contexts, model = ("abc", "hellofyou", "", "xx"), LIVELY | CACHED[name]
+    contexts, model = ("abc", "hellofyou", "", "xx"), UNTIED | CACHED[name]
     without = one_process(model=model, maximum_tokens=6, recompute=True)
     shapes = spied(without)
     expected = ids(without, *contexts)
@@ -122,19 +122,19 @@ def test_with_and_without_the_cache_the_text_is_the_same(name) -> None:
 
 @pytest.mark.parametrize("reset", ["reset_attention_mask", "reset_position_ids"])
 def test_models_that_tell_documents_apart_keep_nothing(reset) -> None:
-    generator = one_process(model={**LIVELY, reset: True}, maximum_tokens=3)
+    generator = one_process(model={**UNTIED, reset: True}, maximum_tokens=3)
     shapes = spied(generator)
     ids(generator, "hellofyou")
     assert shapes == [(1, 9), (1, 10), (1, 11)]
 
 
 def test_a_document_that_ends_is_finished_and_the_others_go_on() -> None:
-    ended = by_hand([0, 1, 2], 3)[0]
+    ended = greedy_tokens([0, 1, 2], 3)[0]
 
     class EndsThere(Letters):
         eod = ended[2]
 
-    expected = by_hand([23], 6)[0]
+    expected = greedy_tokens([23], 6)[0]
     assert EndsThere.eod not in [*ended[:2], *expected]
     generator = one_process(EndsThere(), maximum_tokens=6)
     shapes = spied(generator)
@@ -163,7 +163,7 @@ def on_a_rank(
     return found
 
 
-MODELS = (LIVELY, EVERYTHING, LIVELY | CACHED["rpe, sparse"], LIVELY | CACHED["rotary, shared keys"])
+MODELS = (UNTIED, EVERYTHING, UNTIED | CACHED["rpe, sparse"], UNTIED | CACHED["rotary, shared keys"])
 
 
 def generated(config: Config, contexts: list[str], every_options: list[dict[str, float]]) -> list[list[list[int]]]:
@@ -361,7 +361,7 @@ class TestOutput:
         generate(one_process(maximum_tokens=4), iter(["abc", "x"]), output, main=True)
         records = [json.loads(line) for line in output.getvalue().splitlines()]
         assert [record["context"] for record in records] == ["abc", "x"]
-        expected = Letters().detokenize(by_hand([0, 1, 2], 4)[0])
+        expected = Letters().detokenize(greedy_tokens([0, 1, 2], 4)[0])
         assert records[0]["text"] == expected
         assert {key: records[0][key] for key in ("length", "finished", "message")} == {
             "length": 4, "finished": False, "message": None,
@@ -372,7 +372,7 @@ class TestOutput:
     def test_logits_when_asked_for(self) -> None:
         output = io.StringIO()
         generate(one_process(maximum_tokens=4, return_logits=True), iter(["abc"]), output, main=True)
-        assert json.loads(output.getvalue())["logits"] == pytest.approx(by_hand([0, 1, 2], 4)[1], abs=1e-5)
+        assert json.loads(output.getvalue())["logits"] == pytest.approx(greedy_tokens([0, 1, 2], 4)[1], abs=1e-5)
 
     def test_more_prompts_than_fit_together(self) -> None:
         output = io.StringIO()

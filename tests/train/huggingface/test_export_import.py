@@ -28,7 +28,7 @@ from neoxargs.train.parallel.make import Make
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
 from tests.support.ranks import run_ranks
-from tests.support.small_gpt import shaken
+from tests.support.small_gpt import randomised
 
 CPU = torch.device("cpu")
 SEQ, NEW = 32, 6
@@ -92,7 +92,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, values in MODELS.items():
         torch.manual_seed(3)
         kind = CLASSES.get(name, name.replace("ForCausalLM", "Config"))
-        model = shaken(getattr(transformers, name)(getattr(transformers, kind)(**values))).eval()
+        model = randomised(getattr(transformers, name)(getattr(transformers, kind)(**values))).eval()
         model.generation_config.pad_token_id = 256
         theirs = folder / "theirs" / name
         model.save_pretrained(theirs, max_shard_size="40KB")

@@ -24,7 +24,7 @@ from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from tests.support.paths import CONFIGS
-from tests.support.small_gpt import shaken, small
+from tests.support.small_gpt import randomised, small
 
 ROTARY = {"pos_emb": "rotary", "no_weight_tying": True}
 LLAMA = {
@@ -46,7 +46,7 @@ OURS: dict[str, dict[str, Any]] = {
 def saved(folder: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> tuple[Config, GPT]:
     """A checkpoint of a small model with random weights everywhere, as `deepy import` writes one."""
     config = small(tokenizer_type="ByteLevelTokenizer", load=str(folder), **changes)
-    gpt = shaken(GPT(config, Vocabulary(257, 384), Make())).to(dtype).eval()
+    gpt = randomised(GPT(config, Vocabulary(257, 384), Make())).to(dtype).eval()
     part = begin(folder, 7)
     torch.save(dict(gpt.named_parameters()), part / "weights.pt")
     torch.save({"iteration": 7}, part / "states.pt")

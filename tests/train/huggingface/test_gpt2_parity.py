@@ -13,7 +13,16 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import Axis
 from tests.support.ranks import all_ranks, run_ranks
-from tests.support.small_gpt import VOCABULARY, batch, build, join, load, named, shaken, small
+from tests.support.small_gpt import (
+    VOCABULARY,
+    batch,
+    build,
+    gpt_parameters,
+    join_shards,
+    load_shards,
+    randomised,
+    small,
+)
 
 Weights = dict[str, Tensor]
 NAMES = {
@@ -36,7 +45,7 @@ def gpt2(tied: bool = True):
         bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     model = transformers.GPT2LMHeadModel(config)
-    return shaken(model)
+    return randomised(model)
 
 
 def from_gpt2(tensors: Weights) -> Weights:
@@ -89,7 +98,7 @@ def assert_same(logits: Tensor, gradients: Weights, tied: bool = True) -> None:
 def plain(model: GPT) -> tuple[Tensor, Weights]:
     tokens, labels = batch(2)
     model(tokens, labels).backward()
-    return model(tokens), {name: p.grad for name, p in named(model).items()}
+    return model(tokens), {name: p.grad for name, p in gpt_parameters(model).items()}
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -97,13 +106,13 @@ def plain(model: GPT) -> tuple[Tensor, Weights]:
 def test_one_rank(tied: bool, checkpoint_layers: int) -> None:
     model = GPT(small(no_weight_tying=not tied), VOCABULARY, Make())
     model.checkpoint_layers = checkpoint_layers
-    load(model, expected(tied)[0], Axis())
+    load_shards(model, expected(tied)[0], Axis())
     assert_same(*plain(model), tied)
 
 
 def tensor_parallel(weights: Weights) -> tuple[Tensor, Weights]:
     model = GPT(small(), VOCABULARY, Make(tensor=all_ranks()))
-    load(model, weights, all_ranks())
+    load_shards(model, weights, all_ranks())
     return plain(model)
 
 
@@ -111,7 +120,7 @@ def test_two_tensor_parallel_ranks() -> None:
     weights, _, _ = expected()
     results = run_ranks(tensor_parallel, 2, weights)
     for logits, _ in results:
-        assert_same(logits, join([gradients for _, gradients in results], weights))
+        assert_same(logits, join_shards([gradients for _, gradients in results], weights))
 
 
 def pipeline(weights: Weights) -> tuple[Tensor | None, Weights]:
@@ -119,7 +128,7 @@ def pipeline(weights: Weights) -> tuple[Tensor | None, Weights]:
     import deepspeed
 
     model = build(small(pipe_parallel_size=2))
-    load(model, weights, Axis())
+    load_shards(model, weights, Axis())
     engine, *_ = deepspeed.initialize(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
@@ -128,11 +137,11 @@ def pipeline(weights: Weights) -> tuple[Tensor | None, Weights]:
     _, readout = engine.eval_batch(iter([batch(2)]), return_logits=True)
     logits = model.loss_fn.logits(readout) if engine.is_last_stage() else None
     engine.train_batch(iter([batch(2)]))
-    return logits, {name: weights[name] - p.detach() for name, p in named(model).items()}
+    return logits, {name: weights[name] - p.detach() for name, p in gpt_parameters(model).items()}
 
 
 def test_two_pipeline_stages() -> None:
     weights, _, _ = expected()
     results = run_ranks(pipeline, 2, weights)
     logits = next(logits for logits, _ in results if logits is not None)
-    assert_same(logits, join([gradients for _, gradients in results], weights))
+    assert_same(logits, join_shards([gradients for _, gradients in results], weights))

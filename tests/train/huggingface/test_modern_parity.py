@@ -18,7 +18,7 @@ from neoxargs.train.model.rotary import rotate
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import Axis
 from tests.support.ranks import all_ranks, run_ranks
-from tests.support.small_gpt import VOCABULARY, batch, load, named, shaken, small
+from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, load_shards, randomised, small
 
 Weights = dict[str, Tensor]
 SIZES = {
@@ -53,7 +53,7 @@ def transformer(name: str) -> Any:
             use_parallel_residual=ours.get("gpt_j_residual", False), hidden_act="gelu",
         )  # fmt: skip
         model = transformers.GPTNeoXForCausalLM(config)
-    return shaken(model)
+    return randomised(model)
 
 
 def from_neox(tensors: Weights) -> Weights:
@@ -120,13 +120,13 @@ def assert_same(model: GPT, name: str, axis: Axis, answer: tuple[Weights, Tensor
     """Logits, and this rank's slices of the gradients."""
     weights, logits, gradients = answer
     tokens, labels = batch(2)
-    load(model, shares(name, weights, axis), axis)
+    load_shards(model, shares(name, weights, axis), axis)
     torch.testing.assert_close(model(tokens), logits, rtol=1e-4, atol=1e-4)
     model(tokens, labels).backward()
-    found = {key: p.grad for key, p in named(model).items()}
+    found = {key: p.grad for key, p in gpt_parameters(model).items()}
     assert found.keys() == gradients.keys()
-    load(model, shares(name, gradients, axis), axis)
-    for key, slice_of in named(model).items():
+    load_shards(model, shares(name, gradients, axis), axis)
+    for key, slice_of in gpt_parameters(model).items():
         torch.testing.assert_close(found[key], slice_of, rtol=1e-4, atol=1e-4, msg=lambda m, n=key: f"{n}: {m}")
 
 

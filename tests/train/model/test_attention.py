@@ -17,7 +17,7 @@ from neoxargs.train.model.bias import alibi_slopes, bucket
 from neoxargs.train.model.documents import document_starts, positions_in_document
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
-from tests.support.small_gpt import VOCABULARY, shaken, small
+from tests.support.small_gpt import VOCABULARY, randomised, small
 
 CPU = torch.device("cpu")
 SEQ, EOD = 16, VOCABULARY.eod
@@ -42,7 +42,7 @@ def written(text: str = "") -> Config:
 
 def model(text: str = "") -> GPT:
     torch.manual_seed(3)
-    return shaken(GPT(written(text), VOCABULARY, Make())).eval()
+    return randomised(GPT(written(text), VOCABULARY, Make())).eval()
 
 
 def sample() -> Tensor:

@@ -15,7 +15,7 @@ from neoxargs.train.model.init import METHODS, initial_values, initializer
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import Axis, destroy
 from tests.support.ranks import run_ranks
-from tests.support.small_gpt import VOCABULARY, build, join, named, small
+from tests.support.small_gpt import VOCABULARY, build, gpt_parameters, join_shards, small
 
 
 def one_process(seed: int = 1234) -> dict[str, Tensor]:
@@ -32,7 +32,7 @@ def parts() -> dict[str, dict[str, Tensor]]:
     found = {}
     for layout, (tensor, pipe) in LAYOUTS.items():
         model = build(small(model_parallel_size=tensor, pipe_parallel_size=pipe))
-        found[layout] = {name: p.detach().clone() for name, p in named(model).items()}
+        found[layout] = {name: p.detach().clone() for name, p in gpt_parameters(model).items()}
         destroy()
     return found
 
@@ -47,7 +47,7 @@ def test_the_same_on_every_layout() -> None:
     assert [last in rank["tensor and data"] for rank in ranks] == [True] * 4
     assert [last in rank["pipe and data"] for rank in ranks] == [False, False, True, True]
     for layout in LAYOUTS:
-        found = join([rank[layout] for rank in ranks], whole)
+        found = join_shards([rank[layout] for rank in ranks], whole)
         for name, value in whole.items():
             assert torch.equal(found[name], value), (layout, name)
 

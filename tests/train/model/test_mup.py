@@ -19,7 +19,7 @@ from neoxargs.train.parallel.make import Make
 from neoxargs.train.parallel.pipeline import named_weights
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
-from tests.support.trials import Built, Trial
+from tests.support.trials import Training, Trial
 
 CPU = torch.device("cpu")
 NARROW = {
@@ -128,7 +128,7 @@ def curves(file: str, trials: dict[str, Trial]) -> dict[str, tuple[list[float], 
     setup.start("gloo", seed=1)
     found = {}
     for name, trial in trials.items():
-        built = Built(trial, **wide(file), pos_emb="rpe")
+        built = Training(trial, **wide(file), pos_emb="rpe")
         found[name] = [built.step() for _ in range(4)], built.engine.learning_rate()
         mesh.destroy()
     return found

@@ -22,7 +22,7 @@ from neoxargs.train.model.documents import unpack
 from neoxargs.train.model.embedding import sinusoidal
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
-from tests.support.small_gpt import VOCABULARY, batch, shaken, small
+from tests.support.small_gpt import VOCABULARY, batch, randomised, small
 
 START = """
 dialect: neox-2021
@@ -115,7 +115,7 @@ def tanh_gelu(x: Tensor) -> Tensor:
     ],
 )
 def test_gelu(text: str, gelu: Any) -> None:
-    mlp, x = shaken(built(text)).layers[0].mlp, hidden()
+    mlp, x = randomised(built(text)).layers[0].mlp, hidden()
     inside = F.linear(x, mlp.dense_h_to_4h.weight, mlp.dense_h_to_4h.bias)
     expected = F.linear(gelu(inside), mlp.dense_4h_to_h.weight, mlp.dense_4h_to_h.bias)
     torch.testing.assert_close(mlp(x), expected, rtol=1e-5, atol=1e-5)
@@ -131,7 +131,7 @@ def operations(module: torch.nn.Module, x: Tensor) -> set[str]:
 @pytest.mark.shows("geglu")
 @pytest.mark.parametrize("more", ["", ", onnx-safe: true"])
 def test_geglu(more: str) -> None:
-    mlp, x = shaken(built(f"{{geglu: true{more}}}")).layers[0].mlp, hidden()
+    mlp, x = randomised(built(f"{{geglu: true{more}}}")).layers[0].mlp, hidden()
     value, gate = F.linear(x, mlp.dense_h_to_4h.weight, mlp.dense_h_to_4h.bias).chunk(2, -1)
     expected = F.linear(value * F.gelu(gate), mlp.dense_4h_to_h.weight, mlp.dense_4h_to_h.bias)
     torch.testing.assert_close(mlp(x), expected, rtol=1e-5, atol=1e-5)
@@ -148,7 +148,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation(name: str) -> None:
-    mlp, x = shaken(GPT(small(activation=name), VOCABULARY, Make())).layers[0].mlp, hidden(32)
+    mlp, x = randomised(GPT(small(activation=name), VOCABULARY, Make())).layers[0].mlp, hidden(32)
     inside = F.linear(x, mlp.dense_h_to_4h.weight, mlp.dense_h_to_4h.bias)
     expected = F.linear(ACTIVATIONS[name](inside), mlp.dense_4h_to_h.weight, mlp.dense_4h_to_h.bias)
     torch.testing.assert_close(mlp(x), expected, rtol=1e-5, atol=1e-4)
@@ -171,14 +171,14 @@ NORMS: dict[str, tuple[dict[str, Any], Callable[..., Tensor]]] = {
 @pytest.mark.parametrize("name", NORMS)
 def test_norm(name: str) -> None:
     changes, formula = NORMS[name]
-    layer, x = shaken(GPT(small(**changes), VOCABULARY, Make())).final_norm, hidden(32) + 1
+    layer, x = randomised(GPT(small(**changes), VOCABULARY, Make())).final_norm, hidden(32) + 1
     torch.testing.assert_close(layer(x), formula(x, *layer.parameters()), rtol=1e-5, atol=1e-5)
 
 
 def test_norms_of_queries_and_keys() -> None:
     """Each head by itself, before anything turns it (Dehghani et al. 2023, arXiv:2302.05442)."""
     plain, normed = (
-        shaken(GPT(small(use_qk_layernorm=choice, num_kv_heads=2), VOCABULARY, Make())).layers[0].attention.eval()
+        randomised(GPT(small(use_qk_layernorm=choice, num_kv_heads=2), VOCABULARY, Make())).layers[0].attention.eval()
         for choice in (False, True)
     )
     normed.load_state_dict(plain.state_dict(), strict=False)
@@ -225,7 +225,7 @@ def test_the_residual_after_the_norm() -> None:
     for post in (False, True):
         config = small(apply_residual_connection_post_layernorm=post)
         torch.manual_seed(1)
-        block = shaken(TransformerBlock(config, Make()))
+        block = randomised(TransformerBlock(config, Make()))
         normed = block.input_layernorm(x)
         middle = (normed if post else x) + block.attention(normed)
         again = block.post_attention_layernorm(middle)

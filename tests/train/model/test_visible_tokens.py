@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.ranks import run_ranks
-from tests.support.trials import Built, Trial
+from tests.support.trials import Training, Trial
 
 STEPS = 4
 ENGINES: dict[str, dict[str, Any]] = {"plain": {}, "pipeline": {"pipe_parallel_size": 1}}
@@ -46,7 +46,7 @@ def listen(trials: dict[str, Trial]) -> dict[str, str]:
         logger.addHandler(handler)
         logger.setLevel(logging.WARNING)
         with contextlib.redirect_stdout(output):
-            built = Built(trial)
+            built = Training(trial)
             for _ in range(STEPS):
                 built.step()
         logger.removeHandler(handler)

@@ -16,7 +16,7 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import Axis
 from tests.support.ranks import all_ranks, run_ranks
-from tests.support.small_gpt import VOCABULARY, batch, load, named, shaken, small
+from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, load_shards, randomised, small
 
 Weights = dict[str, Tensor]
 SIDE_BY_SIDE = {"gpt_j_residual": True, "pos_emb": "rotary"}
@@ -38,10 +38,10 @@ KINDS: dict[str, dict[str, Any]] = {
 def alone(name: str) -> tuple[float, Weights, Weights]:
     """Loss, weights and gradients of one process."""
     torch.manual_seed(3)
-    model = shaken(GPT(small(**KINDS[name]), VOCABULARY, Make()))
+    model = randomised(GPT(small(**KINDS[name]), VOCABULARY, Make()))
     loss = model(*batch(2))
     loss.backward()
-    weights = named(model).items()
+    weights = gpt_parameters(model).items()
     return loss.item(), {key: p.detach() for key, p in weights}, {key: p.grad for key, p in weights}
 
 
@@ -58,13 +58,13 @@ def both_ways() -> None:
     for name, shards in itertools.product(KINDS, (False, True)):
         loss, weights, gradients = alone(name)
         model = GPT(small(**KINDS[name]), VOCABULARY, Make(tensor=axis, sequence_parallel=shards))
-        load(model, dealt(name, weights, axis.size), axis)
+        load_shards(model, dealt(name, weights, axis.size), axis)
         found = model(*batch(2))
         found.backward()
         torch.testing.assert_close(found.item(), loss, rtol=1e-5, atol=1e-5)
-        mine = {key: p.grad for key, p in named(model).items()}
-        load(model, dealt(name, gradients, axis.size), axis)
-        for key, expected in named(model).items():
+        mine = {key: p.grad for key, p in gpt_parameters(model).items()}
+        load_shards(model, dealt(name, gradients, axis.size), axis)
+        for key, expected in gpt_parameters(model).items():
             torch.testing.assert_close(
                 mine[key], expected, rtol=1e-4, atol=1e-5, msg=lambda m, n=f"{name}, {key}": f"{n}: {m}"
             )

@@ -14,7 +14,7 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import destroy
 from tests.support.ranks import run_ranks
-from tests.support.small_gpt import VOCABULARY, batch, build, join, named, small
+from tests.support.small_gpt import VOCABULARY, batch, build, gpt_parameters, join_shards, small
 from tests.support.trials import Losses, Trial, resume, train
 
 STEPS = 4
@@ -99,7 +99,7 @@ def parts() -> list[tuple[dict[str, Tensor], int]]:
     for style, tensor, pipe in LAYOUTS:
         changes = {"param_sharing_style": style, "model_parallel_size": tensor, "pipe_parallel_size": pipe}
         model = build(small(**GROUPED | changes))
-        weights = {name: p.detach().clone() for name, p in named(model).items()}
+        weights = {name: p.detach().clone() for name, p in gpt_parameters(model).items()}
         found.append((weights, sum(p.numel() for p in model.parameters())))
         destroy()
     return found
@@ -138,7 +138,7 @@ def test_stages_hold_shared_weights_once_and_start_from_the_same(found: Found) -
         layers = [sorted({name.split(".")[1] for name in mine if name.startswith("layers.")}) for mine in held]
         both = {("grouped", 2): [["0", "1"]] * 4, ("spaced", 2): [["0"], ["0"], ["1"], ["1"]]}
         assert layers == both.get((style, pipe), [["0"], ["1"], ["0"], ["1"]])
-        joined = join(held, whole)
+        joined = join_shards(held, whole)
         for name, value in whole.items():
             assert torch.equal(joined[name], value), (style, tensor, pipe, name)
 

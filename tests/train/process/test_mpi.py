@@ -20,7 +20,7 @@ from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.process import mpi
-from tests.support.processes import ROOT, TINY, free_port, tokens
+from tests.support.processes import ROOT, TINY, free_port, write_tokens
 
 HERE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 
@@ -105,7 +105,7 @@ def _deepy(folder: Path, **changes: Any) -> Iterator[subprocess.Popen[str]]:
     """`deepy.py train.py` on two ranks of this machine, killed at the end of the block."""
     (folder / "hosts").write_text("localhost slots=2\n")
     values = {
-        **TINY, "run_dir": str(folder / "out"), "data_path": str(tokens(folder)), "deepspeed_mpi": True,
+        **TINY, "run_dir": str(folder / "out"), "data_path": str(write_tokens(folder)), "deepspeed_mpi": True,
         "hostfile": str(folder / "hosts"), "no_ssh_check": True, "master_addr": "127.0.0.1", "master_port": free_port(),
         "launcher_args": "--allow-run-as-root --oversubscribe --mca btl_tcp_if_include lo", **changes,
     }  # fmt: skip

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 import yaml
 
-from tests.support.processes import on_a_rank, rank_arguments, rows, started, wait_for_step
+from tests.support.processes import rank_arguments, start_ranks, step_rows, train_on_rank, wait_for_step
 from tests.support.ranks import run_ranks
 
 STAGES = {"pipe_parallel_size": 2}
@@ -25,7 +25,7 @@ def test_a_killed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     for folder in (unbroken, killed):
         folder.mkdir()
     saves = {"save": str(unbroken / "ckpt"), "keep_last_n_checkpoints": 2}
-    (code, output, errors), _ = run_ranks(on_a_rank, 2, rank_arguments(unbroken, 2, **saves, **STAGES))
+    (code, output, errors), _ = run_ranks(train_on_rank, 2, rank_arguments(unbroken, 2, **saves, **STAGES))
     assert code == 0, errors
     assert f"checkpoint  {unbroken}/ckpt/global_step12" in output
     assert sorted(path.name for path in (unbroken / "ckpt").iterdir()) == ["global_step12", "global_step8", "latest"]
@@ -34,18 +34,18 @@ def test_a_killed_run_continues_bit_for_bit(tmp_path: Path) -> None:
 
     # Processes that read ahead change nothing.
     place = {"save": str(killed / "ckpt"), "load": str(killed / "ckpt"), "num_workers": 1}
-    with started(killed, 2, **place, **STAGES) as run:
+    with start_ranks(killed, 2, **place, **STAGES) as run:
         wait_for_step(killed, 6)
         run.kill()
         codes, _, _ = run.wait()
     assert codes == [-signal.SIGKILL] * 2
-    with started(killed, 2, **place, **STAGES) as run:
+    with start_ranks(killed, 2, **place, **STAGES) as run:
         codes, output, errors = run.wait()
     assert codes == [0, 0], errors
     assert "Traceback" not in errors
     assert "resuming after iteration" in output
-    assert [(row["step"], row["loss"]) for row in rows(killed)] == [
-        (row["step"], row["loss"]) for row in rows(unbroken)
+    assert [(row["step"], row["loss"]) for row in step_rows(killed)] == [
+        (row["step"], row["loss"]) for row in step_rows(unbroken)
     ]
 
 
@@ -57,14 +57,14 @@ def interrupted(arguments: list[str], folder: Path) -> tuple[int, str, str]:
         os.kill(os.getpid(), signal.SIGTERM)
 
     Thread(target=tell, daemon=True).start()
-    return on_a_rank(arguments)
+    return train_on_rank(arguments)
 
 
 @pytest.mark.timeout(200)
 def test_sigterm_saves_and_leaves_with_0(tmp_path: Path) -> None:
     changes = {"save": str(tmp_path / "ckpt"), "train_iters": 10_000, "checkpoint_factor": 10_000}
     ended = run_ranks(interrupted, 2, rank_arguments(tmp_path, 2, **changes), tmp_path)
-    last = rows(tmp_path)[-1]["step"]
+    last = step_rows(tmp_path)[-1]["step"]
     assert [code for code, *_ in ended] == [0, 0], ended
     assert f"interrupted after iteration {last}\n" in ended[0][1]
     assert (tmp_path / "ckpt" / "latest").read_text() == f"global_step{last}"
@@ -72,7 +72,7 @@ def test_sigterm_saves_and_leaves_with_0(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(200)
 def test_nothing_to_load_is_one_sentence_from_one_rank(tmp_path: Path) -> None:
-    ended = run_ranks(on_a_rank, 2, rank_arguments(tmp_path, 2, load=str(tmp_path / "nowhere")))
+    ended = run_ranks(train_on_rank, 2, rank_arguments(tmp_path, 2, load=str(tmp_path / "nowhere")))
     errors = "".join(complaints for *_, complaints in ended)
     assert [code for code, *_ in ended] == [1, 1]
     assert errors.count("there is no checkpoint in it") == 1

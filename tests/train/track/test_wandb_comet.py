@@ -14,7 +14,7 @@ import yaml
 from neoxargs.problems import Problems
 from neoxargs.registry.logging import Wandb
 from neoxargs.train.track.wandb_comet import WandbTracker
-from tests.support.processes import rows, started
+from tests.support.processes import start_ranks, step_rows
 from tests.support.tracking import run
 
 pytest.importorskip("wandb", reason="wandb is not installed (it brings 15 packages that nothing else here needs)")
@@ -53,7 +53,7 @@ def test_an_offline_run_leaves_a_file_with_its_configuration_and_losses(
         monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
         host = f"http://127.0.0.1:{service.getsockname()[1]}"
         changes = {"train_iters": 4, "log_interval": 1, "use_wandb": True, "wandb_project": "here", "wandb_host": host}
-        with started(tmp_path, 1, checkpoint_factor=None, **changes) as ranks:
+        with start_ranks(tmp_path, 1, checkpoint_factor=None, **changes) as ranks:
             codes, _, errors = ranks.wait()
         assert codes == [0], errors
         with pytest.raises(BlockingIOError):  # nobody has knocked
@@ -68,7 +68,7 @@ def test_an_offline_run_leaves_a_file_with_its_configuration_and_losses(
     losses = [
         float(item.value_json) for items in logged for item in items if "train/lm_loss" in (item.key, *item.nested_key)
     ]
-    assert losses == pytest.approx([row["loss"] for row in rows(tmp_path)], rel=1e-6)
+    assert losses == pytest.approx([row["loss"] for row in step_rows(tmp_path)], rel=1e-6)
     assert len(losses) == 4
 
 

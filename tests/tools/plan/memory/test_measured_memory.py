@@ -22,7 +22,7 @@ from neoxargs.tools.plan.memory.states import ModelStates
 from tests.support.paths import DOCS
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
-from tests.support.trials import MICRO_BATCH, SAMPLES, Built, Trial
+from tests.support.trials import MICRO_BATCH, SAMPLES, Training, Trial
 
 DOCUMENT = DOCS / "plan.md"
 BF16 = {"bf16": {"enabled": True}}
@@ -89,12 +89,12 @@ def measure(trials: dict[str, Trial]) -> dict[str, Held]:
     setup.start("gloo", seed=1)
     found = {}
     for name, trial in trials.items():
-        found[name] = _held(Built(trial))
+        found[name] = _held(Training(trial))
         mesh.destroy()
     return found
 
 
-def _held(built: Built) -> Held:
+def _held(built: Training) -> Held:
     engine, parameters = built.engine.deepspeed, list(built.engine.deepspeed.module.parameters())
     seen = Counter[str]()
     _look_before_step(engine, parameters, seen)
