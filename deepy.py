@@ -1,4 +1,4 @@
-"""`python deepy.py train.py my.yml`: see neoxargs/cli.py, or `python deepy.py --help`."""
+"""Entry point: `python deepy.py train.py my.yml`. Implemented in neoxargs/cli.py; see `python deepy.py --help`."""
 
 import sys
 

@@ -1,11 +1,11 @@
-"""What checkpoints a folder holds, and which of them may be trusted: read before a start, and by every rank.
+"""The checkpoints in a folder, and which of them are complete; used before a start and by every rank.
 
     global_step100/           one checkpoint, under DeepSpeed's and GPT-NeoX's name
-        files.json            every other file in it and its size
-        config.json           what the run was, as far as it differs from the defaults
-    latest                    the name of the newest one, as DeepSpeed reads it
+        files.json            name and size of every other file in it
+        config.json           the values of the run that differ from the defaults
+    latest                    the name of the newest checkpoint, as DeepSpeed expects it
 
-How one is added, and why half a checkpoint is never found here: `train/checkpoint/commit.py`.
+`train/checkpoint/commit.py` adds a checkpoint, and makes sure that an incomplete one is never found.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONFIG = "config.json"
 
 
 def tag(iteration: int) -> str:
-    """The name of a checkpoint's folder."""
+    """Return the name of a checkpoint's folder."""
     return f"{PREFIX}{iteration}"
 
 
@@ -34,15 +34,15 @@ def iteration_of(checkpoint: Path) -> int:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Every checkpoint, damaged or not, oldest iteration first."""
-    if not os.path.isdir(folder):  # asked so because a name may be too long for Path.glob
+    """Return every checkpoint, damaged or not, in the order of iterations."""
+    if not os.path.isdir(folder):  # Path.glob raises OSError if the name is too long
         return []
     found = [path for path in folder.glob(f"{PREFIX}*") if path.is_dir() and path.name[len(PREFIX) :].isdigit()]
     return sorted(found, key=iteration_of)
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint to continue from: the one `latest` names, or else the last of those that are undamaged."""
+    """Return the checkpoint to continue from: the one that `latest` names, or the last undamaged one."""
     others = list(reversed(checkpoints(folder)))
     named = folder / _latest(folder)
     candidates = [named, *others] if named in others else others
@@ -50,9 +50,9 @@ def newest(folder: Path) -> Path | None:
 
 
 def damage(checkpoint: Path) -> str:
-    """What is wrong with a checkpoint: a file that is missing or has another size; "" when nothing is.
+    """Return what is wrong with a checkpoint (a file is missing or has a wrong size), "" if it is complete.
 
-    Checkpoints of other programs carry no list of their files and are taken on trust.
+    Checkpoints of other programs have no files.json and are assumed to be complete.
     """
     try:
         sizes = json.loads((checkpoint / FILES).read_text(encoding="utf-8"))
@@ -70,7 +70,7 @@ def damage(checkpoint: Path) -> str:
 
 
 def configuration(checkpoint: Path) -> dict[str, Any] | None:
-    """The values of the run that wrote it, nested as every rank receives them; None where it does not say."""
+    """Return the values of the run that wrote the checkpoint, nested as ranks receive them; None if not recorded."""
     try:
         values = json.loads((checkpoint / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -79,9 +79,9 @@ def configuration(checkpoint: Path) -> dict[str, Any] | None:
 
 
 def schedule(checkpoint: Path) -> Get | None:
-    """The parameters of the learning rate that a checkpoint goes on with, by name.
+    """Return a lookup by name of the learning rate parameters that a checkpoint continues with.
 
-    None where it does not say, as that of a run which itself followed an earlier checkpoint's schedule.
+    None if they are not recorded, for example because the run itself followed the schedule of an earlier checkpoint.
     """
     values = configuration(checkpoint)
     if values is None or values.get("use_checkpoint_lr_scheduler"):
@@ -93,4 +93,4 @@ def _latest(folder: Path) -> str:
     try:
         return (folder / LATEST).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
-        return LATEST  # names no checkpoint
+        return LATEST  # not the name of any checkpoint

@@ -1,6 +1,6 @@
-"""`deepy`: a first argument that is a .py file is a script to launch, anything else is a verb.
+"""`deepy`: a first argument that ends in .py is a script to launch, anything else is a command.
 
-Nothing is imported before it is asked for: `check` must answer before a person notices that it was started.
+Commands import what they need when they run, so that `check` answers in a tenth of a second.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ exit codes:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     _tolerate_encoding()
     if not words or words[0] in ("-h", "--help", "help"):
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_command(words: list[str]) -> int:
-    """The exit code of a verb or a launch; problems are printed."""
+    """Run a command or a launch, print its problems and return the exit code."""
     try:
         return _find_command(words[0])(words)
     except Problems as problems:
@@ -73,7 +73,7 @@ def _run_command(words: list[str]) -> int:
     except BrokenPipeError:  # `deepy ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:  # a name that is too long, a disk that does not answer
+    except OSError as error:  # for example a file name that is too long, or an I/O error
         if not isinstance(error.filename, str):
             raise
         reason = (error.strerror or str(error)).lower()
@@ -89,7 +89,7 @@ def _print_problems(problems: Problems, words: list[str]) -> int:
 
 
 def _tolerate_encoding() -> None:
-    """What the terminal's encoding has no letter for is written as its code, as on stderr."""
+    """Escape characters that the encoding of stdout lacks instead of failing, as stderr does."""
     if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -107,7 +107,7 @@ def _find_command(word: str) -> Callable[[list[str]], int]:
 
 
 def version() -> int:
-    """`deepy --version`: what is installed, which a checkout that is only in PYTHONPATH is not."""
+    """`deepy --version`: print the installed version (a checkout in PYTHONPATH has none)."""
     from importlib import metadata
 
     try:
@@ -118,7 +118,7 @@ def version() -> int:
 
 
 def launch(words: list[str]) -> int:
-    """`deepy train.py FILE ...`: start a run, or show what would be started."""
+    """`deepy train.py FILE ...`: start a run, or print what would be started."""
     parser = launch_parser(words[0])
     options = parse(parser, words)
     from neoxargs.launch import main as launch_main
@@ -140,7 +140,7 @@ def launch(words: list[str]) -> int:
 
 
 def _memory_check(request: Request, options: Namespace) -> CheckMemory:
-    """The plan's, unless --force says that it is wrong."""
+    """Return the plan's memory check, or one that accepts everything if --force is set."""
     from neoxargs.tools.plan.gate import check_memory
 
     if options.force:
@@ -149,7 +149,7 @@ def _memory_check(request: Request, options: Namespace) -> CheckMemory:
 
 
 def check(words: list[str]) -> int:
-    """`deepy check FILE ...`: every problem, or ok."""
+    """`deepy check FILE ...`: report every problem, or ok."""
     parser = make_parser("check", "Report every problem of a configuration, or ok. Starts nothing.")
     add_files(parser)
     add_json(parser)
@@ -160,7 +160,7 @@ def check(words: list[str]) -> int:
 
 
 def plan(words: list[str]) -> int:
-    """`deepy plan FILE ...`: who sits on which rank, how full devices get, how fast it can be."""
+    """`deepy plan FILE ...`: estimate placement, memory and speed."""
     from neoxargs.tools.plan import run
     from neoxargs.tools.plan.options import DESCRIPTION, add_arguments
 
@@ -172,7 +172,7 @@ def plan(words: list[str]) -> int:
 
 
 def explain(words: list[str]) -> int:
-    """`deepy explain KEY [FILE ...]`: what a parameter means, where it goes, and its value here."""
+    """`deepy explain KEY [FILE ...]`: describe a parameter, who receives it, and its value in the files."""
     parser = make_parser("explain", "Describe a parameter and, with files, its value and where the value comes from.")
     parser.add_argument(
         "key",
@@ -195,7 +195,7 @@ def explain(words: list[str]) -> int:
 
 
 def migrate(words: list[str]) -> int:
-    """`deepy migrate SOURCE ...`: a configuration of another year or another program as today's YAML."""
+    """`deepy migrate SOURCE ...`: convert a configuration of an older version or another program."""
     from neoxargs.tools.migrate.cli import DESCRIPTION, add_arguments, run
 
     parser = make_parser("migrate", DESCRIPTION)
@@ -205,22 +205,22 @@ def migrate(words: list[str]) -> int:
 
 
 def data(words: list[str]) -> int:
-    """`deepy data TEXT ...`: the arguments are those of the builder, which needs torch's neighbours."""
+    """`deepy data TEXT ...`: tokenise text; the arguments are parsed by the builder, which imports torch."""
     _become_module("neoxargs.train.data.build", words)
 
 
 def export(words: list[str]) -> int:
-    """`deepy export FILE ... --to FOLDER`: a checkpoint as a Hugging Face folder."""
+    """`deepy export FILE ... --to FOLDER`: write a checkpoint as a Hugging Face folder."""
     _become_module("neoxargs.train.huggingface.exporting", words)
 
 
 def import_(words: list[str]) -> int:
-    """`deepy import FOLDER --to FOLDER`: a Hugging Face folder as a YAML and a checkpoint."""
+    """`deepy import FOLDER --to FOLDER`: convert a Hugging Face folder to a YAML file and a checkpoint."""
     _become_module("neoxargs.train.huggingface.importing", words)
 
 
 def docs(words: list[str]) -> int:
-    """`deepy docs [--check]`: bring everything generated up to date."""
+    """`deepy docs [--check]`: regenerate the documentation."""
     parser = make_parser(
         "docs", "Regenerate the documentation: parameter tables, JSON Schema, outputs quoted in guides."
     )
@@ -256,12 +256,12 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
 
 
 def _become_module(module: str, words: list[str]) -> NoReturn:
-    """A verb that needs torch, in its place."""
+    """Replace this process by `python -m module`, for commands that import torch."""
     os.execve(sys.executable, [sys.executable, "-m", module, *words[1:]], _with_package())
 
 
 def _with_package() -> dict[str, str]:
-    """The environment in which `python -m neoxargs...` works from any folder."""
+    """Return an environment in which `python -m neoxargs...` works from any folder."""
     from neoxargs.launch.environment import with_package
 
     return with_package(os.environ)

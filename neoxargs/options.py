@@ -1,4 +1,4 @@
-"""What may stand on the command line: the options that several verbs share, and those of a launch."""
+"""Command-line options shared by several commands, and those of a launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from neoxargs.problems import Problem, Problems, listed
 
-#: GPT-NeoX's own options, and `--prompt`: each is a `--set` for the parameter it is named after.
+#: GPT-NeoX's options and `--prompt`; each is short for a `--set` of the parameter `key` (default: the same name).
 NEOX_OPTIONS: dict[str, dict[str, Any]] = {
     "wandb_group": {"metavar": "NAME"},
     "wandb_team": {"metavar": "NAME"},
@@ -31,7 +31,7 @@ def make_parser(verb: str, description: str, **settings: Any) -> argparse.Argume
 
 
 def parse(parser: argparse.ArgumentParser, words: list[str], installed: bool = True) -> argparse.Namespace:
-    """The options behind a verb; what plugins declare is there from here on."""
+    """Parse the options of a command and load plugins, so that the registry contains their parameters afterwards."""
     parser.add_argument(
         "--plugin", metavar="MODULE", action="append", default=[], help="import a plugin module (repeatable)"
     )
@@ -45,7 +45,7 @@ def parse(parser: argparse.ArgumentParser, words: list[str], installed: bool = T
 
 
 def _refuse_stray_values(files: list[str]) -> None:
-    """`--set a=1 b=2`: the second is no file."""
+    """Raise Problems for `--set a=1 b=2`, where argparse takes `b=2` for a file."""
     values = [word for word in files if "=" in word and not os.path.exists(word)]
     if not values:
         return
@@ -59,7 +59,7 @@ def _refuse_stray_values(files: list[str]) -> None:
 
 
 def strip_key_dashes(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
-    """`explain --num-layers`: the words of a verb that wants a key first, which may be spelt as a flag."""
+    """Return the words with the leading dashes of the key removed: `explain --num-layers` is `explain num-layers`."""
     key, *rest = words[1:] or [""]
     is_option = key.partition("=")[0] in re.findall(r"--?[\w-]+", f"{parser.format_help()} --plugin")
     return words if is_option or not key else [words[0], key.lstrip("-").partition("=")[0], *rest]
@@ -95,14 +95,14 @@ def neox_overrides(options: argparse.Namespace) -> list[str]:
 
 
 def _as_set(name: str, value: Any) -> str:
-    # a JSON string is a YAML string, whatever stands in it
+    # a JSON string is also a YAML string, whatever characters it contains
     text = value if name == "iteration" else json.dumps(value, ensure_ascii=False)
     return f"{NEOX_OPTIONS[name].get('key', name)}={text}"
 
 
 def add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     add = parser.add_argument
-    settings: dict[str, Any] = {"default": []} if nargs == "*" else {}  # or argparse would ask for them
+    settings: dict[str, Any] = {"default": []} if nargs == "*" else {}  # without a default, argparse would require them
     add(
         "files",
         metavar="FILE",

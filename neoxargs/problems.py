@@ -1,4 +1,4 @@
-"""What is wrong, where, and what to write instead: the one place where problems are worded and drawn."""
+"""Problems: what is wrong, where, and what to write instead. Only this module renders them."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-#: The file name of a `--set` argument's place; its text is the argument itself.
+#: `Place.file` of a `--set` argument; `Place.text` is then the argument.
 SET = "--set"
-#: Where there are more problems, a file is not what it was taken for, and the first of them tell it.
+#: Problems that are rendered at most. A file with more is usually not a configuration, and the first ones show that.
 MAX_DRAWN = 100
 
 
 class Place(NamedTuple):
-    """A stretch of one line in a file (or in a `--set`); line and column count from 1.
+    """A range of characters in one line of a file or in a `--set` argument; line and column count from 1.
 
-    Line 0 is a file as a whole (one that is missing, too large, empty).
+    Line 0 means the whole file (one that is missing, too large or empty).
     """
 
     file: str
     line: int
     column: int
     text: str = ""
-    """The whole line, for showing."""
+    """The whole line, for the excerpt."""
     width: int = 1
-    """How many characters the caret underlines."""
+    """Number of characters to underline."""
 
     def __str__(self) -> str:
         if self.file == SET:
@@ -34,25 +34,25 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """One sentence for the user, where it applies, and what to write instead."""
+    """One error or warning: a sentence for the user, its place, and what to write instead."""
 
     what: str
     where: Place | None = None
     hint: str = ""
     also: tuple[Place, ...] = field(default=())
-    """Other places that take part (the first of two duplicate keys, the other side of a conflict)."""
+    """Other places involved (the first of two duplicate keys, the other side of a conflict)."""
     severity: Literal["error", "warning"] = "error"
     id: str = field(kw_only=True)
-    """Which kind of problem it is, whatever its sentence says; `deepy explain unknown-key` tells more."""
+    """The kind of problem, independent of its sentence; `deepy explain unknown-key` describes it."""
     about: tuple[str, ...] = field(default=(), kw_only=True)
-    """The parameters that take part, by their registry names."""
+    """The parameters involved, by their registry names."""
 
     def as_warning(self) -> Problem:
-        """The same, which stops nothing."""
+        """Return a copy that does not stop the run."""
         return replace(self, severity="warning")
 
     def to_json(self) -> dict[str, Any]:
-        """The form in which every verb's `--json` gives problems."""
+        """Return the problem as every command's `--json` prints it."""
         return {
             "id": self.id,
             "about": list(self.about),
@@ -65,14 +65,14 @@ class Problem:
 
 
 def _place_to_json(place: Place | None) -> dict[str, Any]:
-    """Where it is; null where that is no place in a file."""
+    """Return file, line and column; all null if the problem has no place."""
     if place is None:
         return {"file": None, "line": None, "column": None}
     return {"file": place.file, "line": place.line, "column": place.column}
 
 
 class Problems(Exception):
-    """Raised with every problem found so far; the command line draws them and exits with 1."""
+    """Raised with every problem found so far; the command line renders them and exits with 1."""
 
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
         self.problems = [problems] if isinstance(problems, Problem) else list(problems)
@@ -80,15 +80,16 @@ class Problems(Exception):
 
 
 def render(problems: Sequence[Problem]) -> str:
-    """Problems as text, in the order of the files and lines they point at; of very many only some, rather errors."""
-    shown, more = sorted(problems, key=_order), len(problems) - MAX_DRAWN
-    if more > 0:
-        shown = sorted(shown, key=lambda problem: problem.severity == "warning")[:MAX_DRAWN]
-    return "\n\n".join([*map(_draw, shown), *([f"... and {more} more; --json prints all of them"] if more > 0 else [])])
+    """Return problems as text, sorted by file and line; at most MAX_DRAWN, errors before warnings."""
+    ordered, left_out = sorted(problems, key=_order), len(problems) - MAX_DRAWN
+    if left_out <= 0:
+        return "\n\n".join(map(_draw, ordered))
+    errors_first = sorted(ordered, key=lambda problem: problem.severity == "warning")
+    return "\n\n".join([*map(_draw, errors_first[:MAX_DRAWN]), f"... and {left_out} more; --json prints all of them"])
 
 
 def sentence(problem: Problem) -> str:
-    """What is wrong, alone: for a line that has a head of its own."""
+    """Return only what is wrong, for callers that print their own place and severity."""
     return "\n".join(map(printable, problem.what.split("\n")))
 
 
@@ -114,7 +115,7 @@ def _draw(problem: Problem) -> str:
 
 
 def _excerpt(place: Place, limit: int = 110) -> list[str]:
-    """The line with a caret below the stretch; a long line is cut around it."""
+    """Return the line with carets below the range; a line longer than `limit` is cut around it."""
     if not place.text.strip():
         return []
     start = place.column - 1
@@ -129,24 +130,27 @@ def _excerpt(place: Place, limit: int = 110) -> list[str]:
 
 
 def _cells(text: str) -> int:
-    """How wide a terminal draws it: Chinese, Japanese and Korean letters take two cells, combining marks none."""
+    """Width in terminal cells: Chinese, Japanese and Korean characters take two, combining marks none."""
     if text.isascii():
         return len(text)
-    from unicodedata import combining, east_asian_width  # hardly any file needs it
+    from unicodedata import combining, east_asian_width  # rarely needed
 
     return sum(0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def printable(text: str) -> str:
-    """The text as it may be sent to a terminal: one cell for every tab and control character."""
+    """Replace tabs by spaces and control characters by U+FFFD, so that the text is safe to print."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def close_matches(word: str, choices: Iterable[str], most: int = 2, alike: float = 0.75) -> list[str]:
-    """The choices that look like the word, best first; a second one only if it is about as near."""
-    from difflib import SequenceMatcher, get_close_matches  # only a mistake needs it
+    """Return the choices most similar to the word, best first.
+
+    alike: minimum similarity, 0 to 1. Further choices are returned only if they are nearly as similar as the first.
+    """
+    from difflib import SequenceMatcher, get_close_matches  # only needed for errors
 
     found = get_close_matches(word, list(choices), n=most, cutoff=alike)
     likeness = [SequenceMatcher(None, choice, word).ratio() for choice in found]
@@ -154,13 +158,13 @@ def close_matches(word: str, choices: Iterable[str], most: int = 2, alike: float
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """`did you mean a or b?`, or nothing when no choice is near."""
+    """Return `did you mean a or b?`, or "" if no choice is similar."""
     found = close_matches(word, choices)
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def listed(words: Iterable[str], last: str = "or", most: int = 12) -> str:
-    """`a, b or c`; a long list ends in the number of those left out."""
+    """Join words as `a, b or c`; of more than `most` words, the rest is given as a number."""
     all_words = list(words)
     if len(all_words) > most:
         return f"{', '.join(all_words[:most])} and {len(all_words) - most} more"

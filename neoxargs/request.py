@@ -1,4 +1,4 @@
-"""What one command line asks for; every verb and every launch is passed it whole."""
+"""What one command line asks for, passed to every command and every launch."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ Self = TypeVar("Self", bound="Request")
 
 @dataclass(frozen=True)
 class Request:
-    """A configuration by its files, and for which machine it is meant."""
+    """The files of a configuration, its overrides, and the machine that it is for."""
 
     files: Sequence[str]
     overrides: Sequence[str] = ()
-    """`KEY=VALUE`, as `--set` takes them."""
+    """`KEY=VALUE` strings of `--set`."""
     directory: str | None = None
-    """Where the files are looked for first (`--conf_dir`)."""
+    """Folder to look for the files in first (`--conf_dir`)."""
     gpus: int | None = None
-    """As if there were so many GPUs (`--gpus`); None: what this machine or its hostfile has."""
+    """Number of GPUs to assume (`--gpus`); None: those of this machine or of the hostfile."""
     as_json: bool = False
-    """Is the answer meant for a program?"""
+    """Print JSON (`--json`)."""
     script: str = ""
-    """What a launch is to start, as it was written; empty for a verb."""
+    """Script to launch, as given on the command line; "" for other commands."""
 
     @classmethod
     def of(cls, options: Namespace, overrides: Sequence[str] = (), script: str = "") -> Request:
-        """From the options of `options.add_files` and `add_json`; overrides: more of them."""
+        """Build a request from the options of `options.add_files` and `add_json`. overrides: further overrides."""
         as_json = getattr(options, "json", False)
         return cls(options.files, [*overrides, *options.set], options.conf_dir, options.gpus, as_json, script)
 
     def with_overrides(self: Self, changes: Sequence[str]) -> Self:
-        """The same with other values; a key that is given twice would be a mistake."""
+        """Return a copy with these overrides, which replace earlier ones of the same key."""
         changed = {change.partition("=")[0] for change in changes}
         kept = [given for given in self.overrides if given.partition("=")[0] not in changed]
         return replace(self, overrides=[*kept, *changes])

@@ -1,6 +1,6 @@
-"""What is shipped beside the modules: the programs, the configurations, the schema.
+"""Where the programs, configurations and schema are that are shipped with the package.
 
-A checkout has them at its top, where people look for them; an installed package has them inside (`shipped_files/`).
+A checkout has them in its root folder, an installed package in `shipped_files/`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent
 #: The folder from which `import neoxargs` works.
 IMPORT_ROOT = _PACKAGE.parent
-#: Is this a checkout, in which the documentation can be regenerated?
+#: True in a checkout, where the documentation can be regenerated.
 IS_CHECKOUT = (IMPORT_ROOT / "pyproject.toml").is_file() and (IMPORT_ROOT / "configs").is_dir()
 #: The folder that holds `deepy.py`, `train.py`, `generate.py`, `eval.py` and `configs/`.
 SHIPPED = IMPORT_ROOT if IS_CHECKOUT else _PACKAGE / "shipped_files"
@@ -18,5 +18,5 @@ CONFIGS = SHIPPED / "configs"
 
 
 def config_folders() -> list[Path]:
-    """The folders in which a configuration is looked for by its bare name, after the user's own."""
+    """Return the folders to search for a configuration by its name, after the user's own folders."""
     return [CONFIGS, *(CONFIGS / name for name in ("models", "layouts", "machines"))]

@@ -1,17 +1,17 @@
-"""Lines for a terminal in which no file name is broken, and numbers as a person reads them."""
+"""Line wrapping that keeps file names intact, and numbers formatted for people."""
 
 from __future__ import annotations
 
 from neoxargs.resolve.config import Config
 
-#: Bytes.
+#: Bytes per GiB.
 GIB = 2**30
-#: A space at which no line ends.
+#: Replaces a space at which `wrap` must not break; `wrap` restores the space.
 NO_BREAK_SPACE = "\u00a0"
 
 
 def protect_names(text: str, config: Config | None) -> str:
-    """The text with the files and paths of a configuration kept whole, whatever spaces are in their names."""
+    """Replace the spaces in names of a configuration's files and paths, so that `wrap` does not break them."""
     values = config.values.values() if config else ()
     names = {value.source.where.file for value in values if value.source.where}
     names |= {value.value for value in values if isinstance(value.value, str) and "/" in value.value}
@@ -21,15 +21,15 @@ def protect_names(text: str, config: Config | None) -> str:
 
 
 def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Lines of at most `width`, but for a word that is longer; all but the first are indented."""
-    import textwrap  # a check draws no summary
+    """Wrap into lines of at most `width` characters (longer words are kept); indent all but the first."""
+    import textwrap  # slow to import, and `check` does not need it
 
     lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [line.replace(NO_BREAK_SPACE, " ") for line in lines]
 
 
 def format_bytes(number: float) -> str:
-    """`23.2 GiB`."""
+    """Three significant digits in the largest fitting unit, such as `23.2 GiB`."""
     for unit, factor in (("TiB", 1024 * GIB), ("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
         if number >= factor:
             digits = f"{number / factor:#.3g}".rstrip(".")
@@ -38,7 +38,7 @@ def format_bytes(number: float) -> str:
 
 
 def format_count(number: float) -> str:
-    """`2.65 B`: thousand, million, billion, trillion."""
+    """Three significant digits with K, M, B or T (10^3 to 10^12), such as `2.65 B`."""
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if number >= factor:
             return f"{number / factor:.3g} {unit}"
@@ -46,7 +46,7 @@ def format_count(number: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """In the unit a person would use."""
+    """Three significant digits in ms, s, minutes, hours or days; a unit is used from 2 on."""
     for unit, factor in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * factor:
             return f"{format_number(seconds / factor)} {unit}"
@@ -54,13 +54,13 @@ def format_duration(seconds: float) -> str:
 
 
 def format_number(number: float) -> str:
-    """Three significant digits, as `0.00073`, `46.2` or `6,210`: an exponent only where nobody counts zeros."""
+    """Three significant digits, as `0.00073`, `46.2` or `6,210`: an exponent below 1e-4 and from 1e15."""
     if number == 0 or not 1e-4 <= number < 1e15:
         return f"{number:.3g}"
     return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def format_percent(number: float, of: float) -> str:
-    """In percent."""
+    """`number / of` in percent, such as `46 %`, `0.1 %` or `<0.01 %`."""
     value = 100 * number / of
     return f"{value:.0f} %" if value >= 1 else f"{value:.1g} %" if value >= 0.01 else "<0.01 %"

@@ -1,4 +1,7 @@
-"""YAML in, one complete `Config` out, or `Problems` with everything that is wrong. Pure: starts nothing."""
+"""Resolve YAML files into one complete `Config`, or raise `Problems` with everything that is wrong.
+
+Reads files and, for the GPU count, whatever the caller's function reads; starts no process.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ def resolve(
 ) -> Config:
     """Read files and `--set KEY=VALUE`s, merge, derive and cross-check them.
 
-    paths: names of YAML or JSON files; the suffix may be left out.
-    directory: where a relative name is looked for first.
-    gpus: how many processes will run, or how to find out from what was written (the hosts are named there too).
+    paths: names of YAML or JSON files; the suffix may be omitted.
+    directory: folder in which relative names are looked for first.
+    gpus: number of ranks, or a function that finds it from the draft (which names the hosts).
 
     Raises Problems with everything that is wrong.
     """
@@ -35,7 +38,7 @@ def resolve(
 def resolve_texts(
     texts: Sequence[Text], overrides: Sequence[str] = (), *, gpus: int | Callable[[Draft], int]
 ) -> Config:
-    """The same of files that have been read."""
+    """Same as `resolve`, for files that are already read."""
     drafted = draft(texts, overrides)
     return complete(drafted, _count(gpus, drafted))
 

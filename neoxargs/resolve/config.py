@@ -1,4 +1,4 @@
-"""One complete configuration: typed groups to read from, and for every value where it came from."""
+"""The complete configuration: typed groups, and the source of every value."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Config(Groups):
     `config.shape.num_layers` for code that reads a parameter, `config.get(name)` for code that walks the registry,
     `config.source(name)` for code that explains.
 
-    values: by registry name, every parameter that does not simply have its registry default.
-    sections: nested sections the user wrote, even empty ones (`fp16: {}`).
-    warnings: what is worth telling although the run can start.
-    dialect: which year's GPT-NeoX the files speak (None on a rank, which receives resolved values).
-    broken: parameters that a problem leaves in doubt, where the files did not resolve and this is the certain part.
+    values: by registry name, every parameter that differs from its registry default or has another source.
+    sections: sections present in the files, including empty ones (`fp16: {}`).
+    warnings: problems that do not prevent a start.
+    dialect: the GPT-NeoX version whose defaults apply (None on a rank, which receives resolved values).
+    broken: parameters whose value is unknown because of a problem; not empty only in `Unresolved.certain`.
     """
 
     def __init__(
@@ -39,26 +39,26 @@ class Config(Groups):
         self.dialect = dialect
         self.broken = broken
         self.auto: frozenset[str] = frozenset()
-        """Parameters written as `auto`, for those who explain."""
+        """Parameters set to `auto`, for `deepy explain`."""
         for group in REGISTRY.groups:
             members = {p.attribute: self.values[p.name].value for p in group.parameters.values() if p.name in values}
             setattr(self, group.key(), group(**members))
 
     def get(self, name: str) -> Any:
-        """The value of a parameter by its dotted registry name, `-` or `_`.
+        """Return the value of a parameter by its dotted registry name, with `-` or `_`.
 
-        ABSENT where it is derived and no rule supplies it. KeyError if there is no such parameter.
+        ABSENT if it is derived and no rule supplies it. Raises KeyError if there is no such parameter.
         """
         present = self.values.get(normal(name))
         return present.value if present else REGISTRY.parameters[normal(name)].default
 
     def source(self, name: str) -> Source:
-        """Where the value of a parameter came from; DEFAULT also for a name that is no parameter."""
+        """Return the source of a parameter's value; DEFAULT also for a name that is not a parameter."""
         present = self.values.get(normal(name))
         return present.source if present else DEFAULT
 
     def place(self, name: str) -> Place | None:
-        """Where the value was written, or else one that it was derived from; None if it rests on nothing written."""
+        """Return the place of the value or of one that it derives from; None if the user set neither."""
         waiting, seen = [name], set[str]()
         while waiting:
             source = self.source(waiting.pop())
@@ -69,10 +69,10 @@ class Config(Groups):
         return None
 
     def is_set(self, name: str) -> bool:
-        """True where the user gave this value."""
+        """True if the user set this parameter."""
         return self.source(name).set_by_user
 
     def items(self) -> Iterator[tuple[Parameter, Value]]:
-        """Every parameter in registry order with its value and source."""
+        """Yield every parameter in registry order, with its value and source."""
         for name, parameter in REGISTRY.parameters.items():
             yield parameter, self.values.get(name) or Value(parameter.default, DEFAULT)

@@ -1,7 +1,7 @@
-"""From what was written to a complete configuration: defaults, rewrites, rules in order, cross-checks.
+"""Complete a draft: defaults, retired parameters, derivations in dependency order, cross-checks.
 
-Everything that is wrong is collected; a rule or a check that would read a value which is unknown because of an
-earlier problem is left out, so that one mistake is told once.
+All problems are collected. A rule that reads a value made unknown by an earlier problem is skipped, which keeps one
+mistake from causing several problems.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
-#: Forms of Adam that in 2021 were written one beside the other, each narrower than the one before.
+#: Variants of Adam that files of 2021 combine (`optimizer.type: Adam` with `cpu_adam: true`), from general to specific.
 ADAMS = ("adam", "cpu_adam", "cpu_torch_adam")
-#: So many places of one problem are shown.
+#: Places of one problem that are rendered at most.
 MAX_PLACES = 4
 
 
 class Unresolved(Problems):
-    """A configuration that did not come to one; what of it is certain can be looked at for further problems."""
+    """Raised if the configuration has errors. `certain` holds the unaffected values, for further checks."""
 
     def __init__(self, problems: Iterable[Problem], certain: Config, broken: Iterable[str]) -> None:
         super().__init__(problems)
@@ -44,9 +44,9 @@ def complete(
     derivations: Sequence[Rule] = DERIVATIONS,
     checks: Sequence[Rule] = CHECKS,
 ) -> Config:
-    """The configuration of a run on so many processes; raises Problems with all of them, the draft's too.
+    """Return the configuration of a run with this number of ranks; raises Problems with all errors and warnings.
 
-    gpus: None when that is unknown because of a problem; what depends on it is then not looked at.
+    gpus: None if the number is unknown because of a problem; rules that read it are then skipped.
     """
     if not draft.readable:
         raise Problems(draft.problems)
@@ -66,7 +66,7 @@ def complete(
 
 
 def ordered(rules: Sequence[Rule]) -> list[Rule]:
-    """Every rule after those whose results it reads."""
+    """Sort rules topologically: each rule after those whose results it reads."""
     makers: dict[str, int] = {}
     for index, rule in enumerate(rules):
         for result in rule.results:
@@ -77,14 +77,15 @@ def ordered(rules: Sequence[Rule]) -> list[Rule]:
         return [rules[index] for index in TopologicalSorter(needs).static_order()]
     except CycleError as error:
         cycle = " <- ".join(rules[index].id for index in error.args[1])
-        raise AssertionError(f"rules wait for each other: {cycle}") from None
+        raise AssertionError(f"rules depend on each other: {cycle}") from None
 
 
 class _Completion:
-    """A draft on its way to a configuration: `values` grow, `broken` are the names whose value a problem leaves open.
+    """The state of `complete`: `values` grow with each rule.
 
-    given: the names that count as written: the user's, and what retired names of the user's say today.
-    special: the inputs of rules that are no parameters.
+    broken: names whose value is unknown because of a problem.
+    given: names set by the user, directly or through a retired parameter.
+    special: inputs of rules that are not parameters.
     """
 
     def __init__(self, draft: Draft, gpus: int | None) -> None:
@@ -103,14 +104,14 @@ class _Completion:
         self.places = _written_places(draft)
 
     def certain_values(self) -> Config:
-        """The values that no problem touches."""
+        """Return the values that are not affected by any problem."""
         values = {name: value for name, value in self.values.items() if not self.is_broken(name)}
         return Config(values, self.draft.sections, [], self.draft.dialect, frozenset(self.broken))
 
     # -- retired parameters ------------------------------------------------------------------------------------------
 
     def rewrite_retired(self) -> None:
-        """`geglu: true` says `activation: geglu` today."""
+        """Set the parameters that replace retired ones: `geglu: true` sets `activation: geglu`."""
         for name, value in self.draft.values.items():
             rows = REGISTRY.parameters[name].replaced_by
             if rows is None or isinstance(value.value, list | dict):
@@ -119,7 +120,7 @@ class _Completion:
                 self.rewrite(name, value, target, today)
 
     def rewrite(self, name: str, old: Value, target: str, today: Any) -> None:
-        """Set what a retired parameter says today, unless the target is written itself; then both must agree."""
+        """Set the replacement of a retired parameter; if the user set it as well, both must agree."""
         written = f"{name}: {format_node(node_of(old.value))}"
         present = self.values.get(target) if target in self.given else None
         if present is None or _is_narrower(today, present.value, target):
@@ -135,7 +136,7 @@ class _Completion:
     # -- required parameters -----------------------------------------------------------------------------------------
 
     def require_values(self) -> None:
-        """Report what has no default and is not written, unless a problem with it has been reported already."""
+        """Report required parameters that are not set, unless a problem with them is already reported."""
         required = [parameter for parameter in REGISTRY.parameters.values() if parameter.required]
         absent = [parameter for parameter in required if parameter.name not in self.values]
         unreported = [parameter for parameter in absent if not self.is_broken(parameter.name)]
@@ -145,7 +146,7 @@ class _Completion:
     # -- rules -------------------------------------------------------------------------------------------------------
 
     def derive(self, rule: Rule) -> None:
-        """Run a derivation, unless all its results are written, or something that it reads is unknown."""
+        """Run a derivation, unless all its results are set or one of its inputs is unknown."""
         own = set(rule.results) & set(rule.inputs)
         wanted = [name for name in rule.results if name not in self.given or name in own]
         if not wanted:
@@ -164,19 +165,19 @@ class _Completion:
             self.put(name, (results or {}).get(name), rule)
 
     def put(self, name: str, value: Any, rule: Rule) -> None:
-        """Take over a result; None leaves the default, or what the type makes of none."""
+        """Store a result of a rule; None keeps the default."""
         if value is None:
             if name not in self.values and REGISTRY.parameters[name].default is ABSENT:
                 self.put_nothing(name, rule)
         elif name in self.given and self.values[name].value == value:
-            pass  # as it was written, or as a retired name says it
-        elif name in self.draft.values:  # put into its full form; still the user's
+            pass  # keep the source of the value that the user set
+        elif name in self.draft.values:  # normalised by the rule, but still set by the user
             self.values[name] = Value(value, replace(self.draft.values[name].source, text=rule.reason))
         else:
             self.values[name] = Value(value, Source("derived", text=rule.reason, inputs=rule.inputs))
 
     def put_nothing(self, name: str, rule: Rule) -> None:
-        """The rule has no value: None where the type admits it, else nobody knows (a check says why)."""
+        """Store None if the type allows it, else mark the name broken; a check then reports why."""
         try:
             coerce(None, REGISTRY.parameters[name].type)
             self.values[name] = Value(None, Source("derived", text=rule.reason, inputs=rule.inputs))
@@ -184,12 +185,12 @@ class _Completion:
             self.broken.add(name)
 
     def check(self, rule: Rule) -> None:
-        """Run a check, unless something that it reads is unknown."""
+        """Run a check, unless one of its inputs is unknown."""
         if self.can_run(rule) and (finding := rule.function(*map(self.input, rule.inputs))):
             self.report(finding, rule.inputs, rule.id)
 
     def can_run(self, rule: Rule, own: Container[str] = ()) -> bool:
-        """Has every input a value that no problem touches? own: results of the rule, which need none."""
+        """True if every input has a known value. own: results of the rule itself, which need no value."""
         return not any(self.is_broken(name) or (name not in own and self.is_missing(name)) for name in rule.inputs)
 
     def is_broken(self, name: str) -> bool:
@@ -206,7 +207,7 @@ class _Completion:
         return value.value if value else REGISTRY.parameters[name].default
 
     def input(self, name: str, own: bool = False) -> Any:
-        """What a rule is given under a name; own: a result of its own, which is None unless it was written."""
+        """Return the value of a rule's input. own: a result of the rule itself, which is None unless it is set."""
         if name in self.special:
             return self.special[name]
         if own and name not in self.given:
@@ -216,9 +217,10 @@ class _Completion:
     # -- problems ----------------------------------------------------------------------------------------------------
 
     def report(self, finding: Finding, inputs: Sequence[str], rule_id: str = "") -> None:
-        """Make a problem of it, at the places where the parameters were written that it is about; inputs: of the rule.
+        """Add a problem for a finding. inputs: the inputs of the rule.
 
-        Where none of those was written, nor anything that they follow from, it stands at what else the rule reads.
+        Its places are those of the parameters it is about, or of values that these derive from, or else of the rule's
+        other inputs.
         """
         read = tuple(name for name in inputs if name not in self.special)
         about = finding.about or read
@@ -232,13 +234,13 @@ class _Completion:
         )
 
     def places_of(self, names: Iterable[str]) -> list[Place]:
-        """Where they were written; those last that follow from what was written elsewhere."""
+        """Return the places of parameters; places of values that they derive from come last."""
         names = list(names)
         written = [self.places[name] for name in names if name in self.places]
         return written + [place for name in names if name not in self.places for place in self.roots(name, set())]
 
     def roots(self, name: str, seen: set[str]) -> list[Place]:
-        """Where the written values were written that a derived value comes from."""
+        """Return the places of the user's values that a derived value comes from."""
         if name in seen or name not in self.values:
             return []
         seen.add(name)
@@ -249,7 +251,7 @@ class _Completion:
 
 
 def _written_places(draft: Draft) -> dict[str, Place]:
-    """Where parameters and sections were written, also those whose value was left to a rule."""
+    """Return the places of parameters and sections, including parameters set to `auto` or null."""
     values = {name: value.source.where for name, value in draft.values.items() if value.source.where}
     return {**draft.open_places, **values, **draft.section_places}
 
@@ -260,14 +262,14 @@ def _prefixes(name: str) -> list[str]:
 
 
 def _is_narrower(one: Any, other: Any, target: str) -> bool:
-    """`cpu_torch_adam: true` beside `optimizer: {type: Adam}` tells which Adam."""
+    """True if `one` is a more specific variant of Adam than `other`: `cpu_torch_adam: true` refines `type: Adam`."""
     if target != "optimizer.type" or not {str(one).lower(), str(other).lower()} <= set(ADAMS):
         return False
     return ADAMS.index(str(one).lower()) > ADAMS.index(str(other).lower())
 
 
 def _no_model(required: Sequence[Parameter]) -> Problem:
-    """A file that is one of several, such as paths or a schedule."""
+    """The problem if no required parameter is set: only a partial file was given, such as paths or a schedule."""
     names = listed((parameter.name for parameter in required), "and")
     hint = "add the file of a model to the command, such as configs/models/pythia-160m.yml, or set them in this file"
     about = tuple(parameter.name for parameter in required)
@@ -281,7 +283,7 @@ def _missing(parameter: Parameter) -> Problem:
     return Problem(what, hint=hint, id="required-parameter-missing", about=(parameter.name,))
 
 
-#: A GPT-2 sized value for every required parameter.
+#: Example value (GPT-2) for every required parameter.
 EXAMPLES = {
     "num_layers": 12,
     "hidden_size": 768,

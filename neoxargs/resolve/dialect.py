@@ -1,6 +1,7 @@
-"""Which year's GPT-NeoX a file speaks. A dialect is a date: it chooses the defaults of that day.
+"""Dialects: a dialect is a date and selects the defaults that GPT-NeoX had on that date.
 
-`dialect:` says it; left out, a file with a name that only newer versions have is read as the newest.
+`dialect:` sets it. Otherwise it is the newest if a file has a key that was added after the oldest dialect, else the
+oldest.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from neoxargs.registry import REGISTRY
 from neoxargs.registry.history import NEWEST, SEED, default_at, introduced
 from neoxargs.resolve.value import Source, Value
 
-Day = date  # within a class with a field `date`
+Day = date  # alias for use in Dialect, whose field `date` hides the type
 NAMES = {"neox-2021": SEED, "neox-2026": NEWEST}
-#: What changed its default and thereby trains another model, the weightiest first, with the names that set it too.
+#: Parameters whose default changed and affects training, most important first -> other parameters that set the same.
 DECISIVE = {
     "gradient_clipping": ("clip_grad", "optimizer.params.max_grad_norm"),
     "attention_dropout": (),
@@ -27,7 +28,7 @@ DECISIVE = {
 
 
 class Dialect(NamedTuple):
-    """A day and how we know; where it was guessed, the other end of the days that the names allow."""
+    """A date and why it was chosen. or_else: if it was guessed, the other end of the range that the keys allow."""
 
     date: date
     reason: str
@@ -39,7 +40,7 @@ class Dialect(NamedTuple):
         return _name(self.date)
 
     def defaults(self) -> dict[str, Value]:
-        """The defaults of that day, where they are not the registry's own."""
+        """Return the defaults of that date that differ from the registry's."""
         return _defaults(self.date, Source("default", text=self.name))
 
 
@@ -50,7 +51,7 @@ def _defaults(day: date, source: Source) -> dict[str, Value]:
 
 
 def inferred(spelled: Mapping[str, Place]) -> Dialect:
-    """The dialect of a file that does not name one, from its keys as they were written."""
+    """Return the dialect of files that do not set one, from their keys as spelled."""
     days = {name: since for name in spelled if (since := introduced(name))}
     if not days:
         return Dialect(SEED, f"all keys existed on {SEED}", NEWEST)
@@ -59,7 +60,7 @@ def inferred(spelled: Mapping[str, Place]) -> Dialect:
 
 
 def named(value: Value) -> Dialect | Problem:
-    """The dialect that `dialect:` names."""
+    """Return the dialect that a value of `dialect:` names, or a problem."""
     written = str(value.value).lower()
     day = NAMES.get(written) or _day(written)
     if day and day >= SEED:
@@ -78,13 +79,15 @@ def _day(text: str) -> date | None:
         day = date.fromisoformat(text)
     except ValueError:
         return None
-    return day if day.isoformat() == text else None  # newer Pythons read other forms too
+    return (
+        day if day.isoformat() == text else None
+    )  # Python 3.11 and later accept other ISO 8601 forms, such as 20220101
 
 
 def guess_warnings(dialect: Dialect, values: Mapping[str, Value]) -> list[Problem]:
-    """A warning where no file says the dialect and its names may be of another day, whose defaults train otherwise.
+    """Return a warning if the dialect was guessed and another possible date has defaults that change training.
 
-    values: those of the complete configuration.
+    values: the values of the complete configuration.
     """
     if dialect.or_else is None:
         return []

@@ -1,4 +1,4 @@
-"""A value and where it came from: what every parameter of a configuration carries."""
+"""The value of a parameter and its source."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ Kind = Literal["file", "set", "environment", "derived", "default"]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a value came from, in words a person can follow."""
+    """Where a value came from; `str()` gives the text for messages."""
 
     kind: Kind
     where: Place | None = None
     text: str = ""
-    """For `derived` the rule's own sentence, for `environment` the variable, for `default` whose; a written
-    value that a rule put into its full form carries that rule's sentence."""
+    """derived: the reason of the rule; environment: the variable; default: the dialect, "" for the registry.
+
+    For file and set: the reason of the rule that normalised the value, if any."""
     inputs: tuple[str, ...] = ()
-    """For `derived`, the parameters the rule read."""
+    """derived: the parameters that the rule read."""
 
     @property
     def set_by_user(self) -> bool:
-        """True where the user gave the value: in a file, by `--set`, through the environment."""
+        """True if the user set the value: in a file, with `--set` or through the environment."""
         return self.kind in ("file", "set", "environment")
 
     def __str__(self) -> str:
@@ -33,7 +34,7 @@ class Source:
         return str(self.where) if self.where else f"{self.kind}: {self.text}" if self.text else self.kind
 
 
-#: The source of a value that nobody gave: the registry's default.
+#: The source of a registry default.
 DEFAULT = Source("default")
 
 

@@ -211,7 +211,7 @@ def test_a_remark_in_a_key() -> None:
     assert "write comments with `#`" in problem("_comment: as in the paper\n")
 
 
-def test_a_made_up_section_holds_mostly_parameters() -> None:
+def test_an_unknown_section_of_parameters_is_recognised() -> None:
     assert "belong at the top level" in problem("model: {num_layers: 2, hidden_size: 4, kind: 1}\n")
     assert "belong at the top level" not in problem("fp8: {enabled: true, hysteresis: 2}\n")
 

@@ -1,1 +1,1 @@
-"""A key that is no parameter: what it was probably meant to be."""
+"""Suggestions for a key that is not a parameter."""

@@ -1,4 +1,4 @@
-"""A key that would be right without some of its letters, or that is no key but a remark."""
+"""Keys with invalid characters, and keys that are used as comments."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from neoxargs.resolve.yaml.line_patterns import ELLIPSIS_HINT
 
 
 def wrong_letters(key: Key) -> Match | None:
-    """What to write instead of a remark, of `...`, of `key:value` without a space, or of a key with odd letters."""
+    """Match a comment, `...`, `key:value` without a space, or a key with invalid characters."""
     hint = _hint(key.written)
     meant = _without_odd(key.name.partition(":")[0])
     return Match("letters", hint, (meant,) if REGISTRY.find(meant) else ()) if hint else None
 
 
 def is_comment(key: str) -> bool:
-    """Is it the key of a remark, as people write into JSON, which has no comments?"""
+    """True for a key that stands for a comment, as in JSON, which has no comments."""
     return bool(re.fullmatch(r"//.*|[_#$]*(comment|note|remark)s?([_\d].*)?", key, re.I)) and not is_known(normal(key))
 
 
@@ -36,7 +36,7 @@ def _hint(written: str) -> str:
 
 
 def _odd_letters(written: str) -> list[str]:
-    """Those that no key has, by code where they cannot be seen."""
+    """Return the characters that are not allowed in keys; invisible ones by code point."""
     odd = dict.fromkeys(letter for letter in written if not re.match(r"[\w.-]", letter))
     return [
         f"`{letter}`"

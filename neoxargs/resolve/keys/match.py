@@ -1,4 +1,4 @@
-"""What a key is that no parameter has, and what is known of it."""
+"""A key that is not a parameter, and what it matches."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from neoxargs.registry import REGISTRY
 
 
 class Key(NamedTuple):
-    """A key that is no parameter and no section, as it was written."""
+    """A key that is neither a parameter nor a section."""
 
     name: str
-    """Dotted and spelt with `_`."""
+    """Dotted, with `_`."""
     written: str
+    """As spelled in the file."""
     where: Place
     is_section: bool = False
-    """Are there keys below it?"""
+    """True if it contains keys."""
 
     @property
     def section(self) -> str:
@@ -28,24 +29,24 @@ class Key(NamedTuple):
 
 
 class Match(NamedTuple):
-    """What was probably meant by an unknown key."""
+    """What an unknown key was probably meant to be."""
 
     found_by: Literal["letters", "other program", "same word", "similar"]
     advice: str
-    """What to write instead."""
+    """What to write instead, for the hint."""
     meant: tuple[str, ...] = ()
     """The parameters or sections, by their registry names."""
     spelling: str = ""
-    """The one spelling that the key is similar to, where nothing but its letters speaks for it."""
+    """The spelling that the key is similar to, if similarity is the only evidence and there is one candidate."""
 
 
 def is_known(name: str) -> bool:
-    """Is it a parameter or a section, by its dotted name?"""
+    """True for the dotted name of a parameter or a section."""
     return name in REGISTRY.sections or REGISTRY.find(name) is not None
 
 
 def keys_of(section: str) -> dict[str, str]:
-    """Key -> parameter for every key that may be written in a section, old spellings too."""
+    """Return key -> parameter for every key that is valid in a section, including old spellings."""
     names = {full: full for full in [*REGISTRY.parameters, *REGISTRY.sections]}
     names |= {old: parameter.name for old, parameter in REGISTRY.renamed.items()}
     return {key.rpartition(".")[2]: full for key, full in names.items() if key.rpartition(".")[0] == section}

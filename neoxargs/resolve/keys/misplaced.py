@@ -1,4 +1,4 @@
-"""Keys that exist, at a place where they cannot stand: dotted in a file, beside their section, in one made up."""
+"""Valid keys at an invalid place: dotted in a file, not indented below their section, or in an unknown section."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neoxargs.resolve.yaml.nodes import Entry, Mapping
 
 
 def dotted_key(name: str, entry: Entry) -> Problem:
-    """`fp16.enabled` in a file, where dots do not nest."""
+    """The problem of a dotted key such as `fp16.enabled` in a file."""
     *sections, last = entry.key.split(".")
     nested = "".join(f"{section}: {{" for section in sections) + f"{last}: …" + "}" * len(sections)
     what = "dotted keys are allowed only in --set"
@@ -18,14 +18,14 @@ def dotted_key(name: str, entry: Entry) -> Problem:
 
 
 def outdented_key(name: str, section: str, entry: Entry) -> Problem:
-    """A key of the section whose name stands above it with nothing in it."""
+    """The problem of a key that is not indented below its section, which is empty and on the line above."""
     hint = f"indent it and the other keys of {section} by two spaces"
     what = f"{entry.key} must be indented to be part of section {section}"
     return Problem(what, entry.place, hint, id="misplaced-key", about=(name,))
 
 
-def in_made_up_section(name: str, entry: Entry) -> list[str]:
-    """The parameters of the top level in a section such as `model:`, if they are half its keys at least."""
+def parameters_in_unknown_section(name: str, entry: Entry) -> list[str]:
+    """Return the top-level parameters in a section such as `model:`, if they are at least half of its keys."""
     if "." in name or not isinstance(entry.value, Mapping):
         return []
     keys = [inner.key for inner in entry.value.entries]
@@ -33,8 +33,8 @@ def in_made_up_section(name: str, entry: Entry) -> list[str]:
     return inside if 2 * len(inside) >= len(keys) and "enabled" not in keys else []
 
 
-def made_up_section(entry: Entry, inside: Sequence[str]) -> Problem:
-    """A section that is none, around parameters of the top level."""
+def unknown_section(entry: Entry, inside: Sequence[str]) -> Problem:
+    """The problem of a section that does not exist and contains top-level parameters."""
     hint = f"remove `{entry.key}:` and write {listed(inside, 'and', most=3)} at the top level"
     what = f"{entry.key} is not a section; its keys belong at the top level"
     return Problem(what, entry.place, hint, id="misplaced-key", about=tuple(inside))

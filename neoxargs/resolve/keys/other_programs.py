@@ -1,7 +1,7 @@
-"""What other programs call our parameters and their values, for people who write those names here.
+"""Names that other programs use for our parameters and their values, for suggestions.
 
-The names stand in `other_programs.json`, read from the sources that each program names (in 2026) and loaded when
-the first unknown key or value is met; what a flag of Megatron-LM means stands in the registry.
+`other_programs.json` lists them, as of 2026, with the source for each program. It is loaded when the first unknown key
+or value is found. Flags of Megatron-LM are in the registry.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ class OtherKey(NamedTuple):
     """A key of other programs."""
 
     programs: tuple[str, ...] = ()
-    """Who has it; empty where it means the same wherever it comes from."""
+    """The programs that have it; empty if it means the same in all programs."""
     is_forks: bool = False
-    """Has a fork of GPT-NeoX got it, whose training script runs under our launcher?"""
+    """True if a fork of GPT-NeoX has it; our launcher can run the fork's training script."""
     counterpart: str | None = None
     """The parameter that replaces it."""
     advice: str = ""
-    """What to do instead, a clause."""
+    """What to do instead, for the hint."""
 
 
 def find(key: str) -> OtherKey | None:
-    """What is known of a top-level key, in capitals or not; None where no program is known to have it."""
+    """Look up a top-level key, in any case; None if no known program has it."""
     word = normal(key)
     return _keys().get(word.lower()) or _flags().get(word)
 
 
 def counterpart(key: str) -> str | None:
-    """The parameter that another program's top-level key means."""
+    """Return the parameter that corresponds to another program's top-level key."""
     other = find(key)
     return other.counterpart if other else None
 
 
 def in_sections(key: str) -> str | None:
-    """The last part of the parameter that another program's key means inside a section: `adam_beta1` is `betas`."""
+    """Return the last part of the parameter for another program's key inside a section: `betas` for `adam_beta1`."""
     word = normal(key).lower()
     return _table()["in_sections"].get(word) or (counterpart(word) or "").rpartition(".")[2] or None
 
 
 def our_choice(word: str) -> str | None:
-    """Our word for another program's choice: `rope` is `rotary`."""
+    """Return our name of another program's choice: `rotary` for `rope`."""
     found: str | None = _table()["choices"].get(word.lower())
     return found
 
 
 def value_advice(name: str, value: Any) -> str:
-    """What to write for a value that does not fit a parameter, where people are known to write it; else empty."""
+    """Return a hint for an invalid value that is common in other programs, else ""."""
     if name == "warmup" and isinstance(value, int | float) and value > 1:
         return f"warmup is a fraction of the iterations, not their number: write {value} divided by train_iters"
     if name == "deepspeed" and isinstance(value, str):
@@ -87,7 +87,7 @@ def _keys() -> dict[str, OtherKey]:
 
 @cache
 def _flags() -> dict[str, OtherKey]:
-    """Megatron-LM's flags, where they say the same and not the opposite."""
+    """Return Megatron-LM's flags, except those with the opposite meaning (`!flag`)."""
     flags = {
         normal(p.megatron): p.name for p in reversed(REGISTRY.parameters.values()) if p.megatron and not p.replaced_by
     }

@@ -1,4 +1,4 @@
-"""Names like an unknown key: the same word in another section, a similar word here, a similar word anywhere."""
+"""Names similar to an unknown key: the same word in another section, a similar word in this or any section."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve.keys.match import Key, Match, keys_of
 from neoxargs.resolve.keys.other_programs import in_sections
 
-#: Words up to this length are like too many.
+#: Words up to this length are similar to too many names.
 SHORT_WORD = 6
-#: A word that stands in more places than this is told with its sections alone.
+#: For a word with more parameters than this, only the sections are listed.
 MANY_PLACES = 3
 
 
 def same_word(key: Key) -> Match | None:
-    """The same word, or what another program means by it, in this section or in others."""
+    """Match the same word, or another program's name for it, in this section or others."""
     names = _in_other_words(key) or _in_other_sections(key)
     if len(names) > MANY_PLACES:
         return Match("same word", f"it is a key of these sections: {listed(sorted(_sections(names)), most=8)}")
@@ -24,17 +24,17 @@ def same_word(key: Key) -> Match | None:
 
 
 def similar_here(key: Key) -> Match | None:
-    """A similar word among the names that are legal where the key stands, old spellings included."""
-    here = {word: full for word, full in keys_of(key.section).items() if not key.is_section or _takes_keys(full)}
-    words = _similar(key.word, here)
+    """Match a similar word among the valid names of the key's section, old spellings included."""
+    valid = {word: full for word, full in keys_of(key.section).items() if not key.is_section or _takes_keys(full)}
+    words = _similar(key.word, valid)
     if not words:
         return None
-    hint = f"did you mean {listed(_with_old_spelling(word, here[word]) for word in words)}?"
-    return Match("similar", hint, tuple(here[word] for word in words), words[0] if len(words) == 1 else "")
+    hint = f"did you mean {listed(_with_old_spelling(word, valid[word]) for word in words)}?"
+    return Match("similar", hint, tuple(valid[word] for word in words), words[0] if len(words) == 1 else "")
 
 
 def similar_anywhere(key: Key) -> Match | None:
-    """A very similar word in another section."""
+    """Match a very similar word in any section."""
     if not key.section and len(key.word) <= SHORT_WORD:
         return None
     names = [*REGISTRY.sections, *([] if key.is_section else REGISTRY.parameters)]
@@ -44,7 +44,7 @@ def similar_anywhere(key: Key) -> Match | None:
 
 
 def _in_other_words(key: Key) -> list[str]:
-    """What is meant inside a section by another program's word for it: `learning_rate` in `optimizer.params`."""
+    """Return this section's parameters for another program's word: `lr` for `learning_rate` in `optimizer.params`."""
     if not key.section or not (meant := in_sections(key.word)):
         return []
     inside = (f"{key.section}.{meant}", f"{key.section}.params.{meant}")
@@ -52,20 +52,20 @@ def _in_other_words(key: Key) -> list[str]:
 
 
 def _in_other_sections(key: Key) -> list[str]:
-    """The same word in other sections; the nearer the section, the earlier."""
+    """Return the same word in other sections, those nested least first."""
     section, word = key.section, key.word
     names = [*REGISTRY.parameters, *REGISTRY.sections]
     same = [full for full in names if full.rpartition(".")[2] == word and full.rpartition(".")[0] != section]
     if word in same:
         return [word]
-    if not section:  # what lies deep in a section is not what somebody at the top has in mind
+    if not section:  # a deeply nested parameter is rarely meant by a top-level key
         same = [full for full in same if full.count(".") <= 2]
     below = [full for full in same if full.startswith(f"{section}.")] if section else []
     return below or sorted(same, key=lambda full: full.count("."))
 
 
 def _takes_keys(full: str) -> bool:
-    """Can what belongs there be written as a section?"""
+    """True if the value of this name may be a mapping."""
     return full in REGISTRY.sections or "dict" in REGISTRY.parameters[full].annotation
 
 
@@ -80,7 +80,7 @@ def _with_old_spelling(word: str, full: str) -> str:
 
 
 def _moved(names: list[str], key: Key) -> str:
-    """The question after names that may stand elsewhere, with the place where each would."""
+    """Return the hint for names in other sections, with where to write them."""
     sections = _sections(names)
     if key.section and sections == [key.section]:
         return f"did you mean {listed(full.rpartition('.')[2] for full in names)}?"

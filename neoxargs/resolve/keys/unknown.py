@@ -1,6 +1,6 @@
-"""A key that is no parameter: what was probably meant by it, and the problem that says so.
+"""The problem of a key that is not a parameter, with a suggestion.
 
-Looked for in the order of `FINDERS`; a finder is a function from a `Key` to a `Match`, or None.
+`FINDERS` are tried in order; a finder returns a `Match` for a `Key`, or None.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from neoxargs.resolve.keys.match import Key, Match, keys_of
 from neoxargs.resolve.keys.other_programs import OtherKey
 from neoxargs.resolve.keys.similar import same_word, similar_anywhere, similar_here
 
-#: What to do with a key that no parameter is like.
+#: The hint for a key without a match.
 NO_MATCH = (
     "GPT-NeoX and DeepSpeed have no such parameter: remove it, or declare it in a plugin (see docs/parameters.md)"
 )
 
 
 def match_key(key: Key) -> Match | None:
-    """What was probably meant by a key; None where nothing is known to be like it."""
+    """Return what a key was probably meant to be; None if nothing matches."""
     return next((match for finder in FINDERS if (match := finder(key))), None)
 
 
 def unknown_key(key: Key, match: Match | None) -> Problem:
-    """The problem of a key that is no parameter, with what was probably meant."""
+    """Return the problem of an unknown key, with a suggestion."""
     return replace(unexplained_key(key), hint=key_advice(key, match), about=match.meant if match else ())
 
 
 def key_advice(key: Key, match: Match | None) -> str:
-    """What to do with a key that is no parameter."""
+    """Return the hint for an unknown key."""
     return match.advice if match else _legal_keys(key.section) or NO_MATCH
 
 
 def unexplained_key(key: Key) -> Problem:
-    """The same without a thought about what was meant."""
+    """Return the problem of an unknown key, without a suggestion."""
     written = _printable(key.written)
     if key.section in REGISTRY.sections:
         what = f"{key.section} has no key {written.rpartition('.')[2]}"
@@ -49,20 +49,22 @@ def unexplained_key(key: Key) -> Problem:
 
 
 def unknown_beside(key: Key, match: Match, name: str, first: Place) -> Problem:
-    """The problem of a key where the parameter that it probably means is written as well, first there."""
+    """Return the problem of an unknown key whose suggested parameter is also set, at `first`."""
     is_guess = bool(match.spelling) and not key.section and not key.is_section
-    if is_guess and not close_matches(normal(key.written), [match.spelling], alike=0.85):  # two keys, not one misspelt
+    if is_guess and not close_matches(
+        normal(key.written), [match.spelling], alike=0.85
+    ):  # probably a different key, not a misspelling
         return unknown_key(key, None)
     return replace(unknown_key(key, match), hint=written_twice(name), also=(first,))
 
 
 def written_twice(name: str) -> str:
-    """What to do where a parameter is written and probably meant a second time."""
+    """Return the hint for a parameter that is set and probably meant a second time."""
     return f"did you mean {name}? it is already set: remove one of the two"
 
 
 def _another_programs(key: Key) -> Match | None:
-    """A key of another program, which stands at the top level."""
+    """Match a top-level key of another program."""
     if key.section:
         return None
     other = other_programs.find(key.word)
@@ -71,7 +73,7 @@ def _another_programs(key: Key) -> Match | None:
 
 
 def _instead(other: OtherKey) -> str:
-    """Whose key it is and what says the same here."""
+    """Return the hint for another program's key: the program, and what to do instead."""
     advice = f"use {other.counterpart} instead ({_brief(other.counterpart)})" if other.counterpart else other.advice
     if not other.programs:
         return advice

@@ -1,7 +1,7 @@
-"""All files and `--set`s in one table: registry name -> checked value and where it was written.
+"""Merge all files and `--set`s into one table: registry name -> checked value and its source.
 
-Three passes: `entries.py` reads the keys (names, spellings, doubles), `assign.py` gives each parameter its value
-(types, files against `--set`), `judge.py` says of every other key what it was probably meant to be.
+Three passes: `entries.py` reads the keys (names, spellings, duplicates), `assign.py` gives each parameter one value
+(types, `--set` overrides files), `judge.py` reports every other key with a suggestion.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["Draft", "draft", "draft_of"]
 
 
 def draft(texts: Sequence[Text], overrides: Sequence[str] = ()) -> Draft:
-    """Merge files and `--set KEY=VALUE`s; what is wrong with them is in `.problems`, nothing is raised.
+    """Merge files and `--set KEY=VALUE`s. Problems are collected in `.problems`; nothing is raised.
 
-    Files may not say the same thing twice; a `--set` overrides files and nothing else does.
+    A parameter may be set once in all files; only a `--set` overrides files.
     """
     return _merged(read_texts(texts), read_overrides(overrides))
 
 
 def draft_of(tree: Mapping) -> Draft:
-    """Merge a tree that was not read from YAML as if it were a file; it speaks today's dialect."""
+    """Merge a tree that was not read from YAML as if it were a file of the newest dialect."""
     return _merged(read_tree(tree), Entries("set"), Dialect(NEWEST, "it was not written for GPT-NeoX"))
 
 

@@ -1,4 +1,4 @@
-"""Second pass: one value for each parameter that is written; a `--set` overrides files and nothing else does."""
+"""Second pass: one value for each parameter that is set; only a `--set` overrides files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from neoxargs.resolve.yaml.nodes import Entry, Node, Scalar, is_null
 
 @dataclass
 class Assigned:
-    """What the files and `--set`s give to parameters.
+    """The values of the files and `--set`s.
 
     values: by registry name.
-    auto: parameters written as `auto`, which counts as not written.
-    open_places: where `auto`, or nothing, was written for a value that a rule supplies.
-    broken: parameters whose value does not fit.
+    auto: parameters set to `auto`, which counts as not set.
+    open_places: places of `auto` and null, for values that a rule supplies.
+    broken: parameters whose value does not match their type.
     """
 
     values: dict[str, Value]
@@ -38,7 +38,7 @@ class Assigned:
 class _Layer:
     """The values of the files, or of the `--set`s.
 
-    unset: parameters that are as if not written: null in a `--set`; in a file, where a rule supplies the value.
+    unset: parameters that count as not set: null in a `--set`, or in a file for a value that a rule supplies.
     """
 
     values: dict[str, Value] = field(default_factory=dict)
@@ -48,9 +48,9 @@ class _Layer:
 
 
 def assign(files: Entries, sets: Entries, dialect: Dialect | None = None) -> Assigned:
-    """The values of both, each checked against its parameter's type.
+    """Return the values of both, each checked against the type of its parameter.
 
-    dialect: where it is known; otherwise what `dialect:` says or the names tell.
+    dialect: if known; otherwise it comes from `dialect:` or is inferred from the keys.
     """
     lower, upper = _layer(files), _layer(sets)
     kept = {name: value for name, value in lower.values.items() if name not in upper.auto | upper.unset}
@@ -101,7 +101,7 @@ def _dialect(files: Entries, sets: Entries, values: Mapping[str, Value]) -> Dial
 
 
 def _is_auto(parameter: Parameter, node: Node) -> bool:
-    """`auto` in DeepSpeed's part leaves the value to us; where a parameter has it as a choice, it is one."""
+    """True if `auto` means "not set": for parameters of DeepSpeed's JSON that do not have `auto` as a choice."""
     if "DSC" not in parameter.origins or not isinstance(node, Scalar) or node.value != "auto":
         return False
     return "auto" not in _choices(parameter.type)
@@ -113,7 +113,7 @@ def _choices(wanted: Any) -> set[Any]:
 
 
 def _span(entry: Entry) -> Place:
-    """From the key to the end of a value on the same line."""
+    """Return the range from the key to the end of a value on the same line."""
     key, value = entry.place, entry.value.place
     if key.file == SET:
         return key._replace(width=len(key.text))
@@ -123,11 +123,11 @@ def _span(entry: Entry) -> Place:
 
 
 def _misfit(name: str, mismatch: Mismatch, entry: Entry, values: Mapping[str, Value]) -> Problem:
-    """The problem of a value that does not fit, or of a setting that the written optimizer or scheduler lacks."""
+    """Return the problem of a value of a wrong type, or of a setting that the optimizer or scheduler does not have."""
     if problem := _of_another_type(name, entry.place, values):
         return problem
-    there = mismatch.node.place
-    where = entry.place if not there.text or there.text.isspace() else there
+    value_place = mismatch.node.place
+    where = entry.place if not value_place.text or value_place.text.isspace() else value_place
     hint = value_advice(name, entry.value.to_python()) if isinstance(entry.value, Scalar) else ""
     if is_null(entry.value) and not REGISTRY.parameters[name].required:
         hint = f"remove {name} to use its default"
@@ -135,7 +135,7 @@ def _misfit(name: str, mismatch: Mismatch, entry: Entry, values: Mapping[str, Va
 
 
 def _of_another_type(name: str, where: Place, values: Mapping[str, Value]) -> Problem | None:
-    """`optimizer.params.max_coeff` where the written `optimizer.type` has no such setting."""
+    """Return a problem if the chosen type has no such setting, such as `optimizer.params.max_coeff` of Adam."""
     section, parameter = name.partition(".")[0], REGISTRY.parameters[name]
     value = values.get(f"{section}.type") or values.get(f"{section}_type")
     kind = value and value.value

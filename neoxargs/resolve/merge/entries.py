@@ -1,6 +1,6 @@
-"""First pass: the keys of all files, or of all `--set`s, by registry name; values are not looked at.
+"""First pass: the keys of all files, or of all `--set`s, by registry name; values are not checked.
 
-Within the files, and within the `--set`s, a parameter is written once, whatever its spelling.
+Among the files, and among the `--set`s, a parameter may be set once, in whatever spelling.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from neoxargs.resolve.yaml.read import mapping
 
 
 class OddKey(NamedTuple):
-    """A key that is no parameter and no section, or one that cannot stand where it does."""
+    """A key that is neither parameter nor section, or that is not allowed where it is."""
 
     name: str
-    """Dotted and spelt with `_`; of an outdented key the name that it would have in its section."""
+    """Dotted, with `_`; for an outdented key, the name that it would have inside its section."""
     entry: Entry
     kind: Literal["unknown", "dotted", "outdented"] = "unknown"
 
 
 @dataclass
 class Entries:
-    """What stands in the files, or in the `--set`s.
+    """The contents of the files, or of the `--set`s.
 
-    parameters: registry name -> the first entry that writes it.
-    sections: today's name -> where it was begun.
+    parameters: registry name -> the first entry that sets it.
+    sections: current name -> where the section begins.
     odd: keys that are neither, in the order of the files.
-    spelled: every known or unknown name as it was spelled, with its first place.
+    spelled: every known or unknown name as spelled -> its first place.
     broken: names whose value cannot be read.
-    readable: False when a file is no YAML or has no keys.
+    readable: False if a file is not YAML or has no keys.
     """
 
     kind: Literal["file", "set"]
@@ -75,7 +75,7 @@ class _Reader:
     def __init__(self, kind: Literal["file", "set"]) -> None:
         self.entries = Entries(kind)
         self.doubled: set[str] = set()
-        """Sections that stand twice in one mapping."""
+        """Sections that occur twice in one mapping."""
 
     def text(self, text: Text) -> None:
         node, problems = compose(text)
@@ -102,12 +102,12 @@ class _Reader:
             return
         for section in _sections_around(name):
             if section in REGISTRY.sections:
-                self.entries.sections.setdefault(_present(section), where)
+                self.entries.sections.setdefault(_current_name(section), where)
         self.entry(name, Entry(key.strip(), node or Scalar(None, ""), where), {})
 
     def mapping(self, node: Mapping, path: str = "") -> None:
         begun: dict[str, Place] = {}
-        empty = ""  # the section just above, if nothing stands in it
+        empty = ""  # the section on the line above, if it is empty
         for entry in node.entries:
             name = path + normal(entry.key)
             inside = f"{empty}.{normal(entry.key)}"
@@ -131,7 +131,7 @@ class _Reader:
 
     def parameter(self, name: str, entry: Entry) -> None:
         first = self.entries.parameters.setdefault(name, entry)
-        # of a section that is given twice, that says all
+        # for a section that occurs twice, one problem is enough
         if first is not entry and self.doubled.isdisjoint(_sections_around(name)):
             self.entries.problems.append(
                 duplicate_key(name, entry.place, first.place, _two_spellings(first.place, entry), (name,))
@@ -140,30 +140,30 @@ class _Reader:
     def section(self, name: str, entry: Entry, begun: dict[str, Place]) -> None:
         first = begun.setdefault(name, entry.place)
         if first is not entry.place:
-            self.entries.problems.append(duplicate_key(name, entry.place, first, about=(_present(name),)))
+            self.entries.problems.append(duplicate_key(name, entry.place, first, about=(_current_name(name),)))
             self.doubled.add(name)
-        self.entries.sections.setdefault(_present(name), entry.place)
+        self.entries.sections.setdefault(_current_name(name), entry.place)
         if isinstance(entry.value, Mapping):
             self.mapping(entry.value, name + ".")
         elif not is_null(entry.value):
             self.entries.problems.append(_not_a_section(name, entry))
-            self.entries.broken.add(_present(name))
+            self.entries.broken.add(_current_name(name))
 
 
 def _sections_around(name: str) -> list[str]:
-    """The sections a dotted name lies in, outermost first."""
+    """Return the sections that contain a dotted name, outermost first."""
     parts = name.split(".")[:-1]
     return [".".join(parts[: end + 1]) for end in range(len(parts))]
 
 
-def _present(section: str) -> str:
-    """Today's name of a section."""
+def _current_name(section: str) -> str:
+    """Return the current name of a section."""
     group = REGISTRY.sections[section]
     return group.section if group else section
 
 
 def _two_spellings(first: Place, entry: Entry) -> str:
-    """Tell the two spellings of one parameter apart where they differ by more than `-` and `_`."""
+    """Name the two spellings of a parameter if they differ by more than `-` and `_`; else return ""."""
     before = normal(first.text[first.column - 1 :][: first.width].strip("\"'"))
     now = normal(entry.key)
     return "" if before == now or first.file == SET else f", as {before} and as {now}"
@@ -186,4 +186,4 @@ def _not_a_section(name: str, entry: Entry) -> Problem:
         hint = f"write `{entry.key}: {{enabled: {entry.value.text}}}`"
     else:
         hint = f"valid keys: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}"
-    return Problem(what, entry.value.place, hint, id="not-a-section", about=(_present(name),))
+    return Problem(what, entry.value.place, hint, id="not-a-section", about=(_current_name(name),))

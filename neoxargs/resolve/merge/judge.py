@@ -1,4 +1,4 @@
-"""Third pass: the keys that no parameter took: unknown, misplaced, or meant for another program."""
+"""Third pass: the keys that are not parameters: unknown, misplaced, or of another program."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import NamedTuple
 from neoxargs.problems import Problem
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.keys.match import Key, is_known
-from neoxargs.resolve.keys.misplaced import dotted_key, in_made_up_section, made_up_section, outdented_key
+from neoxargs.resolve.keys.misplaced import dotted_key, outdented_key, parameters_in_unknown_section, unknown_section
 from neoxargs.resolve.keys.unknown import match_key, unexplained_key, unknown_beside, unknown_key, written_twice
 from neoxargs.resolve.merge.assign import Assigned
 from neoxargs.resolve.merge.entries import Entries, OddKey
 from neoxargs.resolve.merge.result import Draft
 from neoxargs.resolve.yaml.nodes import Mapping
 
-#: Of more unknown keys than this nobody wants to know what each was meant for, and finding it takes a while.
+#: Unknown keys with a suggestion at most; finding suggestions is slow, and such a file is not a configuration.
 MAX_SUGGESTIONS = 200
 
 
 class Judgement(NamedTuple):
-    """What is wrong with a key, and whose value is in doubt because of it (parameters or sections)."""
+    """The problem of a key, and the parameters or sections whose value is unknown because of it."""
 
     problem: Problem
     meant: tuple[str, ...] = ()
 
 
 def judge(files: Entries, sets: Entries, assigned: Assigned) -> Draft:
-    """The draft: what is assigned, with everything that is wrong."""
+    """Return the draft: the assigned values and all problems."""
     judgements = [*_odd_keys(files), *_odd_keys(sets)]
     meant = {name for judgement in judgements for name in judgement.meant}
     problems = [*files.problems, *sets.problems, *assigned.problems, *(problem for problem, _ in judgements)]
@@ -64,28 +64,28 @@ def _key(odd: OddKey) -> Key:
 def _unknown(odd: OddKey, entries: Entries) -> Judgement:
     key = _key(odd)
     match = match_key(key)
-    if match is None and (inside := in_made_up_section(odd.name, odd.entry)):
-        return Judgement(made_up_section(odd.entry, inside), tuple(inside))
+    if match is None and (inside := parameters_in_unknown_section(odd.name, odd.entry)):
+        return Judgement(unknown_section(odd.entry, inside), tuple(inside))
     if match and entries.kind == "file" and len(match.meant) == 1 and (first := entries.parameters.get(match.meant[0])):
         return Judgement(unknown_beside(key, match, match.meant[0], first.place), match.meant)
     return Judgement(unknown_key(key, match), match.meant if match else ())
 
 
 def _outdented(odd: OddKey) -> Judgement:
-    name = _present(odd.name)
+    name = _current_name(odd.name)
     problem = outdented_key(name, odd.name.rpartition(".")[0], odd.entry)
     return Judgement(problem, (name, name.rpartition(".")[0]))
 
 
 def _dotted(odd: OddKey, entries: Entries) -> Judgement:
-    name = _present(odd.name)
+    name = _current_name(odd.name)
     problem = dotted_key(name, odd.entry)
     if first := entries.parameters.get(name):
         problem = replace(problem, hint=written_twice(name), also=(first.place,))
     return Judgement(problem, (name,))
 
 
-def _present(name: str) -> str:
-    """Today's name of a parameter; a section as it is."""
+def _current_name(name: str) -> str:
+    """Return the current name of a parameter; a section is returned unchanged."""
     parameter = REGISTRY.find(name)
     return parameter.name if parameter else name

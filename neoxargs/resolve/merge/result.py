@@ -1,4 +1,4 @@
-"""What the three passes give: what the files and `--set`s say, before anything is derived from it."""
+"""The result of the three passes: the contents of files and `--set`s, before anything is derived."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ G = TypeVar("G", bound=Group)
 
 @dataclass(kw_only=True)
 class Draft:
-    """What was written, checked one by one but not yet completed.
+    """The user's values, each checked on its own, without defaults and derived values.
 
-    values: only what was written, by registry name.
-    problems: everything that is wrong with it so far.
-    auto: parameters written as `auto`, which counts as not written.
-    broken: parameters (or sections) whose value is unknown because of a problem with it.
-    section_places: where each section was begun, even an empty one.
-    open_places: where `auto`, or nothing, was written for a value that a rule supplies.
-    readable: False when a file is no YAML or has no keys, so that what is missing cannot be told.
+    values: by registry name.
+    problems: all problems so far.
+    auto: parameters set to `auto`, which counts as not set.
+    broken: parameters or sections whose value is unknown because of a problem.
+    section_places: where each section begins, including empty ones.
+    open_places: places of `auto` and null, for values that a rule supplies.
+    readable: False if a file is not YAML or has no keys; missing parameters are then not reported.
     """
 
     values: dict[str, Value]
@@ -37,10 +37,10 @@ class Draft:
 
     @property
     def sections(self) -> frozenset[str]:
-        """The sections written, by today's names."""
+        """The sections in the files, by their current names."""
         return frozenset(self.section_places)
 
     def group(self, cls: type[G]) -> G:
-        """A group's written values over its defaults in this dialect, before any rule has run."""
+        """Return a group with the user's values and the dialect's defaults, before any rule has run."""
         values = {**self.dialect.defaults(), **self.values}
         return cls(**{p.attribute: values[p.name].value for p in cls.parameters.values() if p.name in values})

@@ -1,8 +1,8 @@
-"""What is written and changes nothing, and why: parameters without any effect, and those that others switch off.
+"""Warnings about parameters that are set but have no effect, and why.
 
-The table is about our own train.py and the DeepSpeed under it. What only the number of ranks switches off is left out:
-the same file is meant for other layouts. So is what a switch of its own turns off in so many words
-(`fp16: {enabled: false}`, `checkpoint_activations: false`): it waits there to be turned on again.
+The table describes our train.py with DeepSpeed. There is no warning if only the number of ranks disables a parameter,
+because the same file is used on other layouts, nor if the user disabled its section explicitly
+(`fp16: {enabled: false}`, `checkpoint_activations: false`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
-#: Old files write these beside the switch that counts; where both say the same, nothing is lost.
+#: Parameters that old files set in addition to the switch that train.py reads; no warning if both have the same value.
 REPEATED_SWITCHES = {"fp16.fp16": "fp16.enabled", "bf16.bf16": "bf16.enabled"}
 
 
 def no_effect_warnings(config: Config, refused: Collection[str]) -> Iterator[Problem]:
-    """A warning for each reason, at the first line, unless what is written only repeats defaults.
+    """Yield one warning per reason, for parameters that are set to another value than their default.
 
-    refused: parameters that are reported as not built; what belongs to them need not be reported as well.
+    refused: parameters reported as not supported; parameters of the same group are then not reported.
     """
     groups = {REGISTRY.parameters[name].group for name in refused}
     written = [
@@ -60,7 +60,7 @@ def _is_set(parameter: Parameter, config: Config) -> bool:
 
 
 def _is_reported(parameter: Parameter, refused: Collection[type], config: Config) -> bool:
-    """Is its group or section refused, or switched off in so many words?"""
+    """True if its group or section is refused, or explicitly disabled by the user."""
     section = parameter.group.section
     above = [group.section for group in REGISTRY.groups if group in refused and group.section]
     if parameter.group in refused or any(section.startswith(f"{name}.") for name in above):
@@ -69,11 +69,11 @@ def _is_reported(parameter: Parameter, refused: Collection[type], config: Config
     return bool(section) and config.is_set(switch) and not config.get(switch)
 
 
-# -- what one parameter switches off of others -----------------------------------------------------------------------
+# -- parameters that disable others ----------------------------------------------------------------------------------
 
 
 class Is(NamedTuple):
-    """The switch has one of these values; text is compared without regard to case."""
+    """Condition: the switch has one of these values, ignoring case."""
 
     values: tuple[Any, ...]
 
@@ -82,7 +82,7 @@ class Is(NamedTuple):
 
 
 class IsNot(NamedTuple):
-    """The switch has none of these values."""
+    """Condition: the switch has none of these values, ignoring case."""
 
     values: tuple[Any, ...]
 
@@ -93,26 +93,26 @@ class IsNot(NamedTuple):
 
 @dataclass(frozen=True)
 class Off:
-    """The switch is off (or 0) and nobody wrote that: what is off in so many words waits there to be turned on."""
+    """Condition: the switch is off (or 0) by default. If the user turned it off, there is no warning."""
 
     def holds(self, config: Config, switch: str) -> bool:
         return not config.is_set(switch) and _lower(config.get(switch)) in (False, None, "none", "")
 
 
 class SwitchedOff(NamedTuple):
-    """A row of the table."""
+    """A row of the table: these parameters have no effect while all conditions hold."""
 
     names: str
-    """Parameters with spaces between them; `*` at an end stands for anything."""
+    """Names separated by spaces; a trailing `*` matches any suffix."""
     when: Mapping[str, Is | IsNot | Off]
-    """They have no effect while every one of these switches is as it says."""
+    """Switch -> condition."""
     reason: str
-    """Why, in words that can stand after "has no effect:"."""
+    """The reason; follows "has no effect:" in the message."""
     instead: str = ""
-    """What to write where that is what was meant."""
+    """Hint for making the parameter effective."""
 
     def applies(self, config: Config, name: str) -> bool:
-        """Is the parameter one of the row, and every switch as it says, and none in doubt?"""
+        """True if the row contains the parameter and every condition holds for a known value."""
         if name in self.when or not any(_fits(name, pattern) for pattern in self.names.split()):
             return False
         return not any(
@@ -121,7 +121,7 @@ class SwitchedOff(NamedTuple):
 
 
 def switched_off_by(config: Config, name: str) -> SwitchedOff | None:
-    """The row that says why a parameter changes nothing in this configuration; None where it may."""
+    """Return the row that disables a parameter in this configuration; None if the parameter may have an effect."""
     return next((row for row in SWITCHED_OFF if row.applies(config, name)), None)
 
 

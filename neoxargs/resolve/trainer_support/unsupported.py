@@ -1,8 +1,8 @@
-"""What our own train.py and generate.py can run today, so that they say what they cannot instead of leaving it out.
+"""What train.py and generate.py do not support, reported instead of silently ignored.
 
-Apart from the rules: a script of somebody else's may be launched with a configuration that train.py cannot run.
-A parameter that the registry declares `not built` keeps its default; here are those of which some values are built.
-A feature that gets built loses its row.
+This is separate from the rules, because a user's own script may support it. A parameter that the registry declares
+`not built` must keep its default; the tables here list parameters of which only some values are supported. Remove a row
+once all of its values are implemented.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
 
-#: Ours, torch's and DeepSpeed's.
+#: Supported optimizers: ours, those of torch and of DeepSpeed.
 OPTIMIZERS = (
     "Adam", "AdamW", "cpu_adam", "cpu_torch_adam", "SGD", "Lion", "sm3", "madgrad_wd", "Lamb", "Muon", "Adagrad",
     "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop", "OneBitAdam", "ZeroOneAdam", "OneBitLamb",
@@ -27,25 +27,25 @@ OPTIMIZERS = (
 )  # fmt: skip
 #: The last release of DeepSpeed that has the 1-bit optimizers.
 LAST_WITH_ONEBIT = "0.19.6"
-#: Parameter -> the values that are implemented; text is compared without regard to case. First the model's.
+#: Parameter of the model -> supported values, compared ignoring case.
 MODEL: dict[str, tuple[Any, ...]] = {
     "norm": ("layernorm", "rmsnorm", "scalenorm", "non_parametric_layernorm"),
 }
 #: Subjects of the registry that generate.py reads like train.py.
 MODEL_SUBJECTS = (model.__name__, architectures.__name__, moe.__name__)
-#: What only training reads: the optimizer, the data, checkpoints.
+#: Parameter that only training reads -> supported values.
 TRAINING: dict[str, tuple[Any, ...]] = {
     "optimizer.type": OPTIMIZERS,
     "optimizer.params.comm_backend_name": ("nccl", "gloo"),
 }
-#: Layers that train.py computes. `global` and `flash` are the same attention, and torch chooses the kernel.
+#: Supported attention layers. `global` and `flash` compute the same; torch chooses the kernel.
 LAYERS = ("global", "flash", "local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer")
 
 
 def unsupported(config: Config, training: bool = True) -> list[Problem]:
-    """What train.py cannot do yet (errors), and what is written and has no effect (warnings).
+    """Return what train.py does not support (errors), and parameters without effect (warnings).
 
-    training: False for generate.py, which only needs the model.
+    training: False for generate.py, which reads only the parameters of the model.
     """
     rows = supported_values(training)
     refused = [name for name, values in rows.items() if not _is_among(config, name, values)]
@@ -56,7 +56,7 @@ def unsupported(config: Config, training: bool = True) -> list[Problem]:
 
 
 def plugin_value_problems(config: Config) -> Iterator[Problem]:
-    """Values that a plugin added to a parameter's choices: its own script knows them, ours do not."""
+    """Yield errors for values that a plugin added to a parameter's choices; only the plugin's script supports them."""
     for name, values in WIDENED.items():
         if (value := config.get(name)) in values and name != "launcher":
             what = f"{name} ({yaml_form(value)}), which plugin {values[value]} adds, is not supported by train.py"
@@ -65,7 +65,7 @@ def plugin_value_problems(config: Config) -> Iterator[Problem]:
 
 
 def supported_values(training: bool = True) -> dict[str, tuple[Any, ...]]:
-    """Parameter -> the values that are implemented, where that is not all of them."""
+    """Return parameter -> supported values, for parameters with unsupported values."""
     defaults = {
         parameter.name: (parameter.default,)
         for parameter in REGISTRY.parameters.values()
@@ -75,11 +75,11 @@ def supported_values(training: bool = True) -> dict[str, tuple[Any, ...]]:
 
 
 def _onebit_without_deepspeed(config: Config) -> Iterator[Problem]:
-    """A 1-bit optimizer and a DeepSpeed that no longer has any."""
+    """Yield an error for a 1-bit optimizer if the installed DeepSpeed has removed them."""
     kind = config.optimizer.type or ""
     if not is_onebit(kind):
         return
-    from importlib.metadata import PackageNotFoundError, version  # loads much, which other checks need not
+    from importlib.metadata import PackageNotFoundError, version  # slow to import
 
     try:
         installed = version("deepspeed")
@@ -113,14 +113,14 @@ def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
 
 
 def _meant(kind: str) -> str:
-    """`did you mean Adam?` where the name of an optimizer is mistyped."""
+    """Return `did you mean Adam?` for a misspelt optimizer, else ""."""
     names = {name.lower(): name for name in OPTIMIZERS}
     likely = [] if kind.lower() in names else close_matches(kind.lower(), names)
     return f"did you mean {' or '.join(names[name] for name in likely)}?" if likely else ""
 
 
 def _instead(name: str, values: tuple[Any, ...]) -> str:
-    """What to write: the default where it is built, with its like."""
+    """Return the hint: remove the parameter, or the supported values."""
     choices = [yaml_form(value) for value in values if value is not None]
     if not choices or choices == [yaml_form(REGISTRY.parameters[name].default)]:
         return f"remove {name}"
@@ -128,7 +128,7 @@ def _instead(name: str, values: tuple[Any, ...]) -> str:
 
 
 def _other_layers(config: Config) -> Iterator[Problem]:
-    kinds = set(config.get("attention_config") or ()) & set(LAYER_KINDS)  # a check tells those that do not exist
+    kinds = set(config.get("attention_config") or ()) & set(LAYER_KINDS)  # a check reports unknown ones
     other = sorted(kinds - set(LAYERS))
     if other:
         what = f"attention_config has layer types that train.py does not support yet: {listed(other, 'and')}"

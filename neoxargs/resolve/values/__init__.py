@@ -1,1 +1,1 @@
-"""One value against the type of its parameter: converted, or described as not fitting."""
+"""Convert a value to the type of its parameter, or describe why it does not match."""

@@ -1,7 +1,7 @@
-"""Does a written value fit its parameter's type? What fits is converted, what does not is worded.
+"""Convert a value to the type of its parameter, or raise Mismatch.
 
-Conversions keep the meaning: `5e8` where a whole number is wanted, `1` where a real one is, `"10"` in quotes,
-`LayerNorm` for the choice `layernorm`, `0` where text is wanted (as it was written). Nothing else is guessed.
+Only conversions that keep the meaning are made: `5e8` to int, `1` to float, a quoted `"10"` to a number, `LayerNorm` to
+the choice `layernorm`, and a number to a string with its text in the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTHING = type(None)
 
 
 class Mismatch(Exception):
-    """A value that does not fit: which part of it (`[1]`, `.name`), what was wanted there, how to mend it."""
+    """A value of a wrong type: the part of it (`[1]`, `.name`), the type expected there, and a hint."""
 
     def __init__(self, node: Node, wanted: Any, part: str = "", advice: str = "") -> None:
         self.node, self.wanted, self.part, self.advice = node, wanted, part, advice
@@ -37,7 +37,7 @@ class Mismatch(Exception):
 
 
 def coerce(given: Any, wanted: Any) -> Any:
-    """The value as the type wants it; `given` is a node or a Python value. Raises Mismatch."""
+    """Return the value converted to the type `wanted`. given: a node or a Python value. Raises Mismatch."""
     return _fit(node_of(given), wanted)
 
 
@@ -51,21 +51,21 @@ def _fit(node: Node, wanted: Any) -> Any:
 
 
 def _anything(node: Node) -> Any:
-    """As it is; but a number must be one that JSON has too."""
+    """Return the value unchanged; a float must be finite, as in JSON."""
     if isinstance(node, Scalar):
         return _float(node, float) if isinstance(node.value, float) else node.value
     return _list(node, list) if isinstance(node, Sequence) else _dict(node, dict)
 
 
 def _union(node: Node, wanted: Any) -> Any:
-    """The member that the value already is, or else the first it can become."""
+    """Convert to the member whose type the value already has, or else to the first possible one."""
     members = sorted(get_args(wanted), key=lambda member: not _is_already(node, member))
     deepest = Mismatch(node, wanted)
     for member in members:
         try:
             return _fit(node, member)
         except Mismatch as mismatch:
-            if mismatch.part:  # the right kind of value with one bad part says more than "not any of these"
+            if mismatch.part:  # an error in one part is more specific than "none of these types"
                 deepest = mismatch
             if not (is_list(member) and isinstance(node, Scalar)) or len(members) == 1 + (_NOTHING in members):
                 deepest.advice = deepest.advice or mismatch.advice
@@ -155,13 +155,13 @@ def _float(node: Node, wanted: Any) -> float:
     try:
         if value is not None and math.isfinite(value):
             return float(value)
-    except OverflowError:  # a whole number beyond 1e308
+    except OverflowError:  # an int above 1e308
         pass
     raise Mismatch(node, wanted, advice=number_hint(node) if value is None else "write a finite number")
 
 
 def _number(node: Node) -> int | float | None:
-    """The number a scalar is, also one in quotes."""
+    """Return the number of a scalar, quoted or not; None if it is not a number."""
     if not isinstance(node, Scalar):
         return None
     value = read_plain(node.value.strip()) if isinstance(node.value, str) else node.value

@@ -1,4 +1,4 @@
-"""A type in words."""
+"""Descriptions of types for messages and docs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NOTHING = type(None)
 
 
 def describe_type(wanted: Any, many: bool = False) -> str:
-    """A type in words: `a whole number, at least 1`; with `many` as the elements of a list."""
+    """Describe a type, as in `a whole number, at least 1`. many: as the elements of a list, in the plural."""
     origin, arguments = get_origin(wanted) or wanted, get_args(wanted)
     if origin is Annotated:
         bounds = " and ".join(map(str, arguments[1:]))

@@ -1,4 +1,4 @@
-"""What to write instead of a value that does not fit, where it looks like something known."""
+"""Hints for values of a wrong type that match a common mistake."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def number_hint(node: Node) -> str:
     text = node.text.strip() if isinstance(node, Scalar) else ""
     if text.isdecimal() and text[0] == "0" and text.isascii():
         return f"write {int(text)}, or 0o{text.lstrip('0')} if it is octal"
-    likely = [text.replace("e_", "e-"), text.replace("_", ""), text.replace(" ", "")]  # `1e_8`: the key beside `-`
+    likely = [text.replace("e_", "e-"), text.replace("_", ""), text.replace(" ", "")]  # `1e_8`: typed `_` for `-`
     likely += [text.replace(",", "")] if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+", text) else []
     for number in likely:
         if number != text and isinstance(read_plain(number), int | float):
@@ -20,7 +20,7 @@ def number_hint(node: Node) -> str:
     return _with_unit(text) or typo_hint(node)
 
 
-#: What people put behind a number, and how many of them it is.
+#: Suffixes of numbers and their factors.
 _UNITS = {"%": 0.01, "k": 1_000, "m": 1_000_000, "b": 1_000_000_000, "g": 1_000_000_000, "t": 1_000_000_000_000}
 
 
@@ -32,12 +32,12 @@ def _with_unit(text: str) -> str:
     return f"write {binary}{number * _UNITS[text[-1].lower()]:.12g}"
 
 
-#: Those of word processors.
+#: Typographic quotation marks, as inserted by word processors.
 _QUOTES = "\u201c\u201d\u201e\xab\xbb\u2018\u2019"
 
 
 def typo_hint(node: Node) -> str:
-    """What to write where a value has something on it that YAML takes for a part of it."""
+    """Return a hint for a variable, a `#` without a space, typographic quotes or a trailing comma, else ""."""
     if not isinstance(node, Scalar):
         return without_brackets(node)
     text = node.text.strip()

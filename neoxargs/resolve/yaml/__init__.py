@@ -1,1 +1,1 @@
-"""YAML text to nodes with positions, and readable errors where it is not YAML."""
+"""Parse YAML text into nodes with places, with readable errors for invalid YAML."""

@@ -1,4 +1,4 @@
-"""A `{` or `[` that does not end where the parser expects it: a comma, a quote or a bracket is missing, and where."""
+"""Errors inside `{ }` and `[ ]`: a missing comma, quote or bracket, and where it belongs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neoxargs.resolve.yaml.parse_failure import ParseFailure
 
 
 def bracket_problem(opening: str, closing: str) -> Callable[[ParseFailure], Problem]:
-    """What makes a problem of a failure within one kind of bracket."""
+    """Return a function that turns a parse failure inside this kind of bracket into a problem."""
 
     def problem_of(failure: ParseFailure) -> Problem:
         if not failure.character:
@@ -22,7 +22,7 @@ def bracket_problem(opening: str, closing: str) -> Callable[[ParseFailure], Prob
 
 
 def _other_mistake(failure: ParseFailure) -> Problem | None:
-    """What is no matter of brackets."""
+    """Return the problem of a mistake that is not about brackets or commas, else None."""
     if failure.character == "=":
         return Problem(
             "expected `: ` after the key, got `=`", failure.where, "write `key: value`", id="yaml-equals-sign"
@@ -49,16 +49,16 @@ def _missing(failure: ParseFailure, opening: str, closing: str) -> Problem:
     if line is None:
         what = f"a `,` or the closing `{closing}` is missing before this"
         return Problem(what, failure.where, also=also, id="yaml-missing-comma")
-    return _behind(line, closing, also)
+    return _missing_after(line, closing, also)
 
 
 _COMMENT = re.compile(r"(^|\s+)#.*")
-#: A key that begins its line.
+#: A line up to the colon of its key.
 _A_KEY = r"\s*(\"[^\"]*\"|'[^']*'|[\w-]+)\s*"
 
 
-def _behind(word: Place, closing: str, also: tuple[Place, ...]) -> Problem:
-    """Something is missing behind the last word of a line."""
+def _missing_after(word: Place, closing: str, also: tuple[Place, ...]) -> Problem:
+    """Return the problem of a character missing after the last word of a line."""
     last, hint = word.column + word.width - 1, ""
     character = word.text[last - 1]
     if word.text[word.column - 1 : last] == "...":
@@ -73,7 +73,7 @@ def _behind(word: Place, closing: str, also: tuple[Place, ...]) -> Problem:
 
 
 def _content_above(failure: ParseFailure) -> Place | None:
-    """The last word above the line, behind which something is missing; comments are no content."""
+    """Return the last word above the failure, comments excluded; None if it ends in `,`, `{` or `[`."""
     for number in range(failure.where.line - 2, -1, -1):
         line = failure.at(number, 0)
         if content := _COMMENT.sub("", line.text).rstrip():
@@ -92,7 +92,10 @@ def _last_quote(line: Place) -> Place:
 
 
 def _never_closed(failure: ParseFailure, opening: str, closing: str) -> Problem:
-    """The file ends inside a bracket; which one lacks its partner is told by a line that closes one too far left."""
+    """Return the problem of a file that ends inside a bracket.
+
+    The unclosed bracket is found by indentation: a line that closes it is further left than the line that opens it.
+    """
     inner: list[Place] = []
     for number in range(failure.began.line - 1 if failure.began else 0, failure.where.line):
         line = failure.at(number, 0)

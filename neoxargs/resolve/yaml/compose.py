@@ -1,7 +1,7 @@
-"""YAML (and so JSON) text to nodes with places.
+"""Compose YAML (and JSON) text into nodes with places.
 
-PyYAML only delivers events; putting them together here keeps every limit in our hands: tags are refused,
-aliases are counted before they unfold, nesting ends at a depth no configuration needs.
+PyYAML only delivers events. Composing them here allows strict limits: type tags are refused, aliases are counted before
+they are expanded, and nesting is limited.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from neoxargs.resolve.yaml.syntax_errors import syntax_problem
 MAX_DEPTH = 32
 MAX_REPEATED = 200_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-#: What ends a line for YAML; Python's splitlines() knows more.
+#: Line breaks of YAML; str.splitlines() splits at more characters.
 LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-#: A block of Markdown between its marks.
+#: A fenced code block of Markdown.
 FENCED = re.compile(r"^[ >]*```[^\n`]*\n(.*?)^[ >]*```", re.M | re.S)
-#: What YAML does not take as it is.
+#: Characters that YAML does not allow unescaped.
 UNPRINTABLE = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Text(NamedTuple):
-    """A configuration as it was given: the name to show and the characters."""
+    """A configuration file: its name for messages, and its text."""
 
     name: str
     text: str
 
 
 def compose(text: Text) -> tuple[Node | None, list[Problem]]:
-    """The document's tree (None: it is empty or cannot be read) and what is wrong with it."""
+    """Return the tree of the document (None if it is empty or invalid) and its problems."""
     return _Composer(text.name, text.text, lines_of(text.text)).compose()
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines as YAML counts them, without what ends them."""
+    """Return the lines as YAML counts them, without line breaks."""
     lines = LINE_BREAK.split(text)
     return lines if lines[-1] else lines[:-1]
 
 
 def compose_set(argument: str, column: int) -> tuple[Node | None, list[Problem]]:
-    """The value of a `--set` argument, which begins at a column (from 0), placed in the argument."""
+    """Compose the value of a `--set` argument, which begins at `column` (from 0); its places are in the argument."""
     return _Composer(SET, " " * column + argument[column:], argument.splitlines()).compose()
 
 
@@ -65,12 +65,12 @@ class _Composer:
             return None, self.problems + stop.problems
         except yaml.YAMLError as error:
             return None, [*self.problems, self.in_markdown() or syntax_problem(error, self.place)]
-        except RecursionError:  # pragma: no cover - the depth is limited; this is the second lock
+        except RecursionError:  # pragma: no cover - MAX_DEPTH stops earlier
             whole = Place(self.name, 0, 0)
             return None, [Problem("this file is nested too deeply", whole, id="yaml-nesting-too-deep")]
 
     def in_markdown(self) -> Problem | None:
-        """Told of text around a configuration between marks of Markdown."""
+        """Return a problem if the text is Markdown with a code block that may be the configuration."""
         fenced = list(FENCED.finditer(self.text))
         if not fenced or not self.text[: fenced[0].start()].strip():
             return None
@@ -163,7 +163,7 @@ class _Composer:
             self.problems.append(duplicate_key(entry.key, entry.place, first.place))
 
     def merge(self, entries: dict[str, Entry], merged: list[Node]) -> None:
-        """What `<<` brings in gives way to what is written beside it, and the later to the earlier."""
+        """Add the entries of `<<`: keys of the mapping itself have priority, then those of earlier mappings."""
         names = {normal(key) for key in entries}
         for node in merged:
             if not isinstance(node, Mapping):
@@ -217,7 +217,7 @@ class _Composer:
 
 
 def duplicate_key(name: str, where: Place, first: Place, spelled: str = "", about: tuple[str, ...] = ()) -> Problem:
-    """The same parameter given again; about: its name in the registry, where that is known."""
+    """Return the problem of a key that is set twice. spelled: names two spellings; about: registry names, if known."""
     second = f"{name} is set twice{spelled}"
     hint = "remove one of the two; only --set overrides a value"
     if where.file == SET:
@@ -246,5 +246,5 @@ def _written_tag(tag: str) -> str:
 
 
 def _without_tabs(text: str) -> str:
-    """PyYAML without its C part refuses tabs between the tokens of JSON."""
+    """Replace tabs in JSON by spaces: PyYAML's pure Python parser does not accept tabs between tokens."""
     return text.replace("\t", " ") if text.lstrip().startswith("{") else text

@@ -1,4 +1,4 @@
-"""Lines that are no YAML, each by its look: a flag, a comment of another language, a colon without its space."""
+"""Patterns of lines that are not YAML: a flag, a comment of another language, a colon without a space."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from neoxargs.problems import Place, Problem
 
 
 def line_content(place: Place) -> Place:
-    """The content of the line that a place is on."""
+    """Return the range of the line without its indentation and trailing spaces."""
     content = place.text.strip()
     return place._replace(column=place.text.index(content) + 1, width=len(content))
 
 
 def is_conflict_mark(line: str) -> bool:
-    """Does git mark here where two versions begin to differ?"""
+    """True for git's marker at the beginning of a merge conflict."""
     return bool(re.match(r"<{7}( |$)", line))
 
 
 RUN_OUTPUT_HINT = "use the files that the run was started with; GPT-NeoX saves them in a checkpoint's folder configs"
-#: The id of a problem -> how such a line begins (or is), what it is, and what to do; without the last, it is written
-#: anew as `key: value`.
+#: Problem id -> pattern of the line, what is wrong, hint. An empty hint becomes the line rewritten as `key: value`.
 _PATTERNS: dict[str, tuple[str, str, str]] = {
     "yaml-git-conflict": (
         r"(<{7}|={7}|>{7}|\|{7})( .*)?$",
@@ -67,13 +66,13 @@ _PATTERNS: dict[str, tuple[str, str, str]] = {
 }
 
 
-#: What is longer than this is not written out again.
+#: Values of at least this length are not repeated in a hint.
 MAX_QUOTED = 80
 ELLIPSIS_HINT = "write the omitted part, or remove the `...`"
 
 
 def line_problem(line: Place) -> Problem | None:
-    """What a line is that should be `key: value`, where it looks like something known."""
+    """Return the problem of a line that matches one of the patterns, else None."""
     line = line_content(line)
     content = line.text.strip()
     for problem_id, (look, what, hint) in _PATTERNS.items():

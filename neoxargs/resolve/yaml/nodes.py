@@ -1,7 +1,7 @@
-"""A YAML document as a tree whose every part remembers its place, and the reading of scalars.
+"""The nodes of a YAML document, each with its place, and the interpretation of scalars.
 
-Plain scalars follow YAML 1.2 where a number is concerned (`1e-4`, `5e8`, `0o17`), because that is what people
-mean; `yes`, `no`, `on`, `off` stay booleans as PyYAML has them, and `1_000_000` stays a number.
+Plain numbers follow YAML 1.2 (`1e-4`, `5e8`, `0o17`), because PyYAML's YAML 1.1 reads `1e-4` as text. As in PyYAML,
+`yes`, `no`, `on` and `off` are booleans and `1_000_000` is a number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOWHERE = Place("", 0, 0)
 
 
 class Scalar(NamedTuple):
-    """One value: as Python has it, as it was written, and whether quotes (or `|`, `>`) made it text."""
+    """A single value: the Python value, its text in the file, and whether quotes (or `|`, `>`) made it a string."""
 
     value: Any
     text: str
@@ -37,7 +37,7 @@ class Sequence(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A key as it was written and its value; `place` is the key's."""
+    """A key as spelled and its value; `place` is that of the key."""
 
     key: str
     value: Node
@@ -61,7 +61,7 @@ def is_null(node: Node) -> bool:
 
 
 _WORDS: dict[str, bool | float | None] = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL", "None")),  # None: settings copied out of Python
+    **dict.fromkeys(("", "~", "null", "Null", "NULL", "None")),  # None: as in settings copied from Python
     **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
     **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
@@ -72,7 +72,7 @@ _FLOAT = re.compile(r"[-+]?((\.[0-9][0-9_]*|[0-9][0-9_]*\.[0-9_]*)([eE][-+]?[0-9
 
 
 def read_plain(text: str) -> Any:
-    """What an unquoted scalar means. `0123` stays text: 83 to YAML 1.1, 123 to YAML 1.2."""
+    """Return the value of an unquoted scalar. `0123` stays a string, because it is 83 in YAML 1.1 and 123 in 1.2."""
     if text in _WORDS:
         return _WORDS[text]
     try:
@@ -80,13 +80,13 @@ def read_plain(text: str) -> Any:
             return int(text, 0)
         if _FLOAT.fullmatch(text):
             return float(text)
-    except ValueError:  # `1__0`, or more digits than Python converts
+    except ValueError:  # `1__0`, or more digits than int() accepts
         pass
     return text
 
 
 def node_of(value: Any) -> Node:
-    """A Python value as a node, for values that did not come from a file."""
+    """Convert a Python value that did not come from a file to a node; a node is returned unchanged."""
     if isinstance(value, Scalar | Sequence | Mapping):
         return value
     if isinstance(value, AnyMapping):
@@ -98,9 +98,9 @@ def node_of(value: Any) -> Node:
 
 
 def format_node(node: Node, limit: int = 40) -> str:
-    """The value as a sentence quotes it: text in quotes, anything else as it was written, long ones cut."""
+    """Format a value for a message: strings in quotes, others as in the file; longer than `limit` is cut."""
     if isinstance(node, Scalar):
-        text = json.dumps(node.value, ensure_ascii=False) if isinstance(node.value, str) else node.text or "nothing"
+        text = json.dumps(node.value, ensure_ascii=False) if isinstance(node.value, str) else node.text or "null"
     else:
         text = json.dumps(node.to_python(), ensure_ascii=False)
     text = printable(text)

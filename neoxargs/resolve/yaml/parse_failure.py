@@ -1,4 +1,4 @@
-"""Where the YAML parser gave up, with the lines around it."""
+"""A failure of the YAML parser, with access to the lines around it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from neoxargs.resolve.yaml.line_patterns import line_content
 
 
 class PlaceAt(Protocol):
-    """A line and a column, from 0, as a place."""
+    """Convert a line and a column, both from 0, to a place."""
 
     def __call__(self, line: int, column: int) -> Place: ...
 
 
 class ParseFailure(NamedTuple):
-    """What the parser reports: its words, where it stopped, and where the construct began."""
+    """The parser's message, where it stopped, and where the construct began."""
 
     words: str
     where: Place
@@ -26,7 +26,7 @@ class ParseFailure(NamedTuple):
 
     @property
     def character(self) -> str:
-        """The character it stopped at; "" at the end of the file."""
+        """The character at which the parser stopped; "" at the end of the file."""
         return self.where.text[self.where.column - 1 : self.where.column]
 
     @property
@@ -38,12 +38,12 @@ class ParseFailure(NamedTuple):
         return not self.before.strip()
 
     def last_above(self, wanted: Callable[[str], bool], skip: int = 0) -> Place | None:
-        """The last line whose text is wanted, from the line itself upwards; `skip`: so many lines further up."""
+        """Return the last line that `wanted` accepts, searching upwards from `skip` lines above the failure."""
         lines = (self.at(number, 0) for number in range(self.where.line - 1 - skip, -1, -1))
         return next((line for line in lines if wanted(line.text)), None)
 
     def above(self) -> Place | None:
-        """The first of the lines just above that have no `: ` and so became part of a value (or of a key)."""
+        """Return the first of the consecutive lines above without `: `, which YAML reads as part of a value or key."""
         first = None
         for number in range(self.where.line - 2, -1, -1):
             place = self.at(number, 0)
@@ -54,5 +54,5 @@ class ParseFailure(NamedTuple):
         return first
 
 
-#: Lines that are no value, although they have no `: `.
+#: Lines without `: ` that are not part of a value.
 _OPEN = ("{", "}", "},", "[", "]", "],", "---")

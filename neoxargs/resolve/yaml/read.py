@@ -1,7 +1,7 @@
-"""From the names on the command line to texts, and from a text to its tree.
+"""Read the files named on the command line, and parse a text into a tree.
 
-A name is looked for in the `-d` directory, then from where the command runs, then among the configurations that are
-shipped; `.yml`, `.yaml` or `.json` may be left out.
+A file is looked for in the `-d` directory, then in the working directory, then among the shipped configurations; its
+suffix `.yml`, `.yaml` or `.json` may be omitted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from neoxargs.shipped import config_folders
 __all__ = ["EXAMPLE", "Text", "mapping", "parse", "read_files"]
 
 SUFFIXES = ("", ".yml", ".yaml", ".json")
-MAX_BYTES = 16_000_000  # bytes; the longest published configuration has 6 thousand
+MAX_BYTES = 16_000_000  # the largest published configuration has 6 kB
 EXAMPLE = "write `key: value` lines, such as `num_layers: 12`"
 
 
 def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.PathLike[str] | None = None) -> list[Text]:
-    """The texts of all files; raises Problems that name every file which cannot be read."""
+    """Return the texts of all files; raises Problems for every file that cannot be read."""
     texts: list[Text] = []
     problems: list[Problem] = []
     seen: set[str] = set()
@@ -44,7 +44,7 @@ def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.Path
 
 
 def parse(text: Text) -> Mapping:
-    """The tree of a whole configuration; raises Problems with all that is wrong with its form."""
+    """Return the tree of a configuration; raises Problems with all syntax errors."""
     node, problems = compose(text)
     if problems:
         raise Problems(problems)
@@ -52,7 +52,7 @@ def parse(text: Text) -> Mapping:
 
 
 def mapping(node: Node | None, whole: Place) -> Mapping:
-    """The document as the mapping it must be."""
+    """Return the document if it is a mapping; raises Problems otherwise. whole: the place of the file."""
     if isinstance(node, Mapping):
         return node
     if node is None or is_null(node):
@@ -87,14 +87,14 @@ def _find(path: str, directory: str | None) -> str:
 
 
 def _shipped(path: str) -> list[str]:
-    """The configurations of this package that have this name, with or without `configs/` before it."""
+    """Return shipped configurations with this name, with or without `configs/` before it."""
     name = path.removeprefix("configs/")
     candidates = [folder / f"{name.removesuffix('.yml')}.yml" for folder in config_folders()]
     return [str(candidate) for candidate in candidates if candidate.is_file()]
 
 
 def _nearest(bases: Sequence[str], path: str) -> str:
-    """Names like the missing one in the directory it was looked for in."""
+    """Return a hint with similar file names in the directory of the missing file."""
     folder, wanted = os.path.split(bases[0])
     folder = folder or "."
     if not os.path.isdir(folder):
@@ -108,7 +108,7 @@ def _nearest(bases: Sequence[str], path: str) -> str:
 
 
 def _configurations(folder: str) -> list[str]:
-    """YAML and JSON files; hidden ones are some other program's."""
+    """Return the YAML and JSON files in a folder, except hidden ones, which belong to other programs."""
     try:
         return sorted(name for name in os.listdir(folder) if name.endswith(SUFFIXES[1:]) and name[0] != ".")
     except OSError:
@@ -136,7 +136,7 @@ def _decode(path: str, data: bytes) -> str:
         _stop(path, "this file is encoded in UTF-16; expected UTF-8", hint, id="file-not-utf8")
     if (nul := data.find(b"\0")) >= 0:
         _stop(path, f"this is not a text file: byte {nul} is NUL", id="file-not-text")
-    # a byte order mark; the codec utf-8-sig would count places from behind it
+    # byte order mark; the codec utf-8-sig would report positions that do not count it
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:
         return data.decode()

@@ -1,6 +1,6 @@
-"""Where a file is not YAML: the parser's words turned into a sentence about the file.
+"""Turn messages of the YAML parser into problems that name the likely mistake.
 
-libyaml says where it gave up and what it was doing; what a person did there is guessed from the line.
+libyaml reports where it stopped and what it was parsing; the mistake is inferred from the lines around that place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from neoxargs.resolve.yaml.parse_failure import ParseFailure, PlaceAt
 
 
 def syntax_problem(error: Any, at: PlaceAt) -> Problem:
-    """A YAMLError as a problem of the file."""
+    """Convert a YAMLError to a problem."""
     words = str(getattr(error, "problem", None) or error)
     failure = ParseFailure(words, _place(error, "problem_mark", at) or at(0, 0), _place(error, "context_mark", at), at)
     if (mark := failure.last_above(is_conflict_mark)) and (problem := line_problem(mark)):
@@ -61,7 +61,7 @@ def _colon(failure: ParseFailure) -> Problem:
 
 
 def _key_of(where: Place) -> Place:
-    """The key before the colon that a place is at."""
+    """Return the range of the key before the colon at a place."""
     key = where.text[: where.column - 1].strip()
     return where._replace(column=where.text.index(key) + 1, width=max(1, len(key)))
 
