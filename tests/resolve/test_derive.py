@@ -128,7 +128,7 @@ def test_dotted_inputs() -> None:
     assert config.training.seed == 4
 
 
-def test_rules_that_wait_for_each_other_are_our_mistake() -> None:
+def test_rules_that_depend_on_each_other_are_an_assertion() -> None:
     with pytest.raises(AssertionError, match="wait for each other"):
         ordered([rule(lambda seed: seed, "train_iters"), rule(lambda train_iters: 1, "seed")])
 

@@ -51,9 +51,8 @@ def unexplained_key(key: Key) -> Problem:
 def unknown_beside(key: Key, match: Match, name: str, first: Place) -> Problem:
     """Return the problem of an unknown key whose suggested parameter is also set, at `first`."""
     is_guess = bool(match.spelling) and not key.section and not key.is_section
-    if is_guess and not close_matches(
-        normal(key.written), [match.spelling], alike=0.85
-    ):  # probably a different key, not a misspelling
+    # with the parameter already set, a key that is not very similar is probably a different one, not a misspelling
+    if is_guess and not close_matches(normal(key.written), [match.spelling], alike=0.85):
         return unknown_key(key, None)
     return replace(unknown_key(key, match), hint=written_twice(name), also=(first,))
 

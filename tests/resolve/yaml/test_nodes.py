@@ -56,7 +56,7 @@ def test_python_values_become_nodes_and_back() -> None:
         (Scalar("10", "10", quoted=True), '"10"'),
         (Scalar(5e8, "5e8"), "5e8"),
         (Scalar(True, "yes"), "yes"),
-        (Scalar(None, ""), "nothing"),
+        (Scalar(None, ""), "null"),
         (Scalar("a\nb\x1b", ""), '"a\\nb\\u001b"'),
         (Sequence([Scalar(1, "1"), Scalar("a", "a")]), '[1, "a"]'),
         (Scalar("x" * 99, ""), '"' + "x" * 37 + " …"),
