@@ -71,7 +71,9 @@ def launch_parser(script: str) -> argparse.ArgumentParser:
     parser = make_parser(script, f"Launch {script} on every rank, configured by one or more YAML files.")
     add_files(parser)
     add_json(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the command and all values, then exit")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print all values and the abbreviated command, then exit"
+    )
     parser.add_argument(
         "--check-hosts", action="store_true", help="check that every host has what the run needs, then exit"
     )

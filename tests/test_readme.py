@@ -28,6 +28,10 @@ def run(command: str, folder: Path, *more: str) -> subprocess.CompletedProcess[s
     return subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=280)
 
 
+#: A line that a library prints: a time stamp of a logger, the letter of a C++ log, a Python warning.
+LIBRARY_LINE = re.compile(r"^\[?\d{4}-\d\d-\d\d|^(\[rank\d+\]:)?\[?[EWI]\d{4} |^\[Gloo\]|\w+Warning: ")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_command_runs(tmp_path: Path) -> None:
@@ -38,6 +42,8 @@ def test_every_command_runs(tmp_path: Path) -> None:
         launches = re.search(r"deepy\.py (train\.py|generate\.py|eval\.py|export)", command)
         done = run(command, tmp_path, *(short_run if launches and "train_iters" not in command else []))
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        printed = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        assert not list(filter(LIBRARY_LINE.search, printed)), command
     assert (tmp_path / "quickstart" / "loss.png").stat().st_size > 1000
     assert "validation loss" in (tmp_path / "quickstart" / "report.html").read_text()
     assert (tmp_path / "quickstart" / "latest").exists()

@@ -1,6 +1,6 @@
-"""One `deepy train.py FILE ...`: resolve, check, say what will happen, prepare, start; or only show it.
+"""The stages of `deepy train.py FILE ...`: resolve, check, print a summary, prepare, start; or only print the launch.
 
-The order is the one in which mistakes get dearer.
+Cheap checks come first: the later a stage, the more time an error in it costs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from neoxargs.problems import Problem, Problems, render
 from neoxargs.request import Request
 from neoxargs.resolve.derive import Unresolved
 
-#: Raises Problems where a run cannot fit the devices that it would run on.
+#: Raises Problems if the run does not fit into the memory of its devices.
 CheckMemory = Callable[[Script, RunSpec], None]
 
 
 def run(request: Request, check_memory: CheckMemory) -> int:
-    """Start a run and wait for its end; returns the exit code, raises Problems before anything has started."""
+    """Start a run and return its exit code; raises Problems before anything has started."""
     script = find_script(request.script)
     spec = resolve_launch(script, request)
     check_memory(script, spec)
@@ -47,7 +47,7 @@ def run(request: Request, check_memory: CheckMemory) -> int:
 
 
 def show(request: Request, form: Form | None) -> int:
-    """Print what would be started (`--dry-run`), or one of its forms (`--emit`)."""
+    """Print what would be started (`--dry-run`), or one form of it (`--emit`); returns the exit code."""
     script = find_script(request.script)
     spec = resolve_launch(script, request)
     refused = preflight.unsupported(script.program, spec.config)
@@ -58,12 +58,12 @@ def show(request: Request, form: Form | None) -> int:
         _print_json(script, spec, [*warnings, *refused], not has_errors(refused))
     else:
         warn([*warnings, *(problem.as_warning() for problem in refused)])
-        print(_form(form, request, spec) if form else _everything(script, spec))
+        print(_emitted(form, script, request, spec) if form else _dry_run_text(script, spec))
     return int(has_errors(refused))
 
 
 def check_hosts(request: Request) -> int:
-    """Ask every machine for what a run needs (`--check-hosts`); returns 1 if one lacks something."""
+    """Print what every host has (`--check-hosts`); raises Problems if a host lacks something."""
     table, problems = host_checks.check_hosts(resolve_launch(find_script(request.script), request))
     print(table)
     refuse(problems)
@@ -74,7 +74,7 @@ def check_hosts(request: Request) -> int:
 
 
 def resolve_launch(script: Script, request: Request) -> RunSpec:
-    """The run, with what only a launch adds to its configuration; raises Problems."""
+    """Resolve a run and add the values that only a launch sets; raises Problems."""
     try:
         spec = resolve_run(request, os.environ)
     except Unresolved as stop:
@@ -84,7 +84,7 @@ def resolve_launch(script: Script, request: Request) -> RunSpec:
 
 
 def check_needs(script: Script, spec: RunSpec) -> None:
-    """What the script needs and cannot do."""
+    """Raise Problems for what the script needs on this machine and for what it does not support."""
     problems = [*preflight.needs(script.program, spec), *preflight.unsupported(script.program, spec.config)]
     if has_errors(problems):
         raise Problems([*problems, *spec.warnings])
@@ -92,7 +92,7 @@ def check_needs(script: Script, spec: RunSpec) -> None:
 
 
 def check_start(script: Script, spec: RunSpec) -> None:
-    """What the launcher needs; other machines are asked last, because that takes seconds."""
+    """Raise Problems for what the launcher needs; hosts are checked last, because that takes seconds."""
     config, resources = spec.config, spec.resources
     words = command(config, resources, script.path, os.environ).words
     refuse([*secrets.problems(config, resources, os.environ),
@@ -101,7 +101,7 @@ def check_start(script: Script, spec: RunSpec) -> None:
 
 
 def announce(script: Script, spec: RunSpec) -> None:
-    """What will run, to be checked at a glance; sampling needs less than training."""
+    """Print a summary of the run, in one line for generate.py and eval.py."""
     from neoxargs.launch.report.summary import print_summary, ranks
 
     reads = {"generate": "sampling from", "eval": "evaluating"}.get(script.program or "")
@@ -114,7 +114,7 @@ def announce(script: Script, spec: RunSpec) -> None:
 
 
 def prepare(script: Script, spec: RunSpec) -> int:
-    """What is done once, before ranks that would each wait for it; returns the exit code of what failed, or 0."""
+    """Tokenise and compile once, before all ranks wait for it; returns the exit code of the step that failed, or 0."""
     config, resources = spec.config, spec.resources
     environ = command(config, resources, script.path, os.environ).environ(os.environ)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -127,10 +127,10 @@ def prepare(script: Script, spec: RunSpec) -> int:
 
 
 def start_ranks(script: Script, spec: RunSpec) -> int:
-    """Start them and wait for their end; returns the exit code."""
+    """Start the ranks, wait for them, and return the exit code."""
     config, resources = spec.config, spec.resources
     attempt = failures.new_attempt(config)
-    # a port is looked for last: the data may have taken hours
+    # choose the port last: tokenising may have taken hours, and another run may use it meanwhile
     launched = command(config, resources, script.path, os.environ, free_port(config, resources), attempt)
     return start(launched, os.environ, say, resources.remote, logs=failures.logs_folder(config, attempt))
 
@@ -139,38 +139,41 @@ def start_ranks(script: Script, spec: RunSpec) -> int:
 
 
 def say(text: str) -> None:
-    """A line about the run that is not the run's own output."""
+    """Print a line about the run, marked to distinguish it from the output of the ranks."""
     print(f"deepy: {text}", file=sys.stderr, flush=True)
 
 
 def warn(warnings: Sequence[Problem]) -> None:
+    """Print warnings on standard error."""
     if warnings:
         print(render(warnings), file=sys.stderr, flush=True)
 
 
 def refuse(problems: Sequence[Problem]) -> None:
+    """Raise Problems if there are any."""
     if problems:
         raise Problems(problems)
 
 
 def has_errors(problems: Sequence[Problem]) -> bool:
+    """Return whether any of the problems is an error."""
     return any(problem.severity == "error" for problem in problems)
 
 
 def _print_json(script: Script, spec: RunSpec, problems: Sequence[Problem], ok: bool) -> None:
     launched = command(spec.config, spec.resources, script.path, os.environ)
-    answer = {"ok": ok, "problems": [problem.to_json() for problem in problems]}
-    print(json.dumps(answer | to_json(spec.config, launched), indent=2))
+    status = {"ok": ok, "problems": [problem.to_json() for problem in problems]}
+    print(json.dumps(status | to_json(spec.config, launched), indent=2))
 
 
-def _form(form: Form, request: Request, spec: RunSpec) -> str:
+def _emitted(form: Form, script: Script, request: Request, spec: RunSpec) -> str:
     if form == "sbatch":
         return sbatch.script(spec.config, spec.resources, request)
-    return emit(form, spec.config, spec.resources)
+    return emit(form, spec.config, spec.resources, command(spec.config, spec.resources, script.path, os.environ))
 
 
-def _everything(script: Script, spec: RunSpec) -> str:
+def _dry_run_text(script: Script, spec: RunSpec) -> str:
     from neoxargs.launch.report.summary import to_text
 
     launched = command(spec.config, spec.resources, script.path, os.environ)
-    return f"{to_text(spec)}\n\n{dry_run(spec.config, spec.resources, launched, brief=sys.stdout.isatty())}"
+    return f"{to_text(spec)}\n\n{dry_run(spec.config, spec.resources, launched)}"

@@ -102,7 +102,8 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Most machines an elastic run grows to; -1 means as many as it started with."""
 
     log_level: Literal["debug", "info", "warning", "error", "critical"] = param("info", origin=("DSL", "DSC"))
-    """How much DeepSpeed itself logs, both its launcher and its engine."""
+    """How much DeepSpeed itself logs, both its launcher and its engine. Setting `info` or `debug` also shows the lines
+    of torch and DeepSpeed that otherwise stand only in the ranks' logs."""
 
     quiet: bool = param(False)
     """The launcher logs errors only, whatever `log_level` says."""

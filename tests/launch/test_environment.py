@@ -1,4 +1,4 @@
-"""Which variables reach the ranks is told by name and origin."""
+"""Which variables reach the ranks, by name and origin."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ def test_ranks_on_this_machine_inherit_all_of_the_shell():
 
 
 def test_other_machines_get_what_deepspeed_exports(env_file):
-    left = "; does not reach other machines: "
+    left = "; does not reach other hosts: "
     assert lines(REMOTE, "pdsh") == [
         f"HF_TOKEN *** ({env_file})",
         "NCCL_DEBUG INFO (this shell)",
         f"NCCL_IB_HCA mlx5 ({env_file})",
-        f"OMP_NUM_THREADS 4 (this shell{left}write it in .deepspeed_env)",
+        f"OMP_NUM_THREADS 4 (this shell{left}add it to .deepspeed_env)",
         "PYTHONPATH /repo (deepy)",
-        f"WANDB_API_KEY *** (this shell{left}launcher: ssh hands it over)",
+        f"WANDB_API_KEY *** (this shell{left}set launcher: ssh)",
     ]
     assert "WANDB_API_KEY *** (this shell)" in lines(REMOTE, "ssh")
     assert "WANDB_API_KEY *** (this shell)" in lines(REMOTE, "srun")
     assert f"NCCL_IB_HCA mlx5 ({env_file})" in lines(REMOTE, "slurm")
-    assert f"NCCL_IB_HCA mlx5 ({env_file}{left}srun reads no file, and hands this shell's variables over)" in lines(
-        REMOTE, "srun"
+    assert (
+        f"NCCL_IB_HCA mlx5 ({env_file}{left}launcher srun does not read this file; export it in this shell)"
+        in lines(REMOTE, "srun")
     )
 
 

@@ -1,4 +1,4 @@
-"""The exact command that starts a run: a launcher's words, the user's script, the payloads with the configuration."""
+"""The exact command that starts a run: the launcher's arguments, the script, and payloads with the configuration."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from neoxargs.resolve.config import Config
 
 @dataclass(frozen=True)
 class Command:
-    """A program with its arguments, and how its environment differs from this process's."""
+    """A program with its arguments, and changes to the environment of this process."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
+    """Variables that are set."""
     without: tuple[str, ...] = ()
-    """Variables that are taken out of the environment."""
+    """Variables that are removed."""
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The whole environment the program runs in."""
+        """Return the environment of the program. base: the environment of this process."""
         kept = {name: value for name, value in base.items() if name not in self.without}
         return {**kept, **self.environment}
 
     def __str__(self) -> str:
-        """As a line for a shell."""
+        """Return a line for a shell."""
         changes = [f"-u{name}" for name in self.without]
         changes += [f"{name}={value}" for name, value in self.environment.items()]
         return shlex.join([*(["env", *changes] if changes else []), *self.words])
@@ -44,31 +45,31 @@ def command(
     config: Config, resources: Resources, script: str, environ: Mapping[str, str], port: int | None = None,
     attempt: str = "",
 ) -> Command:  # fmt: skip
-    """What starts this run. port: instead of master_port; attempt: what this start of it is called."""
+    """Return the command that starts a run. port: replaces master_port; attempt: the name of this attempt."""
     program = (script, *script_arguments(config, attempt))
     launcher = launcher_named(config.runner.launcher)
     if launcher.command:
         words = launcher.command(_start(config, resources, (sys.executable, *program), port))
     else:
         words = runner_command(runner_flags(config, resources, port), program)
-    # the launcher would only say that it ignores CUDA_VISIBLE_DEVICES: `resources` has read it already
+    # `resources` already reflects CUDA_VISIBLE_DEVICES; the launcher would only warn that it ignores it
     without = () if resources.remote else tuple(name for name in ("CUDA_VISIBLE_DEVICES",) if name in environ)
     return Command(tuple(words), dict(_environment(resources, environ)), without)
 
 
 def runner_flags(config: Config, resources: Resources, port: int | None = None) -> list[str]:
-    """The flags of DeepSpeed's runner, with the hosts and devices the batch size was computed for; raises Problems."""
+    """Return the flags of DeepSpeed's runner, which select the hosts and devices of `resources`; raises Problems."""
     if not launcher_named(config.runner.launcher).through_deepspeed:
-        what = f"launcher ({config.runner.launcher}) is none of DeepSpeed's, whose launcher has no flags for it"
-        where = config.place("launcher")
-        problem = Problem(what, where, "--dry-run shows its command", id="launcher-without-flags", about=("launcher",))
-        raise Problems([problem])
+        what = f"launcher ({config.runner.launcher}) does not use DeepSpeed's runner, so there are no flags for it"
+        hint = "use --emit command to print its command"
+        place = config.place("launcher")
+        raise Problems([Problem(what, place, hint, id="launcher-without-flags", about=("launcher",))])
     selected = dict(resources.selection)
     if port is not None:
         selected["master_port"] = str(port)
     flags = list(_without(deepspeed.runner_flags(config), {*SELECTION_FLAGS, *selected}))
     if not config.is_set("log_level") and not config.get("quiet"):
-        # on failure the launcher would print its whole command, payloads included, over the rank's traceback
+        # after a failure the launcher would log its whole command with the payloads below the rank's traceback
         selected["log_level"] = "warning" if resources.remote else "critical"
     return [*(f"--{name}={value}" for name, value in selected.items()), *flags]
 
@@ -96,7 +97,7 @@ def _environment(resources: Resources, environ: Mapping[str, str]) -> Iterator[t
 
 
 def _without(flags: Sequence[str], names: set[str]) -> Iterator[str]:
-    """The flags but for some, whether written `--name value` or `--name=value`."""
+    """Return the flags without those of these names, in both forms: `--name value` and `--name=value`."""
     dropping = False
     for word in flags:
         if word.startswith("--"):

@@ -1,10 +1,10 @@
-"""How ranks failed: each is recorded on its own host, and the launcher reports the cause before what followed from it.
+"""Records of failed ranks: each is written on the rank's host, and the launcher reports the root cause first.
 
     run_dir/logs/20261121-130512/    one attempt
-        rank-0.log, rank-1.log       all that each rank printed
-        rank-1.json                  only where a rank failed: when, and why
+        rank-0.log, rank-1.log       the complete output of each rank
+        rank-1.json                  only for a failed rank: time and reason
 
-When one rank fails, the others lose their connections to it a moment later and fail too. Those are not the cause.
+When one rank fails, the other ranks lose their connections to it shortly after and fail too. They are not the cause.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from neoxargs.resolve.config import Config
 from neoxargs.shipped import IMPORT_ROOT
 
 PACKAGE = str(IMPORT_ROOT / "neoxargs")
-#: Lines of the log that are shown.
+#: Lines at the end of a log that are shown.
 TAIL_LINES = 15
-#: What is kept free for a record.
+#: Disk space that is reserved for a record, in bytes.
 RECORD_BYTES = 4096
-#: A disk with less than this has no room for any file of a checkpoint.
+#: A disk with less free space, in bytes, counts as full: no file of a checkpoint fits.
 FULL_DISK_BYTES = 1 << 16
-#: How gloo and nccl word that another rank is gone; that rank reports what happened there.
+#: Phrases of gloo and NCCL for a lost connection to another rank, which reports its failure itself.
 CONNECTION_LOST = (
     "Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited", "heartbeat",
     "Connection was likely closed", "connectFullMesh failed", "communicator was aborted",
@@ -44,52 +44,53 @@ CONNECTION_LOST = (
 
 
 class Cause(IntEnum):
-    """Why a rank ended, the nearest to the root cause first."""
+    """Why a rank ended, the most likely root cause first."""
 
     OWN_ERROR = 0
     TIMED_OUT = 1
-    """It waited for another rank in vain."""
+    """A collective operation timed out, because another rank did not take part."""
     LOST_CONNECTION = 2
-    """Another rank was gone."""
+    """The connection to another rank was lost."""
     ASKED_TO_STOP = 3
 
 
-FOLLOWED = {
+#: What is reported of the ranks that did not fail first.
+CONSEQUENCES = {
     Cause.OWN_ERROR: "failed too",
-    Cause.TIMED_OUT: "waited for others in vain",
-    Cause.LOST_CONNECTION: "lost their connections",
-    Cause.ASKED_TO_STOP: "were stopped",
+    Cause.TIMED_OUT: "timed out in a collective operation",
+    Cause.LOST_CONNECTION: "lost the connection to another rank",
+    Cause.ASKED_TO_STOP: "stopped on request",
 }
 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """What is recorded of a rank that failed."""
+    """The record of a failed rank."""
 
     rank: int
     host: str
     time: float
     exit_code: int
-    """Negative: of a signal."""
+    """Negative: the signal that ended the rank."""
     reason: str
     cause: Cause
     explained: bool = False
-    """Has the rank itself printed the whole story as a problem?"""
+    """Whether the rank reported the failure as a problem, not as a traceback."""
     console: str = ""
-    """On what it has printed its traceback, or another rank the same one; empty where that is not known."""
+    """Identifies the console that shows its traceback, or the same one of another rank; empty if not known."""
 
 
 @dataclass(frozen=True)
 class CurrentRank:
-    """The rank that this process is."""
+    """The rank that runs in this process."""
 
     logs: Path
     rank: int
     save: str | None = None
-    """Where it writes checkpoints."""
+    """The folder for checkpoints."""
 
 
-#: Set where this process is a rank under a supervisor.
+#: Set if this process is a rank under a supervisor.
 current_rank: CurrentRank | None = None
 
 
@@ -97,12 +98,12 @@ current_rank: CurrentRank | None = None
 
 
 def logs_folder(config: Config, attempt: str) -> Path:
-    """Where one attempt's logs and records are."""
+    """Return the folder for the logs and records of one attempt."""
     return Path(config.logging.run_dir, "logs", attempt)
 
 
 def new_attempt(config: Config) -> str:
-    """The name of a new attempt, whose folder no other start has, not even one of this second."""
+    """Create the folder of a new attempt and return its name, which is unique even within one second."""
     while True:
         attempt = time.strftime("%Y%m%d-%H%M%S")
         try:
@@ -114,7 +115,7 @@ def new_attempt(config: Config) -> str:
 
 
 def log_file(logs: Path, rank: int) -> Path:
-    """All that a rank printed."""
+    """Return the file with the complete output of a rank."""
     return logs / f"rank-{rank}.log"
 
 
@@ -123,12 +124,12 @@ def _record_file(logs: Path, rank: int) -> Path:
 
 
 def _reserved_files(logs: Path, rank: int) -> tuple[Path, Path]:
-    """Where a record is written before it has its name, and where the rank itself leaves its exception."""
+    """Return the file for a record before it is renamed, and the file for the rank's exception."""
     return logs / f".rank-{rank}.end", logs / f".rank-{rank}.error"
 
 
 def reserve_files(logs: Path, rank: int) -> None:
-    """Remove what an earlier attempt of the same name left, and keep room for a record on a disk that fills up."""
+    """Remove the files of an earlier attempt with this name, and reserve space for a record in case the disk fills."""
     for path in (log_file(logs, rank), _record_file(logs, rank)):
         path.unlink(missing_ok=True)
     for path in _reserved_files(logs, rank):
@@ -136,19 +137,19 @@ def reserve_files(logs: Path, rank: int) -> None:
 
 
 def release_files(logs: Path, rank: int) -> None:
-    """Give that room back."""
+    """Release the reserved space."""
     for path in _reserved_files(logs, rank):
         path.unlink(missing_ok=True)
 
 
 def _write_in_place(path: Path, values: dict[str, Any]) -> None:
-    """Into the blocks that the file has."""
+    """Overwrite the beginning of a file, which needs no new disk space."""
     with contextlib.suppress(OSError), path.open("r+" if path.exists() else "w") as file:
         file.write(json.dumps(values))
 
 
 def log_tail(logs: Path, rank: int, size: int = 8192) -> str:
-    """The end of a rank's log, without what a progress bar has drawn over."""
+    """Return the end of a rank's log, without what a progress bar has overwritten. size: in bytes."""
     try:
         with log_file(logs, rank).open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
@@ -163,20 +164,20 @@ def log_tail(logs: Path, rank: int, size: int = 8192) -> str:
 
 
 def record_exception(error: BaseException) -> None:
-    """Leave word of an exception for the record that is written when this process has ended."""
+    """Write an exception to the file that the supervisor reads after this process has ended."""
     if current_rank is None:
         return
     first_line = str(error).strip().partition("\n")[0][: RECORD_BYTES // 4]
     explained = isinstance(error, Problems)
     reason = sentence(error.problems[0]) if isinstance(error, Problems) else f"{type(error).__name__}: {first_line}"
     if _is_full(current_rank.save):
-        reason = f"the disk of {current_rank.save} is full; what was saved before is whole; {reason}"
-    word = {"reason": reason + _location(error), "cause": cause_of(error), "explained": explained}
-    _write_in_place(_reserved_files(current_rank.logs, current_rank.rank)[1], word)
+        reason = f"the disk of {current_rank.save} is full; earlier checkpoints are intact; {reason}"
+    record = {"reason": reason + _location(error), "cause": cause_of(error), "explained": explained}
+    _write_in_place(_reserved_files(current_rank.logs, current_rank.rank)[1], record)
 
 
 def append_log(text: str) -> None:
-    """Write in the log what another rank has printed on the console already."""
+    """Write to this rank's log only, because another rank has printed the same text on the console."""
     if current_rank is not None:
         path = log_file(current_rank.logs, current_rank.rank)
         with contextlib.suppress(OSError), path.open("a", encoding="utf-8") as file:
@@ -184,7 +185,7 @@ def append_log(text: str) -> None:
 
 
 def cause_of(error: BaseException) -> Cause:
-    """Is an exception this rank's own, or does it follow from another rank's failure?"""
+    """Return whether an exception is this rank's own or a consequence of another rank's failure."""
     text = str(error) if isinstance(error, RuntimeError) else ""
     if any(words in text for words in CONNECTION_LOST):
         return Cause.LOST_CONNECTION
@@ -192,14 +193,14 @@ def cause_of(error: BaseException) -> Cause:
 
 
 def _is_full(folder: str | None) -> bool:
-    """torch words a full disk in many ways, and none of them says that it is one."""
+    """Return whether the disk of a folder is full, which torch's various error messages do not say."""
     with contextlib.suppress(OSError):
         return bool(folder) and shutil.disk_usage(folder or "").free < FULL_DISK_BYTES
     return False
 
 
 def _location(error: BaseException) -> str:
-    """Where in our code, or else where at all."""
+    """Return the innermost line of this package in a traceback, or else the innermost line of all."""
     if isinstance(error, Problems):
         return ""
     frames = traceback.extract_tb(error.__traceback__)
@@ -212,16 +213,16 @@ def _location(error: BaseException) -> str:
 
 
 def record_failure(logs: Path, rank: int, exit_code: int, evidence: Evidence) -> None:
-    """Write down how this host's rank failed. exit_code: negative for a signal."""
+    """Write the record of a failed rank. exit_code: negative for a signal."""
     tail = log_tail(logs, rank)
     cause = _cause_of_exit(exit_code, tail, evidence)
-    word: dict[str, Any] = {"reason": describe_exit(exit_code, tail, evidence), "cause": cause}
+    record: dict[str, Any] = {"reason": describe_exit(exit_code, tail, evidence), "cause": cause}
     with contextlib.suppress(OSError, ValueError):
         if exit_code > 0:
-            word |= json.loads(_reserved_files(logs, rank)[1].read_text())
-    if "explained" in word and word["cause"] in (Cause.OWN_ERROR, Cause.TIMED_OUT):  # others have printed none
-        word["console"] = _console()
-    failure = RankFailure(rank, socket.gethostname(), time.time(), exit_code, **word)
+            record |= json.loads(_reserved_files(logs, rank)[1].read_text())
+    if "explained" in record and record["cause"] in (Cause.OWN_ERROR, Cause.TIMED_OUT):  # only these print a traceback
+        record["console"] = _console()
+    failure = RankFailure(rank, socket.gethostname(), time.time(), exit_code, **record)
     unfinished, _ = _reserved_files(logs, rank)
     _write_in_place(unfinished, asdict(failure))
     with contextlib.suppress(OSError):
@@ -229,7 +230,7 @@ def record_failure(logs: Path, rank: int, exit_code: int, evidence: Evidence) ->
 
 
 def _cause_of_exit(exit_code: int, tail: str, evidence: Evidence) -> Cause:
-    """Of a rank that left no word."""
+    """Return the cause for a rank that recorded no exception."""
     if exit_code > 0:
         return Cause.OWN_ERROR
     if evidence.asked_to_stop:
@@ -238,7 +239,7 @@ def _cause_of_exit(exit_code: int, tail: str, evidence: Evidence) -> Cause:
 
 
 def _console() -> str:
-    """What this process's standard error is, by which another one on this host may recognise its own."""
+    """Identify this process's standard error, to find out whether two processes write to the same console."""
     with contextlib.suppress(OSError):
         end = os.fstat(2)
         return f"{socket.gethostname()} {end.st_dev} {end.st_ino}"
@@ -249,12 +250,12 @@ def _console() -> str:
 
 
 def any_failed(logs: Path) -> bool:
-    """Has a rank been recorded?"""
+    """Return whether there is a record of a failed rank."""
     return next(logs.glob("rank-*.json"), None) is not None
 
 
 def read_failures(logs: Path) -> list[RankFailure]:
-    """All records, the root cause first."""
+    """Return all records, the root cause first."""
     failures = []
     for path in logs.glob("rank-*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -264,7 +265,7 @@ def read_failures(logs: Path) -> list[RankFailure]:
 
 
 def summarize(logs: Path) -> tuple[int, list[str]]:
-    """The exit code of the rank that failed first, as a shell gives it, and sentences for the user; 0 if none has."""
+    """Return the exit code of the rank that failed first, as a shell shows it, and a report; 0 if no rank failed."""
     failures = read_failures(logs)
     if not failures:
         return 0, []
@@ -275,23 +276,27 @@ def summarize(logs: Path) -> tuple[int, list[str]]:
 def _sentences(failures: list[RankFailure], logs: Path) -> Iterator[str]:
     first, *others = failures
     yield f"rank {first.rank} on {first.host} failed first: {first.reason}"
-    yield _where_to_read(first, logs)
+    yield _log_excerpt(first, logs)
     for cause, group in groupby(others, lambda failure: failure.cause):
-        ranks = ", ".join(str(rank) for rank in sorted(failure.rank for failure in group))
-        yield f"then {FOLLOWED[cause]}: rank {ranks}"
+        ranks = sorted(failure.rank for failure in group)
+        yield f"then {_rank_list(ranks)} {CONSEQUENCES[cause]}"
 
 
-def _where_to_read(failure: RankFailure, logs: Path) -> str:
-    """The end of its log, or where it is."""
+def _rank_list(ranks: list[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+
+
+def _log_excerpt(failure: RankFailure, logs: Path) -> str:
+    """Return the end of a rank's log, or where to find it."""
     log = log_file(logs, failure.rank)
     if failure.explained or (failure.console and failure.console == _console()):
-        return f"what it said stands above, and in {log}"
+        return f"its error message is above and in {log}"
     if tail := log_tail(logs, failure.rank):
         lines = "\n".join(f"  | {line}" for line in tail.split("\n")[-TAIL_LINES:])
         return f"the end of {log}:\n{lines}"
-    return f"it had said nothing; {log} is empty" if log.exists() else f"its log is {log} on {failure.host}"
+    return f"it printed nothing; {log} is empty" if log.exists() else f"its log is {log} on {failure.host}"
 
 
-if __name__ == "__main__":  # after an `srun` of a script, which nobody supervises
+if __name__ == "__main__":  # called by the script of `--emit sbatch` after `srun`
     for folder in sys.argv[1:]:
         print("\n".join(summarize(Path(folder))[1]))

@@ -1,4 +1,4 @@
-"""The processes of a run: the launcher's session, and what left it, as every rank of torchrun does."""
+"""The processes of a run: those in the launcher's session, and descendants that left it, such as torchrun's ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Process(NamedTuple):
-    """What the system knows about a process."""
+    """A process as /proc describes it."""
 
     pid: int
     state: str
@@ -20,28 +20,28 @@ class Process(NamedTuple):
 
 
 def session_members(session: int) -> list[Process]:
-    """The living processes of a session and all their descendants (a zombie that nobody collects does not count)."""
+    """Return the running processes of a session and all their descendants, without zombies."""
     if not Path("/proc/self/stat").exists():
         return [Process(session, "?", 0, session)] if signal_group(session, 0) else []
     everyone = [process for path in Path("/proc").glob("[0-9]*/stat") if (process := _process(path))]
     pids = {process.pid for process in everyone if process.session == session}
-    while more := {process.pid for process in everyone if process.parent in pids} - pids:
-        pids |= more
+    while children := {process.pid for process in everyone if process.parent in pids} - pids:
+        pids |= children
     return [process for process in everyone if process.pid in pids and process.state not in "ZX"]
 
 
 def kill_session(session: int) -> None:
-    """End all processes of a session at once."""
-    related = session_members(session)  # asked before: whose parent has ended is nobody's descendant
+    """Kill all processes of a session and their descendants."""
+    related = session_members(session)  # before the kill: afterwards, orphans are no longer known as descendants
     signal_group(session, signal.SIGKILL)
     for process in [*related, *session_members(session)]:
         send_signal(process.pid, signal.SIGKILL)
 
 
 class SessionGuard:
-    """Kills a session when this process has been killed: by `kill -9`, or by the system when memory runs out.
+    """Kills a session if this process itself is killed, by `kill -9` or by the system when memory runs out.
 
-    The system closes our end of a pipe then, which a process of its own waits for.
+    A helper process reads from a pipe, which the system closes when this process ends.
     """
 
     def __init__(self, session: int) -> None:
@@ -55,21 +55,22 @@ class SessionGuard:
 
 
 def guard(session: int) -> None:
-    """What a SessionGuard runs."""
+    """Wait for the end of standard input, then kill the session; runs in the process of a SessionGuard."""
     sys.stdin.read()
     kill_session(session)
 
 
 def _process(stat: Path) -> Process | None:
     try:
-        # what stands in brackets is the process's name, which may be cut within a letter
+        # the name in parentheses may contain anything, and may be cut within a UTF-8 character
         state, parent, _, session = stat.read_bytes().rpartition(b")")[2].decode().split()[:4]
     except OSError:
-        return None  # gone meanwhile
+        return None  # the process has ended
     return Process(int(stat.parent.name), state, int(parent), int(session))
 
 
 def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a process, if it still exists."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -77,6 +78,7 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def signal_group(group: int, number: int) -> bool:
+    """Send a signal to a process group and return whether it exists."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):

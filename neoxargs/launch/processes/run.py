@@ -1,8 +1,9 @@
-"""Start the ranks, wait for them, and leave none behind.
+"""Start the ranks, wait for them, and leave no process behind.
 
-A rank that is asked to stop once finishes its step, saves and leaves; asked twice it ends at once. DeepSpeed's
-launcher, asked to stop, asks its ranks again, and DeepSpeed's runner ends without telling the launcher, which would
-train on. So on this machine only the ranks are asked, and what is still there after a grace period is killed.
+A rank saves a checkpoint and exits after its first SIGTERM, and ends at once after the second. DeepSpeed's launcher
+forwards a SIGTERM to its ranks, which would be their second one; DeepSpeed's runner ends without stopping the
+launcher, which would continue to train. Therefore only the ranks of this machine get the signal, and processes that
+still run after a grace period are killed.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from neoxargs.launch.processes.process_tree import (
 
 Say = Callable[[str], None]
 
-#: Writing a large checkpoint takes minutes; who does not want to wait asks twice.
+#: Seconds after a request to stop; writing a large checkpoint takes minutes. A second signal ends the run at once.
 GRACE = 300.0
-#: For processes that outlive the launcher without having been asked to stop.
+#: Seconds for processes that outlive the launcher without a request to stop.
 AFTER_LAUNCHER_ENDED = 5.0
-#: For the other ranks, which may have to notice it, once one has failed.
+#: Seconds for the other ranks after one has failed; some only notice it at the next collective operation.
 AFTER_A_FAILURE = 15.0
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -43,8 +44,8 @@ def start(
 ) -> int:  # fmt: skip
     """Run a command to its end and return its exit code; a signal to this process ends the run.
 
-    remote: the ranks run on other machines, where only the launcher can reach them. logs: where ranks that are
-    supervised (`supervisor.py`) keep their logs and record their failures.
+    remote: the ranks run on other hosts, where only the launcher can reach them. grace: seconds between a request to
+    stop and the end of the run. logs: the folder of the logs and failure records of supervised ranks.
     """
     process = subprocess.Popen(command.words, env=command.environ(environ), start_new_session=True)
     guard = SessionGuard(process.pid)
@@ -58,7 +59,9 @@ def start(
             signal.signal(number, handler)
         guard.end()
     if run.received:
-        return 128 + run.received  # also when the ranks saved first: what waits for the whole run must not go on
+        return (
+            128 + run.received
+        )  # even if the ranks saved a checkpoint: a script must not continue as after a full run
     code, sentences = failures.summarize(logs) if logs else (0, [])
     for sentence in sentences:
         say(sentence)
@@ -66,7 +69,7 @@ def start(
 
 
 class _Run:
-    """A launcher and all that it has started: one session, in which `mpirun` gives every rank a group of its own."""
+    """A launcher and its descendants: one session, in which `mpirun` puts every rank into its own process group."""
 
     def __init__(
         self, launcher: subprocess.Popen[bytes], say: Say, remote: bool, grace: float, logs: Path | None
@@ -76,20 +79,21 @@ class _Run:
         self.deadline = float("inf")
 
     def forward(self, number: int, frame: FrameType | None) -> None:
-        """SIGINT, SIGTERM, SIGHUP: the first asks the ranks to stop, the second kills them."""
+        """Handle SIGINT, SIGTERM and SIGHUP: the first asks the ranks to stop, the second kills them."""
         if self.received:
             kill_session(self.launcher.pid)
             return
         self.received = number
         self.deadline = time.monotonic() + self.grace
-        self.say(f"{signal.Signals(number).name}: asking the ranks to stop ... (once more kills them)")
+        self.say(f"{signal.Signals(number).name}: asked the ranks to stop; send it again to kill them")
         ranks = [] if self.remote else self.ranks()
-        for rank in ranks:  # SIGTERM whatever came: a KeyboardInterrupt would print one traceback per rank
+        for rank in ranks:  # always SIGTERM: after SIGINT every rank would print a traceback of KeyboardInterrupt
             send_signal(rank, signal.SIGTERM)
         if not ranks:
             signal_group(self.launcher.pid, signal.SIGTERM)
 
     def wait(self) -> int:
+        """Wait for the launcher, enforce the deadline, and return the launcher's exit code."""
         while True:
             try:
                 return self.launcher.wait(timeout=0.5)
@@ -99,47 +103,47 @@ class _Run:
                     kill_session(self.launcher.pid)
 
     def _check_failures(self) -> None:
-        """Once a rank has failed the others can only wait for it; not every launcher ends them."""
+        """Set a deadline once a rank has failed: the others can only wait for it, and not every launcher ends them."""
         if self.received:
             return
         if not self.logs or not failures.any_failed(self.logs):
-            self.deadline = float("inf")  # also when a launcher, told to, has started all of them anew
+            self.deadline = float("inf")  # reset: a launcher with restarts may have started all ranks again
         elif self.deadline == float("inf"):
             self.deadline = time.monotonic() + AFTER_A_FAILURE
         elif self.remote and time.monotonic() > self.deadline - AFTER_LAUNCHER_ENDED:
-            signal_group(self.launcher.pid, signal.SIGTERM)  # DeepSpeed's runner then ends what is on other machines
+            signal_group(self.launcher.pid, signal.SIGTERM)  # DeepSpeed's runner then ends the ranks of other hosts
 
     def end_leftovers(self) -> bool:
-        """Wait for what the launcher left behind; True if it had to be killed."""
+        """Wait for the processes that outlive the launcher; return whether they had to be killed."""
         left = self._wait_until_empty(self.deadline - time.monotonic() if self.received else AFTER_LAUNCHER_ENDED)
         if left:
-            self.say(f"killing {left} processes that the launcher left behind")
+            self.say(f"killing {left} {'process' if left == 1 else 'processes'} that outlived the launcher")
             kill_session(self.launcher.pid)
             self._wait_until_empty(AFTER_LAUNCHER_ENDED)
         return bool(left)
 
     def _wait_until_empty(self, seconds: float) -> int:
-        """How many processes of the session are left when all are gone or the time is over."""
+        """Return how many processes of the session still run after at most so many seconds."""
         deadline = time.monotonic() + seconds
         while (left := len(session_members(self.launcher.pid))) and time.monotonic() < deadline:
             time.sleep(0.05)
         return left
 
     def ranks(self) -> list[int]:
-        """The children of the launcher's children: runner -> launch -> ranks."""
+        """Return the ranks, which are the launcher's grandchildren: runner -> launch -> ranks."""
         table = session_members(self.launcher.pid)
         launches = {process.pid for process in table if process.parent == self.launcher.pid}
         return [process.pid for process in table if process.parent in launches]
 
 
 def _exit_code(returncode: int, say: Say) -> int:
-    """The first failing rank's exit code, as a shell would give it."""
-    # DeepSpeed's launcher passes a death by SIGKILL on as -9, which arrives as 247
+    """Return the launcher's exit code as a shell shows it, and report a failure of ranks without supervisor."""
+    # DeepSpeed's launcher passes the end of a rank by SIGKILL on as exit code -9, which arrives as 247
     number = -returncode if returncode < 0 else 256 - returncode if returncode > 256 - signal.NSIG else 0
     if number:
         reason = ", which the system sends when memory runs out" if number == signal.SIGKILL else ""
         say(f"a rank was ended by {signal_name(number)}{reason}")
         return 128 + number
     if returncode:
-        say(f"a rank failed with exit code {returncode}; what it said stands above")
+        say(f"a rank failed with exit code {returncode}; its error message is above")
     return returncode

@@ -1,8 +1,8 @@
-"""A rank under a supervisor: all it prints is kept in a log of its own, and how it failed is recorded beside it.
+"""Runs a rank under a supervisor process, which writes a log of the rank's output and a record of its failure.
 
-Launchers pass on the exit code of some rank that failed, and a process that the system kills says nothing. So the
-rank is forked off before torch is imported, and the small process that stays copies its output, passes signals on,
-and records how the rank failed; `failures.py` writes, reads and words these records.
+Launchers pass on only the exit code of some failed rank, and a process that the system kills cannot report anything.
+The rank is therefore forked before torch is imported. The small parent process copies the rank's output, forwards
+signals, and records how the rank failed; `failures.py` writes and reads these records.
 """
 
 from __future__ import annotations
@@ -27,27 +27,32 @@ from types import FrameType
 from typing import IO
 
 from neoxargs.launch.processes import failures
+from neoxargs.launch.processes.console_filter import ConsoleFilter
 from neoxargs.launch.processes.exit_codes import Evidence, count_memory_kills
 
-#: What launchers and job systems send to processes.
+#: Signals that launchers and job schedulers send.
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-#: How long a rank may go on that is asked to stop when another one has failed: it may wait for that one for ever.
+#: Seconds until a rank that was asked to stop is killed if another rank has failed, which it may wait for forever.
 AFTER_ANOTHER_FAILED = 10.0
-#: How long one may take to save whose launcher was killed.
+#: Seconds that a rank has to save a checkpoint after its launcher was killed.
 AFTER_LAUNCHER_KILLED = 300.0
 _PR_SET_PDEATHSIG = 1
 _GONE = select.POLLERR | select.POLLHUP
 
 
-def run_supervised(run: Callable[[], int], folder: Path, save: str | None = None) -> int:
-    """Run this rank in a process of its own; returns its exit code, or dies by the signal that it died of.
+def run_supervised(
+    run: Callable[[], int], folder: Path, save: str | None = None, show_all: bool = False
+) -> int:  # fmt: skip
+    """Run this rank in a child process and return its exit code; if a signal ended it, end by the same signal.
 
-    folder: where the logs and records of this attempt are kept, the same on all ranks. save: where checkpoints go.
+    folder: the folder for the logs and records of this attempt, the same on all ranks. save: the folder for
+    checkpoints. show_all: do not filter what the rank prints on the console.
     """
-    if not hasattr(os, "pidfd_open"):  # only Linux can wait for output and an end at once
+    if not hasattr(os, "pidfd_open"):  # Linux only; needed to poll for output and the end of a process together
         return run()
     folder.mkdir(parents=True, exist_ok=True)
-    rank, outputs, kills = int(os.environ.get("RANK", 0)), [_Output(1), _Output(2)], count_memory_kills()
+    rank, kills = int(os.environ.get("RANK", 0)), count_memory_kills()
+    outputs = [_Output(console, None if show_all else ConsoleFilter()) for console in (1, 2)]
     failures.reserve_files(folder, rank)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -69,32 +74,41 @@ def run_supervised(run: Callable[[], int], folder: Path, save: str | None = None
 
 
 class _Output:
-    """Standard output or error of the rank: what it writes to `inner` is read from `outer`, for `console`."""
+    """Standard output or error of the rank, which writes to `inner`; `outer` is copied to the log and `console`."""
 
-    def __init__(self, console: int) -> None:
-        self.console = console
+    def __init__(self, console: int, console_filter: ConsoleFilter | None) -> None:
+        self.console, self.filter = console, console_filter
         if not os.isatty(console):
             self.outer, self.inner = os.pipe()
             return
-        self.outer, self.inner = pty.openpty()  # a progress bar is drawn for a terminal only, and in its size
+        self.outer, self.inner = pty.openpty()  # progress bars are only drawn on a terminal, and need its size
         tty.setraw(self.inner)
         fcntl.ioctl(self.inner, termios.TIOCSWINSZ, fcntl.ioctl(console, termios.TIOCGWINSZ, bytes(8)))
 
     def read(self) -> bytes:
-        """What there is; nothing at the end."""
+        """Return the available bytes; empty at the end of the stream."""
         try:
             return os.read(self.outer, 1 << 16)
-        except OSError:  # of a terminal whose other end is closed
+        except OSError:  # a pseudo terminal whose other end is closed
             return b""
 
     def show(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # nobody listens; `_Supervisor` sees that by itself
+        """Write to the console what the filter passes."""
+        self._write(self.filter.feed(data) if self.filter else data)
+
+    def finish(self) -> None:
+        """Write what the filter still holds."""
+        if self.filter:
+            self._write(self.filter.finish())
+
+    def _write(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # a closed console; `_Supervisor` polls for that
             while data:
                 data = data[os.write(self.console, data) :]
 
 
 class _Supervisor:
-    """What the process that stays does."""
+    """Copies the output of a rank, forwards signals to it and enforces deadlines until it ends."""
 
     def __init__(self, pid: int, outputs: list[_Output], file: IO[bytes], folder: Path) -> None:
         self.pid, self.file, self.folder, self.launcher = pid, file, folder, os.getppid()
@@ -110,7 +124,7 @@ class _Supervisor:
             signal.signal(number, self._forward)
 
     def wait(self) -> tuple[int, int]:
-        """The rank's exit code (negative: of a signal) and the most memory it held, in bytes."""
+        """Return the rank's exit code (negative: the signal that ended it) and its peak memory in bytes."""
         ended = False
         while not ended:
             events = dict(self.poll.poll(500))
@@ -118,9 +132,10 @@ class _Supervisor:
             for descriptor, event in events.items():
                 self._handle(descriptor, event)
             self._enforce_deadline()
-        for output in self.outputs.values():  # a child of the rank may hold them open
+        for output in self.outputs.values():  # do not wait for the end: a child of the rank may keep the stream open
             while select.select([output.outer], [], [], 0)[0] and self._copy(output):
                 pass
+            output.finish()
         _, status, usage = os.wait4(self.pid, 0)
         return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
 
@@ -130,7 +145,7 @@ class _Supervisor:
                 self.poll.unregister(descriptor)
         elif descriptor != self.process:
             self.poll.unregister(descriptor)
-            if event & _GONE:  # a connection broke, or who watched the run was killed: it saves and leaves
+            if event & _GONE:  # the ssh connection or the terminal closed: let the rank save a checkpoint and exit
                 self._forward(signal.SIGTERM, None)
 
     def _copy(self, output: _Output) -> bool:
@@ -142,7 +157,7 @@ class _Supervisor:
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         self.asked_to_stop = True
-        if number == signal.SIGINT:  # of which a rank that gets it itself too would die, without having saved
+        if number == signal.SIGINT:  # Ctrl-C reaches the rank itself too, and a second SIGINT would end it unsaved
             number = signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
@@ -159,20 +174,20 @@ class _Supervisor:
 
 def _become_rank(outputs: list[_Output], supervisor: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != supervisor:  # it was killed before that
+    if os.getppid() != supervisor:  # it was killed before prctl took effect
         os._exit(1)
     for output in outputs:
         os.dup2(output.inner, output.console)
         os.close(output.inner)
         os.close(output.outer)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # whole lines, also where `python -u` would write words, to be mixed
+        if isinstance(stream, io.TextIOWrapper):  # `python -u` would write parts of lines, and ranks would mix theirs
             stream.reconfigure(line_buffering=True, write_through=False)
     faulthandler.enable()
 
 
 def _die_by_signal(number: int) -> None:
-    """So that the launcher sees the same end; the rank itself has left the core file, if any."""
+    """End by the signal that ended the rank, for the launcher to see, without a second core file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)

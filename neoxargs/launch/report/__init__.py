@@ -1,1 +1,1 @@
-"""What a person sees of a launch before it starts."""
+"""Reports about a launch: the summary before it starts, and the output of `--dry-run` and `--emit`."""

@@ -1,4 +1,4 @@
-"""A run as the programs see it: `--dry-run` prints everything, `--emit` one of its forms."""
+"""The launch as the receiving programs see it: `--dry-run` prints everything for a person, `--emit` one form of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from neoxargs.launch import environment
@@ -19,66 +18,70 @@ from neoxargs.launch.targets import deepspeed, megatron, neox_compat, ranks
 from neoxargs.launch.targets.wire_format import decode
 from neoxargs.resolve.config import Config
 
-Form = Literal["megatron", "deepspeed", "runner", "sbatch"]
+Form = Literal["command", "runner", "deepspeed", "megatron", "sbatch"]
 FORMS: tuple[Form, ...] = get_args(Form)
-#: Letters of an encoded value that is shown as what it says; a longer one stands above the command.
-MAX_SHOWN = 80
-#: Machines that are shown one by one.
-MAX_MACHINES = 16
+#: Characters of a decoded argument that is shown in place of its base64 text; a longer one has a placeholder.
+MAX_DECODED = 80
+#: Hosts that are listed one by one.
+MAX_HOSTS = 16
 
 
-def emit(form: Form, config: Config, resources: Resources) -> str:
-    """One form alone: flags as a line for a shell, DeepSpeed's section as JSON."""
+def emit(form: Form, config: Config, resources: Resources, command: Command) -> str:
+    """Return one form: a command or flags as a line for a shell, or the configuration of DeepSpeed as JSON."""
+    if form == "command":
+        return str(command)
     if form == "deepspeed":
         return pretty_json(deepspeed.deepspeed_json(config))
     flags = megatron.megatron_flags(config) if form == "megatron" else runner_flags(config, resources)
     return shlex.join(flags)
 
 
-def dry_run(config: Config, resources: Resources, command: Command, brief: bool) -> str:
-    """All that would be started and what it would be told. brief: for reading, not for use."""
+def dry_run(config: Config, resources: Resources, command: Command) -> str:
+    """Return a readable description of a launch: hosts, payloads, environment and the abbreviated command."""
     launcher = launcher_named(config.runner.launcher)
-    reaching = environment.variables(launcher, resources.remote, os.environ, command.environment)
+    variables = environment.variables(launcher, resources.remote, os.environ, command.environment)
     values = ranks.train_values(config)
-    if brief:
-        values = values | {name: list(values[name]) for name in ("config_files",) if name in values}
-        command = replace(command, words=tuple(map(_decoded, command.words)))
+    values |= {name: list(values[name]) for name in ("config_files",) if name in values}
+    abbreviated = Command(tuple(map(_abbreviate, command.words)), command.environment, command.without)
     parts = {
-        "Where the ranks are": "\n".join(_ranks_of_hosts(resources)),
+        "Ranks of each host": "\n".join(_ranks_of_hosts(resources)),
         "DeepSpeed's JSON": pretty_json(deepspeed.deepspeed_json(config)),
-        "What every rank's script receives": pretty_json(values),
-        "Before the ranks start": shlex.join(data_command(config)),
-        "Environment of the ranks": environment.table(reaching),
-        "Command (… is what stands above; whole through a pipe)" if brief else "Command": str(command),
+        "Values that every rank's script receives": pretty_json(values),
+        "Runs before the ranks start": shlex.join(data_command(config)),
+        "Environment of the ranks": environment.table(variables),
+        "Command (<base64: ...> is an abbreviated argument; --emit command prints the command to run)": str(
+            abbreviated
+        ),
     }
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts.items() if text)
 
 
 def _ranks_of_hosts(resources: Resources) -> Iterator[str]:
-    """Of several machines, the ranks of each; DeepSpeed's launcher and the ranks themselves count in this order."""
+    """Return a line per host if there are several; DeepSpeed's launcher numbers the ranks in this order."""
     hosts, first = resources.hosts, 0
     width = max(map(len, hosts))
     for number, (host, slots) in enumerate(hosts.items()):
-        if len(hosts) > 1 and number < MAX_MACHINES:
+        if len(hosts) > 1 and number < MAX_HOSTS:
             devices = f" on GPU {compact_numbers(slots)}" if resources.device == "cuda" else ""
             yield f"{host.ljust(width)}  rank {compact_numbers(range(first, first + len(slots)))}{devices}"
         first += len(slots)
-    if len(hosts) > MAX_MACHINES:
-        yield f"... {len(hosts):,} machines in all"
+    if len(hosts) > MAX_HOSTS:
+        yield f"... {len(hosts):,} hosts in total"
 
 
-def _decoded(word: str) -> str:
-    """An encoded value as what it says, if that is short."""
+def _abbreviate(word: str) -> str:
+    """Replace an argument in base64 by a placeholder with its JSON or, if that is long, the size of the JSON."""
     option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
     try:
         content = json.dumps(decode(value))
     except ValueError:
         return word
-    return f"{option}{equals}{content if len(content) <= MAX_SHOWN else '…'}"
+    content = content if len(content) <= MAX_DECODED else f"{len(content):,} bytes of JSON"
+    return f"{option}{equals}<base64: {content}>"
 
 
 def to_json(config: Config, command: Command) -> dict[str, Any]:
-    """The same for a program (`--dry-run --json`)."""
+    """Return the launch for a program (`--dry-run --json`)."""
     return {
         "command": list(command.words),
         "environment": dict(command.environment),
@@ -91,7 +94,7 @@ def to_json(config: Config, command: Command) -> dict[str, Any]:
 
 
 def pretty_json(values: Mapping[str, Any], margin: str = "") -> str:
-    """JSON with a line for every key; lists stay on theirs."""
+    """Format as JSON with one line per key; a list stays on the line of its key."""
     inner = margin + "  "
     lines = [
         f"{inner}{json.dumps(key)}: {pretty_json(value, inner) if isinstance(value, dict) else json.dumps(value)}"

@@ -1,4 +1,4 @@
-"""Values that the files do not give, or not as they are: overridden from outside, or derived by a rule."""
+"""Values that are not taken from the files: overridden by `--set` or the environment, or derived by a rule."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.value import Source
 
-#: The terms of an equation, whose rule is no mere list of names for one setting.
+#: A result of the batch equation. Its rule has equal inputs and results too, but they are not synonyms.
 BATCH = "train_batch_size"
 
 
 def overridden(config: Config, cut: bool) -> Iterator[str]:
-    """`lr 0.002  (--set lr=0.002)`. cut: shorten what is long."""
+    """Return lines such as `lr 0.002  (--set lr=0.002)`. cut: shorten long values."""
     for name, value in config.values.items():
         if value.source.kind in ("set", "environment"):
             yield f"{name} {shorten(value.value, 40 if cut else None)}  ({describe_source(value.source)})"
 
 
 def derived(config: Config, cut: bool) -> Iterator[str]:
-    """What follows from written values; not what merely repeats one of them under another name, or is the default."""
+    """Return lines for the values derived from set values, without synonyms of them and without defaults."""
     listed: set[tuple[str, str]] = set()
     for parameter, value in config.items():
         source = value.source
@@ -35,7 +35,7 @@ def derived(config: Config, cut: bool) -> Iterator[str]:
 
 
 def _is_synonym(source: Source) -> bool:
-    """Has a rule only carried it from one name of a setting to another?"""
+    """Return whether a rule only copied the value from one name of a setting to another."""
     return any(
         rule.inputs == source.inputs and len(rule.results) > 1 and {*rule.results} <= {*rule.inputs}
         for rule in DERIVATIONS
@@ -44,7 +44,7 @@ def _is_synonym(source: Source) -> bool:
 
 
 def _repeats_itself(config: Config, name: str, source: Source) -> bool:
-    """Is it what another parameter says already, or does nothing that is written lead to it?"""
+    """Return whether the value equals that of another parameter, or does not depend on any set parameter."""
     others = [other for other in source.inputs if other != name and other in REGISTRY.parameters]
     if not any(config.is_set(other) for other in others):
         return True
@@ -57,19 +57,19 @@ def _has_default(config: Config, parameter: Parameter) -> bool:
 
 
 def _is_dialects(config: Config, parameter: Parameter) -> bool:
-    """Is the value what it would have been anyway, in the year the files speak?"""
+    """Return whether the value is the default of the files' dialect."""
     then = config.dialect.defaults().get(parameter.name) if config.dialect else None
     default: object = then.value if then else parameter.default
     return bool(config.get(parameter.name) == default)
 
 
 def describe_source(source: Source) -> str:
-    """The place, or what else gave it."""
+    """Return the place of a value, or else the name of its source."""
     return str(source.where) if source.where else source.text or source.kind
 
 
 def shorten(value: object, limit: int | None) -> str:
-    """A value in at most so many letters; a list of equal items as `12 x "global"`."""
+    """Format a value in at most `limit` characters; a list of equal items as `12 x "global"`."""
     if isinstance(value, list) and len(value) > 2 and all(item == value[0] for item in value):
         return f"{len(value)} x {json.dumps(value[0])}"
     text = value if isinstance(value, str) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""The ranks as a table: a line for each pipeline stage, a column for each replica."""
+"""The ranks as a table with a row per pipeline stage and a column per replica."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout, layers_of_stages
 
-#: How many pipeline stages are drawn; the rest is counted.
+#: The number of pipeline stages that are shown.
 MAX_STAGES = 8
-#: Characters of the first column.
+#: Width of the first column, in characters.
 LABEL = 10
 
 
 def rank_grid(config: Config, width: int) -> Iterator[str]:
-    """A line for each stage: the ranks of every replica, and the layers they hold."""
+    """Return a header and a line per stage with the ranks of each replica and the layers that they hold."""
     layout, layers = Layout.of(config), layers_of_stages(config)
     if layout.ranks == 1:
         return
@@ -27,16 +27,16 @@ def rank_grid(config: Config, width: int) -> Iterator[str]:
         cells = "".join(compact_numbers(layout.group(stage, replica)).ljust(cell) for replica in range(replicas))
         yield f"{f'stage {stage}'.ljust(LABEL)}{cells}{'...'.ljust(len(rest)) if rest else ''}{held[stage]}"
     if layout.pipe > MAX_STAGES:
-        yield f"... {layout.pipe} stages in all"
+        yield f"... {layout.pipe} stages in total"
 
 
-def _columns(replicas: int, cell: int, room: int) -> tuple[int, str]:
-    """How many replicas are drawn, and how the rest is counted, where not all of them find room."""
-    if replicas <= room // cell:
+def _columns(replicas: int, cell: int, width: int) -> tuple[int, str]:
+    """Return how many replicas fit into the width, and the header that counts all of them if some do not fit."""
+    if replicas <= width // cell:
         return replicas, ""
-    rest = f"{replicas} in all  "
-    drawn = max(1, (room - len(rest)) // cell)
-    return drawn, rest if drawn < replicas else ""
+    rest = f"{replicas} in total  "
+    columns = max(1, (width - len(rest)) // cell)
+    return columns, rest if columns < replicas else ""
 
 
 def _holds(stage: int, layout: Layout, layers: list[range] | None) -> str:
@@ -44,11 +44,11 @@ def _holds(stage: int, layout: Layout, layers: list[range] | None) -> str:
     if layers:
         held += [f"layers {layers[stage][0]}-{layers[stage][-1]}"] if layers[stage] else []
     elif layout.pipe > 1:
-        held += ["its share of the layers"]
+        held += ["a part of the layers"]
     return ", ".join([*held, *(["output"] if stage == layout.pipe - 1 else [])])
 
 
 def compact_numbers(numbers: Sequence[int]) -> str:
-    """`0 1`, `0-7`, or every number where some are left out."""
+    """Format numbers as `0-7`, or one by one (`0 1`, `0 2 4`) if they are few or have gaps."""
     gapless = len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1
     return f"{numbers[0]}-{numbers[-1]}" if gapless else " ".join(map(str, numbers))

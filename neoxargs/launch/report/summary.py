@@ -1,6 +1,6 @@
-"""What a person sees before a run starts, to notice at a glance what is not as it was meant.
+"""The summary printed before a run starts, so that a person notices wrong settings at a glance.
 
-It is text that fits the terminal's width; a terminal gets the same text with colours.
+Plain text that fits the terminal's width; a terminal gets the same text with colours.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from neoxargs.text import protect_names, wrap
 
 LABEL = 11
 WIDTH = 100
-#: No machine has more GPUs.
+#: More GPUs than any machine has; a larger number comes from `--gpus`.
 MAX_GPUS_PER_MACHINE = 16
 
 
 @dataclass(frozen=True)
 class Row:
-    """A subject and its lines. Sentences are wrapped; the lines of a drawing or a list are cut."""
+    """A label and its lines. Lines that are too long are wrapped or, with `cut`, shortened."""
 
     label: str
     lines: tuple[str, ...]
@@ -36,7 +36,7 @@ class Row:
 
 
 def summary_rows(spec: RunSpec, width: int, cut: bool = True) -> list[Row]:
-    """All that is shown, in order. width: for the drawing of the ranks. cut: shorten what is long."""
+    """Return the rows of the summary. width: of the grid of ranks, in characters. cut: shorten long values."""
     config, resources = spec.config, spec.resources
     rows = [
         Row("model", tuple(_model(config))),
@@ -55,7 +55,7 @@ def summary_rows(spec: RunSpec, width: int, cut: bool = True) -> list[Row]:
 
 
 def ranks(config: Config, resources: Resources) -> str:
-    """How many ranks run where, and what they are."""
+    """Return the number of ranks with its factors, and the machines that they run on."""
     return f"{Layout.of(config).ranks} = {_factors(config)}, {_machines(resources)}"
 
 
@@ -66,7 +66,7 @@ def _factors(config: Config) -> str:
 
 
 def describe(config: Config) -> list[tuple[str, str]]:
-    """What the run is, a line for each subject, wherever it runs."""
+    """Return (label, description) pairs of the run that do not depend on where it runs."""
     subjects = {
         "model": _model(config),
         "ranks": [f"{Layout.of(config).ranks} = {_factors(config)}"],
@@ -79,10 +79,10 @@ def describe(config: Config) -> list[tuple[str, str]]:
 
 
 def batch_equation(config: Config, with_sources: bool = True) -> str:
-    """The batch equation in numbers. with_sources: and where each of them was written."""
+    """Return the batch equation in numbers. with_sources: with the places where the numbers are set."""
     sizes = config.batch
     terms = (
-        ("train_batch_size", "{:,}{} samples", sizes.train_batch_size),
+        ("train_batch_size", "{:,} samples{}", sizes.train_batch_size),
         ("train_micro_batch_size_per_gpu", " = micro batch {:,}{}", sizes.train_micro_batch_size_per_gpu),
         ("gradient_accumulation_steps", " x accumulation {:,}{}", sizes.gradient_accumulation_steps),
     )
@@ -95,7 +95,7 @@ def batch_equation(config: Config, with_sources: bool = True) -> str:
 
 
 def dialect(config: Config) -> str:
-    """Which year's GPT-NeoX the files speak, and how that is known."""
+    """Return the dialect of the files and how it was determined; empty if there is none."""
     if not config.dialect:
         return ""
     name, reason = config.dialect.name, config.dialect.reason
@@ -104,7 +104,7 @@ def dialect(config: Config) -> str:
 
 
 def brief_lines(spec: RunSpec) -> list[str]:
-    """What the run is, in a few lines."""
+    """Return model, ranks, batch and dialect, one line each."""
     config = spec.config
     lines = {
         "model": "; ".join(_model(config)),
@@ -116,7 +116,7 @@ def brief_lines(spec: RunSpec) -> list[str]:
 
 
 def to_json(spec: RunSpec) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the summary for a program."""
     config, layout, rows = spec.config, Layout.of(spec.config), vocabulary_rows(spec.config)
     return {
         "parameters": None if rows is None else parameters(config, rows),
@@ -132,12 +132,12 @@ def to_json(spec: RunSpec) -> dict[str, Any]:
 
 
 def to_text(spec: RunSpec, width: int = WIDTH, cut: bool = True) -> str:
-    """The summary as plain text. cut: shorten what is long, for a person to see it at a glance."""
+    """Return the summary as plain text. cut: shorten long values."""
     return "\n".join(label.ljust(LABEL) + line for label, line in _lines(spec, width, cut))
 
 
 def print_summary(spec: RunSpec) -> None:
-    """Print the summary; on a terminal with colours, elsewhere (a log) in full."""
+    """Print the summary: with colours and shortened values on a terminal, complete elsewhere (a log)."""
     if not sys.stdout.isatty():
         print(to_text(spec, cut=False), flush=True)
         return
@@ -147,17 +147,17 @@ def print_summary(spec: RunSpec) -> None:
     console, subject = Console(highlight=False), ""
     for label, line in _lines(spec, min(console.width, WIDTH)):
         subject = label or subject
-        shown = Text.assemble((label.ljust(LABEL), "bold cyan"), (line, "dim" if subject == "derived" else ""))
-        console.print(shown, soft_wrap=True)
+        styled = Text.assemble((label.ljust(LABEL), "bold cyan"), (line, "dim" if subject == "derived" else ""))
+        console.print(styled, soft_wrap=True)
 
 
 def _lines(spec: RunSpec, width: int, cut: bool = True) -> Iterator[tuple[str, str]]:
     for row in summary_rows(spec, width - LABEL, cut):
         label = row.label
         for line in row.lines:
-            whole = protect_names(line, spec.config)
-            fitting = [shorten(line, width - LABEL)] if row.cut else wrap(whole, width - LABEL)
-            for part in fitting:
+            unwrapped = protect_names(line, spec.config)
+            parts = [shorten(line, width - LABEL)] if row.cut else wrap(unwrapped, width - LABEL)
+            for part in parts:
                 yield label, part
                 label = ""
 
@@ -170,14 +170,14 @@ def _model(config: Config) -> Iterator[str]:
     )
     size, rows = vocabulary_size(tokenizer.tokenizer_type, tokenizer.vocab_file), vocabulary_rows(config)
     if rows is None:
-        yield f"vocabulary known only to {tokenizer.tokenizer_type}"
+        yield f"vocabulary size not known before {tokenizer.tokenizer_type} is loaded"
         return
     words = f"{size:,}, padded to {rows:,}" if size and size != rows else f"{rows:,}"
     yield f"{_rounded(parameters(config, rows))} parameters; vocabulary {words}"
 
 
 def _rounded(number: int) -> str:
-    """`3.35 million`: three digits and the word."""
+    """Format a number with three digits and a word, such as `3.35 million`."""
     for unit, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
         if number >= unit:
             return f"{number / unit:#.3g} {word}".replace(". ", " ")
@@ -192,7 +192,7 @@ def _machines(resources: Resources) -> str:
         each = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         return f"on {len(hosts)} machines, {each} {'GPUs' if gpu else 'processes'} each"
     host, slots = next(iter(hosts.items()))
-    if gpu and len(slots) > MAX_GPUS_PER_MACHINE:  # a number that was given to see what would be
+    if gpu and len(slots) > MAX_GPUS_PER_MACHINE:
         return f"on {len(slots)} GPUs"
     where = "this machine" if host == "localhost" else host
     return f"on {where}'s {f'GPU {compact_numbers(slots)}' if gpu else 'CPU'}"
@@ -200,14 +200,14 @@ def _machines(resources: Resources) -> str:
 
 def _batch(config: Config, with_sources: bool = True) -> Iterator[str]:
     yield batch_equation(config, with_sources)
-    yield f"{config.batch.train_batch_size * config.shape.seq_length:,} tokens a step"
+    yield f"{config.batch.train_batch_size * config.shape.seq_length:,} tokens per step"
 
 
 def _precision(config: Config) -> str:
     words: list[str] = [config.precision.precision]
     if config.precision.precision == "fp16":
         scale = config.fp16.loss_scale
-        words.append(f"loss scale {scale:g}" if scale else "loss scale adapts itself")
+        words.append(f"loss scale {scale:g}" if scale else "dynamic loss scale")
     return ", ".join(words)
 
 
@@ -216,27 +216,27 @@ def _optimizer(config: Config) -> Iterator[str]:
     stage = config.zero_optimization.stage
     clipping = config.get("gradient_clipping")
     words = [config.optimizer.type or "Adam", f"weight decay {config.regularization.weight_decay:g}"]
-    words += [f"clipping at {clipping:g}"] if clipping else ["no clipping"]
+    words += [f"gradient clipping at {clipping:g}"] if clipping else ["no gradient clipping"]
     yield ", ".join([*words, f"ZeRO stage {stage}" if stage else "no ZeRO"])
     if config.scheduler.type:
-        yield f"learning rate by DeepSpeed's {config.scheduler.type}"
+        yield f"learning rate schedule: DeepSpeed's {config.scheduler.type}"
         return
     warmup = round(schedule.warmup * schedule.lr_decay_iters)
-    fall = "" if schedule.lr_decay_style == "constant" else f" to {schedule.min_lr:g}"
-    yield f"learning rate {options.lr:g}{fall}, {schedule.lr_decay_style}, {_count(warmup, 'warm-up step')}"
+    end = "" if schedule.lr_decay_style == "constant" else f" to {schedule.min_lr:g}"
+    yield f"learning rate {options.lr:g}{end}, {schedule.lr_decay_style}, {_count(warmup, 'warm-up step')}"
 
 
 def _data(config: Config, cut: bool) -> Iterator[str]:
     data = config.data
-    named = data.text_path or data.data_path or data.train_data_paths
-    if not named:
+    source = data.text_path or data.data_path or data.train_data_paths
+    if not source:
         yield "none"
         return
     tokenizer = config.tokenizer.tokenizer_type
-    tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", made by {tokenizer}"
-    yield f"{shorten(named, 3 * 66 if cut else None)}{tokens}"
+    tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", tokens of {tokenizer}"
+    yield f"{shorten(source, 3 * 66 if cut else None)}{tokens}"
     if data.data_path:
-        yield f"split {data.split} into training, validation, test"
+        yield f"split {data.split} into training, validation and test"
 
 
 def _run(config: Config) -> Iterator[str]:
@@ -245,9 +245,11 @@ def _run(config: Config) -> Iterator[str]:
     yield f"{_count(training.train_iters, 'step')}, {tokens:,} tokens; results in {config.logging.run_dir}"
     yield f"evaluation every {_count(training.eval_interval, 'step')}" if training.eval_iters else "no evaluation"
     every = f"every {checkpoint.checkpoint_factor:,} steps and " if checkpoint.checkpoint_factor else ""
-    yield f"checkpoints {every}at the end in {checkpoint.save}" if checkpoint.save else "no checkpoints: save is empty"
+    yield (
+        f"checkpoints {every}at the end in {checkpoint.save}" if checkpoint.save else "no checkpoints: save is not set"
+    )
     if checkpoint.load:
-        yield f"continues from {checkpoint.load} if there is a checkpoint"
+        yield f"continues from {checkpoint.load} if it contains a checkpoint"
 
 
 def _count(number: int, noun: str) -> str:

@@ -28,6 +28,10 @@ from neoxargs.train.process.mesh import TIMEOUT
 _M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
 
 
+#: Whether to show everything that torch and DeepSpeed print, as `log_level: info` and `debug` ask for.
+show_all = False
+
+
 @dataclass(frozen=True)
 class Process:
     """Which rank this is, out of how many, on which device."""
@@ -56,7 +60,7 @@ DEEPSPEED_WARNINGS = (
 
 def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
     """Join the run. `backend` is `distributed_backend`: nccl means gloo where there is no GPU."""
-    for message in DEEPSPEED_WARNINGS:
+    for message in () if show_all else DEEPSPEED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
     ops.add_ninja_to_path()
     _default_to_single_process()
@@ -81,6 +85,9 @@ def set_seeds(seed: int, stream: int = 0) -> None:
 @contextlib.contextmanager
 def suppress_output() -> Iterator[None]:
     """Swallow what DeepSpeed prints while it builds; its warnings go through its logger and stay."""
+    if show_all:
+        yield
+        return
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -158,7 +165,8 @@ def init_distributed(backend: str) -> None:
     if not torch.distributed.is_backend_available(backend):
         what = f"distributed_backend ({backend}): the installed torch is built without it"
         raise Problems(Problem(what, hint=BACKENDS[backend], id="backend-missing", about=("distributed_backend",)))
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    if not show_all:
+        logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     with suppress_output():
         import deepspeed
 

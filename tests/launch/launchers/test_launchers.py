@@ -82,18 +82,16 @@ def test_a_program_that_is_not_installed_is_named(launcher: Launcher, spec: RunS
 def test_what_reaches_the_ranks_is_what_its_record_says(launcher: Launcher, spec: RunSpec) -> None:
     Path(".deepspeed_env").write_text("FI_PROVIDER=efa\n")
     found = {variable.name: variable for variable in environment.variables(launcher, True, SHELL, {"PYTHONPATH": "/r"})}
-    left = {name for name, variable in found.items() if variable.left_here}
+    left = {name for name, variable in found.items() if variable.not_passed_on}
     not_inherited = set() if launcher.inherits_environment else {"OMP_NUM_THREADS", "WANDB_API_KEY"}
     assert left == not_inherited | (set() if launcher.reads_env_files else {"FI_PROVIDER"})
     shown = environment.table(list(found.values()))
     assert "hunter" not in shown
     assert ("MLFLOW_TRACKING_TOKEN  ***  (this shell)" in shown) and ("PYTHONPATH             /r  (deepy)" in shown)
-    assert not [v for v in environment.variables(launcher, False, SHELL, {}) if v.left_here]
+    assert not [v for v in environment.variables(launcher, False, SHELL, {}) if v.not_passed_on]
 
 
-def test_a_secret_is_refused_where_it_would_stand_on_a_command_line_and_only_there(
-    launcher: Launcher, spec: RunSpec
-) -> None:
+def test_a_secret_is_refused_only_if_it_would_reach_a_command_line(launcher: Launcher, spec: RunSpec) -> None:
     problems = list(secrets.problems(spec.config, spec.resources, SHELL))
     assert [problem.id for problem in problems] == ["secret-on-command-line"] * launcher.argv_visible
     assert launcher.argv_visible == launcher.through_deepspeed
@@ -106,18 +104,17 @@ def test_summary_and_dry_run_show_it_like_any_other(launcher: Launcher, spec: Ru
         monkeypatch.setenv(name, value)
     assert "4 = tensor 1 x pipeline 1 x data 4" in summary.to_text(spec)
     assert "on 2 machines, 2 GPUs each" in summary.to_text(spec)
-    said = dry_run.dry_run(spec.config, spec.resources, started(spec), brief=False)
-    places, command_line = said.partition("\n\n")[0], said.rpartition("# Command\n")[2]
-    assert places == "# Where the ranks are\nw0  rank 0 1 on GPU 0 1\nw1  rank 2 3 on GPU 0 1"
+    said = dry_run.dry_run(spec.config, spec.resources, started(spec))
+    assert said.partition("\n\n")[0] == "# Ranks of each host\nw0  rank 0 1 on GPU 0 1\nw1  rank 2 3 on GPU 0 1"
     assert "hunter" not in said
-    assert ("launcher: ssh hands it over" in said) == (not launcher.inherits_environment)
-    assert str(started(spec)) == command_line
+    assert ("set launcher: ssh" in said) == (not launcher.inherits_environment)
+    assert dry_run.emit("command", spec.config, spec.resources, started(spec)) == str(started(spec))
 
 
 def test_hosts_that_a_scheduler_will_choose(launcher: Launcher, spec: RunSpec) -> None:
     changes = ["hostfile=/nowhere", "num_nodes=3", "num_gpus=2"]
     if not launcher.allocates_hosts:
-        with pytest.raises(Problems, match="no hostfile lists other machines"):
+        with pytest.raises(Problems, match="no hostfile that lists other machines"):
             resolve_run(Request(["my.yml"], changes), {})
         return
     asked = resolve_run(Request(["my.yml"], changes), {})
@@ -125,7 +122,7 @@ def test_hosts_that_a_scheduler_will_choose(launcher: Launcher, spec: RunSpec) -
     assert {"--nodes=3", "--ntasks=6"} <= set(started(asked).words)
 
 
-def test_who_pays_for_the_job_is_passed_on_or_warned_about(launcher: Launcher, spec: RunSpec) -> None:
+def test_account_is_passed_on_or_warned_about(launcher: Launcher, spec: RunSpec) -> None:
     paid = resolve_run(Request(["my.yml"], ["account=physics"]), {})
     unread = [problem for problem in paid.warnings if problem.id == "slurm-account-needs-slurm"]
     assert bool(unread) == (launcher.name not in ("slurm", "srun", "flux"))

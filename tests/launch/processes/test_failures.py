@@ -74,8 +74,8 @@ def killed_by(number: signal.Signals) -> str:
 @pytest.mark.parametrize(
     ("does", "code", "why"),
     [
-        (killed_by(signal.SIGKILL), -9, "SIGKILL: somebody killed it, or the host ran out of memory"),
-        (killed_by(signal.SIGBUS), -7, "SIGBUS: usually /dev/shm is too small ("),
+        (killed_by(signal.SIGKILL), -9, "SIGKILL: killed by a user or a job scheduler, or out of memory"),
+        (killed_by(signal.SIGBUS), -7, "SIGBUS: usually because /dev/shm is too small ("),
         (killed_by(signal.SIGSEGV), -11, "SIGSEGV: native code crashed"),
         (killed_by(signal.SIGUSR1), -10, "SIGUSR1"),
         ("sys.exit(7)", 7, "exit code 7"),
@@ -117,7 +117,7 @@ def test_a_disk_that_is_full_has_room_for_the_record(tmp_path):
         assert ended(disk / "logs", does) == 1
         code, said = failures.summarize(disk / "logs")
         assert code == 1
-        assert f"failed first: the disk of {disk} is full; what was saved before is whole; OSError: " in said[0]
+        assert f"failed first: the disk of {disk} is full; earlier checkpoints are intact; OSError: " in said[0]
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
@@ -151,7 +151,7 @@ def test_memory_that_ran_out_is_told_with_how_much_the_rank_held(tmp_path):
         137,
         [
             f"rank 2 on {os.uname().nodename} failed first: SIGKILL: the host ran out of memory and the system killed "
-            "it; this rank held up to 12.3 GB",
+            "the process; the peak memory of this rank was 12.3 GB",
             f"its log is {tmp_path}/rank-2.log on {os.uname().nodename}",
         ],
     )
@@ -182,14 +182,17 @@ def test_the_cause_is_told_first_although_it_was_noted_last(tmp_path):
     assert code == 1
     assert first.startswith(f"rank 3 on {os.uname().nodename} failed first: KeyError: 'x' (")
     assert log == f"the end of {tmp_path}/rank-3.log:\n  | begun\n  | KeyError: 'x'"
-    assert others == ["then waited for others in vain: rank 2", "then lost their connections: rank 0, 1"]
+    assert others == [
+        "then rank 2 timed out in a collective operation",
+        "then ranks 0, 1 lost the connection to another rank",
+    ]
 
 
 def test_a_traceback_that_the_console_has_shown_is_not_shown_again(tmp_path, capfd):
     with running(tmp_path, "raise KeyError('x')") as process:  # its standard error is ours
         process.wait(30)
     _, where = failures.summarize(tmp_path)[1]
-    assert where == f"what it said stands above, and in {tmp_path}/rank-0.log"
+    assert where == f"its error message is above and in {tmp_path}/rank-0.log"
     assert capfd.readouterr().err == "KeyError: 'x'\n"
     failures.record_failure(tmp_path, 0, -signal.SIGSEGV, Evidence())  # the end of a crash stays
     assert failures.summarize(tmp_path)[1][1].startswith(f"the end of {tmp_path}/rank-0.log:")

@@ -73,7 +73,7 @@ def test_a_rank_that_is_killed(tmp_path, phase, rank):
         cluster.kill(cluster.ranks(tmp_path, rank)[-1])
         output, _ = run.communicate(timeout=30)
     assert run.returncode == 128 + signal.SIGKILL, output
-    assert f"deepy: rank {rank} on {os.uname().nodename} failed first: SIGKILL: somebody killed it" in output
+    assert f"deepy: rank {rank} on {os.uname().nodename} failed first: SIGKILL: killed by a user" in output
     assert launcher == "torchrun" or "Traceback" not in output  # torchrun ends with its own
     assert not cluster.ranks(tmp_path)
     if save:
@@ -99,7 +99,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.timeout(300)
 def test_a_disk_that_fills_up_while_saving(tmp_path, small_disk):
-    """The run ends and says so, although its notes lie on that disk too; what was saved before is whole."""
+    """The run reports a full disk, although its records are on that disk too; earlier checkpoints are intact."""
     save = small_disk / "ckpt"
     changes = {
         "save": str(save),

@@ -120,7 +120,7 @@ def signalled(
         process.send_signal(number)
         time.sleep(0.3)
     output, _ = process.communicate(timeout=60)
-    assert "asking the ranks to stop" in output
+    assert "asked the ranks to stop" in output
     return process.returncode, time.monotonic() - begin
 
 
@@ -207,7 +207,7 @@ def test_processes_that_a_dead_launcher_left_behind_are_killed_and_fail_the_run(
     script = UP + "if sys.argv[1] == '1': time.sleep(1); os.kill(os.getppid(), 9); os.kill(os.getppid(), 9)\n" + WAIT
     said: list[str] = []
     assert start(fake(script), os.environ, said.append) == 128 + 9
-    assert any("left behind" in line for line in said)
+    assert any("outlived the launcher" in line for line in said)
     assert not _alive(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The summary before a run, pinned as text: `UPDATE=1 pytest tests/launch/report/test_summary.py` writes it anew."""
+"""The summary before a run, pinned as text: `UPDATE=1 pytest tests/launch/report/test_summary.py` rewrites it."""
 
 import os
 from dataclasses import replace
@@ -91,13 +91,13 @@ def test_every_derived_value_that_repeats_nothing_is_listed():
     assert "\n           gas" not in derived  # written under its other name
 
 
-def test_the_brief_and_the_facts_agree_with_the_layout():
+def test_the_brief_lines_and_the_json_agree_with_the_layout():
     made = spec(SMALL, CPU)
     assert summary.to_json(made)["layout"] == {"tensor": 2, "pipeline": 2, "data": 1}
     assert [line.split()[0] for line in summary.brief_lines(made)] == ["model", "ranks", "batch", "dialect"]
 
 
-def test_paths_and_places_stay_whole():
+def test_paths_and_places_are_not_wrapped():
     folder = "/a/folder with spaces/of-" + "many-letters" * 6
     made = spec(SMALL + f"run_dir: {folder}/run\n", CPU)
     shown = summary.to_text(made, 60)
@@ -105,7 +105,7 @@ def test_paths_and_places_stay_whole():
     assert "(configs/my.yml:9:1)" in shown
 
 
-def test_one_rank_needs_no_drawing():
+def test_one_rank_needs_no_grid():
     text = SMALL.replace("size: 2\n", "size: 1\n")
     assert "stage 0" not in summary.to_text(spec(text, replace(CPU, hosts={"localhost": [0]})), 80)
 
@@ -130,7 +130,7 @@ def test_a_log_gets_everything_in_full(capsys):
     assert "train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps" in " ".join(shown.split())
 
 
-def test_one_form_of_places_and_no_setting_twice():
+def test_places_have_one_form_and_no_setting_is_listed_twice():
     shown = " ".join(summary.to_text(spec(SMALL, CPU), 200).split())
     assert "dialect neox-2026 (configs/my.yml:1:1)" in shown
     assert "micro batch 4 (configs/my.yml:9:1)" in shown
@@ -138,9 +138,9 @@ def test_one_form_of_places_and_no_setting_twice():
     assert "adam_beta2" not in " ".join(summary.to_text(spec(LARGE, assumed_resources(96)), 200).split())
 
 
-def test_a_report_describes_a_run_without_saying_where_that_was_written() -> None:
+def test_a_report_describes_a_run_without_places() -> None:
     found = dict(summary.describe(complete(draft([Text("small.yml", SMALL)]), 8)))
     assert found["ranks"] == "8 = tensor 2 x pipeline 2 x data 2"
-    assert found["batch"] == "32 samples = micro batch 4 x accumulation 4 x data 2; 8,192 tokens a step"
+    assert found["batch"] == "32 samples = micro batch 4 x accumulation 4 x data 2; 8,192 tokens per step"
     assert found["model"].startswith("4 layers, hidden 256, 8 heads, sequence 256")
     assert found["precision"] == "fp32"
