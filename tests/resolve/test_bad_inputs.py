@@ -1,7 +1,7 @@
-"""Every mistake is told in a sentence, at its place, and never as a traceback.
+"""Every mistake of tests/support/bad_inputs.py raises problems with a place and a sentence, never a traceback.
 
-`snapshots/bad_inputs.txt` holds every message, to be read in one go. `UPDATE=1 pytest tests/resolve/test_bad_inputs.py`
-writes it anew; read the difference before you commit it.
+`snapshots/bad_inputs.txt` holds all messages. `UPDATE=1 pytest tests/resolve/test_bad_inputs.py` writes it; read the
+diff before you commit it.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from tests.support.bad_inputs import BAD, Bad
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "bad_inputs.txt"
 
-#: About what is not there, so there is no line to point at.
+#: Mistakes without a line to point at.
 NO_LINE = (
-    "a file that is not there",
-    "a file that is not there, spelt quite otherwise",
-    "a file in a folder that is not there",
-    "a file that is not there, in a folder without any",
-    "two files that are not there",
-    "a folder for -d that is not there",
+    "missing file",
+    "missing file with no similar name",
+    "file in a missing folder",
+    "missing file in a folder without configurations",
+    "two missing files",
+    "missing folder for -d",
     "a directory instead of a file",
     "the same file twice",
-    "a name with a NUL in it",
+    "file name with a NUL",
     "20 MB",
     "binary",
     "NUL bytes in text",
     "UTF-16",
-    "nothing",
+    "empty file",
     "only comments",
     "only null",
     "required parameters missing",
-    "the batch size is missing",
+    "missing batch size",
 )
 
 
-def told(bad: Bad, folder: Path) -> list[Problem]:
+def problems_of(bad: Bad, folder: Path) -> list[Problem]:
     for name, content in bad.files.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
@@ -53,19 +53,19 @@ def told(bad: Bad, folder: Path) -> list[Problem]:
 
 @pytest.fixture(scope="module")
 def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Problem]]:
-    """The problems of every row, by its title."""
-    here, found = Path.cwd(), {}
+    """Title of each row -> its problems."""
+    directory, problems = Path.cwd(), {}
     for bad in BAD:
         folder = tmp_path_factory.mktemp("bad")
         os.chdir(folder)
         try:
-            found[bad.title] = told(bad, folder)
+            problems[bad.title] = problems_of(bad, folder)
         finally:
-            os.chdir(here)
-    return found
+            os.chdir(directory)
+    return problems
 
 
-def drawn(messages: dict[str, list[Problem]]) -> str:
+def snapshot_text(messages: dict[str, list[Problem]]) -> str:
     blocks = [f"### {title}\n\n{render(problems)}\n" for title, problems in messages.items()]
     return "\n\n".join(blocks)
 
@@ -74,8 +74,8 @@ def blocks(text: str) -> dict[str, str]:
     return {block.split("\n")[0]: block.strip() for block in text.split("### ")[1:]}
 
 
-def test_every_message_reads_as_reviewed(messages: dict[str, list[Problem]]) -> None:
-    text = drawn(messages)
+def test_messages_are_those_of_the_snapshot(messages: dict[str, list[Problem]]) -> None:
+    text = snapshot_text(messages)
     if os.environ.get("UPDATE"):
         SNAPSHOT.parent.mkdir(exist_ok=True)
         SNAPSHOT.write_text(text, encoding="utf-8")
@@ -83,7 +83,7 @@ def test_every_message_reads_as_reviewed(messages: dict[str, list[Problem]]) -> 
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.title)
-def test_every_problem_has_its_place(bad: Bad, messages: dict[str, list[Problem]]) -> None:
+def test_every_problem_has_a_place(bad: Bad, messages: dict[str, list[Problem]]) -> None:
     for problem in messages[bad.title]:
         assert problem.what
         assert not re.match("[A-Z][a-z]", problem.what), problem.what
@@ -94,6 +94,6 @@ def test_every_problem_has_its_place(bad: Bad, messages: dict[str, list[Problem]
             assert problem.where.column > 0
 
 
-def test_titles_are_told_apart() -> None:
+def test_titles_are_unique() -> None:
     assert len({bad.title for bad in BAD}) == len(BAD) >= 100
     assert set(NO_LINE) <= {bad.title for bad in BAD}
