@@ -46,7 +46,7 @@ def write_docs(check: bool = False, directory: str | None = None) -> list[str]:
     """
     if directory is None and not IS_CHECKOUT:
         what, hint = "an installed deepy has no docs/ folder", "add -o DIR to write to another folder"
-        raise Problems([Problem(what, hint=hint, id="docs-not-here")])
+        raise Problems([Problem(what, hint=hint, id="docs-need-output-folder")])
     stale = list(_stale(directory))
     if stale and not check:
         _make_folder(Path(directory or ROOT))

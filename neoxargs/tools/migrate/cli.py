@@ -84,18 +84,18 @@ def _inapplicable_options(arguments: argparse.Namespace, source: Source) -> Iter
     if arguments.var and "--var" not in source.options:
         readers = listed(other.describes for other in SOURCES if "--var" in other.options)
         what = f"--var applies only to {readers}"
-        yield Problem(what, hint="remove --var", id="migrate-option-without-meaning")
+        yield Problem(what, hint="remove --var", id="migrate-option-not-applicable")
     if arguments.to != CURRENT_DIALECT and "--to" not in source.options:
         readers = listed(other.describes for other in SOURCES if "--to" in other.options)
         what = f"--to {arguments.to} applies only to {readers}; other files become {CURRENT_DIALECT}"
         hint = f"remove --to, then migrate the new file with --to {arguments.to}"
-        yield Problem(what, hint=hint, id="migrate-option-without-meaning")
+        yield Problem(what, hint=hint, id="migrate-option-not-applicable")
 
 
 def _inapplicable(option: str, source: Source, hint: str) -> Problem:
     edited = ", which is edited in place" if source.edits_in_place else ""
     what = f"{option} does not apply to {source.describes}{edited}"
-    return Problem(what, hint=hint, id="migrate-option-without-meaning")
+    return Problem(what, hint=hint, id="migrate-option-not-applicable")
 
 
 def _only(texts: Sequence[Text]) -> Text:

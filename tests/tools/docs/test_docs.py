@@ -1,4 +1,4 @@
-"""What is generated is current, and is written and compared where it should be."""
+"""`deepy docs`: the committed files are up to date, and `--check` and `-o` work."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from neoxargs.tools.docs import FILES, ROOT, Generated, parameters, write_docs
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.path)
-def test_what_is_committed_is_current(file: Generated) -> None:
+def test_committed_files_are_up_to_date(file: Generated) -> None:
     assert (ROOT / file.path).read_text(encoding="utf-8") == file.text(), "run `python deepy.py docs`"
 
 
-def test_writing_and_checking_elsewhere(tmp_path: Path) -> None:
+def test_writing_and_checking_another_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "new"
     paths = [str(folder / "parameters.md"), str(folder / "neoxargs.schema.json")]
     assert write_docs(check=True, directory=str(folder)) == paths
@@ -31,7 +31,7 @@ def test_writing_and_checking_elsewhere(tmp_path: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One whose docs are all stale."""
+    """Return a repository in which all generated files are stale."""
     for file in FILES:
         (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file.path).write_text("old", encoding="utf-8")
@@ -41,7 +41,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_one_command_compares_and_writes_them_all(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_command_checks_and_writes_all_files(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [file.path for file in FILES]
     assert {"docs/parameters.md", "neoxargs/resolve/groups.py", "docs/quickstart.md"} < set(paths)
     assert main(["docs", "--check"]) == 1
@@ -53,16 +53,16 @@ def test_one_command_compares_and_writes_them_all(repository: Path, capsys: pyte
     assert main(["docs", "--check"]) == 0
 
 
-def test_where_deepy_is_installed_it_must_be_told_where_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_deepy_requires_an_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docs, "ROOT", tmp_path)
     monkeypatch.setattr(docs, "IS_CHECKOUT", False)
     with pytest.raises(Problems) as raised:
         write_docs()
-    assert [problem.id for problem in raised.value.problems] == ["docs-not-here"]
+    assert [problem.id for problem in raised.value.problems] == ["docs-need-output-folder"]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Problems) as raised:
         write_docs(directory=str(tmp_path / "file"))

@@ -1,4 +1,4 @@
-"""Guides: their commands are run and their files written; the quick start has the README's commands."""
+"""Guides are updated by running their commands; the commands of the quick start are those of the README."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ rm -r everything
 """
 
 
-def test_files_are_written_and_outputs_put_in(tmp_path: Path) -> None:
+def test_files_are_written_and_outputs_inserted(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "guide.md").write_text(GUIDE)
     (tmp_path / "deepy.py").write_text("import sys\nprint(sys.argv[1:], open('my.yml').read(), file=sys.stderr)")
-    found = page(tmp_path, "guide")
-    assert "$ python deepy.py check my.yml\n['check', 'my.yml'] num_layers: 0\n" in found
-    assert "```yaml my.yml =\nnum_layers: 0\n```" in found
-    assert found.startswith("Before.\n\n```yaml my.yml\nnum_layers: 0\n```")
-    assert found.endswith("```sh\nrm -r everything\n```\n")
+    updated = page(tmp_path, "guide")
+    assert "$ python deepy.py check my.yml\n['check', 'my.yml'] num_layers: 0\n" in updated
+    assert "```yaml my.yml =\nnum_layers: 0\n```" in updated
+    assert updated.startswith("Before.\n\n```yaml my.yml\nnum_layers: 0\n```")
+    assert updated.endswith("```sh\nrm -r everything\n```\n")
 
 
 def test_the_quick_start_has_the_commands_of_the_readme() -> None:

@@ -10,7 +10,7 @@ from tests.support.reference import read
 
 
 def rows() -> list[list[str]]:
-    """The cells of every table row, without headers."""
+    """Return the cells of every table row, without headers."""
     lines = [line for line in page().splitlines() if line.startswith("|") and not line.startswith("|-")]
     split = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     return [cells for cells in split if cells[0] != "Origin"]
@@ -22,10 +22,10 @@ def test_every_row_has_every_column() -> None:
 
 
 def name_of(cells: list[str]) -> str:
-    """The name in a row, which is its anchor and a link to itself."""
-    found = re.fullmatch(r'<a id="(.+)" href="#\1">`\1`</a>', cells[1])
-    assert found, cells[1]
-    return found[1]
+    """Return the name in a row, and check that it has an anchor and links to it."""
+    match = re.fullmatch(r'<a id="(.+)" href="#\1">`\1`</a>', cells[1])
+    assert match, cells[1]
+    return match[1]
 
 
 def table() -> dict[str, list[str]]:
@@ -40,15 +40,15 @@ def test_every_name_has_one_row() -> None:
     assert set(REGISTRY.renamed) - set(names) <= {name for name in REGISTRY.renamed if "." in name}
 
 
-def test_names_of_the_first_table_are_found() -> None:
-    found = table()
+def test_parameters_of_the_seed_table_have_rows_with_their_origins() -> None:
+    rows_by_name = table()
     for row in read("seed_parameters.tsv"):
-        assert row["origin"] in found[normal(row["name"])][0]
+        assert row["origin"] in rows_by_name[normal(row["name"])][0]
 
 
-def test_rows_say_where_a_value_goes_and_what_it_is() -> None:
-    found = table()
-    assert found["num_layers"][2:] == [
+def test_cells_of_rows() -> None:
+    rows_by_name = table()
+    assert rows_by_name["num_layers"][2:] == [
         "**required**",
         REGISTRY.parameters["num_layers"].description,
         "a whole number, from 1 to 10000",
@@ -56,18 +56,18 @@ def test_rows_say_where_a_value_goes_and_what_it_is() -> None:
         "train.py, Megatron-LM `--num-layers`",
         "always",
     ]
-    assert found["hostfile"][6] == "launcher `--hostfile`"
-    assert found["zero_optimization.stage"][6] == "DeepSpeed JSON `zero_optimization.stage`, train.py"
-    assert found["bias_gelu_fusion"][6] == "train.py, Megatron-LM `--no-bias-gelu-fusion` when false"
-    assert found["mask_prob"][5] == "none: only BERT, ICT and REALM read it"
-    assert found["moe_num_experts"][5] == "not built"
-    assert found["attention_dropout"][2] == "`0.1`, `0.0` from 2023-12-26"
-    assert found["pipe_partition_method"][2].startswith("`type:transformer\\|mlp`")
-    assert found["save_interval"][3] == "Retired in December 2022: write `checkpoint_factor`."
-    assert found["geglu"][6] == ""
+    assert rows_by_name["hostfile"][6] == "launcher `--hostfile`"
+    assert rows_by_name["zero_optimization.stage"][6] == "DeepSpeed JSON `zero_optimization.stage`, train.py"
+    assert rows_by_name["bias_gelu_fusion"][6] == "train.py, Megatron-LM `--no-bias-gelu-fusion` when false"
+    assert rows_by_name["mask_prob"][5] == "none: only BERT, ICT and REALM read it"
+    assert rows_by_name["moe_num_experts"][5] == "not built"
+    assert rows_by_name["attention_dropout"][2] == "`0.1`, `0.0` from 2023-12-26"
+    assert rows_by_name["pipe_partition_method"][2].startswith("`type:transformer\\|mlp`")
+    assert rows_by_name["save_interval"][3] == "Retired in December 2022: write `checkpoint_factor`."
+    assert rows_by_name["geglu"][6] == ""
 
 
-def test_rows_say_when_gpt_neox_had_the_name() -> None:
+def test_dates_in_gpt_neox() -> None:
     expected = {
         "hidden_size": "always",
         "zero_optimization.stage": "always",
@@ -81,7 +81,7 @@ def test_rows_say_when_gpt_neox_had_the_name() -> None:
     assert {name: table()[name][7] for name in expected} == expected
 
 
-def test_names_of_gpt_neox_and_no_others_have_years() -> None:
+def test_only_names_of_gpt_neox_have_dates() -> None:
     head = {row["name"] for row in read("neox_head_parameters.tsv")}
     today = {name for name in table() if "." not in name and neox_dates(name) and "until" not in neox_dates(name)}
     assert {name for name in head if REGISTRY.find(name)} - today == set()

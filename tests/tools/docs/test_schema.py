@@ -1,4 +1,4 @@
-"""The JSON Schema judges a file as `deepy check` does, and at the same place."""
+"""The JSON Schema accepts and rejects the same files as `deepy check`, at the same places."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from neoxargs.resolve.yaml.compose import Text, compose
 from neoxargs.tools.docs.schema import schema
 from tests.support.paths import CONFIGS, CORPUS, DOCS, ROOT, corpus_files, needs_corpus
 
-#: Published configurations that are wrong, and what the schema complains of: keys that no GPT-NeoX knows, a number
-#: with a slip of the pen. `deepy check` refuses them for the same.
+#: Published configurations with errors: keys that no GPT-NeoX knows, and a mistyped number. `deepy check` reports the
+#: same.
 BROKEN = {
     "llemma/7B.yml": ["decay_lr_to", "warmup_iters"],
     "llemma/34B.yml": ["attention_type"],
     "gmlp_small.yml": ["1.0e_8"],
 }
-#: Values of every kind that YAML has, inside and outside of most bounds.
+#: Values of every YAML type, inside and outside of most bounds.
 SAMPLES = (
     0, 1, -1, 2, 0.5, -0.5, 1e9, 10001, 70000, True, None, "text", "", [], [1], ["a"], [0.9, 0.99], [True], [[1]],
     {}, {"a": 1},
@@ -52,24 +52,26 @@ def errors(validator: jsonschema.Draft7Validator, value: Any) -> list[str]:
 
 
 def places(validator: jsonschema.Draft7Validator, value: Any) -> list[str]:
-    """The dotted path of each error, the key itself where it is one too many."""
-    found = []
+    """Return the dotted path of each error, including the key for an unknown one."""
+    paths = []
     for error in validator.iter_errors(value):
         unknown = error.validator == "additionalProperties"
-        more = re.findall(r"'([^']+)' (?:does|was) ", error.message) if unknown else []
-        found.append(".".join(map(str, [*error.absolute_path, *more])))
-    return found
+        keys = re.findall(r"'([^']+)' (?:does|was) ", error.message) if unknown else []
+        paths.append(".".join(map(str, [*error.absolute_path, *keys])))
+    return paths
 
 
 def nested(name: str, value: Any) -> Any:
-    """`a.b` = 1 as {"a": {"b": 1}}."""
+    """Return `a.b` = 1 as {"a": {"b": 1}}."""
     for part in reversed(name.split(".")):
         value = {part: value}
     return value
 
 
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_shipped_configurations_name_the_schema_and_obey_it(validator: jsonschema.Draft7Validator, path: Path) -> None:
+def test_shipped_configurations_name_the_schema_and_are_valid(
+    validator: jsonschema.Draft7Validator, path: Path
+) -> None:
     line = re.match(r"# yaml-language-server: \$schema=(.+)\n", path.read_text(encoding="utf-8"))
     assert line and (path.parent / line[1]).resolve() == DOCS / "neoxargs.schema.json"
     assert errors(validator, read(path)) == []
@@ -77,11 +79,11 @@ def test_shipped_configurations_name_the_schema_and_obey_it(validator: jsonschem
 
 @needs_corpus
 @pytest.mark.parametrize("path", corpus_files(), ids=lambda path: str(path.relative_to(CORPUS)))
-def test_published_configurations_obey_it(validator: jsonschema.Draft7Validator, path: Path) -> None:
+def test_published_configurations_are_valid(validator: jsonschema.Draft7Validator, path: Path) -> None:
     wrong = [key for name, keys in BROKEN.items() if str(path).endswith(name) for key in keys]
-    found = errors(validator, read(path))
-    assert all(any(key in message for message in found) for key in wrong)
-    assert len(found) == (1 if wrong else 0), found
+    messages = errors(validator, read(path))
+    assert all(any(key in message for message in messages) for key in wrong)
+    assert len(messages) == (1 if wrong else 0), messages
 
 
 def test_every_default_is_accepted(validator: jsonschema.Draft7Validator) -> None:
@@ -90,7 +92,7 @@ def test_every_default_is_accepted(validator: jsonschema.Draft7Validator) -> Non
             assert errors(validator, nested(parameter.name, parameter.default)) == []
 
 
-def test_values_are_judged_as_by_check() -> None:
+def test_the_schema_accepts_the_same_values_as_check() -> None:
     made = schema()
     for name, parameter in REGISTRY.parameters.items():
         part: Any = made
@@ -102,7 +104,7 @@ def test_values_are_judged_as_by_check() -> None:
             assert jsonschema.Draft7Validator(part).is_valid("auto"), name
 
 
-def test_only_quotes_around_a_number_are_judged_otherwise(validator: jsonschema.Draft7Validator) -> None:
+def test_the_schema_rejects_numbers_in_quotes(validator: jsonschema.Draft7Validator) -> None:
     for name, value in {"num_layers": "12", "lr": "1e-4", "use_wandb": "true"}.items():
         assert fits(value, REGISTRY.parameters[name].type)
         assert places(validator, {name: value}) == [name]
@@ -130,7 +132,7 @@ def fits(value: Any, wanted: Any) -> bool:
         {"optimizer": {"type": "Adam", "params": {"lr": 0.1, "betas": "auto"}}},
     ],
 )
-def test_spellings_that_load_are_accepted(validator: jsonschema.Draft7Validator, accepted: Any) -> None:
+def test_all_spellings_are_accepted(validator: jsonschema.Draft7Validator, accepted: Any) -> None:
     assert errors(validator, accepted) == []
 
 
@@ -159,11 +161,11 @@ def test_spellings_that_load_are_accepted(validator: jsonschema.Draft7Validator,
         ({"attention_config": 3}, "attention_config"),
     ],
 )
-def test_mistakes_are_found_at_their_place(validator: jsonschema.Draft7Validator, refused: Any, place: str) -> None:
+def test_errors_have_the_right_place(validator: jsonschema.Draft7Validator, refused: Any, place: str) -> None:
     assert places(validator, refused) == [place]
 
 
-def test_what_is_retired_says_what_to_write() -> None:
+def test_retired_keys_name_their_replacement() -> None:
     top = schema()["properties"]
     for old, new in {"save_interval": "checkpoint_factor", "mlp_type": "activation", "geglu": "activation"}.items():
         assert top[old]["deprecated"] is True

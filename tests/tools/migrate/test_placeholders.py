@@ -54,7 +54,7 @@ WORDS = [
 )
 def test_a_placeholder_is_a_warning_and_left_out(form: str, word: str) -> None:
     result = migrated(form.format(sizes=SIZES, word=word))
-    problems = [problem for problem in result.problems if problem.id != "migrate-flags-of-variables"]
+    problems = [problem for problem in result.problems if problem.id != "migrate-flags-from-variables"]
     assert [(problem.id, problem.about, problem.severity) for problem in problems] == [
         ("migrate-placeholder", ("vocab_file",), "warning")
     ]

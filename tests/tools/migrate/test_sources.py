@@ -56,9 +56,9 @@ def test_check_knows_a_new_source(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "problem", "id"),
     [
-        (["--choose", "2"], "--choose does not apply to a file of properties", "migrate-option-without-meaning"),
-        (["--var", "A=1"], "--var applies only to a Megatron-LM script", "migrate-option-without-meaning"),
-        (["--to", "neox-2021"], "--to neox-2021 applies only to GPT-NeoX YAML", "migrate-option-without-meaning"),
+        (["--choose", "2"], "--choose does not apply to a file of properties", "migrate-option-not-applicable"),
+        (["--var", "A=1"], "--var applies only to a Megatron-LM script", "migrate-option-not-applicable"),
+        (["--to", "neox-2021"], "--to neox-2021 applies only to GPT-NeoX YAML", "migrate-option-not-applicable"),
         (["--write"], "--write requires -o FILE", "migrate-write-without-output"),
         (["my.properties"], "expected one file, got 2", "migrate-several-files"),
     ],

@@ -21,7 +21,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "output-file-exists": row("The output file exists already, and its content would be lost."),
     "output-file-unwritable": row("The output file cannot be written. No file has been changed."),
-    "docs-not-here": row("An installed package has no docs folder to write to."),
+    "docs-need-output-folder": row("An installed package has no docs folder to write to."),
     "plan-does-not-fit": row(
         "The run needs more memory than a device has: it would stop with an out-of-memory error, most often in its "
         "first steps, sometimes in its first evaluation."

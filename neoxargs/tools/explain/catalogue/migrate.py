@@ -5,7 +5,7 @@ from __future__ import annotations
 from neoxargs.tools.explain.catalogue.entry import Entry, row
 
 PROBLEMS: dict[str, Entry] = {
-    "migrate-option-without-meaning": row("An option was given that has no effect for this kind of file."),
+    "migrate-option-not-applicable": row("An option was given that has no effect for this kind of file."),
     "migrate-write-without-output": row(
         "--write changes a file in place, but this kind of file is converted to a new file."
     ),
@@ -43,7 +43,7 @@ PROBLEMS: dict[str, Entry] = {
     "migrate-no-command": row("The file contains no command line of Megatron-LM."),
     "migrate-script-without-megatron": row("The script starts a program other than Megatron-LM."),
     "migrate-several-commands": row("The script starts several runs; only the command with the most flags is read."),
-    "migrate-flags-of-variables": row(
+    "migrate-flags-from-variables": row(
         "The script does not start Megatron-LM, so the flags are read from the values of its variables."
     ),
     "migrate-flag-without-value": row("A flag has no value after it, so the setting is unknown."),
@@ -56,5 +56,5 @@ PROBLEMS: dict[str, Entry] = {
     "migrate-variable-from-environment": row(
         "A value comes from the environment of this shell, and would differ in another one."
     ),
-    "migrate-variables-endless": row("Variables of the script refer to each other in a loop."),
+    "migrate-expansion-too-long": row("Variables of the script refer to each other in a loop."),
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
-from neoxargs.tools.migrate.deepspeed.convert import convert_version, is_deepspeeds
+from neoxargs.tools.migrate.deepspeed.convert import convert_version, is_deepspeed
 from neoxargs.tools.migrate.deepspeed.lenient_json import blocks
 from neoxargs.tools.migrate.deepspeed.versions import chosen, versions
 from neoxargs.tools.migrate.result import Result
@@ -22,10 +22,10 @@ class DeepSpeed(Source):
 
     def recognises(self, text: Text) -> bool:
         try:
-            found = blocks(text)
+            read = blocks(text)
         except Problems:  # it begins like a configuration; `converts` reports why it cannot be read
             return True
-        return bool(found) and all(is_deepspeeds(block.tree) for block in found)
+        return bool(read) and all(is_deepspeed(block.tree) for block in read)
 
     def converts(self, texts: Sequence[Text], options: Options) -> Result:
         (text,) = texts

@@ -121,7 +121,7 @@ def _deepspeed_defaults(version: Version) -> dict[str, Setting]:
     return {}
 
 
-def is_deepspeeds(tree: Mapping) -> bool:
+def is_deepspeed(tree: Mapping) -> bool:
     """Return whether all known top-level keys are DeepSpeed's; unknown ones may be misspelt."""
     known = [REGISTRY.find(entry.key) for entry in tree.entries]
     return all("DSC" in parameter.origins for parameter in known if parameter)

@@ -178,8 +178,8 @@ class _Reader:
 
     def variable(self, match: re.Match[str]) -> Scalar:
         """Read a variable: the value that the script last gave it, its `:-` default, or its own text."""
-        name, otherwise = match[1] or match[2], match[3]
-        return self.read(match, self.variables.get(name, otherwise or match[0]))
+        name, default = match[1] or match[2], match[3]
+        return self.read(match, self.variables.get(name, default or match[0]))
 
     def read(self, match: re.Match[str], text: str) -> Scalar:
         self.at, place = match.end(), self.place(match.start(), len(match[0]))

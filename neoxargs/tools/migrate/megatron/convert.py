@@ -104,7 +104,7 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
         _read_json(reading, json, choose)
     elif choose is not None:
         what, hint = "--choose applies only to a script that writes a DeepSpeed JSON", "remove --choose"
-        reading.problems.append(Problem(what, hint=hint, id="migrate-option-without-meaning"))
+        reading.problems.append(Problem(what, hint=hint, id="migrate-option-not-applicable"))
     for name, value in _defaults(reading).items():
         reading.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))
     if "train_iters" not in {*reading.settings, *reading.to_write}:
@@ -188,7 +188,7 @@ def _no_command(text: Text) -> Problem:
 
 def _flags_of_variables(text: Text) -> Problem:
     what = "no command in this file has Megatron-LM flags; the flags in its variables are read"
-    return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-flags-of-variables")
+    return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-flags-from-variables")
 
 
 def _from_environment(name: str, text: Text) -> Problem:

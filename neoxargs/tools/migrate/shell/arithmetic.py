@@ -27,7 +27,7 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
 }
 
 
-def computed(sum_: str, value_of: Callable[[str], str]) -> int | None:
+def evaluate(sum_: str, value_of: Callable[[str], str]) -> int | None:
     """Evaluate integers, variables, comparisons and `&&`/`||`, as 0 or 1 for a condition; None if a value is unknown.
 
     value_of: returns the value of a variable, empty if unknown.
@@ -35,19 +35,19 @@ def computed(sum_: str, value_of: Callable[[str], str]) -> int | None:
     plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: value_of(match[1]), sum_)
     plain = plain.replace("&&", " and ").replace("||", " or ")
     try:
-        return _computed(ast.parse(plain.strip(), mode="eval").body)
+        return _evaluate(ast.parse(plain.strip(), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
         return None
 
 
-def _computed(node: ast.expr) -> int:
+def _evaluate(node: ast.expr) -> int:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_computed(node.left), _computed(node.right))
+        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _OPERATORS:
-        return int(_OPERATORS[type(node.ops[0])](_computed(node.left), _computed(node.comparators[0])))
+        return int(_OPERATORS[type(node.ops[0])](_evaluate(node.left), _evaluate(node.comparators[0])))
     if isinstance(node, ast.BoolOp):
         joined = all if isinstance(node.op, ast.And) else any
-        return int(joined([_computed(value) for value in node.values]))
+        return int(joined([_evaluate(value) for value in node.values]))
     raise ValueError

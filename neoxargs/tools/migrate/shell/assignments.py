@@ -31,13 +31,13 @@ class Assignments(Shell):
             self.variables[match[1]] = [chars[match.end() :]]
         return True
 
-    def bracketed(self, words: list[Chars]) -> list[Chars]:
-        return [words[0], *self._array()] if self._begins_array(words) else super().bracketed(words)
+    def read_brackets(self, words: list[Chars]) -> list[Chars]:
+        return [words[0], *self._array()] if self._begins_array(words) else super().read_brackets(words)
 
-    def together(self) -> str:
+    def unsplit_text(self) -> str:
         # Published scripts have unquoted lists such as `[0]*1+([1]*26)` in arrays, although bash rejects them.
         group = _GROUP.match(self.text, self.at) if self.in_array else None
-        return group[0] if group else super().together()
+        return group[0] if group else super().unsplit_text()
 
     def _begins_array(self, words: list[Chars]) -> bool:
         # Checked before joining the word, whose length would make a word of many brackets take quadratic time.
@@ -57,7 +57,7 @@ class Assignments(Shell):
     def _words_of_array(self) -> list[Chars]:
         words: list[Chars] = []
         while self.at < len(self.text) and self.text[self.at] != ")":
-            words += self.words("\n)")
+            words += self.read_words("\n)")
             if self.at < len(self.text) and self.text[self.at] == "\n":
                 self.at += 1
         return words

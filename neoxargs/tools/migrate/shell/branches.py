@@ -56,7 +56,7 @@ class Branches:
         if case := self.innermost("case"):
             case.active, case.waiting = False, True
 
-    def of_if(self, keyword: str, where: Place) -> None:
+    def on_if_keyword(self, keyword: str, where: Place) -> None:
         """Handle `then`, `else` or `elif` of the innermost `if`."""
         branching = self.innermost("if")
         if branching is None:
@@ -70,13 +70,13 @@ class Branches:
                 self._note(where, "else")
 
     def _then(self, branching: Branching) -> None:
-        holds = conditions.combined(branching.condition)
+        holds = conditions.combine(branching.condition)
         branching.waiting, branching.active = False, not branching.decided and holds is not False
         if branching.active and self.is_active:
             self._note(branching.where, "then", holds is not None)
         branching.decided |= branching.active
 
-    def of_case(self, branching: Branching, patterns: str, where: Place) -> None:
+    def on_case_patterns(self, branching: Branching, patterns: str, where: Place) -> None:
         """Handle the patterns `a|b` of a `case`. If its subject is unknown, the branch `*` is read."""
         subject = branching.subject
         known = subject is not None and subject.is_known
@@ -87,7 +87,7 @@ class Branches:
         if self.is_active:
             self._note(where, f"{patterns.strip()})", known)
 
-    def first_round(self, name: str, values: Sequence[str], where: Place) -> None:
+    def note_loop(self, name: str, values: Sequence[str], where: Place) -> None:
         """Warn that only the first value of `for NAME in a b` is read."""
         if len(values) > 1:
             what = f"this loop has {len(values)} values for {name}; only the first, `{values[0]}`, is read"

@@ -11,11 +11,11 @@ def _is_known(text: str) -> bool:
     return "$" not in text and "`" not in text
 
 
-def holds(texts: Sequence[str]) -> bool | None:
+def evaluate(texts: Sequence[str]) -> bool | None:
     """Return whether a test such as `"$A" = b` (without brackets) is true; None if that is unknown."""
     match texts:
         case ["!", *rest]:
-            inner = holds(rest)
+            inner = evaluate(rest)
             return None if inner is None else not inner
         case ["true"]:
             return True
@@ -41,7 +41,7 @@ def _compared(one: str, sign: str, other: str) -> bool | None:
     return signs.get(sign)
 
 
-def combined(condition: list[tuple[str, bool | None]]) -> bool | None:
+def combine(condition: list[tuple[str, bool | None]]) -> bool | None:
     """Return whether tests joined by `&&` and `||` are true; None if that is unknown.
 
     condition: for each test, the operator before it and its result.

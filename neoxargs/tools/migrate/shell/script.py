@@ -65,7 +65,7 @@ class _Reader(Assignments):
     def read(self) -> None:
         while self.at < len(self.text):
             if (case := self.branches.innermost("case")) and case.waiting:
-                self.patterns(case)
+                self.read_patterns(case)
                 continue
             words = self.command_words()
             if words:
@@ -77,7 +77,7 @@ class _Reader(Assignments):
         words: list[Chars] = []
         self.target = None
         while True:
-            words += self.words(ENDS)
+            words += self.read_words(ENDS)
             if self.text[self.at : self.at + 1] not in ("<", ">"):
                 break
             self.redirect()
@@ -94,7 +94,7 @@ class _Reader(Assignments):
         while self.text[self.at : self.at + 1] in (" ", "\t"):
             self.at += 1
         begin = self.at
-        words = self.one(ENDS)
+        words = self.read_word(ENDS)
         if not words:
             return
         if sign == "<<":
@@ -114,10 +114,10 @@ class _Reader(Assignments):
         self.separator, self.at = self.text[self.at : self.at + 1], self.at + 1
         if self.separator == "\n":
             for end, plain, into in self.pending:
-                self.document(end, plain, into)
+                self.read_heredoc(end, plain, into)
             self.pending = []
 
-    def document(self, end: str, plain: bool, into: Word | None) -> None:
+    def read_heredoc(self, end: str, plain: bool, into: Word | None) -> None:
         """Read a here-document up to the line `end`. plain: its variables are not expanded. into: its file."""
         close = re.compile(rf"^\t*{re.escape(end)}$", re.M).search(self.text, self.at)
         stop = close.start() if close else len(self.text)
@@ -125,7 +125,7 @@ class _Reader(Assignments):
         if self.branches.is_active:
             name = into.text if into else ""
             lines = self.text.count("\n", 0, self.at)
-            self.script.documents[name] = Text(self.name, "\n" * lines + (body if plain else self.filled(body)))
+            self.script.documents[name] = Text(self.name, "\n" * lines + (body if plain else self.expand_heredoc(body)))
         self.at = close.end() if close else stop
 
     # -- commands ----------------------------------------------------------------------------------------------------
@@ -135,9 +135,9 @@ class _Reader(Assignments):
         if not words:
             return
         if (branching := self.branches.innermost("if")) and branching.waiting:
-            branching.condition.append((self.separator, self.holds(words)))
+            branching.condition.append((self.separator, self.evaluate(words)))
         elif self.branches.is_active and not self.assigns(words):
-            self.started(words)
+            self.add_command(words)
 
     def without_keywords(self, words: list[Chars]) -> list[Chars]:
         """Open or close branches for leading keywords; return the rest, which is empty after `case` and loops."""
@@ -147,26 +147,26 @@ class _Reader(Assignments):
                 self.branches.begin("case", where, self.word(words[1]) if words[1:] else None)
                 return []
             if keyword in _LOOPS:
-                self.loop(words, where)
+                self.open_loop(words, where)
                 return []
             if keyword == "if":
                 self.branches.begin("if", where)
             elif keyword in _CLOSING:
                 self.branches.end()
             else:
-                self.branches.of_if(keyword, where)
+                self.branches.on_if_keyword(keyword, where)
             words = words[1:]
         return words
 
-    def loop(self, words: list[Chars], where: Place) -> None:
+    def open_loop(self, words: list[Chars], where: Place) -> None:
         """Open a loop. `for NAME in a b` sets NAME to its first value."""
         texts = [_text(chars) for chars in words]
         if texts[0] == "for" and self.branches.is_active and texts[2:3] == ["in"] and texts[3:]:
             self.variables[texts[1]] = words[3:4]
-            self.branches.first_round(texts[1], texts[3:], self.word(words[1]).place)
+            self.branches.note_loop(texts[1], texts[3:], self.word(words[1]).place)
         self.branches.begin("loop", where)
 
-    def patterns(self, branching: Branching) -> None:
+    def read_patterns(self, branching: Branching) -> None:
         """Read the patterns `a|b)` of a `case`."""
         skipped = _SPACE.match(self.text, self.at)
         self.at = skipped.end() if skipped else self.at
@@ -176,13 +176,13 @@ class _Reader(Assignments):
             return
         start, self.at = match.start(1) + len(match[1]) - len(match[1].lstrip()), match.end()
         where = self.word([(character, start + i) for i, character in enumerate(match[1].strip())]).place
-        self.branches.of_case(branching, match[1], where)
+        self.branches.on_case_patterns(branching, match[1], where)
 
-    def holds(self, words: list[Chars]) -> bool | None:
+    def evaluate(self, words: list[Chars]) -> bool | None:
         """Return whether a test such as `[ "$A" = b ]` is true; None if that is unknown."""
-        return conditions.holds([text for text in map(_text, words) if text not in ("[", "]", "[[", "]]", "test")])
+        return conditions.evaluate([text for text in map(_text, words) if text not in ("[", "]", "[[", "]]", "test")])
 
-    def started(self, words: list[Chars]) -> None:
+    def add_command(self, words: list[Chars]) -> None:
         self.script.commands.append([self.word(chars) for chars in words])
         texts = [_text(chars) for chars in words]
         for shell, option, inner in zip(texts, texts[1:], words[2:], strict=False):
@@ -210,11 +210,11 @@ class _Inner(_Reader):
         self.script, self.unset, self.depth = outer.script, outer.unset, outer.depth + 1
         self.branches = Branches(self.script.notes)
 
-    def looked_up(self, name: str) -> list[Chars]:
+    def lookup(self, name: str) -> list[Chars]:
         if name in self.variables:
             return self.variables[name]
         offset = len(self.where)
-        return [[(character, index + offset) for character, index in chars] for chars in self.outer.looked_up(name)]
+        return [[(character, index + offset) for character, index in chars] for chars in self.outer.lookup(name)]
 
     def word(self, chars: Chars) -> Word:
         own = len(self.where)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from neoxargs.problems import Place, Problem, Problems
 from neoxargs.resolve import Text
-from neoxargs.tools.migrate.shell.arithmetic import COMMAND, SUM, TEST, computed
+from neoxargs.tools.migrate.shell.arithmetic import COMMAND, SUM, TEST, evaluate
 from neoxargs.tools.migrate.shell.placeholders import is_placeholder, placeholder_at
 
 #: A word's characters, each with its index in the text.
@@ -59,24 +59,24 @@ class Shell:
         """Variables that the script uses and does not set."""
         self.variables: dict[str, list[Chars]] = {name: [[(c, 0) for c in value]] for name, value in given.items()}
 
-    def words(self, ends: str) -> list[Chars]:
+    def read_words(self, ends: str) -> list[Chars]:
         """Read the words up to one of the characters `ends`."""
         words: list[Chars] = []
         while self.at < len(self.text):
             character = self.text[self.at]
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
-            elif character in ends and not self.together():
+            elif character in ends and not self.unsplit_text():
                 break
             elif character.isspace():
                 self.at += 1
             elif character == "#":
                 self.at = self.line_end()
             else:
-                words += self.one(ends)
+                words += self.read_word(ends)
         return words
 
-    def one(self, ends: str) -> list[Chars]:
+    def read_word(self, ends: str) -> list[Chars]:
         """Read one word of the script, which becomes several if it has an unquoted variable."""
         words: list[Chars] = [[]]
         quoted = False
@@ -84,11 +84,11 @@ class Shell:
             character = self.text[self.at]
             if passed_on := _PASSED_ON.match(self.text, self.at):
                 self.at = passed_on.end()
-            elif together := self.together():
-                words[-1] += [(c, self.at + i) for i, c in enumerate(together)]
-                self.at += len(together)
+            elif unsplit := self.unsplit_text():
+                words[-1] += [(c, self.at + i) for i, c in enumerate(unsplit)]
+                self.at += len(unsplit)
             elif character in "'\"":
-                self.quotes(words)
+                self.read_quotes(words)
                 quoted = True
             elif self.text.startswith("\\\n", self.at):
                 break
@@ -96,33 +96,33 @@ class Shell:
                 words[-1] += [(c, self.at + 1) for c in self.text[self.at + 1 : self.at + 2]]
                 self.at += 2
             elif character in "$`":
-                self.unquoted(words, is_split=not _begins_assignment(words))
-            elif character == "(" and (bracketed := self.bracketed(words)):
+                self.expand_unquoted(words, is_split=not _begins_assignment(words))
+            elif character == "(" and (bracketed := self.read_brackets(words)):
                 return bracketed
             elif character.isspace() or character in ends:
                 break
             else:
                 words[-1].append((character, self.at))
                 self.at += 1
-        return [chars for chars in self.without_stream(words) if chars or quoted]
+        return [chars for chars in self.without_stream_number(words) if chars or quoted]
 
-    def without_stream(self, words: list[Chars]) -> list[Chars]:
+    def without_stream_number(self, words: list[Chars]) -> list[Chars]:
         """Remove the stream number of a redirection such as `2>`."""
         is_stream = self.text[self.at : self.at + 1] in (">", "<") and words[-1] and words[-1][-1][0].isdigit()
         return words[:-1] if is_stream else words
 
-    def quotes(self, words: list[Chars]) -> None:
+    def read_quotes(self, words: list[Chars]) -> None:
         """Read a quoted string into the last word."""
         if self.text[self.at] == '"':
             self.at += 1
-            self.inside(words)
+            self.read_double_quoted(words)
             return
         end = self.text.find("'", self.at + 1)
         end = len(self.text) if end < 0 else end
         words[-1] += [(self.text[i], i) for i in range(self.at + 1, end)]
         self.at = end + 1
 
-    def inside(self, words: list[Chars]) -> None:
+    def read_double_quoted(self, words: list[Chars]) -> None:
         """Read up to the closing double quote; variables are expanded without splitting them into words."""
         while self.at < len(self.text) and self.text[self.at] != '"':
             if self.text.startswith("\\\n", self.at):
@@ -133,7 +133,7 @@ class Shell:
             elif passed_on := _PASSED_ON_INSIDE.match(self.text, self.at):
                 self.at = passed_on.end()
             elif self.text[self.at] in "$`":
-                first, *others = self.expansion(is_quoted=True)
+                first, *others = self.expand(is_quoted=True)
                 words[-1] += first
                 for other in others:  # elements of an array; after `NAME=` they are joined by spaces
                     if _begins_assignment(words):
@@ -145,36 +145,36 @@ class Shell:
                 self.at += 1
         self.at += 1
 
-    def unquoted(self, words: list[Chars], is_split: bool) -> None:
+    def expand_unquoted(self, words: list[Chars], is_split: bool) -> None:
         """Expand a variable outside quotes. is_split: its value is split into words, unlike after `NAME=`."""
-        first, *others = [part for value in self.expansion() for part in (split(value) if is_split else [value])]
+        first, *others = [part for value in self.expand() for part in (split(value) if is_split else [value])]
         words[-1] += first
         words += others
 
-    def expansion(self, is_quoted: bool = False) -> list[Chars]:
+    def expand(self, is_quoted: bool = False) -> list[Chars]:
         """Expand the variable, arithmetic or command at this `$` or backquote; unknown ones stay as written."""
         start = self.at
         if match := SUM.match(self.text, start):
             self.at = match.end()
-            total = computed(match[1], self.value_of)
+            total = evaluate(match[1], self.value_of)
             return [[(c, start) for c in (match[0] if total is None else str(total))]]
         if match := _VARIABLE.match(self.text, start):
             self.at = match.end()
-            value = self.looked_up(match[1] or match[2])
+            value = self.lookup(match[1] or match[2])
             if value and sum(map(len, value)) > MAX_EXPANSION:
                 what = f"this variable expands to more than {MAX_EXPANSION} characters"
                 hint = "check the script for a variable that contains itself"
-                raise Problems([Problem(what, self.word([("$", start)]).place, hint, id="migrate-variables-endless")])
+                raise Problems([Problem(what, self.word([("$", start)]).place, hint, id="migrate-expansion-too-long")])
             if match[4] == "+":
-                return [self.default(match, is_quoted) if value else []]
+                return [self.read_default(match, is_quoted) if value else []]
             if value:
                 return value
-            return [[(c, start) for c in match[0]] if match[4] is None else self.default(match, is_quoted)]
+            return [[(c, start) for c in match[0]] if match[4] is None else self.read_default(match, is_quoted)]
         match = COMMAND.match(self.text, start)
         self.at = match.end() if match else start + 1
         return [[(c, start) for c in (match[0] if match else "$")]]
 
-    def default(self, match: re.Match[str], is_quoted: bool) -> Chars:
+    def read_default(self, match: re.Match[str], is_quoted: bool) -> Chars:
         """Read the text after `:-`, without its quotes. Within double quotes, a single quote is literal, as in bash."""
         words: list[Chars] = [[]]
         self.at, end = match.start(5), match.end(5)
@@ -182,43 +182,43 @@ class Shell:
             character = self.text[self.at]
             if character == '"':
                 self.at += 1
-                self.inside(words)
+                self.read_double_quoted(words)
             elif character == "'" and not is_quoted and 0 < (close := self.text.find("'", self.at + 1)) < end:
                 words[-1] += [(self.text[i], i) for i in range(self.at + 1, close)]
                 self.at = close + 1
             elif character in "$`":
-                words += map(list, self.expansion(is_quoted))
+                words += map(list, self.expand(is_quoted))
             else:
                 words[-1].append((character, self.at))
                 self.at += 1
         self.at = max(self.at, match.end())
         return [pair for chars in words for pair in chars]
 
-    def tested(self, test: re.Match[str]) -> Chars:
+    def read_test(self, test: re.Match[str]) -> Chars:
         """Replace `(( N > 1 ))` by the word `true` or `false`; keep it as arithmetic if a variable is unknown."""
         start, self.at = test.start(), test.end()
-        total = computed(test[1], self.value_of)
+        total = evaluate(test[1], self.value_of)
         word = f"$({test[0]})" if total is None else "true" if total else "false"
         return [(character, start) for character in word]
 
-    def filled(self, body: str) -> str:
+    def expand_heredoc(self, body: str) -> str:
         """Expand the known variables of a here-document."""
         return _VARIABLE.sub(lambda match: self.value_of(match[1] or match[2]) or match[0], body)
 
     def value_of(self, name: str) -> str:
-        return "".join(character for chars in self.looked_up(name) for character, _ in chars)
+        return "".join(character for chars in self.lookup(name) for character, _ in chars)
 
-    def looked_up(self, name: str) -> list[Chars]:
+    def lookup(self, name: str) -> list[Chars]:
         if name not in self.variables:
             self.unset.add(name)
         return self.variables.get(name, [])
 
-    def bracketed(self, words: list[Chars]) -> list[Chars]:
+    def read_brackets(self, words: list[Chars]) -> list[Chars]:
         """Return the word of a test `(( ))` that begins here; empty if this `(` begins something else."""
         test = None if words[-1] else TEST.match(self.text, self.at)
-        return [self.tested(test)] if test else []
+        return [self.read_test(test)] if test else []
 
-    def together(self) -> str:
+    def unsplit_text(self) -> str:
         """Return the text here that belongs to one word in spite of spaces and special characters."""
         return placeholder_at(self.text, self.at)
 
@@ -239,7 +239,7 @@ def split(value: Chars) -> list[Chars]:
     text, parts, end = "".join(character for character, _ in value), list[Chars]([[]]), 0
     for number, (character, index) in enumerate(value):
         if number >= end:
-            end = number + len(_together(text, number))
+            end = number + len(_unsplit_text(text, number))
         if character.isspace() and number >= end:
             parts.append([])
         else:
@@ -247,7 +247,7 @@ def split(value: Chars) -> list[Chars]:
     return parts
 
 
-def _together(text: str, at: int) -> str:
+def _unsplit_text(text: str, at: int) -> str:
     """Return the command substitution or placeholder at this index, which is not split at spaces."""
     command = COMMAND.match(text, at) if text[at] in "$`" else None
     return command[0] if command else placeholder_at(text, at)
