@@ -1,4 +1,4 @@
-"""A config.json as parameters of ours, with everything in it that no parameter can say."""
+"""Translate a Hugging Face config.json into this package's parameters; report every key that has no equivalent."""
 
 from __future__ import annotations
 
@@ -13,44 +13,48 @@ from neoxargs.resolve.yaml.read import parse, read_files
 from neoxargs.train.huggingface import FAMILIES
 from neoxargs.train.huggingface.family import Family, Setting, Values
 
-#: Where transformers 4 kept what is `rope_parameters` now.
-BEFORE = {"rope_parameters": "rope_scaling", "rope_type": "type"}
+#: Key in transformers 5 -> its name in transformers 4.
+OLD_KEYS = {"rope_parameters": "rope_scaling", "rope_type": "type"}
 
 
-#: Without which nothing else can be said of a model.
-COUNTS = ("hidden_size", "num_layers", "num_attention_heads", "max_position_embeddings")
-#: What follows from those where it is missing.
-OPTIONAL = ("num_kv_heads", "intermediate_size")
+#: Parameters that must be positive integers.
+REQUIRED_COUNTS = ("hidden_size", "num_layers", "num_attention_heads", "max_position_embeddings")
+#: Parameters that must be positive integers if they are set, and are derived otherwise.
+OPTIONAL_COUNTS = ("num_kv_heads", "intermediate_size")
 
 
-class Read(NamedTuple):
-    """A model of theirs, described as one of ours."""
+class ImportedModel(NamedTuple):
+    """A Hugging Face model, described by this package's parameters."""
 
     family: Family
     values: dict[str, Any]
+    """Parameter -> value."""
     vocabulary: int
+    """Rows of the embedding (`vocab_size`)."""
 
 
-class _Found(NamedTuple):
+class _Entry(NamedTuple):
+    """A value of config.json and its position in the file."""
+
     value: Any
     place: Place | None = None
 
 
-def read(folder: Path) -> Read:
-    """Raises Problems with all that cannot be expressed, each with its place."""
+def read(folder: Path) -> ImportedModel:
+    """Read config.json; raise Problems with every key that has no equivalent, each with its position."""
     tree = parse(read_files([folder / "config.json"])[0])
     family = _family(tree)
-    values, problems = dict(family.always), list(_fixed(tree, family))
+    values, problems = dict(family.constants), list(_unsupported(tree, family))
     for row in family.settings:
-        found = _first(tree, row.key, *row.also) or _Found(row.default)
-        optional = found.value is None and row.ours[0] in OPTIONAL
-        if row.ours[0] in (*COUNTS, *OPTIONAL) and not (optional or _counts(found.value)):
+        found = _first(tree, row.key, *row.old_keys) or _Entry(row.default)
+        unset = found.value is None and row.ours[0] in OPTIONAL_COUNTS
+        if row.ours[0] in (*REQUIRED_COUNTS, *OPTIONAL_COUNTS) and not (unset or _is_count(found.value)):
             what = f"{row.key} ({json.dumps(found.value)}) must be a positive integer"
             problems.append(Problem(what, found.place, id="huggingface-not-a-count"))
             continue
-        ours = _back(row, found.value)
+        ours = _imported_values(row, found.value)
         if ours is None:
-            problems.append(_inexpressible(row.key, found))
+            problems.append(_no_equivalent(row.key, found))
             continue
         for name, value in ours.items():
             if values.setdefault(name, value) != value:
@@ -58,24 +62,24 @@ def read(folder: Path) -> Read:
                     f"{row.key} ({json.dumps(found.value)}) contradicts another key, which sets {name}: {values[name]}"
                 )
                 problems.append(Problem(what, found.place, id="huggingface-keys-contradict", about=(name,)))
-    vocabulary = _first(tree, "vocab_size") or _Found(None, tree.place)
-    if not _counts(vocabulary.value):
+    vocabulary = _first(tree, "vocab_size") or _Entry(None, tree.place)
+    if not _is_count(vocabulary.value):
         what = f"vocab_size ({json.dumps(vocabulary.value)}) must be a positive integer"
         problems.append(Problem(what, vocabulary.place, id="huggingface-not-a-count"))
     problems += _head_width(tree, values)
     if problems:
         raise Problems(problems)
-    return Read(family, values, vocabulary.value)
+    return ImportedModel(family, values, vocabulary.value)
 
 
-def _back(row: Setting, value: Any) -> Values | None:
+def _imported_values(row: Setting, value: Any) -> Values | None:
     try:
-        return row.back(value)
-    except (TypeError, ValueError):  # text where a number belongs
+        return row.to_ours(value)
+    except (TypeError, ValueError):  # a value of the wrong type, such as text instead of a number
         return None
 
 
-def _counts(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return type(value) is int and value > 0
 
 
@@ -85,23 +89,23 @@ def _family(tree: Mapping) -> Family:
     for family in FAMILIES.values():
         if wanted == family.architecture or (wanted is None and kind and kind.value == family.model_type):
             return family
-    found = named or kind or _Found(None, tree.place)
+    found = named or kind or _Entry(None, tree.place)
     what = f"architectures ({json.dumps(found.value)}) is not supported"
     hint = f"import a model of one of these architectures: {', '.join(FAMILIES)}"
     raise Problems(Problem(what, found.place, hint, id="huggingface-unknown-architecture"))
 
 
-def _fixed(tree: Mapping, family: Family) -> Iterator[Problem]:
+def _unsupported(tree: Mapping, family: Family) -> Iterator[Problem]:
     for row in family.fixed:
         found = _first(tree, row.key)
         if found and found.value not in (None, *row.values):
-            yield _inexpressible(row.key, found, row.values)
+            yield _no_equivalent(row.key, found, row.values)
 
 
-def _inexpressible(key: str, found: _Found, values: Iterable[Any] = ()) -> Problem:
-    can = [json.dumps(value) for value in values if value is not None]
+def _no_equivalent(key: str, found: _Entry, values: Iterable[Any] = ()) -> Problem:
+    supported = [json.dumps(value) for value in values if value is not None]
     what = f"{key} ({json.dumps(found.value)}) has no equivalent in this trainer"
-    hint = f"supported: {listed(can)}" if can else ""
+    hint = f"supported: {listed(supported)}" if supported else ""
     return Problem(what, found.place, hint, id="huggingface-not-expressible")
 
 
@@ -113,8 +117,8 @@ def _head_width(tree: Mapping, values: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(what, found.place, id="huggingface-head-width")
 
 
-def _first(tree: Mapping, *keys: str) -> _Found | None:
-    """The value of the first of these keys that is there; a dotted one lies in a section."""
+def _first(tree: Mapping, *keys: str) -> _Entry | None:
+    """Return the entry of the first of these keys that exists. A dot separates a section from its key."""
     for key in keys:
         found = _inside(tree, key.split("."))
         if found:
@@ -122,10 +126,10 @@ def _first(tree: Mapping, *keys: str) -> _Found | None:
     return None
 
 
-def _inside(tree: Node, path: list[str]) -> _Found | None:
+def _inside(tree: Node, path: list[str]) -> _Entry | None:
     if not isinstance(tree, Mapping):
         return None
-    for name in filter(None, (path[0], BEFORE.get(path[0]))):
+    for name in filter(None, (path[0], OLD_KEYS.get(path[0]))):
         for entry in tree.entries:
             if entry.key == name:
                 if path[1:]:
@@ -133,5 +137,5 @@ def _inside(tree: Node, path: list[str]) -> _Found | None:
                     if found:
                         return found
                 else:
-                    return _Found(entry.value.to_python(), entry.place)
+                    return _Entry(entry.value.to_python(), entry.place)
     return None

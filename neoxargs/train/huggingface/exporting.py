@@ -1,4 +1,4 @@
-"""`deepy export`: a checkpoint of any layout as a folder that transformers loads, a tensor at a time."""
+"""`deepy export`: write a checkpoint of any layout as a folder that transformers loads, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, tokens
 from neoxargs.train.huggingface.family import Family, Piece
-from neoxargs.train.huggingface.folder import finished, key, written
+from neoxargs.train.huggingface.folder import exit_code, output_folder, weight_name
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Spec, Writer
 
@@ -35,7 +35,7 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 class Export(NamedTuple):
-    """What is written."""
+    """A checkpoint to export, and how."""
 
     config: Config
     family: Family
@@ -45,32 +45,32 @@ class Export(NamedTuple):
     dtype: torch.dtype
 
     def pieces(self) -> Iterator[Piece]:
-        """In the model's order; layers that share weights, and a norm that serves as two, are written out."""
-        order, one_norm = weights_of_layers(self.config.shape), self.config.attention.gpt_j_tied
+        """Yield every weight in the model's order. Shared layers and a shared norm (`gpt_j_tied`) become copies."""
+        order, shared_norm = weights_of_layers(self.config.shape), self.config.attention.gpt_j_tied
         for ours, theirs, form in self.family.modules(len(order), not self.config.embedding.no_weight_tying):
             source = re.sub(r"layers\.(\d+)", lambda found: f"layers.{order[int(found[1])]}", ours)
-            if one_norm and self.config.attention.gpt_j_residual:
+            if shared_norm and self.config.attention.gpt_j_residual:
                 source = source.replace("post_attention_layernorm", "input_layernorm")
             for kind in ("weight", "bias"):
-                if kind == "weight" or key(source, kind) in self.saved.slices:
+                if kind == "weight" or weight_name(source, kind) in self.saved.slices:
                     names = tuple(self._name(module, kind) for module in theirs)
-                    yield Piece(key(source, kind), names, form)
+                    yield Piece(weight_name(source, kind), names, form)
 
     def specs(self, pieces: Sequence[Piece]) -> list[Spec]:
-        """Shapes are known without reading: a form applied to tensors that are not there."""
-        found = []
+        """Return names and shapes of the tensors to write. No weight is read: the forms convert meta tensors."""
+        specs = []
         for piece in pieces:
-            parts = piece.form.apart(torch.empty(self.shape(piece.ours), device="meta"), self.sizes)
-            found += [Spec(name, tuple(part.shape), self.dtype) for name, part in zip(piece.theirs, parts, strict=True)]
-        return found
+            parts = piece.form.to_theirs(torch.empty(self.shape(piece.ours), device="meta"), self.sizes)
+            specs += [Spec(name, tuple(part.shape), self.dtype) for name, part in zip(piece.theirs, parts, strict=True)]
+        return specs
 
     def tensors(self, piece: Piece) -> list[Tensor]:
-        # The optimizer's fp32 copy where more than the model's own precision is wanted.
+        # For an export in fp32, the optimizer's fp32 weights are more precise than the model's own.
         master = self.dtype == torch.float32 and self.saved.complete
-        return piece.form.apart(self.saved.full_tensor(piece.ours, master=master), self.sizes)
+        return piece.form.to_theirs(self.saved.full_tensor(piece.ours, master=master), self.sizes)
 
     def shape(self, name: str) -> list[int]:
-        """Over all tensor parallel ranks."""
+        """Return the shape of a weight, joined over all tensor parallel ranks."""
         part = self.saved.slices[name][0]
         shape = list(part.shape)
         if part.shard:
@@ -82,9 +82,12 @@ class Export(NamedTuple):
 
 
 def write(export: Export, folder: Path, limit: int) -> bool:
-    """Everything that transformers reads; returns whether there is a tokenizer among it. limit: bytes of a file."""
+    """Write all files of the folder; return whether they include a tokenizer.
+
+    limit: maximum size of a safetensors file, in bytes. Raises Problems if the checkpoint does not fit the model.
+    """
     pieces = list(export.pieces())
-    _require_all(export, pieces)
+    _require_same_model(export, pieces)
     specs = export.specs(pieces)
     title = f"writing {export.family.architecture}"
     with Meter(sum(spec.size for spec in specs), title) as meter, Writer(folder, specs, limit) as writer:
@@ -92,23 +95,23 @@ def write(export: Export, folder: Path, limit: int) -> bool:
             for tensor in export.tensors(piece):
                 writer.add(tensor)
                 meter.advance(tensor.numel() * export.dtype.itemsize)
-    _write_json(folder / "config.json", _described(export))
+    _write_json(folder / "config.json", _config_json(export))
     end = export.tokenizer.eod
     _write_json(folder / "generation_config.json", {"bos_token_id": end, "eos_token_id": end})
     return tokens.write(export.config.tokenizer, export.tokenizer, export.config.shape.seq_length, folder)
 
 
-def _described(export: Export) -> dict[str, Any]:
+def _config_json(export: Export) -> dict[str, Any]:
     end, name = export.tokenizer.eod, str(export.dtype).removeprefix("torch.")
     return {
         "architectures": [export.family.architecture], "model_type": export.family.model_type,
-        **export.family.described(export.config), "vocab_size": export.sizes.vocabulary,
+        **export.family.config_keys(export.config), "vocab_size": export.sizes.vocabulary,
         "bos_token_id": end, "eos_token_id": end, "torch_dtype": name, "use_cache": True,
     }  # fmt: skip
 
 
-def _require_all(export: Export, pieces: Sequence[Piece]) -> None:
-    """The checkpoint is of the model that the configuration describes."""
+def _require_same_model(export: Export, pieces: Sequence[Piece]) -> None:
+    """Raise Problems unless the checkpoint is of the model that the configuration describes."""
     used, there = {piece.ours for piece in pieces}, set(export.saved.slices)
     here = f"load ({export.saved.folder})"
     reasons = [f", which has no weight {name}" for name in sorted(there - used)[:3]]
@@ -130,11 +133,11 @@ def _require_all(export: Export, pieces: Sequence[Piece]) -> None:
 def _other_shapes(export: Export, here: str) -> Iterator[Problem]:
     hidden, rows = export.config.shape.hidden_size, export.sizes.vocabulary
     first = f"layers.{weights_of_layers(export.config.shape)[0]}"
-    wanted = {
+    expected = {
         f"{first}.attention.query_key_value.weight": [qkv_rows(export.config), hidden],
         f"{first}.mlp.dense_h_to_4h.weight": [mlp_rows(export.config), hidden],
     }
-    for name, shape in wanted.items():
+    for name, shape in expected.items():
         if export.shape(name) != shape:
             sizes = [" x ".join(map(str, each)) for each in (export.shape(name), shape)]
             what = f"{here}: {name} has shape {sizes[0]} in the checkpoint; this configuration expects {sizes[1]}"
@@ -145,14 +148,14 @@ def _other_shapes(export: Export, here: str) -> Iterator[Problem]:
         yield Problem(what, hint=hint, id="checkpoint-too-few-vocabulary-rows", about=("load",))
 
 
-def chosen(config: Config, architecture: str | None) -> Family:
-    """The family that can express the model, or the one insisted on; raises Problems with all that stands in the way.
+def choose_family(config: Config, architecture: str | None) -> Family:
+    """Return the first family that can represent the model, or the one of `architecture`.
 
-    Where none can, those of the family that comes nearest.
+    Raises Problems with every parameter that prevents it; if no family is suitable, those of the closest family.
     """
     candidates = [FAMILIES[architecture]] if architecture else list(FAMILIES.values())
     obstacles = [(list(family.obstacles(config)), family) for family in candidates]
-    problems, family = min(obstacles, key=lambda found: len(found[0]))
+    problems, family = min(obstacles, key=lambda pair: len(pair[0]))
     if problems:
         if not architecture:
             what = f"no supported architecture can represent this model; the closest is {family.architecture}"
@@ -163,7 +166,7 @@ def chosen(config: Config, architecture: str | None) -> Family:
 
 
 def checkpoint(config: Config) -> Path:
-    """The one that `load`, or else `save`, and `iteration` name."""
+    """Return the checkpoint that `load` (or else `save`) and `iteration` select; raise Problems if it is not usable."""
     root, wanted = config.checkpoint.load or config.checkpoint.save, config.training.iteration
     if not root:
         what = "no checkpoint to export: neither load nor save is set"
@@ -181,9 +184,12 @@ def checkpoint(config: Config) -> Path:
     return found
 
 
-def prepared(config: Config, architecture: str | None, dtype: str | None, rows: int | None) -> Export:
-    """Everything that can be known before the first byte is written; raises Problems."""
-    family = chosen(config, architecture)
+def prepare(config: Config, architecture: str | None, dtype: str | None, rows: int | None) -> Export:
+    """Check everything that can be checked before writing; raise Problems.
+
+    rows: number of embedding rows to write; None writes one per token of the tokenizer.
+    """
+    family = choose_family(config, architecture)
     folder = checkpoint(config)
     inventories = inventory.read(folder)
     if not inventories:
@@ -233,14 +239,14 @@ def _bytes(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0, or 1 after printing what is wrong."""
-    return finished(_export, parser().parse_args(argv))
+    """Run `deepy export` and return its exit code."""
+    return exit_code(_export, parser().parse_args(argv))
 
 
 def _export(options: argparse.Namespace) -> None:
     config = resolve_run(Request.of(options), os.environ).config
-    export = prepared(config, options.architecture, options.dtype, options.vocab_size)
-    with written(options.to) as folder:
+    export = prepare(config, options.architecture, options.dtype, options.vocab_size)
+    with output_folder(options.to) as folder:
         has_tokenizer = write(export, folder, options.max_shard_size)
     print(f"{options.to}: {export.family.architecture} from {export.saved.folder}")
     if not has_tokenizer:

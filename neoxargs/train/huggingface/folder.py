@@ -1,4 +1,4 @@
-"""What both verbs do alike: a folder that is there when it is whole, an end with a code, the names of weights."""
+"""Code that `deepy export` and `deepy import` share: the output folder, exit codes, names of weights."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from neoxargs.problems import Problem, Problems
 
 
 @contextmanager
-def written(folder: Path) -> Iterator[Path]:
-    """A place to write what becomes `folder` at the end; nothing stays of it where that is not reached."""
+def output_folder(folder: Path) -> Iterator[Path]:
+    """Yield a hidden folder to write to. It is renamed to `folder` at the end, and removed after an exception.
+
+    Raises Problems if `folder` exists or cannot be written.
+    """
     if folder.exists():
         what = f"--to ({folder}) already exists"
         hint = "name another folder, or remove this one"
         raise Problems(Problem(what, hint=hint, id="output-folder-exists"))
     part = folder.with_name(f".writing-{folder.name}")
     try:
-        if part.exists():  # of a run that was killed
+        if part.exists():  # left by a killed run
             shutil.rmtree(part)
         part.mkdir(parents=True)
     except OSError as error:
@@ -40,9 +43,9 @@ def written(folder: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def finished(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
-    """The exit code; 1 after printing what is wrong."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a terminated one tidies up
+def exit_code(work: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
+    """Run `work`; return 0, 1 after printing problems, or 130 after Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that partial output is removed
     try:
         work(options)
     except Problems as problems:
@@ -53,6 +56,6 @@ def finished(work: Callable[[argparse.Namespace], None], options: argparse.Names
     return 0
 
 
-def key(module: str, kind: str) -> str:
-    """The name of a module's weight or bias in a checkpoint of ours."""
+def weight_name(module: str, kind: str) -> str:
+    """Return the name of a module's weight or bias in our checkpoints. kind: `weight` or `bias`."""
     return f"{module}.{'table' if (module, kind) == ('positions', 'weight') else kind}"

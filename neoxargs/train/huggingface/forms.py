@@ -1,6 +1,6 @@
-"""How a weight of ours becomes theirs and theirs becomes ours, where more than the name differs.
+"""Conversions of weights between our form and theirs, in both directions.
 
-Each form undoes itself. Tensors may be on the device "meta": then only their shapes are of interest.
+Tensors may be on the device "meta" if only shapes are of interest.
 """
 
 from __future__ import annotations
@@ -13,45 +13,48 @@ from torch import Tensor
 
 
 class Sizes(NamedTuple):
-    """What a form must know of the model."""
+    """The sizes of the model that the conversions need."""
 
     queries: int
     """Query heads per key and value head."""
     groups: int
-    """Key and value heads."""
+    """Number of key and value heads."""
     vocabulary: int
+    """Rows of the embedding."""
     offset: int = 0
-    """Rows of the position table before that of position 0."""
+    """Rows of the position table before that of position 0 (`opt_pos_emb_offset`)."""
 
 
 class Form(NamedTuple):
-    apart: Callable[[Tensor, Sizes], list[Tensor]]
-    together: Callable[[Sequence[Tensor], Sizes], Tensor]
+    """A conversion of one of our weights to one or several of theirs, and its inverse."""
+
+    to_theirs: Callable[[Tensor, Sizes], list[Tensor]]
+    to_ours: Callable[[Sequence[Tensor], Sizes], Tensor]
 
 
-def _heads_apart(x: Tensor, sizes: Sizes) -> list[Tensor]:
-    """(groups x (queries + key + value) x head_dim, …) -> queries, keys, values, each head by head."""
+def _split_heads(x: Tensor, sizes: Sizes) -> list[Tensor]:
+    """(groups x (queries + key + value) x head_dim, ...) -> queries, keys and values, each (heads x head_dim, ...)."""
     by_group = x.reshape(sizes.groups, sizes.queries + 2, -1, *x.shape[1:])
     return [part.flatten(0, 2) for part in torch.split(by_group, [sizes.queries, 1, 1], dim=1)]
 
 
-def _heads_together(parts: Sequence[Tensor], sizes: Sizes) -> Tensor:
+def _join_heads(parts: Sequence[Tensor], sizes: Sizes) -> Tensor:
     counts = (sizes.queries, 1, 1)
     by_group = [x.reshape(sizes.groups, count, -1, *x.shape[1:]) for x, count in zip(parts, counts, strict=True)]
     return torch.cat(by_group, dim=1).flatten(0, 2)
 
 
 SAME = Form(lambda x, _: [x], lambda parts, _: parts[0])
-#: Rows beyond the vocabulary are left out; those that a run needs are added when it loads.
+#: Padding rows are not exported. Those that a layout needs are added when a run loads the checkpoint.
 VOCABULARY = Form(lambda x, sizes: [x[: sizes.vocabulary]], lambda parts, _: parts[0])
 POSITIONS = Form(lambda x, sizes: [x[sizes.offset :]], lambda parts, _: parts[0])
-HEADS = Form(_heads_apart, _heads_together)
-#: What is gated, then its gate.
+HEADS = Form(_split_heads, _join_heads)
+#: A gated projection: the value, then the gate.
 HALVES = Form(lambda x, _: list(x.chunk(2)), lambda parts, _: torch.cat(list(parts)))
 #: GPT-2's matrices are (inputs, outputs).
-TURNED = Form(lambda x, _: [x.t()], lambda parts, _: parts[0].t())
-#: And its queries, keys and values are one matrix, without heads between them.
-TURNED_HEADS = Form(
-    lambda x, sizes: [torch.cat(_heads_apart(x, sizes)).t()],
-    lambda parts, sizes: _heads_together(parts[0].t().chunk(3), sizes),
+TRANSPOSED = Form(lambda x, _: [x.t()], lambda parts, _: parts[0].t())
+#: GPT-2 has one matrix with all queries, then all keys, then all values.
+TRANSPOSED_HEADS = Form(
+    lambda x, sizes: [torch.cat(_split_heads(x, sizes)).t()],
+    lambda parts, sizes: _join_heads(parts[0].t().chunk(3), sizes),
 )

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from neoxargs.train.huggingface.family import (
-    DENSE,
-    EVERY,
+    COMMON_FIXED,
+    FULL_ATTENTION,
+    NO_GROUPED_QUERIES,
     UNGATED,
-    UNSHARED,
     Family,
     Fixed,
     Weights,
     activation,
+    mlp_width_setting,
     only,
     same,
-    tied,
-    width,
+    weight_tying,
 )
-from neoxargs.train.huggingface.forms import POSITIONS, TURNED, TURNED_HEADS, VOCABULARY
+from neoxargs.train.huggingface.forms import POSITIONS, TRANSPOSED, TRANSPOSED_HEADS, VOCABULARY
 
 GPT2 = Family(
     architecture="GPT2LMHeadModel",
@@ -33,20 +33,20 @@ GPT2 = Family(
         same("resid_pdrop", "hidden_dropout", 0.1),
         same("embd_pdrop", "hidden_dropout", 0.1),
         activation("activation_function", "gelu_new", gated=False),
-        width("n_inner", None, gated=False),
-        tied(True),
+        mlp_width_setting("n_inner", None, gated=False),
+        weight_tying(True),
     ),
     demands=(
         only("norm", "layernorm"), only("pos_emb", "learned"), only("use_bias_in_norms", True),
         only("use_bias_in_attn_linear", True), only("use_bias_in_mlp", True), only("gpt_j_residual", False),
         only("sliding_window_width", None), only("apply_residual_connection_post_layernorm", False),
-        UNSHARED, UNGATED, DENSE,
+        NO_GROUPED_QUERIES, UNGATED, FULL_ATTENTION,
     ),
     fixed=(
-        *EVERY, Fixed("scale_attn_weights", (True,)), Fixed("scale_attn_by_inverse_layer_idx", (False,)),
+        *COMMON_FIXED, Fixed("scale_attn_weights", (True,)), Fixed("scale_attn_by_inverse_layer_idx", (False,)),
         Fixed("add_cross_attention", (False,)),
     ),
-    always={
+    constants={
         "norm": "layernorm", "pos_emb": "learned", "use_bias_in_norms": True, "use_bias_in_attn_linear": True,
         "use_bias_in_mlp": True, "gpt_j_residual": False,
     },
@@ -54,11 +54,11 @@ GPT2 = Family(
         Weights("embedding.word_embeddings", ("wte",), VOCABULARY),
         Weights("positions", ("wpe",), POSITIONS),
         Weights("layers.{}.input_layernorm", ("h.{}.ln_1",)),
-        Weights("layers.{}.attention.query_key_value", ("h.{}.attn.c_attn",), TURNED_HEADS),
-        Weights("layers.{}.attention.dense", ("h.{}.attn.c_proj",), TURNED),
+        Weights("layers.{}.attention.query_key_value", ("h.{}.attn.c_attn",), TRANSPOSED_HEADS),
+        Weights("layers.{}.attention.dense", ("h.{}.attn.c_proj",), TRANSPOSED),
         Weights("layers.{}.post_attention_layernorm", ("h.{}.ln_2",)),
-        Weights("layers.{}.mlp.dense_h_to_4h", ("h.{}.mlp.c_fc",), TURNED),
-        Weights("layers.{}.mlp.dense_4h_to_h", ("h.{}.mlp.c_proj",), TURNED),
+        Weights("layers.{}.mlp.dense_h_to_4h", ("h.{}.mlp.c_fc",), TRANSPOSED),
+        Weights("layers.{}.mlp.dense_4h_to_h", ("h.{}.mlp.c_proj",), TRANSPOSED),
         Weights("final_norm", ("ln_f",)),
         Weights("output", ("lm_head",), VOCABULARY),
     ),

@@ -1,6 +1,7 @@
-"""`deepy import`: a Hugging Face folder as a YAML and a checkpoint, which runs of any layout load.
+"""`deepy import`: convert a Hugging Face folder to a YAML file and a checkpoint that runs of any layout load.
 
-The checkpoint is one that no layout wrote: a file for each layer with whole weights, and no optimizer.
+The checkpoint has one file per layer with unsharded weights, an inventory, and no optimizer state. DeepSpeed cannot
+load it; train/checkpoint/relayout.py does.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import BUILDERS, build_tokenizer
 from neoxargs.train.huggingface import tokens
-from neoxargs.train.huggingface.configuration import Read, read
+from neoxargs.train.huggingface.configuration import ImportedModel, read
 from neoxargs.train.huggingface.family import Piece
-from neoxargs.train.huggingface.folder import finished, key, written
+from neoxargs.train.huggingface.folder import exit_code, output_folder, weight_name
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Reader
 
@@ -43,7 +44,7 @@ HEAD = """\
 #   python deepy.py generate.py {file} --prompt "..."
 #   python deepy.py train.py {file} --set text_path=FILE
 """
-#: A beginning for whoever trains on.
+#: Example settings for further training.
 TRAINING = {
     "train_micro_batch_size_per_gpu": 1,
     "train_iters": 1000,
@@ -54,46 +55,51 @@ TRAINING = {
 
 
 class Import:
-    """A folder of theirs, read lazily."""
+    """A Hugging Face folder to import. Weights are read one at a time.
+
+    names: name of a weight without prefix and aliases -> its name in the files.
+    Raises Problems if config.json has no equivalent, or weights are missing or unknown.
+    """
 
     def __init__(self, source: Path) -> None:
-        self.read: Read = read(source)
+        self.model: ImportedModel = read(source)
         self.reader = Reader(source)
         self.names = {self._normal(name): name for name in self.reader.where}
-        values = self.read.values
+        values = self.model.values
         heads = values["num_attention_heads"]
         groups = values.get("num_kv_heads", heads)
-        self.sizes = Sizes(heads // groups, groups, self.read.vocabulary)
+        self.sizes = Sizes(heads // groups, groups, self.model.vocabulary)
         self.pieces = list(self._pieces())
         self._require_all()
-        #: Of the first matrix, and as a rule of all.
+        #: Type of the first weight; the others usually have the same.
         self.dtype = self.reader.dtype(self.names[self.pieces[0].theirs[0]])
 
     def tensor(self, piece: Piece) -> Tensor:
+        """Return a weight in our form; raise Problems if the shapes of their tensors do not match config.json."""
         parts = [self.reader.read(self.names[name]) for name in piece.theirs]
         try:
-            return piece.form.together(parts, self.sizes).contiguous()
-        except RuntimeError as error:  # torch's word for shapes that do not go together
+            return piece.form.to_ours(parts, self.sizes).contiguous()
+        except RuntimeError as error:  # torch raises it for shapes that do not match
             what = (
                 f"{self.reader.folder}: {listed(piece.theirs, 'and')} do not have the shapes expected from config.json"
             )
             raise Problems(Problem(what, id="huggingface-weight-shape")) from error
 
     def _pieces(self) -> Iterator[Piece]:
-        values = self.read.values
-        for ours, theirs, form in self.read.family.modules(values["num_layers"], not values["no_weight_tying"]):
+        values = self.model.values
+        for ours, theirs, form in self.model.family.modules(values["num_layers"], not values["no_weight_tying"]):
             for kind in ("weight", "bias"):
                 names = tuple(f"{module}.{kind}" for module in theirs)
                 if kind == "weight" or names[0] in self.names:
-                    yield Piece(key(ours, kind), names, form)
+                    yield Piece(weight_name(ours, kind), names, form)
 
     def _normal(self, name: str) -> str:
-        family = self.read.family
+        family = self.model.family
         module, dot, kind = name.removeprefix(family.prefix).rpartition(".")
         return family.aliases.get(module, module) + dot + kind
 
     def _require_all(self) -> None:
-        family, used = self.read.family, {name for piece in self.pieces for name in piece.theirs}
+        family, used = self.model.family, {name for piece in self.pieces for name in piece.theirs}
         missing = sorted(used - set(self.names))
         surplus = sorted(
             name for normal, name in self.names.items()
@@ -115,14 +121,14 @@ class Import:
             raise Problems(problems)
 
 
-#: Written by some although it is the embedding's.
+#: The output layer's module. Some programs write its weight even if it is tied to the embedding; it is then ignored.
 OUTPUTS = ("lm_head", "embed_out")
 
 
 def write(source: Import, tokenizer: dict[str, str], folder: Path, final: Path) -> None:
-    """The YAML, the checkpoint and the tokenizer's files. final: where the folder will be."""
-    rows = _rows(source.read.vocabulary, tokenizer)
-    text = _yaml(source, final, rows, tokens.copied(tokenizer, folder, final))
+    """Write the YAML file, the checkpoint and the tokenizer's files. final: the folder's path after renaming."""
+    rows = _rows(source.model.vocabulary, tokenizer)
+    text = _yaml(source, final, rows, tokens.copy_files(tokenizer, folder, final))
     (folder / YAML).write_text(text, encoding="utf-8")
     config = resolve([folder / YAML], gpus=1)
     part = begin(folder, 0)
@@ -132,10 +138,10 @@ def write(source: Import, tokenizer: dict[str, str], folder: Path, final: Path) 
 
 
 def _write_weights(source: Import, part: Path) -> None:
-    """Layer by layer, so that one at a time is in memory."""
+    """Write one file per layer, so that only one layer is in memory at a time, and the inventory."""
     where: dict[str, Any] = {}
     total = sum(file.stat().st_size for file in set(source.reader.where.values()))
-    with Meter(total, f"reading {source.read.family.architecture}") as meter:
+    with Meter(total, f"reading {source.model.family.architecture}") as meter:
         for file, pieces in groupby(source.pieces, _file):
             weights = {piece.ours: source.tensor(piece) for piece in pieces}
             torch.save(weights, part / file)
@@ -143,19 +149,19 @@ def _write_weights(source: Import, part: Path) -> None:
             meter.advance(sum(weight.numel() * weight.element_size() for weight in weights.values()))
     torch.save({"iteration": 0, "consumed_samples": 0}, part / STATES)
     described = {"kind": "imported", "dtype": str(source.dtype), "states": STATES, "optimizer": STATES}
-    whole = {**described, "weights": where, "pieces": [], "complete": False}
-    (part / f"{inventory.PREFIX}mp_rank_00.json").write_text(json.dumps(whole), encoding="utf-8")
+    content = {**described, "weights": where, "pieces": [], "complete": False}
+    (part / f"{inventory.PREFIX}mp_rank_00.json").write_text(json.dumps(content), encoding="utf-8")
 
 
 def _file(piece: Piece) -> str:
-    """Weights of one layer lie together."""
+    """Return the name of the file for a weight: one per layer, and one per module outside the layers."""
     layer = re.match(r"layers\.\d+|[a-z_]+", piece.ours)
     assert layer
     return f"weights-{layer[0]}.pt"
 
 
 def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str, str]) -> str:
-    values = {**source.read.values, "seq_length": source.read.values["max_position_embeddings"], **rows}
+    values = {**source.model.values, "seq_length": source.model.values["max_position_embeddings"], **rows}
     blocks = {
         "The GPT-NeoX version whose names and defaults apply.": {"dialect": "neox-2026"},
         "The model.": values,
@@ -163,13 +169,16 @@ def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str
         "The weights. The checkpoint has no optimizer state.": {"load": str(final), "finetune": True},
         "Example settings for further training; adjust them.": TRAINING | {"precision": PRECISIONS[source.dtype]},
     }
-    head = HEAD.format(architecture=source.read.family.architecture, source=source.reader.folder, file=final / YAML)
+    head = HEAD.format(architecture=source.model.family.architecture, source=source.reader.folder, file=final / YAML)
     parts = [f"\n# {title}\n{yaml.safe_dump(block, sort_keys=False)}" for title, block in blocks.items()]
     return head + "".join(parts)
 
 
 def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
-    """More rows than the tokenizer has tokens are kept, where they are more than the usual padding."""
+    """Return `padded_vocab_size` if the model has more embedding rows than the tokenizer's padded vocabulary.
+
+    Raises Problems if the tokenizer has more tokens than the model has rows.
+    """
     recipe = Recipe(tokenizer["tokenizer_type"], tokenizer.get("vocab_file"), tokenizer.get("merge_file"))
     size = build_tokenizer(recipe).vocab_size
     if size > vocabulary:
@@ -184,7 +193,7 @@ def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy import", allow_abbrev=False,
-        description=f"Write a Hugging Face folder as {YAML} and a checkpoint that runs of any layout load.",
+        description=f"Convert a Hugging Face folder to {YAML} and a checkpoint that runs of any layout load.",
     )  # fmt: skip
     add = parser.add_argument
     add("source", metavar="FOLDER", type=Path, help="read config.json, safetensors files and the tokenizer from FOLDER")
@@ -196,17 +205,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0, or 1 after printing what is wrong."""
-    return finished(_import, parser().parse_args(argv))
+    """Run `deepy import` and return its exit code."""
+    return exit_code(_import, parser().parse_args(argv))
 
 
 def _import(options: argparse.Namespace) -> None:
     given = {name: getattr(options, name) for name in ("tokenizer_type", "vocab_file", "merge_file")}
     named = {name: value for name, value in given.items() if value}
     source, final = Import(options.source), options.to.resolve()
-    with written(final) as folder:
+    with output_folder(final) as folder:
         write(source, named or tokens.tokenizer_parameters(options.source), folder, final)
-    print(f"{options.to / YAML}: {source.read.family.architecture} from {options.source}")
+    print(f"{options.to / YAML}: {source.model.family.architecture} from {options.source}")
 
 
 if __name__ == "__main__":

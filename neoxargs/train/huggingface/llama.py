@@ -1,25 +1,26 @@
-"""LLaMA and Mistral, which is a LLaMA without biases whose tokens see no further back than a window.
+"""LLaMA, and Mistral: a LLaMA without biases and with a sliding window.
 
-A window counts the token itself there and not here. GPT-NeoX's first half of a gated projection is what is gated.
+transformers counts the token itself as part of the window, `sliding_window_width` does not. In GPT-NeoX's gated
+projection, the first half is the value (`up_proj`) and the second the gate (`gate_proj`).
 """
 
 from __future__ import annotations
 
 from neoxargs.train.huggingface.family import (
     ALWAYS_GATED,
-    DENSE,
-    EVERY,
+    COMMON_FIXED,
+    FULL_ATTENTION,
     Family,
     Fixed,
     Setting,
     Weights,
     activation,
-    base,
+    mlp_width_setting,
     only,
-    rope,
+    rope_keys,
+    rotary_base,
     same,
-    tied,
-    width,
+    weight_tying,
 )
 from neoxargs.train.huggingface.forms import HALVES, HEADS, VOCABULARY
 
@@ -32,15 +33,15 @@ SETTINGS = (
     same("initializer_range", "init_method_std", 0.02),
     same("attention_dropout", "attention_dropout", 0.0),
     activation("hidden_act", "silu", gated=True),
-    width("intermediate_size", 11008, gated=True),
-    base("rope_parameters.rope_theta", ("rope_theta",)),
-    tied(False),
+    mlp_width_setting("intermediate_size", 11008, gated=True),
+    rotary_base("rope_parameters.rope_theta", ("rope_theta",)),
+    weight_tying(False),
 )
 DEMANDS = (
     only("norm", "rmsnorm"), only("pos_emb", "rotary"), only("rotary_pct", 1.0), only("gpt_j_residual", False),
-    only("apply_residual_connection_post_layernorm", False), ALWAYS_GATED, DENSE,
+    only("apply_residual_connection_post_layernorm", False), ALWAYS_GATED, FULL_ATTENTION,
 )  # fmt: skip
-ALWAYS = {"norm": "rmsnorm", "pos_emb": "rotary", "rotary_pct": 1.0, "hidden_dropout": 0.0}
+CONSTANTS = {"norm": "rmsnorm", "pos_emb": "rotary", "rotary_pct": 1.0, "hidden_dropout": 0.0}
 WEIGHTS = (
     Weights("embedding.word_embeddings", ("embed_tokens",), VOCABULARY),
     Weights("layers.{}.input_layernorm", ("layers.{}.input_layernorm",)),
@@ -58,11 +59,11 @@ WEIGHTS = (
 )
 
 
-#: Where transformers takes something else for Mistral.
-MISTRALS = {"intermediate_size": 14336, "max_position_embeddings": 131072}
+#: transformers' defaults for Mistral that differ from those for LLaMA.
+MISTRAL_DEFAULTS = {"intermediate_size": 14336, "max_position_embeddings": 131072}
 
 
-def _shared(default: int | None) -> Setting:
+def _kv_heads(default: int | None) -> Setting:
     return Setting(
         "num_key_value_heads", ("num_kv_heads",), default, lambda config: config.shape.num_kv_heads,
         lambda value: {"num_kv_heads": value} if value else {},
@@ -75,23 +76,23 @@ LLAMA = Family(
     prefix="model.",
     settings=(
         *SETTINGS,
-        _shared(None),
+        _kv_heads(None),
         same("attention_bias", "use_bias_in_attn_linear", False),
         same("mlp_bias", "use_bias_in_mlp", False),
     ),
     demands=(*DEMANDS, only("sliding_window_width", None)),
-    fixed=EVERY,
-    always=ALWAYS,
+    fixed=COMMON_FIXED,
+    constants=CONSTANTS,
     weights=WEIGHTS,
-    older=lambda told: rope(told, rope_theta="rope_theta"),
+    compatibility_keys=lambda keys: rope_keys(keys, rope_theta="rope_theta"),
 )
 MISTRAL = Family(
     architecture="MistralForCausalLM",
     model_type="mistral",
     prefix="model.",
     settings=(
-        *(row._replace(default=MISTRALS[row.key]) if row.key in MISTRALS else row for row in SETTINGS),
-        _shared(8),
+        *(row._replace(default=MISTRAL_DEFAULTS.get(row.key, row.default)) for row in SETTINGS),
+        _kv_heads(8),
         Setting(
             "sliding_window", ("sliding_window_width",), 4096,
             lambda config: config.attention.sliding_window_width and config.attention.sliding_window_width + 1,
@@ -99,8 +100,8 @@ MISTRAL = Family(
         ),
     ),
     demands=(*DEMANDS, only("use_bias_in_attn_linear", False), only("use_bias_in_mlp", False)),
-    fixed=(*EVERY, Fixed("layer_types", (None,))),
-    always={**ALWAYS, "use_bias_in_attn_linear": False, "use_bias_in_mlp": False},
+    fixed=(*COMMON_FIXED, Fixed("layer_types", (None,))),
+    constants={**CONSTANTS, "use_bias_in_attn_linear": False, "use_bias_in_mlp": False},
     weights=WEIGHTS,
-    older=lambda told: rope(told, rope_theta="rope_theta"),
+    compatibility_keys=lambda keys: rope_keys(keys, rope_theta="rope_theta"),
 )  # fmt: skip

@@ -1,25 +1,26 @@
-"""GPT-NeoX as Hugging Face has it: Pythia and the 20B. Weights have the same form and nearly the same names."""
+"""GPT-NeoX in transformers, such as Pythia and GPT-NeoX-20B. Weights have the same form and almost the same names."""
 
 from __future__ import annotations
 
 from neoxargs.train.huggingface.family import (
-    DENSE,
-    EVERY,
+    COMMON_FIXED,
+    FULL_ATTENTION,
+    NO_GROUPED_QUERIES,
     UNGATED,
-    UNSHARED,
     Family,
     Weights,
     activation,
-    base,
+    mlp_width_setting,
     only,
-    rope,
+    rope_keys,
+    rotary_base,
     same,
-    tied,
-    width,
+    weight_tying,
 )
 from neoxargs.train.huggingface.forms import VOCABULARY
 
-INSIDE = (
+#: Modules of a layer, with the same names on both sides.
+LAYER_MODULES = (
     "input_layernorm", "attention.query_key_value", "attention.dense", "post_attention_layernorm", "mlp.dense_h_to_4h",
     "mlp.dense_4h_to_h",
 )  # fmt: skip
@@ -41,24 +42,24 @@ NEOX = Family(
         same("use_parallel_residual", "gpt_j_residual", True),
         same("attention_bias", "use_bias_in_attn_linear", True),
         activation("hidden_act", "gelu", gated=False),
-        width("intermediate_size", 24576, gated=False),
-        base("rope_parameters.rope_theta", ("rotary_emb_base", "rope_theta")),
+        mlp_width_setting("intermediate_size", 24576, gated=False),
+        rotary_base("rope_parameters.rope_theta", ("rotary_emb_base", "rope_theta")),
         same("rope_parameters.partial_rotary_factor", "rotary_pct", 0.25, ("rotary_pct", "partial_rotary_factor")),
-        tied(False),
+        weight_tying(False),
     ),
     demands=(
         only("norm", "layernorm"), only("pos_emb", "rotary"), only("use_bias_in_norms", True),
         only("use_bias_in_mlp", True), only("sliding_window_width", None),
-        only("apply_residual_connection_post_layernorm", False), UNSHARED, UNGATED, DENSE,
+        only("apply_residual_connection_post_layernorm", False), NO_GROUPED_QUERIES, UNGATED, FULL_ATTENTION,
     ),
-    fixed=EVERY,
-    always={"norm": "layernorm", "pos_emb": "rotary", "use_bias_in_norms": True, "use_bias_in_mlp": True},
+    fixed=COMMON_FIXED,
+    constants={"norm": "layernorm", "pos_emb": "rotary", "use_bias_in_norms": True, "use_bias_in_mlp": True},
     weights=(
         Weights("embedding.word_embeddings", ("embed_in",), VOCABULARY),
-        *(Weights(f"layers.{{}}.{name}", (f"layers.{{}}.{name}",)) for name in INSIDE),
+        *(Weights(f"layers.{{}}.{name}", (f"layers.{{}}.{name}",)) for name in LAYER_MODULES),
         Weights("final_norm", ("final_layer_norm",)),
         Weights("output", ("embed_out",), VOCABULARY),
     ),
-    older=lambda told: rope(told, rope_theta="rotary_emb_base", partial_rotary_factor="rotary_pct"),
+    compatibility_keys=lambda keys: rope_keys(keys, rope_theta="rotary_emb_base", partial_rotary_factor="rotary_pct"),
     aliases={"lm_head": "embed_out"},
 )  # fmt: skip

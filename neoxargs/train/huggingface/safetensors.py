@@ -1,7 +1,8 @@
-"""Weights in safetensors files, written and read a tensor at a time, whatever the model's size.
+"""Read and write safetensors files one tensor at a time, for models of any size.
 
-The package writes a file from tensors that are all in memory, so the writer is our own: a length, a JSON table of
-names, types, shapes and places, and the bytes (https://github.com/huggingface/safetensors, README). It reads lazily.
+The safetensors package writes a file only from tensors that are all in memory, so this module has its own writer. The
+format is the header's length, a JSON header with names, types, shapes and offsets, and the data
+(https://github.com/huggingface/safetensors, README). Reading uses the package, which reads lazily.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
 class Spec(NamedTuple):
-    """A tensor before it is there."""
+    """Name, shape and type of a tensor that will be written."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,9 +36,9 @@ class Spec(NamedTuple):
 
 
 class Writer:
-    """`with Writer(folder, specs, limit) as writer: writer.add(tensor)`, in the order of the specs.
+    """Writes tensors in the order of `specs`: `with Writer(folder, specs, limit) as writer: writer.add(tensor)`.
 
-    limit: bytes of tensors in one file, unless a single one has more; several files get an index.
+    limit: maximum bytes of tensors in one file; a larger tensor gets a file of its own. Several files get an index.
     """
 
     def __init__(self, folder: Path, specs: Sequence[Spec], limit: int) -> None:
@@ -62,7 +63,7 @@ class Writer:
         self.file.write(tensor.to(spec.dtype).contiguous().view(torch.uint8).numpy().data)
 
     def _steps(self) -> Iterator[Spec]:
-        """Opens each file with its header when its first tensor comes."""
+        """Yield the specs in order; before the first spec of a file, open the file and write its header."""
         for number, shard in enumerate(self.shards, 1):
             if self.file:
                 self.file.close()
@@ -100,32 +101,33 @@ def _header(shard: Sequence[Spec]) -> bytes:
         start, end = end, end + spec.size
         table[spec.name] = {"dtype": TYPES[spec.dtype], "shape": spec.shape, "data_offsets": [start, end]}
     text = json.dumps(table, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that numbers are aligned
+    text += b" " * (-len(text) % 8)  # so that the data is aligned to 8 bytes
     return len(text).to_bytes(8, "little") + text
 
 
 class Reader:
-    """The tensors of a Hugging Face folder by name; raises Problems where there are none, or files are damaged."""
+    """Reads the tensors of a Hugging Face folder by name; raises Problems if there are none, or a file is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files: dict[str, Any] = {}
         self.where: dict[str, Path] = {}
         for file in self._files():
-            for name in self._open(file).keys():  # noqa: SIM118 - no mapping, though it looks like one
+            for name in self._open(file).keys():  # noqa: SIM118 - safe_open has keys(), but is not iterable
                 self.where[name] = file
 
     def read(self, name: str) -> Tensor:
         return self._open(self.where[name]).get_tensor(name)  # type: ignore[no-any-return]
 
     def dtype(self, name: str) -> torch.dtype:
+        """Return the type of a tensor; raise Problems if it is not one of TYPES."""
         kind = self._open(self.where[name]).get_slice(name).get_dtype()
-        found = next((dtype for dtype, known in TYPES.items() if known == kind), None)
-        if found is None:
+        dtype = next((dtype for dtype, code in TYPES.items() if code == kind), None)
+        if dtype is None:
             what = f"{self.where[name]}: {name} has type {kind}; expected {listed(TYPES.values())}"
             hint = "convert the weights to float32, float16 or bfloat16"
             raise Problems(Problem(what, hint=hint, id="huggingface-weight-type"))
-        return found
+        return dtype
 
     def _files(self) -> list[Path]:
         index = self.folder / INDEX

@@ -1,4 +1,4 @@
-"""A tokenizer's files, in a Hugging Face folder and beside a checkpoint of ours."""
+"""Tokenizer files: written to a Hugging Face folder, read from one, and copied beside an imported checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.registry.data import Tokenizer as Options
 from neoxargs.train.data.tokenizer import ByteTokenizer, FastTokenizer, PieceTokenizer, Tokenizer
 
-#: What is looked for in a folder -> the parameters that read it.
+#: tokenizer_type -> parameters and the files of a folder that they name, in the order in which they are searched.
 FILES: tuple[tuple[str, dict[str, str]], ...] = (
     ("HFTokenizer", {"vocab_file": "tokenizer.json"}),
     ("GPT2BPETokenizer", {"vocab_file": "vocab.json", "merge_file": "merges.txt"}),
@@ -20,7 +20,7 @@ FILES: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 def write(options: Options, tokenizer: Tokenizer, seq_length: int, folder: Path) -> bool:
-    """The tokenizer's files for transformers; False where it has none like it."""
+    """Write the tokenizer's files for transformers; return False if transformers has no equivalent tokenizer."""
     described: dict[str, Any] = {"model_max_length": seq_length, "clean_up_tokenization_spaces": False}
     if isinstance(tokenizer, PieceTokenizer):
         shutil.copyfile(str(options.vocab_file), folder / "tokenizer.model")
@@ -36,7 +36,7 @@ def write(options: Options, tokenizer: Tokenizer, seq_length: int, folder: Path)
 
 
 def tokenizer_parameters(source: Path) -> dict[str, str]:
-    """The parameters that name the folder's tokenizer; raises Problems where it has none."""
+    """Return the parameters that select the folder's tokenizer; raise Problems if it has none."""
     for kind, files in FILES:
         if all((source / name).exists() for name in files.values()):
             return {"tokenizer_type": kind, **{parameter: str(source / name) for parameter, name in files.items()}}
@@ -45,35 +45,38 @@ def tokenizer_parameters(source: Path) -> dict[str, str]:
     raise Problems(Problem(what, hint=hint, id="huggingface-tokenizer-missing"))
 
 
-def copied(named: dict[str, str], folder: Path, final: Path) -> dict[str, str]:
-    """The same with files of their own in a folder, which will be `final`."""
-    files = {name: path for name, path in named.items() if name.endswith("_file") and Path(path).is_file()}
+def copy_files(parameters: dict[str, str], folder: Path, final: Path) -> dict[str, str]:
+    """Copy the files that the parameters name to a folder; return the parameters with the new paths.
+
+    final: the folder's path after renaming.
+    """
+    files = {name: path for name, path in parameters.items() if name.endswith("_file") and Path(path).is_file()}
     for path in files.values():
         shutil.copyfile(path, folder / Path(path).name)
-    return named | {parameter: str(final / Path(path).name) for parameter, path in files.items()}
+    return parameters | {parameter: str(final / Path(path).name) for parameter, path in files.items()}
 
 
 def _inner(options: Options, tokenizer: Tokenizer) -> Any:
-    """As Hugging Face's `tokenizers` has it."""
+    """Return the equivalent tokenizer of Hugging Face's `tokenizers`; None if there is none."""
     if isinstance(tokenizer, FastTokenizer):
         return tokenizer.inner
-    one_each = isinstance(tokenizer, ByteTokenizer) and options.tokenizer_type == "ByteLevelTokenizer"
-    return _bytes() if one_each else None
+    byte_level = isinstance(tokenizer, ByteTokenizer) and options.tokenizer_type == "ByteLevelTokenizer"
+    return _byte_level() if byte_level else None
 
 
-def _bytes() -> Any:
-    """A token for each byte, and the end of a document: byte pairs of which none are ever merged."""
+def _byte_level() -> Any:
+    """Build the ByteLevelTokenizer: byte pair encoding without merges, and an end-of-document token."""
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Fast
 
-    inner = Fast(models.BPE({_letter(byte): byte for byte in range(256)}, []))
+    inner = Fast(models.BPE({_gpt2_character(byte): byte for byte in range(256)}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens([AddedToken("<|endoftext|>")])
     return inner
 
 
-def _letter(byte: int) -> str:
-    """GPT-2's: a byte that is printed in Latin-1 is itself, the others follow from U+0100 on."""
-    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    return chr(byte) if byte in itself else chr(0x100 + [b for b in range(256) if b not in itself].index(byte))
+def _gpt2_character(byte: int) -> str:
+    """Return GPT-2's character for a byte: printable Latin-1 bytes stand for themselves, the others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return chr(byte) if byte in printable else chr(0x100 + [b for b in range(256) if b not in printable].index(byte))

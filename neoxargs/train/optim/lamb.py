@@ -120,9 +120,8 @@ class Lamb(Optimizer):
         if self.tensor.size > 1:
             over_slices = squares.clone()
             dist.all_reduce(over_slices, group=self.tensor.group)
-            squares = over_slices.where(
-                self.is_sharded, squares
-            )  # every tensor parallel rank has the full unsharded weights
+            # Every tensor parallel rank has the unsharded weights in full, so their norms are not summed.
+            squares = over_slices.where(self.is_sharded, squares)
         weight_norms, update_norms = squares.sqrt()
         ratios: Tensor = (weight_norms / update_norms).clamp(*self.bounds)
         return ratios.where((weight_norms > 0) & (update_norms > 0), 1.0)

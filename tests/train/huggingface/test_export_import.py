@@ -96,7 +96,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model.generation_config.pad_token_id = 256
         theirs = folder / "theirs" / name
         model.save_pretrained(theirs, max_shard_size="40KB")
-        tokens._bytes().save(str(theirs / "tokenizer.json"))
+        tokens._byte_level().save(str(theirs / "tokenizer.json"))
         torch.save(answer(model)._asdict(), folder / f"{name}.pt")
         assert importing.main([str(theirs), "--to", str(folder / "ours" / name)]) == 0
     return folder
@@ -130,7 +130,7 @@ def test_logits_and_gradients(root: Path, name: str) -> None:
     ours = dict(gpt.named_parameters())
     assert {piece.ours for piece in source.pieces} == set(ours)
     for piece in source.pieces:
-        wanted = piece.form.together([by_name[key] for key in piece.theirs], source.sizes)
+        wanted = piece.form.to_ours([by_name[key] for key in piece.theirs], source.sizes)
         found = ours[piece.ours].grad[: len(wanted)]
         assert (found - wanted).norm() < 1e-3 * wanted.norm(), piece.ours
 

@@ -61,7 +61,7 @@ def saved(folder: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> t
 def exported(config: Config, folder: Path, limit: int = 10**9, **choices: Any) -> Path:
     folder.mkdir()
     options = {"architecture": None, "dtype": None, "rows": None, **choices}
-    assert exporting.write(exporting.prepared(config, **options), folder, limit)
+    assert exporting.write(exporting.prepare(config, **options), folder, limit)
     return folder
 
 
@@ -101,7 +101,7 @@ def test_half_precision(tmp_path: Path) -> None:
     ],
 )
 def test_the_architecture_is_chosen(changes: dict[str, Any], architecture: str) -> None:
-    assert exporting.chosen(small(**changes), None).architecture == architecture
+    assert exporting.choose_family(small(**changes), None).architecture == architecture
 
 
 YAML = """\
@@ -162,8 +162,8 @@ class TestCheckpoints:
 
     def what(self, config: Config) -> str:
         with pytest.raises(Problems) as caught:
-            export = exporting.prepared(config, None, None, None)
-            exporting._require_all(export, list(export.pieces()))
+            export = exporting.prepare(config, None, None, None)
+            exporting._require_same_model(export, list(export.pieces()))
         return str(caught.value)
 
     def test_none(self, tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def test_files_of_limited_size(tmp_path: Path) -> None:
 def test_a_byte_is_a_token_there_as_here() -> None:
     text = "a\n\t  é 漢 \x00 '(x)' <|endoftext|"
     ours = ByteTokenizer(257, 256)
-    theirs = tokens._bytes()
+    theirs = tokens._byte_level()
     assert theirs.encode(text).ids == ours.tokenize(text)
     assert theirs.decode(ours.tokenize(text)) == text
     assert theirs.get_vocab_size() == 257 and theirs.token_to_id("<|endoftext|>") == 256
@@ -401,4 +401,4 @@ def test_the_shipped_models_are_what_they_are_called() -> None:
     for file in sorted((CONFIGS / "models").glob("*.yml")):
         config = resolve([file], ["train_iters=1", "train_micro_batch_size_per_gpu=1"], gpus=1)
         kind = next(kind for name, kind in kinds.items() if file.name.startswith(name))
-        assert exporting.chosen(config, None).architecture.startswith(kind), file.name
+        assert exporting.choose_family(config, None).architecture.startswith(kind), file.name
