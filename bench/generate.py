@@ -22,7 +22,7 @@ from neoxargs.registry.generation import Generation
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.data.tokenizer import ByteTokenizer
-from neoxargs.train.generation.generator import Generator, Whole
+from neoxargs.train.generation.generator import Generator, PlainModel
 from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
@@ -45,7 +45,7 @@ def main() -> None:
     add("--rounds", default=3, help="measurements of each, of which the median counts (default: %(default)s)")
     options = parser.parse_args()
     gpt = GPT(Config({name: Value(value, DEFAULT) for name, value in SHAPE.items()}), VOCABULARY, Make()).eval()
-    model = Whole(gpt, gpt, torch.device("cpu"))
+    model = PlainModel(gpt, gpt, torch.device("cpu"))
     rates: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(options.rounds):
         for recompute, measured in rates.items():
@@ -56,7 +56,7 @@ def main() -> None:
     print(f"ratio            {cached / recomputed:8.1f} x")
 
 
-def rate(model: Whole, options: argparse.Namespace, recompute: bool) -> float:
+def rate(model: PlainModel, options: argparse.Namespace, recompute: bool) -> float:
     """Measure tokens per second over all rows."""
     settings = Generation(maximum_tokens=options.tokens, recompute=recompute)
     # an end-of-document token that is never sampled, so that all rows have the same length

@@ -22,7 +22,7 @@ from neoxargs.train.checkpoint.save_load import Checkpoints
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined, Plain
-from neoxargs.train.generation.generator import Generator, Sample, Stages, Whole
+from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel, Sample
 from neoxargs.train.kernels.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
 from neoxargs.train.process import mesh, setup
@@ -66,10 +66,10 @@ def make_generator(
     built: Pipelined | Plain, config: Config, tokenizer: Tokenizer, here: Mesh, process: setup.Process
 ) -> Generator:
     """What continues prompts with a loaded model."""
-    model: Whole | Stages
+    model: PlainModel | PipelinedModel
     if isinstance(built, Pipelined):
         loss = Loss(engine.vocabulary(config, tokenizer.vocab_size), here.tensor)
-        model = Stages(
+        model = PipelinedModel(
             built.deepspeed.module,
             loss,
             here,
@@ -78,7 +78,7 @@ def make_generator(
             needs_document_starts(config.data),
         )
     else:
-        model = Whole(built.deepspeed.module, built.deepspeed, process.device)
+        model = PlainModel(built.deepspeed.module, built.deepspeed, process.device)
     return Generator(model, tokenizer, config.generation, config.shape.seq_length, here, config.training.seed)
 
 

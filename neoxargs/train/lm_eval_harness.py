@@ -21,7 +21,7 @@ from neoxargs.registry.generation import Generation
 from neoxargs.train.data.tokenizer import Tokenizer
 from neoxargs.train.generate import ROWS
 from neoxargs.train.generation.generator import Generator
-from neoxargs.train.generation.logprobs import Row, Scorer, windows
+from neoxargs.train.generation.logprobs import Scorer, ScoringRow, windows
 
 #: Tokens after which it is looked whether a continuation has said what ends it.
 STRIDE = 32
@@ -56,7 +56,7 @@ class Model:
 
     def end(self) -> None: ...
 
-    def score(self, rows: list[Row]) -> list[tuple[float, bool]]:
+    def score(self, rows: list[ScoringRow]) -> list[tuple[float, bool]]:
         self.scorer.built.deepspeed.eval()
         return self.scorer.score(rows)
 
@@ -165,14 +165,14 @@ def _adapter(model: Model) -> Any:
     return Adapter()
 
 
-def _row(asked: tuple[str, str], tokenizer: Tokenizer, length: int) -> Row:
+def _row(asked: tuple[str, str], tokenizer: Tokenizer, length: int) -> ScoringRow:
     """A context and its continuation in the harness's own way: spaces between them belong to the continuation, and
     what is too long loses its beginning."""
     context = asked[0].rstrip()
     before, whole = tokenizer.tokenize(context) if context else [], tokenizer.tokenize("".join(asked))
     ids = whole if before else [tokenizer.eod, *whole]
     count = max(0, min(len(whole) - len(before), length))  # together they may be fewer tokens than the context alone
-    return Row(ids[-(length + 1) :], count)
+    return ScoringRow(ids[-(length + 1) :], count)
 
 
 def _continued(requests: list[Any], model: Model) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 
 from neoxargs.registry.generation import Generation
 from neoxargs.train.data.tokenizer import Ids
-from neoxargs.train.generation.generator import Generator, Whole
+from neoxargs.train.generation.generator import Generator, PlainModel
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import Mesh
@@ -39,7 +39,7 @@ class Letters:
 
 def one_process(tokenizer: Letters | None = None, model: dict[str, Any] = UNTIED, **options: Any) -> Generator:
     gpt = GPT(small(**model), VOCABULARY, Make(1234)).eval()
-    return Generator(Whole(gpt, gpt, CPU), tokenizer or Letters(), Generation(**options), SEQ, Mesh(), seed=3)
+    return Generator(PlainModel(gpt, gpt, CPU), tokenizer or Letters(), Generation(**options), SEQ, Mesh(), seed=3)
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.train import evaluate, lm_eval_harness, run
 from neoxargs.train.evaluate import Perplexity
-from neoxargs.train.generation.logprobs import Row, Scorer, windows
+from neoxargs.train.generation.logprobs import Scorer, ScoringRow, windows
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.lm_eval_harness import Model
 from neoxargs.train.model.gpt import GPT
@@ -33,11 +33,17 @@ from tests.support.sampling import CPU, EOD, SEQ, UNTIED, Letters, greedy_tokens
 from tests.support.small_gpt import VOCABULARY, batch, small
 from tests.support.trials import Training, Trial
 
-ROWS = [Row([7, 8, 9], 1), Row([5, *range(10, 26)], 16), Row([30, 31, 32, 33], 2), Row([40], 0), Row([41, 42], 1)]
+ROWS = [
+    ScoringRow([7, 8, 9], 1),
+    ScoringRow([5, *range(10, 26)], 16),
+    ScoringRow([30, 31, 32, 33], 2),
+    ScoringRow([40], 0),
+    ScoringRow([41, 42], 1),
+]
 
 
 @torch.no_grad()
-def one_by_one(gpt: GPT, rows: list[Row]) -> list[tuple[float, bool]]:
+def one_by_one(gpt: GPT, rows: list[ScoringRow]) -> list[tuple[float, bool]]:
     """Each row by itself, from full logits."""
     found = []
     for ids, scored in rows:
@@ -95,8 +101,8 @@ def test_every_layout_scores_as_a_model_alone() -> None:
 
 
 def test_windows_score_each_token_once_with_all_the_context_there_is() -> None:
-    assert windows([1, 2, 3], 9, 4) == [Row([9, 1, 2, 3], 3)]
-    assert windows([1, 2, 3, 4, 5], 9, 4) == [Row([9, 1, 2, 3, 4], 4), Row([1, 2, 3, 4, 5], 1)]
+    assert windows([1, 2, 3], 9, 4) == [ScoringRow([9, 1, 2, 3], 3)]
+    assert windows([1, 2, 3, 4, 5], 9, 4) == [ScoringRow([9, 1, 2, 3, 4], 4), ScoringRow([1, 2, 3, 4, 5], 1)]
     assert windows([], 9, 4) == []
 
 
@@ -105,8 +111,8 @@ def test_a_continuation_that_merges_with_its_context_scores_nothing() -> None:
         def tokenize(self, text: str) -> list[int]:
             return [40] if text == "abc" else super().tokenize(text)  # type: ignore[no-untyped-call, no-any-return]
 
-    assert lm_eval_harness._row(("ab", "c"), Merging(), 8) == Row([40], 0)  # type: ignore[arg-type]
-    assert lm_eval_harness._row(("ab", "cd"), Merging(), 8) == Row([0, 1, 2, 3], 2)  # type: ignore[arg-type]
+    assert lm_eval_harness._row(("ab", "c"), Merging(), 8) == ScoringRow([40], 0)  # type: ignore[arg-type]
+    assert lm_eval_harness._row(("ab", "cd"), Merging(), 8) == ScoringRow([0, 1, 2, 3], 2)  # type: ignore[arg-type]
 
 
 def test_figures_by_token_word_and_byte() -> None:

@@ -1,1 +1,1 @@
-"""Text from a model: the loop over tokens, sampling, log-probabilities of given tokens."""
+"""Text generation: the loop over tokens, sampling, and log-probabilities of given tokens."""

@@ -1,9 +1,9 @@
-"""Continuing token sequences with a model that may be spread over many ranks.
+"""Generation of text with a model that may be distributed over many ranks.
 
-The first pass takes whole prompts, later ones a token of each row, with the keys and values of all before kept in a
-cache. Rows of a batch may differ in length: later positions cannot influence earlier ones, so they are padded on the
-right and each row is read at its own last token. When a row is beyond `seq_length` its window slides: every token then
-stands at another place, so from there on each pass takes whole rows, as it does with `recompute`.
+The first forward pass processes the full prompts; each later pass processes one token per row and reads the keys and
+values of earlier tokens from a cache. Rows of a batch may differ in length: they are padded on the right, where causal
+attention does not see the padding, and each row is read at its own last token. Once a row is longer than `seq_length`,
+its window slides and the position of every token changes, so each later pass processes full rows, as with `recompute`.
 """
 
 from __future__ import annotations
@@ -27,29 +27,32 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.process.mesh import Axis, Mesh
 
 
-class Whole:
-    """The model in one piece on every tensor parallel rank (the plain engine)."""
+class PlainModel:
+    """A model without pipeline parallelism (DeepSpeed's plain engine)."""
 
     def __init__(self, gpt: GPT, run: Callable[[Tensor], Tensor], device: torch.device) -> None:
         self.module, self.run, self.device = gpt, run, device
         self.documents = gpt.embedding.eod is not None
-        # Only the last position of a row is of interest, and the output layer is the largest of all.
+        # The output layer is the largest layer, so it is applied to the last position of each row only.
         self.last: Tensor | None = None
         gpt.output.register_forward_pre_hook(self._pick_last)
 
     def logits(self, tokens: Tensor, last: Tensor) -> Tensor:
-        """(batch, seq) and each row's last position (batch) -> (batch, vocabulary)."""
+        """Return the logits (batch, vocabulary) at each row's last position.
+
+        tokens: (batch, seq). last: (batch), positions in `tokens`.
+        """
         self.last = last.to(self.device)
-        found = self.run(tokens.to(self.device))[:, 0]
+        logits = self.run(tokens.to(self.device))[:, 0]
         self.last = None
-        return found
+        return logits
 
     def _pick_last(self, _: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return inputs if self.last is None else (_pick(inputs[0], self.last), *inputs[1:])
 
 
-class Stages:
-    """The model cut into pipeline stages; activations go from one to the next."""
+class PipelinedModel:
+    """A model with pipeline stages, which send their activations to the next stage."""
 
     def __init__(
         self,
@@ -60,14 +63,14 @@ class Stages:
         hidden_size: int,
         documents: bool = False,
     ) -> None:
-        """documents: do their beginnings travel beside the hidden states?"""
+        """documents: whether stages also send the position at which each token's document starts."""
         self.module, self.loss, self.axis, self.device = pipeline, loss, mesh.pipe, device
         self.hidden_size, self.documents = hidden_size, documents
         self.dtype = next(pipeline.parameters()).dtype
         pipeline.activation_checkpoint_interval = 0
 
     def logits(self, tokens: Tensor, last: Tensor) -> Tensor | None:
-        """As Whole's on the last stage; None on the others."""
+        """Return what `PlainModel.logits` returns on the last stage; None on the others."""
         first, end = self.axis.rank == 0, self.axis.rank == self.axis.size - 1
         entered = tokens.to(self.device) if first else self._receive(tokens.shape)
         left = self.module(entered)
@@ -78,7 +81,7 @@ class Stages:
         return None
 
     def _receive(self, shape: torch.Size) -> LayerInput:
-        """What the stage before has left of tokens (batch, seq)."""
+        """Receive the previous stage's output. shape: (batch, seq)."""
         carried = [torch.empty((*shape, self.hidden_size), dtype=self.dtype, device=self.device)]
         if self.documents:
             carried.append(torch.empty(shape, dtype=torch.int64, device=self.device))
@@ -88,44 +91,54 @@ class Stages:
 
 
 def member(axis: Axis, rank: int) -> int:
-    """The rank in the world of one in the axis."""
+    """Return the global rank of a rank in an axis of the mesh."""
     assert axis.group is not None
     return dist.get_global_rank(axis.group, rank)
 
 
 def _pick(hidden: Tensor, last: Tensor) -> Tensor:
-    """(batch, seq, hidden) at one position of each row -> (batch, 1, hidden)."""
+    """Select one position of each row: (batch, seq, hidden) -> (batch, 1, hidden)."""
     return hidden[torch.arange(len(last), device=hidden.device), last].unsqueeze(1)
 
 
 @dataclass
 class Sample:
-    """A prompt and what the model made of it."""
+    """A prompt and its continuation."""
 
     context: str
+    """Text of the prompt."""
     prompt: list[int]
-    """Never empty: without a prompt, the token after which documents begin."""
+    """Tokens of the prompt; the end-of-document token for an empty prompt."""
     random: torch.Generator
-    """Its own, so that it does not matter which others are generated beside it."""
+    """A separate generator, so that the text does not depend on the other samples of the batch."""
     ids: list[int] = field(default_factory=list)
-    """Generated tokens, without the end of the document."""
+    """Generated tokens, without end-of-document."""
     logits: list[float] = field(default_factory=list)
-    """The logit of each of them."""
+    """Logit of each generated token."""
     finished: bool = False
-    """Did the document end before `maximum_tokens`?"""
+    """Whether the model ended the document before `maximum_tokens`."""
 
 
 class Generator:
-    """Continues prompts, which data parallel ranks share out. Every rank makes the same calls and has all results."""
+    """Continues prompts, which are distributed over the data parallel ranks.
+
+    Collective: every rank makes the same calls and gets all results.
+    """
 
     def __init__(
-        self, model: Whole | Stages, tokenizer: Tokenizer, options: Generation, seq_length: int, mesh: Mesh, seed: int
+        self,
+        model: PlainModel | PipelinedModel,
+        tokenizer: Tokenizer,
+        options: Generation,
+        seq_length: int,
+        mesh: Mesh,
+        seed: int,
     ) -> None:
         self.model, self.tokenizer, self.options, self.seq_length = model, tokenizer, options, seq_length
         self.mesh, self.data, self.seed, self.count = mesh, mesh.data, seed, 0
-        #: Under ZeRO-3 each pass needs all ranks, because each has a share of the weights.
+        #: Under ZeRO-3 every forward pass needs all ranks, because each holds a partition of the weights.
         self.together = mesh.data.size > 1 and any(hasattr(weight, "ds_id") for weight in model.module.parameters())
-        #: Where documents begin is read from all tokens of a sample.
+        #: Whether to cache keys and values. Document masks need all tokens of a row in every pass.
         self.caches = not (options.recompute or model.documents)
 
     def sample(self, context: str) -> Sample:
@@ -135,20 +148,20 @@ class Generator:
 
     @torch.no_grad()
     def finish(self, samples: Sequence[Sample]) -> None:
-        """Generate until every document has ended or has `maximum_tokens` new tokens."""
-        mine = samples[self.data.rank :: self.data.size]
-        with self._cache(mine) as cache:
-            self._finish(mine, cache)
+        """Generate, in place, until every sample has ended its document or has `maximum_tokens` new tokens."""
+        local = samples[self.data.rank :: self.data.size]
+        with self._cache(local) as cache:
+            self._finish(local, cache)
         if self.data.size > 1:
-            found: list[Any] = [None] * self.data.size
-            dist.all_gather_object(found, [(s.ids, s.logits, s.finished) for s in mine], self.data.group)
-            for rank, theirs in enumerate(found):
-                for sample, (ids, logits, finished) in zip(samples[rank :: self.data.size], theirs, strict=True):
+            by_rank: list[Any] = [None] * self.data.size
+            dist.all_gather_object(by_rank, [(s.ids, s.logits, s.finished) for s in local], self.data.group)
+            for rank, results in enumerate(by_rank):
+                for sample, (ids, logits, finished) in zip(samples[rank :: self.data.size], results, strict=True):
                     sample.ids, sample.logits, sample.finished = ids, logits, finished
 
     @contextmanager
     def _cache(self, samples: Sequence[Sample]) -> Iterator[Cache | None]:
-        """With room for all that these samples can become; None where none is kept."""
+        """Attach a cache large enough for these samples to the model; yield None if none is used."""
         longest = max((len(sample.prompt) for sample in samples), default=0)
         if not (self.caches and samples) or longest > self.seq_length:
             yield None
@@ -161,59 +174,59 @@ class Generator:
             attach(self.model.module, None)
 
     def _finish(self, samples: Sequence[Sample], cache: Cache | None) -> None:
-        going = list(samples)
+        active = list(samples)
         for _ in range(self.options.maximum_tokens):
-            if not self._goes_on(going):
+            if not self._any_active(active):
                 return
-            if not going:
-                self._accompany()
+            if not active:
+                self._empty_pass()
                 continue
-            rows = [[*sample.prompt, *sample.ids] for sample in going]
+            rows = [[*sample.prompt, *sample.ids] for sample in active]
             if cache and max(map(len, rows)) > self.seq_length:
                 attach(self.model.module, None)
                 cache = None
-            for sample, token, logit in zip(going, *self._next(rows, going, cache), strict=True):
+            for sample, token, logit in zip(active, *self._next(rows, active, cache), strict=True):
                 sample.finished = token == self.tokenizer.eod
                 if not sample.finished:
                     sample.ids.append(token)
                     sample.logits.append(logit)
-            left = [row for row, sample in enumerate(going) if not sample.finished]
-            if cache and len(left) < len(going):
-                cache.keep_rows(left)
-            going = [going[row] for row in left]
+            unfinished = [row for row, sample in enumerate(active) if not sample.finished]
+            if cache and len(unfinished) < len(active):
+                cache.keep_rows(unfinished)
+            active = [active[row] for row in unfinished]
 
-    def _goes_on(self, going: Sequence[Sample]) -> bool:
-        """Is there a document that has not ended, here or on a rank that needs this one?"""
+    def _any_active(self, active: Sequence[Sample]) -> bool:
+        """Whether a sample is unfinished on this rank or, under ZeRO-3, on any data parallel rank."""
         if not self.together:
-            return bool(going)
-        most = torch.tensor(len(going), device=self.model.device)
+            return bool(active)
+        most = torch.tensor(len(active), device=self.model.device)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=self.data.group)
         return bool(most)
 
-    def _accompany(self) -> None:
-        """A pass for nobody here: the others need this rank's share of the weights."""
+    def _empty_pass(self) -> None:
+        """Run a forward pass without samples: other ranks need this rank's partition of the weights (ZeRO-3)."""
         attach(self.model.module, None)
         self.model.logits(*padded([[self.tokenizer.eod]]))
 
     def _next(
         self, rows: list[list[int]], samples: Sequence[Sample], cache: Cache | None
     ) -> tuple[list[int], list[float]]:
-        """The next token of each row, drawn as its sample is, and its logit."""
+        """Return the next token of each row, drawn with its sample's generator, and the token's logit."""
         logits = self.model.logits(*self._entering(rows, cache))
         chosen = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.model.device)
         if logits is not None:
-            logits = logits.float().cpu()  # all rows at once
+            logits = logits.float().cpu()  # one transfer for all rows
             pairs = zip(logits, samples, strict=True)
             tokens = torch.cat([choose(row.unsqueeze(0), self.options, sample.random) for row, sample in pairs])
-            found = logits.gather(1, tokens.unsqueeze(1))[:, 0]
-            chosen = torch.stack((tokens, found), 1).double().to(chosen)
-            # Even if tensor parallel ranks, which should agree, differed in the last bit, one text comes out.
+            of_tokens = logits.gather(1, tokens.unsqueeze(1))[:, 0]
+            chosen = torch.stack((tokens, of_tokens), 1).double().to(chosen)
+            # The logits of tensor parallel ranks may differ in the last bit; all ranks must draw the same token.
             _broadcast(chosen, self.mesh.tensor, 0)
         _broadcast(chosen, self.mesh.pipe, self.mesh.pipe.size - 1)
         return chosen[:, 0].long().tolist(), chosen[:, 1].tolist()
 
     def _entering(self, rows: list[list[int]], cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """The tokens (batch, seq) that this pass takes, and the last position of each row among them."""
+        """Return the tokens (batch, seq) that this pass processes, and each row's last position in them (batch)."""
         if cache is None:
             return padded([row[-self.seq_length :] for row in rows])
         if not cache.started:
@@ -230,7 +243,7 @@ def _broadcast(tensor: Tensor, axis: Axis, rank: int) -> None:
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Rows of different lengths as tokens (batch, longest), and each row's last position (batch)."""
+    """Pad rows on the right to tokens (batch, longest); return them and each row's last position (batch)."""
     tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
     for row, ids in zip(tokens, rows, strict=True):
         row[: len(ids)] = torch.tensor(ids)

@@ -1,7 +1,7 @@
 """Log-probabilities of given tokens, from a model on any layout.
 
-The model runs as in an evaluation during training, with something in the place of its loss that keeps what every
-label scored.
+The model runs as in an evaluation during training, but its loss is replaced by `ScoringLoss`, which stores the
+log-probability of every label.
 """
 
 from __future__ import annotations
@@ -18,44 +18,46 @@ from neoxargs.train.engine.steps import MicroBatch, Pipelined, Plain
 from neoxargs.train.kernels.cross_entropy import IGNORED, LOGITS_AT_ONCE, Loss, Readout
 from neoxargs.train.process.mesh import Mesh
 
-#: Micro batches that go through a pipeline one behind the other, for each of its stages.
+#: Micro batches per pipeline stage that are in the pipeline at the same time.
 IN_FLIGHT = 4
 
 
 class Scored(NamedTuple):
-    """What a micro batch's labels scored."""
+    """The scores of a micro batch's labels."""
 
     labels: Tensor
     """(batch, seq)"""
     logs: Tensor
     """(batch, seq), log-probabilities in nats; 0 where the label is IGNORED"""
     likeliest: Tensor
-    """(batch, seq): did no token score more? True where the label is IGNORED."""
+    """(batch, seq), bool: whether the label is the most likely token; True where the label is IGNORED"""
 
 
-class Row(NamedTuple):
-    """Tokens of which the last ones are scored."""
+class ScoringRow(NamedTuple):
+    """A token sequence of which the last tokens are scored."""
 
     ids: list[int]
-    """At most one more than the model's length."""
+    """At most seq_length + 1 tokens."""
     scored: int
-    """How many."""
+    """Number of tokens to score."""
 
 
-class Scores:
-    """A loss that keeps what every label scored."""
+class ScoringLoss:
+    """A loss that appends the scores of every micro batch to `results`."""
 
     def __init__(self, loss: Loss) -> None:
         self.loss, self.logits = loss, loss.logits
-        self.kept: list[Scored] = []
+        self.results: list[Scored] = []
 
     def __call__(self, readout: Readout, labels: Tensor) -> Tensor:
+        """Return the mean loss over the labels, in nats. labels: (batch, seq)."""
+        # In slices of the sequence, because the logits of all positions would need too much memory.
         most = LOGITS_AT_ONCE.get(labels.device.type, 2**27)
         step = max(1, most // (self.loss.vocabulary.padded * labels.shape[0]))
         parts = [slice(start, start + step) for start in range(0, labels.shape[1], step)]
         pairs = [self._score(Readout(readout.hidden[:, part], readout.weight), labels[:, part]) for part in parts]
-        logs, likeliest = (torch.cat(found, dim=1) for found in zip(*pairs, strict=True))
-        self.kept.append(Scored(labels.cpu(), logs.cpu(), likeliest.cpu()))
+        logs, likeliest = (torch.cat(of_parts, dim=1) for of_parts in zip(*pairs, strict=True))
+        self.results.append(Scored(labels.cpu(), logs.cpu(), likeliest.cpu()))
         return -logs.sum() / (labels != IGNORED).sum().clamp(min=1)
 
     def _score(self, readout: Readout, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,61 +68,66 @@ class Scores:
 
 
 class Scorer:
-    """A loaded model that scores. Every rank makes the same calls."""
+    """Scores token sequences with a loaded model. Collective: every rank makes the same calls."""
 
     def __init__(self, built: Pipelined | Plain, mesh: Mesh, micro_batch: int) -> None:
         self.built, self.mesh, self.micro_batch = built, mesh, micro_batch
         self.pipelined = isinstance(built, Pipelined)
-        #: How many micro batches `run` should be given.
+        #: Number of micro batches per call of `run` that keeps the pipeline busy.
         self.in_flight = IN_FLIGHT * mesh.pipe.size
-        #: Of the ranks that know the same scores, does this one tell them?
-        self.speaks = mesh.tensor.rank == 0 and mesh.pipe.rank == mesh.pipe.size - 1
+        #: Whether this rank returns scores: one rank of those that have computed the same ones.
+        self.reports = mesh.tensor.rank == 0 and mesh.pipe.rank == mesh.pipe.size - 1
         module, name = built.deepspeed.module, "loss_fn" if self.pipelined else "loss"
-        self.scores = Scores(getattr(module, name))
-        setattr(module, name, self.scores)
+        self.loss = ScoringLoss(getattr(module, name))
+        setattr(module, name, self.loss)
 
     @torch.no_grad()
     def run(self, batches: Iterator[MicroBatch] | None, count: int) -> list[Scored]:
-        """Take `count` micro batches of one shape through the model, on every rank; the scores, on those that speak."""
-        self.scores.kept, model = [], self.built.deepspeed
+        """Score `count` micro batches of equal shape; return the scores on ranks that report, others an empty list."""
+        self.loss.results, model = [], self.built.deepspeed
         if self.pipelined:
-            model.reset_activation_shape()  # those before may have been of another one
+            model.reset_activation_shape()  # earlier micro batches may have had another shape
             model.eval_batch(batches, num_micro_batches=count)
         else:
             assert batches is not None
             for tokens, labels in islice(batches, count):
                 model(tokens.to(model.device), labels.to(model.device))
-        return self.scores.kept if self.speaks else []
+        return self.loss.results if self.reports else []
 
-    def score(self, rows: Sequence[Row]) -> list[tuple[float, bool]]:
-        """Log-probability (nats) of each row's last `scored` tokens, and whether all of them were the likeliest."""
+    def score(self, rows: Sequence[ScoringRow]) -> list[tuple[float, bool]]:
+        """Return for each row the log-probability (nats) of its last `scored` tokens, and whether each of these was the
+        most likely token."""
+        # The longest rows first: rows of similar length share a micro batch, which needs little padding.
         order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
         at_once = self.micro_batch * self.mesh.data.size * self.in_flight
-        found: dict[int, tuple[float, bool]] = {}
+        scores: dict[int, tuple[float, bool]] = {}
         for start in range(0, len(order), at_once):
-            found |= self._score(rows, order[start : start + at_once])
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, found)
-        merged = {index: score for each in everyone for index, score in each.items()}
+            scores |= self._score(rows, order[start : start + at_once])
+        by_rank: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(by_rank, scores)
+        merged = {index: score for of_rank in by_rank for index, score in of_rank.items()}
         return [merged[index] for index in range(len(rows))]
 
-    def _score(self, rows: Sequence[Row], chosen: Sequence[int]) -> dict[int, tuple[float, bool]]:
-        """Those that this rank tells of the chosen rows, of which the first is the longest."""
+    def _score(self, rows: Sequence[ScoringRow], chosen: Sequence[int]) -> dict[int, tuple[float, bool]]:
+        """Return the scores of the chosen rows that this rank reports. The first chosen row must be the longest."""
         data, size = self.mesh.data, self.micro_batch
         count = -(-len(chosen) // (size * data.size))
-        seats = [*chosen, *[-1] * (count * size * data.size - len(chosen))]
-        mine = [seats[start : start + size] for start in range(data.rank * size, len(seats), data.size * size)]
-        empty, length = Row([], 0), max(1, len(rows[chosen[0]].ids) - 1)
-        batches = (batch([rows[index] if index >= 0 else empty for index in part], length) for part in mine)
-        found: dict[int, tuple[float, bool]] = {}
-        for part, (_, logs, likeliest) in zip(mine, self.run(batches, count), strict=False):
+        # -1 stands for an empty row, which fills the last micro batches.
+        padded = [*chosen, *[-1] * (count * size * data.size - len(chosen))]
+        micro_batches = [
+            padded[start : start + size] for start in range(data.rank * size, len(padded), data.size * size)
+        ]
+        empty, length = ScoringRow([], 0), max(1, len(rows[chosen[0]].ids) - 1)
+        batches = (batch([rows[index] if index >= 0 else empty for index in part], length) for part in micro_batches)
+        by_index: dict[int, tuple[float, bool]] = {}
+        for part, (_, logs, likeliest) in zip(micro_batches, self.run(batches, count), strict=False):
             scores = zip(logs.double().sum(1).tolist(), likeliest.all(1).tolist(), strict=True)
-            found |= {index: score for index, score in zip(part, scores, strict=True) if index >= 0}
-        return found
+            by_index |= {index: score for index, score in zip(part, scores, strict=True) if index >= 0}
+        return by_index
 
 
-def batch(rows: Sequence[Row], length: int) -> MicroBatch:
-    """Tokens and labels (rows, length), padded on the right, where nothing before it is influenced."""
+def batch(rows: Sequence[ScoringRow], length: int) -> MicroBatch:
+    """Return tokens and labels, each (rows, length). Padded on the right, where causal attention does not see it."""
     tokens = torch.zeros(len(rows), length, dtype=torch.int64)
     labels = torch.full_like(tokens, IGNORED)
     for row, (ids, scored) in enumerate(rows):
@@ -130,11 +137,15 @@ def batch(rows: Sequence[Row], length: int) -> MicroBatch:
     return tokens, labels
 
 
-def windows(ids: Sequence[int], first: int, length: int) -> list[Row]:
-    """Rows that score each token once, the first one after `first`, and the last ones with as many tokens before them
-    as a model of this length takes."""
-    whole = [first, *ids]
+def windows(ids: Sequence[int], first: int, length: int) -> list[ScoringRow]:
+    """Return rows that score each of `ids` exactly once.
+
+    first: token before the first id. length: the model's sequence length. A last, shorter row is extended to the left,
+    so that its tokens have as much context as the model takes.
+    """
+    tokens = [first, *ids]
     ends = [min(start + length, len(ids)) for start in range(0, len(ids), length)]
     return [
-        Row(whole[max(0, end - length) : end + 1], end - start) for start, end in zip([0, *ends], ends, strict=False)
+        ScoringRow(tokens[max(0, end - length) : end + 1], end - start)
+        for start, end in zip([0, *ends], ends, strict=False)
     ]

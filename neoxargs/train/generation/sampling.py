@@ -1,4 +1,4 @@
-"""From logits to the next token."""
+"""Sampling of the next token from logits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from neoxargs.registry.generation import Generation
 
 
 def choose(logits: Tensor, options: Generation, random: torch.Generator) -> Tensor:
-    """One token for each row of logits (batch, vocabulary) -> (batch).
+    """Draw one token for each row of logits: (batch, vocabulary) -> (batch).
 
-    Temperature 0 takes the likeliest, the first of equals. On the CPU and in fp32, so that a seed means the same
-    on every device.
+    Temperature 0 takes the most likely token, the first one of equals. Computed on the CPU and in fp32, so that a seed
+    gives the same tokens on every device.
     """
     logits = logits.float().cpu()
     if options.temperature == 0:
@@ -22,7 +22,7 @@ def choose(logits: Tensor, options: Generation, random: torch.Generator) -> Tens
 
 
 def keep_top_k(logits: Tensor, count: int) -> Tensor:
-    """All but the `count` largest of a row become -inf; 0 keeps every one."""
+    """Set all but the `count` largest logits of each row to -inf; 0 keeps all."""
     if not 0 < count < logits.shape[-1]:
         return logits
     keep = logits.topk(count, dim=-1).indices
@@ -30,11 +30,13 @@ def keep_top_k(logits: Tensor, count: int) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, share: float) -> Tensor:
-    """Keep the likeliest tokens of a row until their probabilities reach `share` (Holtzman et al. 2019,
-    arXiv:1904.09751); at least one; 0 and 1 keep every one."""
+    """Keep the most likely tokens of each row until their probabilities add up to `share`; set the others to -inf.
+
+    At least one token is kept; a share of 0 or 1 keeps all. Holtzman et al. 2019, arXiv:1904.09751.
+    """
     if not 0 < share < 1:
         return logits
     ordered, order = logits.sort(dim=-1, descending=True)
     probabilities = ordered.softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # what the likelier ones add up to
+    before = probabilities.cumsum(-1) - probabilities  # sum over the more likely tokens
     return torch.empty_like(logits).scatter(-1, order, ordered.masked_fill(before >= share, -torch.inf))

@@ -17,7 +17,7 @@ from neoxargs.train.data.tokenizer import ByteTokenizer
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
 from neoxargs.train.generate import for_generation, generate, load_model, make_generator, prompts, without_training
-from neoxargs.train.generation.generator import Generator, Stages, Whole, padded
+from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel, padded
 from neoxargs.train.kernels.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
 from neoxargs.train.model.gpt import GPT
@@ -178,9 +178,9 @@ def generated(config: Config, contexts: list[str], every_options: list[dict[str,
     torch.manual_seed(torch.distributed.get_rank())
     if config.parallel.pipe_parallel_size:
         loss = Loss(VOCABULARY, here.tensor)
-        model = Stages(module, loss, here, CPU, config.shape.hidden_size, needs_document_starts(config.data))
+        model = PipelinedModel(module, loss, here, CPU, config.shape.hidden_size, needs_document_starts(config.data))
     else:
-        model = Whole(module, module, CPU)
+        model = PlainModel(module, module, CPU)
     generators = [Generator(model, Letters(), Generation(**options), SEQ, here, seed=3) for options in every_options]
     shapes = spied(generators[0])
     found = [ids(generator, *contexts) for generator in generators]
@@ -245,12 +245,12 @@ def saved_and_loaded(folder: str) -> dict[str, tuple[Texts, Texts, bool]]:
         Checkpoints(config, trained.deepspeed, process).save(Position(1, 2))
         module.eval()
         if isinstance(trained, Pipelined):
-            model = Stages(module, Loss(engine.vocabulary(config, 257)), here, CPU, 32)
+            model = PipelinedModel(module, Loss(engine.vocabulary(config, 257)), here, CPU, 32)
         elif config.zero_optimization.stage < 3:
-            model = Whole(module, module, CPU)
+            model = PlainModel(module, module, CPU)
         else:  # no rank has all of the weights: the same model once more
             whole = GPT(config, engine.vocabulary(config, 257), Make(config.training.seed)).eval()
-            model, here = Whole(whole, whole, CPU), Mesh()
+            model, here = PlainModel(whole, whole, CPU), Mesh()
         saved = Generator(model, ByteTokenizer(257, 256), config.generation, SEQ, here, seed=1)
         before = ids(saved, *CONTEXTS)
         mesh.destroy()

@@ -19,7 +19,7 @@ from neoxargs.train.checkpoint.weights_by_name import SavedWeights
 from neoxargs.train.data.tokenizer import build_tokenizer
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined
-from neoxargs.train.generation.generator import Generator, Stages, Whole
+from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
 from neoxargs.train.huggingface import exporting, importing, tokens
 from neoxargs.train.huggingface.safetensors import Reader
 from neoxargs.train.kernels.cross_entropy import Loss
@@ -135,7 +135,7 @@ def test_logits_and_gradients(root: Path, name: str) -> None:
         assert (found - wanted).norm() < 1e-3 * wanted.norm(), piece.ours
 
 
-def greedy(model: Whole | Stages, config: Any, here: Mesh) -> tuple[list[list[int]], list[list[int]]]:
+def greedy(model: PlainModel | PipelinedModel, config: Any, here: Mesh) -> tuple[list[list[int]], list[list[int]]]:
     """PROMPTS continued with and without a cache."""
     found = []
     for recompute in (False, True):
@@ -151,7 +151,7 @@ def greedy(model: Whole | Stages, config: Any, here: Mesh) -> tuple[list[list[in
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_text_is_that_of_transformers(root: Path, name: str) -> None:
     gpt, config = loaded(root, name)
-    for texts in greedy(Whole(gpt, gpt, CPU), config, Mesh()):
+    for texts in greedy(PlainModel(gpt, gpt, CPU), config, Mesh()):
         assert texts == expected(root, name).texts
 
 
@@ -179,9 +179,9 @@ def on_this_rank(root: Path, name: str, sizes: dict[str, Any], save: Path, proce
     built.deepspeed.eval()
     module = built.deepspeed.module
     if isinstance(built, Pipelined):
-        model: Any = Stages(module, Loss(vocabulary, here.tensor), here, CPU, config.shape.hidden_size)
+        model: Any = PipelinedModel(module, Loss(vocabulary, here.tensor), here, CPU, config.shape.hidden_size)
     else:
-        model = Whole(module, built.deepspeed, CPU)
+        model = PlainModel(module, built.deepspeed, CPU)
     if "precision" in sizes:
         return None, [True, True]
     wanted, (ids, _) = expected(root, name), batch()
