@@ -1,4 +1,4 @@
-"""Observers of a run. Each is a `Tracker` with the moments it cares about; only the main rank has any."""
+"""Trackers: observers of a run for logs, metrics and services. Each is a `Tracker`; only the main rank has any."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Line charts as SVG text, small however long the run: many steps become one point with a band from least to most.
+"""Line charts as SVG text of bounded size: in a long run, several steps become one point with a band from min to max.
 
-Colours are CSS variables of the page around them, so that one drawing serves light and dark.
+Colours are CSS variables of the surrounding page, so that the same SVG works on a light and a dark background.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from html import escape
 from itertools import pairwise
 
 Point = tuple[float, float]
-#: Points of a line, at most; more cannot be told apart on a screen.
-FINEST = 300
-#: Pixels around the plot: left for the numbers, above for title and unit, below for iterations.
+#: Maximum number of points of a line; more are not distinguishable on a screen.
+MAX_POINTS = 300
+#: Margins of the plot in pixels: numbers on the left, title and unit above, iterations below.
 LEFT, RIGHT, ABOVE, BELOW = 64, 26, 46, 34
 
 
 @dataclass(frozen=True)
 class Series:
-    """One curve. `dots` marks each point, for values that are few; `mean` is drawn over points that wander."""
+    """One curve.
+
+    dots: whether to mark each point, for series with few values. mean: a smoothed curve, drawn over noisy points.
+    """
 
     name: str
     colour: str
@@ -31,23 +34,24 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn, and over what. The vertical axis begins at 0 unless `floats`."""
+    """A chart of one or several series over iterations."""
 
     title: str
     unit: str
     series: Sequence[Series]
     floats: bool = False
+    """Whether the vertical axis starts near the smallest value instead of at 0."""
     level: tuple[str, float] | None = None
-    """A horizontal line to compare with, and its name."""
+    """Name and value of a horizontal reference line."""
 
 
 def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
-    """The chart as an `<svg>` element."""
+    """Return the chart as an `<svg>` element. width, height: in pixels."""
     thinned = [(series, thin(series.points)) for series in chart.series if series.points]
-    bins = [bin for _, found in thinned for bin in found]
-    shown = [*_without_outliers(bins), *([chart.level[1]] if chart.level else [])]
-    factor, unit = scaled(chart.unit, max(shown))
-    ends = (min(shown) if chart.floats else min(0.0, *shown)) * factor, max(shown) * factor
+    bins = [bin for _, of_series in thinned for bin in of_series]
+    values = [*_without_outliers(bins), *([chart.level[1]] if chart.level else [])]
+    factor, unit = scaled(chart.unit, max(values))
+    ends = (min(values) if chart.floats else min(0.0, *values)) * factor, max(values) * factor
     plane = Plane.around([bin.x for bin in bins], ends, chart.floats, factor, width, height)
     curves = "".join(_curve(plane, series, bins) for series, bins in thinned)
     level = _level(plane, chart.level[1]) if chart.level else ""
@@ -60,7 +64,7 @@ def draw(chart: Chart, width: int = 560, height: int = 250) -> str:
 
 @dataclass(frozen=True)
 class Bin:
-    """Neighbouring steps as one: where, and the mean, least and most of their values."""
+    """Adjacent steps as one point: position, and mean, minimum and maximum of their values."""
 
     x: float
     mean: float
@@ -68,31 +72,34 @@ class Bin:
     high: float
 
 
-def thin(points: Sequence[Point], finest: int = FINEST) -> list[Bin]:
-    """At most `finest` bins; the first and the last step are the ends of the first and the last bin."""
-    size = max(1, math.ceil(len(points) / finest))
-    found = []
+def thin(points: Sequence[Point], max_bins: int = MAX_POINTS) -> list[Bin]:
+    """Group points into at most `max_bins` bins. The first bin lies at the first step, the last bin at the last."""
+    size = max(1, math.ceil(len(points) / max_bins))
+    bins = []
     for start in range(0, len(points), size):
         xs, ys = zip(*points[start : start + size], strict=True)
         x = xs[0] if start == 0 else xs[-1] if start + size >= len(points) else sum(xs) / len(xs)
-        found.append(Bin(x, sum(ys) / len(ys), min(ys), max(ys)))
-    return found
+        bins.append(Bin(x, sum(ys) / len(ys), min(ys), max(ys)))
+    return bins
 
 
 def centred(points: Sequence[Point], parts: int = 60) -> list[Point]:
-    """Each value's mean with as many neighbours on either side, over about a `parts`-th of the run."""
+    """Return the centred moving average over about 1/`parts` of the run.
+
+    The window is symmetric, and therefore shorter at both ends, so that the average does not lag behind the curve.
+    """
     sums, reach = [0.0], len(points) // (2 * parts)
     for _, y in points:
         sums.append(sums[-1] + y)
-    found = []
+    means = []
     for index, (x, _) in enumerate(points):
         near = min(reach, index, len(points) - 1 - index)
-        found.append((x, (sums[index + near + 1] - sums[index - near]) / (2 * near + 1)))
-    return found
+        means.append((x, (sums[index + near + 1] - sums[index - near]) / (2 * near + 1)))
+    return means
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """Round numbers (1, 2, 2.5 or 5 times a power of ten apart) from within [low, high], about `count` of them."""
+    """Return about `count` round numbers in [low, high], 1, 2, 2.5 or 5 times a power of ten apart."""
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
@@ -101,7 +108,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def scaled(unit: str, most: float) -> tuple[float, str]:
-    """A factor that makes the axis' numbers short, and the unit that goes with it. most: the largest shown."""
+    """Return a factor that makes the numbers of an axis short, and the matching unit. most: the largest value."""
     if unit == "bytes":
         name, size = next(((n, s) for n, s in (("GiB", 2.0**30), ("MiB", 2.0**20)) if most >= s), ("KiB", 1024.0))
         return 1 / size, name
@@ -110,16 +117,16 @@ def scaled(unit: str, most: float) -> tuple[float, str]:
         thousands = exponent // 3
         return 10.0 ** (-3 * thousands), f"{('', 'thousand', 'million', 'billion')[min(thousands, 3)]} {unit}"
     if exponent <= -2:
-        return 10.0**-exponent, f"\N{MULTIPLICATION SIGN} 10{str(exponent).translate(RAISED)} {unit}".strip()
+        return 10.0**-exponent, f"\N{MULTIPLICATION SIGN} 10{str(exponent).translate(SUPERSCRIPT)} {unit}".strip()
     return 1.0, unit
 
 
-RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class Plane:
-    """From values to pixels."""
+    """The mapping of values to pixels."""
 
     x0: float
     x1: float
@@ -133,7 +140,10 @@ class Plane:
     def around(
         cls, xs: Sequence[float], ends: tuple[float, float], floats: bool, factor: float, width: int, height: int
     ) -> Plane:
-        """With some room above, and below if the axis `floats`."""
+        """Return the plane for these positions and ends of the vertical axis, with 6 % room above.
+
+        floats: whether to leave room below too. factor: as returned by `scaled`.
+        """
         low, high = ends
         room = (high - low or abs(high) or 1.0) * 0.06
         low = low - room if floats else low
@@ -148,9 +158,12 @@ class Plane:
 
 
 def _without_outliers(bins: Sequence[Bin]) -> list[float]:
-    """A first step that takes minutes, or one gradient that explodes, would flatten the rest; it leaves the plot."""
+    """Return the bins' values with outliers limited: a slow first step or an exploding gradient would flatten the rest.
+
+    Outliers are drawn beyond the plot, where they are clipped.
+    """
     highs = sorted(bin.high for bin in bins)
-    typical = highs[math.ceil(0.97 * (len(highs) - 1))]  # of few points the largest
+    typical = highs[math.ceil(0.97 * (len(highs) - 1))]  # with few points, the largest one
     most = highs[-1] if highs[-1] <= 3 * abs(typical) else typical
     return [min(value, most) for bin in bins for value in (bin.low, bin.high)]
 
@@ -172,10 +185,10 @@ def _axes(plane: Plane, unit: str) -> str:
 
 
 def labels(values: Sequence[float]) -> list[str]:
-    """The numbers of an axis, with as many decimals as tell them apart."""
+    """Format the numbers of an axis with as many decimals as their distance needs."""
     step = min((b - a for a, b in pairwise(values)), default=1.0)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    decimals += abs(round(step, decimals) - step) > step / 100  # steps of 2.5
+    decimals += abs(round(step, decimals) - step) > step / 100  # one more for steps such as 2.5
     return [f"{value:,.{decimals}f}" for value in values]
 
 
@@ -190,16 +203,16 @@ def _curve(plane: Plane, series: Series, bins: Sequence[Bin]) -> str:
         )
         return f'<g fill="{colour}"><polyline class="line" stroke="{colour}" points="{line}"/>{dots}</g>'
     back = [f"{plane.x(bin.x)},{plane.y(bin.low)}" for bin in reversed(bins)]
-    there = [f"{plane.x(bin.x)},{plane.y(bin.high)}" for bin in bins]
+    forth = [f"{plane.x(bin.x)},{plane.y(bin.high)}" for bin in bins]
     wide = any(bin.low != bin.high for bin in bins)
-    band = f'<polygon class="band" fill="{colour}" points="{" ".join(there + back)}"/>' if wide else ""
+    band = f'<polygon class="band" fill="{colour}" points="{" ".join(forth + back)}"/>' if wide else ""
     faint = f'<polyline class="line faint" stroke="{colour}" points="{line}"/>' if series.mean and not wide else ""
     bold = _line(plane, thin(series.mean)) if series.mean else line
     return f'{band}{faint}<polyline class="line" stroke="{colour}" points="{bold}"/>'
 
 
 def _clipped(plane: Plane, curves: str, room: int = 5) -> str:
-    """Within the plot, and the dots at its border."""
+    """Clip the curves to the plot. room: pixels beyond it, so that dots at its border are complete."""
     x, y = LEFT - room, ABOVE - room
     width, height = plane.width - LEFT - RIGHT + 2 * room, plane.height - ABOVE - BELOW + 2 * room
     place = f'x="{x}" y="{y}" width="{width}" height="{height}"'
@@ -215,7 +228,7 @@ def _level(plane: Plane, value: float) -> str:
 
 
 def _legend(chart: Chart, width: int) -> str:
-    """Names above the plot, from the right; none for a single curve, which the title names."""
+    """Return the names of the curves, above the plot from right to left; none for a single curve."""
     names = [(series.name, f"var(--{series.colour})") for series in chart.series if series.points]
     names += [(chart.level[0], "var(--soft)")] if chart.level else []
     if len(names) < 2:

@@ -1,4 +1,4 @@
-"""Log lines: every `log_interval` iterations, at each evaluation and checkpoint, and at the end where things are."""
+"""Log lines: every `log_interval` iterations, at each evaluation and checkpoint, and a list of files at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
 
 
 class Console(Tracker):
-    """Writes lines through `write` (the terminal, or above a progress bar) and to a log file if there is one."""
+    """Writes lines through `write` (to the terminal, or above a progress bar) and to the log file, if there is one."""
 
     def __init__(self, interval: int, write: Callable[[str], None], log: Path | None = None) -> None:
         self.interval, self.write, self.log = interval, write, log
@@ -56,14 +56,17 @@ class Console(Tracker):
 
 
 def ending(outcome: Outcome) -> str:
-    """Which signal it was is the launcher's choice: it passes a Ctrl-C on as SIGTERM."""
+    """Return the line that says how the run ended.
+
+    It does not name the signal, because the launcher forwards Ctrl-C as SIGTERM.
+    """
     if outcome.reason in signal.Signals.__members__:
         return f"interrupted after iteration {outcome.iteration}"
     return f"stopped after iteration {outcome.iteration}: {outcome.reason}" if outcome.reason else "done"
 
 
 def line(run: Run, window: list[Step]) -> str:
-    """One log line; loss and speed are means over the window."""
+    """Return the log line of the last step in the window; loss and speed are means over the window."""
     last = window[-1]
     loss = sum(step.loss for step in window) / len(window)
     seconds = sum(step.seconds for step in window) / len(window)
@@ -72,7 +75,7 @@ def line(run: Run, window: list[Step]) -> str:
         parts.append(f"grad norm {last.grad_norm:.3g}")
     parts += [
         f"{run.tokens_per_step / seconds:,.0f} tokens/s",
-        f"{tflops(run, seconds):.3g} TFLOP/s per rank{_share(run, seconds)}",
+        f"{tflops(run, seconds):.3g} TFLOP/s per rank{_share_of_peak(run, seconds)}",
         f"{duration((run.iterations - last.iteration) * seconds)} left",
         f"{last.iteration * run.samples_per_step:,} samples",
     ]
@@ -81,16 +84,16 @@ def line(run: Run, window: list[Step]) -> str:
 
 
 def tflops(run: Run, seconds: float) -> float:
-    """Arithmetic done by one rank, in 10^12 operations a second, for steps of this length."""
+    """Return the throughput of one rank in TFLOP/s. seconds: duration of a step."""
     return run.flops_per_token * run.tokens_per_step / seconds / run.ranks / 1e12
 
 
-def _share(run: Run, seconds: float) -> str:
-    return f" ({tflops(run, seconds) / run.peak_tflops:.1%} of its peak)" if run.peak_tflops else ""
+def _share_of_peak(run: Run, seconds: float) -> str:
+    return f" ({tflops(run, seconds) / run.peak_tflops:.1%} of peak)" if run.peak_tflops else ""
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    """Format a duration: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
     minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
     if seconds < 90:
         return f"{seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""loss.png in `run_dir`: the training loss, its running mean, the validation losses, and what counting tokens gives."""
+"""loss.png in `run_dir`: training loss and its running mean, validation and test losses, unigram entropy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
 
 class LossCurve(Tracker):
-    """Draws once, at the end, from metrics.jsonl: a resumed run's picture shows all of it."""
+    """Draws once, at the end of the run. It reads metrics.jsonl, so that a resumed run's picture is complete."""
 
     def on_start(self, run: Run) -> None:
         self.run = run
@@ -20,7 +20,7 @@ class LossCurve(Tracker):
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw the rows of a metrics file; nothing is written when there is no step among them."""
+    """Draw the rows of a metrics file to `path`; write nothing if they contain no step."""
     steps = [(row["step"], row["loss"]) for row in rows if row["event"] == "step" and row["loss"] is not None]
     if not steps:
         return
@@ -43,7 +43,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def smooth(steps: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Exponential running mean over about a fiftieth of the run, without the bias towards its first value."""
+    """Return the exponential running mean over about 1/50 of the run, bias-corrected as in Adam."""
     keep = 1 - 1 / max(1.0, len(steps) / 50)
     mean, weight, result = 0.0, 0.0, []
     for step, loss in steps:
@@ -53,7 +53,7 @@ def smooth(steps: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _figure() -> Any:
-    # The canvas is made by hand because pyplot would choose a window toolkit and keep the figure alive.
+    # Without pyplot, which would load a window toolkit and keep a reference to the figure.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

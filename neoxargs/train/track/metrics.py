@@ -1,7 +1,7 @@
-"""metrics.jsonl in `run_dir`: the record of a run, one JSON object a line, which every figure is drawn from.
+"""metrics.jsonl in `run_dir`: the record of a run, one JSON object per line; the source of report.html and loss.png.
 
-Every row has `event` (start, step, evaluation or save) and `step`. A resumed run first drops the rows of
-iterations that it is about to repeat, so the file reads as if the run had never been interrupted.
+Every row has `event` (start, step, evaluation or save) and `step`. A resumed run first drops the rows of the iterations
+that it will repeat, so that the file has no duplicates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE = "metrics.jsonl"
 
 
 class Metrics(Tracker):
-    """Appends rows; each is on disk before the next step begins."""
+    """Appends rows; each is written to the file before the next step begins."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class Metrics(Tracker):
 
     def on_step(self, step: Step) -> None:
         row: dict[str, Any] = {
-            "loss": step.loss if math.isfinite(step.loss) else None,  # JSON has no word for infinity
+            "loss": step.loss if math.isfinite(step.loss) else None,  # JSON has no infinity and NaN
             "lr": step.lr,
             "tokens_per_second": round(self.run.tokens_per_step / step.seconds, 2),
             "tflops": float(f"{tflops(self.run, step.seconds):.6g}"),
@@ -68,7 +68,7 @@ class Metrics(Tracker):
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a metrics file; a line cut short by a kill is left out."""
+    """Yield the rows of a metrics file, without an incomplete last line, which a killed run may leave."""
     if not path.exists():
         return
     with path.open(encoding="utf-8") as file:
@@ -78,13 +78,13 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def truncate(path: Path, iteration: int) -> None:
-    """Keep what happened up to this iteration; 0 starts afresh."""
-    kept = [row for row in read(path) if 0 < iteration >= row["step"]]
+    """Remove the rows after this iteration; 0 removes all."""
+    rows = [row for row in read(path) if 0 < iteration >= row["step"]]
     part = path.with_suffix(".part")
-    part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     os.replace(part, path)
 
 
 def elapsed(path: Path, iteration: int) -> float:
-    """Seconds that a run had spent in steps when it finished this iteration."""
+    """Return the seconds that a run had spent in steps when it finished this iteration."""
     return max((row["elapsed"] for row in read(path) if row["event"] == "step" and row["step"] <= iteration), default=0)

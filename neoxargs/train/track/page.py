@@ -1,4 +1,4 @@
-"""report.html in `run_dir`: the run on one page that needs no network; light or dark as the reader's system is."""
+"""report.html in `run_dir`: a summary of the run on one page, without scripts or network, in light and dark mode."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from neoxargs.train.track.tracker import Outcome, Run, Tracker
 
 REPORT = "report.html"
 Rows = Sequence[Mapping[str, Any]]
-#: Column of metrics.jsonl -> title and unit of its chart. A column that no row has is not drawn.
+#: Column of metrics.jsonl -> title and unit of its chart. A column without values is not drawn.
 CHARTS = {
     "lr": ("Learning rate", ""),
     "grad_norm": ("Gradient norm", "before clipping"),
     "tokens_per_second": ("Throughput", "tokens/s"),
     "memory": ("Peak memory of rank 0", "bytes"),
 }
-#: What else the folder holds that is worth a link.
+#: Files of `run_dir` that the page links to, if they exist.
 FILES = {"config.json": "configuration", FILE: "metrics", "loss.png": "loss curve", "profile.txt": "profile"}
 
 
 class Page(Tracker):
-    """Writes the page at every checkpoint, so that a run that is killed has one, and at the end.
+    """Writes the page at every checkpoint, so that a killed run has one too, and at the end.
 
-    description: what the run is, as label and text, for the top of the page.
+    description: label and text of each line of the summary at the top of the page.
     """
 
     def __init__(self, description: Sequence[tuple[str, str]]) -> None:
@@ -56,7 +56,7 @@ class Page(Tracker):
 
 
 def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder: Path) -> str:
-    """The whole page; "" when there is no step to show."""
+    """Return the page as HTML; "" if the rows contain no step. state: progress or outcome, shown beside the title."""
     steps = [row for row in rows if row["event"] == "step"]
     if not _points(steps, "loss"):
         return ""
@@ -71,7 +71,7 @@ def page(rows: Rows, state: str, description: Sequence[tuple[str, str]], folder:
         name=escape(name),
         state=escape(state),
         tiles="".join(f"<div><b>{escape(value)}</b><span>{escape(what)}</span></div>" for what, value in _tiles(rows)),
-        facts="".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in description),
+        description="".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in description),
         loss=charts[0],
         charts="".join(f"<figure>{chart}</figure>" for chart in charts[1:]),
         links=" · ".join(f'<a href="{file}">{text}</a>' for file, text in FILES.items() if (folder / file).exists()),
@@ -84,7 +84,7 @@ def _points(rows: Rows, column: str) -> list[Point]:
 
 
 def _loss(rows: Rows, steps: Rows) -> Chart:
-    """What single steps spread over, their running mean, and what was held out."""
+    """Return the chart of the training loss with its moving average, the held-out losses and the unigram entropy."""
     losses = _points(steps, "loss")
     series = [Series("training", "train", losses, mean=centred(losses))]
     for split in ("validation", "test"):
@@ -96,23 +96,24 @@ def _loss(rows: Rows, steps: Rows) -> Chart:
 
 
 def _tiles(rows: Rows) -> list[tuple[str, str]]:
-    """The few numbers somebody asks for first."""
+    """Return label and value of the key figures at the top of the page."""
     steps = [row for row in rows if row["event"] == "step"]
     held_out = [row for row in rows if row.get("split") == "validation"]
-    last, found = steps[-1], []
+    last, tiles = steps[-1], []
+    # The mean of the last 2 % of the steps, because the loss of a single step is noisy.
     recent = [row["loss"] for row in steps[-max(1, len(steps) // 50) :] if row["loss"] is not None]
     if recent:
-        found.append(("training loss", f"{sum(recent) / len(recent):.4f}"))
+        tiles.append(("training loss", f"{sum(recent) / len(recent):.4f}"))
     if held_out:
         loss = held_out[-1]["loss"]
-        found += [("validation loss", f"{loss:.4f}"), ("perplexity", f"{math.exp(min(loss, 50)):.4g}")]
+        tiles += [("validation loss", f"{loss:.4f}"), ("perplexity", f"{math.exp(min(loss, 50)):.4g}")]
     speeds = sorted(row["tokens_per_second"] for row in steps)
-    found += [
+    tiles += [
         ("tokens/s, median", f"{speeds[len(speeds) // 2]:,.0f}"),
         ("samples", f"{last['samples']:,}"),
         ("time in steps", duration(last["elapsed"])),
     ]
-    return found
+    return tiles
 
 
 STYLE = """
@@ -126,10 +127,11 @@ body { margin: 0 auto; max-width: 1200px; padding: 28px 20px; background: var(--
 header { display: flex; flex-wrap: wrap; align-items: baseline; gap: 4px 16px; margin-bottom: 16px; }
 h1 { font-size: 24px; margin: 0; } header span { color: var(--soft); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; }
-.tiles div, .facts, figure { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
+.tiles div, .description, figure { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
 .tiles div { padding: 12px 16px; } .tiles b { display: block; font-size: 21px; font-weight: 600; }
 .tiles span { color: var(--soft); font-size: 13px; }
-.facts { display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; margin: 12px 0; padding: 14px 18px; }
+.description { display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; margin: 12px 0;
+  padding: 14px 18px; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); gap: 12px; }
 figure { margin: 0; padding: 12px 8px 4px; } .wide { margin-bottom: 12px; }
@@ -149,7 +151,7 @@ PAGE = """<!doctype html>
 <style>{style}</style>
 <header><h1>{name}</h1><span>{state}</span></header>
 <section class="tiles">{tiles}</section>
-<dl class="facts">{facts}</dl>
+<dl class="description">{description}</dl>
 <figure class="wide">{loss}</figure>
 <section class="charts">{charts}</section>
 <footer>{links}</footer>

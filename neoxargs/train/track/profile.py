@@ -1,6 +1,7 @@
-"""Where the time of a few steps goes (`profile`): profile.txt to read, profile.json for Perfetto, both in `run_dir`.
+"""Profiles of time (`profile`) and memory (`memory_profiling`).
 
-And where memory goes (`memory_profiling`): every allocation, for PyTorch's memory viewer or, from a CPU, Perfetto.
+`profile` writes profile.txt (a table) and profile.json (for Perfetto) to `run_dir`. `memory_profiling` records every
+allocation, for PyTorch's memory viewer on a GPU and for Perfetto on a CPU.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from neoxargs.train.track.tracker import Outcome, Run, Step, Tracker
 
 
 class Profile(Tracker):
-    """torch's profiler on the main rank, over the steps after `first` up to `last`."""
+    """torch's profiler on the main rank, for the steps after `first` up to and including `last`.
+
+    rows: number of rows in profile.txt.
+    """
 
     profiler: Any = None
 
@@ -52,12 +56,13 @@ class Profile(Tracker):
 
 
 class MemoryHistory(Tracker):
-    """The main rank's allocations: of a GPU the last `MOST` of the run, of a CPU those of the steps after `first`.
+    """Records the main rank's allocations.
 
-    path: the file, if it has an ending, or the folder for one of GPT-NeoX's name; left out, that is `run_dir`.
+    On a GPU, the last `MAX_ENTRIES` of the run; on a CPU, those of the steps after `first` up to and including `last`.
+    path: the file, if it has a suffix, otherwise the folder of a file with GPT-NeoX's name. None means `run_dir`.
     """
 
-    MOST = 100_000
+    MAX_ENTRIES = 100_000
     profiler: Any = None
 
     def __init__(self, path: str | None, on_gpu: bool, first: int, last: int) -> None:
@@ -68,7 +73,7 @@ class MemoryHistory(Tracker):
         if self.on_gpu:
             import torch
 
-            torch.cuda.memory._record_memory_history(max_entries=self.MOST)
+            torch.cuda.memory._record_memory_history(max_entries=self.MAX_ENTRIES)
         elif self.first <= run.start < self.last:
             self._begin()
 

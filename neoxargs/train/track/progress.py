@@ -1,4 +1,4 @@
-"""A live bar at the bottom of a terminal; log lines scroll above it."""
+"""A progress bar at the bottom of the terminal; log lines scroll above it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Progress(Tracker):
         self.bar = Bar(*columns, console=console, transient=True, refresh_per_second=4)
 
     def write(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def on_start(self, run: Run) -> None:

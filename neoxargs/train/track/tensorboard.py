@@ -1,4 +1,4 @@
-"""TensorBoard, in `tensorboard_dir`, under GPT-NeoX's names so that old and new runs share a chart."""
+"""TensorBoard logs in `tensorboard_dir`, with GPT-NeoX's series names, so that runs of both programs share a chart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
 
 
 class TensorBoard(Tracker):
-    """Scalars of every step and evaluation."""
+    """Writes the scalars of every step and evaluation."""
 
     writer: Any
 
@@ -20,7 +20,7 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import SummaryWriter
 
         self.run = run
-        # purge_step hides what an earlier process logged for iterations that this one repeats
+        # purge_step hides the iterations that an earlier process logged and this one repeats.
         self.writer = SummaryWriter(self.folder, purge_step=run.start + 1 if run.start else None)
 
     def on_step(self, step: Step) -> None:
@@ -35,8 +35,8 @@ class TensorBoard(Tracker):
 
 
 def scalars(run: Run, step: Step) -> dict[str, float]:
-    """A step as numbers with names."""
-    found = {
+    """Return the series of a step: name -> value."""
+    values = {
         "train/lm_loss": step.loss,
         "train/learning_rate": step.lr,
         "runtime/iteration_time": step.seconds,
@@ -45,5 +45,5 @@ def scalars(run: Run, step: Step) -> dict[str, float]:
         "runtime/tflops_per_rank": tflops(run, step.seconds),
     }
     if step.grad_norm is not None:
-        found["train/grad_norm"] = step.grad_norm
-    return {**found, **step.reports}
+        values["train/grad_norm"] = step.grad_norm
+    return {**values, **step.reports}

@@ -1,4 +1,4 @@
-"""What a run tells its observers, and when."""
+"""The interface of trackers: the events of a run and their data."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ Split = Literal["validation", "test"]
 
 @dataclass(frozen=True)
 class Run:
-    """What is known before the first step."""
+    """Properties of a run that are known before its first step."""
 
     folder: Path
     """`run_dir`."""
     iterations: int
-    """The iteration at which the run ends."""
+    """The iteration at which the run ends (`train_iters`)."""
     start: int
-    """Iterations already done by the checkpoint it continues; 0 for a fresh run."""
+    """Iteration of the checkpoint that the run continues; 0 for a new run."""
     tokens_per_step: int
     samples_per_step: int
     ranks: int
     parameters: int
     flops_per_token: float
-    """Forward and backward."""
+    """Floating point operations per token, forward and backward."""
     peak_tflops: float | None = None
-    """What one rank's device can do at most, in 10^12 operations a second."""
+    """Peak of one rank's device in TFLOP/s; None if unknown."""
     unigram_entropy: float | None = None
-    """Loss, in nats per token, of a model that knows only how often each token occurs."""
+    """Loss in nats per token of a model that knows only the frequency of each token; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,22 @@ class Step:
     """One iteration: `train_batch_size` samples and one update."""
 
     iteration: int
-    """Counted from 1: how many are done."""
+    """Counted from 1."""
     loss: float
     """Mean over all tokens of the batch, in nats."""
     lr: float
     grad_norm: float | None
-    """Before clipping; None where DeepSpeed does not compute it."""
+    """Before clipping; None if DeepSpeed does not compute it."""
     seconds: float
+    """Duration of this step."""
     elapsed: float
-    """Seconds spent in steps so far, those before a resumption included."""
+    """Seconds spent in steps so far, including those before the run was resumed."""
     skipped: bool = False
-    """fp16 found an overflow, halved its loss scale and left the weights alone."""
+    """Whether the update was skipped because fp16 gradients overflowed."""
     memory: int | None = None
-    """Bytes that the main rank has taken at most so far: of tensors on a GPU, of everything on a CPU."""
+    """Peak memory of the main rank so far, in bytes: of tensors on a GPU, of the process on a CPU."""
     reports: Mapping[str, float] = field(default_factory=dict)
-    """Whatever else was asked for, such as `gradient_norms/…`: series name -> value."""
+    """Other requested series, such as `gradient_norms/...`: name -> value."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,13 @@ class Outcome:
 
     iteration: int
     reason: str
-    """A few words; "" when all iterations are done."""
+    """Why the run ended early, such as the name of a signal; "" if all iterations are done."""
     checkpoint: Path | None
+    """The last checkpoint."""
 
 
 class Tracker:
-    """Override the moments you want to observe."""
+    """Base of all trackers; override the methods of the events to observe."""
 
     def on_start(self, run: Run) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Weights & Biases and Comet, for those who have them installed. Both receive what TensorBoard does."""
+"""Weights & Biases and Comet, if their packages are installed. Both receive the same series as TensorBoard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from neoxargs.train.track.tracker import Evaluation, Outcome, Run, Step, Tracker
 
 
 class WandbTracker(Tracker):
-    """`use_wandb`"""
+    """Logs to Weights & Biases (`use_wandb`).
+
+    values: the configuration, which is stored with the run. Raises Problems if wandb is missing or rejects the run.
+    """
 
     def __init__(self, options: Wandb, values: Mapping[str, Any]) -> None:
         self.options, self.values = options, values
@@ -51,7 +54,10 @@ class WandbTracker(Tracker):
 
 
 class CometTracker(Tracker):
-    """`use_comet`"""
+    """Logs to Comet (`use_comet`).
+
+    values: the configuration, which is stored with the experiment. Raises Problems if comet_ml is not installed.
+    """
 
     def __init__(self, options: Comet, values: Mapping[str, Any]) -> None:
         self.options, self.values = options, values

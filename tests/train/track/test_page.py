@@ -86,7 +86,7 @@ def test_ticks_are_round_numbers(low: float, high: float, shown: list[str]) -> N
 
 
 def test_many_steps_become_bands_that_hold_them_all() -> None:
-    bins = thin([(number, float(number % 10)) for number in range(1000)], finest=100)
+    bins = thin([(number, float(number % 10)) for number in range(1000)], max_bins=100)
     assert len(bins) == 100
     assert (bins[0].x, bins[-1].x) == (0, 999)
     assert {(bin.low, bin.mean, bin.high) for bin in bins} == {(0, 4.5, 9)}

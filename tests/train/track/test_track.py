@@ -50,7 +50,7 @@ def test_console_says_what_is_unusual(tmp_path: Path) -> None:
     console.on_end(Outcome(4, "SIGTERM", None))
     assert lines[0] == "resuming after iteration 3"
     assert "grad norm" not in lines[1]
-    assert "0.0123 TFLOP/s per rank (12.3% of its peak)" in lines[1]
+    assert "0.0123 TFLOP/s per rank (12.3% of peak)" in lines[1]
     assert lines[1].endswith("| 1 skipped")
     assert lines[2] == "interrupted after iteration 4"
     console.on_end(Outcome(4, "exit_interval", None))
