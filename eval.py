@@ -1,4 +1,4 @@
-"""What the launcher starts on every rank to evaluate a checkpoint; see neoxargs/train/evaluate.py."""
+"""Script that the launcher starts on every rank to evaluate a checkpoint; see neoxargs/train/evaluate.py."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the launcher starts on every rank to sample from a checkpoint; see neoxargs/train/generate.py."""
+"""Script that the launcher starts on every rank to generate text; see neoxargs/train/generate.py."""
 
 import sys
 

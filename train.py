@@ -1,4 +1,4 @@
-"""What the launcher starts on every rank of a training run; see neoxargs/train/run.py."""
+"""Script that the launcher starts on every rank to train; see neoxargs/train/run.py."""
 
 import sys
 

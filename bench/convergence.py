@@ -124,7 +124,7 @@ def _train(config: Config, texts: Sequence[torch.Tensor], rank: int, steps: int)
     for _ in range(steps):
         trained.train_step(batches)
     loss = trained.evaluate(windows(texts[1], rank, config), 30)
-    mesh.destroy()
+    mesh.destroy_groups()
     return float(loss)
 
 

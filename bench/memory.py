@@ -115,7 +115,7 @@ def _rank(rank: int, ranks: int, port: int, trials: list[dict[str, Any]], folder
         times = []
         for _ in range(REPEATS):
             times.append(_peak(trial, ranks))
-            mesh.destroy()
+            mesh.destroy_groups()
         peaks.append(min(times))
     if rank == 0:
         Path(folder, "peaks").write_text("\n".join(map(str, peaks)))

@@ -77,7 +77,7 @@ def curves(steps: int, sets: Sequence[str] = ()) -> Iterator[tuple[float, float]
     theirs = TransformersTraining(config, built.deepspeed.module)
     for batch in batches(config, steps):
         yield built.train_step(iter([batch])).loss, theirs.step(batch)
-    mesh.destroy()
+    mesh.destroy_groups()
     setup.stop()
 
 

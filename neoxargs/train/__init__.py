@@ -1,4 +1,4 @@
-"""What runs on every rank: the only part that imports torch, deepspeed and megatron."""
+"""Code that runs on every rank; the only package that imports torch, deepspeed and megatron."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from importlib import import_module
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train as one rank; returns its exit code."""
+    """Train as one rank and return its exit code."""
     return _supervised("neoxargs.train.run", argv)
 
 
 def sample(argv: Sequence[str]) -> int:
-    """Generate as one rank; returns its exit code."""
+    """Generate text as one rank and return its exit code."""
     return _supervised("neoxargs.train.generate", argv)
 
 
 def evaluation(argv: Sequence[str]) -> int:
-    """Evaluate as one rank; returns its exit code."""
+    """Evaluate as one rank and return its exit code."""
     return _supervised("neoxargs.train.evaluate", argv)
 
 
 def _supervised(program: str, argv: Sequence[str]) -> int:
-    """With a log of its own, where the start of the run has a name; torch is not imported before."""
+    """Run the module `program` with a log of this rank, if the launcher gave the run an attempt name.
+
+    torch is imported after the log is open, so that errors of the import are in it.
+    """
     from neoxargs.launch.processes import failures
     from neoxargs.launch.processes.console_filter import shows_all
     from neoxargs.launch.processes.supervisor import run_supervised
@@ -34,7 +37,7 @@ def _supervised(program: str, argv: Sequence[str]) -> int:
         arguments = parse_rank_arguments(argv)
         mpi.set_rank_environment(arguments.config)
     except Problems:
-        return _run(program, argv)  # which words them
+        return _run(program, argv)  # raises the same problems and reports them
     if not arguments.attempt:
         return _run(program, argv)
     config = arguments.config
@@ -43,7 +46,7 @@ def _supervised(program: str, argv: Sequence[str]) -> int:
 
 
 def _run(program: str, argv: Sequence[str]) -> int:
-    """0 when all went as it should, 1 when it could not go on."""
+    """Run the module `program` and return the exit code: 0 on success, 1 after an error, which is reported."""
     from neoxargs.launch.processes.console_filter import shows_all
     from neoxargs.launch.targets.wire_format import parse_rank_arguments
     from neoxargs.train.process import mpi, report, setup

@@ -1,8 +1,8 @@
-"""What `save_base_shapes` and `coord_check` do instead of training, on the main rank alone.
+"""`save_base_shapes` and `coord_check`, which run on the main rank instead of training.
 
-The first writes the shapes that muP scales from. The second trains the model a few steps at several widths, on one
-random batch, and says how much larger what its layers give is in the widest than in the narrowest: about as large with
-muP, ever larger without.
+`save_base_shapes` writes the shapes of the base model for muP. `coord_check` trains the model for a few steps at
+several widths on one random batch, and compares the size of each layer's output at the largest and the smallest width
+(Yang et al. 2022, arXiv:2203.03466, appendix D.1). With muP the ratio stays near 1; without, it grows at each step.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ from neoxargs.train.optim import build as optimizer
 from neoxargs.train.parallel.make import Make, Shapes
 
 STEPS, WIDTHS, SAMPLES, TOKENS = 4, 3, 4, 256
-#: Layer -> mean size of the numbers that it gives, before the first step and after each.
+#: Layer -> mean absolute value of its output, before the first step and after each step.
 Sizes = dict[str, list[float]]
 
 
 def run(config: Config, device: torch.device) -> None:
-    """Both, as the configuration asks."""
+    """Run what the configuration asks for, and print the results."""
     if config.mup.save_base_shapes:
         print(f"wrote base shapes to {save_base_shapes(config)}", flush=True)
     if config.mup.coord_check:
-        found = measure(config, device)
+        sizes = measure(config, device)
         file = Path(config.logging.run_dir) / "coord_check.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        print(*table_lines(found), f"all values: {file}", sep="\n", flush=True)
+        file.write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8")
+        print(*table_lines(sizes), f"all values: {file}", sep="\n", flush=True)
 
 
-def table_lines(found: Mapping[int, Sizes]) -> Iterator[str]:
-    """A line for each layer: how it grew with the width."""
-    narrow, wide = min(found), max(found)
+def table_lines(sizes: Mapping[int, Sizes]) -> Iterator[str]:
+    """Yield a line per layer: its output at the largest width / at the smallest width."""
+    narrow, wide = min(sizes), max(sizes)
     yield f"mean |output| at hidden_size {wide} / mean |output| at {narrow}, before step 1 and after each step"
-    for layer, sizes in found[narrow].items():
-        ratios = [other / mine for mine, other in zip(sizes, found[wide][layer], strict=True)]
+    for layer, narrow_sizes in sizes[narrow].items():
+        ratios = [wide_size / size for size, wide_size in zip(narrow_sizes, sizes[wide][layer], strict=True)]
         yield f"  {layer:<24}" + "".join(f"{ratio:8.2f}" for ratio in ratios)
 
 
 def measure(config: Config, device: torch.device) -> dict[int, Sizes]:
-    """By width: `hidden_size`, then `mup_width_scale` times as wide and so on."""
+    """Return the sizes by width: `hidden_size`, then `mup_width_scale` times as wide, and so on."""
     plain = _changed(config, {"attention_dropout": 0.0, "hidden_dropout": 0.0})
-    base = mup.widths(plain) if plain.mup.base_shapes_file else _own_base(plain)
+    base = mup.widths(plain) if plain.mup.base_shapes_file else _base_widths(plain)
     models = [widened(plain, plain.mup.mup_width_scale**power) for power in range(WIDTHS)]
     return {model.shape.hidden_size: _trained(model, base, device) for model in models}
 
 
 def save_base_shapes(config: Config) -> Path:
-    """Write `base_shapes_file`, in the format of the package mup."""
+    """Write `base_shapes_file` in the format of the package mup and return its path."""
     path = Path(str(config.mup.base_shapes_file))
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
@@ -71,28 +71,28 @@ def save_base_shapes(config: Config) -> Path:
 
 
 def base_shapes(config: Config) -> BaseShapes:
-    """This configuration's shapes, with None for what stays when it gets `mup_width_scale` times as wide."""
+    """Return this configuration's shapes, with None for dimensions that do not grow with the width."""
     wide = _shapes(widened(config, config.mup.mup_width_scale))
     return {
-        name: [mine if mine != other else None for mine, other in zip(shape, wide[name], strict=True)]
+        name: [size if size != wide_size else None for size, wide_size in zip(shape, wide[name], strict=True)]
         for name, shape in _shapes(config).items()
     }
 
 
 def widened(config: Config, factor: int) -> Config:
-    """The same model so many times as wide: hidden and feed-forward size, with as many heads."""
+    """Return the configuration with hidden and feed-forward size times `factor`, and the same number of heads."""
     shape = config.shape
     sizes = {"hidden_size": shape.hidden_size * factor, "intermediate_size": shape.intermediate_size * factor}
     return _changed(config, sizes)
 
 
 def _changed(config: Config, changes: Mapping[str, Any]) -> Config:
-    source = Source("derived", text="other widths are measured")
+    source = Source("derived", text="coord_check compares widths")
     values = config.values | {name: Value(value, source) for name, value in changes.items()}
     return Config(values, config.sections, config.warnings, config.dialect)
 
 
-def _own_base(config: Config) -> Widths | None:
+def _base_widths(config: Config) -> Widths | None:
     return Widths(base_shapes(config), config.mup.mup_init_scale) if config.mup.use_mup else None
 
 
@@ -101,31 +101,31 @@ def _trained(config: Config, base: Widths | None, device: torch.device) -> Sizes
     groups = optimizer.parameter_groups(model, 0.0)
     if base is not None:
         groups = mup.divide_groups(groups, dict(model.named_parameters()), base, mup.normalizes_gradients(config))
-    steps = optimizer.build(config, groups)
-    assert steps is not None, "rules let muP have no optimizer of DeepSpeed's"
-    for group in steps.param_groups:
+    stepper = optimizer.build(config, groups)
+    assert stepper is not None, "the rules refuse muP with an optimizer that DeepSpeed builds"
+    for group in stepper.param_groups:
         group["lr"] = config.optimizer_params.lr / group.get("width_mult", 1.0)
     generator = torch.Generator().manual_seed(config.training.seed)
-    text = torch.randint(TOKENS, (SAMPLES, config.shape.seq_length + 1), generator=generator).to(device)
-    tokens, labels = text[:, :-1], text[:, 1:].contiguous()
-    found: Sizes = {}
-    _measure(model, tokens, found)
+    batch = torch.randint(TOKENS, (SAMPLES, config.shape.seq_length + 1), generator=generator).to(device)
+    tokens, labels = batch[:, :-1], batch[:, 1:].contiguous()
+    sizes: Sizes = {}
+    _measure(model, tokens, sizes)
     for _ in range(STEPS):
         model(tokens, labels).backward()
-        steps.step()
-        steps.zero_grad()
-        _measure(model, tokens, found)
-    return found
+        stepper.step()
+        stepper.zero_grad()
+        _measure(model, tokens, sizes)
+    return sizes
 
 
 @torch.no_grad()
-def _measure(model: GPT, tokens: Tensor, found: Sizes) -> None:
+def _measure(model: GPT, tokens: Tensor, sizes: Sizes) -> None:
     def note(name: str, _: nn.Module, __: Any, output: Any) -> None:
-        found.setdefault(name, []).append(float(unpack(output)[0].abs().mean()))
+        sizes.setdefault(name, []).append(float(unpack(output)[0].abs().mean()))
 
     layers = {f"layers.{index}": layer for index, layer in enumerate(model.layers)}
-    inside = {f"{name}.attention": layer.attention for name, layer in layers.items()}
-    watched = {"positions": model.positions, **inside, **layers, "output": model}
+    attentions = {f"{name}.attention": layer.attention for name, layer in layers.items()}
+    watched = {"positions": model.positions, **attentions, **layers, "output": model}
     hooks = [module.register_forward_hook(partial(note, name)) for name, module in watched.items()]
     model(tokens)
     for hook in hooks:

@@ -1,7 +1,7 @@
-"""`python deepy.py eval.py my.yml`: how well a checkpoint predicts held-out text, and what it can do on tasks.
+"""`python deepy.py eval.py my.yml`: perplexity of a checkpoint on validation data, and its results on tasks.
 
-The text is the validation part of the configured data, the very samples that `train.py` evaluates on, in the same
-number (`eval_iters` batches). Tasks (`eval_tasks`) are those of the lm-evaluation-harness, see harness.py.
+The validation samples are the ones that `train.py` evaluates on, in the same number (`eval_iters` batches). Tasks
+(`eval_tasks`) are those of the lm-evaluation-harness; see lm_eval_harness.py.
 """
 
 from __future__ import annotations
@@ -29,35 +29,36 @@ from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.generate import for_generation, load_model, make_generator, without_training
 from neoxargs.train.generation.logprobs import Scored, Scorer
 from neoxargs.train.kernels.cross_entropy import IGNORED
-from neoxargs.train.process import mesh, setup
+from neoxargs.train.process import setup
+from neoxargs.train.process.mesh import build_mesh, destroy_groups
 
 
 def run(arguments: RankArguments) -> None:
-    """What a rank's command line asks for; raises Problems."""
+    """Evaluate as the rank's command line says. Raises Problems."""
     config = for_evaluation(arguments.config)
     tasks = config.generation.eval_tasks or []
     if tasks:
         lm_eval_harness.require_installed()
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
-    here = mesh.build_mesh(config.parallel)
+    mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
-    data = build_datasets(config, tokenizer, here, process.local_rank) if reads_data(config) else None
-    built, checkpoint = load_model(config, without_training(arguments.deepspeed), tokenizer, here, process)
-    scorer = Scorer(built, here, config.batch.train_micro_batch_size_per_gpu)
-    found: dict[str, Any] = {"checkpoint": str(checkpoint)}
+    data = build_datasets(config, tokenizer, mesh, process.local_rank) if reads_data(config) else None
+    model_engine, checkpoint = load_model(config, without_training(arguments.deepspeed), tokenizer, mesh, process)
+    scorer = Scorer(model_engine, mesh, config.batch.train_micro_batch_size_per_gpu)
+    results: dict[str, Any] = {"checkpoint": str(checkpoint)}
     if data:
-        found["validation"] = perplexity(scorer, data, batches(config), tokenizer).to_json()
+        results["validation"] = perplexity(scorer, data, micro_batches(config), tokenizer).to_json()
     if tasks:
-        model = lm_eval_harness.Model(scorer, make_generator(built, config, tokenizer, here, process))
-        found |= evaluate_tasks(tasks, model, config.training.seed, process.main)
+        model = lm_eval_harness.Model(scorer, make_generator(model_engine, config, tokenizer, mesh, process))
+        results |= evaluate_tasks(tasks, model, config.training.seed, process.main)
     if process.main:
-        print("\n".join([*lines(found), f"results written to {write(found, config)}"]), flush=True)
-    mesh.destroy()
+        print("\n".join([*result_lines(results), f"results written to {write_results(results, config)}"]), flush=True)
+    destroy_groups()
     setup.stop()
 
 
 def for_evaluation(config: Config) -> Config:
-    """The same model without what only training needs; raises Problems where there is nothing to evaluate."""
+    """Return the configuration for evaluation, without training state; raise Problems if nothing is to be evaluated."""
     if not (reads_data(config) or config.generation.eval_tasks):
         hint = "set data_path or text_path (and eval_iters) for perplexity, or eval_tasks for tasks of lm_eval"
         what = "there is nothing to evaluate: neither validation data nor eval_tasks is set"
@@ -71,30 +72,33 @@ def reads_data(config: Config) -> bool:
     return bool(config.training.eval_iters) and any(config.get(name) for name in TRAINING_DATA)
 
 
-def batches(config: Config) -> int:
-    """Micro batches of each data parallel rank."""
+def micro_batches(config: Config) -> int:
+    """Return the number of micro batches per data parallel rank."""
     return config.training.eval_iters * config.batch.gradient_accumulation_steps
 
 
 @dataclass
 class Perplexity:
-    """How well text was predicted; sums over all of it."""
+    """Sums over the evaluated text, from which perplexities follow."""
 
     nats: float
-    """Minus the log-probability."""
+    """Negative log-likelihood."""
     tokens: int
     words: int
-    """Parts between white space."""
+    """Separated by white space."""
     bytes: int
-    """Of UTF-8."""
+    """Of the text in UTF-8."""
 
     def to_json(self) -> dict[str, Any]:
-        """The tokenizer's tokens are this model's own; words and bytes compare models with different ones."""
-        found = {"tokens": self.tokens, "loss": self.nats / self.tokens, "perplexity": _exp(self.nats / self.tokens)}
+        """Return counts, loss (nats per token), perplexities per token, word and byte, and bits per byte.
+
+        Perplexities per word and per byte compare models with different tokenizers.
+        """
+        values = {"tokens": self.tokens, "loss": self.nats / self.tokens, "perplexity": _exp(self.nats / self.tokens)}
         for name, count in (("words", self.words), ("bytes", self.bytes)):
             if count:
-                found |= {name: count, f"{name[:-1]}_perplexity": _exp(self.nats / count)}
-        return found | ({"bits_per_byte": self.nats / self.bytes / math.log(2)} if self.bytes else {})
+                values |= {name: count, f"{name[:-1]}_perplexity": _exp(self.nats / count)}
+        return values | ({"bits_per_byte": self.nats / self.bytes / math.log(2)} if self.bytes else {})
 
 
 def _exp(x: float) -> float:
@@ -102,7 +106,10 @@ def _exp(x: float) -> float:
 
 
 def perplexity(scorer: Scorer, data: Loader, count: int, tokenizer: Tokenizer) -> Perplexity:
-    """Over `count` micro batches of each data parallel rank; equal on every rank. Raises Problems without such data."""
+    """Evaluate `count` micro batches per data parallel rank; the result is equal on every rank.
+
+    Raises Problems if there is no validation data.
+    """
     if not data.has("validation"):
         what = "there is no validation data"
         hint = "set split to leave a part of data_path for validation, for example split: 969, 30, 1"
@@ -117,9 +124,9 @@ def perplexity(scorer: Scorer, data: Loader, count: int, tokenizer: Tokenizer) -
     return Perplexity(nats, *map(int, counts))
 
 
-def _sums(found: Iterable[Scored], tokenizer: Tokenizer) -> torch.Tensor:
+def _sums(scored: Iterable[Scored], tokenizer: Tokenizer) -> torch.Tensor:
     sums = torch.zeros(4, dtype=torch.float64)
-    for labels, logs, _ in found:
+    for labels, logs, _ in scored:
         texts = [tokenizer.detokenize(row[row != IGNORED].tolist()) for row in labels]
         words, size = sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts)
         sums += torch.tensor([-logs.double().sum(), (labels != IGNORED).sum(), words, size])
@@ -127,40 +134,40 @@ def _sums(found: Iterable[Scored], tokenizer: Tokenizer) -> torch.Tensor:
 
 
 def evaluate_tasks(tasks: Sequence[str], model: lm_eval_harness.Model, seed: int, main: bool) -> dict[str, Any]:
-    """What the harness finds, on rank 0; the other ranks compute what it asks."""
+    """Run the harness on rank 0 and return its results; the other ranks serve its requests and return {}."""
     if not main:
-        model.follow()
+        model.serve()
         return {}
     try:
-        found = lm_eval_harness.results(tasks, model, seed)
-    except Problems:  # any other error may have happened while the ranks compute: then they must not wait
-        model.ask("end")
+        results = lm_eval_harness.run_tasks(tasks, model, seed)
+    except Problems:  # raised between requests; after any other error a rank may be inside a request
+        model.call("end")
         raise
-    model.ask("end")
-    return found
+    model.call("end")
+    return results
 
 
-def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The results for a reader."""
-    yield f"{found['checkpoint']}"
-    to_json = found.get("validation", {})
-    if to_json:
-        counts = ", ".join(f"{value:,} {name}" for name, value in to_json.items() if isinstance(value, int))
-        yield f"validation | {_joined(to_json)} | {counts}"
-    for task, values in found.get("results", {}).items():
-        yield f"{task} | {_joined({name.removesuffix(',none'): value for name, value in values.items()})}"
+def result_lines(results: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines that print the results."""
+    yield f"{results['checkpoint']}"
+    validation = results.get("validation", {})
+    if validation:
+        counts = ", ".join(f"{value:,} {name}" for name, value in validation.items() if isinstance(value, int))
+        yield f"validation | {_format(validation)} | {counts}"
+    for task, values in results.get("results", {}).items():
+        yield f"{task} | {_format({name.removesuffix(',none'): value for name, value in values.items()})}"
 
 
-def _joined(values: dict[str, Any]) -> str:
-    """Those that are measured: numbers with a decimal point."""
+def _format(values: dict[str, Any]) -> str:
+    """Format the measured values, which are the floats."""
     return " | ".join(f"{name.replace('_', ' ')} {x:.5g}" for name, x in values.items() if isinstance(x, float))
 
 
-def write(found: dict[str, Any], config: Config) -> Path:
-    """All results as JSON, in a file of their own."""
+def write_results(results: dict[str, Any], config: Config) -> Path:
+    """Write all results to a new JSON file and return its path."""
     prefix, day = config.generation.eval_results_prefix, datetime.now().strftime("%Y-%m-%d-%H-%M-%S")
     name = f"eval_results_{day}.json"
     path = Path(f"{prefix}_{name}") if prefix else Path(config.logging.run_dir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1, default=str) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8")
     return path

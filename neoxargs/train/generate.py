@@ -1,4 +1,4 @@
-"""`python deepy.py generate.py my.yml`: text from a checkpoint, on the layout it was trained on."""
+"""`python deepy.py generate.py my.yml`: generate text from a checkpoint, on the layout it was trained on."""
 
 from __future__ import annotations
 
@@ -25,67 +25,70 @@ from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel, Sample
 from neoxargs.train.kernels.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
-from neoxargs.train.process import mesh, setup
-from neoxargs.train.process.mesh import Mesh
+from neoxargs.train.process import setup
+from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 
-#: Prompts that go through the model together, for each data parallel rank.
+#: Prompts in one batch, per data parallel rank.
 ROWS = 16
 
 
 def run(arguments: RankArguments) -> None:
-    """What a rank's command line asks for; raises Problems."""
+    """Generate as the rank's command line says. Raises Problems."""
     config = for_generation(arguments.config)
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
-    here = mesh.build_mesh(config.parallel)
+    mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
-    built, _ = load_model(config, without_training(arguments.deepspeed), tokenizer, here, process)
-    generator = make_generator(built, config, tokenizer, here, process)
+    model_engine, _ = load_model(config, without_training(arguments.deepspeed), tokenizer, mesh, process)
+    generator = make_generator(model_engine, config, tokenizer, mesh, process)
     options = config.generation
     with ExitStack() as files:
         output = None
         if process.main and options.sample_output_file:
             output = files.enter_context(open(options.sample_output_file, "w", encoding="utf-8"))
         generate(generator, prompts(options, process.main), output, process.main)
-    mesh.destroy()
+    destroy_groups()
     setup.stop()
 
 
 def load_model(
-    config: Config, json: dict[str, Any], tokenizer: Tokenizer, here: Mesh, process: setup.Process
+    config: Config, json: dict[str, Any], tokenizer: Tokenizer, mesh: Mesh, process: setup.Process
 ) -> tuple[Pipelined | Plain, Path | None]:
-    """A checkpoint's model on this rank, for what `for_generation` and `without_training` return, and its folder."""
+    """Build this rank's part of the model, load the checkpoint, and return both engine and checkpoint folder.
+
+    config: as `for_generation` returns. json: DeepSpeed's configuration, as `without_training` returns.
+    """
     rows = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
-    built = engine.build(config, json, rows, here, trains=config.zero_optimization.stage == 3)
-    checkpoints = Checkpoints(config, built.deepspeed, process)
+    model_engine = engine.build(config, json, rows, mesh, trains=config.zero_optimization.stage == 3)
+    checkpoints = Checkpoints(config, model_engine.deepspeed, process)
     checkpoints.load()
-    built.deepspeed.eval()
-    return built, checkpoints.last
+    model_engine.deepspeed.eval()
+    return model_engine, checkpoints.last
 
 
 def make_generator(
-    built: Pipelined | Plain, config: Config, tokenizer: Tokenizer, here: Mesh, process: setup.Process
+    model_engine: Pipelined | Plain, config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Process
 ) -> Generator:
-    """What continues prompts with a loaded model."""
+    """Return the generator that continues prompts with a loaded model."""
     model: PlainModel | PipelinedModel
-    if isinstance(built, Pipelined):
-        loss = Loss(engine.vocabulary(config, tokenizer.vocab_size), here.tensor)
+    if isinstance(model_engine, Pipelined):
+        loss = Loss(engine.vocabulary(config, tokenizer.vocab_size), mesh.tensor)
         model = PipelinedModel(
-            built.deepspeed.module,
+            model_engine.deepspeed.module,
             loss,
-            here,
+            mesh,
             process.device,
             config.shape.hidden_size,
             needs_document_starts(config.data),
         )
     else:
-        model = PlainModel(built.deepspeed.module, built.deepspeed, process.device)
-    return Generator(model, tokenizer, config.generation, config.shape.seq_length, here, config.training.seed)
+        model = PlainModel(model_engine.deepspeed.module, model_engine.deepspeed, process.device)
+    return Generator(model, tokenizer, config.generation, config.shape.seq_length, mesh, config.training.seed)
 
 
 def for_generation(config: Config) -> Config:
-    """The same model without what only training needs, loaded from `load`, or else from where it was saved.
+    """Return the configuration for generation: without training state, with `load` set to `save` if it is not set.
 
-    Raises Problems where there is no checkpoint.
+    Raises Problems if there is no checkpoint.
     """
     folder = config.checkpoint.load or config.checkpoint.save
     if not folder:
@@ -97,14 +100,14 @@ def for_generation(config: Config) -> Config:
         what = f"load ({folder}): there is no checkpoint in it"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load",)))
     changes: dict[str, Any] = {"load": folder, "no_load_optim": True, "no_load_rng": True, "finetune": False}
-    changes["sequence_parallel"] = False  # a single token has no shards
+    changes["sequence_parallel"] = False  # generation passes one token at a time, which cannot be sharded
     source = Source("derived", text="generation does not train")
     values = config.values | {name: Value(value, source) for name, value in changes.items()}
     return Config(values, config.sections, config.warnings, config.dialect)
 
 
 def without_training(json: dict[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's configuration without optimizer; ZeRO-3 stays, because its checkpoints need it."""
+    """Return DeepSpeed's configuration without optimizer and ZeRO; ZeRO-3 stays, because its checkpoints need it."""
     if json.get("zero_optimization", {}).get("stage", 0) == 3:
         return json
     dropped = ("zero_optimization", "optimizer", "scheduler")
@@ -112,11 +115,11 @@ def without_training(json: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompts(options: Generation, main: bool) -> Iterator[str]:
-    """What to continue, on every rank alike."""
+    """Yield the prompts, the same on every rank. main: whether this rank reads standard input."""
     if options.text_gen_type == "interactive":
-        yield from _typed(options.prompt_end, main)
+        yield from _interactive_prompts(options.prompt_end, main)
     elif options.text_gen_type == "input-file":
-        yield from _listed(options.sample_input_file)
+        yield from _prompts_of_file(options.sample_input_file)
     elif options.text_gen_type in ("unconditional", None):
         yield from [options.prompt or ""] * (options.num_samples or 1)
     else:
@@ -125,7 +128,7 @@ def prompts(options: Generation, main: bool) -> Iterator[str]:
         raise Problems(Problem(what, hint=hint, id="generation-type-unsupported", about=("text_gen_type",)))
 
 
-def _listed(path: str | None) -> list[str]:
+def _prompts_of_file(path: str | None) -> list[str]:
     if not path:
         what = "text_gen_type (input-file) needs sample_input_file"
         hint = "set sample_input_file to a text file with one prompt per line"
@@ -145,8 +148,8 @@ def _listed(path: str | None) -> list[str]:
     return found
 
 
-def _typed(end: str, main: bool) -> Iterator[str]:
-    """Prompts from rank 0's standard input until it ends."""
+def _interactive_prompts(end: str, main: bool) -> Iterator[str]:
+    """Yield prompts from rank 0's standard input until it ends."""
     while True:
         typed = [_read_prompt(end) if main else None]
         if dist.is_initialized():
@@ -166,12 +169,12 @@ def _read_prompt(end: str) -> str | None:
     return text or None
 
 
-def generate(generator: Generator, wanted: Iterator[str], output: TextIO | None, main: bool) -> None:
-    """Continue every prompt, many at a time (one at a time where somebody waits for the answer)."""
+def generate(generator: Generator, contexts: Iterator[str], output: TextIO | None, main: bool) -> None:
+    """Continue all prompts in batches (interactively, one at a time); the main rank prints and writes the samples."""
     rows = 1 if generator.options.text_gen_type == "interactive" else ROWS * generator.data.size
-    for contexts in _grouped(wanted, rows):
+    for batch in _grouped(contexts, rows):
         began = time.perf_counter()
-        samples = [generator.sample(context) for context in contexts]
+        samples = [generator.sample(context) for context in batch]
         generator.finish(samples)
         seconds = time.perf_counter() - began
         for sample in samples if main else ():
@@ -183,7 +186,7 @@ def generate(generator: Generator, wanted: Iterator[str], output: TextIO | None,
 
 
 def record(sample: Sample, text: str, seconds: float, options: Generation) -> dict[str, Any]:
-    """A line of `sample_output_file`, with GPT-NeoX's keys."""
+    """Return the JSON object of a line of `sample_output_file`, with GPT-NeoX's keys."""
     found = {
         "context": sample.context, "text": text, "length": len(sample.ids), "finished": sample.finished,
         "message": None, "duration_seconds": round(seconds, 3),

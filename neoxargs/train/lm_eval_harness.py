@@ -1,7 +1,7 @@
-"""EleutherAI's lm-evaluation-harness (https://github.com/EleutherAI/lm-evaluation-harness) on a model of ours.
+"""Adapter for EleutherAI's lm-evaluation-harness (https://github.com/EleutherAI/lm-evaluation-harness).
 
-The harness runs on rank 0 alone: one process reads tasks, downloads what they need and adds up the results. What it
-asks of the model goes to all ranks, which answer together.
+The harness runs on rank 0 only, where it reads tasks, downloads their data and aggregates the results. Its requests to
+the model are broadcast to all ranks, which compute them together.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from neoxargs.train.generate import ROWS
 from neoxargs.train.generation.generator import Generator
 from neoxargs.train.generation.logprobs import Scorer, ScoringRow, windows
 
-#: Tokens after which it is looked whether a continuation has said what ends it.
-STRIDE = 32
-#: How long a continuation gets where the task does not say, and what tasks call that.
-LONGEST = 256
-LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-#: How often the harness draws samples anew to estimate errors of metrics that are no means.
-RESAMPLED = 1000
-#: Results that are worth keeping; samples, for example, are the task's own data.
-KEPT = ("results", "groups", "versions", "n-shot", "higher_is_better", "n-samples")
+#: Number of generated tokens between checks for a stop string.
+STOP_CHECK_INTERVAL = 32
+#: Maximum number of tokens of a continuation if the task sets none, and the keys by which tasks set it.
+DEFAULT_MAX_TOKENS = 256
+MAX_TOKENS_KEYS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+#: Number of bootstrap resamples with which the harness estimates standard errors of metrics that are not means.
+BOOTSTRAP_ITERATIONS = 1000
+#: Keys of the harness's results that are saved.
+RESULT_KEYS = ("results", "groups", "versions", "n-shot", "higher_is_better", "n-samples")
 
 
 class Model:
-    """What the harness can ask, on every rank alike: rank 0 asks, the others follow."""
+    """The requests that the harness makes. Rank 0 calls them, and the other ranks serve them."""
 
     def __init__(self, scorer: Scorer, generator: Generator) -> None:
         self.scorer, self.generator = scorer, generator
 
-    def ask(self, what: str, *arguments: Any) -> Any:
-        """On rank 0: have all ranks do something; `end` sends them home."""
-        dist.broadcast_object_list([(what, arguments)], 0)
-        return getattr(self, what)(*arguments)
+    def call(self, method: str, *arguments: Any) -> Any:
+        """On rank 0: call a method on all ranks and return its result; `end` makes the others leave `serve`."""
+        dist.broadcast_object_list([(method, arguments)], 0)
+        return getattr(self, method)(*arguments)
 
-    def follow(self) -> None:
-        """On the other ranks: do what rank 0 asks until it says `end`."""
-        what = ""
-        while what != "end":
-            asked: list[Any] = [None]
-            dist.broadcast_object_list(asked, 0)
-            what, arguments = asked[0]
-            getattr(self, what)(*arguments)
+    def serve(self) -> None:
+        """On the other ranks: call the methods that rank 0 calls, until `end`."""
+        method = ""
+        while method != "end":
+            request: list[Any] = [None]
+            dist.broadcast_object_list(request, 0)
+            method, arguments = request[0]
+            getattr(self, method)(*arguments)
 
     def end(self) -> None: ...
 
@@ -61,7 +61,7 @@ class Model:
         return self.scorer.score(rows)
 
     def generate(self, contexts: list[str], stops: list[str], options: dict[str, Any]) -> list[str]:
-        """Continue every context until one of `stops` or `maximum_tokens`; the stop is left out."""
+        """Continue every context until one of `stops`, which is left out, or for `maximum_tokens` tokens."""
         self.scorer.built.deepspeed.eval()
         at_once, found = ROWS * self.generator.data.size, []
         for start in range(0, len(contexts), at_once):
@@ -69,13 +69,16 @@ class Model:
         return found
 
     def _generate(self, contexts: list[str], stops: list[str], options: dict[str, Any]) -> list[str]:
-        most = options["maximum_tokens"]
-        room = max(self.generator.seq_length - most, self.generator.seq_length // 2)  # beyond it the window slides
+        maximum = options["maximum_tokens"]
+        # Longer prompts lose their beginning: beyond seq_length the window slides and every pass is a full one.
+        room = max(self.generator.seq_length - maximum, self.generator.seq_length // 2)
         going = {index: self.generator.sample(context) for index, context in enumerate(contexts)}
         going = {index: replace(sample, prompt=sample.prompt[-room:]) for index, sample in going.items()}
         ids: list[list[int]] = [[] for _ in contexts]
-        for done in range(0, most, STRIDE):
-            self.generator.options = Generation(**options | {"maximum_tokens": min(STRIDE, most - done)})
+        for done in range(0, maximum, STOP_CHECK_INTERVAL):
+            self.generator.options = Generation(
+                **options | {"maximum_tokens": min(STOP_CHECK_INTERVAL, maximum - done)}
+            )
             self.generator.finish(list(going.values()))
             for index, sample in list(going.items()):
                 ids[index] += sample.ids
@@ -91,22 +94,22 @@ class Model:
 
 
 def text_before_stop(text: str, stops: Sequence[str]) -> str:
-    """The text before the first stop in it."""
+    """Return the text before the first stop string in it."""
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
 
 
-def results(tasks: Sequence[str], model: Model, seed: int) -> dict[str, Any]:
-    """What the harness finds, on rank 0; raises Problems for tasks that it cannot load."""
+def run_tasks(tasks: Sequence[str], model: Model, seed: int) -> dict[str, Any]:
+    """Run the harness on rank 0 and return its results. Raises Problems if a task cannot be loaded."""
     loaded = _loaded(tasks)
     for task in loaded["tasks"].values():
         task.set_fewshot_seed(seed)
     evaluate = _harness("evaluator").evaluate
-    found = evaluate(lm=_adapter(model), task_dict=loaded, log_samples=False, bootstrap_iters=RESAMPLED)
-    return {key: found[key] for key in KEPT if found.get(key)}
+    found = evaluate(lm=_adapter(model), task_dict=loaded, log_samples=False, bootstrap_iters=BOOTSTRAP_ITERATIONS)
+    return {key: found[key] for key in RESULT_KEYS if found.get(key)}
 
 
 def require_installed() -> None:
-    """Raises Problems where the harness is not installed."""
+    """Raise Problems if the harness is not installed."""
     _harness("evaluator")
 
 
@@ -118,44 +121,47 @@ def _harness(module: str) -> Any:
 
 
 def _loaded(tasks: Sequence[str]) -> dict[str, Any]:
-    """The tasks and groups that are meant, with their data."""
+    """Load the tasks and groups by their names or files, with their data."""
     manager = _harness("tasks").TaskManager()
-    known = set(manager.all_tasks)
-    unknown = [name for name in tasks if name not in known and not Path(name).is_file()]
+    available = set(manager.all_tasks)
+    unknown = [name for name in tasks if name not in available and not Path(name).is_file()]
     if unknown:
-        raise Problems(_unknown(name, known) for name in unknown)
+        raise Problems(_unknown(name, available) for name in unknown)
     try:
         loaded: dict[str, Any] = manager.load(list(tasks))
-    except Exception as error:  # a YAML that is none of a task, no data, no network: each raises its own
+    except Exception as error:  # an invalid task YAML, missing data or no network each raise another type
         what = f"eval_tasks ({', '.join(tasks)}) cannot be loaded: {type(error).__name__}: {error}"
         raise Problems(Problem(what, id="evaluation-task-not-loadable", about=("eval_tasks",))) from error
     return loaded
 
 
-def _unknown(name: str, known: Collection[str]) -> Problem:
+def _unknown(name: str, available: Collection[str]) -> Problem:
     if name.endswith((".yaml", ".yml")):
         return Problem(
             f"eval_tasks: the file {name} does not exist", id="evaluation-task-file-missing", about=("eval_tasks",)
         )
-    hint = did_you_mean(name, known) or "use the name of a task of lm_eval, or the path of a YAML file that defines one"
+    hint = (
+        did_you_mean(name, available)
+        or "use the name of a task of lm_eval, or the path of a YAML file that defines one"
+    )
     return Problem(
         f"eval_tasks: lm_eval has no task named {name}", hint=hint, id="evaluation-task-unknown", about=("eval_tasks",)
     )
 
 
 def _adapter(model: Model) -> Any:
-    """The model as the harness's own interface has it."""
+    """Return the model with the interface of the harness, `lm_eval.api.model.LM`."""
     base: Any = _harness("api.model").LM
 
     class Adapter(base):  # type: ignore[misc]
         def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
             rows = [_row(request.args, tokenizer, length) for request in requests]
-            found: list[tuple[float, bool]] = model.ask("score", rows)
+            found: list[tuple[float, bool]] = model.call("score", rows)
             return found
 
         def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
             parts = [windows(tokenizer.tokenize(request.args[0]), tokenizer.eod, length) for request in requests]
-            scores = iter(model.ask("score", [row for rows in parts for row in rows]))
+            scores = iter(model.call("score", [row for rows in parts for row in rows]))
             return [sum(next(scores)[0] for _ in rows) for rows in parts]
 
         def generate_until(self, requests: list[Any]) -> list[str]:
@@ -166,30 +172,32 @@ def _adapter(model: Model) -> Any:
 
 
 def _row(asked: tuple[str, str], tokenizer: Tokenizer, length: int) -> ScoringRow:
-    """A context and its continuation in the harness's own way: spaces between them belong to the continuation, and
-    what is too long loses its beginning."""
+    """Tokenise a context and its continuation as the harness does.
+
+    Spaces between them belong to the continuation, and a text that is too long loses its beginning.
+    """
     context = asked[0].rstrip()
-    before, whole = tokenizer.tokenize(context) if context else [], tokenizer.tokenize("".join(asked))
-    ids = whole if before else [tokenizer.eod, *whole]
-    count = max(0, min(len(whole) - len(before), length))  # together they may be fewer tokens than the context alone
+    before, full = tokenizer.tokenize(context) if context else [], tokenizer.tokenize("".join(asked))
+    ids = full if before else [tokenizer.eod, *full]
+    count = max(0, min(len(full) - len(before), length))  # both together may have fewer tokens than the context
     return ScoringRow(ids[-(length + 1) :], count)
 
 
 def _continued(requests: list[Any], model: Model) -> list[str]:
-    """Requests with the same options go through the model together."""
+    """Generate all continuations; requests with the same options form a batch."""
     wanted = [(index, request.args[0], _options(request.args[1])) for index, request in enumerate(requests)]
     found: dict[int, str] = {}
-    for _, same in groupby(sorted(wanted, key=lambda each: repr(each[2])), key=lambda each: repr(each[2])):
-        group = list(same)
-        texts = model.ask("generate", [context for _, context, _ in group], *group[0][2])
+    for _, equal in groupby(sorted(wanted, key=lambda each: repr(each[2])), key=lambda each: repr(each[2])):
+        group = list(equal)
+        texts = model.call("generate", [context for _, context, _ in group], *group[0][2])
         found |= dict(zip([index for index, *_ in group], texts, strict=True))
     return [found[index] for index in range(len(requests))]
 
 
 def _options(given: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """What ends a continuation, and how it is sampled; without `do_sample` the likeliest token is taken."""
+    """Return stop strings and sampling options. `do_sample: false` or no temperature takes the likeliest token."""
     stops = given.get("until") or []
-    most = next((given[name] for name in LENGTHS if given.get(name)), LONGEST)
+    maximum = next((given[name] for name in MAX_TOKENS_KEYS if given.get(name)), DEFAULT_MAX_TOKENS)
     sampled = {"temperature": float(given.get("temperature") or 0.0)} if given.get("do_sample", True) else {}
     choice = {name: given[name] for name in ("top_k", "top_p") if given.get(name)}
-    return [stops] if isinstance(stops, str) else list(stops), {"maximum_tokens": int(most), **sampled, **choice}
+    return [stops] if isinstance(stops, str) else list(stops), {"maximum_tokens": int(maximum), **sampled, **choice}

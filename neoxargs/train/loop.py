@@ -1,4 +1,4 @@
-"""The training loop: steps, evaluations, checkpoints, and the reasons to stop. Nothing here knows about parallelism."""
+"""The training loop: steps, evaluations, checkpoints and the conditions to stop. It is independent of parallelism."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Track
 if TYPE_CHECKING:
     from neoxargs.train.engine.steps import Result
 
-#: Micro batches in order, for ever; None where this pipeline stage reads no data.
+#: Endless iterator of micro batches in order; None if this pipeline stage reads no data.
 Batches = Iterator[Any] | None
 
 
 class Engine(Protocol):
-    """A model that can be trained and evaluated (steps.py has one with and one without a pipeline)."""
+    """A model that can be trained and evaluated; see engine/steps.py for the two implementations."""
 
     def train_step(self, batches: Batches) -> Result: ...
 
@@ -39,7 +39,7 @@ class Engine(Protocol):
 
 
 class Data(Protocol):
-    """Endless micro batches; the order of training samples is a function of how many were consumed."""
+    """Endless micro batches. The next training sample depends only on the number of samples consumed."""
 
     def train(self, consumed: int) -> Batches: ...
 
@@ -49,7 +49,7 @@ class Data(Protocol):
 
 
 class Saver(Protocol):
-    """Where checkpoints go."""
+    """Saves checkpoints. last: folder of the latest one, saved or loaded."""
 
     last: Path | None
 
@@ -58,7 +58,7 @@ class Saver(Protocol):
 
 @dataclass
 class Loop:
-    """A run from `position` on, until all iterations are done or something stops it."""
+    """A training run from `position` until `train_iters` iterations are done or a condition stops it."""
 
     training: Training
     checkpoint: Checkpoint
@@ -72,15 +72,16 @@ class Loop:
     elapsed: float = 0.0
     saved: Position | None = None
     stop_file: Path | None = None
-    """With `adlr_autoresume`: whoever wants the run to save and leave makes this file."""
+    """With `adlr_autoresume`: creating this file makes the run save a checkpoint and exit."""
 
     def run(self) -> Outcome:
+        """Train, and return the last iteration and the reason to stop. Raises Problems if the loss is not finite."""
         saves = save_iterations(self.checkpoint, self.training.train_iters)
         batches = self.data.train(self.position.samples)
         reason = ""
         with StopRequest(self.device, self.stop_file) as request:
-            while self._goes_on() and not reason:
-                request.ask(look=self._asks_in_this_step())
+            while self._has_iterations_left() and not reason:
+                request.ask(check_file=self._checks_stop_file())
                 self._step(batches)
                 iteration = self.position.iteration
                 if self._due(self.training.eval_interval) and iteration < self.training.train_iters:
@@ -94,10 +95,10 @@ class Loop:
         self._save()
         return Outcome(self.position.iteration, reason, self.saver.last)
 
-    def _goes_on(self) -> bool:
+    def _has_iterations_left(self) -> bool:
         return self.position.iteration < self.training.train_iters and self.training.do_train is not False
 
-    def _asks_in_this_step(self) -> bool:
+    def _checks_stop_file(self) -> bool:
         return (self.position.iteration + 1) % self.training.adlr_autoresume_interval == 0
 
     def _step(self, batches: Batches) -> None:
@@ -147,14 +148,14 @@ class Loop:
 
 
 class StopRequest:
-    """SIGTERM, Ctrl-C or the file that asks for it: finish the step, save, leave with exit code 0, as Megatron does.
+    """Request to stop by SIGTERM, Ctrl-C or the stop file: finish the step, save, exit with code 0, as Megatron does.
 
-    Signals reach the ranks at different steps, so every step asks all of them. The question travels while the step
-    computes and costs nothing that anybody waits for. SIGTERM may come more than once, because a launcher passes on
-    what its whole process group has received already. A second Ctrl-C ends the process at once.
+    Signals reach the ranks at different steps, so every step begins an all-reduce of the received signal. It overlaps
+    with the computation of the step. SIGTERM may arrive more than once, because a launcher forwards a signal that its
+    process group has already received. A second Ctrl-C ends the process immediately.
     """
 
-    #: More than any signal's number.
+    #: Stands for the stop file in the all-reduce; larger than any signal's number.
     BY_FILE = 1000
 
     def __init__(self, device: torch.device, file: Path | None = None) -> None:
@@ -169,18 +170,18 @@ class StopRequest:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
-    def ask(self, look: bool) -> None:
-        """look: for the file too."""
+    def ask(self, check_file: bool) -> None:
+        """Begin the all-reduce of this rank's request. check_file: whether to look for the stop file too."""
         number = signal.Signals[self.received].value if self.received else 0
-        self.flag.fill_(self.BY_FILE if look and self.file and self.file.exists() else number)
+        self.flag.fill_(self.BY_FILE if check_file and self.file and self.file.exists() else number)
         self.work = torch.distributed.all_reduce(self.flag, torch.distributed.ReduceOp.MAX, async_op=True)
 
     def answer(self) -> str:
-        """The signal that some rank had received before this step began, that the file is there, or ""."""
+        """Return the reason to stop that any rank had before this step, or "" if there is none."""
         self.work.wait()
         number = int(self.flag.item())
         if number == self.BY_FILE and self.file:
-            self.file.unlink(missing_ok=True)  # it is obeyed; the run that continues must not stop at once
+            self.file.unlink(missing_ok=True)  # or the run that continues would stop immediately
             return f"found the stop file {self.file}"
         return signal.Signals(number).name if number else ""
 
@@ -191,9 +192,10 @@ class StopRequest:
 
 
 def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
-    """The iterations after which a checkpoint is written, besides the last one.
+    """Return the iterations after which a checkpoint is saved, in addition to the last one.
 
-    Linear: every `checkpoint_factor` iterations. Log: 1, then each `checkpoint_factor` times the one before.
+    With a linear scale, every `checkpoint_factor` iterations; with a log scale, iteration 1 and then each previous one
+    times `checkpoint_factor`, rounded up. `extra_save_iters` are added.
     """
     factor, chosen = options.checkpoint_factor, set(options.extra_save_iters or ())
     if factor and options.checkpoint_scale == "linear":

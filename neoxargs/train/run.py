@@ -1,4 +1,4 @@
-"""One rank of a training run, from its configuration to its last step."""
+"""A training run on one rank, from its configuration to its last step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from neoxargs.train.data.loader import Loader
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.engine import build as engine
 from neoxargs.train.loop import Loop
-from neoxargs.train.process import mesh, ops, setup
+from neoxargs.train.process import ops, setup
+from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 from neoxargs.train.track import Run, Tracker, metrics
 from neoxargs.train.track.console import Console
 from neoxargs.train.track.loss_curve import LossCurve
@@ -29,12 +30,12 @@ from neoxargs.train.track.progress import Progress
 from neoxargs.train.track.tensorboard import TensorBoard
 from neoxargs.train.track.wandb_comet import CometTracker, WandbTracker
 
-#: In `run_dir`; see `adlr_autoresume`.
-STOP = "stop"
+#: Name of the stop file in `run_dir`; see `adlr_autoresume`.
+STOP_FILE = "stop"
 
 
 def run(arguments: RankArguments) -> None:
-    """The run that a rank's command line describes; raises Problems."""
+    """Train as the rank's command line says. Raises Problems."""
     config = arguments.config
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     ops.require_nvme_support(config)
@@ -42,13 +43,13 @@ def run(arguments: RankArguments) -> None:
         if process.main:
             coord_check.run(config, process.device)
         return setup.stop()
-    here = mesh.build_mesh(config.parallel)
+    mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
     vocabulary = engine.vocabulary(config, tokenizer.vocab_size, tokenizer.eod)
-    data = _data(config, tokenizer, here, process)
-    # Dropout: equal on the ranks of one tensor parallel group, different on all others.
-    setup.set_seeds(config.training.seed, stream=here.pipe.rank * here.data.size + here.data.rank)
-    trained = engine.build(config, arguments.deepspeed, vocabulary, here)
+    data = _data(config, tokenizer, mesh, process)
+    # Seeds for dropout: equal within a tensor parallel group, different between groups.
+    setup.set_seeds(config.training.seed, stream=mesh.pipe.rank * mesh.data.size + mesh.data.rank)
+    trained = engine.build(config, arguments.deepspeed, vocabulary, mesh)
     saver = save_load.Checkpoints(config, trained.deepspeed, process)
     position = saver.load()
     run = _described_run(config, process.world_size, position.iteration, vocabulary.padded)
@@ -67,19 +68,19 @@ def run(arguments: RankArguments) -> None:
         device=process.device,
         elapsed=metrics.elapsed(run.folder / metrics.FILE, position.iteration) if process.main else 0.0,
         saved=position if position.iteration else None,
-        stop_file=run.folder / STOP if config.training.adlr_autoresume else None,
+        stop_file=run.folder / STOP_FILE if config.training.adlr_autoresume else None,
     )
     outcome = loop.run()
-    for tracker in reversed(trackers):  # the console is first and has the last word: it says where the others wrote
+    for tracker in reversed(trackers):  # the console, which is first, ends last: it prints where the others wrote
         tracker.on_end(outcome)
-    mesh.destroy()
+    destroy_groups()
     setup.stop()
 
 
-def _data(config: Config, tokenizer: Tokenizer, here: mesh.Mesh, process: setup.Process) -> Loader:
-    data = build_datasets(config, tokenizer, here, process.local_rank)
+def _data(config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Process) -> Loader:
+    data = build_datasets(config, tokenizer, mesh, process.local_rank)
     if process.device.type == "cpu" and not config.is_set("num_workers"):
-        data = replace(data, workers=0)  # reading ahead would take the cores from the ranks
+        data = replace(data, workers=0)  # worker processes would take CPU cores from the ranks
     return data
 
 
@@ -100,30 +101,30 @@ def _described_run(config: Config, ranks: int, start: int, rows: int) -> Run:
 
 
 def _unigram_entropy(data_path: object) -> float | None:
-    """Known where all data comes from one token file of ours."""
+    """Return the entropy of the token frequencies; known only for one token file that deepy wrote, else None."""
     summary = summary_of(data_path) if isinstance(data_path, str) else None
     return summary.unigram_entropy if summary else None
 
 
 def _trackers(config: Config, folder: Path) -> list[Tracker]:
-    """The observers that the configuration asks for; the console comes first."""
+    """Return the trackers that the configuration asks for, the console first."""
     options, profiling = config.logging, config.profiling
     steps = profiling.profile_step_start, profiling.profile_step_stop
     bar = Progress() if sys.stdout.isatty() else None
     log = Path(options.log_dir) / "train.log" if options.log_dir else None
-    found: list[Tracker] = [Console(options.log_interval, bar.write if bar else _print, log)]
-    found += [LossCurve(), Page(describe(config)), metrics.Metrics(folder / metrics.FILE)]
+    trackers: list[Tracker] = [Console(options.log_interval, bar.write if bar else _print, log)]
+    trackers += [LossCurve(), Page(describe(config)), metrics.Metrics(folder / metrics.FILE)]
     if options.tensorboard_dir:
-        found.append(TensorBoard(options.tensorboard_dir))
+        trackers.append(TensorBoard(options.tensorboard_dir))
     if config.wandb.use_wandb:
-        found.append(WandbTracker(config.wandb, train_values(config)))
+        trackers.append(WandbTracker(config.wandb, train_values(config)))
     if config.comet.use_comet:
-        found.append(CometTracker(config.comet, train_values(config)))
+        trackers.append(CometTracker(config.comet, train_values(config)))
     if profiling.profile:
-        found.append(Profile(*steps))
+        trackers.append(Profile(*steps))
     if profiling.memory_profiling:
-        found.append(MemoryHistory(profiling.memory_profiling_path, setup.on_gpu(), *steps))
-    return [*found, bar] if bar else found
+        trackers.append(MemoryHistory(profiling.memory_profiling_path, setup.on_gpu(), *steps))
+    return [*trackers, bar] if bar else trackers
 
 
 def _print(text: str) -> None:

@@ -42,7 +42,7 @@ def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
         results = [built.engine.train_step(built.batches) for _ in range(steps)]
         held_out = built.engine.evaluate(built.micro_batches(0), 2)
         found[name] = Losses([result.loss for result in results], [result.grad_norm for result in results], held_out)
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 
@@ -59,12 +59,12 @@ def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float]
         losses = [first.step() for _ in range(3)]
         Checkpoints(first.config, first.engine.deepspeed, process).save(Position(3, 3 * SAMPLES))
         losses += [first.step() for _ in range(3)]
-        mesh.destroy()
+        mesh.destroy_groups()
         second = Training(trial, load=path)
         position = Checkpoints(second.config, second.engine.deepspeed, process).load()
         second.batches = second.micro_batches(position.samples)
         found[name] = losses[3:], [second.step() for _ in range(3)]
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 
@@ -78,7 +78,7 @@ def overflow(trial: Trial) -> tuple[list[float], list[bool], bool]:
     rate = built.engine.learning_rate()
     results = [built.engine.train_step(built.micro_batches(0)) for _ in range(3)]
     unchanged = built.engine.learning_rate() == rate
-    mesh.destroy()
+    mesh.destroy_groups()
     return [result.loss for result in results], [result.skipped for result in results], unchanged
 
 

@@ -74,7 +74,7 @@ def on_a_rank(trials: dict[str, Trial]) -> dict[str, tuple[list[tuple[float, boo
         built.engine.deepspeed.eval()
         scorer = Scorer(built.engine, built.mesh, micro_batch=2)
         found[name] = scorer.score(ROWS), evaluate.perplexity(scorer, Data(), 2, Letters())  # type: ignore[arg-type]
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 
@@ -150,10 +150,10 @@ def model() -> Model:
 
 
 def test_a_continuation_ends_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lm_eval_harness, "STRIDE", 4)
+    monkeypatch.setattr(lm_eval_harness, "STOP_CHECK_INTERVAL", 4)
     ids, _ = greedy_tokens([0, 1, 2], 40)
     text = Letters().detokenize(ids[: ids.index(EOD)])
-    assert len(text) > 2 * lm_eval_harness.STRIDE
+    assert len(text) > 2 * lm_eval_harness.STOP_CHECK_INTERVAL
     asked = model()
     assert asked.generate(["abc"], [], {"maximum_tokens": 40}) == [text]
     stop = text[5:7]
@@ -166,10 +166,10 @@ def led() -> tuple[Any, Any]:
     """Rank 0 asks, the others follow."""
     asked = model()
     if dist.get_rank():
-        asked.follow()
+        asked.serve()
         return None, None
-    found = asked.ask("score", ROWS), asked.ask("generate", ["abc", "x"], ["q"], {"maximum_tokens": 3})
-    asked.ask("end")
+    found = asked.call("score", ROWS), asked.call("generate", ["abc", "x"], ["q"], {"maximum_tokens": 3})
+    asked.call("end")
     return found
 
 

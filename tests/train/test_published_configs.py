@@ -65,7 +65,7 @@ def losses(configs: dict[str, Config], steps: int) -> dict[str, list[float]]:
         built = engine.build(arguments.config, arguments.deepspeed, Vocabulary(257, 512), here)
         samples = batches(config, here) if built.reads_data else None
         found[name] = [built.train_step(samples).loss for _ in range(steps)]
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 

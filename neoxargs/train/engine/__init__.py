@@ -1,1 +1,1 @@
-"""DeepSpeed's two engines behind one interface: building them, steps, recomputation, reports."""
+"""DeepSpeed's two engines behind one interface: construction, steps, activation recomputation, reports, timing."""

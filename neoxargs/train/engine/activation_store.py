@@ -1,7 +1,7 @@
-"""Where the inputs of recomputed layers wait for the backward pass: divided, laid side by side, or in main memory.
+"""Storage of the inputs of recomputed layers: partitioned over ranks, in contiguous buffers, or in host memory.
 
-torch's checkpointing keeps them the way any operation keeps what its gradient needs, so hooks on saved tensors are
-all it takes: what is kept is another form of the tensor, and the backward pass gets the tensor itself back.
+torch's checkpointing saves its inputs like any operation saves tensors for the backward pass. Hooks on saved tensors
+therefore suffice: one replaces the tensor by its stored form, the other restores it for the backward pass.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from neoxargs.train.process.mesh import ALONE, Axis
 
 @dataclass
 class StoredTensor:
-    """What stands for a tensor meanwhile."""
+    """Stored form of a tensor between the forward and the backward pass."""
 
     piece: Tensor
-    """(elements of this rank's share,)"""
+    """One-dimensional: the elements that this rank stores."""
     shape: torch.Size
     device: torch.device
     slot: Slot | None = None
 
 
 class Store:
-    """`keep` and `give_back` undo each other, on every tensor parallel rank at the same time.
+    """Saves and restores tensors; every tensor parallel rank must call both in the same order.
 
-    slots: how many inputs a forward pass keeps; `contiguous_checkpointing` allocates room for so many at once.
+    slots: number of inputs that one forward pass saves; `contiguous_checkpointing` allocates a buffer for that many.
     """
 
     def __init__(self, options: Recompute, tensor: Axis, slots: int) -> None:
         self.axis = tensor if options.partition_activations else ALONE
-        self.in_main_memory = options.checkpoint_in_cpu
+        self.in_host_memory = options.checkpoint_in_cpu
         self.contiguous, self.slots = options.contiguous_checkpointing, slots
         self.free: dict[tuple[int, torch.dtype, torch.device], list[Tensor]] = {}
 
     def wrap(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """`run`, a checkpoint function, with its inputs kept here."""
+        """Return the checkpoint function `run` with its inputs saved in this store."""
 
         def stored(*arguments: Any) -> Any:
             with saved_tensors_hooks(self.save, self.restore):
@@ -53,10 +53,11 @@ class Store:
         return stored
 
     def save(self, x: Tensor) -> StoredTensor | Tensor:
-        if not x.is_floating_point():  # masks and positions are small
+        """Return the stored form of x; integer and bool tensors (positions, masks) are small and returned as is."""
+        if not x.is_floating_point():
             return x
         piece = self._partition(x.detach().reshape(-1))
-        place = torch.device("cpu") if self.in_main_memory else x.device
+        place = torch.device("cpu") if self.in_host_memory else x.device
         if self.contiguous:
             slot = Slot(self._free_pieces(piece, place))
             return StoredTensor(slot.memory.copy_(piece), x.shape, x.device, slot)
@@ -65,22 +66,26 @@ class Store:
         return StoredTensor(stored.copy_(piece), x.shape, x.device)
 
     def restore(self, stored: StoredTensor | Tensor) -> Tensor:
+        """Return the tensor that `save` was given."""
         if isinstance(stored, Tensor):
             return stored
         piece = stored.piece.to(stored.device)
         if self.axis.size == 1:
             return (piece if stored.slot is None else piece.clone()).view(stored.shape)
-        whole = piece.new_empty(piece.numel() * self.axis.size)
-        dist.all_gather(list(whole.chunk(self.axis.size)), piece, group=self.axis.group)
-        return whole[: stored.shape.numel()].view(stored.shape)
+        full = piece.new_empty(piece.numel() * self.axis.size)
+        dist.all_gather(list(full.chunk(self.axis.size)), piece, group=self.axis.group)
+        return full[: stored.shape.numel()].view(stored.shape)
 
     def _partition(self, flat: Tensor) -> Tensor:
         size = -(-flat.numel() // self.axis.size)
-        mine = flat[self.axis.rank * size : (self.axis.rank + 1) * size]
-        return F.pad(mine, (0, size - mine.numel()))
+        local = flat[self.axis.rank * size : (self.axis.rank + 1) * size]
+        return F.pad(local, (0, size - local.numel()))
 
     def _free_pieces(self, piece: Tensor, place: torch.device) -> list[Tensor]:
-        """Free pieces of one buffer; another is made when all are taken, as by several micro batches on the way."""
+        """Return the free pieces of the buffers for tensors like `piece`, on the device `place`.
+
+        If none is free, as with several micro batches in flight, another buffer is allocated.
+        """
         free = self.free.setdefault((piece.numel(), piece.dtype, place), [])
         if not free:
             buffer = torch.empty(
@@ -91,7 +96,7 @@ class Store:
 
 
 class Slot:
-    """A piece of a buffer, free again when nobody refers to it."""
+    """A piece of a buffer, which becomes free again when the last reference to the slot is dropped."""
 
     def __init__(self, free: list[Tensor]) -> None:
         self.free, self.memory = free, free.pop()

@@ -1,5 +1,7 @@
-"""From a configuration to an engine of DeepSpeed's: with `pipe_parallel_size` >= 1 its pipeline engine, its plain one
-(ZeRO 0-3) with 0. What they do in a step: steps.py.
+"""Build DeepSpeed's engine from a configuration.
+
+With `pipe_parallel_size` >= 1 it is the pipeline engine (ZeRO 0 and 1), with 0 the engine without a pipeline (ZeRO 0 to
+3). steps.py runs training steps on both.
 """
 
 from __future__ import annotations
@@ -38,34 +40,38 @@ from neoxargs.train.process.setup import suppress_output
 def build(
     config: Config, json: dict[str, Any], vocabulary: Vocabulary, mesh: Mesh, trains: bool = True
 ) -> Pipelined | Plain:
-    """The model of `config` on this rank, with its optimizer and schedule. json: DeepSpeed's configuration.
+    """Build this rank's part of the model with its optimizer and schedule. json: DeepSpeed's configuration.
 
-    trains: False for a model that only computes and needs neither. (Under ZeRO-3 the optimizer has the weights.)
+    trains: False builds neither optimizer nor schedule. (ZeRO-3 needs both, because its optimizer holds the weights.)
+    Raises Problems if the optimizer cannot be built.
     """
     json = swap.with_own_folders(json)
     make = Make(
         config.training.seed,
         mesh.tensor,
-        _draws_weights(config),
+        _init_device(config),
         sequence_parallel=config.parallel.sequence_parallel,
         widths=mup.widths(config),
     )
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():
-        module = (
-            _pipeline(config, vocabulary, make, mesh) if pipelined else _plain(config, json, vocabulary, make, mesh)
-        )
+        module = _pipeline(config, vocabulary, make, mesh) if pipelined else _gpt(config, json, vocabulary, make, mesh)
         settings = timing.settings(json, config)
-        engine = _trained(config, settings, module, mesh, make.widths) if trains else _engine(settings, module, mesh)
+        engine = (
+            _training_engine(config, settings, module, mesh, make.widths) if trains else _engine(settings, module, mesh)
+        )
     timing.install(engine, json, pipelined)
     if trains and not engine.zero_optimization():
-        _correct(engine, mesh)
+        _apply_patches(engine, mesh)
     reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh)
     return Pipelined(engine, reporter) if pipelined else Plain(engine, reporter, mesh)
 
 
 def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabulary:
-    """The tokenizer's tokens, the rows that hold them, and the token that ends a document."""
+    """Return the vocabulary: number of tokens, rows after padding, end-of-document token.
+
+    Raises Problems if `padded_vocab_size` is smaller than the tokenizer's vocabulary.
+    """
     padded: int | None = config.embedding.__dict__.get("padded_vocab_size")
     if padded is None:
         padded = padded_vocab_size(
@@ -78,8 +84,8 @@ def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabular
     return Vocabulary(tokens, padded, eod)
 
 
-def _draws_weights(config: Config) -> torch.device:
-    """Which device draws the initial weights."""
+def _init_device(config: Config) -> torch.device:
+    """Return the device that draws the initial weights."""
     name = "cpu" if config.init.use_cpu_initialization else get_accelerator().current_device_name()
     return torch.device(name)
 
@@ -93,7 +99,8 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
         partition_method=config.parallel.pipe_partition_method,
         activation_checkpoint_interval=recompute.checkpoint_interval(config.recompute),
         activation_checkpoint_func=recompute.checkpoint_function(config, mesh, reentrant=False),
-        # Not the embedding: no gradient reaches its integers, and DeepSpeed's own function then has none for weights.
+        # Not the token embedding: its inputs are integers without gradients, and DeepSpeed's checkpoint function then
+        # computes no gradients of its weights.
         checkpointable_layers=["PositionEmbedding", "TransformerBlock", "FinalNorm"],
     )
     tie_relative_bias(module)
@@ -101,14 +108,14 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
 
 
 class _PipelineModule(PipelineModule):  # type: ignore[misc]
-    """For `pipe_partition_method: parameters` it would draw the weights of all layers first, to count them."""
+    """PipelineModule that counts weights for `pipe_partition_method: parameters` without building every layer."""
 
     def _count_layer_params(self) -> list[int]:
         return count_weights(self._layer_specs)
 
 
-def _plain(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Make, mesh: Mesh) -> GPT:
-    with _partitioned_from_the_start(config, json, mesh):
+def _gpt(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Make, mesh: Mesh) -> GPT:
+    with _zero3_partitioning(config, json, mesh):
         model = GPT(config, vocabulary, make)
     model.checkpoint_layers = recompute.checkpoint_interval(config.recompute)
     model.reduces_gradients_once = config.zero_optimization.stage >= 2
@@ -116,8 +123,11 @@ def _plain(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: M
     return model
 
 
-def _partitioned_from_the_start(config: Config, json: dict[str, Any], mesh: Mesh) -> AbstractContextManager[Any]:
-    """ZeRO-3: no rank ever holds more than one layer whole, not even while the model is built."""
+def _zero3_partitioning(config: Config, json: dict[str, Any], mesh: Mesh) -> AbstractContextManager[Any]:
+    """Return the context that partitions parameters while ZeRO-3 builds the model.
+
+    No rank then ever holds more than one unpartitioned module.
+    """
     if config.zero_optimization.stage < 3:
         return nullcontext()
     return deepspeed.zero.Init(  # type: ignore[no-any-return]
@@ -125,53 +135,56 @@ def _partitioned_from_the_start(config: Config, json: dict[str, Any], mesh: Mesh
     )
 
 
-def _trained(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh, widths: Widths | None) -> Any:
-    """DeepSpeed's engine with optimizer and schedule; raises Problems where there is no such optimizer."""
+def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, mesh: Mesh, widths: Widths | None) -> Any:
+    """Return DeepSpeed's engine with optimizer and schedule; raise Problems if the optimizer cannot be built."""
     groups = optimizer.parameter_groups(module, config.regularization.weight_decay)
     if widths is not None:
         groups = mup.divide_groups(groups, named_weights(module), widths, mup.normalizes_gradients(config))
-    ours = optimizer.build(config, groups, mesh.data)
+    own_optimizer = optimizer.build(config, groups, mesh.data)
     onebit = is_onebit(config.optimizer.type or "")
-    if ours is not None and not onebit and _shares_out_anyway(json, isinstance(module, PipelineModule)):
+    if own_optimizer is not None and not onebit and _needs_zero1(json, isinstance(module, PipelineModule)):
         json = {**json, "zero_optimization": {**json.get("zero_optimization", {}), "stage": 1}}
     schedule = None if config.scheduler.type else lambda base: build_schedule(config, base)
     try:
-        with ours.unpartitioned() if onebit else nullcontext():  # type: ignore[union-attr]
-            engine = _engine(json, module, mesh, optimizer=ours, model_parameters=groups, lr_scheduler=schedule)
+        with own_optimizer.unpartitioned() if onebit else nullcontext():  # type: ignore[union-attr]
+            engine = _engine(
+                json, module, mesh, optimizer=own_optimizer, model_parameters=groups, lr_scheduler=schedule
+            )
     except (ValueError, ImportError, IndexError, RuntimeError) as error:
-        if ours is None:  # DeepSpeed builds it from compiled code that is not there for every device
+        if own_optimizer is None:  # DeepSpeed's own optimizer, whose compiled code does not exist for every device
             what = f"optimizer.type ({config.optimizer.type}) cannot be built on this machine: {error}"
             raise Problems(Problem(what, id="optimizer-not-available", about=("optimizer.type",))) from error
         raise
-    if onebit:  # it averages over the data parallel ranks itself
-        ours.attach(engine)  # type: ignore[union-attr]
-    if isinstance(ours, Lamb):
-        ours.attach(engine, mesh)
+    if onebit:  # 1-bit optimizers average over the data parallel ranks themselves
+        own_optimizer.attach(engine)  # type: ignore[union-attr]
+    if isinstance(own_optimizer, Lamb):
+        own_optimizer.attach(engine, mesh)
     return engine
 
 
 def _engine(json: dict[str, Any], module: nn.Module, mesh: Mesh, **training: Any) -> Any:
-    """DeepSpeed's; training: optimizer and schedule. Our optimizers may be used with ZeRO."""
+    """Return DeepSpeed's engine. training: optimizer and schedule, as `deepspeed.initialize` takes them."""
+    # DeepSpeed refuses optimizers that it does not know under ZeRO unless the first setting allows them.
     settings = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, **json}
     mpu = None if isinstance(module, PipelineModule) else Mpu(mesh)
     return deepspeed.initialize(model=module, mpu=mpu, config=settings, **training)[0]
 
 
-def _correct(engine: Any, mesh: Mesh) -> None:
-    """Without ZeRO."""
+def _apply_patches(engine: Any, mesh: Mesh) -> None:
+    """Apply patches and optimizations that are valid without ZeRO only."""
     patches.install(engine, mesh)
     for layer in engine.module.modules():
-        if isinstance(layer, VocabEmbedding):  # finding the rows would make a GPU wait
+        if isinstance(layer, VocabEmbedding):  # not on a GPU: unique() there synchronizes with the host
             layer.adds_rows = engine.optimizer is engine.basic_optimizer and not layer.weight.is_cuda
-    if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back to send it nowhere
+    if mesh.data.size == 1:  # DeepSpeed would copy every gradient into a buffer and back without communicating
         engine.pipeline_enable_backward_allreduce = engine.enable_backward_allreduce = False
 
 
-def _shares_out_anyway(json: dict[str, Any], pipelined: bool) -> bool:
-    """Half precision without ZeRO, where DeepSpeed has nothing that works but what divides its state as ZeRO-1 does.
+def _needs_zero1(json: dict[str, Any], pipelined: bool) -> bool:
+    """Whether half precision with `stage: 0` must run as ZeRO-1, because DeepSpeed's other optimizers do not work.
 
-    For bf16 in a pipeline it takes such an optimizer anyway; called stage 1, that one can also be resumed, and accept
-    gradients summed in fp32. In fp16 the pipeline engine forgets the loss scale without ZeRO.
+    For bf16 in a pipeline DeepSpeed partitions the optimizer state anyway. As stage 1 it can also be resumed, and
+    gradients can be accumulated in fp32. For fp16 without ZeRO the pipeline engine ignores the loss scale.
     """
     half = any(json.get(section, {}).get("enabled") for section in ("bf16", "fp16"))
     if not half or json.get("zero_optimization", {}).get("stage", 0):

@@ -1,8 +1,8 @@
-"""Activation checkpointing: keep the inputs of a few layers, compute what lies between again in the backward pass.
+"""Activation checkpointing: keep the inputs of groups of layers and recompute the rest in the backward pass.
 
-torch's function does it, or DeepSpeed's for `deepspeed_activation_checkpointing`. How inputs are kept and timed is
-put around torch's, on CPUs and GPUs alike: DeepSpeed's own ways of keeping them run out of room in a pipeline and
-during evaluation, and lose the input where it is not divided (measured with 0.19.6).
+torch's checkpoint function is used, or DeepSpeed's for `deepspeed_activation_checkpointing`. Partitioning, contiguous
+buffers, host memory and timing are added around torch's, on CPUs and GPUs. DeepSpeed's own implementations of these run
+out of buffer space in a pipeline and during evaluation, and lose inputs that are not partitioned (DeepSpeed 0.19.6).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from neoxargs.train.process.mesh import ALONE, Mesh, Mpu
 
 
 def checkpoint_interval(options: Recompute) -> int:
-    """Keep activations only between runs of so many layers; 0 keeps them all."""
+    """Return the number of layers per recomputed group; 0 means no recomputation."""
     return options.checkpoint_num_layers if options.checkpoint_activations else 0
 
 
 def checkpoint_function(config: Config, mesh: Mesh, reentrant: bool) -> Callable[..., Any]:
-    """Called with a part of the model and its inputs; returns its outputs.
+    """Return the checkpoint function: it takes a part of the model and its inputs, and returns its outputs.
 
-    reentrant: ZeRO-3 takes weights away between the passes, which torch's other kind takes for a mistake; the
-    pipeline needs that other kind for parts whose inputs need no gradient.
+    reentrant: True for ZeRO-3, which frees gathered weights between the passes; torch's non-reentrant checkpointing
+    reports that as an error. False for the pipeline, whose parts may have inputs that need no gradient.
     """
     options = config.recompute
     run: Callable[..., Any] = partial(checkpoint, use_reentrant=reentrant)
     if options.partition_activations or options.contiguous_checkpointing or options.checkpoint_in_cpu:
         slots = config.activation_checkpointing.number_checkpoints or config.shape.num_layers
-        repeated = ALONE if config.parallel.sequence_parallel else mesh.tensor  # shards are nobody else's
+        repeated = ALONE if config.parallel.sequence_parallel else mesh.tensor  # each shard exists on one rank
         run = Store(options, repeated, slots).wrap(run)
     elif options.deepspeed_activation_checkpointing:
         run = _deepspeed_checkpoint(mesh)
@@ -50,7 +50,7 @@ def checkpoint_function(config: Config, mesh: Mesh, reentrant: bool) -> Callable
 
 
 def _deepspeed_checkpoint(mesh: Mesh) -> Callable[..., Any]:
-    """DeepSpeed's checkpoint function; it keeps its settings in its module."""
+    """Return DeepSpeed's checkpoint function, whose settings are globals of its module."""
     import deepspeed
 
     patches.no_streams_on_cpu()
@@ -59,9 +59,9 @@ def _deepspeed_checkpoint(mesh: Mesh) -> Callable[..., Any]:
 
 
 class Timed:
-    """Waits for the device before and after each pass of a recomputed part, and says how long both took.
+    """Checkpoint function that synchronizes the device before and after each pass and prints the duration of both.
 
-    name: how the lines begin; "" says nothing.
+    name: names the part in the printed lines; "" prints nothing.
     """
 
     def __init__(self, run: Callable[..., Any], name: str) -> None:
@@ -73,11 +73,11 @@ class Timed:
         forward = _now() - began
         first, last = _differentiable(inputs), _differentiable(outputs)
         if first is not None and last is not None:
-            self._watch(first, last, forward)
+            self._time_backward(first, last, forward)
         return outputs
 
-    def _watch(self, first: Tensor, last: Tensor, forward: float) -> None:
-        """The backward pass of a part begins with its output's gradient and ends with its input's."""
+    def _time_backward(self, first: Tensor, last: Tensor, forward: float) -> None:
+        """Time the backward pass, from the gradient of the part's output to the gradient of its input."""
         began = 0.0
 
         def begin(_: Tensor) -> None:
@@ -100,5 +100,6 @@ def _now() -> float:
 
 
 def _differentiable(values: Any) -> Tensor | None:
+    """Return the first tensor that requires a gradient, if any."""
     several = values if isinstance(values, tuple) else (values,)
     return next((v for v in several if isinstance(v, Tensor) and v.requires_grad and torch.is_grad_enabled()), None)

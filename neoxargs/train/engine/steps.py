@@ -1,7 +1,7 @@
-"""A training step and an evaluation on DeepSpeed's two engines.
+"""Training steps and evaluation on DeepSpeed's two engines.
 
-Both take the same micro batches and mean the same by a loss: the mean over micro batches and data parallel ranks,
-known to every rank.
+Both take the same micro batches and return the same loss on every rank: the mean over micro batches and data parallel
+ranks.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MicroBatch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Result:
-    """What one step gives; equal on every rank."""
+    """Result of one step; equal on every rank."""
 
     loss: float
     grad_norm: float | None
     skipped: bool
-    """fp16 found an overflow; the weights did not change."""
+    """Whether fp16 gradients overflowed, so that the weights were not updated."""
     reports: dict[str, float] = field(default_factory=dict)
-    """What was asked for besides: series name -> value (see reports.py)."""
+    """Optional reports: series name -> value (see reports.py)."""
 
 
 class Pipelined:
-    """The model cut into stages, one micro batch behind the other through all of them (1F1B)."""
+    """Steps on the pipeline engine (1F1B schedule)."""
 
     def __init__(self, engine: Any, reporter: StepReporter) -> None:
         self.deepspeed, self.reporter = engine, reporter
@@ -58,7 +58,7 @@ class Pipelined:
 
 
 class Plain:
-    """The whole model on every tensor parallel group."""
+    """Steps on the engine without a pipeline."""
 
     reads_data = True
 

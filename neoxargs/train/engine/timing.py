@@ -1,4 +1,4 @@
-"""What DeepSpeed itself prints of a run, where it is asked to; otherwise our own log lines take its place."""
+"""DeepSpeed's own log lines and timers, which are off unless the configuration asks for them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Any
 from neoxargs.resolve.config import Config
 from neoxargs.train.deepspeed import patches
 
-#: GPT-NeoX's default, which asks for nothing unless somebody wrote it.
+#: GPT-NeoX's default; it does not turn on DeepSpeed's log lines unless the user set it.
 STEPS_PER_PRINT = 10
 
 
 def settings(json: dict[str, Any], config: Config) -> dict[str, Any]:
-    """DeepSpeed's configuration; its pipeline engine cannot time anything without `steps_per_print`."""
+    """Return DeepSpeed's configuration with `steps_per_print` only if the user set it or a timer needs it.
+
+    The pipeline engine reports no times without `steps_per_print`.
+    """
     default = json.get("steps_per_print") == STEPS_PER_PRINT and not config.is_set("steps_per_print")
     if default and not _times(json):
         return {key: value for key, value in json.items() if key != "steps_per_print"}
@@ -21,7 +24,7 @@ def settings(json: dict[str, Any], config: Config) -> dict[str, Any]:
 
 
 def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
-    """Let an engine be heard that was built silently."""
+    """Turn on the log lines and timers that the configuration asks for; engines are built with output suppressed."""
     communication = json.get("comms_logger", {}).get("enabled")
     if engine.steps_per_print() or _times(json) or communication or json.get("memory_breakdown"):
         logging.getLogger("DeepSpeed").setLevel(logging.INFO)

@@ -1,1 +1,1 @@
-"""A bare process becomes a rank: device, process groups, seeds, memory, how it reports a failure."""
+"""Set up a process as a rank: device, process groups, seeds; its memory use and its error reports."""

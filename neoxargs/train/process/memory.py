@@ -1,4 +1,4 @@
-"""How much memory a process takes."""
+"""Memory use of this process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from neoxargs.train.process.setup import on_gpu
 
 
 def peak() -> int:
-    """Bytes this process has taken at most so far: tensors on a GPU; on a CPU everything, libraries included."""
+    """Return the peak memory of this process in bytes: of tensors on a GPU; on a CPU of the whole process."""
     if on_gpu():
         return torch.cuda.max_memory_allocated()
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux, bytes on macOS
+    return resident if sys.platform == "darwin" else resident * 1024
 
 
 def peak_of(work: Callable[[], object]) -> int:
-    """Bytes of tensors that `work` had allocated at the same time at most, beside those that were there before."""
+    """Run `work` and return its peak of allocated tensors in bytes, without tensors allocated before."""
     gc.collect()
     if on_gpu():
         before = torch.cuda.memory_allocated()
@@ -38,7 +38,10 @@ def peak_of(work: Callable[[], object]) -> int:
 
 
 def _allocations(results: Any) -> list[tuple[int, int, int]]:
-    """When; bytes allocated in all from then on, what earlier profilers saw included; by how many that changed."""
+    """Return (time in ns, total bytes allocated after it, bytes added or freed) for each allocation.
+
+    The total includes what earlier profilers recorded.
+    """
     found, events = [], list(results.experimental_event_tree())
     while events:
         event = events.pop()

@@ -1,7 +1,7 @@
-"""Who computes with whom: every rank's place among the tensor, data and pipeline parallel ranks.
+"""The mesh of tensor, data and pipeline parallel ranks, and this rank's coordinates in it.
 
-megatron-core's `parallel_state` makes the groups. Its default order (tensor innermost, then data, pipe outermost)
-numbers ranks as DeepSpeed's `PipeModelDataParallelTopology` does, so both libraries agree on every neighbour.
+megatron-core's `parallel_state` makes the process groups. Its default order (tensor innermost, then data, pipeline
+outermost) numbers ranks like DeepSpeed's `PipeModelDataParallelTopology`, so both libraries use the same groups.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import torch.distributed as dist
 from neoxargs.registry.parallel import Parallel
 from neoxargs.sizes.layout import stages
 
-#: Minutes. A collective that waits longer than this fails instead of hanging for ever when another rank has died.
+#: Timeout of collectives in minutes, so that they fail instead of hanging forever when another rank has failed.
 TIMEOUT = int(os.environ.get("DEEPSPEED_TIMEOUT", "30"))
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One direction of the mesh: the ranks that differ from this one only in that coordinate."""
+    """One dimension of the mesh: the ranks whose coordinates differ from this rank's in that dimension only."""
 
     size: int = 1
     rank: int = 0
     group: dist.ProcessGroup | None = None
-    """None stands for a process alone, which never communicates."""
+    """None for a single process without torch.distributed, which never communicates."""
 
 
 ALONE = Axis()
@@ -35,7 +35,7 @@ ALONE = Axis()
 
 @dataclass(frozen=True)
 class Mesh:
-    """This rank's coordinates. The default is a process of its own, without torch.distributed."""
+    """This rank's coordinates. The default is a single process without torch.distributed."""
 
     tensor: Axis = ALONE
     data: Axis = ALONE
@@ -43,16 +43,16 @@ class Mesh:
 
 
 def build_mesh(parallel: Parallel) -> Mesh:
-    """Make the groups of all ranks (every rank calls this at the same time) and find this rank's place in them.
+    """Make the process groups and return this rank's coordinates. Every rank must call this.
 
-    The data axis takes the ranks that the model leaves over: world size / (tensor x pipe).
+    The data parallel size is world size / (tensor parallel size x pipeline stages).
     """
     parallel_state = _parallel_state()
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.model_parallel_size,
         pipeline_model_parallel_size=stages(parallel.pipe_parallel_size),
         distributed_timeout_minutes=TIMEOUT,
-        create_gloo_process_groups=False,  # a second set of groups for its own optimizer, which we do not use
+        create_gloo_process_groups=False,  # only megatron-core's optimizer needs them
     )
     return Mesh(
         tensor=_axis(parallel_state.get_tensor_model_parallel_group()),
@@ -61,14 +61,14 @@ def build_mesh(parallel: Parallel) -> Mesh:
     )
 
 
-def destroy() -> None:
-    """Forget the groups, before `torch.distributed` itself is torn down."""
+def destroy_groups() -> None:
+    """Destroy the process groups, before `torch.distributed` itself is shut down."""
     _parallel_state().destroy_model_parallel()
 
 
 def _parallel_state() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it recommends Transformer Engine and Apex, which we do not use
+        warnings.simplefilter("ignore")  # it recommends Transformer Engine and Apex, which are not used
         from megatron.core import parallel_state
     return parallel_state
 
@@ -78,9 +78,9 @@ def _axis(group: dist.ProcessGroup) -> Axis:
 
 
 class Mpu:
-    """The mesh under the names that DeepSpeed's plain engine asks for (its pipeline engine makes its own groups).
+    """The mesh with the interface that DeepSpeed's engine without a pipeline expects of `mpu`.
 
-    Without a pipeline "model parallel" and "tensor model parallel" mean the same ranks.
+    (The pipeline engine makes its own groups.) Without a pipeline "model parallel" means "tensor parallel".
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -106,7 +106,7 @@ class Mpu:
         return self.mesh.tensor.size
 
     def get_tensor_model_parallel_src_rank(self) -> int:
-        """The world rank that holds the first slice of what this rank holds a slice of."""
+        """Return the global rank of the first rank of this rank's tensor parallel group."""
         return dist.get_process_group_ranks(self.mesh.tensor.group)[0]
 
     def get_data_parallel_group(self) -> dist.ProcessGroup | None:

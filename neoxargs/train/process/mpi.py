@@ -1,6 +1,6 @@
-"""Ranks that `mpirun` or `srun` starts: who they are stands in the environment, under another name for each kind.
+"""Ranks started by `mpirun` or `srun`: read their numbers from the environment variables of MPI or Slurm.
 
-No MPI library is needed: ranks talk through torch.distributed, and all MPI does is to start them.
+No MPI library is needed: MPI only starts the ranks, which communicate through torch.distributed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from neoxargs.resolve.config import Config
 
 
 def set_rank_environment(config: Config) -> None:
-    """Tell torch.distributed by its own names what `mpirun` or `srun` says; raises Problems.
+    """Set torch.distributed's environment variables from those of `mpirun` or `srun`, unless RANK is set.
 
-    Whoever asks for one of them by `deepspeed_mpi` or `deepspeed_slurm` must have been started by it.
+    Raises Problems if `deepspeed_mpi` or `deepspeed_slurm` is set and the process was not started that way, or if no
+    rendezvous address is known.
     """
     if "RANK" in os.environ:
         return
@@ -37,9 +38,9 @@ def set_rank_environment(config: Config) -> None:
 
 
 def torch_environment(names: Names, config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that torch.distributed and DeepSpeed read."""
+    """Return the variables that torch.distributed and DeepSpeed read. names: those of the launcher's variables."""
     size = environ[names.world_size]
-    local_size = environ.get(names.local_size, "").partition("(")[0]  # Slurm's `4(x2)`: 4 on each of 2 machines
+    local_size = environ.get(names.local_size, "").partition("(")[0]  # Slurm writes `4(x2)` for 4 on each of 2 machines
     address = environ.get("MASTER_ADDR") or config.get("master_addr") or ("127.0.0.1" if local_size == size else "")
     if not address and names in SLURM:
         address = (expanded(environ.get("SLURM_STEP_NODELIST", "")) or [""])[0]
@@ -48,5 +49,5 @@ def torch_environment(names: Names, config: Config, environ: Mapping[str, str]) 
         what = "the ranks run on several machines, and the rendezvous address is not set"
         raise Problems(Problem(what, hint=hint, id="rendezvous-address-unknown", about=("master_addr",)))
     numbers = {"RANK": environ[names.rank], "WORLD_SIZE": size, "LOCAL_RANK": environ[names.local_rank]}
-    meeting = {"MASTER_ADDR": address, "MASTER_PORT": environ.get("MASTER_PORT") or str(config.get("master_port"))}
-    return {**numbers, **meeting, **({"LOCAL_SIZE": local_size} if local_size else {})}
+    rendezvous = {"MASTER_ADDR": address, "MASTER_PORT": environ.get("MASTER_PORT") or str(config.get("master_port"))}
+    return {**numbers, **rendezvous, **({"LOCAL_SIZE": local_size} if local_size else {})}

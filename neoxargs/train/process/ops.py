@@ -13,21 +13,21 @@ from neoxargs.resolve.config import Config
 
 
 def add_ninja_to_path() -> None:
-    """torch compiles with `ninja`, which pip puts beside an interpreter whose folder need not be in PATH."""
+    """Add the folder of the Python interpreter to PATH: pip installs `ninja` there, with which torch compiles."""
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
 
 
 def require_nvme_support(config: Config) -> None:
-    """Raise Problems where this rank's machine cannot offload to NVMe; the launcher has seen only its own."""
-    places = {options.nvme_path for options in (config.offload_param, config.offload_optimizer)
+    """Raise Problems if this rank's machine cannot offload to NVMe; the launcher has checked its own machine only."""
+    folders = {options.nvme_path for options in (config.offload_param, config.offload_optimizer)
               if options.device == "nvme"}  # fmt: skip
-    if not places:
+    if not folders:
         return
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
-    for place in filter(None, places):
-        if why := why_unwritable(Path(place)):
-            what = f"nvme_path ({place}): {why}"
+    for folder in filter(None, folders):
+        if why := why_unwritable(Path(folder)):
+            what = f"nvme_path ({folder}): {why}"
             raise Problems(
                 Problem(
                     what,

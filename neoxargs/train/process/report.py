@@ -1,4 +1,4 @@
-"""What a rank says when it cannot go on: each sentence once, by whichever rank comes to it first."""
+"""Error reports of ranks: each message is printed once, by the first rank that has it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neoxargs.problems import Problems, render
 
 
 def report_failure(error: BaseException) -> None:
-    """Word an error on standard error: a problem as `deepy check` words it, anything else with its traceback."""
+    """Print an error to standard error: Problems as `deepy check` prints them, anything else with its traceback."""
     failures.record_exception(error)
     if isinstance(error, Problems):
         print_once(render(error.problems))
@@ -26,7 +26,10 @@ def report_failure(error: BaseException) -> None:
 
 
 def print_once(text: str, key: str = "") -> None:
-    """Print on standard error unless another rank has said the same (texts with an equal key count as the same)."""
+    """Print to standard error, or only to this rank's log if another rank has printed a text with the same key.
+
+    key: the text itself if empty.
+    """
     if _is_first(key or text):
         print(text, file=sys.stderr, flush=True)
     else:
@@ -40,7 +43,7 @@ def _is_first(key: str) -> bool:
     try:
         store.set_timeout(timedelta(seconds=5))
         return bool(store.add(f"said: {key}", 1) == 1)
-    except RuntimeError:  # rank 0, which keeps the store, has ended; it will have said it
+    except RuntimeError:  # rank 0 holds the store and has exited; it has reported the error itself
         return False
 
 

@@ -1,4 +1,4 @@
-"""From a bare process to a rank: device, process group, threads, seeds, and how it reports what goes wrong."""
+"""Set up a process as a rank: device, process group, threads, seeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from neoxargs.train.deepspeed import patches
 from neoxargs.train.process import ops
 from neoxargs.train.process.mesh import TIMEOUT
 
-#: Settings of mallopt(3): how many blocks may be mapped on their own, how much unused memory is kept.
+#: Parameters of mallopt(3): maximum number of blocks allocated with mmap, and amount of free memory kept by malloc.
 _M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
 
 
@@ -43,13 +43,13 @@ class Process:
 
     @property
     def main(self) -> bool:
-        """Is this the rank that prints and writes? Every rank knows the loss, so rank 0 is as good as any."""
+        """Whether this rank prints and writes files. Every rank has the loss, so rank 0 is used."""
         return self.rank == 0
 
 
-#: What DeepSpeed makes torch warn of, on every rank, and nobody who runs it can change: names that torch gives up,
-#: receive buffers that require a gradient (the pipeline takes what is written into them as new leaves), and torch 1's
-#: order of arguments.
+#: Warnings of torch caused by DeepSpeed's code, on every rank, about which users can do nothing: deprecated function
+#: names, receive buffers that require a gradient (the pipeline engine uses their contents as new leaves), and the
+#: argument order of torch 1.
 DEEPSPEED_WARNINGS = (
     r".*_into_tensor` is deprecated",
     r".*_scatter_tensor` is deprecated",
@@ -59,7 +59,10 @@ DEEPSPEED_WARNINGS = (
 
 
 def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
-    """Join the run. `backend` is `distributed_backend`: nccl means gloo where there is no GPU."""
+    """Set up this process as a rank of the run. backend: `distributed_backend`; nccl is replaced by gloo on CPUs.
+
+    Raises Problems if the machine has no GPU for this rank, torch lacks the backend, or the rendezvous fails.
+    """
     for message in () if show_all else DEEPSPEED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
     ops.add_ninja_to_path()
@@ -75,7 +78,7 @@ def start(backend: str, seed: int, local_rank: int | None = None) -> Process:
 
 
 def set_seeds(seed: int, stream: int = 0) -> None:
-    """Seed every generator; ranks with another `stream` draw other numbers."""
+    """Seed the generators of random, numpy and torch; different streams draw different numbers."""
     seed = seed + 1_000_003 * stream
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -84,7 +87,7 @@ def set_seeds(seed: int, stream: int = 0) -> None:
 
 @contextlib.contextmanager
 def suppress_output() -> Iterator[None]:
-    """Swallow what DeepSpeed prints while it builds; its warnings go through its logger and stay."""
+    """Suppress what DeepSpeed prints to standard output, and deprecation warnings; its logger's warnings remain."""
     if show_all:
         yield
         return
@@ -95,13 +98,13 @@ def suppress_output() -> Iterator[None]:
 
 
 def stop() -> None:
-    """Leave the process group; a rank that exits without this makes torch warn about it."""
+    """Leave the process group; without this torch warns when the rank exits."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 def _default_to_single_process() -> None:
-    """`python train.py ...` without a launcher is a run of one process."""
+    """Set the environment for a run of one process if no launcher has set it (`python train.py ...`)."""
     if "RANK" in os.environ:
         return
     with socket.socket() as probe:
@@ -113,7 +116,7 @@ def _default_to_single_process() -> None:
 
 
 def on_gpu() -> bool:
-    """Does this process compute on a GPU? DS_ACCELERATOR=cpu keeps it off one that is there."""
+    """Whether this process computes on a GPU; DS_ACCELERATOR=cpu disables GPUs."""
     return os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available()
 
 
@@ -122,46 +125,53 @@ def _device(local_rank: int) -> torch.device:
         return torch.device("cpu")
     number = _gpu(local_rank, torch.cuda.device_count(), os.environ)
     torch.cuda.set_device(number)
-    # DeepSpeed takes LOCAL_RANK for the GPU's number, and insists that Open MPI says the same.
+    # DeepSpeed uses LOCAL_RANK as the index of the GPU, and fails if Open MPI's local rank differs from it.
     os.environ |= {name: str(number) for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK") if name in os.environ}
     return torch.device("cuda", number)
 
 
 def _gpu(local_rank: int, present: int, environ: Mapping[str, str]) -> int:
-    """The GPU of a rank among those that it sees; raises Problems where the hostfile has promised too many."""
+    """Return the index of the rank's GPU among the `present` visible ones; raise Problems if there are too few."""
     if local_rank < present:
         return local_rank
     if environ.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0 and present == 1:
-        return 0  # Slurm shows each task its own GPU alone
+        return 0  # Slurm makes only its own GPU visible to each task
     what = f"{socket.gethostname()} has no GPU for local rank {local_rank}: GPUs visible to torch: {present}"
     hint = "reduce the slots of this machine in the hostfile, or num_gpus, to the number of its GPUs"
     raise Problems(Problem(what, hint=hint, id="rank-without-gpu", about=("hostfile", "num_gpus")))
 
 
 def _configure_cpu() -> None:
-    """Share the cores among this host's ranks (LOCAL_SIZE is the DeepSpeed launcher's, LOCAL_WORLD_SIZE torchrun's)."""
+    """Configure threads, malloc and denormals for training on a CPU.
+
+    The ranks of a machine share its cores equally. DeepSpeed's launcher sets LOCAL_SIZE, torchrun LOCAL_WORLD_SIZE.
+    """
     os.environ["DS_ACCELERATOR"] = "cpu"
-    ranks_here = os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]
+    local_size = os.environ.get("LOCAL_SIZE") or os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(ranks_here)))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(local_size)))
     _keep_freed_memory()
-    # Adam's moments of rarely seen words decay into denormal numbers, which a CPU handles a hundred times slower.
+    # Adam's moments of rare tokens decay to denormal numbers, with which a CPU computes a hundred times slower.
     torch.set_flush_denormal(True)
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library reuse large blocks instead of handing each back to the system, which clears it page by page.
+    """Make malloc reuse large blocks instead of returning each to the system, which zeroes every page of a new block.
 
-    Logits, their gradients and the embedding's are such blocks: a tenth of a step at a vocabulary of 50,304.
+    Logits and the gradients of logits and embedding are such blocks. This saves a tenth of the time of a step with a
+    vocabulary of 50,304.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
     if mallopt:
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, -1)
 
 
 def init_distributed(backend: str) -> None:
-    """Bring up torch.distributed and DeepSpeed's layer over it, or the latter alone where the former is up."""
+    """Initialize DeepSpeed's communication layer, and torch.distributed unless it is already initialized.
+
+    Raises Problems if torch lacks the backend or the rendezvous fails.
+    """
     if not torch.distributed.is_backend_available(backend):
         what = f"distributed_backend ({backend}): the installed torch is built without it"
         raise Problems(Problem(what, hint=BACKENDS[backend], id="backend-missing", about=("distributed_backend",)))
@@ -170,8 +180,8 @@ def init_distributed(backend: str) -> None:
     with suppress_output():
         import deepspeed
 
-        # On a CPU init_distributed compiles a shared-memory all-reduce that only inference uses: a minute, and a
-        # run killed meanwhile leaves a lock that stops every later one.
+        # On a CPU deepspeed.init_distributed compiles a shared-memory all-reduce that only inference uses. It takes a
+        # minute, and a run killed meanwhile leaves a lock that blocks every later one.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         if backend == "gloo":
             patches.await_every_gather()

@@ -47,7 +47,7 @@ def write(trials: dict[str, Trial], root: str) -> Curves:
             built.step()
         Checkpoints(built.config, built.engine.deepspeed, process).save(Position(3, 3 * SAMPLES))
         found[name] = [built.step() for _ in range(STEPS)]
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 
@@ -69,7 +69,7 @@ def read(trials: dict[str, Trial], sources: list[str], root: str) -> dict[str, C
             position = Checkpoints(config, built.engine.deepspeed, process).load()
             built.batches = built.micro_batches(position.samples)
             found[name][source] = [built.step() for _ in range(STEPS)]
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 
@@ -123,7 +123,7 @@ def special(root: str) -> dict[str, Any]:
             found[name] = [position.iteration, *(built.step() for _ in range(STEPS))]
         except Problems as problems:
             found[name] = str(problems)
-        mesh.destroy()
+        mesh.destroy_groups()
 
     def saved(name: str, trial: Trial, **options: Any) -> None:
         built = Training(trial, save=f"{root}/{name}", **options)
@@ -131,7 +131,7 @@ def special(root: str) -> dict[str, Any]:
             built.step()
         Checkpoints(built.config, built.engine.deepspeed, process).save(Position(3, 3 * SAMPLES))
         found[name] = [3, *(built.step() for _ in range(STEPS))]
-        mesh.destroy()
+        mesh.destroy_groups()
 
     saved("plain", Trial())
     saved("bare", Trial(), no_save_optim=True)

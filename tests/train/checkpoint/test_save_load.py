@@ -25,7 +25,7 @@ def cases(root: str) -> dict[str, Any]:
     def start(**options: Any) -> tuple[Training, Any]:
         deepspeed = {"zero_optimization": {"stage": options.get("zero_optimization.stage", 0)}}
         built = Training(Trial({"hidden_dropout": 0.1}, deepspeed), **options)
-        mesh.destroy()
+        mesh.destroy_groups()
         return built, Checkpoints(built.config, built.engine.deepspeed, process)
 
     def saved(name: str, **options: Any) -> Path:

@@ -44,7 +44,7 @@ def write(root: str) -> Scales:
         found[name] = steps(built, BEFORE)
         Checkpoints(built.config, built.engine.deepspeed, process).save(Position(BEFORE, BEFORE * SAMPLES))
         found[name] += steps(built, AFTER)
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 
@@ -62,7 +62,7 @@ def read(root: str, names: list[str]) -> dict[str, Scales]:
             position = Checkpoints(built.config, built.engine.deepspeed, process).load()
             built.batches = built.micro_batches(position.samples)
             found[name][source] = steps(built, AFTER)
-            mesh.destroy()
+            mesh.destroy_groups()
     return found
 
 

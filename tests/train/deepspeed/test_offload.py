@@ -35,7 +35,7 @@ def train(trials: dict[str, Trial]) -> dict[str, tuple[list[float], bool]]:
         losses = [built.step() for _ in range(4)]
         optimizer = built.engine.deepspeed.optimizer
         found[name] = losses, bool(getattr(optimizer, "cpu_offload", False) or optimizer.__dict__.get("offload_param"))
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 

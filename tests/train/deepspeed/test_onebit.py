@@ -68,7 +68,7 @@ def inside(layout: dict[str, Any]) -> list[tuple[bool, float, float]]:
         squares = sum(float(state["exp_avg_sq"].double().sum()) for state in engine.optimizer.state.values())
         weights = sum(float(weight.detach().double().sum()) for weight in engine.module.parameters())
         found.append((getattr(engine, switch), squares, weights))
-    mesh.destroy()
+    mesh.destroy_groups()
     return found
 
 

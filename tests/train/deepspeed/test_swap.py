@@ -47,7 +47,7 @@ def write(root: str) -> tuple[dict[str, list[float]], list[str], dict[str, Any]]
             handles = {"state": settings(zero3.optimizer_swapper.aio_handle), "weights": settings(weights)}
         Checkpoints(built.config, built.engine.deepspeed, process).save(Position(STEPS, STEPS * SAMPLES))
         losses[name] += [built.step() for _ in range(STEPS)]
-        mesh.destroy()
+        mesh.destroy_groups()
     return losses, [str(path.relative_to(root)) for path in Path(root, "swap").rglob("*.swp")], handles
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
-from neoxargs.train.process.mesh import Mpu, build_mesh, destroy
+from neoxargs.train.process.mesh import Mpu, build_mesh, destroy_groups
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, small
 
@@ -35,7 +35,7 @@ def gathered(times: int) -> list[str]:
     for _ in range(times):
         with deepspeed.zero.GatheredParameters(list(model.parameters())):
             late |= {name for name, p in model.named_parameters() if "norm.weight" in name and not torch.all(p == 1)}
-    destroy()
+    destroy_groups()
     return sorted(late)
 
 
@@ -58,7 +58,7 @@ def _trained(stage: int) -> tuple[dict[str, Tensor], list[float]]:
     engine, *_ = deepspeed.initialize(model=model, config=json, mpu=Mpu(here))
     losses = [_step(engine, batch(2, seed=here.data.rank)) for _ in range(4)]
     engine.destroy()
-    destroy()
+    destroy_groups()
     return weights, losses
 
 

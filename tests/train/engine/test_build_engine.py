@@ -77,7 +77,7 @@ def reports(texts: list[str]) -> dict[str, Reported]:
             "weights": str(next(built.module.parameters()).dtype),
             "communication": str(built.communication_data_type),
         }
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 

@@ -67,7 +67,7 @@ def observe(trials: dict[str, Trial]) -> dict[str, Seen]:
         lines = [line for line in output.getvalue().splitlines() if "recomputed" in line]
         calls = spies.calls
         found[name] = Seen([*losses, held_out], norms, calls["parts"], spies.kept, len(spies.places), calls, lines)
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 

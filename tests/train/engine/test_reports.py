@@ -59,7 +59,7 @@ def watched(trials: dict[str, Trial]) -> dict[str, Reports]:
     for name, trial in trials.items():
         built = Training(trial, **ASKED)
         found[name] = [built.engine.train_step(built.batches).reports for _ in range(3)]
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 

@@ -159,7 +159,7 @@ def on_a_rank(
     found = []
     for model in MODELS:
         found += generated(small(**model, **sizes), contexts, every_options)
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 
@@ -253,7 +253,7 @@ def saved_and_loaded(folder: str) -> dict[str, tuple[Texts, Texts, bool]]:
             model, here = PlainModel(whole, whole, CPU), Mesh()
         saved = Generator(model, ByteTokenizer(257, 256), config.generation, SEQ, here, seed=1)
         before = ids(saved, *CONTEXTS)
-        mesh.destroy()
+        mesh.destroy_groups()
         wanted, json = for_generation(arguments.config), without_training(arguments.deepspeed)
         here, tokenizer = mesh.build_mesh(wanted.parallel), ByteTokenizer(257, 256)
         built, _ = load_model(wanted, json, tokenizer, here, process)
@@ -261,7 +261,7 @@ def saved_and_loaded(folder: str) -> dict[str, tuple[Texts, Texts, bool]]:
         shapes = spied(loaded)
         found[name] = before, ids(loaded, *CONTEXTS), built.deepspeed.basic_optimizer is not None
         assert shapes[0][0] == len(CONTEXTS[here.data.rank :: here.data.size])
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 

@@ -161,7 +161,7 @@ def each_layout(root: str, layouts: dict[str, dict[str, Any]]) -> dict[str, Any]
     for layout, sizes in layouts.items():
         for name in MODELS:
             found[f"{layout} {name}"] = on_this_rank(Path(root), name, sizes, Path(root, layout, name), process)
-            mesh.destroy()
+            mesh.destroy_groups()
     return found
 
 

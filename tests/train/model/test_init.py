@@ -13,7 +13,7 @@ from neoxargs.train.kernels.cross_entropy import Vocabulary
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.init import METHODS, initial_values, initializer
 from neoxargs.train.parallel.make import Make
-from neoxargs.train.process.mesh import Axis, destroy
+from neoxargs.train.process.mesh import Axis, destroy_groups
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, build, gpt_parameters, join_shards, small
 
@@ -33,7 +33,7 @@ def parts() -> dict[str, dict[str, Tensor]]:
     for layout, (tensor, pipe) in LAYOUTS.items():
         model = build(small(model_parallel_size=tensor, pipe_parallel_size=pipe))
         found[layout] = {name: p.detach().clone() for name, p in gpt_parameters(model).items()}
-        destroy()
+        destroy_groups()
     return found
 
 

@@ -130,7 +130,7 @@ def curves(file: str, trials: dict[str, Trial]) -> dict[str, tuple[list[float], 
     for name, trial in trials.items():
         built = Training(trial, **wide(file), pos_emb="rpe")
         found[name] = [built.step() for _ in range(4)], built.engine.learning_rate()
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 

@@ -287,7 +287,7 @@ def test_where_initial_weights_are_drawn(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(engine, "get_accelerator", Gpu)
     devices = {
-        text: str(engine._draws_weights(configure(text)))
+        text: str(engine._init_device(configure(text)))
         for text in ("", "use-cpu-initialization: true", "lazy-mpu-init: true")
     }
     assert devices == {"": "cuda:0", "use-cpu-initialization: true": "cpu", "lazy-mpu-init: true": "cpu"}

@@ -50,7 +50,7 @@ def listen(trials: dict[str, Trial]) -> dict[str, str]:
             for _ in range(STEPS):
                 built.step()
         logger.removeHandler(handler)
-        mesh.destroy()
+        mesh.destroy_groups()
         found[name] = output.getvalue()
     return found
 

@@ -69,7 +69,7 @@ def _observe(text: str) -> Seen:
     except Exception as error:
         return Seen(error=f"{type(error).__name__}: {error}")
     finally:
-        mesh.destroy()
+        mesh.destroy_groups()
 
 
 def _trained(text: str) -> Seen:

@@ -12,7 +12,7 @@ from neoxargs.registry.model import Shape
 from neoxargs.sizes.model import weights_of_layers
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
-from neoxargs.train.process.mesh import destroy
+from neoxargs.train.process.mesh import destroy_groups
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, build, gpt_parameters, join_shards, small
 from tests.support.trials import Losses, Trial, resume, train
@@ -101,7 +101,7 @@ def parts() -> list[tuple[dict[str, Tensor], int]]:
         model = build(small(**GROUPED | changes))
         weights = {name: p.detach().clone() for name, p in gpt_parameters(model).items()}
         found.append((weights, sum(p.numel() for p in model.parameters())))
-        destroy()
+        destroy_groups()
     return found
 
 

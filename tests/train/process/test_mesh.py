@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 
-from neoxargs.train.process.mesh import Axis, Mesh, Mpu, build_mesh, destroy
+from neoxargs.train.process.mesh import Axis, Mesh, Mpu, build_mesh, destroy_groups
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import small
 
@@ -31,7 +31,7 @@ def _place(tensor: int, pipe: int) -> tuple[dict[str, int], dict[str, list[int]]
     assert all(axis.size == len(neighbours[name]) for name, axis in axes.items())
     if pipe == 0:
         _assert_known_to_deepspeed(Mpu(found), neighbours)
-    destroy()
+    destroy_groups()
     return {name: axis.rank for name, axis in axes.items()}, neighbours
 
 

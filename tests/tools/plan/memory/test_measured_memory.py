@@ -90,7 +90,7 @@ def measure(trials: dict[str, Trial]) -> dict[str, Held]:
     found = {}
     for name, trial in trials.items():
         found[name] = _held(Training(trial))
-        mesh.destroy()
+        mesh.destroy_groups()
     return found
 
 
