@@ -372,14 +372,14 @@ def test_explain_says_where_a_value_comes_from_and_goes(capsys):
     assert shown.startswith("train_micro_batch_size_per_gpu meaning ")
     assert "DeepSpeed JSON train_micro_batch_size_per_gpu, " in shown
     assert "Megatron-LM --micro-batch-size" in shown
-    assert "because configs/small.yml:6:1" in shown
+    assert "source configs/small.yml:6:1" in shown
 
 
 def test_explain_a_derived_value(capsys):
     assert main(["explain", "train_batch_size", *BOTH, "--gpus", "8", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["value here"] == 8
-    assert facts["because"].startswith("derived: ")
+    assert facts["value"] == 8
+    assert facts["source"].startswith("derived: ")
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_its_keys_are_checked_like_any_other(deepy: Deepy) -> None:
 
 def test_it_is_explained_and_documented(deepy: Deepy, tmp_path: Path) -> None:
     told = json.loads(deepy("explain", "hyena_filter_order", "my.yml", "--json", *WITH).stdout)
-    assert (told["value here"], told["meaning"]) == (32, "Width of the network that makes the filters.")
+    assert (told["value"], told["meaning"]) == (32, "Width of the network that makes the filters.")
     assert told["declared by"] == "plugin savanna_keys"
     assert deepy("docs", *WITH, "-o", str(tmp_path / "docs")).returncode == 0
     schema = json.loads((tmp_path / "docs" / "neoxargs.schema.json").read_text())["properties"]

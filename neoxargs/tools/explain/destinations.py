@@ -1,4 +1,4 @@
-"""Where a value goes in this run, spelt as its receiver spells it."""
+"""The receivers of a value in a run, with the value in the form in which each of them gets it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neoxargs.resolve.config import Config
 
 
 def destinations(parameter: Parameter, config: Config) -> list[str]:
-    """One line for each receiver; what is not sent is what the receiver assumes by itself."""
+    """Return one line per receiver. A value that the receiver has as its default is not sent."""
     return [*_launcher(parameter, config), *_engine(parameter, config), *_ranks(parameter, config),
             *_megatron(parameter, config)]  # fmt: skip
 
@@ -22,13 +22,13 @@ def destinations(parameter: Parameter, config: Config) -> list[str]:
 def _launcher(parameter: Parameter, config: Config) -> Iterator[str]:
     if "runner" in parameter.to:
         flags = _with_values(deepspeed.runner_flags(config), parameter.name)
-        yield f"launcher: {flags}" if flags else "launcher: not sent, it assumes the same"
+        yield f"launcher: {flags}" if flags else "launcher: not sent; it has the same default"
 
 
 def _engine(parameter: Parameter, config: Config) -> Iterator[str]:
     if "deepspeed" in parameter.to:
-        value = _at(deepspeed.deepspeed_json(config), parameter.name)
-        sent = "not sent, it assumes the same" if value is None else f'"{parameter.name}": {json.dumps(value)}'
+        value = _value_at(deepspeed.deepspeed_json(config), parameter.name)
+        sent = "not sent; it has the same default" if value is None else f'"{parameter.name}": {json.dumps(value)}'
         yield f"DeepSpeed's JSON: {sent}"
 
 
@@ -37,7 +37,7 @@ def _ranks(parameter: Parameter, config: Config) -> Iterator[str]:
         return
     values = {"--megatron_config": neox_compat.neox_values(config), "--deepy_config": neox_compat.extra_values(config)}
     for option, tree in values.items():
-        value = tree.get(parameter.name, _at(tree, parameter.name))
+        value = tree.get(parameter.name, _value_at(tree, parameter.name))
         if value is not None:
             yield f'each rank: {option} "{parameter.name}": {json.dumps(value)}'
 
@@ -48,13 +48,13 @@ def _megatron(parameter: Parameter, config: Config) -> Iterator[str]:
     try:
         flags = _with_values(megatron_flags(config), parameter.megatron.removeprefix("!"))
     except Problems:
-        yield "--emit megatron: refused, for Megatron-LM has no flags for some of this run"
+        yield "--emit megatron: refused, because Megatron-LM has no flags for some settings of this run"
         return
-    yield f"--emit megatron: {flags}" if flags else "--emit megatron: no flag, Megatron-LM assumes the same"
+    yield f"--emit megatron: {flags}" if flags else "--emit megatron: no flag; Megatron-LM has the same default"
 
 
 def _with_values(words: list[str], name: str) -> str:
-    """A flag of a command line with what follows it."""
+    """Return the flag `--name` of a command line together with its values, or ''."""
     start = next((i for i, word in enumerate(words) if word.partition("=")[0] == f"--{name}"), None)
     if start is None:
         return ""
@@ -62,7 +62,8 @@ def _with_values(words: list[str], name: str) -> str:
     return " ".join(words[start:end])
 
 
-def _at(tree: dict[str, Any], name: str) -> Any:
+def _value_at(tree: dict[str, Any], name: str) -> Any:
+    """Return the value at a dotted name in nested dictionaries, or None."""
     value: Any = tree
     for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None

@@ -1,4 +1,4 @@
-"""An example of a problem, and what `deepy check` says of it: the example beside the smallest model."""
+"""Run `deepy check` on the example of a problem, together with the smallest model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from neoxargs.tools.check import find_problems
 from neoxargs.tools.explain.catalogue.entry import Example
 
 NAME, MODEL = "my.yml", "model.yml"
-#: What every configuration needs, as small as it can be.
-SMALLEST = {
+#: The smallest complete configuration.
+SMALLEST_MODEL = {
     "dialect": "neox-2026",
     "num_layers": "4",
     "hidden_size": "64",
@@ -28,12 +28,12 @@ SMALLEST = {
     "text_path": "python-stdlib",
     "tokenizer_type": "CharLevelTokenizer",
 }
-#: Names of which a configuration has one.
-ONE_OF = {"text_path": r"text_path|data_path|\w+_data_paths"}
+#: Parameter -> pattern of the parameters that replace it when the example sets one of them.
+ALTERNATIVES = {"text_path": r"text_path|data_path|\w+_data_paths"}
 
 
 def check_example(example: Example) -> list[Problem]:
-    """What `deepy check` finds in it."""
+    """Return the problems that `deepy check` reports for an example."""
     with TemporaryDirectory() as folder, _working_in(folder):
         for name, text in {NAME: example.config, MODEL: _smallest(example), **example.files}.items():
             Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -43,18 +43,18 @@ def check_example(example: Example) -> list[Problem]:
 
 
 def _smallest(example: Example) -> str:
-    """The smallest model, as far as the example does not say otherwise."""
+    """Return the YAML of the smallest model, without the parameters that the example sets or excludes."""
     lines: Sequence[str] = [
         f"{name}: {value}"
-        for name, value in SMALLEST.items()
-        if name not in example.without and not re.search(rf"^({ONE_OF.get(name, name)}):", example.config, re.M)
+        for name, value in SMALLEST_MODEL.items()
+        if name not in example.without and not re.search(rf"^({ALTERNATIVES.get(name, name)}):", example.config, re.M)
     ]
     return "".join(f"{line}\n" for line in lines)
 
 
 @contextmanager
 def _working_in(folder: str) -> Iterator[None]:
-    """So that names in the answer are short."""
+    """Change the working directory, because problems name files by their relative paths."""
     before = os.getcwd()
     os.chdir(folder)
     try:

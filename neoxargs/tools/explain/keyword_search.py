@@ -1,4 +1,4 @@
-"""A word that is no parameter's name: the parameters that have it in their name, or else in their description."""
+"""Find parameters by a word in their name or, if no name contains it, in their description."""
 
 from __future__ import annotations
 
@@ -8,38 +8,39 @@ from pathlib import PurePath
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.other_programs import counterpart
 
-MOST = 15
-#: Shorter words are in nearly every name.
-SHORTEST = 3
+MAX_RESULTS = 15
+#: Shorter words are not searched, because too many names contain them.
+MIN_LENGTH = 3
 
 
 def is_file(word: str) -> bool:
-    """Is this rather a configuration than a parameter?"""
+    """Whether a word looks like the name of a configuration file."""
     return PurePath(word).suffix in (".yml", ".yaml", ".json") or "/" in word
 
 
 def by_last_part(word: str) -> dict[str, str]:
-    """Name -> its description: the parameter that another program calls so, or else all whose last part it is.
+    """Return name -> description of the parameter that another program calls `word`, else of all that end in it.
 
-    In this order, as for a key at the top level of a file: there is a `num_epochs` deep inside `data_efficiency`, and
-    whoever asks for it means `train_epochs`.
+    Names of other programs come first, as for keys in a file: `data_efficiency.data_sampling.num_epochs` exists, but
+    `num_epochs` usually means `train_epochs`.
     """
-    names = [meant] if (meant := counterpart(word)) else called(word)
+    names = [equivalent] if (equivalent := counterpart(word)) else names_ending_in(word)
     return {name: REGISTRY.parameters[name].description for name in names}
 
 
-def called(word: str) -> list[str]:
-    """The parameters whose last part it is."""
+def names_ending_in(word: str) -> list[str]:
+    """Return the parameters whose last part is the word: `betas` -> `optimizer.params.betas`."""
     return [name for name in REGISTRY.parameters if name.rpartition(".")[2] == word]
 
 
 def by_word(word: str) -> dict[str, str]:
-    """Name -> its description; sections first, then parameters that have it in the last part of their name.
+    """Return name -> description of all that contain the word, the best matches first.
 
-    A whole word comes before a part of one.
+    The order is: sections, complete words of a name, parts of the last part of a name, any part of a name. Only if no
+    name contains the word are descriptions searched.
     """
     word = normal(word).lower()
-    if len(word) < SHORTEST:
+    if len(word) < MIN_LENGTH:
         return {}
     described = {name: "a section" for name in REGISTRY.sections if word in name.rpartition(".")[2].lower()}
     names = {name: parameter.description for name, parameter in REGISTRY.parameters.items()}

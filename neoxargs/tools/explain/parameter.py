@@ -1,4 +1,4 @@
-"""A parameter: its meaning, type and default, where it goes, and with files its value there and why."""
+"""Describe a parameter: meaning, type, default, receivers and, with files, its value and the source of the value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neoxargs.registry import ABSENT, REGISTRY, Parameter, plugins
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.values.describe_type import describe_type
-from neoxargs.tools.docs.parameters import default_words, destination_words, effect_words, neox_dates
+from neoxargs.tools.docs.parameters import default_words, destination_words, neox_dates
 from neoxargs.tools.explain import keyword_search
 from neoxargs.tools.explain.destinations import destinations
 from neoxargs.tools.explain.provenance import json_words, origin, reasons
@@ -18,76 +18,75 @@ from neoxargs.tools.explain.render import rows
 from neoxargs.tools.migrate.deepspeed.auto import AUTO_VALUES
 
 ORIGINS = {"DSL": "DeepSpeed's launcher", "DSC": "DeepSpeed's JSON", "Meg": "Megatron-LM", "NeoX": "GPT-NeoX"}
-#: What `changes` says where the registry's own word would not do.
+#: Effect in the registry -> text of the row `affects`, where the registry's word alone is not clear.
 EFFECTS = {
     "launcher": "which processes are started, and how",
-    "layout": "which rank holds what of the model",
-    "engine": "what DeepSpeed's engine does",
-    "schedule": "the learning rate over the run",
-    "memory": "how much memory training takes",
-    "log": "what is reported",
-    "run": "the course of the run",
-    "config": "only what is derived from it",
-    "not built": "nothing: train.py refuses any value but the default",
+    "layout": "which rank holds which part of the model",
+    "engine": "the behaviour of DeepSpeed's engine",
+    "schedule": "the learning rate schedule",
+    "memory": "the memory that training needs",
+    "log": "what is logged",
+    "run": "how the run proceeds",
+    "config": "only parameters that are derived from it",
+    "not built": "nothing: train.py accepts only the default",
 }
 
 
 def to_json(parameter: Parameter, asked: str, config: Config | None) -> dict[str, Any]:
-    """For a program; asked: the name that was asked for, which may be another spelling."""
+    """Return the description for `--json`; `asked` is the name on the command line, possibly an alias."""
     described = dict(_described(parameter, asked, config))
     if config is not None:
-        tree = described["because"]
-        described |= {"because": tree.why, "from": [read.to_json() for read in tree.inputs]}
+        tree = described["source"]
+        described |= {"source": tree.why, "from": [read.to_json() for read in tree.inputs]}
     return {"name": parameter.name, **described}
 
 
 def to_text(parameter: Parameter, asked: str, config: Config | None) -> str:
-    """For a person."""
+    """Return the description as lines of text; `asked` is the name on the command line, possibly an alias."""
     return "\n".join([parameter.name, *rows(dict(_described(parameter, asked, config)), config)])
 
 
 def _described(parameter: Parameter, asked: str, config: Config | None) -> Iterator[tuple[str, Any]]:
     if asked != parameter.name and not parameter.name.endswith(f".{asked}"):
-        spelling = "another spelling of" if REGISTRY.find(asked) else "another program's word for"
-        yield "spelled", f"{asked} is {spelling} {parameter.name}"
-        if others := keyword_search.called(asked):
+        spelling = "another spelling of" if REGISTRY.find(asked) else "another program's name for"
+        yield "alias", f"{asked} is {spelling} {parameter.name}"
+        if others := keyword_search.names_ending_in(asked):
             yield "also", f"{listed(others, 'and')} {'has' if len(others) == 1 else 'have'} this name"
     yield "meaning", parameter.description
     yield "type", describe_type(parameter.type)
     yield "default", default_words(parameter).replace("`", "").replace("*", "")
-    yield "changes", EFFECTS.get(parameter.effect, effect_words(parameter).replace("`", ""))
+    reason = parameter.no_effect_reason.replace("`", "")
+    yield "affects", f"nothing: {reason}" if reason else EFFECTS.get(parameter.effect, parameter.effect)
     yield "origin", ", ".join(ORIGINS[origin] for origin in parameter.origins)
     if asked_years := neox_dates(asked if REGISTRY.find(asked) else parameter.name):
         yield "in GPT-NeoX", asked_years
     if parameter.replaced_by:
-        yield (
-            "today",
-            "; ".join(f"{json_words(old)} is {_today(new)}" for old, new in parameter.replaced_by.items() if new),
-        )
-    yield "goes to", destination_words(parameter).replace("`", "") or "nobody: used by deepy alone"
+        replacements = ((_yaml_words(new), json_words(old)) for old, new in parameter.replaced_by.items() if new)
+        yield "replaced by", "; ".join(f"{new} (for {old})" for new, old in replacements)
+    yield "sent to", destination_words(parameter).replace("`", "") or "nothing: used by deepy only"
     if parameter.name in plugins.DECLARED:
         yield "declared by", f"plugin {plugins.DECLARED[parameter.name]}"
     if parameter.aliases:
-        yield "old spellings", ", ".join(parameter.aliases)
+        yield "old names", ", ".join(parameter.aliases)
     if config is None or config.source(parameter.name).kind != "derived":
         yield from (("derived", sentence) for sentence in reasons(parameter.name))
     yield from _relations(parameter.name)
     if parameter.name in AUTO_VALUES and "DSC" in parameter.origins:
-        yield "auto", f"{AUTO_VALUES[parameter.name].why}; migrate writes what is known"
+        yield "auto", f"{AUTO_VALUES[parameter.name].why}; migrate writes the value if it is known"
     if config is not None:
         value = config.get(parameter.name)
-        yield "value here", None if value is ABSENT else value
-        yield "because", origin(parameter.name, config)
-        yield "sent here", destinations(parameter, config)
+        yield "value", None if value is ABSENT else value
+        yield "source", origin(parameter.name, config)
+        yield "sent as", destinations(parameter, config)
 
 
-def _today(new: Mapping[str, Any]) -> str:
+def _yaml_words(new: Mapping[str, Any]) -> str:
     return " and ".join(f"{name}: {json_words(value)}" for name, value in new.items())
 
 
 def _relations(name: str) -> Iterator[tuple[str, str]]:
-    """What other parameters are derived from it."""
-    inputs = [rule for rule in DERIVATIONS if name in rule.inputs and name not in rule.results]
-    results = [result for rule in inputs for result in rule.results]
+    """Yield a row with the parameters that are derived from this one."""
+    readers = [rule for rule in DERIVATIONS if name in rule.inputs and name not in rule.results]
+    results = [result for rule in readers for result in rule.results]
     if results:
-        yield "decides", ", ".join(dict.fromkeys(results))
+        yield "determines", ", ".join(dict.fromkeys(results))

@@ -1,4 +1,4 @@
-"""`deepy explain ID`: what a problem protects from, an example of it, and what `check` says of that."""
+"""`deepy explain ID`: what a problem protects from, an example, and what `deepy check` reports for the example."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from neoxargs.tools.explain.render import WIDTH
 
 
 def is_problem(word: str) -> bool:
-    """Is this the id of a problem? `[rotary-dims-even]`, as check prints it, is."""
+    """Whether a word is the id of a problem, with or without the brackets in which `check` prints it."""
     return _id(word) in catalogue()
 
 
 def nearest_problem(word: str) -> str:
-    """`did you mean rotary-dims-even?`, or nothing."""
+    """Return `did you mean rotary-dims-even?`, or '' if no id is similar."""
     return did_you_mean(_id(word), catalogue()) if "-" in word else ""
 
 
 def to_json(word: str) -> dict[str, Any]:
-    """For a program; `problem` is the example's, as `check --json` gives it."""
+    """Return the answer for `--json`; `problem` is that of the example, as in `check --json`."""
     entry = catalogue()[_id(word)]
     found = _problems_of(entry.example, _id(word))
     return {
@@ -37,7 +37,7 @@ def to_json(word: str) -> dict[str, Any]:
 
 
 def to_text(word: str) -> str:
-    """For a person."""
+    """Return the answer as text."""
     return "\n".join(_lines(_id(word), catalogue()[_id(word)]))
 
 
@@ -49,15 +49,15 @@ def _lines(problem_id: str, entry: Entry) -> Iterator[str]:
         yield ""
         yield from textwrap.wrap(about, WIDTH, initial_indent="  about: ", subsequent_indent="         ")
     if entry.example:
-        yield f"\nFor example in {NAME}, beside the file of a model:\n"
+        yield f"\nExample: {NAME}, given together with a file that describes a model:\n"
         yield textwrap.indent(entry.example.config.rstrip("\n"), "    ")
         yield from (f"    --set {override}" for override in entry.example.overrides)
-        yield "\n`deepy check` says, in the last line what to write instead:\n"
+        yield "\n`deepy check` reports:\n"
         yield textwrap.indent(render(found), "    ")
 
 
 def _about(entry: Entry, found: Sequence[Problem]) -> tuple[str, ...]:
-    """The parameters that take part: all that a rule reads, else those of the example."""
+    """Return the parameters that a rule reads or, if no rule reports the problem, those of the example."""
     return entry.reads or (found[0].about if found else ())
 
 

@@ -1,4 +1,4 @@
-"""Where a value comes from: the line that says it, whose default it is, or the rule and what it read, and so on."""
+"""Where a value comes from: the line that sets it, a default, or a rule and the values that the rule read."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.rules import DERIVATIONS
 from neoxargs.resolve.rules.synonyms import names_of_setting
 
-#: So many of the values that another was derived from are shown, and so many steps back.
-MOST_INPUTS = 6
-DEPTH = 4
+#: Limits of the tree of sources: inputs shown per value, and levels.
+MAX_INPUTS = 6
+MAX_DEPTH = 4
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
 @dataclass
 class Origin:
-    """A value, why it is that, and the values that it was derived from."""
+    """A value, its source, and the origins of the values it was derived from."""
 
     name: str
     value: Any
@@ -35,45 +35,45 @@ class Origin:
         return described | ({"from": [origin.to_json() for origin in self.inputs]} if self.inputs else {})
 
     def lines(self, indent: str = "") -> Iterator[str]:
-        """The tree below this value, a line for each."""
+        """Yield the tree below this value, one line per value."""
         for origin in self.inputs:
             yield f"{indent}{origin.name} {json_words(origin.value)}: {origin.why}"
             yield from origin.lines(indent + "  ")
 
 
 def origin(name: str, config: Config, above: tuple[str, ...] = ()) -> Origin:
-    """The tree of a value; nothing stands in it below itself."""
+    """Return the tree of a value; `above` are the names on the path to it, which are not repeated below."""
     source = config.source(name)
-    tree = Origin(name, config.get(name), because(name, config))
-    if source.kind == "derived" and not is_default(name, config) and len(above) < DEPTH:
-        tree.inputs = [origin(read, config, (*above, name)) for read in _read(name, config) if read not in above]
+    tree = Origin(name, config.get(name), source_of(name, config))
+    if source.kind == "derived" and not is_default(name, config) and len(above) < MAX_DEPTH:
+        tree.inputs = [origin(read, config, (*above, name)) for read in _inputs(name, config) if read not in above]
     return tree
 
 
-def because(name: str, config: Config) -> str:
-    """Where the value was written, the rule that derived it, or whose default it is."""
+def source_of(name: str, config: Config) -> str:
+    """Return where the value was set, the rule that derived it, or whose default it is."""
     source = config.source(name)
-    is_left = name in config.auto and "auto" not in source.text  # a rule about `auto` says so itself
-    left_to = "; `auto` is written, which leaves it to that" if is_left else ""
+    is_auto = name in config.auto and "auto" not in source.text  # the reason of some rules explains `auto` already
+    auto = " (set to `auto`)" if is_auto else ""
     if source.kind == "default" or is_default(name, config):
-        return (_whose_default(name, config) or "default") + left_to
+        return (_dialect_default(name, config) or "default") + auto
     if source.kind != "derived":
         return str(source)
-    return f"derived: {summary.batch_equation(config) if name in BATCH else source.text}{left_to}"
+    return f"derived: {summary.batch_equation(config) if name in BATCH else source.text}{auto}"
 
 
 def is_default(name: str, config: Config) -> bool:
-    """Is it what it is in any case, although a rule may have said so? Nothing that was written leads to it."""
+    """Whether the value is the dialect's default, even if a rule returned it, and nothing that is set led to it."""
     if config.dialect is None or config.is_set(name) or config.get(name) is None:
         return config.source(name).kind == "default"
     names = names_of_setting(name)
-    usual = [default_at(other, config.dialect.date) for other in names]
-    led_to = any(config.is_set(other) for other in names) if len(names) > 1 else config.place(name) is not None
-    return not led_to and config.get(name) in usual
+    defaults = [default_at(other, config.dialect.date) for other in names]
+    depends = any(config.is_set(other) for other in names) if len(names) > 1 else config.place(name) is not None
+    return not depends and config.get(name) in defaults
 
 
-def _whose_default(name: str, config: Config) -> str:
-    """`neox-2021's default; neox-2026 has 1.0` where the dialect decides, else nothing."""
+def _dialect_default(name: str, config: Config) -> str:
+    """Return `neox-2021's default; neox-2026 has 1.0` if the default depends on the dialect, otherwise ''."""
     if config.dialect is None or not changes(name):
         return ""
     defaults = {dialect: default_at(name, day) for dialect, day in NAMES.items()}
@@ -81,20 +81,20 @@ def _whose_default(name: str, config: Config) -> str:
     return "; ".join([f"{config.dialect.name}'s default", *others])
 
 
-def _read(name: str, config: Config) -> list[str]:
-    """What a value was derived from; written ones first."""
-    known = [read for read in dict.fromkeys(config.source(name).inputs) if read in REGISTRY.parameters]
-    known = [read for read in known if read != name and config.get(read) not in (ABSENT, None)]
-    known = [read for read in known if config.is_set(read) or read not in names_of_setting(name)]
-    return sorted(known, key=lambda read: (not config.is_set(read), config.place(read) is None))[:MOST_INPUTS]
+def _inputs(name: str, config: Config) -> list[str]:
+    """Return the parameters that a value was derived from, those that are set first."""
+    inputs = [read for read in dict.fromkeys(config.source(name).inputs) if read in REGISTRY.parameters]
+    inputs = [read for read in inputs if read != name and config.get(read) not in (ABSENT, None)]
+    inputs = [read for read in inputs if config.is_set(read) or read not in names_of_setting(name)]
+    return sorted(inputs, key=lambda read: (not config.is_set(read), config.place(read) is None))[:MAX_INPUTS]
 
 
 def json_words(value: Any) -> str:
-    """A value as JSON, a long one cut."""
+    """Return a value as JSON, truncated to 60 characters."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else text[:58] + " …"
 
 
 def reasons(name: str) -> list[str]:
-    """What the rules that can derive a parameter say of it."""
+    """Return the reasons of the rules that can derive a parameter."""
     return [rule.reason for rule in DERIVATIONS if name in rule.results]

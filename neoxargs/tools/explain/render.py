@@ -1,4 +1,4 @@
-"""What is known of a parameter as lines: a label for each, and the sentences behind it."""
+"""Format the description of a parameter as lines: a label, then its text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LABEL = 14
 
 
 def rows(described: Mapping[str, Any], config: Config | None = None) -> Iterator[str]:
-    """Each row with its label; files of the configuration are kept whole."""
+    """Yield the lines of all rows; text is wrapped, but never inside the path of a configuration file."""
     for label, value in described.items():
         texts = [protect_names(text, config) for text in _texts(value)]
         lines = [line for text in texts for line in wrap(text, WIDTH - LABEL, _indent(text))] or [""]
@@ -32,6 +32,6 @@ def _texts(value: Any) -> list[str]:
 
 
 def _indent(text: str) -> str:
-    """Of its further lines: a line of a tree goes on two columns deeper."""
+    """Return the indentation of continuation lines: two columns deeper than an indented line of a tree."""
     own = text[: len(text) - len(text.lstrip())]
     return own + "  " * bool(own)

@@ -1,4 +1,4 @@
-"""A section: its keys, each with the first words of its meaning, and what they are in these files."""
+"""Describe a section: its keys with the beginning of their descriptions and, with files, their values."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 
 from neoxargs.registry import ABSENT, REGISTRY
 from neoxargs.resolve.config import Config
-from neoxargs.tools.explain.provenance import because
+from neoxargs.tools.explain.provenance import source_of
 from neoxargs.tools.explain.render import WIDTH
 
 
 def to_json(name: str, config: Config | None) -> dict[str, Any]:
-    """For a program."""
-    values = {"values here": {full: value for full, (value, _) in _values_here(name, config).items()}} if config else {}
+    """Return the description for `--json`."""
+    values = {"values": {full: value for full, (value, _) in _values(name, config).items()}} if config else {}
     return {"name": name, "keys": _inside(name, REGISTRY.parameters), "sections": _sections(name), **values}
 
 
 def to_text(name: str, config: Config | None) -> str:
-    """For a person."""
+    """Return the description as text."""
     keys = {full: REGISTRY.parameters[full].description for full in _inside(name, REGISTRY.parameters)}
     keys |= dict.fromkeys(_sections(name), "a section")
     return "\n".join([f"{name} is a section:", *table(keys, name), *_value_lines(name, config)])
 
 
 def table(described: dict[str, str], section: str = "") -> Iterator[str]:
-    """A line for each name, without the section that all of them are in."""
+    """Yield one line per name with the beginning of its description; names are relative to the section."""
     names = {full: full.removeprefix(f"{section}.") for full in described}
     width = max(map(len, names.values()), default=0) + 2
     for full, description in described.items():
@@ -43,13 +43,13 @@ def _sections(name: str) -> list[str]:
     return _inside(name, REGISTRY.sections)
 
 
-def _values_here(name: str, config: Config) -> dict[str, tuple[Any, str]]:
-    """What is more than a plain default, and why it is that."""
+def _values(name: str, config: Config) -> dict[str, tuple[Any, str]]:
+    """Return value and source of every key that is set or differs from its default."""
     keys = _inside(name, REGISTRY.parameters)
-    return {full: (config.get(full), because(full, config)) for full in keys if _differs(full, config)}
+    return {full: (config.get(full), source_of(full, config)) for full in keys if _is_set_or_changed(full, config)}
 
 
-def _differs(name: str, config: Config) -> bool:
+def _is_set_or_changed(name: str, config: Config) -> bool:
     value = config.get(name)
     return config.is_set(name) or (value is not ABSENT and value != REGISTRY.parameters[name].default)
 
@@ -57,10 +57,10 @@ def _differs(name: str, config: Config) -> bool:
 def _value_lines(name: str, config: Config | None) -> list[str]:
     if config is None:
         return []
-    values = _values_here(name, config)
+    values = _values(name, config)
     if not values:
-        return ["", f"{name} here: nothing but defaults"]
+        return ["", f"values of {name}: all defaults"]
     lines = [
         f"  {full.rpartition('.')[2]} {json.dumps(value, default=str)} ({why})" for full, (value, why) in values.items()
     ]
-    return ["", f"{name} here:", *lines]
+    return ["", f"values of {name}:", *lines]
