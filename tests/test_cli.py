@@ -1,4 +1,4 @@
-"""The command line as people type it: verbs, GPT-NeoX's own spellings, exit codes, and runs from start to end."""
+"""The command line: commands, GPT-NeoX's spellings, exit codes, and complete runs."""
 
 import errno
 import io
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process but the one that asks git for the commit."""
+    """Fail if a process other than git is started."""
     start = subprocess.Popen
 
     def only_git(words, **settings):
@@ -59,7 +59,7 @@ def dry_run(capsys, *words: str) -> dict:
     return {**facts, "values": {**facts["megatron_config"], **facts["deepy_config"]}}
 
 
-# -- what a mistyped command says ------------------------------------------------------------------------------------
+# -- help and invalid command lines ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
@@ -77,7 +77,7 @@ def test_version(capsys):
     assert re.fullmatch(r"neoxargs \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
-def test_a_terminal_without_the_letters_gets_their_codes(monkeypatch):
+def test_characters_that_stdout_cannot_encode_are_escaped(monkeypatch):
     screen = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     monkeypatch.setattr(sys, "stdout", screen)
     assert main(["plan", *BOTH, "--gpus", "4", "--device", "A100-40GB"]) == 0
@@ -86,7 +86,7 @@ def test_a_terminal_without_the_letters_gets_their_codes(monkeypatch):
 
 
 @pytest.mark.parametrize("verb", ["my_script.py", "check", "explain", "docs"])
-def test_every_verb_has_help(verb, capsys):
+def test_every_command_has_help(verb, capsys):
     with pytest.raises(SystemExit) as stop:
         main([verb, "--help"])
     assert stop.value.code == 0
@@ -108,7 +108,7 @@ def test_every_verb_has_help(verb, capsys):
         (["my_script.py", *BOTH, "--gpus", "4"], "--dry-run"),
     ],
 )
-def test_a_wrong_command_line_is_told_and_exits_with_2(words, said, capsys):
+def test_an_invalid_command_line_exits_with_2(words, said, capsys):
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2
@@ -118,7 +118,7 @@ def test_a_wrong_command_line_is_told_and_exits_with_2(words, said, capsys):
 # -- check -----------------------------------------------------------------------------------------------------------
 
 
-def test_check_says_ok_and_what_the_run_would_be(capsys):
+def test_check_prints_ok_and_a_summary(capsys):
     assert main(["check", *BOTH, "--set", "dialect=neox-2021"]) == 0
     shown = capsys.readouterr()
     assert shown.out.splitlines()[0] == "ok"
@@ -126,7 +126,7 @@ def test_check_says_ok_and_what_the_run_would_be(capsys):
     assert shown.err == ""
 
 
-def test_a_second_value_behind_one_set_is_no_file(capsys):
+def test_a_second_value_after_one_set_is_not_a_file(capsys):
     for verb in (["check"], ["my_script.py"], ["explain", "lr"]):
         assert main([*verb, *BOTH, "--set", "num_layers=2", "hidden_size=64", "optimizer.type=Adam"]) == 1
         assert capsys.readouterr().err == (
@@ -138,21 +138,21 @@ def test_a_second_value_behind_one_set_is_no_file(capsys):
     assert "nothing=64: error: there is no such file" in capsys.readouterr().err
 
 
-def test_a_key_may_be_typed_as_a_flag(capsys):
+def test_a_key_may_be_spelled_as_a_flag(capsys):
     for words in (["--tensor-model-parallel-size"], ["--model-parallel-size=2", *BOTH]):
         assert main(["explain", *words]) == 0
         assert capsys.readouterr().out.startswith("model_parallel_size\n")
     assert main(["explain", "--all", *BOTH]) == 0
 
 
-def test_names_that_are_too_long_are_told_with_their_places(capsys):
+def test_names_that_are_too_long_are_reported(capsys):
     assert main(["check", *BOTH, "--set", f"hostfile={'h' * 300}", "--set", f"load={'l' * 300}"]) == 1
     told = capsys.readouterr().err
     assert f"--set: error: load ({'l' * 300}): there is no checkpoint in it" in told
     assert f"--set: warning: the hostfile {'h' * 300} does not exist; only this machine is used: " in told
 
 
-def test_what_the_system_refuses_is_told(capsys, monkeypatch):
+def test_an_os_error_is_a_problem(capsys, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EIO, "Input/output error", "configs/small.yml")
 
@@ -161,7 +161,7 @@ def test_what_the_system_refuses_is_told(capsys, monkeypatch):
     assert capsys.readouterr().err == "configs/small.yml: error: input/output error [file-error]\n"
 
 
-def test_check_tells_every_problem_at_once(capsys):
+def test_check_reports_every_problem_at_once(capsys):
     Path("bad.yml").write_text("num_layer: 2\nhidden_size: wide\nnum_nodes: 3\n")
     assert main(["check", "bad.yml"]) == 1
     shown = capsys.readouterr()
@@ -169,7 +169,7 @@ def test_check_tells_every_problem_at_once(capsys):
     assert {"bad.yml:1:1", "bad.yml:2:14", "bad.yml:3:1"} <= {line.split(": ")[0] for line in shown.err.splitlines()}
 
 
-def test_what_is_certain_is_looked_at_although_other_values_are_wrong(capsys, nothing_starts):
+def test_valid_values_are_checked_although_others_are_wrong(capsys, nothing_starts):
     Path("bad.yml").write_text(SETUP.replace("tokens", "nowhere") + "te_mha: true\nhidden_size: wide\n")
     for words in (["check"], [str(ROOT / "train.py")]):
         assert main([*words, "bad.yml"]) == 1
@@ -185,7 +185,7 @@ def test_what_is_certain_is_looked_at_although_other_values_are_wrong(capsys, no
     assert "there is no training data" not in capsys.readouterr().err
 
 
-def test_check_for_a_program(capsys):
+def test_check_prints_json(capsys):
     assert main(["check", *BOTH, "--gpus", "8", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["ok"], facts["ranks"], facts["device"], facts["train_batch_size"]) == (True, 8, "cuda", 8)
@@ -216,7 +216,7 @@ def test_a_part_of_a_configuration_can_be_checked_for_another_machine(capsys):
     assert "warning: there is no training data" in capsys.readouterr().err
 
 
-def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothing_starts):
+def test_what_train_py_does_not_support_is_allowed_for_other_scripts(capsys, nothing_starts):
     wanted = ["--set", "char_level_ppl=true"]
     assert main(["check", *BOTH, *wanted]) == 1
     assert "char_level_ppl (true) is not supported by train.py yet" in capsys.readouterr().err
@@ -226,7 +226,7 @@ def test_what_our_trainer_cannot_do_yet_is_a_problem_for_it_alone(capsys, nothin
 
 
 @pytest.mark.parametrize("form", [["--dry-run"], ["--emit", "deepspeed"]])
-def test_showing_a_run_that_would_be_refused_fails(capsys, nothing_starts, form):
+def test_a_dry_run_of_an_unsupported_configuration_fails(capsys, nothing_starts, form):
     for script, wanted in (("train.py", "char_level_ppl=true"), ("generate.py", "te_mha=true")):
         assert main([script, *BOTH, *form]) == 0
         capsys.readouterr()
@@ -241,7 +241,7 @@ def test_a_missing_configuration_is_a_problem(capsys):
     assert "did you mean small.yml?" in capsys.readouterr().err
 
 
-# -- what would be started -------------------------------------------------------------------------------------------
+# -- dry runs --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_a_missing_configuration_is_a_problem(capsys):
         ["my_script.py", "small", "-d", "configs", "local_setup"],
     ],
 )
-def test_gpt_neox_ways_to_name_configurations(words, capsys):
+def test_configurations_may_be_named_as_in_gpt_neox(words, capsys):
     facts = dry_run(capsys, *words)
     assert facts["values"]["hidden_size"] == 64
     assert facts["values"]["data_path"] == "tokens"
@@ -313,7 +313,7 @@ def test_set_overrides_and_gpt_neox_options_are_sets(capsys):
     )
 
 
-def test_the_run_carries_its_files_and_its_commit(capsys, folder):
+def test_the_ranks_receive_the_files_and_the_commit(capsys, folder):
     facts = dry_run(capsys, "my_script.py", *BOTH)
     assert facts["values"]["config_files"] == {"small.yml": MODEL, "local_setup.yml": SETUP}
     assert "git_hash" not in facts["values"]
@@ -323,7 +323,7 @@ def test_the_run_carries_its_files_and_its_commit(capsys, folder):
     assert dry_run(capsys, "my_script.py", *BOTH)["values"]["git_hash"] == commit
 
 
-def test_long_files_stay_behind(capsys, folder):
+def test_long_files_are_not_sent(capsys, folder):
     (folder / "configs" / "small.yml").write_text(MODEL + "# long\n" * 9000)
     assert "config_files" not in dry_run(capsys, "my_script.py", *BOTH)["values"]
 
@@ -339,7 +339,7 @@ def test_text_is_tokenised_before_the_ranks_start(capsys):
 # -- before a start --------------------------------------------------------------------------------------------------
 
 
-def test_no_script_no_start(capsys):
+def test_a_missing_script_is_a_problem(capsys):
     assert main(["my_scirpt.py", *BOTH]) == 1
     assert (
         "error: there is no script my_scirpt.py [script-missing]\n  = did you mean my_script.py?\n"
@@ -348,7 +348,7 @@ def test_no_script_no_start(capsys):
     for _ in range(2):
         assert main(["trian.py", *BOTH]) == 1
         assert "did you mean train.py?" in capsys.readouterr().err
-        Path("train.py").touch()  # one of the same name here
+        Path("train.py").touch()  # a file of the same name in this folder
     Path("train.py").unlink()
     assert main(["unlike.py", *BOTH]) == 1
     assert "  = here: my_script.py\n" in capsys.readouterr().err
@@ -366,7 +366,7 @@ def test_training_without_its_files_does_not_start(capsys, nothing_starts, folde
 # -- explain ---------------------------------------------------------------------------------------------------------
 
 
-def test_explain_says_where_a_value_comes_from_and_goes(capsys):
+def test_explain_shows_source_and_destination_of_a_value(capsys):
     assert main(["explain", "train-micro-batch-size-per-gpu", *BOTH]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.startswith("train_micro_batch_size_per_gpu meaning ")
@@ -409,7 +409,7 @@ def test_every_parameter_can_be_explained():
         assert explain(name, Request([]))
 
 
-# -- whole runs, each in a process of its own ------------------------------------------------------------------------
+# -- complete runs, each in a separate process -----------------------------------------------------------------------
 
 SCRIPT = """
 import os, sys, time
@@ -421,7 +421,7 @@ time.sleep(float(os.environ.get("SLEEP", 0)))
 
 
 def deepy(*words: str, **environment: str) -> subprocess.Popen[str]:
-    """The program as a user starts it, from a folder that is not the repository."""
+    """Start the program as a user does, from a folder outside the repository."""
     return subprocess.Popen(
         [sys.executable, str(ROOT / "deepy.py"), *words], env={**os.environ, **environment}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -466,7 +466,7 @@ def _state(pid: str) -> str:
         return "Z"
 
 
-def test_the_data_verb_passes_its_arguments_on(folder):
+def test_the_data_command_passes_its_arguments_on(folder):
     Path("text.txt").write_text("some words\n")
     words = ["data", "text.txt", "--output-prefix", "made", "--tokenizer-type", "ByteLevelTokenizer"]
     with deepy(*words) as process:

@@ -1,4 +1,4 @@
-"""`--json`: what each verb prints is one JSON document, and its problems have one form everywhere."""
+"""`--json`: every command prints one JSON document, and problems have one form."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def well_formed(problems: list[dict]) -> bool:
 
 
 @pytest.mark.parametrize("words", GOOD, ids=lambda words: " ".join(words[:2]).replace(QUICKSTART, "FILE"))
-def test_what_is_well_is_one_document(words, tmp_path, monkeypatch, capsys):
+def test_success_is_one_document(words, tmp_path, monkeypatch, capsys):
     code, facts, errors = printed(words, tmp_path, monkeypatch, capsys)
     assert (code, errors) == (0, "")
     assert words[0] == "train.py" or facts["ok"] is True
@@ -72,7 +72,7 @@ def test_what_is_well_is_one_document(words, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("words", BAD, ids=" ".join)
-def test_what_is_wrong_is_told_in_one_form(words, tmp_path, monkeypatch, capsys):
+def test_problems_have_one_form(words, tmp_path, monkeypatch, capsys):
     code, facts, errors = printed(words, tmp_path, monkeypatch, capsys)
     assert (code, errors) == (1, "")
     assert facts["ok"] is False

@@ -1,4 +1,4 @@
-"""Problems are recognised by their id; only the renderer reads what they say."""
+"""Code identifies problems by their id; only the renderer reads their text."""
 
 from __future__ import annotations
 

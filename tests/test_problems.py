@@ -1,4 +1,4 @@
-"""How problems are drawn."""
+"""How problems are rendered."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ def test_a_set_shows_the_argument() -> None:
     )
 
 
-def test_both_places_of_a_conflict_are_drawn() -> None:
+def test_both_places_of_a_conflict_are_rendered() -> None:
     first, second = Place("a.yml", 1, 1, "seed: 1", 7), Place("b.yml", 2, 3, "  seed: 2", 7)
     text = render([Problem("seed is set twice", second, also=(first,), id="some-id")])
     assert "  also at a.yml:1:1\n  1 | seed: 1\n    | ^^^^^^^" in text
 
 
-def test_a_place_is_not_its_own_other_place() -> None:
+def test_a_place_is_rendered_once() -> None:
     place = Place("a.yml", 1, 1, "seed: 1", 7)
     assert "also" not in render([Problem("no", place, also=(place,), id="some-id")])
 
 
-def test_a_file_as_a_whole_has_no_line() -> None:
+def test_a_whole_file_has_no_line() -> None:
     assert (
         render([Problem("there is no such file", Place("no.yml", 0, 0), id="some-id")])
         == "no.yml: error: there is no such file [some-id]"
     )
 
 
-def test_of_very_many_problems_the_first_are_shown_and_the_rest_counted() -> None:
+def test_the_number_of_rendered_problems_is_limited() -> None:
     warnings = [Problem("careful", Place("f", line, 1), severity="warning", id="some-id") for line in range(1, 4)]
     errors = [Problem("no", Place("f", line, 1), id="some-id") for line in range(4, 4 + MAX_DRAWN)]
     drawn = render([*warnings, *errors]).split("\n\n")
-    told = "... and 3 more; --json prints all of them"
-    assert drawn == [*(f"f:{line}:1: error: no [some-id]" for line in range(4, 4 + MAX_DRAWN)), told]
+    last = "... and 3 more; --json prints all of them"
+    assert drawn == [*(f"f:{line}:1: error: no [some-id]" for line in range(4, 4 + MAX_DRAWN)), last]
     assert "more" not in render(errors)
 
 
-def test_a_problem_of_nowhere_comes_last() -> None:
+def test_a_problem_without_a_place_comes_last() -> None:
     problems = [
         Problem("c", id="some-id"),
         Problem("b", Place("f", 9, 1), id="some-id"),
@@ -76,39 +76,39 @@ def test_long_lines_are_cut_around_the_caret() -> None:
     assert excerpt[carets.index("^")] == "X"
 
 
-def test_the_caret_stands_below_letters_of_two_cells() -> None:
+def test_the_caret_is_below_characters_of_two_cells() -> None:
     place = Place("my.yml", 1, 14, 'a: "数据", é: 数据 # x', 2)
     _, line, caret = render([Problem("no", place, id="some-id")]).splitlines()
     assert (line[:4], caret) == ("  1 ", "    | " + " " * 14 + "^^^^")
 
 
-def test_a_line_cannot_command_the_terminal() -> None:
+def test_control_characters_are_replaced() -> None:
     excerpt = render([Problem("x", Place("f", 1, 3, "a\tX\x1b[31m"), id="some-id")])
     assert "a X\N{REPLACEMENT CHARACTER}[31m" in excerpt
     assert printable("tab\there") == "tab here"
 
 
-def test_problems_carry_their_drawing() -> None:
+def test_the_exception_text_is_the_rendered_problems() -> None:
     assert (
         str(Problems([Problem("a", id="some-id"), Problem("b", id="some-id")]))
         == "error: a [some-id]\n\nerror: b [some-id]"
     )
 
 
-def test_the_id_stands_behind_the_first_line() -> None:
+def test_the_id_follows_the_first_line() -> None:
     problem = Problem("there are two; choose one\n  1: a\n  2: b", hint="add --choose N", id="several-things")
     assert render([problem]) == (
         "error: there are two; choose one [several-things]\n  1: a\n  2: b\n  = add --choose N"
     )
 
 
-def test_near_names() -> None:
+def test_similar_names() -> None:
     assert close_matches("hiden_size", ["seed", "hidden_size"]) == ["hidden_size"]
     assert did_you_mean("hiden_size", ["seed", "hidden_size"]) == "did you mean hidden_size?"
     assert did_you_mean("xyz", ["seed"]) == ""
 
 
-def test_words_in_a_row() -> None:
+def test_joined_words() -> None:
     assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b or c"]
     assert listed(["a", "b"], "and") == "a and b"
     assert listed(map(str, range(20)), most=2) == "0, 1 and 18 more"

@@ -1,1 +1,1 @@
-"""Inputs that nobody wrote by hand: mutated configurations, and what a good answer to each is."""
+"""Fuzzing: mutated configurations, and checks of the answers to them."""

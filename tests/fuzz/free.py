@@ -1,4 +1,4 @@
-"""Mutations of a text that can end anywhere: each takes the chance and a text and returns the new text."""
+"""Mutations at any place: each takes a random generator and a text and returns the new text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def characters(chance: Chance, text: str) -> str:
 
 
 def values(chance: Chance, text: str) -> str:
-    """Some values become others, with no regard for anything."""
+    """Replace some values at random."""
     spots = [match.span(1) for match in re.finditer(r": *([^\s,{}\[\]]+)", text)]
     for start, end in sorted(chance.sample(spots, min(len(spots), chance.randrange(1, 5))), reverse=True):
         text = text[:start] + chance.choice((*VALUES, *WORDS)) + text[end:]
@@ -47,7 +47,7 @@ def values(chance: Chance, text: str) -> str:
 
 
 def keys_written(chance: Chance, text: str) -> str:
-    """Any parameters with any values, at the top or as dotted sections."""
+    """Add random parameters with random values, nested in their sections."""
     names = list(REGISTRY.parameters)
     added = []
     for _ in range(chance.randrange(1, 5)):
@@ -58,7 +58,7 @@ def keys_written(chance: Chance, text: str) -> str:
 
 
 def _with_keys(text: str, lines: list[str]) -> str:
-    """More lines at the end, or inside the braces; keys that stand there already, mostly instead of those."""
+    """Add lines at the end, or inside the braces; outside braces they replace lines with the same keys."""
     if "{" in text.split("\n")[0] and "}" in text:
         cut = text.rindex("}")
         return f"{text[:cut].rstrip().rstrip(',')},\n" + ",\n".join(lines) + text[cut:]
@@ -68,7 +68,7 @@ def _with_keys(text: str, lines: list[str]) -> str:
 
 
 def keys_fitting(chance: Chance, text: str) -> str:
-    """Parameters at the top with values that fit their types, so that the rules get something to think about."""
+    """Add top-level parameters with values of their types, to exercise the rules."""
     added = []
     for name in chance.choices(
         [name for name in REGISTRY.parameters if "." not in name], k=chance.choice((1, 1, 2, 5))
@@ -124,14 +124,14 @@ def cut(chance: Chance, text: str) -> str:
 
 
 def noise(chance: Chance, text: str) -> str:
-    """Printable rubbish in the middle, or instead of everything."""
+    """Insert random printable characters, or replace everything by them."""
     rubbish = "".join(chance.choices(string.printable, k=chance.choice((1, 20, 400))))
     at = chance.randrange(len(text) + 1)
     return rubbish if chance.random() < 0.3 else text[:at] + rubbish + text[at:]
 
 
 def repeated(chance: Chance, text: str) -> str:
-    """One character very often, which is where a reader that looks back is slow."""
+    """Repeat one character very often, which is slow for a parser that backtracks."""
     at = chance.randrange(len(text) + 1)
     return text[:at] + chance.choice("{[(\"'#:,- \n\\$`*&x\t") * chance.choice((50, 1000, 20_000)) + text[at:]
 
@@ -141,7 +141,7 @@ def newlines(chance: Chance, text: str) -> str:
 
 
 def keys_swapped(chance: Chance, text: str) -> str:
-    """Every `_` a `-`, or quotes gone, or other quotes."""
+    """Replace every `_` by `-`, remove or change quotes, or change to upper case."""
     return chance.choice(
         (text.replace("_", "-"), text.replace('"', ""), text.replace('"', "'"), text.replace(": ", ":"), text.upper())
     )

@@ -1,8 +1,7 @@
-"""One input through everything that reads a configuration, and what is to be said against the answer.
+"""Run one input through everything that reads a configuration, and check the answer.
 
-An answer is right if it is a configuration (which then splits for its receivers) or problems in words, each at a
-place that is in the text; if it points where the mutation is; if a migrated text stays as it is when migrated again;
-and if it did not take too long.
+An answer is correct if it is a configuration that can be split for its receivers, or problems with places in the text;
+if a problem points at the mutation; if migrating a migrated text changes nothing; and if it did not take too long.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ from tests.fuzz.mutant import Mutant, Spot
 from tests.fuzz.placed import PLACED
 from tests.fuzz.sources import other_sources, yaml_sources
 
-#: What ends a line, by the kind of file.
+#: Line breaks by type of file.
 BREAKS = {
     ".yml": LINE_BREAK,
     ".sh": re.compile("\r?\n"),
     ".json": re.compile("\r\n|\n|\r"),
     ".txt": re.compile("\r\n|\n|\r"),
 }
-#: CPU seconds that no input may take, and after which one is given up.
+#: CPU seconds that count as too slow, and after which an input is aborted.
 SLOW, HANG = 2.0, 20.0
 
 
 class Input(NamedTuple):
-    """What is read, and by what: `check`, `migrate` of YAML, or `migrate` of other files."""
+    """A mutant and its reader: `check`, `migrate` of YAML, or `migrate` of other files."""
 
     mutant: Mutant
     reader: str
@@ -56,7 +55,7 @@ class Input(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What came of it, how long it took, and what is wrong with that."""
+    """The outcome, the CPU time, and what is wrong with the answer."""
 
     outcome: str
     seconds: float
@@ -64,7 +63,7 @@ class Verdict(NamedTuple):
 
 
 def made(seed: int, number: int) -> Input:
-    """The number-th input of a run."""
+    """Return the input with this number."""
     chance = Random(f"{seed}/{number}")
     if chance.random() < 0.15:
         text = chance.choice(other_sources())
@@ -92,11 +91,11 @@ def _freely(chance: Random, text: str) -> Mutant:
 
 
 class _TooLong(BaseException):
-    """Not an Exception, so that nothing on the way takes it for one of its own."""
+    """Not a subclass of Exception, so that the code under test does not catch it."""
 
 
 def judged(given: Input) -> Verdict:
-    """Read it, and look at the answer."""
+    """Read an input and check the answer."""
     faults: list[str] = []
 
     def stop(_: int, __: FrameType | None) -> None:
@@ -126,20 +125,20 @@ def _check(given: Input, faults: list[str]) -> str:
 
 
 def _resolved(texts: Sequence[Text], given: Input, faults: list[str]) -> str:
-    told: list[Problem] = []
+    problems: list[Problem] = []
     outcome = "loads"
     try:
         gpus = (None, None, 8, None, 1, 96)[len(given.mutant.text) % 6]
         spec = resolve_run_texts(texts, [], {"DS_ACCELERATOR": "cpu"}, gpus)
         config = spec.config
-        told = [*spec.warnings, *unsupported(config)]
+        problems = [*spec.warnings, *unsupported(config)]
         summary.to_text(spec)
         json.dumps([deepspeed.deepspeed_json(config), deepspeed.runner_flags(config), ranks.train_values(config)])
         megatron.megatron_flags(config)
     except Problems as stop:
-        told += stop.problems
+        problems += stop.problems
         outcome = "refused"
-    faults += wrong_words(told, texts[0], given.mutant.spot)
+    faults += faults_of_problems(problems, texts[0], given.mutant.spot)
     return outcome
 
 
@@ -149,9 +148,9 @@ def _migrate(given: Input, faults: list[str]) -> str:
     try:
         once = migrate([text], to)
     except Problems as stop:
-        faults += wrong_words(stop.problems, text, given.mutant.spot)
+        faults += faults_of_problems(stop.problems, text, given.mutant.spot)
         return "refused"
-    faults += wrong_words(once.problems, text, given.mutant.spot)
+    faults += faults_of_problems(once.problems, text, given.mutant.spot)
     try:
         if migrate(once.texts, to).texts != once.texts:
             faults.append("migrating twice changes something")
@@ -167,17 +166,17 @@ def _others(given: Input, faults: list[str]) -> str:
         source: Source = Megatron() if is_script else DeepSpeed()
         result = source.converts([text], Options(choose=None if is_script else 1))
         new = Text("new.yml", result.text)
-        told, outcome = result.problems, "migrates"
+        problems, outcome = result.problems, "migrates"
         if wrong := draft([new]).problems:
             faults.append(f"the new file is wrong: {render(wrong)}")
     except Problems as stop:
-        told, outcome = stop.problems, "refused"
-    faults += wrong_words(told, text, None)
+        problems, outcome = stop.problems, "refused"
+    faults += faults_of_problems(problems, text, None)
     return outcome
 
 
 def _bytes(given: Input, faults: list[str]) -> str:
-    """As a file on disk, in which some bytes are others."""
+    """Read the input from a file with some bytes changed."""
     chance = Random(given.mutant.text)
     data = bytearray(given.mutant.text.encode("utf-8", "surrogatepass"))
     for _ in range(chance.randrange(1, 6) if data else 0):
@@ -188,7 +187,7 @@ def _bytes(given: Input, faults: list[str]) -> str:
         try:
             texts = read_files([path])
         except Problems as stop:
-            faults += [f"no words: {problem}" for problem in stop.problems if not problem.what]
+            faults += [f"no text: {problem}" for problem in stop.problems if not problem.what]
             return "refused"
     return _resolved(texts, given, faults)
 
@@ -201,17 +200,17 @@ READERS: dict[str, Callable[[Input, list[str]], str]] = {
 }
 
 
-# -- the words and the places of an answer ---------------------------------------------------------------------------
+# -- text and places of problems -------------------------------------------------------------------------------------
 
 
-def wrong_words(problems: Sequence[Problem], text: Text, spot: Spot | None) -> list[str]:
-    """What is wrong with an answer in problems."""
+def faults_of_problems(problems: Sequence[Problem], text: Text, spot: Spot | None) -> list[str]:
+    """Return what is wrong with the problems of an answer."""
     drawn = render(problems)
     faults = [f"unprintable: {drawn!r}"] if not drawn.replace("\n", "").isprintable() else []
     lines = BREAKS[Path(text.name).suffix].split(text.text)
     for problem in problems:
         if not problem.what:
-            faults.append(f"a problem without words: {problem}")
+            faults.append(f"a problem without text: {problem}")
         for place in (problem.where, *problem.also):
             if place and place.file == text.name and place.line and not _is_in(place, lines):
                 faults.append(f"no such place: {place} in {problem}")
@@ -234,6 +233,6 @@ def _points_at(problem: Problem, spot: Spot) -> bool:
 
 
 def described(given: Input, verdict: Verdict) -> str:
-    """An input that did badly, to be read and to be repeated."""
+    """Describe an input with a wrong answer."""
     head = f"{given.reader} after {given.mutant.kind}: {verdict.outcome}, {verdict.seconds:.2f} s of CPU"
     return "\n".join([head, *(f"  {line}" for fault in verdict.faults for line in fault.splitlines()[:30])])

@@ -1,4 +1,4 @@
-"""What came of a mutation, and the values that all of them use; the mutations are in placed.py and free.py."""
+"""The result of a mutation, and the values that mutations use; the mutations are in placed.py and free.py."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ Chance = random.Random
 
 
 class Spot(NamedTuple):
-    """Where a problem must point: a line and, if that is certain too, a column (both from 1)."""
+    """Where a problem must point: a line and, if known, a column (both from 1; column 0: any)."""
 
     line: int
     column: int = 0
 
 
 class Mutant(NamedTuple):
-    """A text to be judged, what happened to it, and where a problem must be told (None: nowhere in particular)."""
+    """A mutated text, the kind of mutation, and where a problem must point (None: anywhere)."""
 
     text: str
     kind: str

@@ -1,6 +1,6 @@
-"""Mutations of a configuration whose place is known, so that a problem must point there.
+"""Mutations at a known place, where a problem must point.
 
-Each takes the chance and a source and returns what came of it, or None where the source has no room for it.
+Each takes a random generator and a source, and returns the mutant, or None if it does not apply to the source.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def wrong_value(chance: Chance, source: Source) -> Mutant | None:
     if wrong[0] in "[{\"'" or not leaf.value.text or (value == "auto" and "DSC" in leaf.parameter.origins):
         return None
     if value is None and (leaf.parameter.derived or leaf.parameter.default == ""):
-        return None  # as if it were not written
+        return None  # counts as not set
     try:
         coerce(Scalar(value, wrong), leaf.parameter.type)
     except Mismatch:
@@ -132,7 +132,7 @@ def _with_line(source: Source, number: int, line: str, kind: str, column: int = 
 
 
 def _replaced(source: Source, place: Place, old: str, new: str, kind: str) -> Mutant:
-    """A key or a value at a place written otherwise; quotes around a key stay."""
+    """Replace a key or a value at a place; quotes around a key are kept."""
     start, end = place.column - 1, place.column - 1 + place.width
     was = place.text[start:end]
     line = place.text[:start] + (was.replace(old, new) if old else new) + place.text[end:]
@@ -140,7 +140,7 @@ def _replaced(source: Source, place: Place, old: str, new: str, kind: str) -> Mu
 
 
 def _inserted(source: Source, after: int, line: str, kind: str, alone: Entry) -> Mutant | None:
-    """A new line below another, with its indentation; None where the other is not alone on its line."""
+    """Insert a line below another, with its indentation; None if the other shares its line."""
     above = source.lines[after - 1]
     indent = above[: len(above) - len(above.lstrip())]
     if len(indent) + 1 != alone.place.column or above.rstrip()[-1:] in "{[" or _ends_section(above):
@@ -151,7 +151,7 @@ def _inserted(source: Source, after: int, line: str, kind: str, alone: Entry) ->
 
 
 def _ends_section(line: str) -> bool:
-    """Does the entry end without the comma that braces need, or with more than one entry?"""
+    """True if the line lacks the comma that braces need, or has more than one entry."""
     content = re.sub(r"\s+#.*", "", line).rstrip()
     is_json = content.lstrip()[:1] in "\"'{"
     return content.count(": ") != 1 or "}" in content or (is_json and not content.endswith(","))

@@ -1,7 +1,6 @@
-"""What the fuzz run starts from: published configurations, our own, the seeds' documents, scripts of Megatron-LM.
+"""Sources of the fuzz run: published and shipped configurations, documents with DeepSpeed configurations, a script.
 
-Each is read once; what is wrong with a source as it is does not count, so mutations whose place is known begin from
-those that are whole.
+Mutations with a known place use only sources without problems of their own.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ DEEPSPEED = """\
 
 
 class Leaf(NamedTuple):
-    """A `key: value` of the registry, its value one word on the line of its key."""
+    """A parameter whose value is a scalar on the line of its key."""
 
     parameter: Parameter
     entry: Entry
@@ -71,7 +70,7 @@ class Leaf(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A text, its lines, and what stands in it at certain places, if nothing is wrong with it."""
+    """A text, its lines, and its leaves (none if the text has problems)."""
 
     text: str
     lines: list[str]
@@ -80,7 +79,7 @@ class Source(NamedTuple):
 
 @cache
 def yaml_sources() -> tuple[Source, ...]:
-    """Configurations in YAML (or JSON), small ones first."""
+    """Return configurations in YAML or JSON, smallest first."""
     folders = (CONFIGS, CORPUS)
     paths = [p for folder in folders for p in folder.rglob("*") if p.suffix in (".yml", ".yaml", ".json")]
     texts = {path.read_text(encoding="utf-8") for path in paths}
@@ -108,7 +107,7 @@ def _leaves(tree: Mapping, path: str = "") -> Iterator[Leaf]:
 
 @cache
 def other_sources() -> tuple[Text, ...]:
-    """What only `migrate` reads, under names that say what it is."""
+    """Return files that only `migrate` reads, with names that give their type."""
     paths = sorted(REFERENCE.glob("deepspeed_*.txt"))
     documents = [Text("seed.txt", path.read_text(encoding="utf-8")) for path in paths]
     return (Text("pretrain.sh", SCRIPT), Text("ds_config.json", DEEPSPEED), *documents)

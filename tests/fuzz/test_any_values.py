@@ -1,4 +1,4 @@
-"""Trees that hypothesis thinks of, with the registry's names and anything for values: an answer, and no traceback."""
+"""Random trees with names of the registry and arbitrary values give an answer, never a traceback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TREES = some.dictionaries(
 
 
 def nested(values: dict[str, Any]) -> dict[str, Any]:
-    """Dotted names as sections in sections."""
+    """Return dotted names as nested sections."""
     tree: dict[str, Any] = {}
     for name, value in values.items():
         *sections, last = name.split(".")

@@ -1,4 +1,4 @@
-"""A small part of the fuzz run, always the same; `python tests/fuzz --inputs 200000` is the whole of it."""
+"""A small, fixed part of the fuzz run; `python -m tests.fuzz --inputs 200000` runs it all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARTS = 20
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_answer_is_in_order(part: int) -> None:
+def test_every_answer_is_valid(part: int) -> None:
     outcomes = set()
     for number in range(part, INPUTS, PARTS):
         given = made(0, number)
@@ -22,12 +22,12 @@ def test_every_answer_is_in_order(part: int) -> None:
     assert {"refused", "migrates"} <= outcomes
 
 
-def test_a_bad_answer_is_seen() -> None:
+def test_a_wrong_answer_is_detected() -> None:
     text = "num_layers: 4\nhiden_size: 64\n"
     right, wrong = (Input(Mutant(text, "misspelt key", Spot(line, 1)), "check") for line in (2, 1))
     assert judged(right).faults == []
     assert "nothing points at line 1, column 1" in judged(wrong).faults[0]
 
 
-def test_an_input_is_made_again() -> None:
+def test_inputs_are_reproducible() -> None:
     assert [made(7, number) for number in range(50)] == [made(7, number) for number in range(50)]

@@ -25,20 +25,20 @@ def test_values_are_read_through_groups_and_by_name() -> None:
     assert str(config.source("num-layers")) == "my.yml:3:1"
 
 
-def test_what_nobody_wrote_is_the_default() -> None:
+def test_an_unset_value_is_the_default() -> None:
     config = Config({})
     assert config.training.seed == config.get("seed") == REGISTRY.parameters["seed"].default
     assert not config.is_set("seed")
     assert str(config.source("seed")) == "default"
 
 
-def test_items_walk_the_whole_registry() -> None:
+def test_items_yield_the_whole_registry() -> None:
     items = dict(Config({"num_layers": Value(12, Source("file", PLACE))}).items())
     assert list(items) == list(REGISTRY.parameters.values())
     assert items[REGISTRY.parameters["num_layers"]].value == 12
 
 
-def test_sources_word_themselves() -> None:
+def test_sources_as_text() -> None:
     assert str(Source("default", text="neox-2026")) == "default: neox-2026"
     assert str(Source("derived", text="4 x hidden_size")) == "derived: 4 x hidden_size"
     assert str(Source("set", Place("--set", 1, 1, "seed=1"))) == "--set seed=1"

@@ -56,7 +56,7 @@ def test_rules_run_after_the_rules_they_read() -> None:
     assert config.source("seed").inputs == ("train_iters",)
 
 
-def test_what_is_written_is_not_derived() -> None:
+def test_a_value_that_is_set_is_not_derived() -> None:
     config = run(SIZES + "seed: 3", (rule(lambda gpus: gpus, "seed"),))
     assert config.training.seed == 3
     assert config.is_set("seed")
@@ -67,7 +67,7 @@ def test_defaults_are_inputs() -> None:
     assert config.training.train_iters == REGISTRY.parameters["seed"].default + 1
 
 
-def test_none_leaves_the_default() -> None:
+def test_a_rule_that_returns_none_keeps_the_default() -> None:
     config = run(rules=(rule(lambda gpus: None, "seed"),))
     assert config.source("seed").kind == "default"
 
@@ -98,7 +98,7 @@ def test_a_rule_solves_for_what_is_missing(text: str, values: tuple[int, int], w
     assert (config.is_set("train_iters"), config.is_set("lr_decay_iters")) == written
 
 
-def test_a_written_value_put_into_its_full_form_is_still_the_users() -> None:
+def test_a_normalised_value_keeps_the_users_source() -> None:
     def save(save: str) -> str:
         """made absolute"""
         return "/" + save
@@ -129,11 +129,11 @@ def test_dotted_inputs() -> None:
 
 
 def test_rules_that_depend_on_each_other_are_an_assertion() -> None:
-    with pytest.raises(AssertionError, match="wait for each other"):
+    with pytest.raises(AssertionError, match="depend on each other"):
         ordered([rule(lambda seed: seed, "train_iters"), rule(lambda train_iters: 1, "seed")])
 
 
-def test_two_rules_for_one_result_are_our_mistake() -> None:
+def test_two_rules_for_one_result_are_an_assertion() -> None:
     with pytest.raises(AssertionError, match="two rules derive seed"):
         ordered([rule(lambda gpus: 1, "seed"), rule(lambda gpus: 1, "seed")])
 
@@ -160,12 +160,12 @@ def test_a_rewritten_value_is_not_derived_again() -> None:
     assert run(SIZES + "geglu: true", (rule(lambda gpus: "relu", "activation"),)).mlp.activation == "geglu"
 
 
-def test_saying_the_same_twice_is_fine() -> None:
+def test_a_retired_name_may_agree_with_its_replacement() -> None:
     assert run(SIZES + "geglu: true\nactivation: geglu").mlp.activation == "geglu"
     assert run(SIZES + "geglu: false\nactivation: relu").mlp.activation == "relu"
 
 
-def test_a_retired_name_against_todays() -> None:
+def test_a_retired_name_that_contradicts_its_replacement() -> None:
     (problem,) = wrong(SIZES + "geglu: true\nactivation: relu")
     assert problem.what == 'geglu: true means activation: "geglu", which contradicts activation: "relu"'
     assert [str(place) for place in (problem.where, *problem.also)] == ["my.yml:6:1", "my.yml:7:1"]
@@ -218,18 +218,18 @@ def test_a_wrong_value_is_one_problem() -> None:
     assert "hidden_size" in problem.what
 
 
-def test_a_contradiction_stands_at_the_values_it_names() -> None:
+def test_a_contradiction_has_the_places_of_its_values() -> None:
     (problem,) = wrong(SIZES + "train_iters: 3\nlr_decay_iters: 4", (SOLVE,))
     assert problem.what == "train_iters (3) is not lr_decay_iters (4)"
     assert problem.hint == "leave one out"
     assert [str(place) for place in (problem.where, *problem.also)] == ["my.yml:6:1", "my.yml:7:1"]
 
 
-def test_what_a_contradiction_leaves_unknown_is_not_judged() -> None:
+def test_rules_that_read_an_unknown_value_are_skipped() -> None:
     assert len(wrong(SIZES + "train_iters: 3\nlr_decay_iters: 4", (SOLVE,), (lambda train_iters: refuse("no"),))) == 1
 
 
-def test_a_problem_is_about_what_the_rule_reads_or_what_it_says() -> None:
+def test_a_problem_is_about_the_inputs_of_its_rule_or_the_names_it_gives() -> None:
     def width_is_small(hidden_size: int, num_layers: int, seed: int) -> Finding:
         return refuse("too wide", "write less")
 
@@ -243,7 +243,7 @@ def test_a_problem_is_about_what_the_rule_reads_or_what_it_says() -> None:
     assert [str(place) for place in (deep.where, *deep.also)] == ["my.yml:1:1"]
 
 
-def test_what_only_reads_defaults_stands_at_what_else_the_rule_reads() -> None:
+def test_a_problem_about_defaults_has_the_places_of_the_rules_other_inputs() -> None:
     (problem,) = wrong(SIZES, (), (lambda seed, hidden_size: refuse("no luck", about=["seed"]),))
     assert (problem.about, str(problem.where)) == (("seed",), "my.yml:2:1")
 
@@ -256,7 +256,7 @@ def test_a_problem_of_several_rules_has_its_own_id() -> None:
     assert problem.id == "several-rules-say-no"
 
 
-def test_a_problem_with_a_derived_value_stands_where_it_comes_from() -> None:
+def test_a_problem_with_a_derived_value_has_the_place_of_its_source() -> None:
     (problem,) = wrong(
         SIZES, (rule(lambda num_layers: num_layers, "train_iters"),), (lambda train_iters, seed: refuse("few"),)
     )
@@ -274,12 +274,12 @@ def test_warnings_do_not_stop_a_run() -> None:
     assert (warning.what, str(warning.where)) == ("narrow", "my.yml:2:1")
 
 
-def test_without_a_number_of_gpus_the_rest_is_still_judged() -> None:
+def test_without_a_number_of_gpus_other_rules_still_run() -> None:
     problems = wrong(SIZES, (), (lambda gpus: refuse("gpus"), lambda seed: refuse("seed")), gpus=None)
     assert [problem.what for problem in problems] == ["seed"]
 
 
-def test_nothing_is_judged_by_half_a_file() -> None:
+def test_rules_do_not_run_on_an_unreadable_file() -> None:
     (problem,) = wrong("num_layers: [", (), (lambda gpus: refuse("gpus"),))
     assert problem.where
 
@@ -302,7 +302,7 @@ def test_the_rules_have_an_order() -> None:
     assert len(ordered(DERIVATIONS)) == len(DERIVATIONS)
 
 
-def test_everything_that_is_derived_has_a_rule() -> None:
+def test_every_derived_parameter_has_a_rule() -> None:
     results = {name for each in DERIVATIONS for name in each.results}
     derived = {name for name, parameter in REGISTRY.parameters.items() if parameter.derived}
     assert derived - results == KNOWN_LATER

@@ -1,4 +1,4 @@
-"""A dialect is a date: written, or seen from the names."""
+"""A dialect is a date: set, or inferred from the keys."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_the_reason_names_the_place() -> None:
 @pytest.mark.parametrize(
     "bad", ["neox-2020", "2021-02-27", "2022-13-01", "yesterday", "20220101", "2022-W01-1", '"20220101x"']
 )
-def test_what_is_no_dialect(bad: str) -> None:
+def test_invalid_dialects(bad: str) -> None:
     (problem,) = draft([Text("my.yml", f"dialect: {bad}")]).problems
     assert problem.what.startswith("dialect (")
     assert problem.where
 
 
-def test_defaults_follow_the_day() -> None:
+def test_defaults_of_a_date() -> None:
     assert "attention_dropout" not in Dialect(SEED, "").defaults()
     newest = Dialect(NEWEST, "").defaults()
     assert newest["attention_dropout"].value == 0.0
@@ -76,28 +76,28 @@ train-iters: 1
 """
 
 
-def told(*lines: str) -> list[tuple[str, str, str]]:
+def warnings(*lines: str) -> list[tuple[str, str, str]]:
     config = complete(draft([Text("my.yml", SMALL + "".join(f"{line}\n" for line in lines))]), 1)
     return [(problem.what, problem.hint, problem.severity) for problem in config.warnings]
 
 
-def test_a_guess_that_decides_how_it_trains_is_told() -> None:
-    ((what, hint, severity),) = told()
+def test_a_guessed_dialect_that_affects_training_is_a_warning() -> None:
+    ((what, hint, severity),) = warnings()
     assert what.endswith(
         "gradient_clipping 0.0 / 1.0, attention_dropout 0.1 / 0.0, hidden_dropout 0.1 / 0.0, weight_decay 0.01 / 0.1"
     )
     assert (hint, severity) == ("set dialect to neox-2021, neox-2026 or a date in between", "warning")
 
 
-def test_only_what_is_left_to_the_guess_is_told() -> None:
-    ((what, *_),) = told("hidden-dropout: 0", "clip_grad: 2.0", "optimizer: {params: {weight_decay: 0.0}}")
+def test_the_warning_lists_only_unset_parameters() -> None:
+    ((what, *_),) = warnings("hidden-dropout: 0", "clip_grad: 2.0", "optimizer: {params: {weight_decay: 0.0}}")
     assert what.endswith(": attention_dropout 0.1 / 0.0")
-    ((what, *_),) = told("hidden-dropout: 0", "clip_grad: 2.0", "optimizer: {type: Adam, params: {lr: 1e-4}}")
+    ((what, *_),) = warnings("hidden-dropout: 0", "clip_grad: 2.0", "optimizer: {type: Adam, params: {lr: 1e-4}}")
     assert what.endswith(": attention_dropout 0.1 / 0.0, weight_decay 0.01 / 0.1")
 
 
-def test_a_name_is_no_younger_than_what_came_after_it() -> None:
-    ((what, hint, _),) = told("pos-emb: rotary", "norm: layernorm")
+def test_the_newest_key_limits_the_guess() -> None:
+    ((what, hint, _),) = warnings("pos-emb: rotary", "norm: layernorm")
     assert what == (
         "no dialect is set and norm (my.yml:9:1) was added on 2021-03-07, which selects the defaults of neox-2026, "
         "not 2021-03-07: gradient_clipping 1.0 / 0.0, attention_dropout 0.0 / 0.1, hidden_dropout 0.0 / 0.1, "
@@ -116,8 +116,8 @@ def test_a_name_is_no_younger_than_what_came_after_it() -> None:
         "gradient_clipping: 0.0\nattention-dropout: 0.1\nhidden-dropout: 0.1\nweight-decay: 0.01",
     ],
 )
-def test_nothing_is_told_where_nothing_is_guessed(line: str) -> None:
-    assert told(line) == []
+def test_no_warning_if_nothing_is_guessed(line: str) -> None:
+    assert warnings(line) == []
 
 
 def test_every_default_that_changed_is_decisive_or_known_not_to_be() -> None:

@@ -1,4 +1,4 @@
-"""Several files and `--set`s become one table."""
+"""Files and `--set`s are merged into one table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def problem(*texts: str, sets: tuple[str, ...] = ()) -> str:
     return render([only])
 
 
-def test_files_and_sections_join() -> None:
+def test_files_and_sections_are_merged() -> None:
     assert values("num-layers: 2\nfp16: {enabled: true}", "seed: 1\nfp16: {loss_scale: 0}") == {
         "num_layers": 2,
         "fp16.enabled": True,
@@ -51,7 +51,7 @@ def test_keys_inside_a_value_stay_as_they_are() -> None:
     assert values(text) == {"autotuning.arg_mappings": {"train-batch": "--train_batch_size", "steps ": "-s"}}
 
 
-def test_retired_spellings_mean_the_present_name() -> None:
+def test_retired_spellings_set_the_current_name() -> None:
     found = drafted("save-interval: 500\nbfloat16: {enabled: true}")
     assert not found.problems
     assert found.values["checkpoint_factor"].value == 500
@@ -67,12 +67,12 @@ def test_a_source_spans_key_and_value() -> None:
 
 
 @pytest.mark.parametrize("text", ["fp16:", "fp16: {}", "fp16: null", "fp16: ~"])
-def test_an_empty_section_counts_as_written(text: str) -> None:
+def test_an_empty_section_counts_as_present(text: str) -> None:
     found = drafted(text)
     assert (found.sections, found.values, found.problems) == ({"fp16"}, {}, [])
 
 
-def test_sections_around_a_section_are_written_too() -> None:
+def test_the_parents_of_a_section_are_present_too() -> None:
     assert drafted("zero_optimization: {offload_param: {}}").sections == {
         "zero_optimization",
         "zero_optimization.offload_param",
@@ -80,36 +80,36 @@ def test_sections_around_a_section_are_written_too() -> None:
     assert drafted("", sets=("optimizer.params.lr=1",)).sections >= {"optimizer", "optimizer.params"}
 
 
-def test_auto_in_deepspeeds_part_is_not_written() -> None:
+def test_auto_counts_as_not_set_for_parameters_of_deepspeed() -> None:
     found = drafted("train_batch_size: auto\nzero_optimization: {reduce_bucket_size: auto}\nseed: 1")
     assert set(found.values) == {"seed"}
     assert found.auto == {"train_batch_size", "zero_optimization.reduce_bucket_size"}
 
 
-def test_a_section_that_is_given_twice_is_told_once() -> None:
+def test_a_section_that_is_set_twice_is_one_problem() -> None:
     found = drafted("fp16: {enabled: true}\nfp16: {enabled: true, hysteresis: 2}")
-    assert [told.what for told in found.problems] == ["fp16 is set twice"]
+    assert [problem.what for problem in found.problems] == ["fp16 is set twice"]
 
 
 @pytest.mark.parametrize("text", ["num_kv_heads: null", "precision: ~", "include:", "lr-decay-iters: None"])
-def test_nothing_where_a_rule_supplies_the_value_is_not_written(text: str) -> None:
+def test_null_counts_as_not_set_where_a_rule_supplies_the_value(text: str) -> None:
     found = drafted(text)
     assert (found.values, found.problems) == ({}, [])
 
 
-def test_nothing_elsewhere_is_refused() -> None:
-    assert [told.hint for told in drafted("num_layers:\nhidden_dropout: null").problems] == [
+def test_null_is_an_error_elsewhere() -> None:
+    assert [problem.hint for problem in drafted("num_layers:\nhidden_dropout: null").problems] == [
         "",
         "remove hidden_dropout to use its default",
     ]
 
 
-def test_a_setting_of_one_optimizer_is_judged_where_none_is_named() -> None:
+def test_a_setting_of_an_optimizer_is_checked_without_optimizer_type() -> None:
     (problem,) = drafted("optimizer: {type: null, params: {max_coeff: much}}").problems
     assert problem.what.startswith('optimizer.params.max_coeff ("much") must be a number')
 
 
-def test_auto_elsewhere_is_a_value_like_any_other() -> None:
+def test_auto_is_an_ordinary_value_elsewhere() -> None:
     assert 'num_layers ("auto") must be a whole number' in problem("num_layers: auto")
     assert values("pipeline: {stages: auto}") == {"pipeline.stages": "auto"}
 
@@ -127,7 +127,7 @@ def test_set_overrides_files() -> None:
 
 
 @pytest.mark.parametrize("name", ["seed", "num_layers", "intermediate_size", "attention_config"])
-def test_set_to_null_takes_a_files_value_away(name: str) -> None:
+def test_set_to_null_unsets_the_value_of_a_file(name: str) -> None:
     text = "seed: 1\nnum_layers: 2\nintermediate_size: 8\nattention_config: [[[global], 2]]"
     found = drafted(text, sets=(f"{name}=null",))
     assert not found.problems
@@ -150,11 +150,11 @@ def test_set_to_null_takes_a_files_value_away(name: str) -> None:
         ("save_interval=7", "checkpoint_factor", 7),
     ],
 )
-def test_what_a_set_can_say(argument: str, name: str, value: Any) -> None:
+def test_forms_of_set(argument: str, name: str, value: Any) -> None:
     assert values("seed: 1", sets=(argument,)) == {"seed": 1, name: value}
 
 
-def test_auto_by_set_takes_a_value_back() -> None:
+def test_set_to_auto_unsets_the_value_of_a_file() -> None:
     found = drafted("train_batch_size: 8", sets=("train_batch_size=auto",))
     assert (found.values, found.auto) == ({}, {"train_batch_size"})
     found = drafted("train_batch_size: auto", sets=("train_batch_size=8",))
@@ -191,7 +191,7 @@ def test_all_problems_of_all_files_at_once() -> None:
     assert len(drafted("hiden: 1\nnum_layers: x", "a: [", sets=("b",)).problems) == 4
 
 
-def test_what_a_mistake_leaves_unknown() -> None:
+def test_parameters_made_unknown_by_a_mistake() -> None:
     found = drafted("hiden_size: 1\nnum_layers: x\nzero_optimisation: {stage: 1}")
     assert found.broken >= {"hidden_size", "num_layers", "zero_optimization"}
 
@@ -202,12 +202,12 @@ def test_an_unreadable_file_is_remembered() -> None:
     assert drafted("num_layers: x").readable
 
 
-def test_a_key_like_one_that_is_written_is_not_its_misspelling() -> None:
+def test_a_key_similar_to_one_that_is_set() -> None:
     assert "remove one of the two" in problem("num_layers: 2\nnum_layer: 2\n")
     assert "GPT-NeoX and DeepSpeed have no such parameter" in problem("hidden_size: 2\nfidden_sizzes: 2\n")
 
 
-def test_a_remark_in_a_key() -> None:
+def test_a_key_used_as_a_comment() -> None:
     assert "write comments with `#`" in problem("_comment: as in the paper\n")
 
 
@@ -216,7 +216,7 @@ def test_an_unknown_section_of_parameters_is_recognised() -> None:
     assert "belong at the top level" not in problem("fp8: {enabled: true, hysteresis: 2}\n")
 
 
-def test_very_many_unknown_keys_are_told_without_a_thought_for_each() -> None:
+def test_the_number_of_suggestions_is_limited() -> None:
     text = "".join(f"seed_{number}: 1\n" for number in range(MAX_SUGGESTIONS + 10))
     problems = drafted(text).problems
     assert len(problems) == MAX_SUGGESTIONS + 10

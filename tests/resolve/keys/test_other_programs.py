@@ -1,4 +1,4 @@
-"""Names and values of other programs and of forks are answered with ours, or with what to do."""
+"""The hints for names and values of other programs and of forks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TABLE = json.loads(FILE.read_text(), object_pairs_hook=no_double)
 
 
 def rows() -> Iterator[tuple[str, str | None, str]]:
-    """Key, counterpart and advice, as each program has them."""
+    """Yield key, counterpart and advice of every program."""
     for program in TABLE["programs"]:
         yield from ((key, name, "") for key, name in program.get("counterparts", {}).items())
         yield from ((key, None, advice) for key, advice in program.get("advice", {}).items())
@@ -48,7 +48,7 @@ def hint(text: str) -> str:
 # -- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_it_has_names_that_nothing_here_has() -> None:
+def test_no_name_of_the_table_is_one_of_ours() -> None:
     names = {name.rpartition(".")[2] for name in [*REGISTRY.parameters, *REGISTRY.sections, *REGISTRY.renamed]}
     assert len(set(KEYS)) > 450
     assert not set(KEYS) & names
@@ -80,7 +80,7 @@ def test_every_counterpart_is_a_parameter() -> None:
     assert not set(TABLE["values"]) - set(REGISTRY.parameters)
 
 
-# -- what is answered ------------------------------------------------------------------------------------------------
+# -- hints ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_every_counterpart_is_a_parameter() -> None:
         ("Learning_Rate", "lr"),
     ],
 )
-def test_a_name_of_several_programs_is_told_with_its_meaning(written: str, meant: str) -> None:
+def test_the_hint_for_a_name_of_several_programs(written: str, meant: str) -> None:
     assert hint(f"{written}: 2\n") == f"use {meant} instead ({REGISTRY.parameters[meant].brief})"
 
 
@@ -116,24 +116,24 @@ def test_a_name_of_several_programs_is_told_with_its_meaning(written: str, meant
         ("model", NO_MATCH),
     ],
 )  # fmt: skip
-def test_a_name_of_one_program_is_told_with_whose_it_is(written: str, answer: str) -> None:
+def test_the_hint_for_a_name_of_one_program(written: str, answer: str) -> None:
     (problem,) = draft([Text("my.yml", f"{written}: 2\n")]).problems
     assert (problem.id, problem.what, problem.hint) == ("unknown-key", f"{written} is not a parameter", answer)
     assert problem.where is not None
     assert problem.where.line == 1
 
 
-def test_the_counterpart_takes_part_in_the_problem() -> None:
+def test_the_problem_is_about_the_counterpart() -> None:
     found = draft([Text("my.yml", "n_ctx: 8\n")])
     assert found.problems[0].about == ("max_position_embeddings",)
     assert found.broken == {"max_position_embeddings"}
 
 
-def test_nothing_is_said_of_a_word_that_no_program_has() -> None:
+def test_a_word_that_no_program_has() -> None:
     assert find("no_such_word") is None
 
 
-def test_a_flag_that_says_the_opposite_is_not_suggested() -> None:
+def test_a_flag_with_the_opposite_meaning_is_not_suggested() -> None:
     inverted = [p.megatron[1:] for p in REGISTRY.parameters.values() if (p.megatron or "").startswith("!")]
     assert inverted
     assert {counterpart(flag) for flag in inverted} == {None}
@@ -158,11 +158,11 @@ def test_choices_and_values() -> None:
         ("optimizer: {optim: AdamW}", "did you mean type?"),
     ],
 )
-def test_a_word_inside_a_section_means_what_stands_there(text: str, answer: str) -> None:
+def test_a_word_inside_a_section_matches_parameters_of_that_section(text: str, answer: str) -> None:
     assert hint(text) == answer
 
 
-def test_the_table_is_read_only_where_a_mistake_needs_it() -> None:
+def test_the_table_is_read_only_for_a_mistake() -> None:
     other_programs._table.cache_clear()
     assert not draft([Text("my.yml", "num_layers: 2\nfp16: {enabled: true}\n")]).problems
     assert not other_programs._table.cache_info().currsize

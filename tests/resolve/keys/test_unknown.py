@@ -1,4 +1,4 @@
-"""A key that is no parameter is answered with the one that was probably meant."""
+"""The suggestion for a key that is not a parameter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def only(text: str) -> Problem:
         ("num_layers;", "letters", ("num_layers",)),
         ("n_layer", "other program", ("num_layers",)),
         ("stage", "same word", ("zero_optimization.stage",)),
-        ("enabled", "same word", ()),  # of too many sections
+        ("enabled", "same word", ()),  # in too many sections
         ("hiden_size", "similar", ("hidden_size",)),
         ("fp16.enable", "similar", ("fp16.enabled",)),
         ("zero_optimization.gradient_cliping", "similar", ("gradient_clipping",)),
@@ -35,11 +35,11 @@ def test_what_was_meant(name: str, found_by: str, meant: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize("name", ["zzzzz", "fp16.zzzzz"])
-def test_nothing_is_like_it(name: str) -> None:
+def test_a_key_without_a_match(name: str) -> None:
     assert match_key(Key(name, name, Place(SET, 1, 1))) is None
 
 
-def test_what_is_said_of_a_key_like_nothing() -> None:
+def test_the_hint_for_a_key_without_a_match() -> None:
     assert only("zzzzz: 1").hint == NO_MATCH
     assert only("fp16: {zzzzz: 1}").hint.startswith("valid keys: ")
 
@@ -75,6 +75,6 @@ def test_a_set_without_a_value() -> None:
     assert problem.id == "set-without-value"
 
 
-def test_a_name_with_marks_of_a_pattern_in_its_section() -> None:
+def test_a_section_with_special_characters_of_a_pattern() -> None:
     (problem,) = draft([], ["a(b.learning_rate=1"]).problems
     assert problem.id == "unknown-key"

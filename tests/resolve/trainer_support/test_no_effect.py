@@ -1,4 +1,4 @@
-"""What is written and changes nothing is told with its line and the reason, and only that."""
+"""Parameters without effect are reported with their line and the reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXPERTS = "only a mixture of experts reads it, which train.py does not have"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "what"),
     [
         ("mask_prob: 0.2", "mask_prob (0.2) has no effect: only BERT, ICT and REALM read it"),
         ("DDP_impl: torch", 'DDP_impl ("torch") has no effect: DeepSpeed averages the gradients in place of either'),
@@ -30,10 +30,10 @@ EXPERTS = "only a mixture of experts reads it, which train.py does not have"
         ("bf16: {enabled: true, loss_scale: 4}", "bf16.loss_scale (4.0) has no effect: bfloat16 needs no loss scaling"),
     ],
 )  # fmt: skip
-def test_the_words(text: str, told: str) -> None:
+def test_the_words(text: str, what: str) -> None:
     (problem,) = warnings(text)
-    assert problem.what == told
-    assert problem.hint == f"remove {told.partition(' ')[0]}"
+    assert problem.what == what
+    assert problem.hint == f"remove {what.partition(' ')[0]}"
 
 
 def test_a_warning_names_its_line() -> None:
@@ -51,7 +51,7 @@ def test_a_warning_names_its_line() -> None:
         "amp: {enabled: false, opt_level: O2}",
     ],
 )
-def test_the_default_and_what_is_off_are_not_told(text: str) -> None:
+def test_no_warning_for_defaults_and_disabled_sections(text: str) -> None:
     assert warnings(text) == []
 
 
@@ -63,13 +63,13 @@ def test_the_default_and_what_is_off_are_not_told(text: str) -> None:
         "data_efficiency: {enabled: true, data_routing: {random_ltd: {total_layer_num: 4}}}",
     ],
 )
-def test_what_belongs_to_a_refused_parameter_is_told_once(text: str) -> None:
+def test_parameters_of_a_refused_group_are_one_problem(text: str) -> None:
     problems = unsupported(configure(text))
     assert [problem.severity for problem in problems] == ["error"]
 
 
 def other(parameter: Parameter) -> Any:
-    """A value that is not the default; None where it is hard to guess one."""
+    """Return a value other than the default; None if there is no simple one."""
     kind, default = parameter.annotation.split(" |")[0], parameter.default
     if default is ABSENT or isinstance(default, dict | list):
         return None
@@ -78,19 +78,19 @@ def other(parameter: Parameter) -> Any:
     return guess if guess != default else None
 
 
-#: Written alone they are refused or, being switches, wanted.
+#: Set alone, these are refused, or have an effect because they are switches.
 NOT_ALONE = ("bf16.", "fp16.", "weight_quantization.enabled")
 INERT = [p for p in REGISTRY.parameters.values() if p.effect == "none" and not p.name.startswith(NOT_ALONE)]
 GUESSED = {p.name: value for p in INERT if (value := other(p)) is not None}
 
 
 @pytest.mark.parametrize("name", GUESSED)
-def test_every_parameter_without_effect_is_told(name: str) -> None:
+def test_every_parameter_without_effect_is_reported(name: str) -> None:
     value: Any = GUESSED[name]
     for part in reversed(name.split(".")):
         value = {part: value}
-    told = [problem.what for problem in warnings(json.dumps(value))]
-    assert [what for what in told if what.startswith(f"{name} (")], told
+    found = [problem.what for problem in warnings(json.dumps(value))]
+    assert [what for what in found if what.startswith(f"{name} (")], found
 
 
 def test_most_parameters_without_effect_are_tried() -> None:

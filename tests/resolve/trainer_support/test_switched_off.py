@@ -1,4 +1,4 @@
-"""What another parameter switches off is told with its line; what may matter, or is meant to wait, is not."""
+"""Parameters that another one switches off are reported with their line, unless they are explicitly disabled."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ONECYCLE = ADAM + "scheduler: {type: OneCycle, params: {cycle_min_lr: 0.0001, cy
 ZERO = "pipe_parallel_size: 0\nzero_optimization: {stage: %s, %s}\n"
 
 
-def told(text: str) -> list[str]:
-    """What has no effect, and why, of what is not without effect in every run."""
+def warnings(text: str) -> list[str]:
+    """Return the warnings about parameters that have an effect in other runs."""
     found = [problem.what for problem in unsupported(configure(text)) if problem.severity == "warning"]
     return [what for what in found if REGISTRY.parameters[what.partition(" (")[0]].effect != "none"]
 
@@ -67,8 +67,8 @@ def told(text: str) -> list[str]:
         ("flops_profiler: {profile_step: 3}", "flops_profiler.profile_step"),
     ],
 )
-def test_what_is_switched_off_is_told(text: str, names: str) -> None:
-    (what,) = told(text)
+def test_parameters_that_are_switched_off_are_reported(text: str, names: str) -> None:
+    (what,) = warnings(text)
     values = what.partition(" no effect: ")[0].rpartition(" ")[0]
     assert [part.partition(" (")[0] for part in values.split(" and ")] == names.split()
 
@@ -93,17 +93,17 @@ def test_what_is_switched_off_is_told(text: str, names: str) -> None:
         "flops_profiler: {enabled: true, profile_step: 3}",
     ],
 )
-def test_what_matters_or_waits_to_be_turned_on_is_not(text: str) -> None:
-    assert told(text) == []
+def test_parameters_with_an_effect_or_explicitly_disabled_are_not_reported(text: str) -> None:
+    assert warnings(text) == []
 
 
-def test_a_switch_that_is_in_doubt_switches_nothing_off() -> None:
+def test_an_unknown_switch_switches_nothing_off() -> None:
     with pytest.raises(Unresolved) as stop:
         configure("checkpoint_activations: perhaps\ncheckpoint_num_layers: 2")
     assert not [problem for problem in unsupported(stop.value.certain) if problem.severity == "warning"]
 
 
-def test_one_cause_is_told_once_with_all_its_lines_and_a_way_out() -> None:
+def test_one_reason_is_one_warning_with_all_lines_and_a_hint() -> None:
     (problem,) = unsupported(configure("checkpoint_factor: 100\nseed: 1\nkeep_last_n_checkpoints: 2"))
     assert problem.what == (
         "checkpoint_factor (100) and keep_last_n_checkpoints (2) have no effect: "
@@ -126,8 +126,8 @@ def test_a_row_names_parameters_that_have_an_effect_elsewhere(row) -> None:
 
 
 @needs_corpus
-def test_published_configurations_are_warned_of_little_and_rightly() -> None:
-    """Each of these was looked at: nothing to save to or load from, a rotary share without rotary positions, ..."""
+def test_reasons_found_in_published_configurations() -> None:
+    """All of these warnings were reviewed and are correct."""
     found = set()
     for path in corpus_files():
         try:

@@ -1,4 +1,4 @@
-"""train.py says what it cannot do, each with the line that asks for it; and its own default model it can."""
+"""What train.py does not support is reported with its line; its default model is supported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.configure import configure
 from tests.support.paths import CONFIGS
 
 
-def test_the_default_model_is_built() -> None:
+def test_the_default_model_is_supported() -> None:
     assert unsupported(configure()) == []
     assert unsupported(configure("dialect: neox-2026")) == []
 
@@ -43,19 +43,19 @@ def test_the_default_model_is_built() -> None:
         "{checkpoint_activations: true, lr_decay_style: cosine, gradient_clipping: 1.0}",
     ],
 )
-def test_what_is_built(text: str) -> None:
+def test_what_is_supported(text: str) -> None:
     assert unsupported(configure(text)) == []
 
 
 @pytest.mark.parametrize(("kind", "hint"), [("Adamm", "did you mean Adam?"), ("lyon", "did you mean Lion?")])
-def test_a_mistyped_optimizer_is_not_one_that_is_missing(kind: str, hint: str) -> None:
+def test_a_misspelt_optimizer_is_unknown(kind: str, hint: str) -> None:
     (problem,) = unsupported(configure(f"optimizer: {{type: {kind}}}"))
     assert (problem.what, problem.hint) == (f"optimizer.type ({kind}) does not exist", hint)
     assert problem.where
 
 
 @pytest.mark.parametrize("kind", ["Shampoo", "AdaBound"])
-def test_an_optimizer_that_is_missing_is_not_a_mistyped_one(kind: str) -> None:
+def test_another_optimizer_is_not_supported(kind: str) -> None:
     (problem,) = unsupported(configure(f"optimizer: {{type: {kind}}}"))
     assert problem.what == f"optimizer.type ({kind}) is not supported by train.py yet"
 
@@ -66,7 +66,7 @@ def nested(name: str, value: Any) -> str:
     return json.dumps(value)
 
 
-#: A value that is not built, for every row.
+#: An unsupported value for every row.
 OTHER: dict[str, Any] = {
     "norm": "te_rmsnorm",
     "sliding_window_width": 8,
@@ -100,7 +100,7 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("name", supported_values())
-def test_what_is_not_built_is_told(name: str) -> None:
+def test_what_is_not_supported_is_reported(name: str) -> None:
     default = REGISTRY.parameters[name].default
     value = OTHER.get(name, not default)
     texts = (nested(name, value), BESIDE.get(name, ""))
@@ -113,7 +113,7 @@ def test_what_is_not_built_is_told(name: str) -> None:
     assert problem.severity == "error"
 
 
-def test_a_layer_that_does_not_exist_is_told_once() -> None:
+def test_a_layer_that_does_not_exist_is_one_problem() -> None:
     with pytest.raises(Unresolved) as stop:
         configure('attention_config: [[["hyena"], 4]]')
     assert [problem.what for problem in [*stop.value.problems, *unsupported(stop.value.certain)]] == [
@@ -121,7 +121,7 @@ def test_a_layer_that_does_not_exist_is_told_once() -> None:
     ]
 
 
-def test_one_bit_optimizers_have_left_newer_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_deepspeed_has_no_one_bit_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configure("{onebitadam: true, lr: 0.001}")
     assert unsupported(config) == []
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.20.0")
@@ -130,7 +130,7 @@ def test_one_bit_optimizers_have_left_newer_releases(monkeypatch: pytest.MonkeyP
     assert unsupported(configure("optimizer: {type: Adam}")) == []
 
 
-def test_generating_needs_only_the_model() -> None:
+def test_generate_checks_only_the_model() -> None:
     config = configure("{optimizer: {type: Shampoo}, log_param_norm: true, norm: te_rmsnorm}")
     assert [problem.what for problem in unsupported(config, training=False)] == [
         "norm (te_rmsnorm) is not supported by train.py yet"
@@ -153,5 +153,5 @@ def test_the_words(text: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("quickstart*.yml")), ids=lambda path: path.name)
-def test_the_quickstart_is_built(path: Path) -> None:
+def test_the_quickstart_is_supported(path: Path) -> None:
     assert unsupported(resolve([path], gpus=4)) == []

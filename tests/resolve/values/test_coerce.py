@@ -62,7 +62,7 @@ def plain(text: str) -> Scalar:
         (plain("true"), bool | dict[str, Any], True),
     ],
 )
-def test_what_fits_is_converted(given: Any, wanted: Any, value: Any) -> None:
+def test_matching_values_are_converted(given: Any, wanted: Any, value: Any) -> None:
     found = coerce(given, wanted)
     assert (type(found), found) == (type(value), value)
 
@@ -112,7 +112,7 @@ def test_what_fits_is_converted(given: Any, wanted: Any, value: Any) -> None:
         (plain("-1"), Count | Positive, "x (-1) must be a whole number, at least 1, or a number, greater than 0", ""),
     ],
 )
-def test_what_does_not_fit_is_worded(given: Any, wanted: Any, sentence: str, hint: str) -> None:
+def test_messages_for_mismatches(given: Any, wanted: Any, sentence: str, hint: str) -> None:
     with pytest.raises(Mismatch) as bad:
         coerce(given, wanted)
     assert bad.value.sentence("x") == sentence
@@ -139,7 +139,7 @@ def test_every_default_fits_its_own_type(name: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "hint"), [("1.0e_8", "did you mean 1.0e-8?"), ("5_e8", "did you mean 5e8?")])
-def test_a_number_with_an_underscore_too_many(text: str, hint: str) -> None:
+def test_a_number_with_a_double_underscore(text: str, hint: str) -> None:
     with pytest.raises(Mismatch) as caught:
         coerce(plain(text), float)
     assert caught.value.advice == hint

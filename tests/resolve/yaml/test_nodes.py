@@ -27,7 +27,7 @@ YAML_1_1 = {
     "no": False, "No": False, "NO": False, "off": False, "Off": False, "OFF": False,
     "1_000_000": 1000000, "500_000.5": 500000.5, "0b101": 5, "0x_ff": 255,
 }  # fmt: skip
-# Where the two disagree in silence, nothing is guessed; and Python's None is nothing.
+# YAML 1.1 and 1.2 disagree on 0123, which stays a string; Python's None is null.
 OURS = {"0123": "0123", "007": "007", "1__0": "1__0", "1_": "1_", "None": None, "none": "none", "9" * 5000: "9" * 5000}
 
 
@@ -62,5 +62,5 @@ def test_python_values_become_nodes_and_back() -> None:
         (Scalar("x" * 99, ""), '"' + "x" * 37 + " …"),
     ],
 )
-def test_values_in_sentences(node: Scalar | Sequence, text: str) -> None:
+def test_values_in_messages(node: Scalar | Sequence, text: str) -> None:
     assert format_node(node) == text

@@ -1,4 +1,4 @@
-"""Files are found, read and turned into trees with places."""
+"""Files are found, read and parsed into trees with places."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("my.yml", None, "my.yml"),
         ("my", None, "my.yml"),
         ("configs/125M.yml", None, "configs/125M.yml"),
-        ("125M", "configs", "configs/125M.yml"),  # and not the folder of that name
+        ("125M", "configs", "configs/125M.yml"),  # not the folder of the same name
         ("125M.yml", "configs", "configs/125M.yml"),
         ("local", "configs", "configs/local.yaml"),
         ("tune", "configs", "configs/tune.json"),
@@ -63,14 +63,14 @@ def test_names_are_looked_up(here: Path, path: str, directory: str | None, found
     assert text.text.startswith(f"# {found}\n")
 
 
-def test_every_missing_file_is_told_at_once(here: Path) -> None:
+def test_every_missing_file_is_reported_at_once(here: Path) -> None:
     with pytest.raises(Problems) as bad:
         read_files(["one", "my.yml", "two"])
     assert [str(problem.where) for problem in bad.value.problems] == ["one", "two"]
 
 
 @pytest.mark.parametrize("text", ["\ufeffseed: 1\n", "seed: 1\r\nlr: 2\r\n", "---\nseed: 1\n...\n", "{seed: 1,}"])
-def test_forms_that_are_fine(here: Path, text: str) -> None:
+def test_valid_forms(here: Path, text: str) -> None:
     (here / "form.yml").write_bytes(text.encode())
     (found,) = read_files(["form"])
     assert parse(found).to_python()["seed"] == 1
@@ -107,7 +107,7 @@ def test_aliases_repeat_values() -> None:
     assert load("a: &x [1, 2]\nb: *x\n") == {"a": [1, 2], "b": [1, 2]}
 
 
-def test_merge_keys_give_way_to_what_is_written() -> None:
+def test_keys_of_the_mapping_override_merge_keys() -> None:
     text = "a: &a {x: 1, y: 1, z_z: 1}\nb: &b {x: 2, w: 2}\nc: {<<: [*a, *b], y: 3, z-z: 3}\nd: {<<: *a}\n"
     loaded = load(text)
     assert loaded["c"] == {"y": 3, "z-z": 3, "x": 1, "w": 2}
@@ -118,7 +118,7 @@ def test_a_quoted_merge_sign_is_a_key() -> None:
     assert load('{"<<": 1}') == {"<<": 1}
 
 
-def test_an_alias_bomb_is_not_unfolded() -> None:
+def test_an_alias_bomb_is_not_expanded() -> None:
     lines = ["a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)]
     assert "more than 200,000 values" in what("\n".join(lines))
@@ -129,7 +129,7 @@ def test_depth_is_limited_before_python_or_c_runs_out_of_stack() -> None:
     assert load("a: " + "[" * 31 + "]" * 31)["a"] != 1
 
 
-def test_a_missing_comma_is_where_the_value_ends() -> None:
+def test_a_missing_comma_is_reported_at_the_end_of_the_value() -> None:
     text = '{\n  "a": [1, 2]\n  # about b\n\n  "b": 2\n}\n'
     assert what(text) == "a `,` or the closing `}` is missing after this"
     assert place(text) == "2:13"
@@ -161,12 +161,12 @@ def test_a_configuration_in_markdown_is_found() -> None:
         ('<<<<<<< HEAD\n{\n  "a": 1,\n=======\n  "a": 2,\n>>>>>>> x\n}', "this is a git conflict marker", "1:1"),
     ],
 )
-def test_what_is_missing_is_told_where_it_is(text: str, said: str, where: str) -> None:
+def test_what_is_missing_is_reported_at_its_place(text: str, said: str, where: str) -> None:
     assert what(text).startswith(said)
     assert place(text) == where
 
 
-def test_several_problems_of_form_are_told_at_once() -> None:
+def test_several_syntax_problems_are_reported_at_once() -> None:
     sentences = what("a: !!str 1\n1: x\na: 2\n")
     assert sentences.count("\n") == 2
 
@@ -184,7 +184,7 @@ def test_pyyaml_without_its_c_part(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("data", "place", "byte"),
     [
-        (b"\xef\xbb\xbfseed: 1\nlr: \xe9\n", "2:5", "0xe9"),  # behind a byte order mark
+        (b"\xef\xbb\xbfseed: 1\nlr: \xe9\n", "2:5", "0xe9"),  # after a byte order mark
         (b"\xef\xbb", "1:1", "0xef"),  # half of one
         ("# größer\n".encode() + b"# \xfc", "2:3", "0xfc"),
     ],
@@ -209,13 +209,13 @@ def test_a_shipped_configuration_is_found_by_its_name(
     assert text.name == str(CONFIGS / ("quickstart.yml" if "quick" in name else "models/pythia-160m.yml"))
 
 
-def test_a_file_of_the_users_own_comes_before_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_file_has_priority_over_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quickstart.yml").write_text("num_layers: 1")
     assert read_files(["quickstart"])[0].name == "quickstart.yml"
 
 
-def test_where_a_directory_is_named_only_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_directory_shipped_files_are_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Problems, match="no such file"):
         read_files(["quickstart"], tmp_path)
