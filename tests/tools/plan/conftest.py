@@ -1,4 +1,4 @@
-"""A model of middle size for the plan's tests."""
+"""A configuration that the tests of the plan share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support import smallest
 
 @pytest.fixture
 def middle(tmp_path: Path) -> str:
-    """The path of a configuration of a billion parameters."""
+    """The path of a configuration of 1.2 billion parameters."""
     path = tmp_path / "middle.yml"
     path.write_text(smallest.BILLION)
     return str(path)

@@ -14,41 +14,41 @@ NEOX_20B = NEOX_HEAD / "20B.yml"
 @needs_corpus
 def test_neox_20b_does_not_fit_on_24_gb_and_each_suggestion_does() -> None:
     options = PlanOptions([str(NEOX_20B)], gpus=96, gpu_memory=24)
-    made, found = plan_and_suggest(options)
-    assert not made.fits and made.overflows_in == "backward"
-    assert found
-    for suggestion in found:
+    plan, suggestions = plan_and_suggest(options)
+    assert not plan.fits and plan.overflows_in == "backward"
+    assert suggestions
+    for suggestion in suggestions:
         again, _ = plan_and_suggest(PlanOptions([str(NEOX_20B)], suggestion.overrides, gpus=96, gpu_memory=24))
         assert again.fits, suggestion.overrides
-        assert again.config.batch.train_batch_size == made.config.batch.train_batch_size
-    assert [suggestion.cost for suggestion in found] == sorted(suggestion.cost for suggestion in found)
+        assert again.config.batch.train_batch_size == plan.config.batch.train_batch_size
+    assert [suggestion.cost for suggestion in suggestions] == sorted(suggestion.cost for suggestion in suggestions)
 
 
 @needs_corpus
 def test_a_large_model_gets_more_tensor_and_pipeline_ranks() -> None:
     options = PlanOptions([str(NEOX_20B.with_name("175B.yml"))], gpus=1024, device="H100")
-    made, found = plan_and_suggest(options)
-    assert not made.fits
-    both = next(suggestion for suggestion in found if "model_parallel_size" in suggestion.changes)
+    plan, suggestions = plan_and_suggest(options)
+    assert not plan.fits
+    both = next(suggestion for suggestion in suggestions if "model_parallel_size" in suggestion.changes)
     layout = both.plan.layout
     assert both.plan.fits and layout.tensor > 1 and layout.pipe > 1
-    assert both.plan.config.batch.train_batch_size == made.config.batch.train_batch_size
-    assert both is found[0] and both.cost < 1
+    assert both.plan.config.batch.train_batch_size == plan.config.batch.train_batch_size
+    assert both is suggestions[0] and both.cost < 1
 
 
 @pytest.mark.parametrize("memory", [40, 24, 16])
 def test_suggestions_fit(middle: str, memory: float) -> None:
-    made, found = plan_and_suggest(PlanOptions([middle], gpus=8, gpu_memory=memory))
-    assert not made.fits and found
-    for suggestion in found:
+    plan, suggestions = plan_and_suggest(PlanOptions([middle], gpus=8, gpu_memory=memory))
+    assert not plan.fits and suggestions
+    for suggestion in suggestions:
         assert plan_and_suggest(PlanOptions([middle], suggestion.overrides, gpus=8, gpu_memory=memory))[0].fits
 
 
 def test_a_suggestion_replaces_an_override(middle: str) -> None:
     set_before = ["train_micro_batch_size_per_gpu=16"]
-    made, found = plan_and_suggest(PlanOptions([middle], set_before, gpus=8, gpu_memory=40))
-    smaller = next(suggestion for suggestion in found if "train_micro_batch_size_per_gpu" in suggestion.changes)
-    assert smaller.plan.config.batch.train_batch_size == made.config.batch.train_batch_size == 128
+    plan, suggestions = plan_and_suggest(PlanOptions([middle], set_before, gpus=8, gpu_memory=40))
+    smaller = next(suggestion for suggestion in suggestions if "train_micro_batch_size_per_gpu" in suggestion.changes)
+    assert smaller.plan.config.batch.train_batch_size == plan.config.batch.train_batch_size == 128
 
 
 def test_without_a_fitting_change_larger_devices_are_suggested(middle: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Devices are found by their names."""
+"""Devices by name and alias."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from neoxargs.problems import Problems
 from neoxargs.tools.plan.devices import DEVICES, find_device
 
 
-def test_devices_are_found_by_short_names() -> None:
+def test_devices_have_short_names() -> None:
     assert find_device("a100-40gb") is find_device("A100 40") is DEVICES["A100-40GB"]
     assert find_device("H200") is DEVICES["H200-141GB"]
     with pytest.raises(Problems, match="A100-40GB"):

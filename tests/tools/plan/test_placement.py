@@ -1,4 +1,4 @@
-"""Which rank runs where."""
+"""Hosts and coordinates of ranks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from neoxargs.tools.plan.placement import group_into_hosts, hosts_of_stages, ran
 def test_ranks_follow_the_hostfile() -> None:
     resources, layout = group_into_hosts(assumed_resources(20), 8), Layout(tensor=2, pipe=2, data=5)
     assert [len(slots) for slots in resources.hosts.values()] == [8, 8, 4]
-    found = list(rank_placements(resources, layout))
-    assert found[9] == (9, "host1", 1, 1, 0, 4)
-    assert found[10] == (10, "host1", 2, 0, 1, 0)
+    placements = list(rank_placements(resources, layout))
+    assert placements[9] == (9, "host1", 1, 1, 0, 4)
+    assert placements[10] == (10, "host1", 2, 0, 1, 0)
     for stage in range(2):
         for replica in range(5):
-            mine = [placement.rank for placement in found if (placement.pipe, placement.data) == (stage, replica)]
-            assert mine == list(layout.group(stage, replica))
+            ranks = [placement.rank for placement in placements if (placement.pipe, placement.data) == (stage, replica)]
+            assert ranks == list(layout.group(stage, replica))
     assert hosts_of_stages(resources, layout) == [["host0", "host1"], ["host1", "host2"]]

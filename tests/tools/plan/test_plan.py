@@ -1,4 +1,4 @@
-"""Verdicts, and how long a plan may take."""
+"""Verdicts of plans, and plans of many GPUs."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ NEOX_20B = NEOX_HEAD / "20B.yml"
 
 
 @needs_corpus
-def test_neox_20b_fits_where_it_was_trained() -> None:
-    made, found = plan_and_suggest(PlanOptions([str(NEOX_20B)], gpus=96, device="A100-40GB"))
-    assert made.fits and not found
-    assert sum(made.parts.values()) == pytest.approx(20.55e9, rel=0.001)
-    assert made.overflows_in is None
+def test_neox_20b_fits_the_gpus_it_was_trained_on() -> None:
+    plan, suggestions = plan_and_suggest(PlanOptions([str(NEOX_20B)], gpus=96, device="A100-40GB"))
+    assert plan.fits and not suggestions
+    assert sum(plan.parts.values()) == pytest.approx(20.55e9, rel=0.001)
+    assert plan.overflows_in is None
 
 
-def test_without_a_device_there_is_no_verdict(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_is_no_verdict_without_a_device(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert print_plan(PlanOptions([middle], gpus=8, as_json=True)) == 0
     output = json.loads(capsys.readouterr().out)
     assert output["fits"] is None and output["stages"][0]["peak"] > 0
 
 
-def test_a_host_can_be_too_small(middle: str) -> None:
+def test_a_run_can_exceed_the_memory_of_a_host(middle: str) -> None:
     offload = ["zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu",
                "train_micro_batch_size_per_gpu=1"]  # fmt: skip
     assert plan_and_suggest(PlanOptions([middle], offload, gpus=8, gpu_memory=40, host_memory=256))[0].fits
-    made, _ = plan_and_suggest(PlanOptions([middle], offload, gpus=8, gpu_memory=40, host_memory=16))
-    assert made.device_fits and not made.host_fits
+    plan, _ = plan_and_suggest(PlanOptions([middle], offload, gpus=8, gpu_memory=40, host_memory=16))
+    assert plan.device_fits and not plan.host_fits
 
 
-def test_ten_thousand_gpus_are_planned_without_torch(middle: str) -> None:
+def test_a_plan_of_ten_thousand_gpus_does_not_import_torch(middle: str) -> None:
     code = (
         "import sys; from neoxargs.tools.plan import print_plan; from neoxargs.tools.plan.options import PlanOptions; "
         f"print_plan(PlanOptions([{middle!r}], ['gradient_accumulation_steps=4', 'pipe_parallel_size=8'], "

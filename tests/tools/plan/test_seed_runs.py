@@ -1,7 +1,8 @@
-"""The 19 runs of a 180-billion-parameter model: one set of assumptions gives every verdict that was observed.
+"""19 runs of a 180-billion-parameter model: the plan's verdicts match all observed outcomes.
 
-The log says neither the vocabulary nor the micro batch the script really used (its 1 and its 32 ran at the same
-speed); 29,696 rows and 1 agree with its parameter counts and rates. The model was made outside deepspeed.zero.Init.
+The log does not contain the size of the vocabulary or the micro batch that the script used (1 and 32 ran at the same
+speed); 29,696 rows and a micro batch of 1 match its parameter counts and rates. The model was built outside
+deepspeed.zero.Init.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ pipe_parallel_size: 0
 TARGET = Target(DEVICES["A100-40GB"], zero_init=False)
 
 
-def planned(run: dict[str, str]) -> Plan:
+def plan_of(run: dict[str, str]) -> Plan:
     gpus, nodes = int(run["gpus"]), int(run["nodes"])
     lines = [GPT3, f"model_parallel_size: {run['model_parallel_size']}", "zero_optimization:"]
     lines.append(f"  stage: {run['stage']}")
-    if run["stage"] != "0":  # without ZeRO nothing is offloaded, whatever the file said
+    if run["stage"] != "0":  # without ZeRO, DeepSpeed ignores the sections of offloading
         lines += [f"  {part}: {{device: cpu}}" for part in ("offload_param", "offload_optimizer") if run[part]]
     config = complete(draft([Text("run.yml", "\n".join(lines))], []), gpus)
     hosts = {f"node{index}": list(range(gpus // nodes)) for index in range(nodes)}
@@ -48,25 +49,25 @@ def planned(run: dict[str, str]) -> Plan:
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: "-".join([run["gpus"], run["model_parallel_size"], run["stage"]]))
-def test_the_verdict_is_the_observed_one(run: dict[str, str]) -> None:
+def test_the_verdict_matches_the_outcome(run: dict[str, str]) -> None:
     ran = bool(run["samples_per_sec"])
-    found = planned(run)
-    assert found.fits == ran, (found.fullest.phases, found.overflows_in)
+    plan = plan_of(run)
+    assert plan.fits == ran, (plan.fullest.phases, plan.overflows_in)
 
 
-def test_the_phase_that_breaks_is_told() -> None:
-    broken = [(run, planned(run).overflows_in) for run in RUNS if not run["samples_per_sec"]]
-    assert len(broken) == 11
-    for run, phase in broken:
-        # the undivided model is too large unless 16 ranks or more share it; those fail with the optimizer's state
+def test_the_phase_that_runs_out_of_memory() -> None:
+    failed = [(run, plan_of(run).overflows_in) for run in RUNS if not run["samples_per_sec"]]
+    assert len(failed) == 11
+    for run, phase in failed:
+        # fewer than 16 tensor parallel ranks cannot hold even the model; more cannot hold the optimizer state
         few = int(run["model_parallel_size"]) < 16
         assert phase == "construction" if few or run["stage"] == "0" else phase in ("construction", "forward")
 
 
-def test_parameters_grow_with_what_every_rank_repeats() -> None:
-    """The log's script counts every tensor parallel rank's own, its replicated tables included; ours divides those."""
-    by_size = {run["model_parallel_size"]: planned(run) for run in RUNS}
+def test_parameters_per_rank_include_replicated_ones() -> None:
+    """The log counts replicated tables once per tensor parallel rank; `parts` counts them once."""
+    by_size = {run["model_parallel_size"]: plan_of(run) for run in RUNS}
     assert sum(by_size["16"].parts.values()) == pytest.approx(174.3e9, rel=0.01)
-    for size, found in by_size.items():
-        held = found.fullest.stage
-        assert held.parameters * int(size) == sum(found.parts.values()) + held.replicated * (int(size) - 1)
+    for size, plan in by_size.items():
+        stage = plan.fullest.stage
+        assert stage.parameters * int(size) == sum(plan.parts.values()) + stage.replicated * (int(size) - 1)

@@ -1,4 +1,4 @@
-"""What ranks send each other in a step, counted in residual streams."""
+"""Communication volume of a step, in units of the residual stream."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from neoxargs.tools.plan.plan import Plan
 from tests.support import smallest
 
 
-def made(folder: Path, *changes: str) -> tuple[Plan, float]:
-    """The plan, and the bytes of a step's residual streams of one layer."""
+def plan_and_stream(folder: Path, *changes: str) -> tuple[Plan, float]:
+    """Return the plan, and the bytes of the residual stream over all micro batches of a step."""
     path = folder / "middle.yml"
     path.write_text(smallest.BILLION)
-    found, _ = plan_and_suggest(PlanOptions([str(path)], changes, gpus=8))
-    batches = found.config.batch.gradient_accumulation_steps
-    return found, ActivationSizes(found.config).hidden * batches
+    plan, _ = plan_and_suggest(PlanOptions([str(path)], changes, gpus=8))
+    batches = plan.config.batch.gradient_accumulation_steps
+    return plan, ActivationSizes(plan.config).hidden * batches
 
 
 @pytest.mark.parametrize(
-    ("changes", "sums"),
+    ("changes", "all_reduces"),
     [
         ([], 4),
         (["checkpoint_activations=true"], 6),
@@ -34,16 +34,16 @@ def made(folder: Path, *changes: str) -> tuple[Plan, float]:
         (["sequence_parallel=true", "gpt_j_residual=true"], 4),
     ],
 )
-def test_sums_over_tensor_parallel_ranks(changes: list[str], sums: float, tmp_path: Path) -> None:
-    plan, stream = made(tmp_path, "model_parallel_size=2", *changes)
-    around = 2 * (2 - 1) / 2
-    assert plan.speed.volume.tensor == pytest.approx(sums * around * stream * plan.config.shape.num_layers)
+def test_tensor_parallel_volume(changes: list[str], all_reduces: float, tmp_path: Path) -> None:
+    plan, stream = plan_and_stream(tmp_path, "model_parallel_size=2", *changes)
+    ring = 2 * (2 - 1) / 2  # times that a ring all-reduce of two ranks sends each number
+    assert plan.speed.volume.tensor == pytest.approx(all_reduces * ring * stream * plan.config.shape.num_layers)
 
 
 @pytest.mark.parametrize(
     ("changes", "share"),
     [([], 1 / 2), (["pipeline.grad_partitioned=false"], 3 / 4), (["sequence_parallel=true"], 1 / 2)],
 )
-def test_what_stages_send_each_other(changes: list[str], share: float, tmp_path: Path) -> None:
-    plan, stream = made(tmp_path, "pipe_parallel_size=2", "model_parallel_size=2", *changes)
+def test_pipeline_volume(changes: list[str], share: float, tmp_path: Path) -> None:
+    plan, stream = plan_and_stream(tmp_path, "pipe_parallel_size=2", "model_parallel_size=2", *changes)
     assert plan.speed.volume.pipe == pytest.approx(2 * share * stream)

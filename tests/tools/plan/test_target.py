@@ -1,4 +1,4 @@
-"""The device and host that a plan is made for."""
+"""The device and host that a plan is plan for."""
 
 from __future__ import annotations
 

@@ -84,10 +84,12 @@ def stored(sizes: ActivationSizes, stage: Stage) -> int:
     """Bytes that one micro batch occupies between its forward and its backward pass on this stage."""
     checkpoints = _checkpoints(sizes.config, stage)
     total = checkpoints * checkpoint(sizes) if checkpoints else len(stage.layers) * block(sizes)
-    return total + _distances(sizes.config, stage) + _ends(sizes, stage, recomputed=bool(checkpoints))
+    return (
+        total + _rpe_buckets(sizes.config, stage) + _first_and_last_layers(sizes, stage, recomputed=bool(checkpoints))
+    )
 
 
-def _distances(config: Config, stage: Stage) -> int:
+def _rpe_buckets(config: Config, stage: Stage) -> int:
     """The int64 table of the `rpe` bucket of each pair of tokens, which all layers of a stage share."""
     return 8 * config.shape.seq_length**2 if config.embedding.pos_emb == "rpe" and stage.layers else 0
 
@@ -150,7 +152,8 @@ def _attention(sizes: ActivationSizes) -> int:
     heads = shape.num_attention_heads // tensor
     if normed:  # mean and deviation of each head's vector
         stored += _statistics(config) * (heads + heads // group) * sizes.tokens * SINGLE
-    return stored + heads * sizes.tokens * SINGLE + _scores(sizes, heads)
+    log_sum_exp = heads * sizes.tokens * SINGLE  # flash attention stores one per query and head
+    return stored + log_sum_exp + _scores(sizes, heads)
 
 
 def _statistics(config: Config) -> int:
@@ -208,15 +211,15 @@ def _mlp(sizes: ActivationSizes) -> int:
     return (4 if config.mlp.activation in NONLINEAR_GATES else 3) * wide
 
 
-def _ends(sizes: ActivationSizes, stage: Stage, recomputed: bool) -> int:
+def _first_and_last_layers(sizes: ActivationSizes, stage: Stage, recomputed: bool) -> int:
     """Bytes of the first stage's token ids (int64) and embedding dropout, and of the last stage's final norm."""
-    first = sizes.tokens * 8 + (0 if recomputed and _pipeline(sizes) else sizes.mask) if stage.first else 0
-    if stage.first and recomputed and _pipeline(sizes) and sizes.mask:
+    first = sizes.tokens * 8 + (0 if recomputed and _uses_pipeline_engine(sizes) else sizes.mask) if stage.first else 0
+    if stage.first and recomputed and _uses_pipeline_engine(sizes) and sizes.mask:
         first += checkpoint(sizes)  # the position layer of the pipeline is checkpointed as well
     if not stage.last:
         return first
-    return first + sizes.stream + (0 if recomputed and _pipeline(sizes) else _inside_norm(sizes))
+    return first + sizes.stream + (0 if recomputed and _uses_pipeline_engine(sizes) else _inside_norm(sizes))
 
 
-def _pipeline(sizes: ActivationSizes) -> bool:
+def _uses_pipeline_engine(sizes: ActivationSizes) -> bool:
     return sizes.config.parallel.pipe_parallel_size >= 1

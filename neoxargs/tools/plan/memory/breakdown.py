@@ -112,6 +112,7 @@ def _step(held: ModelStates, kind: str) -> Bytes:
 
 
 def _steady(held: ModelStates) -> Bytes:
+    """Model states, with gradients in the forward pass too: they exist from the first micro batch on."""
     return {
         "weights": states.weights(held),
         "gradients": states.gradients(held),

@@ -45,11 +45,11 @@ def pipeline_stages(config: Config, rows: int) -> list[Stage]:
 def parameters_by_part(config: Config, rows: int) -> dict[str, int]:
     """Return part -> number of parameters of the whole model; replicated and tied weights count once."""
     layers = len(set(weights_of_layers(config.shape)))
-    weights_held = [*_before(config, rows), *weights.block(config) * layers, weights.final_norm(config)]
+    weights_held = [*_embeddings(config, rows), *weights.block(config) * layers, weights.final_norm(config)]
     weights_held += weights.relative_table(config)
     if config.embedding.no_weight_tying:
         weights_held.append(Weight("output", rows * config.shape.hidden_size))
-    return _sums(weights_held, 1)
+    return _sum_by_part(weights_held, 1)
 
 
 def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout) -> Stage:
@@ -57,7 +57,7 @@ def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout)
     own = weights_of_layers(config.shape)[
         layers.start : layers.stop
     ]  # layers that share weights hold them once per stage
-    weights_held = [*(_before(config, rows) if first else []), *weights.block(config) * len(set(own))]
+    weights_held = [*(_embeddings(config, rows) if first else []), *weights.block(config) * len(set(own))]
     weights_held += weights.relative_table(config) if own else []
     if last:
         weights_held.append(weights.final_norm(config))
@@ -65,14 +65,14 @@ def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout)
             weights_held.append(Weight("output", rows * config.shape.hidden_size))
     largest = max((weight.numel for weight in weights_held), default=0)
     replicated = sum(weight.numel for weight in weights_held if not weight.sharded)
-    return Stage(index, layers, first, last, _sums(weights_held, layout.tensor), largest, replicated)
+    return Stage(index, layers, first, last, _sum_by_part(weights_held, layout.tensor), largest, replicated)
 
 
-def _before(config: Config, rows: int) -> list[Weight]:
+def _embeddings(config: Config, rows: int) -> list[Weight]:
     return [weights.token_table(config, rows), *weights.position_table(config)]
 
 
-def _sums(weights_held: Iterable[Weight], tensor: int) -> dict[str, int]:
+def _sum_by_part(weights_held: Iterable[Weight], tensor: int) -> dict[str, int]:
     sums: Counter[str] = Counter()
     for weight in weights_held:
         sums[weight.part] += weight.on_rank(tensor)
@@ -81,9 +81,9 @@ def _sums(weights_held: Iterable[Weight], tensor: int) -> dict[str, int]:
 
 def _bounds(config: Config, rows: int) -> list[range]:
     """Return the transformer layers of each stage."""
-    uniform = layers_of_stages(config)
-    if uniform is not None:
-        return uniform
+    evenly_divided = layers_of_stages(config)
+    if evenly_divided is not None:
+        return evenly_divided
     costs = _costs(config, rows)
     bounds = partition_balanced(tuple(costs), Layout.of(config).pipe)
     layers = config.shape.num_layers

@@ -1,4 +1,4 @@
-"""What the plan predicts against what torch and DeepSpeed hold on a CPU.
+"""Compares the plan's memory with the memory that torch and DeepSpeed use on a CPU.
 
 Run as a program, it prints the table of docs/plan.md.
 """
@@ -70,10 +70,11 @@ TWO: dict[str, Trial] = {
 }
 
 
-class Held(NamedTuple):
-    """Of one rank: numbers of parameters, and bytes."""
+class Memory(NamedTuple):
+    """Memory of one rank, in bytes except for `parameters`."""
 
     parameters: int
+    """Number of parameters."""
     weights: int
     gradients: int
     optimizer: int
@@ -83,28 +84,28 @@ class Held(NamedTuple):
 # --- measured ---------------------------------------------------------------------------------------------------------
 
 
-def measure(trials: dict[str, Trial]) -> dict[str, Held]:
+def measure(trials: dict[str, Trial]) -> dict[str, Memory]:
     from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
     found = {}
     for name, trial in trials.items():
-        found[name] = _held(Training(trial))
+        found[name] = _measure_one(Training(trial))
         mesh.destroy_groups()
     return found
 
 
-def _held(built: Training) -> Held:
+def _measure_one(built: Training) -> Memory:
     engine, parameters = built.engine.deepspeed, list(built.engine.deepspeed.module.parameters())
     seen = Counter[str]()
-    _look_before_step(engine, parameters, seen)
-    with _saved(parameters) as saved:
+    _record_gradients(engine, parameters, seen)
+    with _saved_tensors(parameters) as saved:
         built.engine.train_step(built.batches)
     weights = [getattr(parameter, "ds_tensor", parameter) for parameter in parameters]
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     moments = [value for state in optimizer.state.values() for value in state.values()]
     masters = next((vars(engine.optimizer).get(name) for name in MASTERS if vars(engine.optimizer).get(name)), [])
-    return Held(
+    return Memory(
         parameters=sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in parameters),
         weights=_bytes(weights),
         gradients=seen["gradients"],
@@ -113,28 +114,28 @@ def _held(built: Training) -> Held:
     )
 
 
-#: Where DeepSpeed's optimizers keep fp32 weights of their own.
+#: Attributes of DeepSpeed's optimizers with fp32 master weights.
 MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition")
 
 
-def _look_before_step(engine: Any, parameters: list[Any], seen: Counter[str]) -> None:
-    """Gradients are whole at the end of the last backward pass and gone after the step."""
+def _record_gradients(engine: Any, parameters: list[Any], seen: Counter[str]) -> None:
+    """Record the most bytes of gradients: full ones in the backward pass, partitioned ones before the step."""
     step = engine.optimizer.step
 
-    def looking(*arguments: Any, **named: Any) -> Any:
-        whole = _bytes(parameter.grad for parameter in parameters if parameter.grad is not None)
-        shares = getattr(engine.optimizer, "averaged_gradients", {})
-        lists = [share for share in shares.values() if share is not None]
-        divided = _bytes(tensor for share in lists for tensor in (share if isinstance(share, list) else [share]))
-        seen["gradients"] = max(seen["gradients"], whole, divided)
+    def recording_step(*arguments: Any, **named: Any) -> Any:
+        full = _bytes(parameter.grad for parameter in parameters if parameter.grad is not None)
+        shards = getattr(engine.optimizer, "averaged_gradients", {})
+        lists = [shard for shard in shards.values() if shard is not None]
+        partitioned = _bytes(tensor for shard in lists for tensor in (shard if isinstance(shard, list) else [shard]))
+        seen["gradients"] = max(seen["gradients"], full, partitioned)
         return step(*arguments, **named)
 
     def backward(module: Any, *_: Any) -> None:
-        whole = _bytes(parameter.grad for parameter in parameters if parameter.grad is not None)
+        full = _bytes(parameter.grad for parameter in parameters if parameter.grad is not None)
         if engine.zero_optimization_stage() < 2:
-            seen["gradients"] = max(seen["gradients"], whole)
+            seen["gradients"] = max(seen["gradients"], full)
 
-    engine.optimizer.step = looking
+    engine.optimizer.step = recording_step
     for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(backward)
 
@@ -144,14 +145,14 @@ def _bytes(tensors: Any) -> int:
 
 
 @contextmanager
-def _saved(parameters: list[Any]) -> Iterator[Counter[str]]:
-    """How many bytes autograd has kept at once, whoever shares a storage counted once and weights left out."""
+def _saved_tensors(parameters: list[Any]) -> Iterator[Counter[str]]:
+    """Count the bytes of tensors that autograd saves, each storage once and without weights: `now` and `peak`."""
     alive, sizes = Counter[int](), Counter[str]()
 
     class Kept:
         def __init__(self, tensor: torch.Tensor) -> None:
             self.tensor, self.place = tensor, tensor.untyped_storage().data_ptr()
-            # asked each time: ZeRO-3 gathers weights into new storages
+            # compared for each tensor, because ZeRO-3 gathers weights into new storages
             self.own = any(parameter.untyped_storage().data_ptr() == self.place for parameter in parameters)
             if not self.own and not alive[self.place]:
                 sizes["now"] += tensor.untyped_storage().nbytes()
@@ -170,12 +171,12 @@ def _saved(parameters: list[Any]) -> Iterator[Counter[str]]:
 # --- predicted --------------------------------------------------------------------------------------------------------
 
 
-def predict(trial: Trial, world: int, rank: int) -> Held:
+def predict(trial: Trial, world: int, rank: int) -> Memory:
     config = configuration(trial, world)
     held = pipeline_stages(config, VOCABULARY.padded)
     stage = held[rank * len(held) // world]
     states_here, sizes = ModelStates(config, stage), ActivationSizes(config, "cpu")
-    return Held(
+    return Memory(
         parameters=stage.parameters,
         weights=states.weights(states_here),
         gradients=states.gradients(states_here),
@@ -200,12 +201,12 @@ def configuration(trial: Trial, world: int) -> Config:
 
 
 @pytest.fixture(scope="module")
-def measured() -> dict[str, list[Held]]:
+def measured() -> dict[str, list[Memory]]:
     return collect()
 
 
-def collect() -> dict[str, list[Held]]:
-    found: dict[str, list[Held]] = {}
+def collect() -> dict[str, list[Memory]]:
+    found: dict[str, list[Memory]] = {}
     for world, trials in ((1, ONE), (2, TWO)):
         ranks = run_ranks(measure, world, trials, timeout=250)
         found |= {name: [rank[name] for rank in ranks] for name in trials}
@@ -213,28 +214,28 @@ def collect() -> dict[str, list[Held]]:
 
 
 @pytest.mark.parametrize("name", [*ONE, *TWO])
-def test_parameters_gradients_and_optimizer_state_are_exact(measured: dict[str, list[Held]], name: str) -> None:
+def test_parameters_gradients_and_optimizer_state_are_exact(measured: dict[str, list[Memory]], name: str) -> None:
     for rank, held in enumerate(measured[name]):
         expected = predict((ONE | TWO)[name], len(measured[name]), rank)
         assert held[:4] == expected[:4]
 
 
 @pytest.mark.parametrize("name", [*ONE, *TWO])
-def test_activations_are_within_a_tenth(measured: dict[str, list[Held]], name: str) -> None:
+def test_activations_are_within_a_tenth(measured: dict[str, list[Memory]], name: str) -> None:
     for rank, held in enumerate(measured[name]):
         expected = predict((ONE | TWO)[name], len(measured[name]), rank)
         assert expected.activations == pytest.approx(held.activations, rel=0.1)
 
 
 @pytest.mark.parametrize("name", [*ONE, *TWO])
-def test_the_documents_table_is_todays_prediction(name: str) -> None:
+def test_the_table_of_the_page_has_todays_predictions(name: str) -> None:
     expected = predict((ONE | TWO)[name], 1 if name in ONE else 2, 0)
     row = " | ".join(f"{number:,}" for number in expected)
     assert f"| {name} | {row} |" in DOCUMENT.read_text(encoding="utf-8")
 
 
 def table() -> str:
-    """Rank 0's numbers, as Markdown."""
+    """Measure, and return rank 0's row of each configuration as a Markdown table."""
     lines = [
         "| configuration | parameters | weights | gradients | optimizer | activations | measured | off |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
@@ -242,8 +243,8 @@ def table() -> str:
     for name, ranks in collect().items():
         held, expected = ranks[0], predict((ONE | TWO)[name], len(ranks), 0)
         exact = " | ".join(
-            f"{mine:,}" if mine == theirs else f"{mine:,} ({theirs:,})"
-            for mine, theirs in zip(expected[:4], held[:4], strict=True)
+            f"{predicted:,}" if predicted == real else f"{predicted:,} ({real:,})"
+            for predicted, real in zip(expected[:4], held[:4], strict=True)
         )
         off = 100 * (expected.activations / held.activations - 1)
         lines.append(f"| {name} | {exact} | {expected.activations:,} | {held.activations:,} | {off:+.1f} % |")

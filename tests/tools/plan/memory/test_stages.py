@@ -1,4 +1,4 @@
-"""Layers and parameters lie where DeepSpeed and `train/model` put them."""
+"""Layers and parameters of pipeline stages, as in DeepSpeed and `train/model`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SHAPE = {
 
 
 def config(**values: object) -> Config:
-    written = SHAPE | values
-    size = int(str(written["pipe_parallel_size"])) * int(str(written["model_parallel_size"]))
-    return Config({name: Value(value, Source("set")) for name, value in {"world_size": size, **written}.items()})
+    changed = SHAPE | values
+    size = int(str(changed["pipe_parallel_size"])) * int(str(changed["model_parallel_size"]))
+    return Config({name: Value(value, Source("set")) for name, value in {"world_size": size, **changed}.items()})
 
 
-def test_a_list_is_cut_as_deepspeed_cuts_it() -> None:
+def test_partitions_are_those_of_deepspeed() -> None:
     theirs = pytest.importorskip("deepspeed.runtime.utils").partition_balanced
-    chance = random.Random(1)
+    generator = random.Random(1)
     for _ in range(100):
-        costs = [chance.choice([0, 1, 5, 7, 7, 7, 30]) for _ in range(chance.randint(1, 16))]
-        parts = chance.randint(1, 6)
+        costs = [generator.choice([0, 1, 5, 7, 7, 7, 30]) for _ in range(generator.randint(1, 16))]
+        parts = generator.randint(1, 6)
         assert partition_balanced(tuple(costs), parts) == [int(bound) for bound in theirs(costs, parts)], costs
 
 
@@ -46,19 +46,19 @@ def test_a_list_is_cut_as_deepspeed_cuts_it() -> None:
         {"use_bias_in_attn_linear": False, "norm": "non_parametric_layernorm"},
     ],
 )
-def test_parts_sum_up_to_the_models_parameters(changes: dict[str, object]) -> None:
-    made = config(**changes)
-    assert sum(parameters_by_part(made, ROWS).values()) == parameters(made, ROWS)
-    (only,) = pipeline_stages(made, ROWS)
-    assert only.parameters == parameters(made, ROWS)
+def test_parts_add_up_to_the_model(changes: dict[str, object]) -> None:
+    configured = config(**changes)
+    assert sum(parameters_by_part(configured, ROWS).values()) == parameters(configured, ROWS)
+    (only,) = pipeline_stages(configured, ROWS)
+    assert only.parameters == parameters(configured, ROWS)
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 4])
-def test_slices_and_what_is_repeated_make_the_whole(tensor: int) -> None:
-    made = config(model_parallel_size=tensor, pipe_parallel_size=3, no_weight_tying=True)
-    held = pipeline_stages(made, ROWS)
+def test_shards_and_replicated_weights_add_up_to_the_model(tensor: int) -> None:
+    configured = config(model_parallel_size=tensor, pipe_parallel_size=3, no_weight_tying=True)
+    held = pipeline_stages(configured, ROWS)
     replicated = sum(stage.replicated for stage in held)
-    assert sum(stage.parameters for stage in held) * tensor == parameters(made, ROWS) + (tensor - 1) * replicated
+    assert sum(stage.parameters for stage in held) * tensor == parameters(configured, ROWS) + (tensor - 1) * replicated
 
 
 @pytest.mark.parametrize("method", ["parameters", "type:transformer", "uniform", "type:norm"])
@@ -75,6 +75,6 @@ def test_balanced_parameters_count_the_vocabulary() -> None:
     assert max(stage.parameters for stage in held) <= max(stage.parameters for stage in even)
 
 
-def test_a_tied_table_is_on_both_ends() -> None:
+def test_a_tied_table_is_on_the_first_and_the_last_stage() -> None:
     first, last = pipeline_stages(config(pipe_parallel_size=2), ROWS)
     assert first.parts["embedding"] == last.parts["output"] == ROWS * 64

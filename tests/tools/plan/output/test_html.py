@@ -1,4 +1,4 @@
-"""The page, and where it is written."""
+"""The HTML page and its file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neoxargs.tools.plan import print_plan
 from neoxargs.tools.plan.options import PlanOptions
 
 
-def test_the_page_holds_everything_itself(middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_self_contained(middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "plan.html"
     assert print_plan(PlanOptions([middle], gpus=16, gpu_memory=24), page=str(page)) == 1
     written = page.read_text()
@@ -22,7 +22,7 @@ def test_the_page_holds_everything_itself(middle: str, tmp_path: Path, capsys: p
     assert "prefers-color-scheme: dark" in written
 
 
-def test_a_page_that_cannot_be_written_is_told_and_leaves_nothing(
+def test_a_page_that_cannot_be_written_is_a_problem_and_leaves_no_file(
     middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "folder"
@@ -35,7 +35,7 @@ def test_a_page_that_cannot_be_written_is_told_and_leaves_nothing(
     assert list(tmp_path.rglob("*")) == before
 
 
-def test_a_pipe_is_written_to_and_not_replaced(middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_named_pipe_is_written_to(middle: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

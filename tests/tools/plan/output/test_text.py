@@ -30,8 +30,8 @@ vocab_file: nowhere.json
 def text(tmp_path: Path) -> str:
     path = tmp_path / "run.yml"
     path.write_text(YAML)
-    made, found = plan_and_suggest(PlanOptions([str(path)], gpus=16, gpu_memory=40))
-    return to_text(made, found)
+    plan, suggestions = plan_and_suggest(PlanOptions([str(path)], gpus=16, gpu_memory=40))
+    return to_text(plan, suggestions)
 
 
 def test_the_verdict_comes_first(text: str) -> None:
