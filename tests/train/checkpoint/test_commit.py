@@ -1,4 +1,4 @@
-"""A kill or a full disk at any moment of writing must leave something that can be continued from."""
+"""A checkpoint folder stays usable after a kill or a full disk at any moment of a save."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_an_empty_or_missing_folder_has_none(tmp_path: Path) -> None:
     assert checkpoint_folder.newest(tmp_path / "missing") is None
 
 
-def test_half_written_is_never_chosen_and_is_cleared_by_the_next_save(tmp_path: Path) -> None:
+def test_a_partial_checkpoint_is_never_chosen_and_removed_by_the_next_save(tmp_path: Path) -> None:
     whole = write(tmp_path, 100)
-    (commit.begin(tmp_path, 200) / "model.pt").write_text("wei")  # killed here
+    (commit.begin(tmp_path, 200) / "model.pt").write_text("wei")  # the process is killed at this point
     assert checkpoint_folder.newest(tmp_path) == whole
     write(tmp_path, 200)
     assert names(tmp_path) == ["global_step100", "global_step200", "latest"]
@@ -65,7 +65,7 @@ def test_killed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("harm", ["shorten", "delete", "list"])
-def test_damage_is_seen_and_the_one_before_is_chosen(tmp_path: Path, harm: str) -> None:
+def test_a_damaged_checkpoint_is_detected_and_the_previous_one_chosen(tmp_path: Path, harm: str) -> None:
     first, second = write(tmp_path, 100), write(tmp_path, 200)
     if harm == "shorten":
         os.truncate(second / "model.pt", 3)
@@ -83,7 +83,7 @@ def test_latest_may_name_an_older_one(tmp_path: Path) -> None:
     assert checkpoint_folder.newest(tmp_path) == first
 
 
-def test_latest_that_names_nothing_is_passed_over(tmp_path: Path) -> None:
+def test_latest_that_names_no_checkpoint_is_ignored(tmp_path: Path) -> None:
     whole = write(tmp_path, 100)
     (tmp_path / "latest").write_text("global_step999")
     assert checkpoint_folder.newest(tmp_path) == whole

@@ -1,4 +1,4 @@
-"""Raising `train_iters` on a finished run: a decay that follows it goes on, and a warning has named the jump."""
+"""Raising `train_iters` on a finished run: a decay that follows it continues, after a warning about the jump."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.support.processes import rank_arguments, step_rows, train_on_rank
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.timeout(300)
-#: How the headline ends.
+#: End of the first line of the problem.
 OTHER = "[checkpoint-other-lr-schedule]\n"
 
 
 def arguments(folder: Path, **changes: Any) -> list[str]:
-    """Of the tiny run on one rank, with checkpoints of its own to go on from."""
+    """Arguments of a small run on one rank that saves to and loads from its own checkpoints."""
     place = {"save": str(folder / "ckpt"), "load": str(folder / "ckpt"), "warmup": 0.1}
     return rank_arguments(folder, 1, **place | changes)
 
 
 def run(folder: Path, **changes: Any) -> dict[int, float]:
-    """The learning rate of every iteration so far."""
+    """Run, and return the learning rate of every iteration so far."""
     code, _, errors = run_ranks(train_on_rank, 1, arguments(folder, **changes))[0]
     assert code == 0, errors
     return {row["step"] - 1: row["lr"] for row in step_rows(folder)}
@@ -36,7 +36,7 @@ def checked(folder: Path, capsys: pytest.CaptureFixture[str], **changes: Any) ->
     return code, capsys.readouterr().err
 
 
-def test_more_iterations_just_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_raising_train_iters_resumes_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, train_iters=6)[5] == pytest.approx(1e-3 / 5.4)
     code, told = checked(tmp_path, capsys, train_iters=9)
     assert code == 0
@@ -50,7 +50,7 @@ def test_more_iterations_just_work(tmp_path: Path, capsys: pytest.CaptureFixture
         assert words in told
     assert run(tmp_path, train_iters=9)[6] == pytest.approx(0.00037, rel=1e-2)
 
-    # Each of the three is a way on, with no more to say, and does what is said of it.
+    # Each of the three settings removes the warning and has the effect that the hint describes.
     ours, theirs = {"override_lr_scheduler": True}, {"use_checkpoint_lr_scheduler": True}
     for changes, rate in ((ours, 1e-3 * 3 / 10.8), ({"lr_decay_iters": 9}, 0.0), (theirs, 0.0)):
         code, told = checked(tmp_path, capsys, iteration=9, train_iters=12, **changes)
@@ -70,7 +70,7 @@ def test_more_iterations_just_work(tmp_path: Path, capsys: pytest.CaptureFixture
         ({"warmup": 0.5, "min_lr": 1e-5}, "min_lr is 1e-05 here and 0.0 in the checkpoint, warmup is 0.5 here and "),
     ],
 )
-def test_what_the_ranks_would_refuse_is_told_before(
+def test_a_schedule_that_the_ranks_refuse_is_refused_by_check(
     changes: dict[str, Any], words: str, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, told = checked(finished, capsys, **{"train_iters": 6} | changes)

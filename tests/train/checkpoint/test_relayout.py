@@ -1,4 +1,4 @@
-"""A checkpoint of one layout continues on any other: equal weights, optimizer states, schedule and data."""
+"""A checkpoint of one layout loads on any other: equal weights, optimizer states, schedule and data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FP32 = [name for name in LAYOUTS if name != "bf16"]
 
 
 def write(trials: dict[str, Trial], root: str) -> Curves:
-    """Saves every trial after step 3; returns the losses of the steps after that."""
+    """Save every trial after step 3; return the losses of the following steps."""
     from neoxargs.train.checkpoint.save_load import Checkpoints, Position
     from neoxargs.train.process import mesh, setup
 
@@ -52,7 +52,7 @@ def write(trials: dict[str, Trial], root: str) -> Curves:
 
 
 def read(trials: dict[str, Trial], sources: list[str], root: str) -> dict[str, Curves]:
-    """The losses of every trial after loading each of the checkpoints.
+    """Return the losses of every trial after loading each of the checkpoints.
 
     One engine loads them one after the other: with the steps in between, what a load left out would show.
     """
@@ -75,7 +75,7 @@ def read(trials: dict[str, Trial], sources: list[str], root: str) -> dict[str, C
 
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory: pytest.TempPathFactory) -> tuple[Curves, dict[str, Curves]]:
-    """What each layout went on with after saving, and what each did after loading each other's checkpoint."""
+    """Losses of each layout after saving, and after loading each other layout's checkpoint."""
     root, before, after = str(tmp_path_factory.mktemp("layouts")), {}, {}
     for world, trials in ((1, ALONE), (2, BY_TWO)):
         before |= run_ranks(write, world, trials, root, timeout=200)[0]
@@ -87,26 +87,28 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> tuple[Curves, dict[str, 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("there", FP32)
 @pytest.mark.parametrize("here", FP32)
-def test_the_curve_goes_on_on_any_layout(curves: tuple[Curves, dict[str, Curves]], here: str, there: str) -> None:
+def test_the_loss_curve_continues_on_any_layout(
+    curves: tuple[Curves, dict[str, Curves]], here: str, there: str
+) -> None:
     before, after = curves
     assert after[here][there] == pytest.approx(before[there], abs=2e-6)
 
 
 @pytest.mark.parametrize("there", LAYOUTS)
-def test_and_in_another_precision(curves: tuple[Curves, dict[str, Curves]], there: str) -> None:
+def test_the_loss_curve_continues_in_another_precision(curves: tuple[Curves, dict[str, Curves]], there: str) -> None:
     before, after = curves
     assert after["bf16"][there] == pytest.approx(before[there], abs=1e-3)
     assert after[there]["bf16"] == pytest.approx(before["bf16"], abs=1e-3)
 
 
-def test_the_curve_would_show_a_fresh_optimizer(curves: tuple[Curves, dict[str, Curves]]) -> None:
+def test_the_tolerance_would_reveal_a_fresh_optimizer(curves: tuple[Curves, dict[str, Curves]]) -> None:
     """The losses after the checkpoint move by far more than the tolerance."""
     first, *_, last = curves[0]["1 process"]
     assert abs(first - last) > 1e-2
 
 
 def special(root: str) -> dict[str, Any]:
-    """Cases of their own, in one process."""
+    """Special cases, in one process."""
     from neoxargs.problems import Problems
     from neoxargs.train.checkpoint.save_load import Checkpoints, Position
     from neoxargs.train.process import mesh, setup
@@ -163,7 +165,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["more rows", "fewer rows"])
-def test_rows_that_pad_the_vocabulary_come_and_go(cases: dict[str, Any], name: str) -> None:
+def test_vocabulary_padding_is_added_and_removed(cases: dict[str, Any], name: str) -> None:
     assert cases[name] == pytest.approx(cases["plain"], abs=2e-6)
 
 
@@ -174,8 +176,8 @@ def test_shared_weights_have_one_name(cases: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "source"), [("weights of zero3", "zero3"), ("weights for zero3", "zero3"), ("bare, weights", "bare")]
 )
-def test_weights_alone_give_the_same_next_loss(cases: dict[str, Any], name: str, source: str) -> None:
-    """And no more than that: the optimizer begins anew."""
+def test_weights_without_optimizer_state_give_the_same_next_loss(cases: dict[str, Any], name: str, source: str) -> None:
+    """Later losses differ, because the optimizer state is new."""
     assert cases[name][:2] == pytest.approx(cases[source][:2], abs=2e-6)
     assert cases[name][2:] != pytest.approx(cases[source][2:], abs=1e-4)
 
@@ -193,5 +195,5 @@ def test_finetuning_starts_at_0(cases: dict[str, Any]) -> None:
         ("sm3, all", "the optimizer state 'slices' cannot be converted to another layout"),
     ],
 )
-def test_what_cannot_be_continued_is_said(cases: dict[str, Any], name: str, words: str) -> None:
+def test_a_checkpoint_that_cannot_be_loaded_is_a_problem(cases: dict[str, Any], name: str, words: str) -> None:
     assert words in cases[name]

@@ -1,4 +1,4 @@
-"""What is loaded, what is left out, and when loading is refused; all in one process, built anew for every case."""
+"""What `load` restores, what it leaves out, and when it is refused; in one process, with a new engine for each case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Case = Callable[[Path], Any]
 
 
 def cases(root: str) -> dict[str, Any]:
-    """Every case's result; each has a folder with checkpoints of iterations 2 and 3."""
+    """Return the result of every case; each folder has checkpoints of iterations 2 and 3."""
     from neoxargs.train.checkpoint.save_load import Checkpoints, Position
     from neoxargs.train.process import mesh, setup
 
@@ -112,12 +112,12 @@ def test_no_load_rng_draws_other_masks(found: dict[str, Any]) -> None:
     assert found["no_load_rng"][4] != found["whole: next loss"]
 
 
-def test_an_iteration_can_be_named(found: dict[str, Any]) -> None:
+def test_an_iteration_can_be_chosen(found: dict[str, Any]) -> None:
     assert found["iteration"][:2] == (2, 2 * SAMPLES)
     assert "global_step7 cannot be loaded: it does not exist [" in found["iteration that is not there"]
 
 
-def test_the_one_before_a_damaged_one_is_taken(found: dict[str, Any]) -> None:
+def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(found: dict[str, Any]) -> None:
     assert found["damaged"][:2] == (2, 2 * SAMPLES)
 
 
@@ -131,7 +131,7 @@ def test_the_one_before_a_damaged_one_is_taken(found: dict[str, Any]) -> None:
         ("nothing there", "there is no checkpoint in it"),
     ],
 )
-def test_what_cannot_be_loaded_is_said(found: dict[str, Any], name: str, words: str) -> None:
+def test_a_checkpoint_that_does_not_fit_is_a_problem(found: dict[str, Any], name: str, words: str) -> None:
     assert found[name].startswith("Problems: ")
     assert words in found[name]
 

@@ -1,4 +1,4 @@
-"""Text to token files: read back equal, the same for any number of workers, whole or not there at all."""
+"""Token files from text: they read back equal, do not depend on the number of workers, and are never partial."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def megatron():
 
 
 def read_back(megatron, prefix: Path) -> list[str]:
-    """The documents of a token file as text."""
+    """Return the documents of a token file as text."""
     tokens, tokenizer = megatron.IndexedDataset(str(prefix)), build_tokenizer(BYTES)
     bounds = tokens.document_indices
     documents = [np.concatenate([tokens[i] for i in range(a, b)]) for a, b in pairwise(bounds)]
@@ -45,7 +45,7 @@ def read_back(megatron, prefix: Path) -> list[str]:
 
 
 def leave(_chunk) -> None:
-    """What a worker does when the system kills it for memory."""
+    """Stand-in for a worker that the system kills because memory is short."""
     os._exit(9)
 
 

@@ -1,4 +1,4 @@
-"""Token files to batches: what each part holds, in which order, and that no layout changes it."""
+"""Batches from token files: the contents of each split, their order, and that they do not depend on the layout."""
 
 import multiprocessing
 import warnings
@@ -28,7 +28,7 @@ TOKENIZER = ByteTokenizer(257, 256)
 
 @pytest.fixture(autouse=True, scope="session")
 def _megatron() -> None:
-    """Importing megatron-core warns about packages that only GPUs need."""
+    """Ignore megatron-core's warnings about packages that only GPUs need."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         __import__("megatron.core.datasets.gpt_dataset")
@@ -43,7 +43,7 @@ def token_file(prefix: Path, documents: list[list[int]]) -> str:
 
 
 def numbered(prefix: Path, count: int, offset: int = 0) -> str:
-    """Documents that consist of their own number: 16 tokens and the end."""
+    """Write documents of 16 tokens, all equal to the document's number, and an end-of-document token."""
     return token_file(prefix, [[offset + i] * 16 + [256] for i in range(count)])
 
 
@@ -60,12 +60,12 @@ def config(run_dir: Path, **changes) -> Config:
 
 
 def made(chosen: list[Source], samples: int, how: Sampling):
-    """Training samples, built outside of torch.distributed."""
+    """Return training samples, built without torch.distributed."""
     return datasets.first_rank_first(None, lambda: datasets.dataset(chosen, "train", samples, how))
 
 
 def seen(samples, count=None) -> set[int]:
-    """The documents that samples draw from, by number."""
+    """Return the numbers of the documents that occur in the samples."""
     tokens = [samples[i]["tokens"].tolist() for i in range(count or len(samples))]
     return {token for row in tokens for token in row} - {256}
 
@@ -158,7 +158,7 @@ class TestParts:
 
 class TestBlending:
     def shares(self, folder, chosen, samples=400, **data) -> dict[int, float]:
-        """How often each file (its documents are all one number) is drawn from."""
+        """Return how often each file is drawn from; all documents of a file have the same number."""
         found = made(chosen, samples, sampling(folder, **data))
         counts = Counter(int(found[i]["tokens"][0]) for i in range(samples))
         return {number: count / samples for number, count in counts.items()}
@@ -209,7 +209,7 @@ class TestOrder:
     def global_batches(
         self, samples, ranks: int, micro: int, consumed: int = 0, count: int = 3
     ) -> list[list[list[int]]]:
-        """Batches of 12 samples, put together from all ranks."""
+        """Return batches of 12 samples, assembled from all ranks."""
         loaders = [batches(samples, consumed, Axis(ranks, rank), micro) for rank in range(ranks)]
         steps = 12 // (ranks * micro)
         return [
@@ -240,7 +240,7 @@ class TestOrder:
         indices = sample_indices(5, 4, Axis(), 3)
         assert [next(indices) for _ in range(2)] == [[4, 0, 1], [2, 3, 4]]
 
-    def test_evaluations_are_all_of_the_same_samples(self, tmp_path) -> None:
+    def test_every_evaluation_uses_the_same_samples(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 100)
         loader = build_datasets(config(tmp_path, data_path=prefix), TOKENIZER, one_process())
         first, second = (next(loader.held_out("validation")).tokens for _ in range(2))
@@ -258,7 +258,7 @@ class TestOrder:
             del running
 
     @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork, Python 3.12
-    def test_workers_change_nothing(self, samples) -> None:
+    def test_workers_do_not_change_the_batches(self, samples) -> None:
         plain, ahead = batches(samples, 5, Axis(2, 1), 2), batches(samples, 5, Axis(2, 1), 2, workers=2)
         for _ in range(4):
             for ours, theirs in zip(next(plain), next(ahead), strict=True):
@@ -381,7 +381,7 @@ class TestProblems:
 
 
 def first_batches(folder: str) -> list[list[list[int]]]:
-    """On a rank: the tokens of its first two batches, with one file system and as if each rank had its own."""
+    """Return a rank's tokens of its first two batches, with a shared file system and with one per rank."""
     warnings.simplefilter("ignore")
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     found = []
@@ -407,7 +407,7 @@ def test_ranks_that_build_at_once_agree_with_one_process(tmp_path) -> None:
         assert len(list((tmp_path / run_dir / "data" / "index").glob("*-BlendedDataset-*-dataset_index.npy"))) == 3
 
 
-def test_a_first_rank_that_fails_does_not_leave_the_others_waiting(monkeypatch) -> None:
+def test_a_failure_of_the_first_rank_does_not_block_the_others(monkeypatch) -> None:
     arrived = []
     for name, stand_in in (
         ("is_initialized", lambda: True),
@@ -420,8 +420,8 @@ def test_a_first_rank_that_fails_does_not_leave_the_others_waiting(monkeypatch) 
     assert arrived
 
 
-def test_who_is_alone_while_files_are_written_is_megatrons_affair(monkeypatch) -> None:
-    """Other threads, and DeepSpeed, go on asking torch itself."""
+def test_only_megatron_core_sees_a_single_rank_while_files_are_written(monkeypatch) -> None:
+    """Other threads and DeepSpeed still see torch itself."""
     from megatron.core.datasets import blended_dataset, gpt_dataset
 
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)

@@ -1,4 +1,4 @@
-"""Tokenizers: there and back, the libraries' own results, and what is said when one cannot be built."""
+"""Tokenizers: encoding and decoding, agreement with the libraries, and problems when one cannot be built."""
 
 import json
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ def options(tokenizer_type, vocab_file=None, merge_file=None):
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory):
-    """A folder with a small byte pair vocabulary in each of its usual files."""
+    """A folder with a small byte pair vocabulary in each of the usual file formats."""
     folder = tmp_path_factory.mktemp("gpt2")
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -46,7 +46,7 @@ def every_tokenizer(folder):
 
 
 @pytest.mark.parametrize("index", range(5))
-def test_there_and_back(gpt2, index) -> None:
+def test_decoding_returns_the_text(gpt2, index) -> None:
     given = every_tokenizer(gpt2)[index]
     tokenizer = build_tokenizer(given)
     for text in TEXTS[:-1]:
@@ -98,13 +98,13 @@ def test_gpt2_equals_transformers(gpt2) -> None:
         assert ours.tokenize(text) == reference(text)["input_ids"]
 
 
-def test_gpt2_spells_out_a_special_token_that_stands_in_the_text(gpt2) -> None:
+def test_gpt2_encodes_a_special_token_in_text_as_text(gpt2) -> None:
     spelt = build_tokenizer(options("GPT2BPETokenizer", gpt2 / "vocab.json", gpt2 / "merges.txt"))
     assert spelt.eod not in spelt.tokenize("<|endoftext|>")
     assert spelt.detokenize(spelt.tokenize("<|endoftext|>")) == "<|endoftext|>"
 
 
-def test_half_a_surrogate_pair_is_tokenised_too(gpt2) -> None:
+def test_an_unpaired_surrogate_is_tokenised(gpt2) -> None:
     for given in every_tokenizer(gpt2):
         assert build_tokenizer(given).tokenize_batch(["a\ud83d"])[0].size > 1
 
@@ -173,7 +173,7 @@ def test_every_type_of_the_registry_can_be_built() -> None:
 
 
 def test_the_sentencepiece_adapter() -> None:
-    """Against a stand-in with the library's methods: ids, the end of a document by name or else by id."""
+    """Against a stand-in for the library: ids, and end-of-document by name or else by id."""
     from neoxargs.train.data.tokenizer import PieceTokenizer
 
     class Model:

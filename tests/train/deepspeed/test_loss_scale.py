@@ -1,4 +1,4 @@
-"""The dynamic loss scale of fp16 goes on after a break: where it stood, and when it moves next, on any layout."""
+"""A checkpoint restores the dynamic loss scale of fp16 on any layout: its value and when it changes next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Scales = dict[str, list[float]]
 
 
 def steps(built: Training, count: int) -> list[float]:
-    """The loss scale after each of so many steps."""
+    """Return the loss scale after each of `count` steps."""
     found = []
     for _ in range(count):
         built.step()
@@ -33,7 +33,7 @@ def steps(built: Training, count: int) -> list[float]:
 
 
 def write(root: str) -> Scales:
-    """What every layout's scale is after each step; saved in between."""
+    """Return each layout's loss scale after every step; save a checkpoint in between."""
     from neoxargs.train.checkpoint.save_load import Checkpoints, Position
     from neoxargs.train.process import mesh, setup
 
@@ -49,7 +49,7 @@ def write(root: str) -> Scales:
 
 
 def read(root: str, names: list[str]) -> dict[str, Scales]:
-    """What it is after each step that follows loading each of the checkpoints on each of these layouts."""
+    """Return the loss scale after every step that follows loading each checkpoint on each of these layouts."""
     from neoxargs.train.checkpoint.save_load import Checkpoints
     from neoxargs.train.process import mesh, setup
 
@@ -74,7 +74,7 @@ def scales(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scales, dict[str, 
     return before, run_ranks(read, 1, root, list(LAYOUTS))[0] | two
 
 
-def test_it_falls_and_rises_in_the_part_that_is_compared(scales: tuple[Scales, dict[str, Scales]]) -> None:
+def test_the_loss_scale_falls_and_rises_in_the_compared_steps(scales: tuple[Scales, dict[str, Scales]]) -> None:
     for name, found in scales[0].items():
         rest = found[BEFORE:]
         assert rest[0] > min(rest) < rest[-1], name
@@ -82,6 +82,8 @@ def test_it_falls_and_rises_in_the_part_that_is_compared(scales: tuple[Scales, d
 
 @pytest.mark.parametrize("there", LAYOUTS)
 @pytest.mark.parametrize("here", [*LAYOUTS, "ZeRO-1 of two"])
-def test_the_scale_goes_on(scales: tuple[Scales, dict[str, Scales]], here: str, there: str) -> None:
+def test_the_loss_scale_is_restored_on_any_layout(
+    scales: tuple[Scales, dict[str, Scales]], here: str, there: str
+) -> None:
     before, after = scales
     assert after[here][there] == before[there][BEFORE:]

@@ -1,4 +1,4 @@
-"""ZeRO with weights and the optimizer's state in main memory: DeepSpeed works that way, and the curve is the same."""
+"""ZeRO with weights and optimizer state offloaded to host memory: the loss curve is the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRIALS = {
 
 
 def train(trials: dict[str, Trial]) -> dict[str, tuple[list[float], bool]]:
-    """Losses of four steps, and whether DeepSpeed's optimizer says that it offloads."""
+    """Return the losses of four steps, and whether DeepSpeed's optimizer reports that it offloads."""
     from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)

@@ -43,7 +43,7 @@ TRIALS = {
 
 
 def averages(count: int) -> tuple[list[Tensor], Tensor]:
-    """Compressed averages of the same tensors over and over, and their true average."""
+    """Return repeated compressed averages of the same tensors, and their exact average."""
     from neoxargs.train.deepspeed.onebit import Compression
 
     axis = all_ranks()
@@ -57,7 +57,7 @@ def averages(count: int) -> tuple[list[Tensor], Tensor]:
 
 
 def inside(layout: dict[str, Any]) -> list[tuple[bool, float, float]]:
-    """Per step: whether DeepSpeed averages gradients, the sum of mean squares, and that of all weights."""
+    """Return per step whether DeepSpeed averages gradients, the sum of second moments, and the sum of all weights."""
     from neoxargs.train.process import mesh
 
     built, found = Training(Trial(onebit(freeze=3) | layout)), []
@@ -82,13 +82,13 @@ def gradients(rank: int, size: int) -> np.ndarray:
 
 
 def padded(size: int, ranks: int) -> int:
-    """DeepSpeed's: equal shares of whole bytes for all ranks."""
+    """Return DeepSpeed's padded size: an equal number of whole bytes for each rank."""
     unit = ranks * math.lcm(ranks, 8)
     return -(-size // unit) * unit
 
 
 def compressed() -> dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
-    """Per size and round: the average, and this rank's errors as a worker and as a server."""
+    """Return per size and round the average, and this rank's errors as worker and server."""
     from neoxargs.train.deepspeed.onebit import Compression
 
     axis, found = all_ranks(), {}
@@ -103,7 +103,7 @@ def compressed() -> dict[int, list[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
 
 
 def reference(size: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The same for all ranks at once, from the paper (Tang et al. 2021, algorithm 1), in double precision.
+    """Reference for all ranks at once: Tang et al. 2021, algorithm 1, in double precision.
 
     (size), (ranks, padded), (ranks, padded / ranks)
     """
@@ -125,7 +125,7 @@ def reference(size: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
 
 
 class Seen(NamedTuple):
-    """What one rank saw."""
+    """Observations of one rank."""
 
     averages: tuple[list[Tensor], Tensor]
     losses: dict[str, Losses]
@@ -133,7 +133,7 @@ class Seen(NamedTuple):
 
 
 def everything() -> Seen:
-    """In one set of processes, for starting them takes longer than all that they do."""
+    """Run all cases in one set of processes, because starting them takes longer than the cases."""
     losses = train(TRIALS, STEPS)
     return Seen(averages(200), losses, {"plain": inside({}), "pipeline": inside(PIPE)})
 
@@ -202,7 +202,7 @@ FROZEN = {"frozen": Trial(onebit(freeze=2)), "frozen, bf16, pipeline": Trial(one
 
 
 def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
-    """Exactly as long as nothing is compressed; then but for the errors, which every rank has of its own."""
+    """Exact before compression starts; then up to the rounding errors, which differ between ranks."""
     for rank in run_ranks(resume, 2, WARM | FROZEN, str(tmp_path)):
         for name, (unbroken, resumed) in rank.items():
             assert resumed == (unbroken if name in WARM else pytest.approx(unbroken, abs=0.01)), name

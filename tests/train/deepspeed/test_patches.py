@@ -1,4 +1,4 @@
-"""Every patch is still needed: a fault that DeepSpeed has mended needs no correction from outside."""
+"""Every patch is still needed: the installed DeepSpeed has each fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print("answers", json.dumps(answers))
 
 @cache
 def answers() -> dict[str, bool]:
-    """Of all canaries, in a process of their own, in which nothing has been put right yet."""
+    """Answers of all canaries, from a separate process in which no patch is applied."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", ASK], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     [line] = [line for line in done.stdout.splitlines() if line.startswith("answers")]
@@ -30,7 +30,7 @@ def answers() -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
-def test_the_fault_is_still_there(patch) -> None:
+def test_deepspeed_still_has_the_fault(patch) -> None:
     assert answers()[patch.name], f"{patch.name} is mended in the installed DeepSpeed: take its row and patch out"
 
 

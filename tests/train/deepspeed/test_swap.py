@@ -1,4 +1,4 @@
-"""ZeRO-3 with weights and the optimizer's state on a drive: swap files, equal curves, DeepSpeed's `aio` section."""
+"""ZeRO-3 with weights and optimizer state on a drive: swap files, equal loss curves, DeepSpeed's `aio` section."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = 3
 
 
 def zero(stage: int, place: str = "", **more: Any) -> Trial:
-    """With a place, everything is there."""
+    """Return a trial with weights and optimizer state at `place`; "" keeps them in memory."""
     drive = {"device": "nvme", "nvme_path": place}
     sections = {"offload_optimizer": drive, "offload_param": {**drive, "buffer_size": 2**20}} if place else {}
     device = {"zero_optimization.offload_optimizer.device": "nvme"} if place else {}
@@ -32,7 +32,7 @@ def zero(stage: int, place: str = "", **more: Any) -> Trial:
 
 
 def write(root: str) -> tuple[dict[str, list[float]], list[str], dict[str, Any]]:
-    """Losses on the drive and off it, with a checkpoint after step 3; swap files; the settings of the handles."""
+    """Return losses with and without the drive (a checkpoint after step 3), swap files, and the handles' settings."""
     from neoxargs.train.checkpoint.save_load import Checkpoints, Position
     from neoxargs.train.process import mesh, setup
 
@@ -56,7 +56,7 @@ def settings(handle: Any) -> dict[str, Any]:
 
 
 def read(root: str, source: str, trial: Trial) -> list[float]:
-    """The losses after loading a checkpoint."""
+    """Return the losses after loading a checkpoint."""
     from neoxargs.train.checkpoint.save_load import Checkpoints
     from neoxargs.train.process import setup
 
@@ -120,12 +120,12 @@ def test_each_process_has_its_own_folder_and_removes_it(tmp_path: Path) -> None:
     assert [mine] == list(tmp_path.glob("swap-*"))  # the next process has removed the folder of the killed one
 
 
-def test_it_continues_as_if_unbroken(root: str, written: Written) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(root: str, written: Written) -> None:
     trial = zero(3, f"{root}/swap again", aio=AIO)
     assert run_ranks(read, 2, root, "drive", trial)[0] == written[0][0]["drive"][STEPS:]
 
 
 @pytest.mark.parametrize(("source", "goes_on"), [("drive", "off it"), ("kept", "on it")])
-def test_and_where_nothing_is_on_a_drive_and_back(root: str, written: Written, source: str, goes_on: str) -> None:
+def test_it_continues_without_a_drive_and_back(root: str, written: Written, source: str, goes_on: str) -> None:
     trial = zero(0) if goes_on == "off it" else zero(3, f"{root}/swap of one")
     assert run_ranks(read, 1, root, source, trial)[0] == pytest.approx(written[0][0][source][STEPS:], abs=1e-4)

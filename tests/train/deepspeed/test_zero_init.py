@@ -1,4 +1,4 @@
-"""ZeRO-3 with deepspeed.zero.Init starts from the same weights and learns the same as ZeRO-0."""
+"""ZeRO-3 with deepspeed.zero.Init has the same initial weights and losses as ZeRO-0."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.small_gpt import VOCABULARY, batch, small
 
 
 def trained(stages: list[int]) -> list[tuple[dict[str, Tensor], list[float]]]:
-    """For each stage the initial weights, whole, and the losses of a few steps."""
+    """Return for each stage the full initial weights and the losses of a few steps."""
     return [_trained(stage) for stage in stages]
 
 
 def gathered(times: int) -> list[str]:
-    """The weights that were not yet there after one of many gathers of all of them."""
+    """Return the weights that had not arrived after one of many gathers of all weights."""
     import deepspeed
 
     from neoxargs.train.process.setup import init_distributed

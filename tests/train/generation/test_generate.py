@@ -1,4 +1,4 @@
-"""Text from a model: the same on every layout as one token after the other by hand."""
+"""Text generation: the same on every layout as a loop that computes each token from the full sequence."""
 
 import io
 import json
@@ -60,7 +60,7 @@ def ids(generator: Generator, *contexts: str) -> list[list[int]]:
     return [sample.ids for sample in samples]
 
 
-def test_greedy_is_the_likeliest_token_again_and_again() -> None:
+def test_greedy_decoding_takes_the_most_likely_token_each_time() -> None:
     generator = one_process(maximum_tokens=8)
     sample = generator.sample("abc")
     generator.finish([sample])
@@ -70,7 +70,7 @@ def test_greedy_is_the_likeliest_token_again_and_again() -> None:
     assert sample.logits == pytest.approx(logits, abs=1e-5)
 
 
-def test_prompts_of_different_lengths_do_not_disturb_each_other() -> None:
+def test_prompts_of_different_lengths_do_not_affect_each_other() -> None:
     contexts = ("abc", "x", "hello world".replace(" ", ""), "")
     together = ids(one_process(maximum_tokens=6), *contexts)
     assert together == [ids(one_process(maximum_tokens=6), context)[0] for context in contexts]
@@ -81,7 +81,7 @@ def test_beyond_the_models_length_the_window_slides() -> None:
     assert ids(one_process(maximum_tokens=30), "abcdefghijklmnopqrst") == [greedy_tokens(list(range(20)), 30)[0]]
 
 
-def test_when_a_row_beyond_the_models_length_has_ended_the_others_go_on() -> None:
+def test_other_rows_continue_after_a_row_beyond_the_models_length_ends() -> None:
     ended, expected = greedy_tokens(list(range(15)), 5)[0], greedy_tokens([23], 10)[0]
 
     class EndsThere(Letters):
@@ -95,7 +95,7 @@ def test_when_a_row_beyond_the_models_length_has_ended_the_others_go_on() -> Non
 
 
 def spied(generator: Generator) -> list[tuple[int, int]]:
-    """The shapes of the tokens that go through the model from now on."""
+    """Record the shapes of the tokens that enter the model from now on."""
     shapes, logits = [], generator.model.logits
 
     def spy(tokens, last):
@@ -121,14 +121,14 @@ def test_with_and_without_the_cache_the_text_is_the_same(name) -> None:
 
 
 @pytest.mark.parametrize("reset", ["reset_attention_mask", "reset_position_ids"])
-def test_models_that_tell_documents_apart_keep_nothing(reset) -> None:
+def test_models_with_document_masks_use_no_cache(reset) -> None:
     generator = one_process(model={**UNTIED, reset: True}, maximum_tokens=3)
     shapes = spied(generator)
     ids(generator, "hellofyou")
     assert shapes == [(1, 9), (1, 10), (1, 11)]
 
 
-def test_a_document_that_ends_is_finished_and_the_others_go_on() -> None:
+def test_a_sample_finishes_at_the_end_of_its_document() -> None:
     ended = greedy_tokens([0, 1, 2], 3)[0]
 
     class EndsThere(Letters):
@@ -155,7 +155,7 @@ def test_the_same_seed_gives_the_same_text_and_two_samples_differ() -> None:
 def on_a_rank(
     sizes: dict[str, int], contexts: list[str], every_options: list[dict[str, float]]
 ) -> list[list[list[int]]]:
-    """What this rank has generated with each model and each of the options."""
+    """Return this rank's texts for each model and each of the options."""
     found = []
     for model in MODELS:
         found += generated(small(**model, **sizes), contexts, every_options)

@@ -1,4 +1,4 @@
-"""Choosing the next token."""
+"""Sampling of the next token."""
 
 import pytest
 import torch
@@ -10,19 +10,19 @@ LOGITS = torch.log(torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.7, 0.1, 0.1, 0.1]]))
 
 
 def frequencies(draws: int = 4000, **options) -> list[list[float]]:
-    """How often each token is chosen for the two rows."""
+    """Return the frequency of each token for the two rows."""
     random = torch.Generator().manual_seed(7)
     chosen = choose(LOGITS.repeat_interleave(draws, 0), Generation(**options), random).view(2, draws)
     return [[float((row == token).float().mean()) for token in range(4)] for row in chosen]
 
 
-def test_temperature_zero_takes_the_likeliest() -> None:
+def test_temperature_0_takes_the_most_likely_token() -> None:
     random = torch.Generator()
     assert choose(LOGITS, Generation(temperature=0.0, top_k=3, top_p=0.5), random).tolist() == [1, 0]
     assert choose(torch.zeros(1, 5), Generation(temperature=0.0), random).tolist() == [0]
 
 
-def test_temperature_one_draws_as_the_model_says() -> None:
+def test_temperature_1_draws_from_the_models_probabilities() -> None:
     first, second = frequencies(temperature=1.0)
     assert first == pytest.approx([0.1, 0.4, 0.2, 0.3], abs=0.03)
     assert second == pytest.approx([0.7, 0.1, 0.1, 0.1], abs=0.03)

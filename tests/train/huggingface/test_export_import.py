@@ -54,13 +54,13 @@ PROMPTS = [("to be or not to be: " * 2)[start : 2 * start + 1] for start in rang
 
 
 class Answer(NamedTuple):
-    """What transformers' model says."""
+    """Results of transformers' model."""
 
     logits: Tensor
     """(2, SEQ, vocabulary)"""
     gradients: dict[str, Tensor]
     texts: list[list[int]]
-    """What it continues PROMPTS with."""
+    """Its continuations of PROMPTS."""
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -107,7 +107,7 @@ def expected(root: Path, name: str) -> Answer:
 
 
 def loaded(root: Path, name: str) -> tuple[GPT, Any]:
-    """Our model without any engine, and its configuration."""
+    """Return our model without an engine, and its configuration."""
     config = resolve([root / "ours" / name / "model.yml"], gpus=1)
     found = engine.vocabulary(config, 257)
     gpt = GPT(config, found, Make()).eval()
@@ -136,7 +136,7 @@ def test_logits_and_gradients(root: Path, name: str) -> None:
 
 
 def greedy(model: PlainModel | PipelinedModel, config: Any, here: Mesh) -> tuple[list[list[int]], list[list[int]]]:
-    """PROMPTS continued with and without a cache."""
+    """Continue PROMPTS greedily, with and without a cache."""
     found = []
     for recompute in (False, True):
         config.generation.maximum_tokens, config.generation.recompute = NEW, recompute
@@ -156,7 +156,7 @@ def test_greedy_text_is_that_of_transformers(root: Path, name: str) -> None:
 
 
 def each_layout(root: str, layouts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Of every layout and model: how far the logits are off, and whether the texts are the same."""
+    """Return for every layout and model the error of the logits, and whether the texts are equal."""
     process, found = setup.start("gloo", seed=1), {}
     for layout, sizes in layouts.items():
         for name in MODELS:
@@ -203,7 +203,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("world", LAYOUTS)
-def test_on_every_layout_and_out_again(root: Path, world: int) -> None:
+def test_every_layout_imports_and_exports_the_same_model(root: Path, world: int) -> None:
     for ranks in run_ranks(each_layout, world, str(root), LAYOUTS[world], timeout=280):
         for what, (off, same) in ranks.items():
             assert off is None or off < 1e-4, what

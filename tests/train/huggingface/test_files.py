@@ -1,4 +1,4 @@
-"""What goes out and comes in, what is refused, and in which words."""
+"""Exported and imported files, and the problems of models that cannot be converted."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def exported(config: Config, folder: Path, limit: int = 10**9, **choices: Any) -
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_what_only_we_have_is_written_out(name: str, tmp_path: Path) -> None:
+def test_shared_weights_are_exported_as_copies(name: str, tmp_path: Path) -> None:
     os.environ["USE_TF"] = "0"
     transformers = pytest.importorskip("transformers")
     config, gpt = saved(tmp_path / "run", **OURS[name])
@@ -150,7 +150,7 @@ def test_every_parameter_that_cannot_be_exported_is_reported_with_its_position(
 
 @pytest.mark.parametrize("name", ["use_qk_layernorm", "use_mup"])
 @pytest.mark.parametrize("architecture", FAMILIES)
-def test_a_parameter_of_the_model_that_no_table_knows_is_refused(architecture: str, name: str) -> None:
+def test_a_model_parameter_that_no_family_handles_is_refused(architecture: str, name: str) -> None:
     assert not list(FAMILIES[architecture].obstacles(small(**OURS[architecture])))
     found = list(FAMILIES[architecture].obstacles(small(**OURS[architecture], **{name: True})))
     what = f"{name} (true) cannot be exported to {architecture}, which has no equivalent"
@@ -158,7 +158,7 @@ def test_a_parameter_of_the_model_that_no_table_knows_is_refused(architecture: s
 
 
 class TestCheckpoints:
-    """What cannot be exported."""
+    """Checkpoints that cannot be exported."""
 
     def what(self, config: Config) -> str:
         with pytest.raises(Problems) as caught:
@@ -193,7 +193,7 @@ class TestCheckpoints:
 
 
 class TestImport:
-    """A folder that transformers 4 might have written."""
+    """Import of a folder as transformers 4 writes it."""
 
     CONFIG = {
         "architectures": ["GPTNeoXForCausalLM"], "vocab_size": 257, "hidden_size": 32, "num_hidden_layers": 2,
@@ -256,7 +256,7 @@ class TestImport:
             {"tie_word_embeddings": True, "rope_parameters": "none", "num_hidden_layers": None},
         ],
     )  # fmt: skip
-    def test_values_that_are_none(self, theirs: Path, capsys: pytest.CaptureFixture[str], changes: Any) -> None:
+    def test_values_of_the_wrong_type(self, theirs: Path, capsys: pytest.CaptureFixture[str], changes: Any) -> None:
         self.describe(theirs, **changes)
         told = self.told(theirs, capsys)
         key, value = list(changes.items())[-1]
@@ -337,7 +337,7 @@ class TestImport:
             assert torch.equal(tensor, tensors[key]), key
 
 
-def test_a_folder_that_cannot_be_finished_is_not_there(
+def test_an_unfinished_folder_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "my.yml").write_text(YAML.replace("scalenorm", "layernorm").replace("alibi", "learned"))
@@ -368,7 +368,7 @@ def test_files_of_limited_size(tmp_path: Path) -> None:
     assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in tensors)
 
 
-def test_a_byte_is_a_token_there_as_here() -> None:
+def test_the_exported_byte_tokenizer_equals_ours() -> None:
     text = "a\n\t  é 漢 \x00 '(x)' <|endoftext|"
     ours = ByteTokenizer(257, 256)
     theirs = tokens._byte_level()
@@ -377,7 +377,7 @@ def test_a_byte_is_a_token_there_as_here() -> None:
     assert theirs.get_vocab_size() == 257 and theirs.token_to_id("<|endoftext|>") == 256
 
 
-def test_byte_pairs_go_out_as_one_file(tmp_path: Path) -> None:
+def test_a_byte_pair_tokenizer_is_exported_as_one_file(tmp_path: Path) -> None:
     vocabulary = {letter: number for number, letter in enumerate("abcĠ")} | {"ab": 4, "<|endoftext|>": 5}
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
@@ -396,7 +396,7 @@ def test_byte_pairs_go_out_as_one_file(tmp_path: Path) -> None:
     assert (after.vocab_size, after.eod) == (before.vocab_size, before.eod) == (6, 5)
 
 
-def test_the_shipped_models_are_what_they_are_called() -> None:
+def test_shipped_configurations_have_the_architecture_of_their_name() -> None:
     kinds = {"gpt-neox": "GPTNeoX", "pythia": "GPTNeoX", "llama": "Llama", "mistral": "Mistral", "gpt": "GPT2"}
     for file in sorted((CONFIGS / "models").glob("*.yml")):
         config = resolve([file], ["train_iters=1", "train_micro_batch_size_per_gpu=1"], gpus=1)

@@ -49,7 +49,7 @@ def gpt2(tied: bool = True):
 
 
 def from_gpt2(tensors: Weights) -> Weights:
-    """GPT-2's tensors (weights, or gradients of them) under our names and in our shapes."""
+    """Return GPT-2's tensors (weights or gradients) under our names and in our shapes."""
     ours = {
         "embedding.word_embeddings.weight": _padded(tensors["transformer.wte.weight"]),
         "positions.table": tensors["transformer.wpe.weight"],
@@ -71,12 +71,12 @@ def _padded(table: Tensor) -> Tensor:
 
 
 def _by_head(rows: Tensor) -> Tensor:
-    """All queries, all keys, all values -> for each head its query, key and value."""
+    """Reorder rows from all queries, all keys, all values to query, key and value of each head."""
     return rows.unflatten(0, (3, 4, 8)).transpose(0, 1).flatten(0, 2)
 
 
 def expected(tied: bool = True) -> tuple[Weights, Tensor, Weights]:
-    """Weights under our names, and what GPT-2 makes of them: logits and gradients."""
+    """Return weights under our names, and GPT-2's logits and gradients for them."""
     model, (tokens, labels) = gpt2(tied), batch(2)
     logits = model(tokens).logits
     F.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
@@ -124,7 +124,7 @@ def test_two_tensor_parallel_ranks() -> None:
 
 
 def pipeline(weights: Weights) -> tuple[Tensor | None, Weights]:
-    """One step of gradient descent at rate 1 through DeepSpeed's engine: what a weight loses is its gradient."""
+    """One step of gradient descent with learning rate 1: the change of a weight is its negative gradient."""
     import deepspeed
 
     model = build(small(pipe_parallel_size=2))

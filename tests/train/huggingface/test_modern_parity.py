@@ -57,7 +57,7 @@ def transformer(name: str) -> Any:
 
 
 def from_neox(tensors: Weights) -> Weights:
-    """GPT-NeoX's names differ from ours in the outermost words only."""
+    """Return GPT-NeoX's tensors under our names, which differ only in the outermost parts."""
     outside = {
         "gpt_neox.embed_in.weight": "embedding.word_embeddings.weight",
         "lm_head.weight": "output.weight",
@@ -91,14 +91,14 @@ HALVES = ("up", "gate")
 
 
 def ours(name: str, tensors: Weights) -> Weights:
-    """Their tensors (weights, or gradients of them) under our names and in our shapes."""
+    """Return their tensors (weights or gradients) under our names and in our shapes."""
     found = from_llama(tensors) if name == "llama" else from_neox(tensors)
     padding = (0, 0, 0, VOCABULARY.padded - VOCABULARY.size)
     return found | {key: F.pad(found[key], padding) for key in ("embedding.word_embeddings.weight", "output.weight")}
 
 
 def expected(name: str) -> tuple[Weights, Tensor, Weights]:
-    """Weights under our names, and what the other model makes of them: logits and gradients."""
+    """Return weights under our names, and the other model's logits and gradients for them."""
     model, (tokens, labels) = transformer(name), batch(2)
     logits = model(tokens).logits
     F.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
@@ -108,7 +108,7 @@ def expected(name: str) -> tuple[Weights, Tensor, Weights]:
 
 
 def shares(name: str, whole: Weights, axis: Axis) -> Weights:
-    """Whole tensors with the rows of gated matrices in the order in which ranks hold them: each its share of both."""
+    """Return full tensors with the rows of gated matrices in rank order: each rank has a shard of both halves."""
     if name != "llama":
         return whole
     gated = {key: value for key, value in whole.items() if "dense_h_to_4h" in key}
@@ -117,7 +117,7 @@ def shares(name: str, whole: Weights, axis: Axis) -> Weights:
 
 
 def assert_same(model: GPT, name: str, axis: Axis, answer: tuple[Weights, Tensor, Weights]) -> None:
-    """Logits, and this rank's slices of the gradients."""
+    """Return the logits and this rank's slices of the gradients."""
     weights, logits, gradients = answer
     tokens, labels = batch(2)
     load_shards(model, shares(name, weights, axis), axis)

@@ -1,4 +1,4 @@
-"""Our optimizers against their papers' formulas in numbers, and which optimizer a configuration gets."""
+"""Our optimizers against the formulas of their papers, and the optimizer that a configuration selects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAKE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def descend(make: Callable[[Any], torch.optim.Optimizer], steps: int, pause: int | None = None) -> nn.Parameter:
-    """Minimise the distance to a matrix; `pause` saves and restores the optimizer after so many steps."""
+    """Minimise the distance to a matrix; save and restore the optimizer after `pause` steps."""
     torch.manual_seed(0)
     goal, weight = torch.randn(4, 3), nn.Parameter(torch.zeros(4, 3))
     running = make([weight])

@@ -1,4 +1,4 @@
-"""The learning rate against its closed forms, and what a checkpoint written with another curve means."""
+"""The schedule of the learning rate, and checkpoints that were written with another schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def optimizer() -> Any:
     return SimpleNamespace(param_groups=[{"lr": 0.0}, {"lr": 0.0, "width_mult": 4}])
 
 
-def test_steps_set_every_group_and_wide_layers_step_less() -> None:
+def test_steps_set_the_rate_of_every_group_divided_by_its_width() -> None:
     groups = optimizer()
     schedule = Schedule(groups, CURVE)
     for _ in range(5):

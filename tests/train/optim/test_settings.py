@@ -1,4 +1,4 @@
-"""What a configuration says about optimizer, schedule, precision and gradients is what DeepSpeed's engine then does."""
+"""Settings of optimizer, schedule, precision and gradients take effect in DeepSpeed's engine."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ SCHEDULER = "scheduler: {{type: {}, params: {{{}}}}}"
 
 
 class Seen(NamedTuple):
-    """What one training said of itself."""
+    """Observations of one training run."""
 
     kind: str = ""
-    """The optimizer's class, without DeepSpeed's around it."""
+    """The optimizer's class, without DeepSpeed's wrapper."""
     groups: tuple[dict[str, Any], ...] = ()
     state: tuple[str, ...] = ()
     rates: tuple[float, ...] = ()
     """The learning rate of each update, as the engine reports it."""
     scales: tuple[float, ...] = ()
     moved: tuple[float, ...] = ()
-    """How far each update took all weights together."""
+    """Norm of each update over all weights."""
     sent: tuple[tuple[torch.dtype, float], ...] = ()
-    """Gradients on their way to the other ranks: format and length."""
+    """Type and length of each gradient buffer that is reduced over ranks."""
     error: str = ""
 
 
 def observe(texts: dict[str, str]) -> dict[str, Seen]:
-    """A few steps of each configuration, on both engines where its name does not end in one of them."""
+    """Train each configuration for a few steps, on both engines unless its name ends in one of them."""
     from deepspeed.accelerator import get_accelerator
 
     from neoxargs.train.process import setup
@@ -111,7 +111,7 @@ def _trained(text: str) -> Seen:
 
 @contextmanager
 def _listening(sent: list[tuple[torch.dtype, float]]) -> Iterator[None]:
-    """Note whatever is as long as a gradient and summed over ranks."""
+    """Record every tensor of the length of a gradient that is summed over ranks."""
     from deepspeed import comm
 
     inner = comm.all_reduce
@@ -203,7 +203,7 @@ on_both = pytest.mark.parametrize("engine", ENGINES)
 
 
 def differing(alone: dict[str, Seen], name: str, engine: str) -> dict[str, Any]:
-    """What the first group of parameters has otherwise than without the setting; the movement must differ too."""
+    """Return the options of the first parameter group that the setting changes; the update must differ too."""
     base, seen = alone[f"base, {engine}"], alone[f"{name}, {engine}"]
     assert not seen.error
     assert seen.moved != base.moved
@@ -262,7 +262,7 @@ def cosine(progress: float) -> float:
 
 
 def rise(step: int) -> float:
-    """DeepSpeed's schedules count from one update before the first, and hold 0 there."""
+    """DeepSpeed's schedules start one update before the first one, with a learning rate of 0."""
     return 0.01 * max(step - 1, 0)
 
 

@@ -1,4 +1,4 @@
-"""report.html: complete, small, and without a network."""
+"""report.html: complete, small, and without network access."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(count: int) -> list[dict[str, Any]]:
     return [*found, {"event": "evaluation", "step": count, "split": "validation", "loss": 2.5}]
 
 
-def test_a_run_leaves_one(tmp_path: Path) -> None:
+def test_a_run_writes_the_page(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     play(Metrics(tmp_path / metrics.FILE), tmp_path)
     play(Page([("model", "2 layers, <small>"), ("precision", "bf16")]), tmp_path)
@@ -43,7 +43,7 @@ def test_a_run_leaves_one(tmp_path: Path) -> None:
     assert "loss.png" not in text, "which is not there"
 
 
-def test_a_run_that_is_killed_has_that_of_its_last_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_run_has_the_page_of_its_last_checkpoint(tmp_path: Path) -> None:
     record, report = Metrics(tmp_path / metrics.FILE), Page([])
     for tracker in (record, report):
         tracker.on_start(run(tmp_path))
@@ -54,7 +54,7 @@ def test_a_run_that_is_killed_has_that_of_its_last_checkpoint(tmp_path: Path) ->
     record.on_end(DONE)
 
 
-def test_nothing_is_fetched_and_colours_follow_the_reader() -> None:
+def test_the_page_loads_nothing_and_has_a_dark_mode() -> None:
     text = page(rows(50), "done", [], Path("x"))
     assert not re.search(r"<script|<link|<img|@import|url\(|src=|https?:", text)
     assert "prefers-color-scheme: dark" in text
@@ -62,11 +62,11 @@ def test_nothing_is_fetched_and_colours_follow_the_reader() -> None:
     assert used <= set(re.findall(r"--(\w+):", text.split("prefers-color-scheme")[0]))
 
 
-def test_ten_thousand_steps_are_still_small() -> None:
+def test_a_page_of_ten_thousand_steps_is_small() -> None:
     assert len(page(rows(10_000), "done", [], Path("x"))) < 150_000
 
 
-def test_no_page_of_no_step(tmp_path: Path) -> None:
+def test_no_page_without_a_step(tmp_path: Path) -> None:
     assert page([{"event": "start", "step": 0}], "done", [], tmp_path) == ""
 
 
@@ -124,7 +124,7 @@ def test_units_make_the_numbers_short(unit: str, most: float, shown: str) -> Non
 
 
 def test_the_curve_meets_its_axes() -> None:
-    """From the first iteration at the left to the last at the right; 0 lies on the axis."""
+    """The curve spans the plot from the first iteration to the last, and 0 lies on the axis."""
     svg = drawn(Chart("x", "", [Series("x", "train", [(1, 0.0), (11, 1.0)])]))
     line = next(svg.iter(f"{SVG}polyline")).attrib["points"].split()
     assert line[0] == "64.0,216.0"

@@ -1,4 +1,4 @@
-"""What a run leaves on the terminal and on disk."""
+"""Trackers: log lines and files of a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_console(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "train.log").read_text().splitlines() == lines
 
 
-def test_console_says_what_is_unusual(tmp_path: Path) -> None:
+def test_console_reports_resuming_skipped_steps_and_interruption(tmp_path: Path) -> None:
     lines: list[str] = []
     console = Console(1, lines.append)
     console.on_start(replace(run(tmp_path, start=3), peak_tflops=0.1))
@@ -117,7 +117,7 @@ def test_a_resumed_run_repeats_no_row(tmp_path: Path) -> None:
     assert [row["step"] for row in rows if row["event"] == "step"] == [1, 2, 3, 4]
 
 
-def test_a_fresh_run_starts_a_fresh_file(tmp_path: Path) -> None:
+def test_a_new_run_starts_a_new_file(tmp_path: Path) -> None:
     for _ in range(2):
         play(Metrics(tmp_path / metrics.FILE), tmp_path)
     assert sum(row["event"] == "start" for row in metrics.read(tmp_path / metrics.FILE)) == 1
@@ -129,7 +129,7 @@ def test_curve(tmp_path: Path) -> None:
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_no_curve_of_nothing(tmp_path: Path) -> None:
+def test_no_curve_without_a_step(tmp_path: Path) -> None:
     draw([{"event": "start", "step": 0}, {"event": "step", "step": 1, "loss": None}], tmp_path / "x.png")
     assert not (tmp_path / "x.png").exists()
 
@@ -234,7 +234,7 @@ def test_what_was_asked_for_besides_is_reported_under_its_own_name(tmp_path: Pat
 
 
 class Service:
-    """Stands in for wandb and comet_ml: remembers every call on itself and on what it returns."""
+    """Stand-in for wandb and comet_ml that records every call on itself and on its results."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any, Any]] = []

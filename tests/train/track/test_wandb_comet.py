@@ -1,4 +1,4 @@
-"""`use_wandb` against the real package: offline, a whole run leaves its configuration and losses in a file."""
+"""`use_wandb` with the real package: an offline run writes its configuration and losses to a file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.tracking import run
 
 pytest.importorskip("wandb", reason="wandb is not installed (it brings 15 packages that nothing else here needs)")
 
-#: What a file of wandb's begins with, and how it is divided: LevelDB's log format.
+#: LevelDB's log format, which wandb's files use: header size, block size, header of a record.
 HEADER, BLOCK, RECORD = 7, 32 * 1024, struct.Struct("<IHB")
 FULL, LAST = 1, 4
 
 
 def records(path: Path) -> Iterator[Any]:
-    """The messages in a file of a run."""
+    """Yield the records in a run's file."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     content, place, message = path.read_bytes(), HEADER, b""
@@ -72,7 +72,7 @@ def test_an_offline_run_leaves_a_file_with_its_configuration_and_losses(
     assert len(losses) == 4
 
 
-def test_without_a_key_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_the_problem_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("HOME", "NETRC", "WANDB_CONFIG_DIR"):  # no key of this machine's user
