@@ -55,6 +55,7 @@ def table_lines(sizes: Mapping[int, Sizes]) -> Iterator[str]:
 
 def measure(config: Config, device: torch.device) -> dict[int, Sizes]:
     """Return the sizes by width: `hidden_size`, then `mup_width_scale` times as wide, and so on."""
+    # Dropout would add noise that differs between the widths.
     plain = _changed(config, {"attention_dropout": 0.0, "hidden_dropout": 0.0})
     base = mup.widths(plain) if plain.mup.base_shapes_file else _base_widths(plain)
     models = [widened(plain, plain.mup.mup_width_scale**power) for power in range(WIDTHS)]

@@ -84,6 +84,7 @@ class Loop:
                 request.ask(check_file=self._checks_stop_file())
                 self._step(batches)
                 iteration = self.position.iteration
+                # The evaluation of the last iteration and every save before an exit happen after the loop.
                 if self._due(self.training.eval_interval) and iteration < self.training.train_iters:
                     self._evaluate("validation")
                 reason = request.answer() or self._exit_reason()
@@ -102,11 +103,13 @@ class Loop:
         return (self.position.iteration + 1) % self.training.adlr_autoresume_interval == 0
 
     def _step(self, batches: Batches) -> None:
+        # The schedule advances at the end of a step, so this is the learning rate of this step.
         lr, began = self.engine.learning_rate(), time.perf_counter()
         result = self.engine.train_step(batches)
         seconds = time.perf_counter() - began
         self.elapsed += seconds
         self.position = Position(self.position.iteration + 1, self.position.samples + self.batch_size)
+        # fp16 skips steps with an overflow and lowers the loss scale; their loss may be infinite.
         if not math.isfinite(result.loss) and not result.skipped:
             raise Problems(_diverged(result, self.position.iteration, self.saver.last))
         step = Step(

@@ -67,7 +67,7 @@ def run(arguments: RankArguments) -> None:
         trackers=trackers,
         device=process.device,
         elapsed=metrics.elapsed(run.folder / metrics.FILE, position.iteration) if process.main else 0.0,
-        saved=position if position.iteration else None,
+        saved=position if position.iteration else None,  # a run that makes no step does not save again
         stop_file=run.folder / STOP_FILE if config.training.adlr_autoresume else None,
     )
     outcome = loop.run()

@@ -61,6 +61,7 @@ class Store:
         if self.contiguous:
             slot = Slot(self._free_pieces(piece, place))
             return StoredTensor(slot.memory.copy_(piece), x.shape, x.device, slot)
+        # Pinned memory makes copies between host and GPU faster.
         pinned = place.type == "cpu" and x.is_cuda
         stored = torch.empty(piece.shape, dtype=piece.dtype, device=place, pin_memory=pinned)
         return StoredTensor(stored.copy_(piece), x.shape, x.device)
@@ -71,6 +72,7 @@ class Store:
             return stored
         piece = stored.piece.to(stored.device)
         if self.axis.size == 1:
+            # A clone, because the slot's memory is reused as soon as the slot is dropped.
             return (piece if stored.slot is None else piece.clone()).view(stored.shape)
         full = piece.new_empty(piece.numel() * self.axis.size)
         dist.all_gather(list(full.chunk(self.axis.size)), piece, group=self.axis.group)

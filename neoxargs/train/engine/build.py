@@ -164,7 +164,8 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
 
 def _engine(json: dict[str, Any], module: nn.Module, mesh: Mesh, **training: Any) -> Any:
     """Return DeepSpeed's engine. training: optimizer and schedule, as `deepspeed.initialize` takes them."""
-    # DeepSpeed refuses optimizers that it does not know under ZeRO unless the first setting allows them.
+    # Without these two settings DeepSpeed refuses optimizers that it does not know under ZeRO, and any but its own
+    # CPU Adam with an offloaded optimizer.
     settings = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, **json}
     mpu = None if isinstance(module, PipelineModule) else Mpu(mesh)
     return deepspeed.initialize(model=module, mpu=mpu, config=settings, **training)[0]

@@ -137,6 +137,7 @@ class _Slices:
         logits = F.linear(self.hidden[part], self.weight)  # (tokens, rows); everything below works in this memory
         logits = logits if self.half else logits.float()
         logits[:, self.real_rows :] = -torch.inf
+        # The maximum over all ranks is subtracted so that exp() does not overflow.
         peak = self._over_ranks(logits.amax(-1, keepdim=True).float(), dist.ReduceOp.MAX)
         label_logit = logits.gather(1, self.label[part]).where(self.is_local[part], 0)
         exponentials = logits.sub_(peak).exp_()

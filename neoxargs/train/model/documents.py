@@ -26,6 +26,7 @@ def document_starts(tokens: Tensor, eod: int) -> Tensor:
     As in Megatron, the token `eod` is the last one of its document.
     """
     positions = torch.arange(1, tokens.shape[1] + 1, device=tokens.device)
+    # An eod at position i starts a document at i + 1; rolling by one makes the eod itself belong to the one it ends.
     starts = torch.where(tokens == eod, positions, 0).cummax(dim=1).values
     return starts.roll(1, dims=1).index_fill(1, torch.zeros(1, dtype=torch.int64, device=tokens.device), 0)
 

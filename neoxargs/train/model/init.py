@@ -31,6 +31,7 @@ def initial_values(
     shape: tuple[int, ...], method: Initializer, seed: int, name: str, device: torch.device = CPU
 ) -> Tensor:
     """Return the initial value of the full parameter in fp32, drawn on `device`."""
+    # Not Python's hash(), which differs between processes.
     digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest, "big"))
     with torch.no_grad():

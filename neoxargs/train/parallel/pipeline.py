@@ -115,7 +115,7 @@ def tie_relative_bias(pipeline: Any) -> None:
     stages = sorted({pipeline.stage_owner(index) for index in uses})
     for line in pipeline.topology().get_axis_comm_lists("pipe") if len(stages) > 1 else ():
         ranks = [line[stage] for stage in stages]
-        group = torch.distributed.new_group(ranks)
+        group = torch.distributed.new_group(ranks)  # collective: every rank must make every group
         if torch.distributed.get_rank() in ranks:
             tie = {"ranks": ranks, "group": group, "weight_attr": ["table"], "module": found[0]}
             pipeline.tied_comms["relative"] = tie

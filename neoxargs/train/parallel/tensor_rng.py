@@ -22,7 +22,7 @@ def different_on_each_rank(axis: Axis, device: torch.device) -> Iterator[None]:
     if axis.size == 1:
         yield
         return
-    common = int(torch.randint(2**62, ()))
+    common = int(torch.randint(2**62, ()))  # below 2**63, so that adding the rank cannot overflow
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(common + axis.rank)

@@ -42,7 +42,7 @@ def _is_first(key: str) -> bool:
     store = torch.distributed.distributed_c10d._get_default_store()
     try:
         store.set_timeout(timedelta(seconds=5))
-        return bool(store.add(f"said: {key}", 1) == 1)
+        return bool(store.add(f"said: {key}", 1) == 1)  # add is atomic: exactly one rank gets 1
     except RuntimeError:  # rank 0 holds the store and has exited; it has reported the error itself
         return False
 
