@@ -1,4 +1,4 @@
-"""Under `torchrun deepy.py train.py ...` or `srun ...` the ranks are started already, and this is one of them."""
+"""Run as one rank: `torchrun deepy.py train.py ...` and `srun deepy.py ...` start a deepy process for every rank."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.request import Request
 
-#: Seconds in which a launcher ends all ranks after the first one has failed.
-UNTIL_ENDED = 3.0
+#: Seconds in which a launcher ends all ranks after the first one failed.
+LAUNCHER_STOP_SECONDS = 3.0
 
 
 def become_rank(request: Request) -> NoReturn:
-    """Turn this process into the script's, with the arguments that a launcher would have given it."""
+    """Check the configuration, then replace this process by the script with its arguments; raises Problems."""
     names = rank_env.names(os.environ)
     assert names
     script, rank, local_rank = find_script(request.script), os.environ[names.rank], os.environ[names.local_rank]
-    with _one_rank_prints(rank, local_rank):
+    with _only_rank_0_prints(rank, local_rank):
         spec = resolve_launch(script, replace(request, gpus=int(os.environ[names.world_size])))
         spec = replace(spec, resources=replace(spec.resources, device=device(os.environ)))
         _check_tokenised(spec)
@@ -50,22 +50,26 @@ def _execute(script: Script, spec: RunSpec) -> NoReturn:
 def _check_tokenised(spec: RunSpec) -> None:
     config, tokenises = spec.config, data_command(spec.config)
     if tokenises and not os.path.exists(f"{config.data.data_path}.idx"):
-        what = "the ranks have been started already, and text_path is not tokenised"
-        hint, about = f"run this before: {shlex.join(tokenises)}", ("text_path",)
+        what = "text_path is not tokenised yet, which must happen before the ranks start"
+        hint, about = f"run this command once, then start the ranks again: {shlex.join(tokenises)}", ("text_path",)
         refuse([Problem(what, config.place("text_path"), hint, id="text-not-tokenised", about=about)])
 
 
 @contextmanager
-def _one_rank_prints(rank: str, local_rank: str) -> Iterator[None]:
-    """The first rank says it for all. What only another machine lacks, the first one there says if it is not ended."""
+def _only_rank_0_prints(rank: str, local_rank: str) -> Iterator[None]:
+    """Let rank 0 print for all ranks.
+
+    The first rank of another host reports problems that only its host has: it waits, and if rank 0 had the same
+    problems, the launcher ends it first.
+    """
     if rank == "0":
         yield
         return
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+    with open(os.devnull, "w") as null, redirect_stdout(null), redirect_stderr(null):
         try:
             yield
         except Problems:
             if local_rank != "0":
                 sys.exit(1)
-            time.sleep(UNTIL_ENDED)
+            time.sleep(LAUNCHER_STOP_SECONDS)
             raise

@@ -1,7 +1,7 @@
-"""C++ that DeepSpeed compiles at first use, compiled once and in sight before the ranks start.
+"""Compiles the C++ ops of DeepSpeed once, before the ranks start, instead of at their first use.
 
-Left to the ranks, a compilation shows nothing for a minute or more, takes 4.5 GB, and if it is killed its `lock`
-file makes every later run wait for ever without a word.
+A compilation by the ranks shows no message for a minute or more and takes 4.5 GB of memory. If it is killed, its `lock`
+file makes every later run wait forever without a message.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from pathlib import Path
 
 from neoxargs.problems import Problem, Problems
 
-#: Compiling takes 30 s to 8 minutes on the slowest and busiest machine measured; who waits longer waits for nothing.
+#: Seconds. Compiling took 30 s to 8 minutes on the machines measured, so one that takes longer does not progress.
 TIME_LIMIT = 15 * 60
-#: A lock that no process on this machine holds may be held by another one that shares the home directory; a
+#: Seconds. A lock that no process of this machine holds may belong to another machine with the same home directory; a
 #: compilation there changes files in its folder at least this often.
-QUIET = 120
-#: The file beside a library that names the torch and the DeepSpeed it was built with.
+STALE_AFTER = 120
+#: The file beside a library that names the torch and DeepSpeed installations it was built with.
 BUILT_WITH = "built_with.txt"
 
-#: How to do without an op.
-_WITHOUT = {
-    "cpu_adam": "optimizer: {params: {torch_adam: true}} uses PyTorch's Adam, which needs no compiler",
-    "cpu_adagrad": "zero_optimization: {offload_optimizer: {device: none}} needs no compiler",
-    "async_io": "zero_optimization: {offload_optimizer: {device: cpu}, offload_param: {device: cpu}} needs no libaio",
+#: Op -> the settings that do not need it, as a hint.
+_ALTERNATIVES = {
+    "cpu_adam": "set optimizer: {params: {torch_adam: true}} to use PyTorch's Adam, which needs no compiler",
+    "cpu_adagrad": "set zero_optimization: {offload_optimizer: {device: none}}, which needs no compiler",
+    "async_io": "set zero_optimization: {offload_optimizer: {device: cpu}, offload_param: {device: cpu}}, which needs "
+    "no libaio",
 }
-#: The parameters that choose an op.
+#: Op -> the parameters that select it.
 _ABOUT = {
     "cpu_adam": ("optimizer.type", "zero_optimization.offload_optimizer.device"),
     "cpu_adagrad": ("optimizer.type", "zero_optimization.offload_optimizer.device"),
     "async_io": ("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"),
 }
-#: The smallest program that needs what an op needs, the flags to link it, and Debian's packages with all that.
+#: A minimal program with the requirements of an op, the linker flags for it, and the Debian packages it needs.
 _TRIAL_PROGRAM = "#include <Python.h>\nint main() { return 0; }\n", (), "g++ python3-dev"
 _NVME_TRIAL_PROGRAM = (
     f"{_TRIAL_PROGRAM[0]}#include <libaio.h>\nint (*submit)(io_context_t, long, iocb **) = io_submit;\n",
@@ -51,17 +52,17 @@ Say = Callable[[str], None]
 
 
 def uncompilable(ops: list[str], environ: Mapping[str, str]) -> Iterator[Problem]:
-    """Why ops that are not built cannot be: no compiler, no header files."""
+    """Return a problem for each op that is not compiled and cannot be: no compiler, or no header files."""
     for op in ops:
         program, flags, packages = _NVME_TRIAL_PROGRAM if op == "async_io" else _TRIAL_PROGRAM
         if not _is_compiled(op, environ) and (why := _compiler_error(program, flags, environ)):
-            hint = f"on Debian and Ubuntu: apt install {packages}; {_WITHOUT[op]}"
+            hint = f"on Debian or Ubuntu run apt install {packages}; or {_ALTERNATIVES[op]}"
             what = f"DeepSpeed's {op} cannot be compiled on this machine: {why}"
             yield Problem(what, hint=hint, id="op-cannot-compile", about=_ABOUT[op])
 
 
 def compile_missing(ops: list[str], environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
-    """Remove stale locks, wait for live ones, build what is missing; raises Problems."""
+    """Remove stale locks, wait for those in use, and compile the missing ops; raises Problems."""
     for folder in _cache_folders(environ):
         lock = folder / "lock"
         if lock.exists() and (folder.name in ops or _stale(lock)):
@@ -72,9 +73,9 @@ def compile_missing(ops: list[str], environ: Mapping[str, str], say: Say, limit:
 
 
 def compile_op(op: str, environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
-    """Compile one op in a process of its own, which is stopped with all its compilers at the limit."""
+    """Compile one op in a child process, which is killed with its compilers after `limit` seconds."""
     usually = "a few minutes" if op == "async_io" else "30 to 90 s"
-    say(f"compiling DeepSpeed's {op} for this machine, once (usually {usually}) ...")
+    say(f"compiling DeepSpeed's {op} once for this machine (usually {usually}) ...")
     begin = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "neoxargs.train.process.ops", op], env=dict(environ), stdin=subprocess.DEVNULL,
@@ -85,16 +86,17 @@ def compile_op(op: str, environ: Mapping[str, str], say: Say, limit: float = TIM
     except BaseException as stop:
         _kill_compilers(process, environ, op)
         if isinstance(stop, subprocess.TimeoutExpired):
-            raise _failure(op, f"compiling DeepSpeed's {op} took more than {limit:.0f} s and was stopped") from None
+            what = f"compiling DeepSpeed's {op} did not finish within {limit:.0f} s and was stopped"
+            raise _failure(op, what) from None
         raise
     if process.returncode:
         tail = "\n".join(output.strip().splitlines()[-15:])
-        raise _failure(op, f"DeepSpeed's {op} does not compile here:\n{tail}")
+        raise _failure(op, f"DeepSpeed's {op} does not compile on this machine:\n{tail}")
     say(f"compiled {op} in {time.monotonic() - begin:.0f} s")
 
 
 def lock_holders(lock: Path) -> list[int] | None:
-    """Processes that have the file open, as torch keeps it while it compiles; None where the system cannot tell."""
+    """Return the processes that have a file open, as torch does while it compiles; None if there is no /proc."""
     if not Path("/proc/self/fd").exists():
         return None
     pids = []
@@ -103,15 +105,15 @@ def lock_holders(lock: Path) -> list[int] | None:
             if os.readlink(descriptor) == str(lock.resolve()):
                 pids.append(int(descriptor.parts[2]))
         except OSError:
-            continue  # gone meanwhile, or another user's
+            continue  # the process has ended, or belongs to another user
     return pids
 
 
 def _release(lock: Path, say: Say, limit: float) -> None:
-    """Wait until whoever compiles has finished, or nobody is left who could."""
+    """Wait until the process that holds a lock has finished, then remove the lock if it is still there."""
     begin = time.monotonic()
     if not _stale(lock):
-        say(f"{lock} says that another process is compiling {lock.parent.name}; waiting until it has finished ...")
+        say(f"another process compiles {lock.parent.name} and holds {lock}; waiting until it has finished ...")
     while lock.exists() and not _stale(lock):
         if time.monotonic() - begin > limit:
             what = f"{lock} has been held for more than {limit:.0f} s"
@@ -120,20 +122,20 @@ def _release(lock: Path, say: Say, limit: float) -> None:
         time.sleep(0.5)
     if lock.exists():
         lock.unlink(missing_ok=True)
-        say(f"removed {lock}: a compilation was killed and its lock would have blocked every run")
+        say(f"removed {lock}, left by a killed compilation; every run would have waited for it")
 
 
 def _stale(lock: Path) -> bool:
     if lock_holders(lock):
         return False
     try:
-        return time.time() - max(entry.stat().st_mtime for entry in (lock, *lock.parent.iterdir())) > QUIET
+        return time.time() - max(entry.stat().st_mtime for entry in (lock, *lock.parent.iterdir())) > STALE_AFTER
     except OSError:
-        return False  # files come and go: somebody compiles
+        return False  # a file has just been removed: a compilation is running
 
 
 def _cache_folders(environ: Mapping[str, str]) -> list[Path]:
-    """The folders of torch's extension cache, one per op."""
+    """Return the folders of torch's extension cache, one per op."""
     chosen = environ.get("TORCH_EXTENSIONS_DIR")
     if chosen:
         return [folder for folder in Path(chosen).glob("*") if folder.is_dir()]
@@ -143,12 +145,12 @@ def _cache_folders(environ: Mapping[str, str]) -> list[Path]:
 
 
 def record_installation(folder: Path) -> None:
-    """Note in a folder of the cache which installation its library was built with."""
+    """Write to a folder of the cache which installations its library was built with."""
     (folder / BUILT_WITH).write_text(_installation(), encoding="utf-8")
 
 
 def _is_compiled(op: str, environ: Mapping[str, str]) -> bool:
-    """Is there a library, and of this installation? Any other one would be compiled anew by the ranks."""
+    """Return whether there is a library built with these installations; the ranks would recompile any other."""
     return _is_installed(op) or any(folder.name == op and _is_ours(folder) for folder in _cache_folders(environ))
 
 
@@ -161,13 +163,13 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _is_installed(op: str) -> bool:
-    """Did whoever installed DeepSpeed have the op compiled with it (DS_BUILD_OPS=1)?"""
+    """Return whether DeepSpeed was installed with the op compiled (DS_BUILD_OPS=1)."""
     package = _package("deepspeed")
     return package is not None and any(package.parent.glob(f"ops/*/{op}_op*.so"))
 
 
 def _installation() -> str:
-    """Where torch and DeepSpeed lie and since when: by paths and times of their headers ninja decides to compile."""
+    """Return paths and times of torch and DeepSpeed, because ninja recompiles when their headers change."""
     packages = [package for name in ("torch", "deepspeed") if (package := _package(name))]
     return "".join(f"{package} {package.stat().st_mtime_ns}\n" for package in packages)
 
@@ -178,18 +180,18 @@ def _package(name: str) -> Path | None:
 
 
 def _compiler_error(program: str, flags: Iterable[str], environ: Mapping[str, str]) -> str:
-    """The compiler's first complaint about a program; empty if there is none."""
+    """Return the first error of compiling a program; empty if it compiles."""
     compiler = environ.get("CXX", "c++")
     words = [*shlex.split(compiler), "-x", "c++", "-", f"-I{sysconfig.get_path('include')}", "-o", os.devnull]
     words += [*shlex.split(environ.get("CFLAGS", "")), *shlex.split(environ.get("LDFLAGS", "")), *flags]
     try:
         done = subprocess.run(words, input=program, env=dict(environ), capture_output=True, text=True, timeout=60)
     except OSError:
-        return f"there is no compiler {compiler}"
+        return f"the compiler {compiler} is not installed"
     except subprocess.TimeoutExpired:
-        return ""  # the build has a limit of its own
+        return ""  # compile_op has its own limit
     errors = [line for line in done.stderr.splitlines() if "error" in line or "cannot find" in line]
-    return (errors or [f"{compiler} fails"])[0].strip() if done.returncode else ""
+    return (errors or [f"{compiler} failed without an error message"])[0].strip() if done.returncode else ""
 
 
 def _kill_compilers(process: subprocess.Popen[str], environ: Mapping[str, str], op: str) -> None:
@@ -201,4 +203,4 @@ def _kill_compilers(process: subprocess.Popen[str], environ: Mapping[str, str], 
 
 
 def _failure(op: str, what: str) -> Problems:
-    return Problems([Problem(what, hint=_WITHOUT[op], id="op-cannot-compile", about=_ABOUT[op])])
+    return Problems([Problem(what, hint=_ALTERNATIVES[op], id="op-cannot-compile", about=_ABOUT[op])])

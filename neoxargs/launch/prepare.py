@@ -1,4 +1,4 @@
-"""What happens once, in sight, before the ranks start: values are noted down, text is tokenised, C++ compiled."""
+"""Steps that run once before the ranks start: record the configuration, tokenise text, compile C++ ops."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from neoxargs.resolve import Text
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
 
-#: The configuration files travel on the command line, where an argument may have 128 KiB in all.
+#: Larger texts of configuration files are not sent to the ranks, because an argument may have at most 128 KiB.
 MAX_FILES_BYTES = 32_000
-LAUNCHED = Source("derived", text="looked up when the run was launched")
-#: The file in `run_dir` that says what a run was, and where each value came from.
+LAUNCHED = Source("derived", text="set when the run was launched")
+#: The file in `run_dir` with all values of the run and their sources.
 RECORD_FILE = "config.json"
 
 
 def compile_ops(config: Config, resources: Resources, environ: Mapping[str, str], say: Say) -> None:
-    """What every rank would compile at once otherwise; other machines do it themselves."""
+    """Compile the ops that every rank of this machine would compile otherwise; remote ranks compile their own."""
     if not resources.remote:
         compiled_ops.compile_missing(ops_to_compile(config, resources.device), environ, say)
 
 
 def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:
-    """What GPT-NeoX's launcher adds: the script, the texts of the configuration files, the commit."""
+    """Add the values that GPT-NeoX's launcher adds: the script, the texts of the configuration files, the commit."""
     additions: dict[str, object] = {"user_script": script, "git_hash": git_hash()}
     files = {os.path.basename(text.name): text.text for text in texts}
-    if len(json.dumps(files)) < MAX_FILES_BYTES:  # as it travels: every letter that is not ASCII takes six
+    if len(json.dumps(files)) < MAX_FILES_BYTES:  # the encoded size: JSON writes a non-ASCII character as 6 bytes
         additions["config_files"] = files
     for name, value in additions.items():
         if value and not config.is_set(name):
@@ -44,7 +44,7 @@ def with_launch(config: Config, script: str, texts: Sequence[Text]) -> Config:
 
 
 def git_hash() -> str | None:
-    """The commit of the tree that the command runs in; None outside of one."""
+    """Return the commit of the working directory; None outside a git repository."""
     try:
         command = ["git", "describe", "--always"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
@@ -54,7 +54,7 @@ def git_hash() -> str | None:
 
 
 def with_text(config: Config) -> Config:
-    """Where `text_path` is given, `data_path` names the token file that is made of it."""
+    """Derive `data_path`, the prefix of the token file that is created, if only `text_path` is set."""
     if not config.data.text_path or config.data.data_path:
         return config
     source = Source("derived", text="tokenised from text_path", inputs=("text_path", "run_dir"))
@@ -62,26 +62,26 @@ def with_text(config: Config) -> Config:
 
 
 def with_value(config: Config, name: str, value: object, source: Source) -> Config:
-    """The same configuration with one more value."""
+    """Return the configuration with one more value."""
     return Config({**config.values, name: Value(value, source)}, config.sections, config.warnings, config.dialect)
 
 
 def tokenise(config: Config, environ: Mapping[str, str]) -> int:
-    """Make the token file of `text_path` unless it is there; returns the exit code."""
+    """Create the token file of `text_path` if it does not exist; returns the exit code."""
     command = data_command(config)
     if not command:
         return 0
     process = subprocess.Popen(command, env=dict(environ))
     try:
         return process.wait()
-    except BaseException:  # Ctrl-C, SIGTERM: let it take its own processes and half-written files along
+    except BaseException:  # Ctrl-C, SIGTERM: let it end its own processes and remove incomplete files
         process.terminate()
         process.wait()
         raise
 
 
 def data_command(config: Config) -> list[str]:
-    """What tokenises `text_path`; empty without one."""
+    """Return the command that tokenises `text_path`; empty if it is not set."""
     texts, tokenizer = config.data.text_path, config.tokenizer
     if not texts:
         return []
@@ -93,7 +93,7 @@ def data_command(config: Config) -> list[str]:
 
 
 def write_record(config: Config) -> Path:
-    """Note every value down with its source, one line each."""
+    """Write all values with their sources to `RECORD_FILE`, one per line, and return its path."""
     lines = [
         f" {json.dumps(parameter.name)}: {json.dumps({'value': value.value, 'source': str(value.source)})}"
         for parameter, value in config.items()

@@ -1,4 +1,4 @@
-"""From a request to a configuration that knows how many ranks it has, and on which devices."""
+"""Resolves a request to a configuration and the hosts and devices that it runs on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from neoxargs.sizes.layout import ranks_of_replica
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A complete configuration and where it runs."""
+    """A complete configuration and the resources that it runs on."""
 
     config: Config
     resources: Resources
@@ -28,7 +28,7 @@ class RunSpec:
 
     @property
     def warnings(self) -> list[Problem]:
-        """What is worth telling although the run can start."""
+        """All warnings about the resources and the configuration."""
         return [*self.resources.warnings, *self.config.warnings]
 
 
@@ -40,7 +40,7 @@ def resolve_run(request: Request, environ: Mapping[str, str]) -> RunSpec:
 def resolve_run_texts(
     texts: Sequence[Text], overrides: Sequence[str], environ: Mapping[str, str], gpus: int | None = None
 ) -> RunSpec:
-    """The same of files that have been read. gpus: instead of looking for hosts and devices."""
+    """Return the same for files that have been read. gpus: replaces the search for hosts and devices."""
     located: list[Resources] = [] if gpus is None else [assumed_resources(gpus)]
 
     def count(draft: Draft) -> int:

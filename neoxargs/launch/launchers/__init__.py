@@ -1,13 +1,13 @@
-"""The ways of starting ranks, one file each; a plugin adds its own.
+"""The launchers, one file each; a plugin can add more.
 
     def flux(start: Start) -> list[str]:
         return ["flux", "run", f"--nodes={len(start.hosts)}", f"--ntasks={start.ranks}", *start.words]
 
     add_launcher(Launcher("flux", program="flux", command=flux))
 
-`launcher: flux` then starts that command instead of DeepSpeed's, and is checked and shown by what its record says.
-Each rank needs RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as `torch.distributed`
-does.
+`launcher: flux` then starts that command instead of DeepSpeed's runner. The fields of its record decide which checks it
+gets and how it is reported. Each rank needs RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its
+environment, as `torch.distributed` does.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from neoxargs.registry.plugins import choices
 __all__ = ["BUILT_IN", "LAUNCHERS", "THROUGH_RUNNER", "Launcher", "Start", "add_launcher", "launcher_named"]
 
 BUILT_IN = (PDSH, OPENMPI, MPICH, IMPI, MVAPICH, SLURM, SSH, TORCHRUN, SRUN)
-#: All there are, by name.
+#: All launchers by name, with those of plugins.
 LAUNCHERS = {launcher.name: launcher for launcher in BUILT_IN}
 
 
 def add_launcher(launcher: Launcher) -> None:
-    """Declare a launcher, and its name as a value of the parameter; for plugins."""
+    """Declare a launcher and add its name to the choices of the parameter `launcher`; for plugins."""
     choices("launcher", launcher.name)
     LAUNCHERS.setdefault(launcher.name, launcher)
 
 
 def launcher_named(name: str) -> Launcher:
-    """The record of a value of `launcher`; one that a plugin adds as a mere choice is for its own DeepSpeed to know."""
+    """Return the record of a launcher; a name that a plugin adds only as a choice is passed to DeepSpeed's runner."""
     return LAUNCHERS.get(name) or replace(THROUGH_RUNNER, name=name)

@@ -1,4 +1,4 @@
-"""What a launcher is: the program that starts the ranks of a run, and everything the package has to know of it."""
+"""The record of a launcher: the program that starts the ranks of a run, and its properties."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Start:
-    """What is to be started, and where."""
+    """The ranks to start, and on which hosts."""
 
     hosts: dict[str, list[int]]
-    """Host -> the numbers of its devices, in rank order."""
+    """Host -> device numbers, in rank order."""
     words: tuple[str, ...]
-    """The program of one rank with its arguments, the configuration among them."""
+    """The command of one rank, including the payloads with the configuration."""
     master_addr: str
-    """The rendezvous address; empty where a scheduler will choose the hosts."""
+    """The rendezvous address; empty if a scheduler will choose the hosts."""
     master_port: int
     arguments: tuple[str, ...]
     """`launcher_args`, for the program that starts the ranks."""
     remote: bool = False
-    """Are there other machines than this one?"""
+    """Whether the ranks run on other hosts than this machine."""
     on_gpus: bool = False
     scheduler_picks_hosts: bool = False
-    """Are the hosts only numbers or names of a job, because a scheduler chooses them?"""
+    """Whether a scheduler chooses the hosts, so that `hosts` has only placeholders or the job's nodes."""
 
     @property
     def ranks(self) -> int:
@@ -32,44 +32,44 @@ class Start:
 
 @dataclass(frozen=True)
 class Launcher:
-    """A value of `launcher`. The defaults are those of a program that hands its own environment to all ranks."""
+    """A value of `launcher`. The defaults describe a program that passes its own environment to all ranks."""
 
     name: str
     program: str = ""
-    """The program without which no other machine is reached; empty if there is none to look for."""
+    """The program that must be installed to reach other hosts; empty if none is needed."""
     command: Callable[[Start], Sequence[str]] | None = None
-    """Builds the words of the command; None leaves that to DeepSpeed's runner, which knows the launcher's name."""
+    """Returns the command; None for a launcher that DeepSpeed's runner starts by its name."""
 
     inherits_environment: bool = True
-    """Do ranks on other machines get every variable of this shell that concerns a run?"""
+    """Whether remote ranks get all variables of this shell that concern a run."""
     reads_env_files: bool = False
-    """Do they get the lines of `.deepspeed_env`?"""
+    """Whether remote ranks get the lines of `.deepspeed_env`."""
     argv_visible: bool = False
-    """Do these lines, and what DeepSpeed exports, stand on command lines, which every user of the machines can read?"""
+    """Whether these lines and DeepSpeed's exports are put on command lines, which every user of the hosts can read."""
 
     by_ssh: bool = False
-    """Are other machines reached by ssh?"""
+    """Whether other hosts are reached by ssh."""
     quotes: bool = True
-    """Do paths with spaces and signs survive the shells of other machines?"""
+    """Whether paths with special characters are quoted for remote shells."""
     one_word: bool = False
-    """Does the whole command travel as one word of a command line?"""
+    """Whether the complete command is passed as one argument, which limits its length."""
 
     needs_every_slot: bool = False
-    """Is a rank started on every slot of the hostfile, whatever else is asked for?"""
+    """Whether it always starts a rank on every slot of the hostfile."""
     even_slots: bool = False
-    """Are equally many ranks started on each host?"""
+    """Whether it starts the same number of ranks on each host."""
     allocates_hosts: bool = False
-    """Does it do without a hostfile, on the nodes of a job or on as many as `num_nodes` asks for?"""
+    """Whether it can run without a hostfile, on the nodes of a job or on `num_nodes` new ones."""
     always_remote: bool = False
-    """Does it reach even a single host over the network?"""
+    """Whether it reaches even a single host over the network."""
     mpirun: bool = False
-    """Is it an `mpirun`, which starts the ranks of this machine as its own children and asks Slurm where it can?"""
+    """Whether it is an `mpirun`, which starts local ranks as its own children and uses Slurm inside a job."""
 
     def __post_init__(self) -> None:
-        through_runner = "replace(THROUGH_RUNNER, name=...) is a launcher that DeepSpeed's runner starts"
-        assert self.command or (self.reads_env_files and self.argv_visible), through_runner
+        hint = "a launcher without a command must be made with replace(THROUGH_RUNNER, name=...)"
+        assert self.command or (self.reads_env_files and self.argv_visible), hint
 
     @property
     def through_deepspeed(self) -> bool:
-        """Does DeepSpeed's runner start it?"""
+        """Whether DeepSpeed's runner starts it."""
         return self.command is None

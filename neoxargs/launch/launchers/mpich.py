@@ -1,4 +1,4 @@
-"""MPICH's `mpirun`, of which DeepSpeed's runner asks for the same number of ranks on every host."""
+"""MPICH's `mpirun`; DeepSpeed's runner starts the same number of ranks on every host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MVAPICH's `mpirun`, which DeepSpeed's runner finds by `mpiname`; the same number of ranks on every host."""
+"""MVAPICH's `mpirun`, found by `mpiname`; DeepSpeed's runner starts the same number of ranks on every host."""
 
 from __future__ import annotations
 

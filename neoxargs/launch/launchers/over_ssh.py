@@ -1,10 +1,10 @@
-"""Starts one command on each of several hosts, as `pdsh` does where it is installed, and leaves none behind.
+"""Runs a command on several hosts over ssh, like `pdsh`, and ends all of them when one fails.
 
     python -m neoxargs.launch.launchers.over_ssh --host worker-0=0,1 --host worker-1=0,1 -- COMMAND --node-rank=%n
 
-Where a word of COMMAND ends in `=%n`, that is the host's number there, `=%c` how many devices it lends, `=%d` which.
-Its environment travels through ssh's standard input and not on a command line, where every user of a host could read a
-key. The first host that fails ends the others.
+At the end of an argument of COMMAND, `=%n` stands for the index of the host, `=%c` for its number of devices, and `=%d`
+for their numbers. The environment is sent through ssh's standard input instead of a command line, where every user of a
+host could read secrets.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import IO
 
 from neoxargs.launch.environment import passed_on
 
-#: How long the other hosts have to end by themselves once one has failed.
-PATIENCE = 20.0
+#: Seconds that the other hosts have to end by themselves after one has failed.
+GRACE = 20.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Start, copy what they say, wait; the exit code of the first host that fails."""
+    """Run the command on all hosts, copy their output, and return the exit code of the first host that fails."""
     parser = argparse.ArgumentParser(prog="python -m neoxargs.launch.launchers.over_ssh")
     parser.add_argument("--host", action="append", required=True, metavar="NAME=DEVICE,DEVICE...")
     parser.add_argument("--port", type=int)
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def remote_script(words: Sequence[str], directory: str, environ: Mapping[str, str]) -> str:
-    """What a shell reads there: the command runs until it ends, it is told `stop`, or the connection breaks."""
+    """Return a shell script that runs a command until it ends, `stop` is received, or the connection breaks."""
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environ.items())
     return (
         f"cd {shlex.quote(directory)} || exit 1\n{exports}"
@@ -61,7 +61,7 @@ def remote_script(words: Sequence[str], directory: str, environ: Mapping[str, st
 
 
 class _Host:
-    """One host's ssh."""
+    """The ssh process of one host."""
 
     def __init__(self, number: int, text: str, port: list[str], command: Sequence[str]) -> None:
         self.name, _, devices = text.partition("=")
@@ -69,7 +69,7 @@ class _Host:
         words = [_replaced(word, marks) for word in command]
         script = remote_script(words, os.getcwd(), passed_on(os.environ, os.getcwd()))
         size = len(script.encode())
-        # the script is read whole before it runs, so that what comes after it is for the command's guard
+        # bash reads exactly the script, so that later input reaches the `read` in the script, which waits for `stop`
         there = f"exec bash -c 'exec 3<&0; eval \"$(head -c {size})\"'"
         self.process = subprocess.Popen(
             ["ssh", "-o", "BatchMode=yes", *port, self.name, there],
@@ -85,7 +85,7 @@ class _Host:
 
     def _send(self, text: str) -> None:
         assert self.process.stdin
-        with contextlib.suppress(OSError):  # it has ended, and will be asked why
+        with contextlib.suppress(OSError):  # ssh has ended; `_wait` reads its exit code
             self.process.stdin.write(text.encode())
             self.process.stdin.flush()
 
@@ -106,7 +106,7 @@ def _wait(hosts: Sequence[_Host]) -> int:
     while any(host.process.poll() is None for host in hosts):
         failed = next((host.process.returncode for host in hosts if host.process.returncode), 0)
         if failed and not code:
-            code, deadline = failed, time.monotonic() + PATIENCE
+            code, deadline = failed, time.monotonic() + GRACE
             for host in hosts:
                 host.stop()
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""`pdsh`, by which DeepSpeed's runner starts its launcher on every host at once; DeepSpeed's default."""
+"""`pdsh`, with which DeepSpeed's runner starts its launcher on all hosts in parallel; DeepSpeed's default."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from dataclasses import replace
 
 from neoxargs.launch.launchers.deepspeed import THROUGH_RUNNER
 
-#: DeepSpeed 0.19.6 writes the line for the remote shells without quoting the paths in it.
+#: DeepSpeed 0.19.6 does not quote the paths in the command for the remote shells.
 PDSH = replace(THROUGH_RUNNER, name="pdsh", program="pdsh", by_ssh=True, quotes=False, one_word=True)

@@ -1,7 +1,7 @@
-"""DeepSpeed's own use of Slurm: its runner starts `srun` with a rank for each slot of the hostfile.
+"""DeepSpeed's own support of Slurm: its runner starts `srun` with a rank for each slot of the hostfile.
 
-`launcher: srun` is ours and needs no hostfile. `srun` hands the whole environment over; DeepSpeed's runner repeats
-what it exports on the command line.
+Unlike it, `launcher: srun` does not use DeepSpeed's runner and needs no hostfile. `srun` passes the complete
+environment on, and DeepSpeed's runner repeats the variables that it exports on the command line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Plain `ssh`: DeepSpeed's own launcher on each host, as under pdsh, and no secret on a command line.
+"""Plain `ssh`: starts DeepSpeed's launcher on each host, as pdsh does, but with no secrets on command lines.
 
-`over_ssh.py` is the program that starts a command on several hosts; `torchrun` on several hosts uses it too.
+`over_ssh.py` is the program that runs a command on several hosts; `torchrun` on several hosts uses it too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from neoxargs.launch.launchers.launcher import Launcher, Start
 
 
 def ssh_command(start: Start) -> Sequence[str]:
+    """Return the command that starts DeepSpeed's launcher on every host."""
     world = base64.urlsafe_b64encode(json.dumps(start.hosts).encode()).decode()
     words = [sys.executable, "-u", "-m", "deepspeed.launcher.launch", f"--world_info={world}", "--node_rank=%n",
              f"--master_addr={start.master_addr}", f"--master_port={start.master_port}", "--log_level=warning",
@@ -22,7 +23,7 @@ def ssh_command(start: Start) -> Sequence[str]:
 
 
 def over_ssh(start: Start, words: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """These words on each host; arguments: for the program that starts them there."""
+    """Return the command that runs `words` on each host. arguments: additional arguments of `over_ssh.py`."""
     hosts = [f"--host={host}={','.join(map(str, devices))}" for host, devices in start.hosts.items()]
     return [sys.executable, "-m", "neoxargs.launch.launchers.over_ssh", *hosts, *arguments, "--", *words]
 

@@ -1,4 +1,4 @@
-"""`torchrun` without DeepSpeed's runner: one on each host, over ssh where there are several."""
+"""`torchrun` without DeepSpeed's runner: one process per host, over ssh if there are several hosts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from neoxargs.launch.launchers.ssh import over_ssh
 
 
 def torchrun_command(start: Start) -> Sequence[str]:
+    """Return the `torchrun` command of a run."""
     if start.remote:
         return over_ssh(start, ["env", "CUDA_VISIBLE_DEVICES=%d", *_on_one_host(start, "%n", "%c")], ())
     devices = next(iter(start.hosts.values()))

@@ -1,1 +1,1 @@
-"""One configuration for its receivers: DeepSpeed's launcher and JSON, our ranks, GPT-NeoX's scripts, Megatron-LM."""
+"""The configuration in the form of each receiver: DeepSpeed's runner and JSON, ranks, GPT-NeoX scripts, Megatron-LM."""

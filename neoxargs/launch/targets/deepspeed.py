@@ -1,7 +1,7 @@
-"""DeepSpeed's JSON and the flags of its launcher.
+"""DeepSpeed's JSON and the flags of its runner.
 
-A value is sent when somebody wrote it or when it differs from what the receiver assumes by itself; what our own
-default is does not matter. Nothing here decides anything: every value has been derived and checked before.
+A value is sent if it is set, or if it differs from the receiver's own default; this package's default does not matter.
+All values have been derived and checked before.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Value
 
-#: DeepSpeed's default of these changed from one release to the next, so it is never relied on.
-MOVING = ("gradient_clipping",)
-#: Parameters that reach the JSON in another shape: keys that no parameter declares, and `communication_data_type`.
+#: Parameters that are always sent, because DeepSpeed's default changed between releases.
+ALWAYS_SENT = ("gradient_clipping",)
+#: Parameters that are not keys of the JSON: they are sent as other keys.
 NOT_KEYS = ("deepspeed_extra_args", "fp32_allreduce")
-#: What DeepSpeed insists on computing itself once it may change the number of ranks.
+#: Parameters that DeepSpeed computes itself if elasticity is enabled, and then rejects in the JSON.
 ELASTIC = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-#: Sections of DeepSpeed that do something by being there.
-TELLING = ("zero_optimization.zenflow",)
+#: Sections that have an effect on DeepSpeed even if they are empty.
+SECTIONS_WITH_EFFECT = ("zero_optimization.zenflow",)
 
 
 def deepspeed_json(config: Config) -> dict[str, Any]:
-    """The JSON for `deepspeed.initialize`."""
-    told = {
+    """Return the configuration for `deepspeed.initialize`."""
+    sent = {
         p.name: value.value
         for p, value in config.items()
         if "deepspeed" in p.to
@@ -35,15 +35,15 @@ def deepspeed_json(config: Config) -> dict[str, Any]:
         and value.value not in (None, ABSENT)
         and _differs_for_deepspeed(p, value)
     }
-    for companion in [key for name in told for key in _companions(name)]:
-        told.setdefault(companion, config.get(companion))
-    sections = [name for name in TELLING if name in config.sections]
-    return nested(told, sections) | (config.engine.deepspeed_extra_args or {})
+    for companion in [key for name in sent for key in _companions(name)]:
+        sent.setdefault(companion, config.get(companion))
+    sections = [name for name in SECTIONS_WITH_EFFECT if name in config.sections]
+    return nested(sent, sections) | (config.engine.deepspeed_extra_args or {})
 
 
 def runner_flags(config: Config) -> list[str]:
-    """The flags of DeepSpeed's launcher, without script and payloads."""
-    told = {
+    """Return the flags of DeepSpeed's runner, without the script and the payloads."""
+    sent = {
         p.name: value.value
         for p, value in config.items()
         if "runner" in p.to
@@ -53,18 +53,18 @@ def runner_flags(config: Config) -> list[str]:
     }
     arguments = launcher_arguments(config)
     if arguments:
-        told["launcher_args"] = arguments
+        sent["launcher_args"] = arguments
     if config.runner_extras.autotuning_run:
-        told["autotuning"] = config.runner_extras.autotuning_run
-    return [word for name, value in told.items() for word in _flag(name, value)]
+        sent["autotuning"] = config.runner_extras.autotuning_run
+    return [word for name, value in sent.items() for word in _flag(name, value)]
 
 
-#: GPT-NeoX's additions, which reach the launcher in another shape.
+#: Parameters of GPT-NeoX that are not flags of the runner: they are sent as other flags.
 NOT_FLAGS = ("autotuning_run", "comment", "account", "launcher_args")
 
 
 def launcher_arguments(config: Config) -> str:
-    """What `srun` and its like are told: `launcher_args`, and the job's comment and account."""
+    """Return the arguments for `srun` or another program: `launcher_args`, and the job's comment and account."""
     extras = config.runner_extras
     words = {"comment": extras.comment, "account": extras.account}
     return " ".join(
@@ -75,17 +75,17 @@ def launcher_arguments(config: Config) -> str:
 def _is_left_out(name: str, config: Config) -> bool:
     if name in ELASTIC:
         return config.elasticity.enabled and not config.elasticity.ignore_non_elastic_batch_info
-    if name.startswith("fp16."):  # DeepSpeed casts inputs for `auto_cast` even where the section is off
+    if name.startswith("fp16."):  # DeepSpeed applies `auto_cast` to inputs even if fp16 is not enabled
         return not config.fp16.enabled
     return name in NOT_KEYS
 
 
 def _differs_for_deepspeed(parameter: Parameter, value: Value) -> bool:
-    return value.source.set_by_user or parameter.name in MOVING or value.value != parameter.receiver_default
+    return value.source.set_by_user or parameter.name in ALWAYS_SENT or value.value != parameter.receiver_default
 
 
 def _companions(name: str) -> Iterator[str]:
-    """The keys that DeepSpeed expects to see in a section once any of its keys is there."""
+    """Return the keys that DeepSpeed requires in a section as soon as it has any key."""
     section = name.rpartition(".")[0]
     while section:
         group = REGISTRY.sections.get(section)
@@ -94,7 +94,7 @@ def _companions(name: str) -> Iterator[str]:
 
 
 def _flag(name: str, value: object) -> list[str]:
-    """`--force_multi`, `--num_gpus 4`; with `=` where the value looks like a flag itself."""
+    """Return `--force_multi` or `--num_gpus 4`; with `=` if the value starts with `-`."""
     if isinstance(value, bool):
         return [f"--{name}"] if value else []
     text = str(value)

@@ -1,8 +1,8 @@
-"""The same run as plain flags for NVIDIA Megatron-LM (`--emit megatron`).
+"""The run as command line flags for NVIDIA Megatron-LM (`--emit megatron`).
 
-Most parameters are one flag each, declared with them in the registry. The rest is here: values that are spelt
-differently, settings that are several flags, and what Megatron-LM cannot express, which is refused, not dropped.
-Sources: Megatron-LM's argument parser (megatron/training/arguments.py, 2026).
+Most parameters have one flag, which the registry declares. This module translates the others: values with other names,
+and settings with several flags. Settings that Megatron-LM does not support raise Problems.
+Source: Megatron-LM's argument parser (megatron/training/arguments.py, 2026).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Words = Iterator[str]
 
 
 def megatron_flags(config: Config) -> list[str]:
-    """The flags; raises Problems naming every setting without which it would be another run."""
+    """Return the flags; raises Problems with every setting that Megatron-LM does not support and the run needs."""
     problems = unsupported(config)
     if problems:
         raise Problems(problems)
@@ -54,7 +54,7 @@ def _flag(name: str, value: Any) -> Words:
     yield from (str(item) for item in (value if isinstance(value, list) else [value]))
 
 
-# -- settings that are spelt differently -----------------------------------------------------------------------------
+# -- settings with other names or several flags ------------------------------------------------------------------------
 
 
 def _layout(config: Config) -> Words:
@@ -147,7 +147,7 @@ def _data(config: Config) -> Words:
             paths = paths.split(",") if isinstance(paths, str) else paths
             pairs = zip(weights or [1.0] * len(paths), paths, strict=True)
             yield from _flag(name, [word for pair in pairs for word in pair])
-    if not data.train_data_paths:  # Megatron-LM splits only what it was not given in parts
+    if not data.train_data_paths:  # Megatron-LM does not accept `split` together with separate data sets
         split = data.split if isinstance(data.split, str) else ",".join(map(str, data.split))
         yield from _flag("split", split.replace(" ", "").replace("/", ","))
 
@@ -159,7 +159,7 @@ def _tokenizer(config: Config) -> Words:
     if name == "GPT2BPETokenizer":
         yield from _flag("vocab-file", tokenizer.vocab_file) if tokenizer.vocab_file else ()
         yield from _flag("merge-file", tokenizer.merge_file) if tokenizer.merge_file else ()
-    elif name == "NullTokenizer":  # it reads no text: tokens are numbers, and the one behind the last ends a document
+    elif name == "NullTokenizer":  # token ids as in the file; the id after the last one ends a document
         yield from _flag("vocab-size", 256)
     elif tokenizer.vocab_file:
         yield from _flag("tokenizer-model", tokenizer.vocab_file)

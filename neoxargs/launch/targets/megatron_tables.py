@@ -1,10 +1,10 @@
-"""What Megatron-LM calls our values, and which parameters and values its flags exist for."""
+"""Tables for `--emit megatron`: Megatron-LM's names of values, and the parameters and values it has flags for."""
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Parameters whose flags `megatron.TRANSLATIONS` write.
+#: Parameters that the functions in `megatron.TRANSLATIONS` translate.
 TRANSLATED = {
     "model_parallel_size", "pipe_parallel_size", "intermediate_size", "num_kv_heads", "pos_emb", "norm",
     "layernorm_epsilon", "rms_norm_epsilon", "scaled_upper_triang_masked_softmax_fusion",
@@ -24,13 +24,13 @@ TOKENIZERS = {
     "TiktokenTokenizer": "TikTokenizer",
     "ByteLevelTokenizer": "NullTokenizer",
 }
-#: DeepSpeed's betas of Lion, and ours, where nobody writes any; Megatron-LM's are others.
+#: The default betas of Lion in DeepSpeed and in this package; Megatron-LM has other defaults.
 LION = (0.9, 0.99)
 OPTIMIZERS = {
     "adam": "adam", "adamw": "adam", "cpu_adam": "adam", "cpu_torch_adam": "adam", "sgd": "sgd", "lion": "lion",
     "muon": "muon",
 }  # fmt: skip
-#: Parameter -> the values that flags exist for.
+#: Parameter -> the values that Megatron-LM supports.
 SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "activation": ("gelu", "swiglu"),
     "pos_emb": tuple(POSITIONS),
@@ -57,7 +57,7 @@ SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "use_bnb_optimizer": (False,),
     "amp.enabled": (False,),
 }
-#: Parameters that several flags carry together, or that another parameter's flag carries.
+#: Parameters without a flag of their own, whose values are part of other flags.
 SENT_OTHERWISE = {
     "optimizer.params.lr", "optimizer.params.betas", "optimizer.params.eps", "optimizer.params.weight_decay",
     "optimizer.params.momentum", "fp16.enabled", "fp16.loss_scale", "fp16.loss_scale_window", "fp16.hysteresis",

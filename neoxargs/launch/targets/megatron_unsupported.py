@@ -1,4 +1,4 @@
-"""What NVIDIA Megatron-LM has no flag for: refused where it would be another run, told where it is only left out."""
+"""Settings without a flag in NVIDIA Megatron-LM: an error if the run would differ, a warning otherwise."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from neoxargs.resolve.rules.synonyms import yaml_form
 
 
 def unsupported(config: Config) -> list[Problem]:
-    """A problem for each setting without which it would be another run."""
+    """Return a problem for each setting that Megatron-LM does not support and without which the run would differ."""
     checks = (_unsupported_values, _other_attention, _biases_in_part, _norm_without_bias, _mixed_init, _save_intervals)
     return [problem for check in checks for problem in check(config)]
 
 
 def dropped_settings(config: Config) -> list[Problem]:
-    """A warning for every other setting that somebody wrote and no flag carries."""
+    """Return a warning for every other setting that is set and has no flag."""
     written = [p for p, value in config.items() if value.source.set_by_user and value.value not in (None, ABSENT)]
     return [_dropped(parameter, config) for parameter in written if not _is_sent(parameter, config)]
 
 
 def _is_sent(parameter: Parameter, config: Config) -> bool:
-    """By a flag of its own or of what it is derived into, or by being Megatron-LM's way of doing it."""
+    """Return whether a flag has the value, directly or through a derived parameter, or Megatron-LM needs none."""
     carried = parameter.name in (*TRANSLATED, *SUPPORTED_VALUES, *SENT_OTHERWISE)
     if carried or parameter.megatron or parameter.replaced_by:
         return True
@@ -35,13 +35,13 @@ def _is_sent(parameter: Parameter, config: Config) -> bool:
 
 def _dropped(parameter: Parameter, config: Config) -> Problem:
     name = parameter.name
-    what = f"Megatron-LM has no flag for {name} ({yaml_form(config.get(name))}), which is left out"
-    hint = "it is a setting of DeepSpeed's engine" if parameter.effect == "engine" else ""
+    what = f"Megatron-LM has no flag for {name} ({yaml_form(config.get(name))}), which is omitted"
+    hint = f"{name} is a setting of DeepSpeed's engine and does not apply" if parameter.effect == "engine" else ""
     return Problem(what, config.place(name), hint, severity="warning", id="megatron-setting-left-out", about=(name,))
 
 
 def _refusal(config: Config, what: str, *about: str, hint: str = "") -> Problem:
-    """At the first of the parameters that stands in a file."""
+    """Return a problem that points at the first of the parameters `about` that is set."""
     places = (place for name in about if (place := config.place(name)))
     return Problem(what, next(places, None), hint, id="megatron-not-expressible", about=about)
 
@@ -51,37 +51,41 @@ def _unsupported_values(config: Config) -> Iterator[Problem]:
         value = config.get(name)
         if value not in values and not (isinstance(value, str) and value.lower() in values):
             choices = [yaml_form(choice) for choice in values if choice is not None]
-            hint = f"it knows {listed(choices)}" if choices else f"leave {name} out"
-            yield _refusal(config, f"Megatron-LM has no flag for {name} ({yaml_form(value)})", name, hint=hint)
+            hint = f"set {name} to {listed(choices)}" if choices else f"remove {name}"
+            yield _refusal(config, f"Megatron-LM does not support {name} ({yaml_form(value)})", name, hint=hint)
 
 
 def _other_attention(config: Config) -> Iterator[Problem]:
     other = sorted(set(config.attention.attention_config) - {"global", "flash"})
     if other:
-        what = f"Megatron-LM has no flag for attention_config ({listed(other, 'and')})"
-        yield _refusal(config, what, "attention_config")
+        what = f"Megatron-LM does not support attention_config ({listed(other, 'and')})"
+        yield _refusal(config, what, "attention_config", hint="use only global or flash")
 
 
 def _biases_in_part(config: Config) -> Iterator[Problem]:
     if config.mlp.use_bias_in_mlp != config.attention.use_bias_in_attn_linear:
-        what = "Megatron-LM has biases in all linear layers or in none"
-        yield _refusal(config, what, "use_bias_in_mlp", "use_bias_in_attn_linear")
+        mlp, attention = config.mlp.use_bias_in_mlp, config.attention.use_bias_in_attn_linear
+        what = f"use_bias_in_mlp ({yaml_form(mlp)}) and use_bias_in_attn_linear ({yaml_form(attention)}) differ,"
+        what += " but Megatron-LM has biases in all linear layers or in none"
+        yield _refusal(config, what, "use_bias_in_mlp", "use_bias_in_attn_linear", hint="set both to the same value")
 
 
 def _norm_without_bias(config: Config) -> Iterator[Problem]:
     if NORMS.get(config.norm.norm) == "LayerNorm" and not config.norm.use_bias_in_norms:
-        what = "Megatron-LM's LayerNorm always has a bias, unlike use_bias_in_norms (false)"
-        yield _refusal(config, what, "use_bias_in_norms")
+        what = "use_bias_in_norms (false) is not supported: Megatron-LM's LayerNorm always has a bias"
+        yield _refusal(config, what, "use_bias_in_norms", hint="set use_bias_in_norms: true")
 
 
 def _mixed_init(config: Config) -> Iterator[Problem]:
     if (config.init.init_method == "xavier_uniform") != (config.init.output_layer_init_method == "xavier_uniform"):
-        what = "Megatron-LM draws all weights from xavier_uniform or none"
-        yield _refusal(config, what, "init_method", "output_layer_init_method")
+        what = "Megatron-LM initialises either all weights with xavier_uniform or none"
+        hint = "set init_method and output_layer_init_method both to xavier_uniform, or neither"
+        yield _refusal(config, what, "init_method", "output_layer_init_method", hint=hint)
 
 
 def _save_intervals(config: Config) -> Iterator[Problem]:
     checkpoint = config.checkpoint
     if checkpoint.save and (checkpoint.checkpoint_scale != "linear" or checkpoint.extra_save_iters):
-        what, hint = "Megatron-LM saves checkpoints only at equal intervals", "write checkpoint_factor alone"
+        what = "Megatron-LM saves checkpoints only at equal intervals"
+        hint = "remove checkpoint_scale and extra_save_iters, and set only checkpoint_factor"
         yield _refusal(config, what, "checkpoint_scale", "extra_save_iters", hint=hint)

@@ -1,7 +1,7 @@
-"""What of a rank's values a script written for GPT-NeoX (main branch of May 2026) understands.
+"""The values that a script written for GPT-NeoX (main branch of May 2026) accepts, and the others.
 
-Its reader refuses a name or a type it does not know, so `--megatron_config` carries exactly the rest; what only our
-own scripts read travels beside it, in `--deepy_config`, which GPT-NeoX's parser passes over.
+GPT-NeoX rejects unknown names and types, so `--megatron_config` has only values that it accepts. The values that only
+this package's scripts read are in `--deepy_config`, which GPT-NeoX's parser ignores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from neoxargs.launch.targets.ranks import rank_values
 from neoxargs.registry import REGISTRY, Parameter, history
 from neoxargs.resolve.config import Config
 
-#: GPT-NeoX's keys of DeepSpeed's JSON; it passes any other on from `deepspeed_extra_args`.
+#: Keys of DeepSpeed's JSON that GPT-NeoX has; it takes all others from `deepspeed_extra_args`.
 DEEPSPEED = {
     "deepspeed", "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "optimizer",
     "scheduler", "fp32_allreduce", "prescale_gradients", "gradient_predivide_factor", "sparse_gradients", "fp16",
@@ -25,22 +25,22 @@ DEEPSPEED = {
     "deepspeed_extra_args",
 }  # fmt: skip
 EXTRA_ARGS = "deepspeed_extra_args"
-#: Its flags of DeepSpeed's launcher.
+#: Flags of DeepSpeed's runner that GPT-NeoX has.
 LAUNCHER_FLAGS = {
     "hostfile", "include", "exclude", "num_nodes", "num_gpus", "master_port", "master_addr", "launcher",
     "force_multi", "autotuning_run", "no_ssh_check", "comment", "account",
 }  # fmt: skip
-#: It knows these, but not what our rules make of them: a type it refuses (`communication_data_type` is a switch to
-#: it), the same setting twice, or two that exclude each other.
+#: GPT-NeoX accepts these if they are set, but not as this package derives them: with another type
+#: (`communication_data_type` is a bool there), as a duplicate of another setting, or as a contradiction to one.
 NOT_DERIVED = {"communication_data_type", "optimizer.params.weight_decay", "intermediate_size"}
-#: Keys that it takes for granted in a section that is there.
-EXPECTED = ("fp16.enabled", "amp.enabled", "flops_profiler.enabled", "optimizer.type", "zero_optimization.stage")
+#: Keys that GPT-NeoX requires in their section.
+REQUIRED = ("fp16.enabled", "amp.enabled", "flops_profiler.enabled", "optimizer.type", "zero_optimization.stage")
 
 
 def neox_values(config: Config) -> dict[str, Any]:
-    """`--megatron_config`: nested, and accepted by GPT-NeoX's own reader."""
-    flat = {name: value for name, value in rank_values(config).items() if _is_understood(name, config)}
-    for name in EXPECTED:
+    """Return the nested values of `--megatron_config`, which GPT-NeoX's parser accepts."""
+    flat = {name: value for name, value in rank_values(config).items() if _is_accepted(name, config)}
+    for name in REQUIRED:
         if any(other.startswith(name.partition(".")[0] + ".") for other in flat):
             flat.setdefault(name, config.get(name))
     sections = [section for section in sorted(config.sections) if section.partition(".")[0] in DEEPSPEED]
@@ -49,18 +49,18 @@ def neox_values(config: Config) -> dict[str, Any]:
 
 
 def extra_values(config: Config) -> dict[str, Any]:
-    """`--deepy_config`: what is left, by dotted name."""
-    more = {name: value for name, value in rank_values(config).items() if not _is_understood(name, config)}
-    return more | ({EXTRA_ARGS: config.engine.deepspeed_extra_args} if _extra(config) else {})
+    """Return the values of `--deepy_config`, which GPT-NeoX does not accept, by dotted name."""
+    values = {name: value for name, value in rank_values(config).items() if not _is_accepted(name, config)}
+    return values | ({EXTRA_ARGS: config.engine.deepspeed_extra_args} if _extra(config) else {})
 
 
 def _extra(config: Config) -> dict[str, Any]:
-    """What of DeepSpeed's JSON is none of GPT-NeoX's keys."""
+    """Return the part of DeepSpeed's JSON whose keys GPT-NeoX does not have."""
     return {key: value for key, value in deepspeed_json(config).items() if key not in DEEPSPEED}
 
 
 def is_known(parameter: Parameter) -> bool:
-    """Has GPT-NeoX this top-level parameter?"""
+    """Return whether GPT-NeoX has this top-level parameter."""
     if "DSL" in parameter.origins or "runner" in parameter.to:
         return parameter.name in LAUNCHER_FLAGS
     if "Meg" in parameter.origins or "NeoX" in parameter.origins:
@@ -68,7 +68,7 @@ def is_known(parameter: Parameter) -> bool:
     return parameter.name in DEEPSPEED
 
 
-def _is_understood(name: str, config: Config) -> bool:
+def _is_accepted(name: str, config: Config) -> bool:
     if name in NOT_DERIVED and not config.is_set(name):
         return False
     section, dot, _ = name.partition(".")

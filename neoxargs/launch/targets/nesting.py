@@ -1,4 +1,4 @@
-"""Dotted names as nested sections."""
+"""Conversion of dotted names to nested sections."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 
 
 def nested(flat: dict[str, Any], sections: Iterable[str] = ()) -> dict[str, Any]:
-    """`{"fp16.enabled": True}` as `{"fp16": {"enabled": True}}`; the sections are there even if nothing is in them."""
+    """Convert `{"fp16.enabled": True}` to `{"fp16": {"enabled": True}}`. sections: created even if they are empty."""
     tree: dict[str, Any] = {}
     for name, value in flat.items():
         *path, last = name.split(".")
-        _inside(tree, path)[last] = value
+        _section(tree, path)[last] = value
     for section in sections:
-        _inside(tree, section.split("."))
+        _section(tree, section.split("."))
     return tree
 
 
-def _inside(tree: dict[str, Any], path: list[str]) -> dict[str, Any]:
+def _section(tree: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """Return the section at a path, which is created if necessary."""
     for part in path:
         tree = tree.setdefault(part, {})
     return tree

@@ -1,4 +1,4 @@
-"""What every rank's script receives: all values that neither the registry's nor GPT-NeoX's defaults would give it."""
+"""The values that every rank's script receives: those that are set or differ from a default of either reader."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from neoxargs.resolve.value import Value
 
 
 def train_values(config: Config) -> dict[str, Any]:
-    """The values nested like GPT-NeoX's own `--megatron_config`."""
+    """Return the values, nested as in GPT-NeoX's `--megatron_config`."""
     return nested(rank_values(config), sorted(config.sections))
 
 
 def rank_values(config: Config) -> dict[str, Any]:
-    """The same by dotted name."""
+    """Return the values by dotted name."""
     return {p.name: value.value for p, value in config.items() if p.to and _differs_for_ranks(p, value)}
 
 
 def _differs_for_ranks(parameter: Parameter, value: Value) -> bool:
-    """Neither the reader of a rank (the registry's defaults) nor a GPT-NeoX script (its own) would know it."""
+    """Return whether a rank of this package or of GPT-NeoX would get another value from its own defaults."""
     if value.value is ABSENT:
         return False
     neox = history.default_at(parameter.name, history.NEWEST)

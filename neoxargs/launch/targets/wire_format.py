@@ -1,7 +1,7 @@
-"""The only wire format between `deepy` and the ranks: command line arguments that are JSON in URL-safe base64.
+"""The wire format between `deepy` and the ranks: command line arguments with JSON in URL-safe base64.
 
-GPT-NeoX's ranks read the first two, so a script written for its launcher starts under this one and the other way
-round. The third carries what only our own scripts understand.
+`--deepspeed_config` and `--megatron_config` are those of GPT-NeoX, so that its scripts start under this launcher and
+this package's scripts under its launcher. `--deepy_config` has the values that only this package's scripts read.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from neoxargs.resolve.value import Source, Value
 
 DEEPSPEED = "--deepspeed_config"
 MEGATRON = "--megatron_config"
-MORE = "--deepy_config"
+DEEPY = "--deepy_config"
 PLUGINS = "--deepy_plugins"
 LOCAL_RANK = "--local_rank"
-#: Beside the parameters in MORE: what this start of the run is called.
+#: The key for the name of the attempt, in DEEPY beside the parameters.
 ATTEMPT = "attempt"
 
-#: Where every value of a rank comes from; which file a value was written in stays with the launcher.
+#: The source of all values of a rank; places in files are only known to the launcher.
 LAUNCHER = Source("environment", text=MEGATRON)
 
 
 def encode(values: Mapping[str, Any]) -> str:
-    """Values as one word that needs no quoting in any shell."""
+    """Encode values as one argument that needs no quoting in any shell."""
     text = json.dumps(values, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def decode(text: str) -> dict[str, Any]:
-    """The values of `encode`; ValueError if the word is something else."""
+    """Decode the result of `encode`; raises ValueError for any other text."""
     try:
         values = json.loads(base64.b64decode(text, altchars=b"-_", validate=True))
     except (binascii.Error, UnicodeDecodeError) as error:
@@ -50,30 +50,31 @@ def decode(text: str) -> dict[str, Any]:
 
 
 def script_arguments(config: Config, attempt: str = "") -> list[str]:
-    """What every rank's script is started with; attempt: the name of this start, under which its logs are kept."""
+    """Return the arguments of every rank's script. attempt: the name of this attempt, which its logs are kept under."""
     payloads = {
         DEEPSPEED: deepspeed.deepspeed_json(config),
         MEGATRON: neox_compat.neox_values(config),
-        MORE: neox_compat.extra_values(config) | ({ATTEMPT: attempt} if attempt else {}),
+        DEEPY: neox_compat.extra_values(config) | ({ATTEMPT: attempt} if attempt else {}),
     }
     words = [word for option, values in payloads.items() for word in (option, encode(values))]
     return [*words, *((PLUGINS, ",".join(plugins.LOADED)) if plugins.LOADED else ())]
 
 
 def config_from_values(values: Mapping[str, Any]) -> Config:
-    """The configuration that `ranks.train_values` was made from, apart from its sources.
+    """Return the configuration that `ranks.train_values` was made from, without the sources of its values.
 
-    Nested sections become dotted names; a parameter whose value is a mapping keeps it whole.
+    Nested sections become dotted names; the value of a parameter that is itself a mapping is not flattened.
     """
     flat: dict[str, Value] = {}
     sections: set[str] = set()
     for name, value in _flatten(values, "", sections):
         parameter = REGISTRY.find(name)
         if parameter is None:
-            what = f"{MEGATRON} carries {name}, which no parameter is called"
-            raise Problems([Problem(what, id="rank-argument-unknown-parameter")])
+            what = f"{MEGATRON} contains {name}, which is not a parameter"
+            hint = "use the same version of neoxargs for the launcher and on all hosts"
+            raise Problems([Problem(what, hint=hint, id="rank-argument-unknown-parameter")])
         if isinstance(value, list) and parameter.annotation.startswith("tuple"):
-            value = tuple(value)  # JSON knows only lists
+            value = tuple(value)  # JSON has no tuples
         flat[parameter.name] = Value(value, LAUNCHER)
     return Config(flat, frozenset(sections))
 
@@ -90,44 +91,44 @@ def _flatten(values: Mapping[str, Any], prefix: str, sections: set[str]) -> Iter
 
 @dataclass(frozen=True)
 class RankArguments:
-    """A rank's command line, decoded."""
+    """The decoded command line of a rank."""
 
     config: Config
     deepspeed: dict[str, Any]
     """The JSON for the DeepSpeed engine."""
     local_rank: int
     rest: tuple[str, ...]
-    """Arguments that are the script's own."""
+    """Arguments of the script itself."""
     attempt: str = ""
 
 
 def parse_rank_arguments(argv: Sequence[str]) -> RankArguments:
-    """Read what `script_arguments` wrote and DeepSpeed's launcher added; raises Problems."""
+    """Parse the arguments of `script_arguments` and those that DeepSpeed's launcher adds; raises Problems."""
     found: dict[str, str] = {}
     rest: list[str] = []
     words = iter(argv)
     for word in words:
         option, equals, value = word.partition("=")
         option = option[:2] + normal(option[2:])
-        if option in (DEEPSPEED, MEGATRON, MORE, PLUGINS, LOCAL_RANK):
+        if option in (DEEPSPEED, MEGATRON, DEEPY, PLUGINS, LOCAL_RANK):
             found[option] = value if equals else next(words, "")
         else:
             rest.append(word)
     plugins.load(filter(None, found.get(PLUGINS, "").split(",")))
-    found.setdefault(MORE, encode({}))  # GPT-NeoX's launcher has nothing to add
-    payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON, MORE)}
-    attempt = str(payloads[MORE].pop(ATTEMPT, ""))
-    config = config_from_values({**payloads[MEGATRON], **payloads[MORE]})
+    found.setdefault(DEEPY, encode({}))  # GPT-NeoX's launcher does not send it
+    payloads = {option: _payload(found, option) for option in (DEEPSPEED, MEGATRON, DEEPY)}
+    attempt = str(payloads[DEEPY].pop(ATTEMPT, ""))
+    config = config_from_values({**payloads[MEGATRON], **payloads[DEEPY]})
     local = found.get(LOCAL_RANK) or os.environ.get("LOCAL_RANK", "0")
     return RankArguments(config, payloads[DEEPSPEED], int(local), tuple(rest), attempt)
 
 
 def _payload(found: Mapping[str, str], option: str) -> dict[str, Any]:
     if option not in found:
-        hint = "start with: python deepy.py train.py my.yml"
-        raise Problems([Problem(f"{option} is missing", hint=hint, id="rank-argument-missing")])
+        hint = "start the script through deepy: python deepy.py train.py my.yml"
+        raise Problems([Problem(f"the argument {option} is missing", hint=hint, id="rank-argument-missing")])
     try:
         return decode(found[option])
     except ValueError as error:
-        what = f"{option} cannot be read: {error}"
+        what = f"{option} cannot be decoded: {error}"
         raise Problems([Problem(what, id="rank-argument-unreadable")]) from error

@@ -113,7 +113,7 @@ def test_two_runs_that_start_together_share_neither_a_port_nor_a_folder_of_logs(
 @pytest.mark.parametrize(("rank", "local_rank", "tells"), [(0, 0, True), (8, 0, True), (9, 1, False)])
 def test_of_ranks_that_are_started_already_one_on_each_machine_tells(capsys, monkeypatch, rank, local_rank, tells):
     """The others' first only if the launcher has not ended it by then."""
-    monkeypatch.setattr("neoxargs.launch.become_rank.UNTIL_ENDED", 0.0)
+    monkeypatch.setattr("neoxargs.launch.become_rank.LAUNCHER_STOP_SECONDS", 0.0)
     for name, value in {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": 16}.items():
         monkeypatch.setenv(name, str(value))
     Path("tokens.idx").unlink()

@@ -130,7 +130,7 @@ def test_published_models(parser: argparse.ArgumentParser, size: str) -> None:
     files = [NEOX_HEAD / f"{size}.yml", *([NEOX_HEAD / "local_setup.yml"] if size != "20B" else [])]
     config = resolve(files, ["init_method=normal", "output_layer_init_method=scaled_normal"], gpus=8)
     assert [problem.what for problem in unsupported(config)] == (
-        ["Megatron-LM has no flag for gpt_j_residual (true)"] if size == "20B" else []
+        ["Megatron-LM does not support gpt_j_residual (true)"] if size == "20B" else []
     )
     config = resolve(
         files, ["init_method=normal", "output_layer_init_method=scaled_normal", "gpt_j_residual=false"], gpus=8

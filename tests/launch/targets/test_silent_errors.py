@@ -105,7 +105,7 @@ def summed(_: Path) -> bool:
 
 def schedules(_: Path) -> bool:
     told = deepspeed_json(configured("scheduler: {type: WarmupLR}"))["scheduler"]
-    return told["type"] == "WarmupLR" and "two schedules" in varied(
+    return told["type"] == "WarmupLR" and "two learning rate schedules" in varied(
         "{scheduler: {type: WarmupLR}, lr_decay_style: cosine}"
     )
 

@@ -93,7 +93,7 @@ def test_both_spellings_of_options_are_read():
 
 @pytest.mark.parametrize("argv", [[], ["--deepspeed_config", "x", "--megatron_config", "y"], ["--megatron_config"]])
 def test_a_script_started_by_hand_is_told_how_to_start(argv):
-    with pytest.raises(Problems, match=r"--\w+_config (is missing|cannot be read)"):
+    with pytest.raises(Problems, match=r"--\w+_config (is missing|cannot be decoded)"):
         wire_format.parse_rank_arguments(argv)
 
 
