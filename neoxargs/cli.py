@@ -97,13 +97,13 @@ def _tolerate_encoding() -> None:
 def _find_command(word: str) -> Callable[[list[str]], int]:
     if word.endswith(".py"):
         return launch
-    if word not in VERBS:
+    if word not in COMMANDS:
         from neoxargs.launch.script import PROGRAMS
 
-        choices = f"commands: {', '.join(VERBS)}; scripts: {', '.join(PROGRAMS)}"
-        instead = did_you_mean(word, [*VERBS, *PROGRAMS]) or choices
+        choices = f"commands: {', '.join(COMMANDS)}; scripts: {', '.join(PROGRAMS)}"
+        instead = did_you_mean(word, [*COMMANDS, *PROGRAMS]) or choices
         _usage_error(f"there is no command {word}; {instead}")
-    return VERBS[word]
+    return COMMANDS[word]
 
 
 def version() -> int:
@@ -243,7 +243,7 @@ def docs(words: list[str]) -> int:
     return 1 if options.check and stale else 0
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "check": check,
     "plan": plan,
     "explain": explain,

@@ -26,8 +26,8 @@ NEOX_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_parser(verb: str, description: str, **settings: Any) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(prog=f"deepy {verb}", description=description, allow_abbrev=False, **settings)
+def make_parser(command: str, description: str, **settings: Any) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=f"deepy {command}", description=description, allow_abbrev=False, **settings)
 
 
 def parse(parser: argparse.ArgumentParser, words: list[str], installed: bool = True) -> argparse.Namespace:
@@ -35,6 +35,7 @@ def parse(parser: argparse.ArgumentParser, words: list[str], installed: bool = T
     parser.add_argument(
         "--plugin", metavar="MODULE", action="append", default=[], help="import a plugin module (repeatable)"
     )
+    # intermixed: GPT-NeoX accepts options between files, as in `small -d configs local_setup`
     options = parser.parse_intermixed_args(words[1:])
     from neoxargs.registry import plugins
 

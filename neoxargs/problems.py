@@ -94,6 +94,7 @@ def sentence(problem: Problem) -> str:
 
 
 def _order(problem: Problem) -> tuple[bool, str, int, int]:
+    # problems without a place come last
     where = problem.where
     return (where is None, where.file, where.line, where.column) if where else (True, "", 0, 0)
 
@@ -122,8 +123,8 @@ def _excerpt(place: Place, limit: int = 110) -> list[str]:
     cut = max(0, start - limit // 2) if len(place.text) > limit else 0
     text = printable(place.text[cut : cut + limit])
     before, after = "… " if cut else "", " …" if cut + limit < len(place.text) else ""
-    there = text[start - cut :][: place.width]
-    caret = "^" * max(1, _cells(there))
+    underlined = text[start - cut :][: place.width]
+    caret = "^" * max(1, _cells(underlined))
     label = f"{SET} " if place.file == SET else f"{place.line} | "
     blank = " " * len(label) if place.file == SET else f"{' ' * len(str(place.line))} | "
     return [f"  {label}{before}{text}{after}", f"  {blank}{' ' * (len(before) + _cells(text[: start - cut]))}{caret}"]

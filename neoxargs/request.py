@@ -35,5 +35,6 @@ class Request:
     def with_overrides(self: Self, changes: Sequence[str]) -> Self:
         """Return a copy with these overrides, which replace earlier ones of the same key."""
         changed = {change.partition("=")[0] for change in changes}
-        kept = [given for given in self.overrides if given.partition("=")[0] not in changed]
-        return replace(self, overrides=[*kept, *changes])
+        # the same key in two `--set`s would be an error
+        others = [override for override in self.overrides if override.partition("=")[0] not in changed]
+        return replace(self, overrides=[*others, *changes])

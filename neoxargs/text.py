@@ -24,6 +24,7 @@ def wrap(text: str, width: int, indent: str = "  ") -> list[str]:
     """Wrap into lines of at most `width` characters (longer words are kept); indent all but the first."""
     import textwrap  # slow to import, and `check` does not need it
 
+    # long words and hyphens are not broken, so that file names can be copied
     lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [line.replace(NO_BREAK_SPACE, " ") for line in lines]
 

@@ -147,6 +147,7 @@ class _Completion:
 
     def derive(self, rule: Rule) -> None:
         """Run a derivation, unless all its results are set or one of its inputs is unknown."""
+        # a rule that reads its own results also checks or normalises them (`zero_stage`), so it runs if they are set
         own = set(rule.results) & set(rule.inputs)
         wanted = [name for name in rule.results if name not in self.given or name in own]
         if not wanted:
@@ -202,7 +203,7 @@ class _Completion:
         return REGISTRY.parameters[name].default is ABSENT
 
     def default(self, name: str) -> Any:
-        """What a parameter is in this dialect where nobody writes it; ABSENT if it has no default."""
+        """Return a parameter's default in this dialect; ABSENT if it has none."""
         value = self.draft.dialect.defaults().get(name)
         return value.value if value else REGISTRY.parameters[name].default
 

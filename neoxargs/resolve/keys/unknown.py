@@ -97,4 +97,5 @@ def _legal_keys(section: str) -> str:
     return f"valid keys: {listed(keys, 'and')}" if keys else ""
 
 
+#: From the most certain to the least certain.
 FINDERS = (wrong_letters, _another_programs, same_word, similar_here, similar_anywhere)

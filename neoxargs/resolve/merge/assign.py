@@ -53,20 +53,20 @@ def assign(files: Entries, sets: Entries, dialect: Dialect | None = None) -> Ass
     dialect: if known; otherwise it comes from `dialect:` or is inferred from the keys.
     """
     lower, upper = _layer(files), _layer(sets)
-    kept = {name: value for name, value in lower.values.items() if name not in upper.auto | upper.unset}
-    values = {**kept, **upper.values}
+    not_overridden = {name: value for name, value in lower.values.items() if name not in upper.auto | upper.unset}
+    values = {**not_overridden, **upper.values}
     problems = [
         _misfit(name, mismatch, entries.parameters[name], values)
         for entries, layer in ((files, lower), (sets, upper))
         for name, mismatch in layer.mismatches.items()
     ]
-    spoken = dialect or _dialect(files, sets, values)
-    if isinstance(spoken, Problem):
-        problems.append(spoken)
-        spoken = inferred(files.spelled)
+    chosen = dialect or _dialect(files, sets, values)
+    if isinstance(chosen, Problem):
+        problems.append(chosen)
+        chosen = inferred(files.spelled)
     return Assigned(
         values=values,
-        dialect=spoken,
+        dialect=chosen,
         auto=frozenset((lower.auto - set(upper.values)) | upper.auto),
         open_places=_open_places(files, lower) | _open_places(sets, upper),
         broken=frozenset({*lower.mismatches, *upper.mismatches} - set(values)),

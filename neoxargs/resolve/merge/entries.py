@@ -74,7 +74,7 @@ def read_tree(tree: Mapping) -> Entries:
 class _Reader:
     def __init__(self, kind: Literal["file", "set"]) -> None:
         self.entries = Entries(kind)
-        self.doubled: set[str] = set()
+        self.duplicate_sections: set[str] = set()
         """Sections that occur twice in one mapping."""
 
     def text(self, text: Text) -> None:
@@ -132,7 +132,7 @@ class _Reader:
     def parameter(self, name: str, entry: Entry) -> None:
         first = self.entries.parameters.setdefault(name, entry)
         # for a section that occurs twice, one problem is enough
-        if first is not entry and self.doubled.isdisjoint(_sections_around(name)):
+        if first is not entry and self.duplicate_sections.isdisjoint(_sections_around(name)):
             self.entries.problems.append(
                 duplicate_key(name, entry.place, first.place, _two_spellings(first.place, entry), (name,))
             )
@@ -141,7 +141,7 @@ class _Reader:
         first = begun.setdefault(name, entry.place)
         if first is not entry.place:
             self.entries.problems.append(duplicate_key(name, entry.place, first, about=(_current_name(name),)))
-            self.doubled.add(name)
+            self.duplicate_sections.add(name)
         self.entries.sections.setdefault(_current_name(name), entry.place)
         if isinstance(entry.value, Mapping):
             self.mapping(entry.value, name + ".")

@@ -1,1 +1,1 @@
-"""What our own `train.py` cannot run, and what it ignores; nothing is known of a script of the user's own."""
+"""What `train.py` does not support, and what it ignores. Users' own scripts are not checked."""

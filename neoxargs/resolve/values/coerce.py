@@ -97,6 +97,7 @@ def _literal(node: Node, wanted: Any) -> Any:
     if not isinstance(node, Scalar):
         raise Mismatch(node, wanted, advice=without_brackets(node))
     number = _number(node)
+    # reversed: of choices that differ only in case, the first one is used
     words = {choice.lower(): choice for choice in reversed(choices) if isinstance(choice, str)}
     if isinstance(node.value, str) and node.value in choices:
         return node.value

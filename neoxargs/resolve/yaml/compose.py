@@ -16,8 +16,11 @@ from neoxargs.registry import normal
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, Sequence, read_plain
 from neoxargs.resolve.yaml.syntax_errors import syntax_problem
 
+#: Levels of nesting; no parameter needs as many, and Python's recursion limit is not reached.
 MAX_DEPTH = 32
+#: Values that aliases may repeat: a "billion laughs" file stops here instead of filling the memory.
 MAX_REPEATED = 200_000
+#: libyaml's parser if PyYAML was built with it; it is about ten times faster.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Line breaks of YAML; str.splitlines() splits at more characters.
 LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -66,8 +69,7 @@ class _Composer:
         except yaml.YAMLError as error:
             return None, [*self.problems, self.in_markdown() or syntax_problem(error, self.place)]
         except RecursionError:  # pragma: no cover - MAX_DEPTH stops earlier
-            whole = Place(self.name, 0, 0)
-            return None, [Problem("this file is nested too deeply", whole, id="yaml-nesting-too-deep")]
+            return None, [Problem("this file is nested too deeply", Place(self.name, 0, 0), id="yaml-nesting-too-deep")]
 
     def in_markdown(self) -> Problem | None:
         """Return a problem if the text is Markdown with a code block that may be the configuration."""
@@ -208,7 +210,7 @@ class _Composer:
         return self.place(start.line, start.column, width)
 
     def place(self, line: int, column: int, width: int = 1) -> Place:
-        """Line and column count from 0 here; a position behind the last line is the end of that line."""
+        """Return a place. Line and column count from 0; a position after the last line becomes the end of that line."""
         if line >= len(self.lines):
             line = max(0, len(self.lines) - 1)
             column = len(self.lines[line]) if self.lines else 0

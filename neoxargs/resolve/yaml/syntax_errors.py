@@ -101,7 +101,7 @@ def _surrogate(failure: ParseFailure) -> Problem:
 
 def _not_a_key(failure: ParseFailure) -> Problem:
     if failure.character == "-" and failure.begins_line:
-        what = "a list item cannot stand among lines of `key: value`"
+        what = "a list item is not allowed between `key: value` lines"
         hint = "remove the `-`, or write the list below its own key"
         return Problem(what, failure.where, hint, id="yaml-misplaced-list")
     if failure.begins_line:
