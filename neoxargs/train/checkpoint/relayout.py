@@ -141,24 +141,22 @@ def _mismatches(
     engine: Any, saved: SavedWeights, layout: OptimizerLayout | None, with_optimizer: bool
 ) -> Iterator[Problem]:
     """Everything that prevents loading this checkpoint into this engine."""
-    here = f"load ({saved.folder})"
+    subject = f"load ({saved.folder})"
     if layout is None:
         kind = type(engine.optimizer).__name__
-        what = (
-            f"{here}: it was written on another layout, but DeepSpeed's {kind} loads only checkpoints of its own layout"
-        )
+        what = f"{subject}: it was written on another layout, and DeepSpeed's {kind} loads only its own layout"
         hint = "continue on the layout that wrote it"
         yield Problem(what, hint=hint, id="checkpoint-layout-not-convertible", about=("load",))
     if with_optimizer and not saved.complete:
         hint = "set no_load_optim: true to start with a fresh optimizer state"
-        what = f"{here}: it has no optimizer state (saved with no_save_optim, or imported)"
+        what = f"{subject}: it has no optimizer state (saved with no_save_optim, or imported)"
         yield Problem(what, hint=hint, id="checkpoint-without-optimizer", about=("load", "no_load_optim"))
     expected = _union_over_ranks(set(named_weights(engine.module)))
     for missing in sorted(expected - set(saved.slices))[:3]:
-        what = f"{here}: it does not fit this model: it has no weight {missing}"
+        what = f"{subject}: it does not fit this model: it has no weight {missing}"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
     for surplus in sorted(set(saved.slices) - expected)[:3]:
-        what = f"{here}: it does not fit this model, which has no weight {surplus}"
+        what = f"{subject}: it does not fit this model, which has no weight {surplus}"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
 
 

@@ -60,23 +60,23 @@ def build_datasets(config: Config, tokenizer: Tokenizer, mesh: Mesh, local_rank:
     iterations: dict[Part, int] = {
         "train": training.train_iters, "validation": training.eval_iters, "test": training.eval_iters
     }  # fmt: skip
-    wanted = {part: count * config.batch.train_batch_size for part, count in iterations.items()}
+    needed = {part: count * config.batch.train_batch_size for part, count in iterations.items()}
     chosen = sources(config.data)
     _require_token_files(chosen, tokenizer.vocab_size)
     parts = first_rank_first(
         None if config.data.use_shared_fs else local_rank,
-        lambda: {part: dataset(chosen[part], part, wanted[part], sampling) for part in PARTS},
+        lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in PARTS},
     )
-    _refuse_empty(parts, chosen, wanted)
+    _refuse_empty(parts, chosen, needed)
     return Loader(parts, mesh, config.batch.train_micro_batch_size_per_gpu, config.data.num_workers)
 
 
 def _refuse_empty(
-    parts: Mapping[Part, Samples | None], chosen: Mapping[Part, list[Source]], wanted: Mapping[Part, int]
+    parts: Mapping[Part, Samples | None], chosen: Mapping[Part, list[Source]], needed: Mapping[Part, int]
 ) -> None:
     """Raise Problems if the train split is empty; warn if a split that would be evaluated is empty."""
     for part in PARTS:
-        if parts[part] is not None or not wanted[part]:
+        if parts[part] is not None or not needed[part]:
             continue
         names = ", ".join(source.prefix for source in chosen[part])
         what = f"{names}: too few documents: the {part} split is empty" if names else f"no data for the {part} split"
@@ -149,8 +149,8 @@ def tokens_in(source: Source, sampling: Sampling) -> int:
 
 def _documents_in(source: Source, sampling: Sampling) -> int:
     ends = _file(source.prefix, sampling).document_indices[1:]
-    wanted = _sequences(source, sampling)
-    return int(((ends > wanted.start) & (ends <= wanted.stop)).sum())
+    sequences = _sequences(source, sampling)
+    return int(((ends > sequences.start) & (ends <= sequences.stop)).sum())
 
 
 def _sequences(source: Source, sampling: Sampling) -> slice:
@@ -162,8 +162,8 @@ def _gpt_dataset(source: Source, part: Part, samples: int, sampling: Sampling) -
     from megatron.core.datasets.gpt_dataset import GPTDataset
     from megatron.core.datasets.utils import Split
 
-    wanted = _sequences(source, sampling)
-    indices: NDArray[np.int32] = np.arange(wanted.start, wanted.stop, dtype=np.int32)
+    sequences = _sequences(source, sampling)
+    indices: NDArray[np.int32] = np.arange(sequences.start, sequences.stop, dtype=np.int32)
     split = {"train": Split.train, "validation": Split.valid, "test": Split.test}[part]
     settings = _settings(sampling, [source])
     return GPTDataset(_file(source.prefix, sampling), source.prefix, indices, samples, split, settings)

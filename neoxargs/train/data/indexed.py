@@ -98,12 +98,12 @@ def damage(prefix: Path) -> str:
     if version != VERSION or not width:
         known = " or ".join(f"{code} ({stored.__name__})" for stored, code in CODES.items())
         return f"{idx_path} has version {version} and token type {code}; expected version {VERSION} and type {known}"
-    wanted = _HEADER.size + 12 * sequences + 8 * documents
-    if idx_path.stat().st_size < wanted:
-        return f"{idx_path} is truncated: {idx_path.stat().st_size} bytes, expected {wanted}"
-    wanted = int(lengths.sum(dtype=np.int64)) * width
-    if bin_path.stat().st_size != wanted:
-        return f"{bin_path} has {bin_path.stat().st_size} bytes; its index expects {wanted}"
+    expected = _HEADER.size + 12 * sequences + 8 * documents
+    if idx_path.stat().st_size < expected:
+        return f"{idx_path} is truncated: {idx_path.stat().st_size} bytes, expected {expected}"
+    expected = int(lengths.sum(dtype=np.int64)) * width
+    if bin_path.stat().st_size != expected:
+        return f"{bin_path} has {bin_path.stat().st_size} bytes; its index expects {expected}"
     return ""
 
 

@@ -55,16 +55,16 @@ def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | Non
     `data_path` is one prefix, several separated by commas, or a list in which a weight may precede each prefix.
     """
     items = data_path.split(",") if isinstance(data_path, str) else data_path
-    found: list[tuple[str, float | None]] = []
+    pairs: list[tuple[str, float | None]] = []
     weight: float | None = None
     for item in items:
         text = str(item).strip()
         if re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", text):
             weight = float(text)
         elif text:
-            found.append((text, weight))
+            pairs.append((text, weight))
             weight = None
-    return found
+    return pairs
 
 
 def split_shares(split: str | Sequence[float]) -> list[Share | None]:

@@ -202,14 +202,14 @@ def _cuts(file: Path, size: int, piece: int) -> Iterator[int]:
     No token spans such a place, so the cuts do not change the tokens.
     """
     with open(file, "rb") as stream:
-        wanted = piece
-        while wanted < size:
-            stream.seek(wanted)
+        position = piece
+        while position < size:
+            stream.seek(position)
             window = stream.read(piece)
             cut = next((i for i in _line_ends(window) if window[i : i + 1] not in _BLANK), 0)
             if cut:
-                yield wanted + cut
-            wanted += max(cut, 1) + piece
+                yield position + cut
+            position += max(cut, 1) + piece
 
 
 _BLANK = (b"", b" ", b"\t", b"\n", b"\r")

@@ -104,8 +104,8 @@ class PieceTokenizer:
         self.eod: int = end
 
     def _id_of(self, piece: str) -> int | None:
-        found: int = self.inner.piece_to_id(piece)
-        return None if found == self.inner.unk_id() else found
+        token: int = self.inner.piece_to_id(piece)
+        return None if token == self.inner.unk_id() else token
 
     def tokenize(self, text: str) -> list[int]:
         ids: list[int] = self.inner.encode(text)

@@ -46,22 +46,22 @@ def read(folder: Path) -> ImportedModel:
     family = _family(tree)
     values, problems = dict(family.constants), list(_unsupported(tree, family))
     for row in family.settings:
-        found = _first(tree, row.key, *row.old_keys) or _Entry(row.default)
-        unset = found.value is None and row.ours[0] in OPTIONAL_COUNTS
-        if row.ours[0] in (*REQUIRED_COUNTS, *OPTIONAL_COUNTS) and not (unset or _is_count(found.value)):
-            what = f"{row.key} ({json.dumps(found.value)}) must be a positive integer"
-            problems.append(Problem(what, found.place, id="huggingface-not-a-count"))
+        entry = _first(tree, row.key, *row.old_keys) or _Entry(row.default)
+        unset = entry.value is None and row.ours[0] in OPTIONAL_COUNTS
+        if row.ours[0] in (*REQUIRED_COUNTS, *OPTIONAL_COUNTS) and not (unset or _is_count(entry.value)):
+            what = f"{row.key} ({json.dumps(entry.value)}) must be a positive integer"
+            problems.append(Problem(what, entry.place, id="huggingface-not-a-count"))
             continue
-        ours = _imported_values(row, found.value)
+        ours = _imported_values(row, entry.value)
         if ours is None:
-            problems.append(_no_equivalent(row.key, found))
+            problems.append(_no_equivalent(row.key, entry))
             continue
         for name, value in ours.items():
             if values.setdefault(name, value) != value:
                 what = (
-                    f"{row.key} ({json.dumps(found.value)}) contradicts another key, which sets {name}: {values[name]}"
+                    f"{row.key} ({json.dumps(entry.value)}) contradicts another key, which sets {name}: {values[name]}"
                 )
-                problems.append(Problem(what, found.place, id="huggingface-keys-contradict", about=(name,)))
+                problems.append(Problem(what, entry.place, id="huggingface-keys-contradict", about=(name,)))
     vocabulary = _first(tree, "vocab_size") or _Entry(None, tree.place)
     if not _is_count(vocabulary.value):
         what = f"vocab_size ({json.dumps(vocabulary.value)}) must be a positive integer"
@@ -85,44 +85,44 @@ def _is_count(value: Any) -> bool:
 
 def _family(tree: Mapping) -> Family:
     named, kind = _first(tree, "architectures"), _first(tree, "model_type")
-    wanted = named.value[0] if named and named.value and isinstance(named.value, list) else None
+    architecture = named.value[0] if named and named.value and isinstance(named.value, list) else None
     for family in FAMILIES.values():
-        if wanted == family.architecture or (wanted is None and kind and kind.value == family.model_type):
+        if architecture == family.architecture or (architecture is None and kind and kind.value == family.model_type):
             return family
-    found = named or kind or _Entry(None, tree.place)
-    what = f"architectures ({json.dumps(found.value)}) is not supported"
+    entry = named or kind or _Entry(None, tree.place)
+    what = f"architectures ({json.dumps(entry.value)}) is not supported"
     hint = f"import a model of one of these architectures: {', '.join(FAMILIES)}"
-    raise Problems(Problem(what, found.place, hint, id="huggingface-unknown-architecture"))
+    raise Problems(Problem(what, entry.place, hint, id="huggingface-unknown-architecture"))
 
 
 def _unsupported(tree: Mapping, family: Family) -> Iterator[Problem]:
     for row in family.fixed:
-        found = _first(tree, row.key)
-        if found and found.value not in (None, *row.values):
-            yield _no_equivalent(row.key, found, row.values)
+        entry = _first(tree, row.key)
+        if entry and entry.value not in (None, *row.values):
+            yield _no_equivalent(row.key, entry, row.values)
 
 
-def _no_equivalent(key: str, found: _Entry, values: Iterable[Any] = ()) -> Problem:
+def _no_equivalent(key: str, entry: _Entry, values: Iterable[Any] = ()) -> Problem:
     supported = [json.dumps(value) for value in values if value is not None]
-    what = f"{key} ({json.dumps(found.value)}) has no equivalent in this trainer"
+    what = f"{key} ({json.dumps(entry.value)}) has no equivalent in this trainer"
     hint = f"supported: {listed(supported)}" if supported else ""
-    return Problem(what, found.place, hint, id="huggingface-not-expressible")
+    return Problem(what, entry.place, hint, id="huggingface-not-expressible")
 
 
 def _head_width(tree: Mapping, values: dict[str, Any]) -> Iterator[Problem]:
     width = values.get("hidden_size", 0) // values.get("num_attention_heads", 1)
-    found = _first(tree, "head_dim")
-    if found and found.value not in (None, width):
-        what = f"head_dim ({found.value}) must be hidden_size / num_attention_heads ({width})"
-        yield Problem(what, found.place, id="huggingface-head-width")
+    entry = _first(tree, "head_dim")
+    if entry and entry.value not in (None, width):
+        what = f"head_dim ({entry.value}) must be hidden_size / num_attention_heads ({width})"
+        yield Problem(what, entry.place, id="huggingface-head-width")
 
 
 def _first(tree: Mapping, *keys: str) -> _Entry | None:
     """Return the entry of the first of these keys that exists. A dot separates a section from its key."""
     for key in keys:
-        found = _inside(tree, key.split("."))
-        if found:
-            return found
+        entry = _inside(tree, key.split("."))
+        if entry:
+            return entry
     return None
 
 
@@ -133,9 +133,9 @@ def _inside(tree: Node, path: list[str]) -> _Entry | None:
         for entry in tree.entries:
             if entry.key == name:
                 if path[1:]:
-                    found = _inside(entry.value, path[1:])
-                    if found:
-                        return found
+                    nested = _inside(entry.value, path[1:])
+                    if nested:
+                        return nested
                 else:
                     return _Entry(entry.value.to_python(), entry.place)
     return None

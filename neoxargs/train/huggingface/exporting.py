@@ -48,7 +48,7 @@ class Export(NamedTuple):
         """Yield every weight in the model's order. Shared layers and a shared norm (`gpt_j_tied`) become copies."""
         order, shared_norm = weights_of_layers(self.config.shape), self.config.attention.gpt_j_tied
         for ours, theirs, form in self.family.modules(len(order), not self.config.embedding.no_weight_tying):
-            source = re.sub(r"layers\.(\d+)", lambda found: f"layers.{order[int(found[1])]}", ours)
+            source = re.sub(r"layers\.(\d+)", lambda match: f"layers.{order[int(match[1])]}", ours)
             if shared_norm and self.config.attention.gpt_j_residual:
                 source = source.replace("post_attention_layernorm", "input_layernorm")
             for kind in ("weight", "bias"):
@@ -112,25 +112,25 @@ def _config_json(export: Export) -> dict[str, Any]:
 
 def _require_same_model(export: Export, pieces: Sequence[Piece]) -> None:
     """Raise Problems unless the checkpoint is of the model that the configuration describes."""
-    used, there = {piece.ours for piece in pieces}, set(export.saved.slices)
-    here = f"load ({export.saved.folder})"
-    reasons = [f", which has no weight {name}" for name in sorted(there - used)[:3]]
-    reasons = [f": it has no weight {name}" for name in sorted(used - there)[:3]] + reasons
+    used, saved = {piece.ours for piece in pieces}, set(export.saved.slices)
+    subject = f"load ({export.saved.folder})"
+    reasons = [f", which has no weight {name}" for name in sorted(saved - used)[:3]]
+    reasons = [f": it has no weight {name}" for name in sorted(used - saved)[:3]] + reasons
     problems = [
         Problem(
-            f"{here}: it does not fit this model{reason}",
+            f"{subject}: it does not fit this model{reason}",
             hint=COMPARE_CONFIG,
             id="checkpoint-other-weights",
             about=("load",),
         )
         for reason in reasons
     ]
-    problems += [] if problems else _other_shapes(export, here)
+    problems += [] if problems else _other_shapes(export, subject)
     if problems:
         raise Problems(problems)
 
 
-def _other_shapes(export: Export, here: str) -> Iterator[Problem]:
+def _other_shapes(export: Export, subject: str) -> Iterator[Problem]:
     hidden, rows = export.config.shape.hidden_size, export.sizes.vocabulary
     first = f"layers.{weights_of_layers(export.config.shape)[0]}"
     expected = {
@@ -140,11 +140,11 @@ def _other_shapes(export: Export, here: str) -> Iterator[Problem]:
     for name, shape in expected.items():
         if export.shape(name) != shape:
             sizes = [" x ".join(map(str, each)) for each in (export.shape(name), shape)]
-            what = f"{here}: {name} has shape {sizes[0]} in the checkpoint; this configuration expects {sizes[1]}"
+            what = f"{subject}: {name} has shape {sizes[0]} in the checkpoint; this configuration expects {sizes[1]}"
             yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",))
-    if (found := export.shape("embedding.word_embeddings.weight")[0]) < rows:
-        what = f"{here}: its word embedding has {found} rows, fewer than the {rows} to write"
-        hint = f"pass --vocab-size {found}, or use the tokenizer the model was trained with"
+    if (available := export.shape("embedding.word_embeddings.weight")[0]) < rows:
+        what = f"{subject}: its word embedding has {available} rows, fewer than the {rows} to write"
+        hint = f"pass --vocab-size {available}, or use the tokenizer the model was trained with"
         yield Problem(what, hint=hint, id="checkpoint-too-few-vocabulary-rows", about=("load",))
 
 
@@ -167,21 +167,23 @@ def choose_family(config: Config, architecture: str | None) -> Family:
 
 def checkpoint(config: Config) -> Path:
     """Return the checkpoint that `load` (or else `save`) and `iteration` select; raise Problems if it is not usable."""
-    root, wanted = config.checkpoint.load or config.checkpoint.save, config.training.iteration
+    root, iteration = config.checkpoint.load or config.checkpoint.save, config.training.iteration
     if not root:
         what = "no checkpoint to export: neither load nor save is set"
         hint = "set load: FOLDER"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load", "save")))
-    found = Path(root, checkpoint_folder.tag(wanted)) if wanted is not None else checkpoint_folder.newest(Path(root))
-    if found is None:
+    folder = (
+        Path(root, checkpoint_folder.tag(iteration)) if iteration is not None else checkpoint_folder.newest(Path(root))
+    )
+    if folder is None:
         raise Problems(
             Problem(f"load ({root}): there is no checkpoint in it", id="checkpoint-missing", about=("load",))
         )
-    damage = checkpoint_folder.damage(found) if found.is_dir() else "it does not exist"
+    damage = checkpoint_folder.damage(folder) if folder.is_dir() else "it does not exist"
     if damage:
-        what = f"load ({found}) cannot be exported: {damage}"
+        what = f"load ({folder}) cannot be exported: {damage}"
         raise Problems(Problem(what, id="checkpoint-not-usable", about=("load", "iteration")))
-    return found
+    return folder
 
 
 def prepare(config: Config, architecture: str | None, dtype: str | None, rows: int | None) -> Export:
@@ -232,10 +234,10 @@ def _count(text: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*([KMG]B)?", text.upper())
-    if not found or not int(found[1]):
+    match = re.fullmatch(r"(\d+)\s*([KMG]B)?", text.upper())
+    if not match or not int(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 5GB or 500MB")
-    return int(found[1]) * UNITS[found[2] or ""]
+    return int(match[1]) * UNITS[match[2] or ""]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
