@@ -137,10 +137,10 @@ def _peak(trial: dict[str, Any], ranks: int) -> int:
     config = complete(draft([Text("bench.yml", yaml.safe_dump({**common, **trial}))]), ranks)
 
     def work() -> None:
-        built = engine.build(config, deepspeed_json(config), Vocabulary(256, 256), mesh.build_mesh(config.parallel))
+        trained = engine.build(config, deepspeed_json(config), Vocabulary(256, 256), mesh.build_mesh(config.parallel))
         tokens = torch.randint(256, (4, trial["seq_length"]))
         for _ in range(2):
-            built.train_step(iter([(tokens, tokens)]))
+            trained.train_step(iter([(tokens, tokens)]))
 
     return memory.peak_of(work)
 

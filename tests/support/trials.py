@@ -36,14 +36,14 @@ def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
     process = setup.start("gloo", seed=1)
     assert process.device.type == "cpu"
     allow_fp16()
-    found = {}
+    outcomes = {}
     for name, trial in trials.items():
-        built = Training(trial)
-        results = [built.engine.train_step(built.batches) for _ in range(steps)]
-        held_out = built.engine.evaluate(built.micro_batches(0), 2)
-        found[name] = Losses([result.loss for result in results], [result.grad_norm for result in results], held_out)
+        training = Training(trial)
+        results = [training.engine.train_step(training.batches) for _ in range(steps)]
+        held_out = training.engine.evaluate(training.micro_batches(0), 2)
+        outcomes[name] = Losses([result.loss for result in results], [result.grad_norm for result in results], held_out)
         mesh.destroy_groups()
-    return found
+    return outcomes
 
 
 def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float], list[float]]]:
@@ -52,7 +52,7 @@ def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float]
     from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
-    found = {}
+    outcomes = {}
     for name, trial in trials.items():
         path = str(Path(folder, name))
         first = Training(trial, save=path)
@@ -63,9 +63,9 @@ def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float]
         second = Training(trial, load=path)
         position = Checkpoints(second.config, second.engine.deepspeed, process).load()
         second.batches = second.micro_batches(position.samples)
-        found[name] = losses[3:], [second.step() for _ in range(3)]
+        outcomes[name] = losses[3:], [second.step() for _ in range(3)]
         mesh.destroy_groups()
-    return found
+    return outcomes
 
 
 def overflow(trial: Trial) -> tuple[list[float], list[bool], bool]:
@@ -74,10 +74,10 @@ def overflow(trial: Trial) -> tuple[list[float], list[bool], bool]:
 
     setup.start("gloo", seed=1)
     allow_fp16()
-    built = Training(trial)
-    rate = built.engine.learning_rate()
-    results = [built.engine.train_step(built.micro_batches(0)) for _ in range(3)]
-    unchanged = built.engine.learning_rate() == rate
+    training = Training(trial)
+    rate = training.engine.learning_rate()
+    results = [training.engine.train_step(training.micro_batches(0)) for _ in range(3)]
+    unchanged = training.engine.learning_rate() == rate
     mesh.destroy_groups()
     return [result.loss for result in results], [result.skipped for result in results], unchanged
 

@@ -72,12 +72,12 @@ def unknown_device() -> Device:
 
 def find_device(name: str) -> Device:
     """Return the device of this name or alias, ignoring case and punctuation; raises Problems if there is none."""
-    found = _by_spelling().get(_normalized(name))
-    if found is None:
+    device = _by_spelling().get(_normalized(name))
+    if device is None:
         hint = did_you_mean(name, DEVICES) or f"expected one of: {', '.join(DEVICES)}"
         hint = f"{hint}; for another device, use deepy plan --gpu-memory GIB"
         raise Problems([Problem(f"unknown device: {name}", hint=hint, id="unknown-device")])
-    return found
+    return device
 
 
 def _by_spelling() -> dict[str, Device]:

@@ -9,7 +9,7 @@ from neoxargs.launch.report import summary
 from neoxargs.text import format_bytes, format_count, format_duration, format_number, format_percent
 from neoxargs.tools.plan.advice import Suggestion
 from neoxargs.tools.plan.output.style import STYLE
-from neoxargs.tools.plan.output.svg import memory_chart, ranks_chart, stages_chart, step_chart
+from neoxargs.tools.plan.output.svg import MAX_LABELLED, memory_chart, ranks_chart, stages_chart, step_chart
 from neoxargs.tools.plan.output.wording import NOTHING_FITS, assumption_notes, describe_effect, ranks_per_host, verdict
 from neoxargs.tools.plan.plan import Plan
 
@@ -39,13 +39,15 @@ def to_html(plan: Plan, suggestions: Sequence[Suggestion], files: Sequence[str])
 
 def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     if not plan.fits:
-        yield _section("Changes that would fit", "in order of step time", _suggestions(suggestions))
+        order = "in order of step time" if len(suggestions) > 1 else ""
+        yield _section("Changes that would fit", order, _suggestions(suggestions))
     fullest = plan.fullest
     where = f"stage {fullest.stage.index}, which has the highest peak," if len(plan.stage_memory) > 1 else "the model"
     yield _section("Memory", f"per rank of {where} in each phase of a step", memory_chart(plan))
     yield _section("Stages", "peak memory per rank of each pipeline stage", stages_chart(plan))
-    layout = f"{plan.layout.tensor} tensor x {plan.layout.pipe} pipeline x {plan.layout.data} data"
-    legend = f"{layout}; each frame is a host, joined cells are a tensor parallel group (t), d is the replica"
+    layout = f"tensor {plan.layout.tensor} x pipeline {plan.layout.pipe} x data {plan.layout.data}"
+    labels = "; d is the replica, t the tensor parallel rank" if plan.layout.ranks <= MAX_LABELLED else ""
+    legend = f"{layout}; each frame is a host, joined cells are a tensor parallel group{labels}"
     yield _section("Ranks", legend, ranks_chart(plan))
     yield _section("Step time", f"about {format_duration(plan.speed.step)}", step_chart(plan))
     yield _section("Batch", "", f'<p class="equation">{escape(summary.batch_equation(plan.config))}</p>')

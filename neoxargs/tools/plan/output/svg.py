@@ -57,7 +57,7 @@ def step_chart(plan: Plan) -> str:
     terms = {name: time for name, time in zip(style.TIME, seconds, strict=True) if time}
     pieces = "".join(_pieces(terms, style.TIME, speed.step, (0, WIDTH), 0, format_duration))
     named = [(f"{name} {format_percent(time, speed.step)}", style.TIME[name]) for name, time in terms.items()]
-    return _svg(30, _rounded("whole", 0, WIDTH, 0) + f'<g clip-path="url(#whole)">{pieces}</g>') + _legend(named)
+    return _svg(30, _rounded("step", 0, WIDTH, 0) + f'<g clip-path="url(#step)">{pieces}</g>') + _legend(named)
 
 
 def ranks_chart(plan: Plan) -> str:

@@ -80,7 +80,7 @@ def _stages(plan: Plan) -> Iterator[str]:
             f"{rank.peak_phase:<14}{numbers:<13}{host_range(hosts[stage.index])}"
         )
     if len(plan.stage_memory) > MAX_STAGES:
-        yield f"... {len(plan.stage_memory)} stages in all"
+        yield f"... {len(plan.stage_memory)} stages in total"
 
 
 def _listed_stages(plan: Plan) -> list[RankMemory]:

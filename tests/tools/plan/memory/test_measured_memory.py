@@ -88,19 +88,19 @@ def measure(trials: dict[str, Trial]) -> dict[str, Memory]:
     from neoxargs.train.process import mesh, setup
 
     setup.start("gloo", seed=1)
-    found = {}
+    measurements = {}
     for name, trial in trials.items():
-        found[name] = _measure_one(Training(trial))
+        measurements[name] = _measure_one(Training(trial))
         mesh.destroy_groups()
-    return found
+    return measurements
 
 
-def _measure_one(built: Training) -> Memory:
-    engine, parameters = built.engine.deepspeed, list(built.engine.deepspeed.module.parameters())
+def _measure_one(training: Training) -> Memory:
+    engine, parameters = training.engine.deepspeed, list(training.engine.deepspeed.module.parameters())
     seen = Counter[str]()
     _record_gradients(engine, parameters, seen)
     with _saved_tensors(parameters) as saved:
-        built.engine.train_step(built.batches)
+        training.engine.train_step(training.batches)
     weights = [getattr(parameter, "ds_tensor", parameter) for parameter in parameters]
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     moments = [value for state in optimizer.state.values() for value in state.values()]
@@ -206,11 +206,11 @@ def measured() -> dict[str, list[Memory]]:
 
 
 def collect() -> dict[str, list[Memory]]:
-    found: dict[str, list[Memory]] = {}
+    measurements: dict[str, list[Memory]] = {}
     for world, trials in ((1, ONE), (2, TWO)):
         ranks = run_ranks(measure, world, trials, timeout=250)
-        found |= {name: [rank[name] for rank in ranks] for name in trials}
-    return found
+        measurements |= {name: [rank[name] for rank in ranks] for name in trials}
+    return measurements
 
 
 @pytest.mark.parametrize("name", [*ONE, *TWO])
