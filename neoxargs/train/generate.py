@@ -140,12 +140,12 @@ def _prompts_of_file(path: str | None) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         what = f"sample_input_file ({path}) cannot be read: {error}"
         raise Problems(Problem(what, id="prompt-file-unreadable", about=("sample_input_file",))) from error
-    found = [line.strip() for line in lines if line.strip()]
-    if not found:
+    prompts = [line.strip() for line in lines if line.strip()]
+    if not prompts:
         what = f"sample_input_file ({path}) contains no prompts"
         hint = "write one prompt per line"
         raise Problems(Problem(what, hint=hint, id="prompt-file-empty", about=("sample_input_file",)))
-    return found
+    return prompts
 
 
 def _interactive_prompts(end: str, main: bool) -> Iterator[str]:
@@ -187,11 +187,11 @@ def generate(generator: Generator, contexts: Iterator[str], output: TextIO | Non
 
 def record(sample: Sample, text: str, seconds: float, options: Generation) -> dict[str, Any]:
     """Return the JSON object of a line of `sample_output_file`, with GPT-NeoX's keys."""
-    found = {
+    fields = {
         "context": sample.context, "text": text, "length": len(sample.ids), "finished": sample.finished,
         "message": None, "duration_seconds": round(seconds, 3),
     }  # fmt: skip
-    return {**found, "logits": sample.logits} if options.return_logits else found
+    return {**fields, "logits": sample.logits} if options.return_logits else fields
 
 
 def _grouped(items: Iterator[str], size: int) -> Iterator[list[str]]:

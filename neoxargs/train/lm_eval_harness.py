@@ -63,10 +63,10 @@ class Model:
     def generate(self, contexts: list[str], stops: list[str], options: dict[str, Any]) -> list[str]:
         """Continue every context until one of `stops`, which is left out, or for `maximum_tokens` tokens."""
         self.scorer.built.deepspeed.eval()
-        at_once, found = ROWS * self.generator.data.size, []
+        at_once, texts = ROWS * self.generator.data.size, []
         for start in range(0, len(contexts), at_once):
-            found += self._generate(contexts[start : start + at_once], stops, options)
-        return found
+            texts += self._generate(contexts[start : start + at_once], stops, options)
+        return texts
 
     def _generate(self, contexts: list[str], stops: list[str], options: dict[str, Any]) -> list[str]:
         maximum = options["maximum_tokens"]
@@ -104,8 +104,8 @@ def run_tasks(tasks: Sequence[str], model: Model, seed: int) -> dict[str, Any]:
     for task in loaded["tasks"].values():
         task.set_fewshot_seed(seed)
     evaluate = _harness("evaluator").evaluate
-    found = evaluate(lm=_adapter(model), task_dict=loaded, log_samples=False, bootstrap_iters=BOOTSTRAP_ITERATIONS)
-    return {key: found[key] for key in RESULT_KEYS if found.get(key)}
+    results = evaluate(lm=_adapter(model), task_dict=loaded, log_samples=False, bootstrap_iters=BOOTSTRAP_ITERATIONS)
+    return {key: results[key] for key in RESULT_KEYS if results.get(key)}
 
 
 def require_installed() -> None:
@@ -156,8 +156,8 @@ def _adapter(model: Model) -> Any:
     class Adapter(base):  # type: ignore[misc]
         def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
             rows = [_row(request.args, tokenizer, length) for request in requests]
-            found: list[tuple[float, bool]] = model.call("score", rows)
-            return found
+            scores: list[tuple[float, bool]] = model.call("score", rows)
+            return scores
 
         def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
             parts = [windows(tokenizer.tokenize(request.args[0]), tokenizer.eod, length) for request in requests]
@@ -186,12 +186,12 @@ def _row(asked: tuple[str, str], tokenizer: Tokenizer, length: int) -> ScoringRo
 def _continued(requests: list[Any], model: Model) -> list[str]:
     """Generate all continuations; requests with the same options form a batch."""
     wanted = [(index, request.args[0], _options(request.args[1])) for index, request in enumerate(requests)]
-    found: dict[int, str] = {}
+    text_of: dict[int, str] = {}
     for _, equal in groupby(sorted(wanted, key=lambda each: repr(each[2])), key=lambda each: repr(each[2])):
         group = list(equal)
         texts = model.call("generate", [context for _, context, _ in group], *group[0][2])
-        found |= dict(zip([index for index, *_ in group], texts, strict=True))
-    return [found[index] for index in range(len(requests))]
+        text_of |= dict(zip([index for index, *_ in group], texts, strict=True))
+    return [text_of[index] for index in range(len(requests))]
 
 
 def _options(given: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:

@@ -83,11 +83,11 @@ def _pattern(kind: str, shape: Shape, seed: str, settings: Mapping[str, Any]) ->
 def layout(pattern: Pattern) -> Tensor:
     """(heads, blocks, blocks): which blocks are attended to, before the causal mask."""
     heads = pattern.heads if pattern.different_layout_per_head else 1
-    found = torch.zeros(heads, pattern.blocks, pattern.blocks, dtype=torch.bool)
+    blocks = torch.zeros(heads, pattern.blocks, pattern.blocks, dtype=torch.bool)
     for head in range(heads):
         rows, columns = zip(*_KINDS[pattern.kind](pattern, head), strict=True)
-        found[head, list(rows), list(columns)] = True
-    return found.expand(pattern.heads, -1, -1)
+        blocks[head, list(rows), list(columns)] = True
+    return blocks.expand(pattern.heads, -1, -1)
 
 
 @lru_cache(maxsize=8)
@@ -137,8 +137,8 @@ def _variable(pattern: Pattern, head: int) -> Blocks:
         size = next(sizes, size)
     global_blocks = _global_blocks(pattern)
     ranges = [range(count)] * count
-    found = _windows(lengths) | _columns(pattern, global_blocks) | _random(pattern, head, ranges)
-    return found | _rows(pattern, global_blocks, pattern.horizontal_global_attention)
+    blocks = _windows(lengths) | _columns(pattern, global_blocks) | _random(pattern, head, ranges)
+    return blocks | _rows(pattern, global_blocks, pattern.horizontal_global_attention)
 
 
 def _local(pattern: Pattern, head: int) -> Blocks:
@@ -174,13 +174,13 @@ _KINDS: dict[str, Callable[[Pattern, int], Blocks]] = {
 
 def _windows(lengths: Iterable[int]) -> Blocks:
     """Every block attends to all blocks of its window."""
-    found: Blocks = set()
+    blocks: Blocks = set()
     start = 0
     for length in lengths:
         inside = range(start, start + length)
-        found |= {(row, column) for row in inside for column in inside}
+        blocks |= {(row, column) for row in inside for column in inside}
         start += length
-    return found
+    return blocks
 
 
 def _sliding(pattern: Pattern, width: int) -> Blocks:

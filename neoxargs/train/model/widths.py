@@ -30,7 +30,7 @@ class Widths:
         sizes = self.base.get(name)
         if sizes is None or len(sizes) != len(shape):
             what = f"base_shapes_file has no {len(shape)}-dimensional weight named {name}"
-            raise Problems(Problem(what, hint=SAVE_HINT, id="base-shapes-lack-a-weight", about=("base_shapes_file",)))
+            raise Problems(Problem(what, hint=SAVE_HINT, id="base-shapes-weight-missing", about=("base_shapes_file",)))
         return [size / base for size, base in zip(shape, sizes, strict=True) if base is not None]
 
     def std_factor(self, name: str, shape: tuple[int, ...]) -> float:

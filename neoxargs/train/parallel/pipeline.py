@@ -108,18 +108,18 @@ def tie_relative_bias(pipeline: Any) -> None:
 
     DeepSpeed then sums its gradient over the stages that use it and counts it once in the gradient norm.
     """
-    found = [module for module in pipeline.modules() if isinstance(module, RelativeBias)]
-    if found:
-        pipeline.tied_modules["relative"] = found[0]
+    tables = [module for module in pipeline.modules() if isinstance(module, RelativeBias)]
+    if tables:
+        pipeline.tied_modules["relative"] = tables[0]
     uses = [index for index, spec in enumerate(pipeline._layer_specs) if _reads_relative(spec)]
     stages = sorted({pipeline.stage_owner(index) for index in uses})
     for line in pipeline.topology().get_axis_comm_lists("pipe") if len(stages) > 1 else ():
         ranks = [line[stage] for stage in stages]
         group = torch.distributed.new_group(ranks)  # collective: every rank must make every group
         if torch.distributed.get_rank() in ranks:
-            tie = {"ranks": ranks, "group": group, "weight_attr": ["table"], "module": found[0]}
+            tie = {"ranks": ranks, "group": group, "weight_attr": ["table"], "module": tables[0]}
             pipeline.tied_comms["relative"] = tie
-            setattr(found[0].table, "ds_pipe_replicated", torch.distributed.get_rank() != ranks[0])  # noqa: B010
+            setattr(tables[0].table, "ds_pipe_replicated", torch.distributed.get_rank() != ranks[0])  # noqa: B010
 
 
 def _reads_relative(spec: Any) -> bool:
@@ -130,12 +130,12 @@ def named_weights(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return this rank's weights by their names in `GPT`, each once, in the model's order."""
     if not hasattr(module, "_layer_specs"):
         return dict(module.named_parameters())
-    found: dict[str, nn.Parameter] = {}
+    weights: dict[str, nn.Parameter] = {}
     for path, layer, _ in stage_layers(module):
         for name, weight in layer.named_parameters():
-            if all(weight is not other for other in found.values()):
-                found[gpt_name(path, name)] = weight
-    return found
+            if all(weight is not other for other in weights.values()):
+                weights[gpt_name(path, name)] = weight
+    return weights
 
 
 def stage_layers(pipeline: Any) -> Iterator[tuple[str, nn.Module, int]]:

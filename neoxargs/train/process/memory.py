@@ -42,11 +42,11 @@ def _allocations(results: Any) -> list[tuple[int, int, int]]:
 
     The total includes what earlier profilers recorded.
     """
-    found, events = [], list(results.experimental_event_tree())
+    allocations, events = [], list(results.experimental_event_tree())
     while events:
         event = events.pop()
         events += event.children
         if event.tag.name == "Allocation":
             size = event.extra_fields
-            found.append((event.start_time_ns, size.total_allocated, size.alloc_size))
-    return found
+            allocations.append((event.start_time_ns, size.total_allocated, size.alloc_size))
+    return allocations

@@ -24,17 +24,17 @@ def set_rank_environment(config: Config) -> None:
         return
     training = config.training
     if not (training.deepspeed_mpi or training.deepspeed_slurm):
-        found = names(os.environ)
+        variables = names(os.environ)
     else:
         kinds = MPI if training.deepspeed_mpi else SLURM
-        found = next((kind for kind in kinds if are_set(kind, os.environ)), None)
-        if found is None:
+        variables = next((kind for kind in kinds if are_set(kind, os.environ)), None)
+        if variables is None:
             name, program = ("deepspeed_mpi", "mpirun") if training.deepspeed_mpi else ("deepspeed_slurm", "srun")
             what = f"{name} is true, but this process was not started by {program}"
             hint = f"start the ranks with {program}, or remove {name}"
-            raise Problems(Problem(what, hint=hint, id="not-started-as-asked", about=(name,)))
-    if found:
-        os.environ |= torch_environment(found, config, os.environ)
+            raise Problems(Problem(what, hint=hint, id="not-started-by-mpi-or-slurm", about=(name,)))
+    if variables:
+        os.environ |= torch_environment(variables, config, os.environ)
 
 
 def torch_environment(names: Names, config: Config, environ: Mapping[str, str]) -> dict[str, str]:

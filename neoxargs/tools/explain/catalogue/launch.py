@@ -112,7 +112,7 @@ PROBLEMS: dict[str, Entry] = {
         "A rank was started on a machine that has no GPU left for it: the slots in the hostfile, or num_gpus, exceed "
         "the number of GPUs."
     ),
-    "not-started-as-asked": row(
+    "not-started-by-mpi-or-slurm": row(
         "deepspeed_mpi or deepspeed_slurm is true, so mpirun or srun must start the ranks. This process was started "
         "differently and does not know its rank."
     ),

@@ -120,7 +120,7 @@ PROBLEMS: dict[str, Entry] = {
         "The file with the shapes of the base model cannot be read, and muP needs it to scale."
     ),
     "base-shapes-malformed": row("The file does not contain the shapes of the weights of a base model."),
-    "base-shapes-lack-a-weight": row("A weight of this model is missing in the base model, so muP cannot scale it."),
+    "base-shapes-weight-missing": row("A weight of this model is missing in the base model, so muP cannot scale it."),
     "tracker-refuses": row(
         "The experiment tracker rejects the run: a key is missing or wrong, or the network is unavailable."
     ),
