@@ -29,10 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", metavar="SOURCE", nargs="+", help="GPT-NeoX YAML, one DeepSpeed JSON or one Megatron-LM script")
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for SOURCEs in this folder first")
-    add("--to", metavar="|".join(NAMES), type=_dialect, default=CURRENT_DIALECT, help="write this dialect")
+    add(
+        "--to",
+        metavar="|".join(NAMES),
+        type=_dialect,
+        default=CURRENT_DIALECT,
+        help=f"write this dialect (default: {CURRENT_DIALECT})",
+    )
     names = [source.name for source in SOURCES]
     add("--from", dest="source", choices=names, help="read SOURCE as this format")
-    add("--var", metavar="NAME=VALUE", action="append", default=[], type=_variable, help="set a variable of the script")
+    variable = "set a variable of the script (repeatable)"
+    add("--var", metavar="NAME=VALUE", action="append", default=[], type=_variable, help=variable)
     add("--choose", metavar="N", type=int, help="convert the N-th of several configurations in SOURCE")
     add("-o", "--output", metavar="FILE", help="write the new YAML to FILE instead of stdout")
     add("--write", action="store_true", help="write all files, or none on an error; replace an existing FILE")
@@ -56,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         texts = read_files(arguments.files, arguments.conf_dir)
         source = next((source for source in SOURCES if source.name == arguments.source), None) or source_of(texts[0])
-        if refused := list(_inapplicable_options(arguments, source)):
-            raise Problems(refused[:1])
+        if inapplicable := list(_inapplicable_options(arguments, source)):
+            raise Problems(inapplicable[:1])
         options = Options(arguments.to, dict(arguments.var), os.environ, arguments.choose)
         if source.edits_in_place:
             return _show_edits(arguments, texts, source.converts(texts, options))

@@ -116,6 +116,7 @@ def _deepspeed_defaults(version: Version) -> dict[str, Setting]:
     """Return DeepSpeed's defaults that differ from this dialect's, for keys that the JSON does not set."""
     values = {**version.draft.values, **dict.fromkeys(version.draft.auto)}
     name = "optimizer.params.weight_decay"
+    # DeepSpeed's Adam has no weight decay by default; neox-2026 has 0.1.
     if "optimizer.type" in values and name not in values and "weight_decay" not in values:
         return {name: Setting(0.0, behind="DeepSpeed's default")}
     return {}

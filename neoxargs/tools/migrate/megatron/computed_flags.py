@@ -14,6 +14,7 @@ from neoxargs.tools.migrate.megatron.reading import Option, Reading
 
 
 def pipeline(reading: Reading, option: Option) -> None:
+    # A single stage is no pipeline: pipe_parallel_size stays 0, DeepSpeed's plain engine.
     if option.text != "1" and "no-pipeline-parallel" not in reading.options:
         reading.set_from(option, "pipe_parallel_size")
 
@@ -34,6 +35,7 @@ def ffn_width(reading: Reading, option: Option) -> None:
 
 def swiglu(reading: Reading, option: Option) -> None:
     """Set the activation, and Megatron-LM's default width for it: 8/3 of the hidden size, a multiple of 64."""
+    # The formula of validate_args in megatron/training/arguments.py
     reading.set("activation", "swiglu")
     hidden = reading.number("hidden-size")
     width = int(4 * hidden * 2 / 3 / 64) * 64 if hidden else 0
@@ -121,7 +123,7 @@ def optimizer(reading: Reading, option: Option) -> None:
     kinds = {"adam": "Adam", "sgd": "SGD", "lion": "Lion", "muon": "Muon"}
     if option.text not in {*kinds} & {*OPTIMIZERS}:
         reading.leave_out(option)
-    elif "optimizer.type" not in reading.settings:
+    elif "optimizer.type" not in reading.settings:  # --optimizer-cpu-offload may have set it
         reading.set("optimizer.type", kinds[option.text])
 
 

@@ -93,7 +93,7 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
     reading = Reading(options_of(command[script + 1 :]))
     for option in launcher:
         _read_launcher(reading, option)
-    for name in FUSIONS:
+    for name in FUSIONS:  # before the other flags, some of which turn a fusion off
         reading.set(name, True, "Megatron-LM's default")
     config = reading.options.get("deepspeed-config")
     json = documents.get(config.text) if config else None

@@ -48,12 +48,14 @@ def migrate(texts: Sequence[Text], to: str) -> Result:
         raise Problems(work.drafted.problems)
     for document in work.files.documents:
         for name in list(document.entries()):
+            # Parsed again after each edit, which moves the ranges and can remove other entries.
             if entry := document.entries().get(name):
                 work.entry(document, entry)
     work.rename_sections()
     if any(problem.severity == "error" for problem in work.problems):
         raise Problems([*work.problems, *work.remaining_beside_errors()])
     work.name_dialect()
+    # No dialect is written to a partial configuration, so both versions are compared under the one it has now.
     fixed = [f"dialect={work.drafted.dialect.name}"] if work.is_part else []
     new = work.files.texts
     verify(draft(work.start, fixed), draft(new, fixed), work.gpus, Place(new[0].name, 0, 0))
@@ -89,6 +91,7 @@ class _Migration:
         return [problem for problem in self.remaining if any(place[:3] in at for place in problem.also)]
 
     def get(self, name: str) -> Any:
+        # attention_config is needed as a list of layers, which only the resolved configuration has.
         return self.values[name] if name in self.values and name != "attention_config" else self.before.get(name)
 
     # -- one entry ---------------------------------------------------------------------------------------------------

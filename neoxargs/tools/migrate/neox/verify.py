@@ -20,6 +20,7 @@ def fitting_gpus(drafted: Draft) -> int:
     replica = ranks_of_replica(values.get("model_parallel_size", 1), values.get("pipe_parallel_size", 0))
     if drafted.problems:  # `migrate` raises them
         return replica
+    # Batch sizes may be divisible by some numbers of replicas only; these are common in published configurations.
     candidates: list[int] = [
         values.get("global_num_gpus", replica),
         *(replica * count for count in (1, 8, 2, 4, 12, 16, 32, 64, 128)),
