@@ -159,7 +159,7 @@ def test_several_versions_of_a_section_are_offered_by_number() -> None:
     assert problems(text, 4) == [("ds.json", "--choose must be from 1 to 3, got 4", "")]
     third = convert_version(chosen(versions_of(text), 3, "ds.json"), "ds.json")
     assert "stage: 3\n" in third.text
-    assert [problem.what for problem in third.problems][:1] == ["a `,` is missing before this, and is assumed"]
+    assert [problem.what for problem in third.problems][:1] == ["a `,` is missing before this; migrate assumes one"]
 
 
 def test_versions_beyond_the_offered_ones_are_counted() -> None:

@@ -237,7 +237,7 @@ def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
         ("run.sh:2:1", "the branch `else` is read", ""),
         ("run.sh:5:21", "the value of $STEPS is unknown; DeepSpeed's steps_per_print uses it", "add --var NAME=VALUE"),
         ("run.sh:4:24",
-         "zero_optimization.stage is 1 by flag and 2 in DeepSpeed's JSON, which overrides the flag",
+         "zero_optimization.stage is 1 in the flags and 2 in DeepSpeed's JSON, which takes precedence",
          "set zero_optimization.stage in the new file if the flag is right"),
         ("run.sh:7:83", "the value of $OUT is unknown; it is used for --save and --load", "add --var OUT=VALUE"),
         ("run.sh:7:105", "the value of ${LR:?} is unknown; it is used for --lr", "set the parameter in the new file"),

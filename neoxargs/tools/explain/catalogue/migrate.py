@@ -13,6 +13,14 @@ PROBLEMS: dict[str, Entry] = {
         "Several files of a program other than GPT-NeoX would be merged into one, and their order is not known."
     ),
     # GPT-NeoX
+    "migrate-no-counterpart": row("A retired setting cannot be expressed with the names of the new dialect."),
+    "migrate-newer-than-dialect": row(
+        "GPT-NeoX of the new dialect's year would refuse this key, because the key was added later."
+    ),
+    "migrate-section-twice": row("A section has keys under its old and its current name, so it is not renamed."),
+    "migrate-part-of-configuration": row(
+        "Defaults that changed between dialects can only be written out for a complete configuration."
+    ),
     "migrate-contradiction": row("A retired name and the name that replaced it have different values."),
     "migrate-result-refused": row(
         "`check` accepts the file but would refuse the migrated one, so the file is left unchanged."
@@ -48,6 +56,13 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "migrate-flag-without-value": row("A flag has no value after it, so the setting is unknown."),
     "migrate-flag-value": row("Megatron-LM would refuse this value of a flag, or reads it as another type."),
+    "migrate-unknown-flag": row(
+        "The flag is misspelt, or belongs to a fork of Megatron-LM, so its meaning is unknown."
+    ),
+    "migrate-placeholder": row("A published script has a placeholder where each user has to insert a value."),
+    "migrate-flag-and-json-differ": row(
+        "A flag and the DeepSpeed JSON of the same script set a parameter to different values."
+    ),
     "migrate-flag-without-counterpart": row("A flag of Megatron-LM has no equivalent in deepy and is left out."),
     "migrate-branch-read": row("The script has an `if`; the new file contains the values of one branch only."),
     "migrate-variable-unset": row(

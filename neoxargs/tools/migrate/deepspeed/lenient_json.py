@@ -152,7 +152,7 @@ class _Reader:
             hint = _PLAIN if sign in "*+-/%=<>" or _COMPUTED.match(self.text, self.at) else ""
             self.stop(f"expected `,` or the closing `{closing}` before this", self.at, hint)
         elif sign and sign != closing:
-            what = "a `,` is missing before this, and is assumed"
+            what = "a `,` is missing before this; migrate assumes one"
             place = self.place(self.at)
             self.warnings.append(Problem(what, place, severity="warning", id="migrate-json-comma-missing"))
 

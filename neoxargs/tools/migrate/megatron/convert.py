@@ -136,7 +136,8 @@ def _read_value(reading: Reading, option: Option) -> None:
     if option.is_placeholder:
         leave_placeholder(reading, option, parameters_of(option.name))
     elif not option.values and not is_switch(option.name):
-        what, hint, names = f"--{option.name} has no value", "add one", tuple(parameters_of(option.name))
+        what, hint = f"--{option.name} has no value", "add a value, or remove the flag"
+        names = tuple(parameters_of(option.name))
         reading.problems.append(Problem(what, option.place, hint, id="migrate-flag-without-value", about=names))
     else:
         read_flag(reading, option)
@@ -162,7 +163,9 @@ def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
     for name, setting in settings.items():
         flag = reading.settings.get(name)
         if flag and flag.value != setting.value:
-            what = f"{name} is {flag.value} by flag and {setting.value} in DeepSpeed's JSON, which overrides the flag"
+            what = (
+                f"{name} is {flag.value} in the flags and {setting.value} in DeepSpeed's JSON, which takes precedence"
+            )
             hint = f"set {name} in the new file if the flag is right"
             reading.warn("migrate-flag-and-json-differ", what, places.get(name), hint, [name])
         reading.settings[name] = setting
