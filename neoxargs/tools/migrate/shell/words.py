@@ -21,6 +21,7 @@ from neoxargs.tools.migrate.shell.placeholders import is_placeholder, placeholde
 Chars = list[tuple[str, int]]
 ASSIGNMENT = re.compile(r"(\w+)=", re.A)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(\[[@*]\])?(?::?([-=+])((?:[^{}]|\{[^{}]*\})*))?\})", re.A)
+# `$@` and `$*`, the arguments of the script, inside and outside of double quotes
 _PASSED_ON_INSIDE = re.compile(r"\$[@*]|\$\{[@*][^}]*\}")
 _PASSED_ON = re.compile(r"\"\$[@*]\"|\$[@*]|\"?\$\{[@*][^}]*\}\"?")
 #: Characters that end a command.
@@ -52,6 +53,7 @@ class Shell:
     """A reader of the words of a script, one after the other. given: variables that are set before it starts."""
 
     def __init__(self, text: Text, given: Mapping[str, str]) -> None:
+        # self.at: the index of the next character to read
         self.name, self.text, self.at = text.name, text.text.replace("\r\n", "\n"), 0
         self.lines = self.text.split("\n")
         self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
