@@ -18,7 +18,7 @@ from neoxargs.launch.targets.deepspeed import deepspeed_json, runner_flags
 from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.trainer_support.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from neoxargs.sizes.model import parameters
 from neoxargs.text import GIB
 from neoxargs.tools.plan.devices import DEVICES
@@ -118,7 +118,7 @@ def test_a_model_goes_with_every_layout_that_divides_it(name: str) -> None:
             assert not divides, refused
         else:
             assert divides
-            assert not unsupported(config)
+            assert not trainer_problems(config)
             assert deepspeed_json(config)["train_batch_size"] == config.batch.train_batch_size
 
 
@@ -127,7 +127,7 @@ def test_every_machine_goes_with_models_and_layouts(machines: tuple[str, ...]) -
     for layout in LAYOUTS:
         config = combined("llama-2-70b", layout, *machines)
         assert not config.warnings
-        assert not unsupported(config)
+        assert not trainer_problems(config)
 
 
 def keys(path: Path) -> list[str]:

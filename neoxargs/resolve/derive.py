@@ -24,7 +24,7 @@ from neoxargs.resolve.values.describe_type import describe_type
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 
 #: Variants of Adam that files of 2021 combine (`optimizer.type: Adam` with `cpu_adam: true`), from general to specific.
-ADAMS = ("adam", "cpu_adam", "cpu_torch_adam")
+ADAM_VARIANTS = ("adam", "cpu_adam", "cpu_torch_adam")
 #: Places of one problem that are rendered at most.
 MAX_PLACES = 4
 
@@ -264,9 +264,9 @@ def _prefixes(name: str) -> list[str]:
 
 def _is_narrower(one: Any, other: Any, target: str) -> bool:
     """True if `one` is a more specific variant of Adam than `other`: `cpu_torch_adam: true` refines `type: Adam`."""
-    if target != "optimizer.type" or not {str(one).lower(), str(other).lower()} <= set(ADAMS):
+    if target != "optimizer.type" or not {str(one).lower(), str(other).lower()} <= set(ADAM_VARIANTS):
         return False
-    return ADAMS.index(str(one).lower()) > ADAMS.index(str(other).lower())
+    return ADAM_VARIANTS.index(str(one).lower()) > ADAM_VARIANTS.index(str(other).lower())
 
 
 def _no_model(required: Sequence[Parameter]) -> Problem:
@@ -274,7 +274,7 @@ def _no_model(required: Sequence[Parameter]) -> Problem:
     names = listed((parameter.name for parameter in required), "and")
     hint = "add the file of a model to the command, such as configs/models/pythia-160m.yml, or set them in this file"
     about = tuple(parameter.name for parameter in required)
-    return Problem(f"no model is described: {names} are missing", hint=hint, id="model-missing", about=about)
+    return Problem(f"no model is configured: {names} are missing", hint=hint, id="model-missing", about=about)
 
 
 def _missing(parameter: Parameter) -> Problem:

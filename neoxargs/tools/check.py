@@ -17,7 +17,7 @@ from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.request import Request
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.trainer_support.unsupported import plugin_value_problems, unsupported
+from neoxargs.resolve.trainer_support.unsupported import plugin_value_problems, trainer_problems
 from neoxargs.resolve.yaml.read import read_files
 
 
@@ -61,7 +61,10 @@ def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem]]:
     try:
         spec = resolve_run(request, os.environ)
     except Unresolved as stop:
-        certain = [*unsupported(stop.certain), *([] if request.gpus else certainly_missing(stop.certain, stop.broken))]
+        certain = [
+            *trainer_problems(stop.certain),
+            *([] if request.gpus else certainly_missing(stop.certain, stop.broken)),
+        ]
         return None, [*stop.problems, *certain]
     except Problems as stop:
         return None, stop.problems
@@ -73,7 +76,7 @@ def find_problems(request: Request) -> tuple[RunSpec | None, list[Problem]]:
             *map(Problem.as_warning, [*overwritten_checkpoint(spec.config), *unwritable_folders(spec.config, "save")]),
         ]
     added_values = map(Problem.as_warning, plugin_value_problems(spec.config))
-    return spec, [*spec.warnings, *problems, *unsupported(spec.config), *added_values]
+    return spec, [*spec.warnings, *problems, *trainer_problems(spec.config), *added_values]
 
 
 def _to_json(spec: RunSpec | None, problems: Sequence[Problem], ok: bool) -> dict[str, Any]:

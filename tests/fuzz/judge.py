@@ -23,7 +23,7 @@ from neoxargs.launch.run_spec import resolve_run_texts
 from neoxargs.launch.targets import deepspeed, megatron, ranks
 from neoxargs.problems import Place, Problem, Problems, render
 from neoxargs.resolve import Text, draft, read_files
-from neoxargs.resolve.trainer_support.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from neoxargs.resolve.yaml.compose import LINE_BREAK
 from neoxargs.tools.migrate import source_of
 from neoxargs.tools.migrate.deepspeed import DeepSpeed
@@ -131,7 +131,7 @@ def _resolved(texts: Sequence[Text], given: Input, faults: list[str]) -> str:
         gpus = (None, None, 8, None, 1, 96)[len(given.mutant.text) % 6]
         spec = resolve_run_texts(texts, [], {"DS_ACCELERATOR": "cpu"}, gpus)
         config = spec.config
-        problems = [*spec.warnings, *unsupported(config)]
+        problems = [*spec.warnings, *trainer_problems(config)]
         summary.to_text(spec)
         json.dumps([deepspeed.deepspeed_json(config), deepspeed.runner_flags(config), ranks.train_values(config)])
         megatron.megatron_flags(config)

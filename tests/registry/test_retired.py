@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from neoxargs.resolve import Config, Text, complete, draft
-from neoxargs.resolve.trainer_support.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 
 SIZES = """
 num-layers: 4
@@ -65,14 +65,14 @@ def test_old_spelling_means_the_same(written: str, meant: dict[str, Any]) -> Non
 
 def test_experts_of_2024_are_known_and_not_built() -> None:
     text = "moe_num_experts: 4\nmoe_type: deepspeed\nmoe_expert_parallel_size: 2\nmoe_use_residual: false\n"
-    found = unsupported(resolved(text))
+    found = trainer_problems(resolved(text))
     assert [(problem.id, problem.about, problem.severity) for problem in found] == [
         ("not-built", ("moe_num_experts",), "error"),
     ]
 
 
 def test_settings_of_experts_without_experts_have_no_effect() -> None:
-    found = unsupported(resolved("moe_type: deepspeed\nmomentum: 0.5\n"))
+    found = trainer_problems(resolved("moe_type: deepspeed\nmomentum: 0.5\n"))
     assert [(problem.id, problem.about, problem.severity) for problem in found] == [
         ("no-effect", ("moe_type",), "warning"),
         ("no-effect", ("momentum",), "warning"),

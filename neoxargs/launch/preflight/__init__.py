@@ -61,6 +61,6 @@ def unsupported(program: Program | None, config: Config) -> list[Problem]:
     if program is None:
         return []
     return [
-        *trainer_support.unsupported(config, training=program == "train"),
+        *trainer_support.trainer_problems(config, training=program == "train"),
         *trainer_support.plugin_value_problems(config),
     ]

@@ -28,21 +28,21 @@ OPTIMIZERS = (
 #: The last release of DeepSpeed that has the 1-bit optimizers.
 LAST_WITH_ONEBIT = "0.19.6"
 #: Parameter of the model -> supported values, compared ignoring case.
-MODEL: dict[str, tuple[Any, ...]] = {
+MODEL_VALUES: dict[str, tuple[Any, ...]] = {
     "norm": ("layernorm", "rmsnorm", "scalenorm", "non_parametric_layernorm"),
 }
 #: Subjects of the registry that generate.py reads like train.py.
 MODEL_SUBJECTS = (model.__name__, architectures.__name__, moe.__name__)
 #: Parameter that only training reads -> supported values.
-TRAINING: dict[str, tuple[Any, ...]] = {
+TRAINING_VALUES: dict[str, tuple[Any, ...]] = {
     "optimizer.type": OPTIMIZERS,
     "optimizer.params.comm_backend_name": ("nccl", "gloo"),
 }
 #: Supported attention layers. `global` and `flash` compute the same; torch chooses the kernel.
-LAYERS = ("global", "flash", "local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer")
+ATTENTION_LAYERS = ("global", "flash", "local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer")
 
 
-def unsupported(config: Config, training: bool = True) -> list[Problem]:
+def trainer_problems(config: Config, training: bool = True) -> list[Problem]:
     """Return what train.py does not support (errors), and parameters without effect (warnings).
 
     training: False for generate.py, which reads only the parameters of the model.
@@ -71,7 +71,7 @@ def supported_values(training: bool = True) -> dict[str, tuple[Any, ...]]:
         for parameter in REGISTRY.parameters.values()
         if parameter.effect == "not built" and (training or parameter.group.__module__ in MODEL_SUBJECTS)
     }
-    return MODEL | (TRAINING if training else {}) | defaults
+    return MODEL_VALUES | (TRAINING_VALUES if training else {}) | defaults
 
 
 def _onebit_without_deepspeed(config: Config) -> Iterator[Problem]:
@@ -129,8 +129,8 @@ def _instead(name: str, values: tuple[Any, ...]) -> str:
 
 def _other_layers(config: Config) -> Iterator[Problem]:
     kinds = set(config.get("attention_config") or ()) & set(LAYER_KINDS)  # a check reports unknown ones
-    other = sorted(kinds - set(LAYERS))
+    other = sorted(kinds - set(ATTENTION_LAYERS))
     if other:
         what = f"attention_config has layer types that train.py does not support yet: {listed(other, 'and')}"
-        name, hint = "attention_config", f"train.py supports {listed(LAYERS, 'and')}"
+        name, hint = "attention_config", f"train.py supports {listed(ATTENTION_LAYERS, 'and')}"
         yield Problem(what, config.place(name), hint, id="not-built", about=(name,))

@@ -13,7 +13,7 @@ from typing import Any
 from neoxargs.problems import Place, Problem, Problems, listed, render
 from neoxargs.resolve import Text, draft, read_files
 from neoxargs.resolve.dialect import NAMES
-from neoxargs.resolve.trainer_support.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from neoxargs.tools.migrate import SOURCES, source_of
 from neoxargs.tools.migrate.resolution import resolved
 from neoxargs.tools.migrate.result import NEW_FILE, Result
@@ -138,7 +138,7 @@ def _unsupported_by_trainer(new: Text) -> list[Problem]:
         config, _ = resolved(draft([new]), None)
     except Problems:
         return []
-    refused = [problem for problem in unsupported(config) if problem.severity == "error"]
+    refused = [problem for problem in trainer_problems(config) if problem.severity == "error"]
     return [replace(problem, severity="warning") for problem in refused]
 
 

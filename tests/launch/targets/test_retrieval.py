@@ -11,7 +11,7 @@ from neoxargs.launch.targets.ranks import train_values
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.trainer_support.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from tests.support import smallest
 
 #: Parameter -> another value than the default.
@@ -54,7 +54,7 @@ def test_it_is_passed_on_and_told_with_its_line(name: str) -> None:
         expected = [] if value == [True] else [str(item) for item in value]
         assert words[words.index(flag) + 1 :][: len(expected)] == expected
 
-    (warning,) = [problem for problem in unsupported(after) if problem not in unsupported(before)]
+    (warning,) = [problem for problem in trainer_problems(after) if problem not in trainer_problems(before)]
     assert warning.severity == "warning"
     assert warning.what.startswith(f"{normal(name)} (")
     assert warning.what.endswith("has no effect: only BERT, ICT and REALM read it")
@@ -72,8 +72,8 @@ def test_it_is_passed_on_and_told_with_its_line(name: str) -> None:
 )
 def test_others_that_make_no_difference_to_a_gpt(text: str, reason: str) -> None:
     before, after = config(), config(text)
-    assert unsupported(before) == []
-    (warning,) = unsupported(after)
+    assert trainer_problems(before) == []
+    (warning,) = trainer_problems(after)
     assert f"has no effect: {reason}" in warning.what
     name = normal(text.partition(":")[0])
     assert name in train_values(after) and name not in train_values(before)

@@ -9,12 +9,12 @@ import pytest
 
 from neoxargs.problems import Problem, render
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
-from neoxargs.resolve.trainer_support.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from tests.support.configure import configure
 
 
 def warnings(*texts: str) -> list[Problem]:
-    return [problem for problem in unsupported(configure(*texts)) if problem.severity == "warning"]
+    return [problem for problem in trainer_problems(configure(*texts)) if problem.severity == "warning"]
 
 
 EXPERTS = "only a mixture of experts reads it, which train.py does not have"
@@ -64,7 +64,7 @@ def test_no_warning_for_defaults_and_disabled_sections(text: str) -> None:
     ],
 )
 def test_parameters_of_a_refused_group_are_one_problem(text: str) -> None:
-    problems = unsupported(configure(text))
+    problems = trainer_problems(configure(text))
     assert [problem.severity for problem in problems] == ["error"]
 
 

@@ -9,7 +9,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve import complete, draft, read_files
 from neoxargs.resolve.derive import Unresolved
 from neoxargs.resolve.trainer_support.no_effect import SWITCHED_OFF
-from neoxargs.resolve.trainer_support.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from tests.support.configure import configure
 from tests.support.paths import corpus_files, needs_corpus
 
@@ -20,7 +20,7 @@ ZERO = "pipe_parallel_size: 0\nzero_optimization: {stage: %s, %s}\n"
 
 def warnings(text: str) -> list[str]:
     """Return the warnings about parameters that have an effect in other runs."""
-    found = [problem.what for problem in unsupported(configure(text)) if problem.severity == "warning"]
+    found = [problem.what for problem in trainer_problems(configure(text)) if problem.severity == "warning"]
     return [what for what in found if REGISTRY.parameters[what.partition(" (")[0]].effect != "none"]
 
 
@@ -100,11 +100,11 @@ def test_parameters_with_an_effect_or_explicitly_disabled_are_not_reported(text:
 def test_an_unknown_switch_switches_nothing_off() -> None:
     with pytest.raises(Unresolved) as stop:
         configure("checkpoint_activations: perhaps\ncheckpoint_num_layers: 2")
-    assert not [problem for problem in unsupported(stop.value.certain) if problem.severity == "warning"]
+    assert not [problem for problem in trainer_problems(stop.value.certain) if problem.severity == "warning"]
 
 
 def test_one_reason_is_one_warning_with_all_lines_and_a_hint() -> None:
-    (problem,) = unsupported(configure("checkpoint_factor: 100\nseed: 1\nkeep_last_n_checkpoints: 2"))
+    (problem,) = trainer_problems(configure("checkpoint_factor: 100\nseed: 1\nkeep_last_n_checkpoints: 2"))
     assert problem.what == (
         "checkpoint_factor (100) and keep_last_n_checkpoints (2) have no effect: "
         "no checkpoint is saved because save is not set"
@@ -134,7 +134,7 @@ def test_reasons_found_in_published_configurations() -> None:
             config = complete(draft(read_files([path])), 8)
         except Problems:
             continue
-        found |= {what.what.partition("no effect: ")[2] for what in unsupported(config)}
+        found |= {what.what.partition("no effect: ")[2] for what in trainer_problems(config)}
     whys = {row.reason for row in SWITCHED_OFF}
     assert found & whys <= {
         "no checkpoint is saved because save is not set", "no checkpoint is loaded because load is not set",

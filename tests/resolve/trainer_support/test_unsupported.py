@@ -11,14 +11,14 @@ import pytest
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.resolve.derive import Unresolved
-from neoxargs.resolve.trainer_support.unsupported import supported_values, unsupported
+from neoxargs.resolve.trainer_support.unsupported import supported_values, trainer_problems
 from tests.support.configure import configure
 from tests.support.paths import CONFIGS
 
 
 def test_the_default_model_is_supported() -> None:
-    assert unsupported(configure()) == []
-    assert unsupported(configure("dialect: neox-2026")) == []
+    assert trainer_problems(configure()) == []
+    assert trainer_problems(configure("dialect: neox-2026")) == []
 
 
 @pytest.mark.parametrize(
@@ -44,19 +44,19 @@ def test_the_default_model_is_supported() -> None:
     ],
 )
 def test_what_is_supported(text: str) -> None:
-    assert unsupported(configure(text)) == []
+    assert trainer_problems(configure(text)) == []
 
 
 @pytest.mark.parametrize(("kind", "hint"), [("Adamm", "did you mean Adam?"), ("lyon", "did you mean Lion?")])
 def test_a_misspelt_optimizer_is_unknown(kind: str, hint: str) -> None:
-    (problem,) = unsupported(configure(f"optimizer: {{type: {kind}}}"))
+    (problem,) = trainer_problems(configure(f"optimizer: {{type: {kind}}}"))
     assert (problem.what, problem.hint) == (f"optimizer.type ({kind}) does not exist", hint)
     assert problem.where
 
 
 @pytest.mark.parametrize("kind", ["Shampoo", "AdaBound"])
 def test_another_optimizer_is_not_supported(kind: str) -> None:
-    (problem,) = unsupported(configure(f"optimizer: {{type: {kind}}}"))
+    (problem,) = trainer_problems(configure(f"optimizer: {{type: {kind}}}"))
     assert problem.what == f"optimizer.type ({kind}) is not supported by train.py yet"
 
 
@@ -105,7 +105,7 @@ def test_what_is_not_supported_is_reported(name: str) -> None:
     value = OTHER.get(name, not default)
     texts = (nested(name, value), BESIDE.get(name, ""))
     config = configure(*texts, without="train_iters" if name == "train_epochs" else "")
-    (problem,) = unsupported(config)
+    (problem,) = trainer_problems(config)
     assert problem.what.startswith(f"{name} (")
     assert "train.py" in problem.what
     assert problem.where
@@ -116,23 +116,23 @@ def test_what_is_not_supported_is_reported(name: str) -> None:
 def test_a_layer_that_does_not_exist_is_one_problem() -> None:
     with pytest.raises(Unresolved) as stop:
         configure('attention_config: [[["hyena"], 4]]')
-    assert [problem.what for problem in [*stop.value.problems, *unsupported(stop.value.certain)]] == [
+    assert [problem.what for problem in [*stop.value.problems, *trainer_problems(stop.value.certain)]] == [
         "attention_config contains an unknown kind of layer: hyena"
     ]
 
 
 def test_newer_deepspeed_has_no_one_bit_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configure("{onebitadam: true, lr: 0.001}")
-    assert unsupported(config) == []
+    assert trainer_problems(config) == []
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.20.0")
-    (problem,) = unsupported(config)
+    (problem,) = trainer_problems(config)
     assert problem.what == "optimizer.type (OneBitAdam) needs DeepSpeed 0.19.6 or older, but 0.20.0 is installed"
-    assert unsupported(configure("optimizer: {type: Adam}")) == []
+    assert trainer_problems(configure("optimizer: {type: Adam}")) == []
 
 
 def test_generate_checks_only_the_model() -> None:
     config = configure("{optimizer: {type: Shampoo}, log_param_norm: true, norm: te_rmsnorm}")
-    assert [problem.what for problem in unsupported(config, training=False)] == [
+    assert [problem.what for problem in trainer_problems(config, training=False)] == [
         "norm (te_rmsnorm) is not supported by train.py yet"
     ]
 
@@ -147,11 +147,11 @@ def test_generate_checks_only_the_model() -> None:
     ],
 )
 def test_the_words(text: str, what: str) -> None:
-    problems = unsupported(configure(text))
+    problems = trainer_problems(configure(text))
     assert what in [problem.what for problem in problems]
     assert all(problem.where for problem in problems)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("quickstart*.yml")), ids=lambda path: path.name)
 def test_the_quickstart_is_supported(path: Path) -> None:
-    assert unsupported(resolve([path], gpus=4)) == []
+    assert trainer_problems(resolve([path], gpus=4)) == []

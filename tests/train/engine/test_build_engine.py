@@ -8,7 +8,7 @@ import pytest
 
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.trainer_support.unsupported import unsupported
+from neoxargs.resolve.trainer_support.unsupported import trainer_problems
 from tests.support import smallest
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
@@ -121,7 +121,7 @@ def test_amp_reaches_deepspeed_in_other_scripts_and_is_refused_for_ours() -> Non
     read = [DeepSpeedConfig(deepspeed_json(config)) for config in (before, after)]
     assert [config.amp_enabled for config in read] == [False, True]
     assert [config.amp_params for config in read] == [False, {"opt_level": "O2"}]
-    assert unsupported(before) == []
-    (refusal,) = unsupported(after)
+    assert trainer_problems(before) == []
+    (refusal,) = trainer_problems(after)
     assert (refusal.severity, refusal.what) == ("error", "amp.enabled (true) is not supported by train.py yet")
     assert refusal.where and refusal.where.line == 8
