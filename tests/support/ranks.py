@@ -7,43 +7,65 @@ from __future__ import annotations
 
 import faulthandler
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import pickle
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
-from neoxargs.train.process.mesh import Axis
+if TYPE_CHECKING:
+    from neoxargs.train.process.mesh import Axis
 
 
-def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout: float = 150) -> list[Any]:
+class Machine(NamedTuple):
+    """What the ranks run on."""
+
+    backend: str
+    """Of torch.distributed."""
+    preload: str
+    """The module that the process which ranks fork from has imported; saves seven seconds per rank."""
+    environment: dict[str, str]
+    prepare: Callable[[], None] = lambda: None
+    """Called before the first rank starts; may skip the test."""
+
+
+CPU = Machine("gloo", "neoxargs.train.run", {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""})
+
+
+def run_ranks(
+    function: Callable[..., Any], world: int, *arguments: Any, timeout: float = 150, on: Machine = CPU
+) -> list[Any]:
     """Call `function(*arguments)` on every rank and return the results in rank order.
 
     torch.distributed is initialised, with one thread per rank. If a rank fails, or after `timeout` seconds, all ranks
     are killed and the test fails with the last output of each.
     """
-    context = _fork_server()
+    on.prepare()
+    context = multiprocessing.get_context("forkserver")
     environment = {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world),
-        "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     with TemporaryDirectory() as folder:
         ranks, ends = [], []
         for rank in range(world):
-            own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            own = environment | on.environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             receiver, sender = context.Pipe(duplex=False)
             log = Path(folder) / f"rank{rank}.log"
-            ranks.append(context.Process(target=_rank, args=(sender, log, own, function, arguments), daemon=True))
+            call = sender, log, own, on.backend, function, arguments
+            ranks.append(context.Process(target=_rank, args=call, daemon=True))
             ends.append(receiver)
-            ranks[-1].start()
+            with _forked_from(on.preload):
+                ranks[-1].start()
             sender.close()
         try:
             return _collect(ends, time.monotonic() + timeout, timeout)
@@ -56,17 +78,29 @@ def run_ranks(function: Callable[..., Any], world: int, *arguments: Any, timeout
                 process.join()
 
 
+@contextmanager
+def _forked_from(preload: str) -> Iterator[None]:
+    """Fork the processes that start within the block from one that has imported `preload`.
+
+    multiprocessing has one fork server; ranks with a pretended GPU need another one than ranks on a CPU.
+    """
+    connect = _fork_server(preload).connect_to_new_process
+    with patch.object(multiprocessing.forkserver, "connect_to_new_process", connect):
+        yield
+
+
 @cache
-def _fork_server() -> ForkServerContext:
-    """Return a context whose ranks fork from a process that has imported torch; saves seven seconds per rank."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["neoxargs.train.run"])
-    return context
+def _fork_server(preload: str) -> multiprocessing.forkserver.ForkServer:
+    server = multiprocessing.forkserver.ForkServer()
+    server.set_forkserver_preload([preload])
+    return server
 
 
 def all_ranks() -> Axis:
     """Return all ranks of the run as one axis, without importing DeepSpeed to create a mesh."""
     import torch.distributed as dist
+
+    from neoxargs.train.process.mesh import Axis
 
     return Axis(dist.get_world_size(), dist.get_rank(), dist.group.WORLD)
 
@@ -104,7 +138,12 @@ def _tails(folder: str, lines: int = 40) -> str:
 
 
 def _rank(
-    end: Connection, log: Path, environment: dict[str, str], function: Callable[..., Any], arguments: tuple[Any, ...]
+    end: Connection,
+    log: Path,
+    environment: dict[str, str],
+    backend: str,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> None:
     os.environ.update(environment)
     with open(log, "w") as file:  # the file descriptors, so that output of C++ is redirected too
@@ -114,7 +153,7 @@ def _rank(
     import torch
 
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
+    torch.distributed.init_process_group(backend)
     try:
         _send(end, True, function(*arguments))
     except BaseException:

@@ -33,8 +33,7 @@ def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
     """Train each trial for `steps` steps from the same weights, and evaluate it."""
     from neoxargs.train.process import mesh, setup
 
-    process = setup.start("gloo", seed=1)
-    assert process.device.type == "cpu"
+    setup.start("nccl", seed=1)  # gloo on a machine without GPUs
     allow_fp16()
     outcomes = {}
     for name, trial in trials.items():
@@ -51,7 +50,7 @@ def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float]
     from neoxargs.train.checkpoint.save_load import Checkpoints, Position
     from neoxargs.train.process import mesh, setup
 
-    process = setup.start("gloo", seed=1)
+    process = setup.start("nccl", seed=1)
     outcomes = {}
     for name, trial in trials.items():
         path = str(Path(folder, name))
@@ -72,7 +71,7 @@ def overflow(trial: Trial) -> tuple[list[float], list[bool], bool]:
     """Return of three steps on one batch the losses, which were skipped, and whether the learning rate is unchanged."""
     from neoxargs.train.process import mesh, setup
 
-    setup.start("gloo", seed=1)
+    setup.start("nccl", seed=1)
     allow_fp16()
     training = Training(trial)
     rate = training.engine.learning_rate()

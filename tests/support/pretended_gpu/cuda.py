@@ -1,0 +1,198 @@
+"""What `torch.cuda` says of pretended GPUs."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from tests.support.pretended_gpu.start import device
+
+#: What an H100 would answer.
+PROPERTIES = SimpleNamespace(
+    name="Pretended H100", major=9, minor=0, total_memory=80 << 30, multi_processor_count=132, warp_size=32,
+    regs_per_multiprocessor=65536, shared_memory_per_block=48 << 10, shared_memory_per_block_optin=227 << 10,
+    L2_cache_size=50 << 20, max_threads_per_multi_processor=2048, gcnArchName="", is_integrated=False,
+)  # fmt: skip
+CAPABILITY = PROPERTIES.major, PROPERTIES.minor
+
+
+class Stream(torch.Stream):
+    """A device's only stream, whatever name it is given: work is done when it is queued."""
+
+    cuda_stream = 0
+
+    def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> Stream:
+        return super().__new__(cls, device=f"cuda:{_number(device)}")
+
+    def synchronize(self) -> None:
+        report("stream.synchronize")
+
+    def query(self) -> bool:
+        return True
+
+    def wait_stream(self, stream: Any) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or Event()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Event:
+    """A point of the only stream, which it has always passed."""
+
+    cuda_event = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: Any) -> float:
+        return 1.0
+
+    def synchronize(self) -> None:
+        report("event.synchronize")
+
+
+class OnDevice:
+    """`with torch.cuda.device(number):`"""
+
+    def __init__(self, number: Any) -> None:
+        self.number = _number(number)
+
+    def __enter__(self) -> None:
+        self.before = device().pretended_current()
+        device().pretended_set_current(self.number)
+
+    def __exit__(self, *_: object) -> None:
+        device().pretended_set_current(self.before)
+
+
+def report(what: str) -> None:
+    """Tell whoever listens that the host waits."""
+    device().pretended_report(what.encode())
+
+
+def install() -> None:
+    """Put these answers into `torch.cuda` and, for what Python asks of C++, into `torch._C`."""
+    count = device().pretended_devices()
+    make_generator = torch.ops.pretended_gpu.default_generator
+    history = {"_record_memory_history": _nothing, "_dump_snapshot": lambda filename: Path(filename).touch()}
+    answers = {torch.cuda: _answers(count), torch._C: _native_answers(count), torch.cuda.memory: history}
+    for module, named in answers.items():
+        for name, value in named.items():
+            setattr(module, name, value)
+    torch.cuda._initialized = True
+    torch.cuda.default_generators = tuple(make_generator(number) for number in range(count))
+    sys.modules["torch.cuda.nvtx"] = torch.cuda.nvtx
+    torch.version.cuda = "12.8"
+
+
+def _answers(count: int) -> dict[str, Any]:
+    pretended = device()
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": _nothing,
+        "_lazy_init": _nothing,
+        "device_count": lambda: count,
+        "current_device": lambda: pretended.pretended_current(),
+        "set_device": lambda number: pretended.pretended_set_current(_number(number)),
+        "device": OnDevice,
+        "synchronize": lambda device=None: report("synchronize"),
+        "Stream": Stream,
+        "Event": Event,
+        "current_stream": Stream,
+        "default_stream": Stream,
+        "stream": _stream_context,
+        "set_stream": _nothing,
+        "nvtx": SimpleNamespace(range_push=_nothing, range_pop=_nothing, mark=_nothing),
+        "can_device_access_peer": lambda *_: True,
+        "is_bf16_supported": lambda *_, **__: True,
+        "is_current_stream_capturing": lambda: False,
+        "get_device_properties": lambda device=None: PROPERTIES,
+        "get_device_name": lambda device=None: PROPERTIES.name,
+        "get_device_capability": lambda device=None: CAPABILITY,
+        "get_arch_list": lambda: ["sm_90"],
+        **_memory(pretended),
+    }
+
+
+def _memory(pretended: Any) -> dict[str, Any]:
+    def now(device: Any = None) -> int:
+        return int(pretended.pretended_allocated(_number(device)))
+
+    def most(device: Any = None) -> int:
+        return int(pretended.pretended_peak(_number(device)))
+
+    def reset(device: Any = None) -> None:
+        pretended.pretended_reset_peak(_number(device))
+
+    def statistics(device: Any = None) -> dict[str, int]:
+        return {"allocated_bytes.all.current": now(device), "allocated_bytes.all.peak": most(device)}
+
+    return {
+        **dict.fromkeys(("memory_allocated", "memory_reserved", "memory_cached"), now),
+        **dict.fromkeys(("max_memory_allocated", "max_memory_reserved", "max_memory_cached"), most),
+        **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated"), reset),
+        "memory_stats": statistics,
+        "mem_get_info": lambda device=None: (PROPERTIES.total_memory - now(device), PROPERTIES.total_memory),
+        "empty_cache": _nothing,
+        "ipc_collect": _nothing,
+    }
+
+
+def _native_answers(count: int) -> dict[str, Any]:
+    pretended = device()
+
+    def exchange(number: int) -> int:
+        before = int(pretended.pretended_current())
+        if number >= 0:
+            pretended.pretended_set_current(number)
+        return before
+
+    return {
+        "_cuda_getDeviceCount": lambda: count,
+        "_cuda_getDevice": lambda: int(pretended.pretended_current()),
+        "_cuda_setDevice": lambda number: pretended.pretended_set_current(number),  # Dynamo wants to hash it
+        "_cuda_exchangeDevice": exchange,
+        "_cuda_maybeExchangeDevice": exchange,
+        "_cuda_getCurrentRawStream": lambda number: 0,
+    }
+
+
+def _number(device_or_number: Any) -> int:
+    """The number of a device, however it is given; the current one if it has none."""
+    if isinstance(device_or_number, int):
+        return device_or_number
+    index = None if device_or_number is None else torch.device(device_or_number).index
+    return int(device().pretended_current()) if index is None else index
+
+
+def _stream_context(stream: Any) -> AbstractContextManager[Any]:
+    return nullcontext(stream)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass

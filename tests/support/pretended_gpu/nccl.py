@@ -1,0 +1,189 @@
+"""NCCL for pretended GPUs: gloo that takes tensors of the device and nothing else.
+
+Every collective is done when the call returns, so a run that passes has no two ranks waiting for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from tests.support.pretended_gpu.start import device
+
+#: Called with options objects and, from older names, with lists, which torch's own types do not say.
+_Base: Any = dist.ProcessGroup
+
+
+class Done(c10d.Work):
+    """A collective that is over."""
+
+    def __init__(self, tensors: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self.future: torch.futures.Future[Any] = torch.futures.Future()
+        self.future.set_result(list(tensors))
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        return self.future
+
+    def result(self) -> Any:
+        return self.future.value()
+
+
+class ProcessGroupNCCL(_Base):  # type: ignore[misc]
+    """Under the name by which torch.distributed makes groups for `nccl`."""
+
+    class Options:
+        """What NCCL could be told."""
+
+        def __init__(self, is_high_priority_stream: bool = False) -> None:
+            self.is_high_priority_stream = is_high_priority_stream
+            self.config = type("Config", (), {})()
+
+    def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
+        super().__init__(rank, size)
+        self.gloo: Any = dist.ProcessGroupGloo(store, rank, size, options._timeout)
+
+    def getBackendName(self) -> str:
+        return "nccl"
+
+    def name(self) -> str:
+        return "nccl"
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    # Collectives, under the names that torch.distributed calls
+
+    def allreduce(self, tensors: list[Tensor], options: Any = None) -> Done:
+        return self._run("all_reduce", tensors, [], lambda out, _: self._reduce(out, options))
+
+    def allreduce_coalesced(self, tensors: list[Tensor], options: Any = None) -> Done:
+        return self.allreduce(tensors, options)
+
+    def reduce(self, tensors: list[Tensor], options: Any) -> Done:
+        return self._run("reduce", tensors, [], lambda out, _: self.gloo.reduce(out, options).wait())
+
+    def broadcast(self, tensors: list[Tensor], options: Any) -> Done:
+        return self._run("broadcast", tensors, [], lambda out, _: self.gloo.broadcast(out, options).wait())
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None) -> Done:
+        return self._run("all_gather", outputs[0], inputs, lambda out, into: self.gloo.allgather([out], into).wait())
+
+    def all_gather_single(self, output: Tensor, mine: Tensor, options: Any = None) -> Done:
+        def gather(out: list[Tensor], into: list[Tensor]) -> None:
+            self.gloo.allgather([list(out[0].view(-1).chunk(self.size()))], [into[0].reshape(-1)]).wait()
+
+        return self._run("all_gather_single", [output], [mine], gather)
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None) -> Done:
+        for output, mine in zip(outputs, inputs, strict=True):
+            self.all_gather_single(output, mine)
+        return Done(outputs)
+
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any) -> Done:
+        def scatter(out: list[Tensor], into: list[Tensor]) -> None:
+            self._reduce(into, options)
+            out[0].copy_(into[self.rank()])
+
+        return self._run("reduce_scatter", outputs, inputs[0], scatter)
+
+    def reduce_scatter_single(self, output: Tensor, whole: Tensor, options: Any = None) -> Done:
+        def scatter(out: list[Tensor], into: list[Tensor]) -> None:
+            self._reduce(into, options)
+            out[0].view(-1).copy_(into[0].view(-1).chunk(self.size())[self.rank()])
+
+        return self._run("reduce_scatter_single", [output], [whole], scatter)
+
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None) -> Done:
+        for output, whole in zip(outputs, inputs, strict=True):
+            self.reduce_scatter_single(output, whole, options)
+        return Done(outputs)
+
+    def all_to_all_single(self, output: Tensor, mine: Tensor, to: Any, of: Any, options: Any = None) -> Done:
+        def exchange(out: list[Tensor], into: list[Tensor]) -> None:
+            self.gloo.alltoall_base(out[0], into[0], to, of).wait()
+
+        return self._run("all_to_all_single", [output], [mine], exchange)
+
+    def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Done:
+        return self._run("send", [], tensors, lambda _, into: self.gloo.send(into, to, tag).wait())
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Done:
+        return self._run("recv", tensors, [], lambda out, _: self.gloo.recv(out, source, tag).wait())
+
+    def barrier(self, options: Any = None) -> Done:
+        self.gloo.barrier().wait()
+        return Done()
+
+    def monitored_barrier(self, *_: Any, **__: Any) -> None:
+        self.barrier()
+
+    # Older names of the same
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    def _start_coalescing(self, device: Any) -> None:
+        pass
+
+    def _end_coalescing(self, device: Any) -> Done:
+        return Done()
+
+    def _reduce(self, tensors: list[Tensor], options: Any) -> None:
+        """Sum (or what the options say) over the ranks, in place; gloo has no mean."""
+        how: Any = dist.ReduceOp.SUM if options is None else options.reduceOp
+        mean = how == dist.ReduceOp.AVG
+        mine: Any = dist.AllreduceOptions()
+        mine.reduceOp = dist.ReduceOp.SUM if mean else how
+        for tensor in tensors:
+            self.gloo.allreduce([tensor], mine).wait()
+            if mean:
+                tensor.div_(self.size())
+
+    def _run(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], call: Callable[..., object]) -> Done:
+        """`call` on copies of the tensors in the host's memory."""
+        for tensor in (*outputs, *inputs):
+            if not tensor.is_cuda:
+                raise RuntimeError(f"No backend type associated with device type {tensor.device.type} ({name})")
+            if not tensor.is_contiguous():
+                raise ValueError(f"Tensors must be contiguous ({name})")
+        with _inside(), torch.no_grad():
+            out, into = [t.detach().cpu() for t in outputs], [t.detach().cpu() for t in inputs]
+            call(out, into)
+            for tensor, found in zip(outputs, out, strict=True):
+                tensor.detach().copy_(found)
+        return Done(outputs)
+
+
+@contextmanager
+def _inside() -> Iterator[None]:
+    """What the pretended NCCL itself copies, a real one would not."""
+    device().pretended_inside(1)
+    try:
+        yield
+    finally:
+        device().pretended_inside(-1)
+
+
+def install() -> None:
+    """Let torch.distributed find it."""
+    c10d.ProcessGroupNCCL = dist.ProcessGroupNCCL = ProcessGroupNCCL  # type: ignore[misc]
+    c10d._NCCL_AVAILABLE = True
+    # A group that is written in Python has no list of back ends to look into.
+    c10d._get_object_coll_device = lambda group=None: "cuda"
+    c10d._get_pg_default_device = lambda group=None: torch.device("cuda")

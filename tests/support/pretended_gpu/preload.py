@@ -1,0 +1,7 @@
+"""What a fork server of ranks with pretended GPUs imports first: the device, then all that a rank needs."""
+
+from tests.support.pretended_gpu.start import start
+
+start()
+
+import neoxargs.train.run  # noqa: E402, F401
