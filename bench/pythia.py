@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=200, help="steps of both runs (default: %(default)s)")
     parser.add_argument("--png", type=Path, help="write a plot of both curves to this file")
     options = parser.parse_args()
-    print("  step      ours   transformers   difference")
+    print("  step     deepy   transformers   difference")
     rows = []
     for step, (ours, theirs) in enumerate(curves(options.steps), 1):
         rows.append((ours, theirs))
@@ -160,7 +160,7 @@ def draw(rows: Sequence[tuple[float, float]], path: Path) -> None:
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for losses, name, style in zip(zip(*rows, strict=True), ("ours", "transformers"), ("-", "--"), strict=True):
+    for losses, name, style in zip(zip(*rows, strict=True), ("deepy", "transformers"), ("-", "--"), strict=True):
         axes.plot(range(1, len(rows) + 1), losses, style, label=name, linewidth=1.2)
     axes.set(xlabel="step", ylabel="loss (nats per byte)", title="Pythia 14M: same weights, same batches")
     axes.grid(alpha=0.25)

@@ -69,6 +69,7 @@ def _local_gpu(spec: RunSpec) -> Device | None:
     if resources.device != "cuda" or elsewhere:
         return None
     try:
+        # with a time limit, because nvidia-smi can hang when a driver fails
         answer = subprocess.run(MEMORY_QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
         mebibytes = [int(line) for line in answer.split()]
     except (OSError, ValueError, subprocess.SubprocessError):

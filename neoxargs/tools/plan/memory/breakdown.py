@@ -81,6 +81,7 @@ def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
 
 def _construction(held: ModelStates, kind: str, zero_init: bool) -> Bytes:
     device, _ = states.construction_peak(held, zero_init)
+    # the peak is either during construction, or after it, when optimizer state has been allocated
     ready = states.weights(held) + states.optimizer_state(held)
     if ready >= device:
         return {"weights": states.weights(held), "optimizer": states.optimizer_state(held)}

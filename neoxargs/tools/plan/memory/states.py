@@ -127,6 +127,7 @@ def buckets(states: ModelStates) -> int:
         return min(states.parameters, ALLREDUCE_BUCKET) * states.number_size if states.data_ranks > 1 else 0
     if not options.contiguous_gradients:
         return 0
+    # DeepSpeed's own default: overlap_comm is on for stage 3 only
     overlapped = options.overlap_comm if options.overlap_comm is not None else states.zero_stage == 3
     buffers = 2 if overlapped and not states.pipelined else 1
     bucket = options.reduce_bucket_size

@@ -94,6 +94,7 @@ def _cell(placement: RankPlacement, labelled: bool) -> str:
 def _bars(plan: Plan, rows: Sequence[Bar], beneath: bool = False) -> str:
     """Stacked bars on a common scale. beneath: put captions below the bars instead of to their right."""
     largest = max(sum(parts.values()) for _, parts, _ in rows)
+    # a common scale for all bars, with a margin, so that a full bar does not touch the end of its track
     scale = max(largest, plan.target.device.memory or 0) * 1.02
     usable, pitch = plan.usable, ROW + (16 if beneath else 0)
     drawn, top = [], 22 if usable else 4
