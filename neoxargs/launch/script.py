@@ -40,6 +40,6 @@ def find_script(name: str) -> Script:
 
 def _program(path: Path) -> Program | None:
     """Return the shipped program that a file is, in any checkout; None for another file."""
-    ours = SHIPPED / path.name
-    is_ours = path.name in PROGRAMS and ours.is_file() and path.read_bytes() == ours.read_bytes()
-    return PROGRAMS[path.name] if is_ours else None
+    shipped = SHIPPED / path.name
+    is_shipped = path.name in PROGRAMS and shipped.is_file() and path.read_bytes() == shipped.read_bytes()
+    return PROGRAMS[path.name] if is_shipped else None

@@ -31,8 +31,9 @@ NOISE = tuple(
         rb"symbolizing C\+\+ stack trace for exception; if this hangs, rerun with",
     )
 )
-#: How every line of `NOISE` begins: `[2026-11-22 ...`, `[rank0]:[W1122 ...`, `[W1122 ...`, `[Gloo] ...`.
-LOGGER_PREFIX = b"["
+#: An unfinished line that may become one of `NOISE`, such as `[2026-11-22 ...`, `[rank0]:[W1122 ...`, `[W1122 ...` or
+#: `[Gloo] ...`, but not a progress bar such as `[###   ]`.
+LOGGER_LINE = re.compile(rb"\[([\drWIG][^\r]{0,4096})?")
 
 
 def shows_all(config: Config) -> bool:
@@ -60,7 +61,7 @@ class ConsoleFilter:
             if self._inside_line or not any(pattern.search(line) for pattern in NOISE):
                 passed.append(line + b"\n")
             self._inside_line = False
-        if rest and not self._inside_line and rest.startswith(LOGGER_PREFIX):
+        if rest and not self._inside_line and LOGGER_LINE.fullmatch(rest):
             self._held = rest
         elif rest:
             passed.append(rest)

@@ -204,9 +204,9 @@ def _location(error: BaseException) -> str:
     if isinstance(error, Problems):
         return ""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if frame.filename.startswith(PACKAGE)]
-    at = (ours or frames)[-1] if frames else None
-    return f" ({at.filename}:{at.lineno})" if at else ""
+    own = [frame for frame in frames if frame.filename.startswith(PACKAGE)]
+    frame = (own or frames)[-1] if frames else None
+    return f" ({frame.filename}:{frame.lineno})" if frame else ""
 
 
 # -- in its supervisor -----------------------------------------------------------------------------------------------

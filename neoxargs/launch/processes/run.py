@@ -123,7 +123,7 @@ class _Run:
         return bool(left)
 
     def _wait_until_empty(self, seconds: float) -> int:
-        """Return how many processes of the session still run after at most so many seconds."""
+        """Return how many processes of the session still run after at most this time."""
         deadline = time.monotonic() + seconds
         while (left := len(session_members(self.launcher.pid))) and time.monotonic() < deadline:
             time.sleep(0.05)

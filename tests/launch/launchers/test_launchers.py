@@ -79,7 +79,7 @@ def test_a_program_that_is_not_installed_is_named(launcher: Launcher, spec: RunS
     assert nowhere[0].where and nowhere[0].where.line == 9
 
 
-def test_what_reaches_the_ranks_is_what_its_record_says(launcher: Launcher, spec: RunSpec) -> None:
+def test_the_variables_that_reach_the_ranks_follow_from_the_record(launcher: Launcher, spec: RunSpec) -> None:
     Path(".deepspeed_env").write_text("FI_PROVIDER=efa\n")
     found = {variable.name: variable for variable in environment.variables(launcher, True, SHELL, {"PYTHONPATH": "/r"})}
     left = {name for name, variable in found.items() if variable.not_passed_on}
@@ -99,7 +99,7 @@ def test_a_secret_is_refused_only_if_it_would_reach_a_command_line(launcher: Lau
     assert "hunter" not in f"{told}{command(spec.config, spec.resources, '/s.py', SHELL)}"
 
 
-def test_summary_and_dry_run_show_it_like_any_other(launcher: Launcher, spec: RunSpec, monkeypatch: Any) -> None:
+def test_summary_and_dry_run_for_every_launcher(launcher: Launcher, spec: RunSpec, monkeypatch: Any) -> None:
     for name, value in SHELL.items():
         monkeypatch.setenv(name, value)
     assert "4 = tensor 1 x pipeline 1 x data 4" in summary.to_text(spec)

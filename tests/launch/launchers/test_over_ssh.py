@@ -14,7 +14,7 @@ BEGIN = [sys.executable, "-m", "neoxargs.launch.launchers.over_ssh"]
 
 
 @pytest.mark.timeout(120)
-def test_ssh_hands_secrets_over_without_a_command_line(tmp_path: Path, hosts: cluster.Environ) -> None:
+def test_ssh_passes_secrets_without_a_command_line(tmp_path: Path, hosts: cluster.Environ) -> None:
     """The command sees the key; no process's arguments do, on either side."""
     look = (
         "import os, pathlib, sys; print(os.environ['WANDB_API_KEY'], os.environ['HF_TOKEN'], *sys.argv[1:]);"
@@ -42,7 +42,7 @@ def test_ssh_hands_secrets_over_without_a_command_line(tmp_path: Path, hosts: cl
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("end", ["terminate", "kill"])
-def test_nothing_runs_on_when_ssh_is_ended(tmp_path: Path, hosts: cluster.Environ, end: str) -> None:
+def test_no_process_continues_when_ssh_ends(tmp_path: Path, hosts: cluster.Environ, end: str) -> None:
     look = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     both = [f"--host={host}=0" for host in cluster.HOSTS]
     words = [*BEGIN, *both, "--", sys.executable, "-c", look]

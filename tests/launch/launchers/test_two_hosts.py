@@ -54,7 +54,7 @@ def test_a_run_on_two_hosts(hosts, tmp_path, program):
 
 
 @pytest.mark.timeout(300)
-def test_a_rank_that_dies_on_the_other_host_is_named_and_all_end(hosts, tmp_path):
+def test_a_failed_rank_on_the_other_host_is_named_and_all_end(hosts, tmp_path):
     cluster.require_programs("pdsh")
     with cluster.start_training(tmp_path, hosts, hostfile=hostfile(tmp_path, 1), train_iters=100_000) as run:
         cluster.wait_until(lambda: (tmp_path / "out" / "metrics.jsonl").exists(), "the first step", 120)

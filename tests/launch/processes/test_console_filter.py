@@ -63,6 +63,7 @@ def test_a_progress_bar_is_shown_at_once() -> None:
     console = ConsoleFilter()
     assert console.feed(b"\r10 % done") == b"\r10 % done"
     assert console.feed(b"\r20 % done") == b"\r20 % done"
+    assert console.feed(b"\n[####    ]") == b"\n[####    ]"
     assert console.finish() == b""
 
 

@@ -1,4 +1,4 @@
-"""A failure is recorded by the rank's supervisor, and reported with its cause before what followed from it."""
+"""A failure is recorded by the rank's supervisor, and the report starts with the root cause."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def killed_by(number: signal.Signals) -> str:
         ("raise ValueError('no such thing')", 1, "ValueError: no such thing (<string>:1)"),
     ],
 )
-def test_every_end_is_decoded_and_passed_on(tmp_path, does, code, why):
+def test_every_exit_code_and_signal_is_described_and_passed_on(tmp_path, does, code, why):
     assert ended(tmp_path, does) == code
     [noted] = failures.read_failures(tmp_path)
     assert noted.reason.startswith(why)
@@ -95,13 +95,13 @@ def test_a_crash_in_native_code_names_the_python_line_in_the_log(tmp_path):
     assert "string_at" in failures.log_tail(tmp_path, 0)
 
 
-def test_the_end_of_a_rank_that_ends_well_is_not_noted_and_its_log_stays(tmp_path):
+def test_a_rank_that_succeeds_has_no_record_and_keeps_its_log(tmp_path):
     assert ended(tmp_path, "print('done')", number=3) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["rank-3.log"]
     assert (tmp_path / "rank-3.log").read_text() == "begun\ndone\n"
 
 
-def test_a_disk_that_is_full_has_room_for_the_record(tmp_path):
+def test_a_full_disk_has_space_for_the_record(tmp_path):
     """The last blocks are taken while the rank runs."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -129,14 +129,14 @@ def test_output_reaches_the_console_as_before_and_the_log_too(tmp_path):
     assert sorted((tmp_path / "rank-0.log").read_text().split()) == ["begun", "err", "native", "out"]
 
 
-def test_lines_stay_whole_in_the_log(tmp_path, monkeypatch):
+def test_lines_of_ranks_are_not_mixed_in_the_log(tmp_path, monkeypatch):
     """Although `python -u` writes them in pieces, and both streams end in one file."""
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     ended(tmp_path, "sys.stderr.write('er'); time.sleep(0.3); print('out'); time.sleep(0.3); sys.stderr.write('r\\n')")
     assert (tmp_path / "rank-0.log").read_text().splitlines() == ["begun", "out", "err"]
 
 
-def test_a_terminal_stays_one(tmp_path):
+def test_a_rank_on_a_terminal_writes_to_a_terminal(tmp_path):
     import pty
 
     ours, theirs = pty.openpty()
@@ -145,7 +145,7 @@ def test_a_terminal_stays_one(tmp_path):
     assert "True os.terminal_size" in os.read(ours, 1000).decode()
 
 
-def test_memory_that_ran_out_is_told_with_how_much_the_rank_held(tmp_path):
+def test_out_of_memory_is_reported_with_the_peak_memory_of_the_rank(tmp_path):
     failures.record_failure(tmp_path, 2, -9, Evidence(peak_memory=12_300_000_000, memory_kills=1))
     assert failures.summarize(tmp_path) == (
         137,
@@ -170,11 +170,11 @@ def test_memory_that_ran_out_is_told_with_how_much_the_rank_held(tmp_path):
         ("mat1 and mat2 shapes cannot be multiplied", Cause.OWN_ERROR),
     ],
 )
-def test_what_follows_from_anothers_end_is_told_from_a_rank_s_own(message, cause):
+def test_consequences_of_another_failure_are_distinguished_from_a_ranks_own_error(message, cause):
     assert failures.cause_of(RuntimeError(message)) == cause
 
 
-def test_the_cause_is_told_first_although_it_was_noted_last(tmp_path):
+def test_the_root_cause_is_reported_first_although_it_was_recorded_last(tmp_path):
     lost = "raise RuntimeError('Connection reset by peer')"
     for number, does in enumerate([lost, lost, "raise RuntimeError('Timed out waiting 1 ms')", "raise KeyError('x')"]):
         assert ended(tmp_path, does, number) == 1
@@ -188,7 +188,7 @@ def test_the_cause_is_told_first_although_it_was_noted_last(tmp_path):
     ]
 
 
-def test_a_traceback_that_the_console_has_shown_is_not_shown_again(tmp_path, capfd):
+def test_a_traceback_that_is_on_the_console_is_not_repeated(tmp_path, capfd):
     with running(tmp_path, "raise KeyError('x')") as process:  # its standard error is ours
         process.wait(30)
     _, where = failures.summarize(tmp_path)[1]
@@ -198,7 +198,7 @@ def test_a_traceback_that_the_console_has_shown_is_not_shown_again(tmp_path, cap
     assert failures.summarize(tmp_path)[1][1].startswith(f"the end of {tmp_path}/rank-0.log:")
 
 
-def test_a_stop_that_was_asked_for_is_no_cause(tmp_path):
+def test_a_requested_stop_is_not_a_root_cause(tmp_path):
     with running(tmp_path, "time.sleep(60)", number=0, stdout=subprocess.DEVNULL) as process:
         until_it_says(tmp_path / "rank-0.log", "begun")
         process.terminate()
@@ -206,7 +206,7 @@ def test_a_stop_that_was_asked_for_is_no_cause(tmp_path):
     assert json.loads((tmp_path / "rank-0.json").read_text())["cause"] == Cause.ASKED_TO_STOP
 
 
-def test_a_rank_that_waits_for_a_dead_one_is_killed_when_it_is_asked_to_stop(tmp_path):
+def test_a_rank_that_waits_for_a_failed_rank_is_killed_after_a_request_to_stop(tmp_path):
     does = "signal.signal(15, signal.SIG_IGN); print('deaf'); time.sleep(60)"
     failures.record_failure(tmp_path, 1, -9, Evidence())
     with running(tmp_path, does, stdout=subprocess.DEVNULL) as process:
@@ -217,7 +217,7 @@ def test_a_rank_that_waits_for_a_dead_one_is_killed_when_it_is_asked_to_stop(tmp
 
 
 @pytest.mark.parametrize("end", ["kill", "close"])
-def test_no_rank_outlives_its_watcher_or_whoever_listens(tmp_path, end):
+def test_no_rank_outlives_its_supervisor_or_its_console(tmp_path, end):
     with running(tmp_path, "print(os.getpid()); time.sleep(60)", stdout=subprocess.PIPE) as process:
         until_it_says(tmp_path / "rank-0.log", "begun\n")
         process.stdout.readline()
@@ -257,7 +257,7 @@ def test_a_rank_that_gets_ctrl_c_twice_may_still_save(tmp_path):
         assert process.wait(30) == 0
 
 
-def test_ranks_that_are_started_anew_are_left_alone(tmp_path):
+def test_restarted_ranks_are_not_stopped(tmp_path):
     """torchrun does that with `launcher_args: --max-restarts=1`; each rank then removes the note on its last end."""
     with subprocess.Popen(["true"]) as launcher:
         run = _Run(launcher, print, remote=False, grace=1.0, logs=tmp_path)
@@ -269,7 +269,7 @@ def test_ranks_that_are_started_anew_are_left_alone(tmp_path):
         assert run.deadline == float("inf")
 
 
-def test_the_launcher_tells_it_and_ends_those_that_wait(tmp_path, monkeypatch):
+def test_the_launcher_reports_a_failure_and_ends_waiting_ranks(tmp_path, monkeypatch):
     """Under a launcher that itself only waits for all of them."""
     monkeypatch.setattr("neoxargs.launch.processes.run.AFTER_A_FAILURE", 1.0)
     ranks = {1: "os.kill(os.getpid(), 9)", 0: "time.sleep(60)"}

@@ -120,7 +120,7 @@ def test_a_disk_that_fills_up_while_saving(tmp_path, small_disk):
 
 
 @pytest.mark.timeout(120)
-def test_a_host_that_does_not_answer_is_told_before_anything_starts(tmp_path):
+def test_an_unreachable_host_is_reported_before_anything_starts(tmp_path):
     """One that takes the connection and then says nothing, and one that refuses it."""
     cluster.require_programs("ssh", "pdsh")
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -136,7 +136,7 @@ def test_a_host_that_does_not_answer_is_told_before_anything_starts(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_hostfile_that_promises_too_many_gpus_is_told_before_anything_starts(monkeypatch):
+def test_too_many_slots_in_a_hostfile_are_reported_before_anything_starts(monkeypatch):
     """A rank without a GPU reports it too, where the check before the start was not possible."""
     config = Config({"hostfile": Value("hosts", DEFAULT)})
     resources = Resources({"w0": [0, 1], "w1": [0, 1, 2, 3]}, "cuda", remote=True)

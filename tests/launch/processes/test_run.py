@@ -50,8 +50,8 @@ def test_cores_are_shared_between_the_ranks_of_this_machine():
     assert int(threads) == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
-def test_the_launcher_is_told_the_hosts_that_the_batch_was_computed_for():
-    """`include` beside `num_gpus`, `worker-0` without slots, the environment's hostfile: one answer for both."""
+def test_the_launcher_gets_the_hosts_of_the_batch_equation():
+    """Also with `include` beside `num_gpus`, `worker-0` without slots, and the hostfile of the environment."""
     resources = Resources({"a": [0, 1], "b": [3]}, "cuda", {"hostfile": "/h", "include": "a:0,1@b:3"}, remote=True)
     config = resolved('include: "a@b:3"\nhostfile: /elsewhere\nnum_gpus: 4\nlauncher: openmpi\nforce_multi: true\n')
     parsed = pytest.importorskip("deepspeed.launcher.runner").parse_args([*runner_flags(config, resources), "s.py"])
@@ -65,18 +65,18 @@ def test_every_launcher_of_deepspeed_can_be_chosen(launcher):
     assert pytest.importorskip("deepspeed.launcher.runner").parse_args([*flags, "s.py"]).launcher == launcher
 
 
-def test_the_users_log_level_wins():
+def test_a_set_log_level_is_passed_on():
     assert "--log_level=critical" in runner_flags(resolved(), CPUS)
     assert not any("critical" in flag for flag in runner_flags(resolved("log_level: debug\n"), CPUS))
 
 
-def test_visible_devices_were_read_already_and_are_not_passed_on():
+def test_visible_devices_are_not_passed_on():
     made = command(resolved(), CPUS, "s.py", {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert "CUDA_VISIBLE_DEVICES" not in made.environ({"CUDA_VISIBLE_DEVICES": "0,1"})
     assert str(made).startswith("env -uCUDA_VISIBLE_DEVICES DS_ACCELERATOR=cpu ")
 
 
-def test_every_run_on_this_machine_has_a_port_of_its_own_unless_it_chose_one():
+def test_every_local_run_has_its_own_port_unless_master_port_is_set():
     ports = {free_port(resolved(), CPUS) for _ in range(5)}
     assert len(ports) == 5
     assert all(f"--master_port={port}" in runner_flags(resolved(), CPUS, port) for port in ports)
@@ -175,7 +175,7 @@ def test_ranks_without_a_handler_end_at_once(fake, tmp_path, number):
     assert not _alive(tmp_path)
 
 
-def test_ranks_are_asked_exactly_once_and_may_finish(fake, tmp_path):
+def test_ranks_get_exactly_one_signal_and_may_finish(fake, tmp_path):
     handler = """
 def stop(*_):
     with open(here / f'asked{sys.argv[1]}', 'a') as file: file.write('x')
@@ -189,7 +189,7 @@ signal.signal(signal.SIGTERM, stop)
     assert not _alive(tmp_path)
 
 
-def test_ranks_that_do_not_listen_are_killed_after_the_grace_period(fake, tmp_path):
+def test_ranks_that_ignore_the_signal_are_killed_after_the_grace_period(fake, tmp_path):
     code, _ = signalled(fake(UP + "signal.signal(15, signal.SIG_IGN)\n" + WAIT), tmp_path, signal.SIGTERM, grace=1.0)
     assert code == 128 + signal.SIGTERM
     assert not _alive(tmp_path)
@@ -202,7 +202,7 @@ def test_a_second_signal_kills(fake, tmp_path):
     assert not _alive(tmp_path)
 
 
-def test_processes_that_a_dead_launcher_left_behind_are_killed_and_fail_the_run(fake, tmp_path, monkeypatch):
+def test_processes_that_outlive_the_launcher_are_killed_and_fail_the_run(fake, tmp_path, monkeypatch):
     monkeypatch.setattr("neoxargs.launch.processes.run.AFTER_LAUNCHER_ENDED", 1.0)
     script = UP + "if sys.argv[1] == '1': time.sleep(1); os.kill(os.getppid(), 9); os.kill(os.getppid(), 9)\n" + WAIT
     said: list[str] = []
@@ -211,7 +211,7 @@ def test_processes_that_a_dead_launcher_left_behind_are_killed_and_fail_the_run(
     assert not _alive(tmp_path)
 
 
-def test_this_process_is_a_member_of_its_own_session_whatever_others_are_called():
+def test_process_names_do_not_confuse_the_members_of_a_session():
     """The system cuts a process's name after 15 bytes, which may be in the middle of a letter."""
     program = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xd0'); print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
