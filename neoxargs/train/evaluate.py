@@ -148,7 +148,7 @@ def evaluate_tasks(tasks: Sequence[str], model: lm_eval_harness.Model, seed: int
 
 
 def result_lines(results: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines that print the results."""
+    """Yield the results as lines of text."""
     yield f"{results['checkpoint']}"
     validation = results.get("validation", {})
     if validation:

@@ -38,7 +38,7 @@ def set_rank_environment(config: Config) -> None:
 
 
 def torch_environment(names: Names, config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that torch.distributed and DeepSpeed read. names: those of the launcher's variables."""
+    """Return the variables that torch.distributed and DeepSpeed read. names: of the launcher's variables."""
     size = environ[names.world_size]
     local_size = environ.get(names.local_size, "").partition("(")[0]  # Slurm writes `4(x2)` for 4 on each of 2 machines
     address = environ.get("MASTER_ADDR") or config.get("master_addr") or ("127.0.0.1" if local_size == size else "")
