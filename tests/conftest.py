@@ -24,6 +24,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     selection.add_option(parser)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return selection.processes(config)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.stash[shows.SHOWN] = shows.collect(items)

@@ -444,6 +444,7 @@ def test_a_run_from_start_to_end(folder):
     assert output.index("ranks      2 = tensor 2") < output.index("documents  ")
 
 
+@pytest.mark.slow
 def test_a_terminated_run_leaves_no_process(folder):
     pytest.importorskip("deepspeed")
     Path("my_script.py").write_text(SCRIPT)

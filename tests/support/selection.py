@@ -20,6 +20,11 @@ def runs_all_files(config: pytest.Config) -> bool:
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
+def processes(config: pytest.Config) -> int:
+    """How many processes run the tests: a few tests are over before two have imported anything."""
+    return 2 if runs_all_files(config) else 0
+
+
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out one of the two parts."""
     if not runs_all_files(config) or config.option.markexpr or config.option.keyword:
@@ -31,6 +36,8 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = set(items) - set(rest) if config.option.rest else set(rest)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+    # Files with ranks take longest: begun last, one of them would run alone.
+    items.sort(key=lambda item: "/train/" not in item.nodeid)
 
 
 def _fixtures(item: pytest.Function) -> set[str]:

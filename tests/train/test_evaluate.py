@@ -233,6 +233,7 @@ TASKS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 class TestHarness:
     @pytest.fixture

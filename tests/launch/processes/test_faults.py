@@ -60,9 +60,13 @@ UNDER_DEEPSPEED = {("start", 0), ("step", 1), ("save", 0)}
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
-    "phase", [pytest.param(phase, marks=() if phase == "step" else pytest.mark.slow) for phase in PHASES]
+    ("phase", "rank"),
+    [
+        pytest.param(phase, rank, marks=() if (phase, rank) == ("step", 0) else pytest.mark.slow)
+        for phase in PHASES
+        for rank in (0, 1)
+    ],
 )
 def test_a_rank_that_is_killed(tmp_path, phase, rank):
     launcher = "pdsh" if (phase, rank) in UNDER_DEEPSPEED else "torchrun"
@@ -97,6 +101,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_disk_that_fills_up_while_saving(tmp_path, small_disk):
     """The run reports a full disk, although its records are on that disk too; earlier checkpoints are intact."""

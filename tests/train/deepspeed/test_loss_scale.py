@@ -9,6 +9,8 @@ import pytest
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial, allow_fp16
 
+pytestmark = pytest.mark.slow
+
 #: It falls until nothing overflows any more, and rises again after three good steps.
 FP16 = {
     "enabled": True, "initial_scale_power": 26, "loss_scale_window": 3, "hysteresis": 2, "consecutive_hysteresis": True,

@@ -15,6 +15,8 @@ from torch import Tensor
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.trials import Losses, Training, Trial, resume, train
 
+pytestmark = pytest.mark.slow
+
 FREEZE, STEPS = 12, 32
 COMMON: dict[str, Any] = {
     "lr": 3e-3, "optimizer.params.lr": 3e-3, "warmup": 0.2, "lr_decay_iters": 60, "optimizer.params.betas": [0.9, 0.95],

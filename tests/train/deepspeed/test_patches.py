@@ -29,6 +29,7 @@ def answers() -> dict[str, bool]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
 def test_deepspeed_still_has_the_fault(patch) -> None:
     assert answers()[patch.name], f"{patch.name} is mended in the installed DeepSpeed: take its row and patch out"

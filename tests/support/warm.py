@@ -1,0 +1,23 @@
+"""What a rank imports before its first step, imported once by the process from which the ranks of tests fork."""
+
+from __future__ import annotations
+
+import gc
+from importlib import import_module
+
+#: DeepSpeed, megatron-core and neoxargs import all but the first late, in every rank.
+for name in (
+    "neoxargs.train.run",
+    "deepspeed.module_inject",
+    "deepspeed.moe.utils",
+    "megatron.core.parallel_state",
+    "torch._subclasses.fake_tensor",
+    "torch.profiler",
+    "torch.utils.tensorboard",
+    "wandb",
+):
+    import_module(name)
+
+# ZeRO-3 collects garbage in every forward pass; without this each collection visits, and so copies, all these modules.
+gc.collect()
+gc.freeze()
