@@ -11,7 +11,9 @@ INPUTS = 2_000
 PARTS = 20
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [*range(10), *(pytest.param(part, marks=pytest.mark.slow) for part in range(10, PARTS))]
+)
 def test_every_answer_is_valid(part: int) -> None:
     outcomes = set()
     for number in range(part, INPUTS, PARTS):

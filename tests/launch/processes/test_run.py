@@ -251,6 +251,7 @@ sys.exit(3 * rank)
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_receive_what_was_encoded_and_one_that_fails_fails_the_run(tmp_path, monkeypatch, capfd):
     """With its own exit code, and without a word of what was encoded on the console."""
     pytest.importorskip("deepspeed")

@@ -14,6 +14,8 @@ from tests.support.ranks import run_ranks
 from tests.support.smallest import YAML
 from tests.support.trials import Training, Trial
 
+pytestmark = pytest.mark.slow
+
 LAYERS, MICRO_BATCHES, STEPS = 4, 4, 2
 #: One input of a layer: 2 samples of 16 tokens, 32 wide, in fp32.
 INPUT = 2 * 16 * 32 * 4
