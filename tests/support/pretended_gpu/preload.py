@@ -4,4 +4,4 @@ from tests.support.pretended_gpu.start import start
 
 start()
 
-import neoxargs.train.run  # noqa: E402, F401
+import tests.support.warm  # noqa: E402, F401
