@@ -1,1 +1,1 @@
-"""A configuration becomes processes: `main.py` has the order of the stages."""
+"""Turns a configuration into processes; `main.py` has the order of the stages."""

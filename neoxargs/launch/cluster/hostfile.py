@@ -113,8 +113,8 @@ def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = n
         hosts = {host: [s for s in slots if s not in dropped.get(host, ())] for host, slots in everything.items()}
     hosts = {host: slots for host, slots in hosts.items() if slots}
     if not hosts:
-        what = f"{key} ({text}) leaves no device to run on"
-        raise Problems([Problem(what, where(key), id="filter-leaves-nothing", about=(key,))])
+        what, hint = f"{key} ({text}) leaves no device to run on", f"change {key} so that at least one slot remains"
+        raise Problems([Problem(what, where(key), hint, id="filter-leaves-nothing", about=(key,))])
     return hosts
 
 

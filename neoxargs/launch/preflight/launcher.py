@@ -56,7 +56,7 @@ def _program(config: Config, launcher: Launcher, environ: Mapping[str, str]) -> 
     program = launcher.program
     if program and not shutil.which(program, path=environ.get("PATH")):
         what = f"launcher {launcher.name} needs {program}, which is not installed on this machine"
-        hint = "" if program == SSH.program else f"install {program}, or set launcher: ssh, which needs only ssh"
+        hint = f"install {program}" + ("" if program == SSH.program else ", or set launcher: ssh, which needs only ssh")
         yield Problem(what, config.place("launcher"), hint, id="launcher-program-missing", about=("launcher",))
 
 
