@@ -250,7 +250,7 @@ def _export(options: argparse.Namespace) -> None:
     export = prepare(config, options.architecture, options.dtype, options.vocab_size)
     with output_folder(options.to) as folder:
         has_tokenizer = write(export, folder, options.max_shard_size)
-    print(f"{options.to}: {export.family.architecture} from {export.saved.folder}")
+    print(f"exported {export.saved.folder} to {options.to} as {export.family.architecture}")
     if not has_tokenizer:
         print(f"no tokenizer written: transformers has no equivalent of {config.tokenizer.tokenizer_type}")
 

@@ -215,7 +215,7 @@ def _import(options: argparse.Namespace) -> None:
     source, final = Import(options.source), options.to.resolve()
     with output_folder(final) as folder:
         write(source, named or tokens.tokenizer_parameters(options.source), folder, final)
-    print(f"{options.to / YAML}: {source.model.family.architecture} from {options.source}")
+    print(f"imported {options.source} ({source.model.family.architecture}) to {options.to / YAML}")
 
 
 if __name__ == "__main__":
