@@ -1,4 +1,4 @@
-"""Optimizer: GPT-NeoX's and Megatron's keys at top level; DeepSpeed's section is in deepspeed_optimizer.py."""
+"""Optimizer at top level: keys of GPT-NeoX and Megatron; DeepSpeed's section is in deepspeed_optimizer.py."""
 
 from __future__ import annotations
 
