@@ -1,6 +1,6 @@
-"""What exists: every parameter of DeepSpeed's launcher, DeepSpeed's JSON, Megatron and GPT-NeoX.
+"""The registry: every parameter of DeepSpeed's launcher, DeepSpeed's JSON, Megatron and GPT-NeoX.
 
-One module per subject; importing this package declares them all. `declare.py` holds the mechanism.
+Each subject has a module; importing this package declares all parameters. `declare.py` is the mechanism.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from neoxargs.registry.declare import (
     param,
 )
 
-#: The modules that declare, in the order of the parameter table; all that is generated follows it.
+#: The modules that declare parameters, in the order of the parameter table and of all generated files.
 SUBJECTS = tuple(
     import_module(f"{__name__}.{name}")
     for name in (

@@ -18,9 +18,8 @@ class Recompute(Group, origin="Meg", effect="memory"):
     larger piece at a time, which takes more memory in all unless the model has many layers."""
 
     deepspeed_activation_checkpointing: bool = param(False)
-    """Recomputes with DeepSpeed's function instead of PyTorch's; the results are the same. PyTorch's is used all the
-    same where one of the next options asks to keep activations otherwise. GPT-NeoX's default became true in
-    April 2021."""
+    """Recomputes with DeepSpeed's function instead of PyTorch's; the results are the same. PyTorch's is used anyway if
+    one of the next options changes how activations are stored. GPT-NeoX's default became true in April 2021."""
 
     partition_activations: bool = param(False, megatron="distribute-saved-activations")
     """Divides kept activations among the tensor parallel ranks, which gather them again in the backward pass."""

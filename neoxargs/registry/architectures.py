@@ -9,7 +9,7 @@ from neoxargs.registry.types import Count, Natural, Positive
 
 
 class Mamba(
-    Group, origin="NeoX", effect="none", no_effect_reason="only Mamba layers read it, which train.py does not have"
+    Group, origin="NeoX", effect="none", no_effect_reason="only Mamba layers read it, which train.py does not support"
 ):
     """Mamba state space layers (`attention_config: [[[mamba], all]]`)."""
 
@@ -34,7 +34,7 @@ class Mamba(
 
 
 class Rwkv(
-    Group, origin="NeoX", effect="none", no_effect_reason="only RWKV layers read it, which train.py does not have"
+    Group, origin="NeoX", effect="none", no_effect_reason="only RWKV layers read it, which train.py does not support"
 ):
     """RWKV layers (`attention_config: [[[rwkv], all]]`)."""
 
@@ -49,7 +49,7 @@ class Rwkv(
 
 
 class Gmlp(
-    Group, origin="NeoX", effect="none", no_effect_reason="only `amlp` layers read it, which train.py does not have"
+    Group, origin="NeoX", effect="none", no_effect_reason="only `amlp` layers read it, which train.py does not support"
 ):
     """gMLP layers (`attention_config: [[[gmlp], all]]` or `amlp`)."""
 
@@ -61,7 +61,7 @@ class TransformerEngine(
     Group,
     origin="NeoX",
     effect="none",
-    no_effect_reason="only fp8 layers of Transformer Engine read it, which train.py does not have",
+    no_effect_reason="only fp8 layers of Transformer Engine read it, which train.py does not support",
 ):
     """NVIDIA Transformer Engine layers and fp8."""
 
@@ -100,7 +100,7 @@ class SoftPrompt(
     Group,
     origin="NeoX",
     effect="none",
-    no_effect_reason="only soft_prompt_tuning reads it, which train.py does not do",
+    no_effect_reason="only soft_prompt_tuning reads it, which train.py does not support",
     section="soft_prompt_tuning",
 ):
     """A trained prefix in front of a frozen model."""

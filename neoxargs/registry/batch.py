@@ -23,7 +23,7 @@ class Batch(Group, origin="DSC", effect="engine"):
     out, it follows from the two other sizes, or is 1."""
 
     batch_size: Count = param(derived=True, origin="Meg")
-    """Megatron's word for `train_micro_batch_size_per_gpu`: samples per data parallel rank and forward pass. Write only
+    """Megatron's name for `train_micro_batch_size_per_gpu`: samples per data parallel rank and forward pass. Set only
     one of the two."""
 
     gas: Count = param(derived=True, origin="NeoX")

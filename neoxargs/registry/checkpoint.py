@@ -16,7 +16,8 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
 
     load: str | None = param(None, megatron="load")
     """Folder whose newest checkpoint the run continues from, on any layout: tensor and pipeline parallel sizes, number
-    of ranks, ZeRO stage and precision may have changed. A folder that is also `save` may be empty: the run begins."""
+    of ranks, ZeRO stage and precision may have changed. A folder that is also `save` may be empty: the run starts from
+    scratch."""
 
     checkpoint_factor: Count | Positive | None = param(None, megatron="save-interval", aliases="save_interval")
     """Iterations between two checkpoints. With `checkpoint_scale: log`, the factor between the iterations at which one
@@ -56,6 +57,6 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
         104_857_600,
         origin="NeoX",
         effect="none",
-        no_effect_reason="only uploads to S3 read it, which train.py does not do",
+        no_effect_reason="only uploads to S3 read it, which train.py does not support",
     )
     """Bytes per part of an upload to S3; at least 5 MiB by S3's own rule."""

@@ -13,7 +13,7 @@ class Data(Group, origin="NeoX", effect="data"):
 
     text_path: Paths | None = param(None, ours=True)
     """Raw text to train on: files, folders or glob patterns (`.txt`, `.md`, `.jsonl`, ...), tokenised on first use and
-    cached. The word `python-stdlib` names the source of the running Python's own library, so a trial needs no
+    cached. The value `python-stdlib` stands for the source of Python's standard library, for trials without a
     download."""
 
     data_path: str | list[str | float] | None = param(None, origin="Meg", megatron="data-path")
@@ -45,7 +45,7 @@ class Data(Group, origin="NeoX", effect="data"):
 
     weight_by_num_documents: bool = param(False)
     """Computes the weights from the number of documents n in each dataset, as n to the power `weighted_sampler_alpha`.
-    Replaces the written weights."""
+    Replaces explicit weights."""
 
     weighted_sampler_alpha: NonNegative = param(1.0)
     """Exponent on each dataset's document count when `weight_by_num_documents` is on: 1 draws in proportion, smaller

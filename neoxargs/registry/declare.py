@@ -1,7 +1,7 @@
-"""How a parameter is declared: `name: type = param(default, ...)` in the body of a `Group`, then its meaning.
+"""The declaration of parameters: `name: type = param(default, ...)` in the body of a `Group`, then a description.
 
-Declaring must be cheap, because every start of `deepy` declares them all: annotations stay text until
-somebody asks for a type, docstrings stay in the source file until somebody asks for a description.
+Declaring must be fast, because every start of `deepy` declares all parameters: annotations are evaluated only when a
+type is needed, and descriptions are read from the source file only when one is needed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ else:  # in typing only since Python 3.11, and importing typing_extensions would
 Origin = Literal["DSL", "DSC", "Meg", "NeoX"]
 Destination = Literal["runner", "deepspeed", "train"]
 
-#: What changes when a parameter changes. `engine`: what DeepSpeed's engine does, told by a key of its JSON. `config`:
-#: only other parameters, which are derived from it. `not built`: train.py refuses every value but the default, at
-#: `check`. `none`: no run of train.py reads it, and the declaration says why.
+#: What a parameter affects. `engine`: DeepSpeed's engine, through a key of its JSON. `config`: only parameters that are
+#: derived from it. `not built`: nothing, `check` refuses every value but the default. `none`: nothing, no run of
+#: train.py reads it; the declaration gives the reason.
 Effect = Literal[
     "launcher", "layout", "engine", "model", "optimizer", "schedule", "data", "memory", "checkpoint", "log", "run",
     "generation", "config", "not built", "none",
 ]  # fmt: skip
 
-#: Where a parameter goes when its declaration does not say: train.py receives every one.
+#: Origin -> default destinations of a parameter. train.py reads DeepSpeed's keys as well.
 DESTINATIONS: dict[Origin, tuple[Destination, ...]] = {
     "DSL": ("runner",),
     "DSC": ("deepspeed", "train"),
@@ -44,7 +44,7 @@ DESTINATIONS: dict[Origin, tuple[Destination, ...]] = {
 
 
 class _Absent:
-    """The default of a parameter that has none (it is required, or a rule derives it)."""
+    """The default of a parameter without one, because it is required or derived by a rule."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -57,7 +57,7 @@ ABSENT: Any = _Absent()
 
 
 class Parameter:
-    """One row of the registry. `name` is dotted inside a section and spelt with `_`."""
+    """A declared parameter. `name` is dotted inside a section and uses `_`; for the other fields see `param`."""
 
     __slots__ = (
         "aliases", "annotation", "attribute", "default", "derived", "effect", "extra_choices", "group",
@@ -87,7 +87,7 @@ class Parameter:
 
     @property
     def type(self) -> Any:
-        """The declared type as an object (`int | None`, `Literal[...]`, `Annotated[int, Bound]`)."""
+        """The declared type as an object (`int | None`, `Literal[...]`), with the choices of plugins."""
         declared = _evaluate(self.annotation, self.group.__module__)
         return _widened(declared, self.extra_choices) if self.extra_choices else declared
 
@@ -101,7 +101,7 @@ class Parameter:
 
     @property
     def brief(self) -> str:
-        """The description's first clause, in small letters as after a colon."""
+        """The first clause of the description, starting in lower case."""
         first, *_ = re.split(r"(?<=\w)[.;:](?:\s|$)", self.description)
         return first[:1].lower() + first[1:] if first[1:2].islower() else first
 
@@ -124,20 +124,20 @@ def param(  # noqa: PLR0913 - the columns of the registry
     effect: Effect | None = None,
     no_effect_reason: str = "",
 ) -> Any:
-    """Declare one parameter; its name, type and meaning are the line it stands on and the string below.
+    """Declare a parameter; name and type are on the same line, the description is the string below it.
 
-    default: what holds when nobody writes it; left out, the parameter is required (or `derived`).
-    derived: a rule in `resolve/rules` supplies the value when it is not written.
-    origin: where it comes from, if not the group's; two origins make one key feed two systems.
-    ours: of origin NeoX, and no GPT-NeoX has it: scripts written for GPT-NeoX, which refuse unknown names, get none.
-    receiver_default: what DeepSpeed, its runner or Megatron assumes when not told, if not `default`.
-    megatron: its flag in NVIDIA Megatron-LM without the dashes; `!flag` is sent when the value is false.
-    aliases: retired spellings that still mean exactly this.
-    replaced_by: for a retired parameter, value -> {parameter: value} that says the same today.
-    used_by_types: the `type`s (of optimizer or scheduler) that read this parameter; empty means all.
-    to: where it is sent, if not where its origin says; `()` keeps it inside deepy.
-    effect: what changes when it changes, if not what the group says.
-    no_effect_reason: of the effect `none`, why: a clause that can stand after "has no effect:".
+    default: the value if it is not set. Without a default the parameter is required, or `derived`.
+    derived: a rule in `resolve/rules` supplies the value if it is not set.
+    origin: the program it comes from, by default the group's; a key with two origins is sent to both programs.
+    ours: of origin NeoX but in no GPT-NeoX. It is not sent to GPT-NeoX's scripts, which refuse unknown names.
+    receiver_default: the default in DeepSpeed, its launcher or Megatron if it differs from `default`.
+    megatron: the flag of NVIDIA Megatron-LM without dashes; `!flag` is sent if the value is false.
+    aliases: retired names with exactly the same meaning.
+    replaced_by: for a retired parameter, value -> {parameter: value} of the current equivalent.
+    used_by_types: the `type`s of optimizer or scheduler that read this parameter; empty means all.
+    to: destinations, by default those of its origin; `()` means that only deepy itself uses it.
+    effect: what it affects, by default the group's.
+    no_effect_reason: the reason for the effect `none`: a clause that follows "has no effect:".
     """
     parameter = Parameter()
     parameter.default = default
@@ -158,19 +158,18 @@ def param(  # noqa: PLR0913 - the columns of the registry
     return parameter
 
 
-#: Every group declared so far, in order; importing `neoxargs.registry` fills it, plugins add to it.
+#: Every declared group, in order of declaration: those of `neoxargs.registry`, then those of plugins.
 GROUPS: list[type[Group]] = []
 
 
 @dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(param,))
 class Group:
-    """A subject's parameters. Instances hold values; anything not set reads as its default.
+    """The parameters of a subject. Instances hold values; an attribute that is not set returns its default.
 
-    section: the dotted prefix of a nested section (`zero_optimization.offload_param`); "" is top level.
-    aliases: retired spellings of that section.
-    always_sent: attributes that the receiver cannot do without once it sees the section, so they are sent with it
-        even where nobody wrote them.
-    effect, no_effect_reason: of the parameters that declare none of their own.
+    section: the dotted name of a section (`zero_optimization.offload_param`); "" is the top level.
+    aliases: retired names of the section.
+    always_sent: attributes that the receiver requires in the section; they are sent with it even if they are not set.
+    effect, no_effect_reason: the defaults of the group's parameters.
     """
 
     parameters: ClassVar[dict[str, Parameter]]
@@ -214,12 +213,12 @@ class Group:
 
     @classmethod
     def key(cls) -> str:
-        """The attribute of `Config` that holds this group: `OffloadParam` -> `offload_param`."""
+        """Return the attribute of `Config` that holds this group: `OffloadParam` -> `offload_param`."""
         return _snake(cls.__name__)
 
 
 class Registry:
-    """Every parameter by its name, every section by its prefix, every retired spelling."""
+    """All parameters by name, all sections by dotted name, and all retired names."""
 
     def __init__(self, groups: Iterable[type[Group]]) -> None:
         self.groups = tuple(groups)
@@ -230,7 +229,7 @@ class Registry:
             self._add(group)
 
     def add(self, group: type[Group]) -> None:
-        """A plugin's group; in a section that is there already, its first group stays the one that describes it."""
+        """Add a plugin's group. If its section exists already, the existing group still describes the section."""
         self.groups += (group,)
         present = self.sections.get(group.section)
         self._add(group)
@@ -241,7 +240,7 @@ class Registry:
         path = group.section
         if path:
             self.sections[path] = group
-        while "." in path:  # a section declared only through its children
+        while "." in path:  # parent sections, which may have no group of their own
             path = path.rpartition(".")[0]
             self.sections.setdefault(path, None)
         prefix = group.section + "." if group.section else ""
@@ -254,14 +253,14 @@ class Registry:
             self._add_section_alias(alias, group)
 
     def _add_section_alias(self, alias: str, group: type[Group]) -> None:
-        """Let the section's retired spelling lead to the same parameters."""
+        """Map the names in a section's retired spelling to its parameters."""
         self.sections[alias] = group
         for parameter in group.parameters.values():
             for spelling in (parameter.attribute, *parameter.aliases):
                 self.renamed[f"{alias}.{spelling}"] = parameter
 
     def find(self, name: str) -> Parameter | None:
-        """The parameter a name means, whatever its `-`/`_` and however old its spelling."""
+        """Return the parameter of a name, which may be retired and may contain `-` for `_`, or None."""
         name = normal(name)
         return self.parameters.get(name) or self.renamed.get(name)
 
@@ -271,12 +270,12 @@ def _as_tuple(names: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def normal(name: str) -> str:
-    """The registry's spelling of a key: `-` and `_` are the same letter."""
+    """Return a key in the registry's spelling, with `_` for `-`."""
     return name.replace("-", "_")
 
 
 def descriptions(group: type[Group]) -> dict[str, str]:
-    """Attribute -> the string below its declaration, read from the group's source file."""
+    """Return attribute -> the string below its declaration, read from the group's source file."""
     path = sys.modules[group.__module__].__file__
     assert path is not None
     return _descriptions(path, group.__name__)
@@ -311,7 +310,7 @@ def _evaluate(annotation: str, module: str) -> Any:
 
 
 def _widened(kind: Any, choices: tuple[Any, ...]) -> Any:
-    """The type with further choices in each of its `Literal`s."""
+    """Return the type with `choices` added to each of its `Literal`s."""
     origin: Any = get_origin(kind)
     parts = get_args(kind)
     if origin is Literal:

@@ -17,7 +17,7 @@ class LayerReduction(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.layer_reduction",
     always_sent=("enabled",),
 ):
@@ -43,7 +43,7 @@ class QuantizedWeights(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.weight_quantization",
     always_sent=("different_groups",),
 ):
@@ -57,7 +57,7 @@ class QuantizedWeightsShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.weight_quantization.shared_parameters",
 ):
     """Settings common to all quantised weights."""
@@ -72,7 +72,7 @@ class QuantizedWeightsShared(
     """Step at which it starts."""
 
     quantize_groups: Count = param(1)
-    """Groups of weights with a range of their own, per matrix."""
+    """Groups of weights with separate ranges, per matrix."""
 
     quantize_verbose: bool = param(False)
     """Print progress."""
@@ -91,7 +91,7 @@ class MixedQuantize(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.weight_quantization.shared_parameters.fp16_mixed_quantize",
 ):
     """Blend fp16 and quantised weights at first."""
@@ -107,7 +107,7 @@ class QuantizedActivations(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.activation_quantization",
     always_sent=("different_groups",),
 ):
@@ -121,7 +121,7 @@ class QuantizedActivationsShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.activation_quantization.shared_parameters",
 ):
     """Settings common to all quantised activations."""
@@ -133,7 +133,7 @@ class QuantizedActivationsShared(
     """Whether 0 is the middle of the range."""
 
     range_calibration: Literal["dynamic", "static"] = param("dynamic")
-    """Find the range anew for each batch, or keep a running one."""
+    """Compute the range for each batch, or keep a running one."""
 
     schedule_offset: Natural = param(1000)
     """Step at which it starts."""
@@ -143,7 +143,7 @@ class SparsePruning(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.sparse_pruning",
     always_sent=("different_groups",),
 ):
@@ -157,7 +157,7 @@ class SparsePruningShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.sparse_pruning.shared_parameters",
 ):
     """Settings common to all weights set to zero."""
@@ -191,7 +191,7 @@ class RowPruning(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.row_pruning",
     always_sent=("different_groups",),
 ):
@@ -205,7 +205,7 @@ class RowPruningShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.row_pruning.shared_parameters",
 ):
     """Settings common to all removed rows."""
@@ -224,7 +224,7 @@ class HeadPruning(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.head_pruning",
     always_sent=("different_groups",),
 ):
@@ -238,7 +238,7 @@ class HeadPruningShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.head_pruning.shared_parameters",
 ):
     """Settings common to all removed heads."""
@@ -260,7 +260,7 @@ class ChannelPruning(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.channel_pruning",
     always_sent=("different_groups",),
 ):
@@ -274,7 +274,7 @@ class ChannelPruningShared(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only compression_training reads it, which train.py does not do",
+    no_effect_reason="only compression_training reads it, which train.py does not support",
     section="compression_training.channel_pruning.shared_parameters",
 ):
     """Settings common to all removed channels."""
@@ -293,7 +293,7 @@ class Eigenvalue(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only quantisation while training reads it, which train.py does not do",
+    no_effect_reason="only quantisation while training reads it, which train.py does not support",
     section="quantize_training.eigenvalue",
 ):
     """Curvature of the loss as the timetable of quantisation. DeepSpeed keeps the settings and currently refuses to
@@ -328,13 +328,13 @@ class WeightQuantization(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only DeepSpeed's engine for generating reads it",
+    no_effect_reason="only DeepSpeed's inference engine reads it",
     section="weight_quantization",
 ):
     """Load weights quantised, for generating with large models; training does not read it."""
 
     enabled: bool = param(True)
-    """Quantise; only counts where the section is written."""
+    """Quantise; only read if the section is present."""
 
     num_bits: Count = param(8)
     """Bits per weight."""
@@ -343,7 +343,7 @@ class WeightQuantization(
     """Whether 0 is the middle of the range."""
 
     q_groups: Count = param(1)
-    """Groups of weights with a range of their own."""
+    """Groups of weights with separate ranges."""
 
     quantized_initialization: dict[str, Any] = param({}, effect="not built")
     """Settings for weights that are quantised while the model is built: num_bits, group_size, group_dim, symmetric."""

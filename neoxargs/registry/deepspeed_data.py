@@ -15,7 +15,7 @@ class CurriculumLearning(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only curriculum_learning reads it, which train.py does not do",
+    no_effect_reason="only curriculum_learning reads it, which train.py does not support",
     section="curriculum_learning",
     always_sent=("enabled", "curriculum_type"),
 ):

@@ -33,33 +33,33 @@ class Gradients(Group, origin="DSC", effect="engine"):
     fp32."""
 
     seq_parallel_communication_data_type: CommunicationType | None = param(
-        "fp32", effect="none", no_effect_reason="only sequence_parallel_size reads it, which the GPT here does not do"
+        "fp32", effect="none", no_effect_reason="only sequence_parallel_size reads it, which train.py does not support"
     )
     """Format in which gradients are communicated among sequence parallel ranks."""
 
     sparse_gradients: bool = param(
         False,
         effect="none",
-        no_effect_reason="the embedding here has dense gradients; DeepSpeed looks for torch's own with sparse ones",
+        no_effect_reason="DeepSpeed supports it for torch.nn.Embedding with sparse gradients, which train.py lacks",
     )
     """Communicate only the touched rows of embedding gradients; for layers built with torch's `sparse=True`."""
 
     managed_gradient_accumulation: bool = param(True, effect="not built")
     """DeepSpeed counts micro batches and steps after the last; false leaves the counting to the training script."""
 
-    disable_allgather: bool = param(False, effect="none", no_effect_reason="DeepSpeed takes it and does not read it")
-    """Retired: DeepSpeed still takes it and does nothing with it."""
+    disable_allgather: bool = param(False, effect="none", no_effect_reason="DeepSpeed accepts it but does not read it")
+    """Retired: DeepSpeed still accepts it and ignores it."""
 
 
 class Engine(Group, origin="DSC", effect="engine"):
     """Switches of DeepSpeed's engine as a whole."""
 
     deepspeed: bool = param(True, to=("train",), effect="not built")
-    """Train with DeepSpeed. Always true: nothing else runs the model."""
+    """Train with DeepSpeed. Always true: train.py has no other engine."""
 
     deepspeed_extra_args: dict[str, Any] | None = param(None)
-    """Keys to add to DeepSpeed's JSON as they are, for a key that this table does not have. Sections that it has are
-    better written at the top level, where they are checked."""
+    """Keys to add to DeepSpeed's JSON as they are, for a key that this table does not have. Set sections that it has at
+    the top level, where they are checked."""
 
     zero_allow_untested_optimizer: bool = param(False)
     """Allow ZeRO with an optimizer that DeepSpeed has not been tested with."""
@@ -69,10 +69,10 @@ class Engine(Group, origin="DSC", effect="engine"):
 
     sequence_parallel_size: Count = param(1, effect="not built")
     """Ranks that share one sequence (Ulysses), for models without a parallel layout of their own. Not the same as
-    `sequence_parallel`, which divides activations among the tensor parallel ranks."""
+    `sequence_parallel`, which shards activations across the tensor parallel ranks."""
 
     use_data_before_expert_parallelism: bool = param(
-        False, effect="none", no_effect_reason="only a mixture of experts reads it, which train.py does not have"
+        False, effect="none", no_effect_reason="only mixture-of-experts layers read it, which train.py does not support"
     )
     """Number ranks with data parallelism inside expert parallelism instead of the other way round."""
 
@@ -88,9 +88,12 @@ class Engine(Group, origin="DSC", effect="engine"):
     """Only makes DeepSpeed warn when the number is not a multiple of 8."""
 
     curriculum_seqlen: Natural = param(
-        0, to=("train",), effect="none", no_effect_reason="training counts it, and train.py does no curriculum_learning"
+        0,
+        to=("train",),
+        effect="none",
+        no_effect_reason="only curriculum_learning sets it, which train.py does not support",
     )
-    """The sequence length that `curriculum_learning` is at; training counts it, nobody sets it."""
+    """Current sequence length of `curriculum_learning`. Set by the training loop."""
 
     datastates_ckpt: bool | dict[str, Any] = param(False, effect="checkpoint")
     """Settings of the DataStates checkpoint writer (package datastates-llm), which writes in the background; false
@@ -116,7 +119,7 @@ class Compile(
     """Free large activations as soon as their last reader is done."""
 
     free_activation_threshold: Natural = param(10 * 1024**2)
-    """What counts as large, in bytes."""
+    """Size from which an activation is large, in bytes."""
 
     offload_activation: bool = param(False)
     """Keep saved activations in host memory. Excludes `offload_parameters` and `offload_opt_states`."""

@@ -16,8 +16,8 @@ class Reports(Group, origin="DSC", effect="log"):
     """What DeepSpeed's engine prints."""
 
     steps_per_print: Count | None = param(10, receiver_default=None)
-    """Print step, learning rate and speed every this many steps; None prints nothing. train.py, which has log lines of
-    its own, prints these only where it is written, or needed by `wall_clock_breakdown`."""
+    """Print step, learning rate and speed every this many steps; None prints nothing. train.py has its own log lines
+    and prints these only if this is set, or needed by `wall_clock_breakdown`."""
 
     wall_clock_breakdown: bool = param(False)
     """Print the time of forward, backward, communication and step. Waiting for the GPU at each slows training a

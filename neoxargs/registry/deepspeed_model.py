@@ -17,7 +17,7 @@ class SparseAttention(Group, origin="DSC", effect="model", section="sparse_atten
     Longformer."""
 
     block: Count = param(16)
-    """Side of a block in tokens; `seq_length` must be a multiple. DeepSpeed's kernels want 16, 32, 64 or 128."""
+    """Side of a block in tokens; `seq_length` must be a multiple. DeepSpeed's kernels require 16, 32, 64 or 128."""
 
     different_layout_per_head: bool = param(False)
     """Let every head have its own pattern, where the pattern has random parts or several forms."""
@@ -29,7 +29,7 @@ class SparseAttention(Group, origin="DSC", effect="model", section="sparse_atten
     """fixed, bigbird: blocks that everything attends to, per window (fixed) or at the start (bigbird)."""
 
     attention: Literal["bidirectional", "unidirectional"] = param("bidirectional")
-    """For which model the pattern is laid out. A GPT's tokens see nothing after them either way."""
+    """Kind of model that the pattern is built for. The causal mask is applied either way."""
 
     horizontal_global_attention: bool = param(False)
     """fixed, variable: let global blocks attend to everything as well. Needs `bidirectional`."""
@@ -57,7 +57,7 @@ class ProgressiveLayerDrop(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only progressive_layer_drop reads it, which the GPT here does not do",
+    no_effect_reason="only progressive_layer_drop reads it, which train.py does not support",
     section="progressive_layer_drop",
     always_sent=("enabled",),
 ):

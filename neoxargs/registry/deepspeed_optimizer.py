@@ -34,13 +34,17 @@ class Optimizer(Group, origin="DSC", effect="optimizer", section="optimizer"):
 
     type: str | None = param(None)
     """Its name: Adam, AdamW, Lamb, OneBitAdam, ZeroOneAdam, OneBitLamb, Lion, Adagrad, Muon, MuAdam, MuAdamW, MuSGD,
-    cpu_adam, cpu_torch_adam, sm3, madgrad_wd, or an optimizer of torch such as SGD. `optimizer_type` says the same."""
+    cpu_adam, cpu_torch_adam, sm3, madgrad_wd, or an optimizer of torch such as SGD. `optimizer_type` is the same
+    setting."""
 
     legacy_fusion: bool = param(False)
     """In fp16 without ZeRO, use the older fused Adam wrapper, whose checkpoints have another layout."""
 
     scheduler: dict[str, object] | None = param(
-        None, to=(), effect="none", no_effect_reason="DeepSpeed looks for the schedule at the top level, in `scheduler`"
+        None,
+        to=(),
+        effect="none",
+        no_effect_reason="DeepSpeed reads the section `scheduler` only at the top level",
     )
     """No effect: some published files put the section here, where DeepSpeed has never looked; it belongs at the top
     level."""
@@ -50,7 +54,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """The optimizer's own settings. Each type reads those that name it, or name no type."""
 
     lr: NonNegative | None = param(None)
-    """Learning rate, the highest where a schedule changes it. `lr` at the top level says the same."""
+    """Learning rate, the highest where a schedule changes it. `lr` at the top level is the same setting."""
 
     betas: list[float] | None = param(None, used_by_types=_BETAS)
     """Decay of the running means of the gradient and of its square, each below 1. Most types take [0.9, 0.999]; GPTs
@@ -60,11 +64,11 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Added to the denominator against division by zero; 1e-8 for Adam."""
 
     weight_decay: NonNegative | None = param(None, used_by_types=tuple(t for t in TYPES if t not in _NO_WEIGHT_DECAY))
-    """Pull of the weights towards zero per step. `weight_decay` at the top level says the same; biases and norms are
-    exempt."""
+    """Pull of the weights towards zero per step. `weight_decay` at the top level is the same setting; biases and norms
+    are exempt."""
 
     max_grad_norm: NonNegative | None = param(None, to=())
-    """Retired: write `gradient_clipping`, which takes this value where it is not written. DeepSpeed refuses it here."""
+    """Retired: use `gradient_clipping`, which gets this value unless it is set. DeepSpeed refuses this key."""
 
     bias_correction: bool = param(True, used_by_types=(*ADAM, *_LAMBS, "onebitadam", "zerooneadam", "cpu_adam"))
     """Correct the running means for starting at zero."""
@@ -78,7 +82,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Decay weights directly (AdamW) instead of through the gradient. The type AdamW always does."""
 
     torch_adam: bool = param(False, used_by_types=("adam", "adamw", "muon"))
-    """Use torch's implementation instead of DeepSpeed's compiled one; slower, builds nothing."""
+    """Use torch's implementation instead of DeepSpeed's compiled one; slower, compiles nothing."""
 
     set_grad_none: bool = param(True, used_by_types=("adam", "adamw", "lion"))
     """Free gradients after a step instead of filling them with zeros."""

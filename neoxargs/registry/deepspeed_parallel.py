@@ -16,12 +16,12 @@ class Pipeline(Group, origin="DSC", effect="engine", section="pipeline"):
     """DeepSpeed's own settings of pipeline parallelism; the layout comes from `pipe_parallel_size`."""
 
     stages: Count | Literal["auto"] = param(
-        "auto", effect="none", no_effect_reason="DeepSpeed does not read it; pipe_parallel_size counts"
+        "auto", effect="none", no_effect_reason="DeepSpeed does not read it; set pipe_parallel_size instead"
     )
     """DeepSpeed stores it and does not read it; `pipe_parallel_size` counts."""
 
     partition: str = param(
-        "best", effect="none", no_effect_reason="DeepSpeed does not read it; pipe_partition_method counts"
+        "best", effect="none", no_effect_reason="DeepSpeed does not read it; set pipe_partition_method instead"
     )
     """DeepSpeed stores it and does not read it; `pipe_partition_method` counts."""
 
@@ -45,7 +45,7 @@ class TensorParallel(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only models that DeepSpeed cuts itself read it; here model_parallel_size cuts",
+    no_effect_reason="only models that DeepSpeed shards read it; train.py shards by model_parallel_size",
     section="tensor_parallel",
 ):
     """AutoTP: divide the matrices of a model that knows nothing of it."""
@@ -77,7 +77,7 @@ class TensorParallelGroup(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only models that DeepSpeed cuts itself read it; here model_parallel_size cuts",
+    no_effect_reason="only models that DeepSpeed shards read it; train.py shards by model_parallel_size",
     section="tensor_parallel.tp",
     aliases="tensor_parallel.tensor_parallel",
 ):
@@ -94,7 +94,7 @@ class ExpertParallel(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only a mixture of experts reads it, which train.py does not have",
+    no_effect_reason="only mixture-of-experts layers read it, which train.py does not support",
     section="expert_parallel",
 ):
     """AutoEP: share out the experts of a mixture model that knows nothing of it. What is not given is found out from
@@ -131,7 +131,7 @@ class ExpertParallel(
     """Attribute of an expert that is its output matrix."""
 
     expert_w3: str | None = param(None)
-    """Attribute of an expert that is its second (up) matrix; null, written out, says that it is part of the first."""
+    """Attribute of an expert that is its second (up) matrix; an explicit null means that it is part of the first."""
 
     num_experts_attr: str | None = param(None)
     """Attribute of the model's configuration that says how many experts there are."""

@@ -19,13 +19,13 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Training in 16-bit floats with an fp32 copy of the weights; the loss is scaled to save small gradients."""
 
     enabled: bool = param(False)
-    """Compute in fp16. `precision: fp16` says the same; excludes `bf16.enabled`."""
+    """Compute in fp16. Same as `precision: fp16`; excludes `bf16.enabled`."""
 
-    auto_cast: bool = param(False, effect="none", no_effect_reason="what goes into a GPT are whole numbers")
+    auto_cast: bool = param(False, effect="none", no_effect_reason="the inputs of a GPT are integers")
     """Cast floating point inputs of the model to fp16."""
 
     loss_scale: NonNegative = param(0.0)
-    """Fixed factor on the loss. 0 adapts the factor during training, and only then are the settings below read."""
+    """Fixed factor on the loss. 0 means dynamic loss scale; only then are the settings below read."""
 
     initial_scale_power: Natural = param(16)
     """The adaptive factor starts at 2 to this power. Too high costs a few skipped steps at the start."""
@@ -46,7 +46,7 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Keep the optimizer's copy of weights and gradients in fp16 too, at half the memory. Needs ZeRO 1 to 3 and the
     optimizer on the CPU."""
 
-    fp16: bool | None = param(None, to=(), effect="none", no_effect_reason="`fp16.enabled` is what counts")
+    fp16: bool | None = param(None, to=(), effect="none", no_effect_reason="DeepSpeed reads `fp16.enabled` instead")
     """No effect: old GPT-NeoX files carry it next to `enabled`, which is the one that counts. Not sent, because
     DeepSpeed no longer accepts it."""
 
@@ -69,11 +69,11 @@ class Bf16(Group, origin="DSC", effect="engine", section="bf16", aliases="bfloat
     """Training in bfloat16, which has the range of fp32 and needs no loss scaling."""
 
     enabled: bool = param(False)
-    """Compute in bfloat16. `precision: bfloat16` says the same; excludes `fp16.enabled`."""
+    """Compute in bfloat16. Same as `precision: bfloat16`; excludes `fp16.enabled`."""
 
     immediate_grad_update: bool = param(False)
-    """Add each gradient to its fp32 sum as soon as backward has made it, instead of after the whole backward pass.
-    Saves memory; read by the optimizer wrapper that pipeline parallelism and ZeRO 0 and 1 use."""
+    """Add each gradient to its fp32 sum as soon as it is computed, instead of after the backward pass. Saves memory;
+    read by the optimizer wrapper that pipeline parallelism and ZeRO 0 and 1 use."""
 
     check_grad_overflow: bool = param(True, aliases="check_overflow")
     """Look for infinities and NaNs in the gradients and skip the step that has one."""
@@ -85,7 +85,7 @@ class Bf16(Group, origin="DSC", effect="engine", section="bf16", aliases="bfloat
     bf16_optimizer_states: bool = param(False)
     """Keep the optimizer's moments in bfloat16 too. Needs `bf16_master_weights_and_grads`."""
 
-    bf16: bool | None = param(None, to=(), effect="none", no_effect_reason="`bf16.enabled` is what counts")
+    bf16: bool | None = param(None, to=(), effect="none", no_effect_reason="DeepSpeed reads `bf16.enabled` instead")
     """No effect: some GPT-NeoX files carry it next to `enabled`. Not sent, because DeepSpeed does not accept it."""
 
     loss_scale: NonNegative | None = param(
@@ -185,8 +185,8 @@ class DataTypes(Group, origin="DSC", effect="engine", section="data_types"):
     """Formats of particular tensors, where they should differ from the format of the computation."""
 
     grad_accum_dtype: Dtype | None = param(None)
-    """In which format gradients of micro batches are summed; none given is the format of the computation. fp32 costs 4
-    bytes per parameter and loses nothing."""
+    """In which format gradients of micro batches are summed; left out, the format of the computation. fp32 costs 4
+    bytes per parameter and avoids rounding."""
 
     param_dtype: Dtype | None = param(None)
     """Cast weights to this format; none given is the format of the computation."""

@@ -27,7 +27,7 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
     """First step of each run to measure."""
 
     end_profile_step: Count = param(5)
-    """Last step of each run to measure; the run ends there."""
+    """Last step of each run to measure; the run ends with it."""
 
     tuner_type: Literal["gridsearch", "random", "model_based"] = param("gridsearch")
     """Order of the tries: all in turn, at random, or led by a model of the results so far."""
@@ -45,10 +45,11 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
     """Folder for the settings of each try."""
 
     overwrite: bool = param(True)
-    """Run tries again whose results are there already."""
+    """Repeat experiments whose results exist already."""
 
     arg_mappings: dict[str, str] | None = param(None)
-    """Key of the JSON -> the script's flag with the same meaning, for scripts that are told the batch size twice."""
+    """Key of the JSON -> the script's flag with the same meaning, for scripts that also take the batch size as a
+    flag."""
 
     max_train_batch_size: Count | None = param(None)
     """Largest global batch size to try."""
@@ -66,7 +67,7 @@ class Autotuning(Group, origin="DSC", effect="engine", section="autotuning", ali
     """How many micro batch sizes to try."""
 
     mp_size: Count = param(1)
-    """Ranks that hold one copy of the model: tensor parallel times pipeline size."""
+    """Ranks of one replica of the model: tensor parallel times pipeline size."""
 
     model_info_path: str | None = param(None)
     """File with the model's size from an earlier run; none given measures it."""
@@ -92,7 +93,7 @@ class Elasticity(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only elastic batch sizes need it, which train.py does not do",
+    no_effect_reason="only elastic batch sizes need it, which train.py does not support",
     section="elasticity",
     always_sent=("max_train_batch_size", "micro_batch_sizes"),
 ):
@@ -114,7 +115,7 @@ class Elasticity(
     """Most GPUs to provide for."""
 
     min_time: Natural = param(0)
-    """Minutes to run before a scheduler may change the number of GPUs; 0 says nothing."""
+    """Minutes to run before a scheduler may change the number of GPUs; 0 sets no minimum."""
 
     version: NonNegative = param(0.2)
     """Version of the calculation; 0.2 takes model parallelism into account."""
@@ -123,10 +124,10 @@ class Elasticity(
     """Among equally good batch sizes, take the larger."""
 
     ignore_non_elastic_batch_info: bool = param(False)
-    """Ignore batch sizes written elsewhere instead of calling them an error."""
+    """Ignore batch sizes that are set elsewhere instead of reporting an error."""
 
     model_parallel_size: Count = param(1)
-    """Ranks that hold one copy of the model."""
+    """Ranks of one replica of the model."""
 
     num_gpus_per_node: Count = param(1)
     """GPUs of each machine."""

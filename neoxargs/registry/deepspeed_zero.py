@@ -22,14 +22,14 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Which parts of the training state the data parallel ranks share out among themselves, and how."""
 
     stage: Stage = param(0)
-    """What is divided among the data parallel ranks: 0 nothing, 1 the optimizer's state, 2 gradients as well, 3 weights
-    as well. Pipeline parallelism allows 0 and 1. With `autotuning` a list of stages to try."""
+    """What is partitioned across the data parallel ranks: 0 nothing, 1 the optimizer's state, 2 gradients as well, 3
+    weights as well. Pipeline parallelism allows 0 and 1. With `autotuning` a list of stages to try."""
 
     contiguous_gradients: bool = param(True)
     """Copy gradients into one buffer as backward makes them, against memory fragmentation."""
 
     reduce_scatter: bool = param(True)
-    """Send each rank only the averaged gradients of its own share instead of all of them. Stages 1 and 2."""
+    """Send each rank only the averaged gradients of its partition instead of all of them. Stages 1 and 2."""
 
     reduce_bucket_size: Count = param(500_000_000)
     """Gradients averaged in one communication. Larger is faster; the buffer takes 2 bytes per element in fp16 and
@@ -40,7 +40,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     GPUs. Stages 1 and 2."""
 
     allgather_partitions: bool = param(
-        True, effect="none", no_effect_reason="DeepSpeed takes it and does not read it any more"
+        True, effect="none", no_effect_reason="DeepSpeed accepts it but no longer reads it"
     )
     """Once chose between all-gather and one broadcast per rank for updated weights; DeepSpeed now always gathers."""
 
@@ -66,10 +66,11 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3: how many weights to fetch ahead of their use."""
 
     stage3_param_persistence_threshold: Natural = param(100_000, aliases="param_persistence_threshold")
-    """Stage 3: tensors smaller than this stay whole on every rank, which costs memory and saves messages."""
+    """Stage 3: tensors smaller than this are not partitioned, which costs memory and saves communication."""
 
     stage3_model_persistence_threshold: Natural = param(2**63 - 1, aliases="model_persistence_threshold")
-    """Stage 3: upper bound on how many weights `stage3_param_persistence_threshold` may keep whole altogether."""
+    """Stage 3: upper bound on how many weights `stage3_param_persistence_threshold` may leave unpartitioned in
+    total."""
 
     stage3_max_live_parameters: Natural = param(1_000_000_000, aliases="max_live_parameters")
     """Stage 3: most fetched weights on a GPU at a time."""
@@ -82,7 +83,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
         False,
         aliases=("gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save"),
     )
-    """Stage 3: collect the whole model on one rank when it is saved in 16 bits. That rank needs the memory for it."""
+    """Stage 3: gather the whole model on one rank when it is saved in 16 bits. That rank needs the memory for it."""
 
     stage3_module_granularity_threshold: int = param(0, aliases="module_granularity_threshold")
     """Stage 3: fetch a module with all its submodules at once where it has fewer weights per submodule than this.
@@ -95,7 +96,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3: fetch tensors one at a time without a common buffer; slower, with a lower memory peak."""
 
     ignore_unused_parameters: bool = param(True)
-    """Go on when a weight got no gradient; false stops the run there. Stages 1 and 2."""
+    """Continue if a weight has no gradient; false stops the run. Stages 1 and 2."""
 
     legacy_stage1: bool = param(False, effect="not built")
     """Asks for the first implementation of stage 1, which DeepSpeed has since removed: it stops with an error."""
@@ -105,8 +106,8 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     most with many micro batches per step."""
 
     zero_hpz_partition_size: Natural = param(1)
-    """Stage 3 (ZeRO++): keep a second copy of the weights divided among only this many ranks, usually the GPUs of a
-    machine, so that backward need not fetch from other machines. 1 is off."""
+    """Stage 3 (ZeRO++): keep a second copy of the weights partitioned across only this many ranks, usually the GPUs of
+    a machine, so that backward need not fetch from other machines. 1 is off."""
 
     zero_quantized_weights: bool = param(False)
     """Stage 3 (ZeRO++): fetch weights in 8 bits."""
@@ -130,7 +131,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3: ranks load their checkpoint files one after another, for hosts that cannot hold all at once."""
 
     override_module_apply: bool = param(True)
-    """Stage 3: let `Module.apply` see whole weights, as initialisation functions expect."""
+    """Stage 3: let `Module.apply` see unpartitioned weights, as initialisation functions expect."""
 
     log_trace_cache_warnings: bool = param(False)
     """Stage 3: warn whenever the order in which modules run changes and prefetching has to learn it again."""
@@ -184,8 +185,8 @@ class OffloadParam(Group, origin="DSC", effect="engine", section="zero_optimizat
     `aio.block_size`. Stage 3 only."""
 
     nvme_path: str | None = param(None)
-    """Folder on the disk for `device: nvme`; give each machine a local one. Each rank makes one of its own in it, which
-    goes with the run."""
+    """Folder on the disk for `device: nvme`; give each machine a local one. Each rank creates a folder in it, which is
+    removed when the run ends."""
 
     buffer_count: Natural = param(5)
     """How many host buffers pass weights between disk and GPU."""
@@ -208,8 +209,8 @@ class OffloadOptimizer(Group, origin="DSC", effect="engine", section="zero_optim
     or `aio.block_size`; both compute the step on the CPU. Stages 1 to 3; `nvme` needs 3."""
 
     nvme_path: str | None = param(None)
-    """Folder on the disk for `device: nvme`; give each machine a local one. Each rank makes one of its own in it, which
-    goes with the run."""
+    """Folder on the disk for `device: nvme`; give each machine a local one. Each rank creates a folder in it, which is
+    removed when the run ends."""
 
     buffer_count: Natural = param(4)
     """How many host buffers pass state between disk and CPU; at least the tensors per weight, which for Adam are 4."""
@@ -241,7 +242,7 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
     section turns it on; made for `offload_optimizer.device: cpu`."""
 
     topk_ratio: Annotated[float, Bound(gt=0, le=1)] = param(0.1)
-    """Share of gradient columns that counts as important; below 1."""
+    """Fraction of gradient columns that are treated as important; below 1."""
 
     select_strategy: Literal["auto", "step", "epoch"] = param("auto")
     """Unit of `select_interval`; `auto` decides from the gradients."""
@@ -253,7 +254,7 @@ class Zenflow(Group, origin="DSC", effect="engine", section="zero_optimization.z
     """How many steps the other columns' gradients add up before the CPU applies them."""
 
     overlap_step: bool = param(False, effect="not built")
-    """Let the CPU's update run beside forward and backward."""
+    """Overlap the CPU's update with forward and backward."""
 
     offload: bool = param(False)
     """Keep the important columns' state in host memory too, between steps."""

@@ -51,13 +51,15 @@ class Generation(Group, origin="NeoX", effect="generation"):
     them. Done in any case with `reset_position_ids` or `reset_attention_mask`, and beyond `seq_length`."""
 
     precompute_model_name: str | None = param(
-        None, effect="none", no_effect_reason="only text_gen_type: precompute reads it, which generate.py does not do"
+        None,
+        effect="none",
+        no_effect_reason="generate.py does not support text_gen_type: precompute, which reads it",
     )
     """Name that precomputed log-probabilities are filed under."""
 
     eval_tasks: list[str] | None = param(None, effect="run")
-    """Tasks that `eval.py` runs beside measuring perplexity: names in EleutherAI's lm-evaluation-harness
-    (`pip install lm_eval`), or paths of YAML files that describe tasks as it does."""
+    """Tasks that `eval.py` runs in addition to measuring perplexity: names in EleutherAI's lm-evaluation-harness (`pip
+    install lm_eval`), or paths of YAML files that describe tasks as it does."""
 
     eval_results_prefix: str = param("", effect="run")
     """How the name of the JSON file that `eval.py` writes begins; `_eval_results_`, date and time follow. Left empty,

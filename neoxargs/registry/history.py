@@ -1,8 +1,9 @@
-"""When GPT-NeoX gained, lost and changed a name: what a dialect (a date) chooses its defaults by.
+"""The history of GPT-NeoX's parameters: when a name was introduced or removed, and when a default changed.
 
-The tables begin where the registry does, with GPT-NeoX of 28 February 2021, and end with its main branch of
-20 May 2026. A name that was taken out and put back (whole classes were, in April 2021 and March 2023) counts
-as having been there all along. `deepspeed` is not among the new names of April 2021: as a switch it is older.
+A dialect is a date, and selects defaults by these tables. They begin with GPT-NeoX of 28 February 2021, as the
+registry does, and end with its main branch of 20 May 2026. A name that was removed and restored later (whole classes
+were, in April 2021 and March 2023) counts as present in between. `deepspeed` is not listed under April 2021, because
+the switch is older than the class that was introduced then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from neoxargs.registry import REGISTRY, normal
 SEED = date(2021, 2, 28)
 NEWEST = date(2026, 5, 20)
 
-#: Day -> the spellings that became legal; those of SEED are not listed.
+#: Date -> the names that were introduced; the names of SEED are not listed.
 _INTRODUCED = {
     "2021-03-04": "log_dir pos_emb",
     "2021-03-05": "keep_last_n_checkpoints momentum sm3",
@@ -121,7 +122,7 @@ _INTRODUCED = {
     "2026-05-20": "fused_kernels_build_path",
 }
 
-#: Day -> the spellings that stopped being legal.
+#: Date -> the names that were removed.
 _REMOVED = {
     "2021-03-04": "rpe rpe_causal sinusoidal_pos_emb",
     "2021-03-06": "contigious_checkpointing zero_contigious_gradients",
@@ -155,8 +156,8 @@ _REMOVED = {
     ),
 }
 
-#: Parameter -> the defaults it had from each day on; before the first day, the registry's.
-#: `log_interval`, for two years without a default after its seed's 100, is left at 100.
+#: Parameter -> (date, default from that date on); before the first date the registry's default holds. `log_interval`
+#: had the default 100 at SEED and none for two years afterwards; it is treated as 100 throughout.
 _DEFAULTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "attention_dropout": (("2023-12-26", 0.0),),
     "clip_grad": (("2023-12-26", 1.0),),
@@ -176,9 +177,9 @@ _DEFAULTS: dict[str, tuple[tuple[str, Any], ...]] = {
 
 
 def default_at(name: str, day: date) -> Any:
-    """The default that GPT-NeoX's version of that day gave a parameter; the registry's where it had none.
+    """Return the default of a parameter in GPT-NeoX of that day, or the registry's default if it had none.
 
-    ABSENT when the parameter is required or derived. KeyError when there is no such parameter.
+    The result is ABSENT if the parameter is required or derived. Raises KeyError for an unknown name.
     """
     parameter = REGISTRY.find(name)
     if parameter is None:
@@ -187,22 +188,22 @@ def default_at(name: str, day: date) -> Any:
 
 
 def changes(name: str) -> tuple[tuple[date, Any], ...]:
-    """The defaults after the registry's own, each with the day since which it holds."""
+    """Return the later defaults of a parameter, each with the date from which it holds."""
     return tuple((date.fromisoformat(since), default) for since, default in _DEFAULTS.get(normal(name), ()))
 
 
 def introduced(spelling: str) -> date | None:
-    """The day GPT-NeoX learnt this spelling; None if it is as old as SEED, or not GPT-NeoX's."""
-    return _days(True).get(normal(spelling))
+    """Return the date on which GPT-NeoX introduced a name; None if SEED has it, or GPT-NeoX never had it."""
+    return _dates(True).get(normal(spelling))
 
 
 def removed(spelling: str) -> date | None:
-    """The day GPT-NeoX dropped this spelling; None if it did not."""
-    return _days(False).get(normal(spelling))
+    """Return the date on which GPT-NeoX removed a name, or None."""
+    return _dates(False).get(normal(spelling))
 
 
 @cache
-def _days(new: bool) -> dict[str, date]:
-    """Spelling -> day, from one of the two tables."""
-    table = _INTRODUCED if new else _REMOVED
+def _dates(introduced: bool) -> dict[str, date]:
+    """Return name -> date from the table of introduced or of removed names."""
+    table = _INTRODUCED if introduced else _REMOVED
     return {name: date.fromisoformat(day) for day, names in table.items() for name in names.split()}

@@ -41,7 +41,7 @@ class Logging(Group, origin="NeoX", effect="log"):
 
     log_gradient_noise_scale: bool = param(False)
     """Reports `train/noise_scale`, the gradient noise scale (McCandlish et al. 2018) in samples, a guide to the largest
-    useful batch size. Keeps a sum of gradients in fp32; the estimate begins anew when a run is resumed."""
+    useful batch size. Keeps a sum of gradients in fp32; the estimate restarts when a run is resumed."""
 
     gradient_noise_scale_n_batches: Count = param(5)
     """Batches in a row whose mean gradient the noise scale compares with that of one batch; at least 2."""
@@ -77,7 +77,7 @@ class Wandb(Group, origin="NeoX", effect="log"):
     wandb_host: str = param("https://api.wandb.ai")
     """Address of the Weights & Biases server, for private installations."""
 
-    wandb_init_all_ranks: bool = param(False, effect="none", no_effect_reason="rank 0 reports for all of them")
+    wandb_init_all_ranks: bool = param(False, effect="none", no_effect_reason="only rank 0 reports")
     """Every rank reports to Weights & Biases, not only rank 0."""
 
 
@@ -103,7 +103,7 @@ class Comet(Group, origin="NeoX", effect="log"):
     """Further keys and values attached to the experiment on Comet."""
 
     comet_experiment: Any = param(
-        None, to=(), effect="none", no_effect_reason="a running experiment cannot stand in a file"
+        None, to=(), effect="none", no_effect_reason="a file cannot contain an experiment object"
     )
     """Handle of the running Comet experiment. Kept by the program; not for configuration files."""
 

@@ -53,8 +53,8 @@ class Shape(Group, origin="Meg", effect="model"):
     and just that when left out."""
 
     num_unique_layers: Count | None = param(None)
-    """Layers with weights of their own; the others reuse them, also across pipeline stages. Must divide `num_layers`.
-    Left out, every layer is unique."""
+    """Number of layers with their own weights; the others reuse them, also across pipeline stages. Must divide
+    `num_layers`. Left out, every layer is unique."""
 
     param_sharing_style: Literal["grouped", "spaced"] = param("grouped")
     """Which layers share weights when `num_unique_layers` is below `num_layers`. With 2 unique layers among 4,
@@ -74,10 +74,10 @@ class Embedding(Group, origin="NeoX", effect="model"):
     """Share of each head's dimensions that `pos_emb: rotary` rotates; 1.0 rotates all, Pythia uses 0.25."""
 
     rotary_emb_base: Count = param(10000, megatron="rotary-base")
-    """Base of the geometric series of rotary wavelengths; larger bases reach further, as long-context models want."""
+    """Base of the geometric series of rotary wavelengths; long-context models use larger bases, which reach further."""
 
     rotary_save_freqs_buffer: bool = param(
-        False, effect="none", no_effect_reason="the frequencies are computed, checkpoints never hold them"
+        False, effect="none", no_effect_reason="the frequencies are always computed and never saved"
     )
     """Stores the rotary frequencies in checkpoints. They can be recomputed, so this is only for programs that expect
     the buffer."""
@@ -95,7 +95,7 @@ class Embedding(Group, origin="NeoX", effect="model"):
     weights need 2."""
 
     no_weight_tying: bool = param(False, megatron="untie-embeddings-and-output-weights")
-    """Gives the output layer a matrix of its own instead of the token embedding's. Adds `hidden_size` x vocabulary
+    """Gives the output layer its own matrix instead of the token embedding's. Adds `hidden_size` x vocabulary
     parameters."""
 
     make_vocab_size_divisible_by: Count = param(128, origin="Meg", megatron="make-vocab-size-divisible-by")
@@ -107,7 +107,7 @@ class Embedding(Group, origin="NeoX", effect="model"):
     `model_parallel_size`; write it to fix the size independently of them."""
 
     output_layer_parallelism: Literal["column", "row"] = param(
-        "column", effect="none", no_effect_reason="the output layer is cut by columns either way, with the same result"
+        "column", effect="none", no_effect_reason="the output layer is always sharded by columns, with the same result"
     )
     """How tensor parallel ranks divide the output layer: `column` gives each a part of the vocabulary. `row`, from
     files before May 2023, means the same result."""
@@ -119,8 +119,8 @@ class Embedding(Group, origin="NeoX", effect="model"):
     """Retired in March 2021: write `pos_emb: rpe`."""
 
     rpe_causal: bool = param(False, replaced_by={True: {}})
-    """Retired in March 2021: leave it out, and all buckets of `pos_emb: rpe` serve the past. `false`, if written, keeps
-    half of them for tokens ahead, which a GPT never sees."""
+    """Retired in March 2021: remove it, and all buckets of `pos_emb: rpe` hold past tokens. An explicit `false`
+    reserves half of them for later tokens, which a GPT never attends to."""
 
 
 class Norm(Group, origin="NeoX", effect="model"):
@@ -179,8 +179,8 @@ class Attention(Group, origin="NeoX", effect="model"):
 
     sparsity_config: dict[str, Any] | None = param(None)
     """Settings of the block-sparse kinds in `attention_config`, such as `block` (tokens per block) and
-    `num_local_blocks`; their names are those of the section `sparse_attention`, which may say them instead. A GPU
-    skips the blocks that are not read (where there is no `attention_dropout`), a CPU masks them."""
+    `num_local_blocks`; their names are those of the section `sparse_attention`, which may set them instead. A GPU skips
+    the blocks that are not read (where there is no `attention_dropout`), a CPU masks them."""
 
     sparsity: Literal["none", "all", "interspersed"] = param("none")
     """Retired in May 2021: write `attention_config`. `all` makes every layer block-sparse, `interspersed` layers 1, 3,
@@ -284,7 +284,7 @@ class Fusion(Group, origin="Meg", effect="model"):
 
     bias_gelu_fusion: bool = param(False, megatron="!no-bias-gelu-fusion", receiver_default=True)
     """Computes `activation: gelu` in its tanh approximation, as GPT-NeoX's fused kernel does and models trained with it
-    expect. Nothing is left to fuse: torch adds the bias inside the matrix product."""
+    expect. There is nothing to fuse: torch adds the bias inside the matrix product."""
 
     bias_dropout_fusion: bool = param(False, megatron="!no-bias-dropout-fusion", receiver_default=True)
     """Drops out and adds the residual in one kernel, which torch.compile makes on a GPU where `hidden_dropout` is above

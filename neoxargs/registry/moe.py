@@ -12,7 +12,7 @@ class Moe(
     Group,
     origin="NeoX",
     effect="none",
-    no_effect_reason="only a mixture of experts reads it, which train.py does not have",
+    no_effect_reason="only mixture-of-experts layers read it, which train.py does not support",
 ):
     """Mixture of experts."""
 
@@ -36,15 +36,15 @@ class Moe(
     """Width of the random factor, from 1 - eps to 1 + eps, on the router's input while training. Left out, there is
     none."""
 
-    # what GPT-NeoX had until May 2025, when DeepSpeed or MegaBlocks computed its experts; since then no token is left
-    # out, tensor parallel ranks hold the experts, and there is no load-balancing loss
+    # Retired in May 2025, when GPT-NeoX replaced the experts of DeepSpeed and MegaBlocks: no token is dropped,
+    # tensor parallel ranks hold the experts, and there is no load-balancing loss.
 
     moe_type: Literal["deepspeed", "megablocks"] = param("megablocks")
-    """Retired in May 2025: which library computed the experts. GPT-NeoX has an implementation of its own today."""
+    """Retired in May 2025: which library computed the experts. GPT-NeoX now has its own implementation."""
 
     moe_token_dropping: bool = param(False)
     """Retired in May 2025: whether an expert left out tokens beyond its capacity; false made room for all of them, as
-    GPT-NeoX does today."""
+    GPT-NeoX does now."""
 
     moe_train_capacity_factor: Positive = param(1.0)
     """Retired in May 2025: room of each expert in training, as a multiple of its even share of the tokens. Only read
@@ -54,24 +54,24 @@ class Moe(
     """Retired in May 2025: the same room in evaluation. Only read by `moe_type: deepspeed`."""
 
     moe_min_capacity: Natural = param(4)
-    """Retired in May 2025: tokens that each expert has room for whatever the factors say. Only read by
-    `moe_type: deepspeed`."""
+    """Retired in May 2025: minimum number of tokens that each expert has room for, regardless of the factors. Only read
+    by `moe_type: deepspeed`."""
 
     moe_expert_parallel_size: Count = param(1)
     """Retired in May 2025: how many data parallel ranks shared the experts of a layer; a divisor of `moe_num_experts`.
-    Today the tensor parallel ranks do, `model_parallel_size` of them."""
+    Now the tensor parallel ranks (`model_parallel_size`) do."""
 
     enable_expert_tensor_parallelism: bool = param(False)
     """Retired in May 2025: also divide every expert among the tensor parallel ranks. Only read by
     `moe_type: deepspeed`."""
 
     create_moe_param_group: bool = param(True)
-    """Retired in May 2025: give the optimizer the experts' weights as groups of their own, which expert parallelism
-    needs. Only read by `moe_type: deepspeed`."""
+    """Retired in May 2025: give the optimizer the experts' weights as separate groups, which expert parallelism needs.
+    Only read by `moe_type: deepspeed`."""
 
     moe_use_residual: bool = param(True)
-    """Retired in May 2025: a dense feed-forward layer beside the experts, the two mixed by learned weights. Only read
-    by `moe_type: deepspeed`."""
+    """Retired in May 2025: a dense feed-forward layer in parallel to the experts, the two mixed by learned weights.
+    Only read by `moe_type: deepspeed`."""
 
     moe_glu: bool = param(False)
     """Retired in May 2025: gate the experts. Only read by `moe_type: megablocks`, and not at all since September

@@ -14,11 +14,11 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     optimizer_type: Literal["adam", "onebitadam", "cpu_adam", "cpu_torch_adam", "sm3", "madgrad_wd", "sgd", "lion"] = (
         param(derived=True, origin="NeoX", megatron="optimizer")
     )
-    """Which optimizer runs. Derived from `optimizer.type`, whose spelling it shares; without either it is Adam."""
+    """Which optimizer runs. Derived from `optimizer.type`, with the same value; without either it is Adam."""
 
     lr: NonNegative = param(derived=True, megatron="lr")
-    """Peak learning rate, reached after warm-up. Derived from `optimizer.params.lr` where that is written; write it in
-    one place."""
+    """Peak learning rate, reached after warm-up. Derived from `optimizer.params.lr` if that is set; set only one of
+    them."""
 
     adam_beta1: Fraction = param(0.9, megatron="adam-beta1")
     """Adam's decay of the running mean of gradients. The same as the first of `optimizer.params.betas`, which newer
@@ -32,8 +32,8 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     """Small number in the denominator of Adam's step. The same as `optimizer.params.eps`, which newer files write."""
 
     clip_grad: NonNegative | None = param(None, megatron="clip-grad")
-    """Largest norm of the whole gradient; longer ones are scaled down to it. The same as `gradient_clipping`, which
-    reaches DeepSpeed; if both are written they must agree."""
+    """Maximum norm of the gradient of all weights; a larger gradient is scaled down to it. The same as
+    `gradient_clipping`, which reaches DeepSpeed; if both are set they must be equal."""
 
     use_bnb_optimizer: bool = param(False, origin="NeoX", effect="not built")
     """Uses the 8-bit optimizer states of the bitsandbytes package with `optimizer_type: adam`, a quarter of the memory.
@@ -47,8 +47,8 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     cpu_optimizer: bool = param(
         False, megatron="optimizer-cpu-offload", replaced_by={True: {"optimizer.type": "cpu_adam"}, False: {}}
     )
-    """Retired in April 2021: write `optimizer: {type: cpu_adam}`, DeepSpeed's compiled Adam for CPUs. With a GPU it
-    needs the states in main memory, `zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}`. May stand beside
+    """Retired in April 2021: use `optimizer: {type: cpu_adam}`, DeepSpeed's compiled Adam for CPUs. With a GPU it needs
+    the states in main memory, `zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}`. May be combined with
     `optimizer: {type: Adam}`."""
 
     cpu_torch_adam: bool = param(
@@ -56,9 +56,9 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
         megatron="use-torch-optimizer-for-cpu-offload",
         replaced_by={True: {"optimizer.type": "cpu_torch_adam"}, False: {}},
     )
-    """Retired in April 2021: write `optimizer: {type: cpu_torch_adam}`, PyTorch's own Adam, which computes where the
-    states are (`zero_optimization.offload_optimizer`). May stand beside `cpu_optimizer` and `optimizer: {type: Adam}`.
-    """
+    """Retired in April 2021: use `optimizer: {type: cpu_torch_adam}`, PyTorch's own Adam, which computes where the
+    states are (`zero_optimization.offload_optimizer`). May be combined with `cpu_optimizer` and `optimizer: {type:
+    Adam}`."""
 
     sm3: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.type": "sm3"}, False: {}})
     """Retired in April 2021: write `optimizer: {type: sm3}`."""

@@ -18,7 +18,7 @@ class Parallel(Group, origin="Meg", effect="layout"):
     best kept within one machine, because every layer communicates. 0 is read as 1."""
 
     pipe_partition_method: str = param("type:transformer|mlp", origin="NeoX")
-    """How layers are dealt to pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,
+    """How layers are distributed over pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,
     `type:REGEX` the number of layers whose class name matches the expression."""
 
     sequence_parallel: bool = param(False, megatron="sequence-parallel")
@@ -29,9 +29,9 @@ class Parallel(Group, origin="Meg", effect="layout"):
     """Processes in the run. Computed when the run is launched, so a file has no reason to set it."""
 
     is_pipe_parallel: bool = param(
-        derived=True, origin="NeoX", effect="none", no_effect_reason="pipe_parallel_size decides it"
+        derived=True, origin="NeoX", effect="none", no_effect_reason="it is derived from pipe_parallel_size"
     )
-    """True when `pipe_parallel_size` is 1 or more. Computed; writing it changes nothing."""
+    """True when `pipe_parallel_size` is 1 or more. Computed; setting it has no effect."""
 
     global_num_gpus: Count = param(derived=True, origin="NeoX", effect="config")
     """Devices of all machines together. Counted from the hostfile, `include`, `exclude`, `num_nodes` and `num_gpus`;

@@ -12,7 +12,7 @@ class PostTraining(
     Group,
     origin="NeoX",
     effect="none",
-    no_effect_reason="only learning from preferences reads it, which train.py does not do",
+    no_effect_reason="only preference training reads it, which train.py does not support",
 ):
     """Objectives after pretraining, and the data only they read."""
 
@@ -42,8 +42,8 @@ class PostTraining(
 
     z_loss: NonNegative = param(0.0, effect="model")
     """Weight of a penalty on the squared logarithm of the softmax's denominator, which keeps logits from drifting
-    (Chowdhery et al. 2022, "PaLM"). Reported losses leave it out. GPT-NeoX penalises large rewards with it, and only
-    with `train_impl: rm`."""
+    (Chowdhery et al. 2022, "PaLM"). Reported losses exclude it. GPT-NeoX penalises large rewards with it, and only with
+    `train_impl: rm`."""
 
     kl_impl: Literal["abs", "mse", "kl", "full"] = param("mse")
     """Estimate of the divergence from the reference model in REINFORCE: mean absolute (`abs`) or squared (`mse`)

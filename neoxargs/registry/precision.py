@@ -15,21 +15,22 @@ class Precision(Group, origin="Meg", effect="engine"):
     precision: Literal["fp32", "fp16", "bf16", "bfloat16", "float32", "float", "float16", "half"] = param(
         derived=True, origin="NeoX"
     )
-    """Numbers the model computes in: `fp32`, `fp16` (needs loss scaling) or `bf16`, also spelt `bfloat16`; the others
-    in torch's words too. Left out, it follows the `fp16` and `bf16` sections; without them it is fp32."""
+    """Number format that the model computes in: `fp32`, `fp16` (needs loss scaling) or `bf16`, also spelt `bfloat16`;
+    torch's names for the others are accepted too. Left out, it follows the `fp16` and `bf16` sections; without them it
+    is fp32."""
 
     fp32_allreduce: bool = param(False, origin=("Meg", "DSC"), megatron="accumulate-allreduce-grads-in-fp32")
     """Sums gradients of data parallel ranks in fp32 although the model computes in 16 bits. Doubles that traffic and
     avoids rounding."""
 
     loss_scale: NonNegative | None = param(None, megatron="loss-scale")
-    """Constant factor on the loss, so that small fp16 gradients do not vanish; a power of 2. Left out or 0, the factor
-    adapts itself. Only for fp16."""
+    """Constant factor on the loss, so that small fp16 gradients do not vanish; a power of 2. Left out or 0: dynamic
+    loss scale. Only for fp16."""
 
     dynamic_loss_scale: bool = param(
-        derived=True, origin="NeoX", effect="none", no_effect_reason="loss_scale decides it"
+        derived=True, origin="NeoX", effect="none", no_effect_reason="it is derived from loss_scale"
     )
-    """True when the loss scale adapts itself, that is when `loss_scale` is not given. Computed."""
+    """True if the loss scale is dynamic, that is if `loss_scale` is not set. Computed."""
 
     loss_scale_window: Count = param(1000, megatron="loss-scale-window")
     """Steps without overflow after which the adaptive loss scale doubles."""

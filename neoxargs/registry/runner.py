@@ -29,14 +29,15 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Use the first N machines of `hostfile`; -1 uses them all."""
 
     num_gpus: OrAll = param(-1, aliases="num_accelerators")
-    """Use GPUs 0 to N-1 of each machine; -1 uses them all. Together with the parallel sizes it fixes how many copies
-    of the model train side by side, hence the batch size."""
+    """Use GPUs 0 to N-1 of each machine; -1 uses them all. Together with the parallel sizes it determines the number of
+    replicas, hence the batch size."""
 
     master_port: Port = param(29500)
-    """TCP port on the first machine at which all processes meet. Give each run on the same machine its own."""
+    """TCP port on the first machine for the rendezvous of all processes. Give each run on the same machine another
+    port."""
 
     master_addr: str = param("")
-    """Address of the machine on which the processes meet; empty asks the first machine for its own."""
+    """Rendezvous address of all processes; empty asks the first machine for its address."""
 
     launcher: Literal["pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm", "ssh", "torchrun", "srun"] = param("pdsh")
     """What starts processes on other machines. A run on one machine needs none of the first six, DeepSpeed's own,
@@ -78,35 +79,35 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Write the launcher's process id to `/tmp/<pid>.ds`, for programs that start runs and want to stop them."""
 
     enable_each_rank_log: str = param("None")
-    """Folder that receives one output file per rank instead of everything on the terminal; the word None keeps the
+    """Folder that receives one output file per rank instead of everything on the terminal; the value None keeps the
     terminal."""
 
     bind_cores_to_rank: bool = param(False)
-    """Give each rank CPU cores of its own, those near its GPU first. Worth it where the optimizer runs on the CPU."""
+    """Give each rank separate CPU cores, those near its GPU first. Useful if the optimizer runs on the CPU."""
 
     bind_core_list: str | None = param(None)
-    """The cores that `bind_cores_to_rank` deals out, such as `0-15,32-47`; none given takes all cores."""
+    """The cores that `bind_cores_to_rank` distributes, such as `0-15,32-47`; left out, all cores."""
 
     elastic_training: bool = param(False, effect="not built")
     """Let machines come and go during the run between `min_elastic_nodes` and `max_elastic_nodes`. Needs the section
     `elasticity` and `master_addr`, and excludes `no_local_rank`."""
 
     min_elastic_nodes: OrAll = param(
-        -1, effect="none", no_effect_reason="only elastic_training reads it, which train.py does not do"
+        -1, effect="none", no_effect_reason="only elastic_training reads it, which train.py does not support"
     )
     """Fewest machines an elastic run continues with; -1 means 1."""
 
     max_elastic_nodes: OrAll = param(
-        -1, effect="none", no_effect_reason="only elastic_training reads it, which train.py does not do"
+        -1, effect="none", no_effect_reason="only elastic_training reads it, which train.py does not support"
     )
     """Most machines an elastic run grows to; -1 means as many as it started with."""
 
     log_level: Literal["debug", "info", "warning", "error", "critical"] = param("info", origin=("DSL", "DSC"))
     """How much DeepSpeed itself logs, both its launcher and its engine. Setting `info` or `debug` also shows the lines
-    of torch and DeepSpeed that otherwise stand only in the ranks' logs."""
+    of torch and DeepSpeed that are otherwise only in the ranks' logs."""
 
     quiet: bool = param(False)
-    """The launcher logs errors only, whatever `log_level` says."""
+    """The launcher logs errors only, regardless of `log_level`."""
 
 
 class RunnerExtras(Group, origin="NeoX", effect="launcher"):

@@ -15,11 +15,11 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     """Shape of the learning rate between its peak and `min_lr`: `constant`, `linear`, `cosine` or `exponential`."""
 
     lr_decay_iters: Count = param(derived=True, megatron="lr-decay-iters")
-    """Iteration at which the learning rate reaches its end; afterwards it stays there. Left out: `train_iters`."""
+    """Iteration at which the learning rate has decayed; afterwards it is constant. Left out: `train_iters`."""
 
     lr_decay_fraction: Fraction | None = param(None, origin="NeoX")
-    """`lr_decay_iters` as a share of `train_iters`, for runs whose length is given by `train_epochs`. Where both are
-    written they must agree."""
+    """`lr_decay_iters` as a share of `train_iters`, for runs whose length is given by `train_epochs`. If both are set
+    they must agree."""
 
     min_lr: NonNegative = param(0.0, megatron="min-lr")
     """The learning rate never decays below this number. At most `lr`."""

@@ -63,9 +63,9 @@ class Training(Group, origin="NeoX", effect="run"):
     of `nccl`."""
 
     DDP_impl: Literal["local", "torch"] = param(
-        "local", origin="Meg", effect="none", no_effect_reason="DeepSpeed averages the gradients in place of either"
+        "local", origin="Meg", effect="none", no_effect_reason="DeepSpeed averages the gradients instead of either"
     )
-    """Retired in March 2021: leave it out. DeepSpeed averages the gradients, so neither `local` nor `torch` data
+    """Retired in March 2021: remove it. DeepSpeed averages the gradients, so neither `local` nor `torch` data
     parallelism of Megatron runs."""
 
     lazy_mpu_init: bool = param(False, origin="Meg", megatron="lazy-mpu-init")
@@ -77,33 +77,33 @@ class Training(Group, origin="NeoX", effect="run"):
         origin="Meg",
         megatron="local-rank",
         effect="none",
-        no_effect_reason="the launcher gives every process its own",
+        no_effect_reason="the launcher sets it for every process",
     )
     """Number of this process on its machine. The launcher sets it for every rank."""
 
-    rank: Natural | None = param(None, effect="none", no_effect_reason="the launcher gives every process its own")
-    """Number of this process in the whole run. The launcher sets it for every rank."""
+    rank: Natural | None = param(None, effect="none", no_effect_reason="the launcher sets it for every process")
+    """Rank of this process in the run. The launcher sets it for every rank."""
 
     deepspeed_mpi: bool = param(False, origin="Meg", effect="launcher")
-    """Starts the ranks with MPI's `mpirun` (`launcher`, Open MPI unless another is written; it needs a `hostfile`),
-    on one machine too, and reads rank and world size from its environment. The ranks meet at `master_addr`. On this
-    machine alone also write `no_ssh_check: true`; `launcher_args` are mpirun's own, such as `--allow-run-as-root`."""
+    """Starts the ranks with MPI's `mpirun` (`launcher`, Open MPI unless another is set; it needs a `hostfile`), on one
+    machine too, and reads rank and world size from its environment. The rendezvous address is `master_addr`. On this
+    machine alone also set `no_ssh_check: true`; `launcher_args` are passed to mpirun, such as `--allow-run-as-root`."""
 
     deepspeed_slurm: bool = param(False, effect="launcher")
     """Reads rank and world size from Slurm's environment, for runs started by `srun`."""
 
-    deepscale: bool = param(False, effect="none", no_effect_reason="it is the former name of DeepSpeed's own switch")
+    deepscale: bool = param(False, effect="none", no_effect_reason="it is a former name of an option of DeepSpeed")
     """Former name of DeepSpeed's own switch; has no effect."""
 
     deepscale_config: str | None = param(
-        None, effect="none", no_effect_reason="it is the former name of DeepSpeed's own switch"
+        None, effect="none", no_effect_reason="it is a former name of an option of DeepSpeed"
     )
     """Former name of the option for DeepSpeed's JSON file; has no effect."""
 
     adlr_autoresume: bool = param(False, origin="Meg", megatron="adlr-autoresume")
-    """Looks for a file named `stop` in `run_dir`, every `adlr_autoresume_interval` iterations: whoever wants the
-    machines back makes it (`touch`), and the run removes it, saves a checkpoint and ends with exit code 0. Started
-    again with `load`, it continues. In Megatron-LM this asks NVIDIA's own cluster software."""
+    """Looks for a file named `stop` in `run_dir` every `adlr_autoresume_interval` iterations. If it exists (`touch`
+    creates it), the run removes it, saves a checkpoint and ends with exit code 0; started again with `load`, it
+    continues. In Megatron-LM this queries NVIDIA's cluster software."""
 
     adlr_autoresume_interval: Count = param(1000, origin="Meg", megatron="adlr-autoresume-interval")
     """Iterations between two such looks when `adlr_autoresume` is on."""

@@ -1,4 +1,4 @@
-"""Bounded types for declarations. A bound words its own expectation, so checks and docs say the same."""
+"""Bounded types for declarations. `str()` of a bound is the text of the expectation in error messages and docs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 
 class Bound(NamedTuple):
-    """An interval a number must lie in; `None` leaves that side open."""
+    """An interval that contains the allowed numbers; `None` means unbounded on that side."""
 
     ge: float | None = None
     gt: float | None = None

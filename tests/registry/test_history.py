@@ -39,7 +39,7 @@ def test_every_name_came_and_went_when_it_did(life: dict[str, tuple[str | None, 
     for name, (came, went) in life.items():
         assert introduced(name) == (None if came is None or name in OLDER_THAN_IT_LOOKS else date.fromisoformat(came))
         assert removed(name) == (None if went is None else date.fromisoformat(went))
-    assert set(module._days(True)) | set(module._days(False)) <= set(life)
+    assert set(module._dates(True)) | set(module._dates(False)) <= set(life)
 
 
 def test_every_name_that_was_ever_legal_is_registered(life: dict[str, tuple[str | None, str | None]]) -> None:

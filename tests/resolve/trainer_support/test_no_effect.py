@@ -17,14 +17,14 @@ def warnings(*texts: str) -> list[Problem]:
     return [problem for problem in trainer_problems(configure(*texts)) if problem.severity == "warning"]
 
 
-EXPERTS = "only a mixture of experts reads it, which train.py does not have"
+EXPERTS = "only mixture-of-experts layers read it, which train.py does not support"
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
         ("mask_prob: 0.2", "mask_prob (0.2) has no effect: only BERT, ICT and REALM read it"),
-        ("DDP_impl: torch", 'DDP_impl ("torch") has no effect: DeepSpeed averages the gradients in place of either'),
+        ("DDP_impl: torch", 'DDP_impl ("torch") has no effect: DeepSpeed averages the gradients instead of either'),
         ("pipeline: {seed_layers: true}", "pipeline.seed_layers (true) has no effect: DeepSpeed does not read it"),
         ("expert_parallel: {top_k: 2}", f"expert_parallel.top_k (2) has no effect: {EXPERTS}"),
         ("bf16: {enabled: true, loss_scale: 4}", "bf16.loss_scale (4.0) has no effect: bfloat16 needs no loss scaling"),
