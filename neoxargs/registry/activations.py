@@ -29,7 +29,7 @@ class Recompute(Group, origin="Meg", effect="memory"):
         megatron="distribute-saved-activations",
         replaced_by={True: {"partition_activations": True}, False: {}},
     )
-    """Retired in April 2021: write `partition_activations`."""
+    """Retired in April 2021: use `partition_activations`."""
 
     contiguous_checkpointing: bool = param(False, aliases="contigious_checkpointing")
     """Copies kept activations into one buffer allocated in advance, against memory fragmentation. Needs

@@ -61,7 +61,7 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
         },
         to=(),
     )
-    """Retired: how old GPT-NeoX files chose the number format from inside this section; write `precision`. Not sent,
+    """Retired: how old GPT-NeoX files chose the number format from inside this section; use `precision`. Not sent,
     because DeepSpeed no longer accepts it."""
 
 

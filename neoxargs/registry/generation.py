@@ -66,4 +66,4 @@ class Generation(Group, origin="NeoX", effect="generation"):
     the file goes to `run_dir`."""
 
     greedy: bool = param(False, replaced_by={True: {"temperature": 0.0, "top_k": 0, "top_p": 0.0}, False: {}})
-    """Retired in May 2021: write `temperature: 0`, which always takes the likeliest token."""
+    """Retired in May 2021: use `temperature: 0`, which always takes the likeliest token."""

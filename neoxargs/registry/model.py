@@ -113,10 +113,10 @@ class Embedding(Group, origin="NeoX", effect="model"):
     files before May 2023, means the same result."""
 
     sinusoidal_pos_emb: bool = param(False, replaced_by={True: {"pos_emb": "sinusoidal"}, False: {}})
-    """Retired in March 2021: write `pos_emb: sinusoidal`."""
+    """Retired in March 2021: use `pos_emb: sinusoidal`."""
 
     rpe: bool = param(False, replaced_by={True: {"pos_emb": "rpe"}, False: {}})
-    """Retired in March 2021: write `pos_emb: rpe`."""
+    """Retired in March 2021: use `pos_emb: rpe`."""
 
     rpe_causal: bool = param(False, replaced_by={True: {}})
     """Retired in March 2021: remove it, and all buckets of `pos_emb: rpe` hold past tokens. An explicit `false`
@@ -166,7 +166,7 @@ class Norm(Group, origin="NeoX", effect="model"):
     be combined with `gpt_j_residual`."""
 
     rms_norm: bool = param(False, replaced_by={True: {"norm": "rmsnorm"}, False: {}})
-    """Retired in March 2021: write `norm: rmsnorm`."""
+    """Retired in March 2021: use `norm: rmsnorm`."""
 
 
 class Attention(Group, origin="NeoX", effect="model"):
@@ -183,7 +183,7 @@ class Attention(Group, origin="NeoX", effect="model"):
     the blocks that are not read (where there is no `attention_dropout`), a CPU masks them."""
 
     sparsity: Literal["none", "all", "interspersed"] = param("none")
-    """Retired in May 2021: write `attention_config`. `all` makes every layer block-sparse, `interspersed` layers 1, 3,
+    """Retired in May 2021: use `attention_config`. `all` makes every layer block-sparse, `interspersed` layers 1, 3,
     5, ... counted from 0, `none` no layer. They are `sparse_variable`, or what `sparse_attention.mode` names."""
 
     sliding_window_width: Count | None = param(None)
@@ -226,7 +226,7 @@ class Mlp(Group, origin="NeoX", effect="model"):
     """Runs `activation: swiglu` through the fused kernel of the flash-attn package. The result is the same."""
 
     geglu: bool = param(False, replaced_by={True: {"activation": "geglu"}, False: {}})
-    """Retired in May 2021: write `activation: geglu`."""
+    """Retired in May 2021: use `activation: geglu`."""
 
     openai_gelu: bool = param(
         False,
@@ -234,7 +234,7 @@ class Mlp(Group, origin="NeoX", effect="model"):
         megatron="openai-gelu",
         replaced_by={True: {"activation": "gelu", "bias_gelu_fusion": True}, False: {}},
     )
-    """Retired in May 2021: write `activation: gelu` with `bias_gelu_fusion: true`, which computes the same tanh
+    """Retired in May 2021: use `activation: gelu` with `bias_gelu_fusion: true`, which computes the same tanh
     approximation."""
 
     mlp_type: Literal["regular", "llama"] = param(
@@ -244,7 +244,7 @@ class Mlp(Group, origin="NeoX", effect="model"):
             "llama": {"expansion_factor": 8.0, "use_bias_in_mlp": False, "mlp_multiple_of": 256},
         },
     )
-    """Retired in September 2024. `llama` gated its `activation`, had no biases and a width of 8/3 `hidden_size`: write
+    """Retired in September 2024. `llama` gated its `activation`, had no biases and a width of 8/3 `hidden_size`: use
     `activation: swiglu` for its `silu`, `use_bias_in_mlp: false`, `expansion_factor: 8` and `mlp_multiple_of: 256`."""
 
 

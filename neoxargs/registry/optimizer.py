@@ -40,7 +40,7 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     """
 
     onebitadam: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.type": "OneBitAdam"}, False: {}})
-    """Retired in April 2021: write `optimizer: {type: OneBitAdam}`, which after `freeze_step` steps of Adam sends one
+    """Retired in April 2021: use `optimizer: {type: OneBitAdam}`, which after `freeze_step` steps of Adam sends one
     bit per number among data parallel ranks. On any device, in any precision, with pipeline and tensor parallelism;
     without ZeRO."""
 
@@ -61,11 +61,11 @@ class OptimizerOptions(Group, origin="Meg", effect="optimizer"):
     Adam}`."""
 
     sm3: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.type": "sm3"}, False: {}})
-    """Retired in April 2021: write `optimizer: {type: sm3}`."""
+    """Retired in April 2021: use `optimizer: {type: sm3}`."""
 
     momentum: NonNegative | None = param(None, origin="NeoX")
-    """Retired in April 2021: write `optimizer: {params: {momentum: ...}}`."""
+    """Retired in April 2021: use `optimizer: {params: {momentum: ...}}`."""
 
     no_adamw: bool = param(False, origin="NeoX", replaced_by={True: {"optimizer.params.adam_w_mode": False}, False: {}})
-    """Retired in April 2021: write `optimizer: {params: {adam_w_mode: false}}`, which adds weight decay to the gradient
+    """Retired in April 2021: use `optimizer: {params: {adam_w_mode: false}}`, which adds weight decay to the gradient
     instead of taking it off the weights."""

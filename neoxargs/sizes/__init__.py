@@ -1,1 +1,1 @@
-"""What the shape of a configuration implies, without torch: parameters, vocabulary, layout, optimizer state."""
+"""Sizes that follow from a configuration, computed without torch: parameters, vocabulary, layout, optimizer state."""

@@ -1,7 +1,7 @@
-"""Who sits where: the ranks of every pipeline stage and data parallel replica, and the layers of every stage.
+"""The layout of a run: the ranks of every pipeline stage and replica, and the layers of every stage.
 
-DeepSpeed and megatron-core number ranks alike: neighbours share a tensor parallel group, then come the replicas of
-the stage, then the next stage.
+DeepSpeed and megatron-core number ranks in the same way: tensor parallel rank innermost, then data parallel rank, then
+pipeline stage.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the rules of `resolve` count with this module
+if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
     from neoxargs.resolve.config import Config
 
-#: The layers of the pipeline by the names of their classes, as `pipe_partition_method: type:…` sees them.
+#: Class names of the pipeline's layers, which `pipe_partition_method: type:…` matches.
 BEFORE, BLOCK, AFTER = ("TokenEmbedding", "PositionEmbedding"), "TransformerBlock", ("FinalNorm", "OutputLayer")
 
 
 def stages(pipe_parallel_size: int) -> int:
-    """Pipeline stages; DeepSpeed's plain engine (0) is one."""
+    """Return the number of pipeline stages; DeepSpeed's plain engine (0) has one."""
     return max(pipe_parallel_size, 1)
 
 
 def ranks_of_replica(model_parallel_size: int, pipe_parallel_size: int) -> int:
-    """How many ranks hold one replica of the model between them. 0 tensor parallel ranks are read as 1."""
+    """Return the number of ranks of one replica of the model. A model_parallel_size of 0 means 1."""
     return max(model_parallel_size, 1) * stages(pipe_parallel_size)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How ranks divide the model."""
+    """The sizes of tensor, pipeline and data parallelism."""
 
     tensor: int
     pipe: int
-    """Stages; 1 for the plain engine."""
+    """Number of pipeline stages; 1 for the plain engine."""
     data: int
 
     @classmethod
@@ -47,13 +47,16 @@ class Layout:
         return self.tensor * self.pipe * self.data
 
     def group(self, stage: int, replica: int) -> range:
-        """The ranks that hold one stage of one replica between them."""
+        """Return the tensor parallel group of one stage of one replica."""
         first = (stage * self.data + replica) * self.tensor
         return range(first, first + self.tensor)
 
 
 def layers_of_stages(config: Config) -> list[range] | None:
-    """The transformer layers of each stage, counted from 0; None where it takes DeepSpeed to tell."""
+    """Return the transformer layers of each stage, counted from 0.
+
+    None if only DeepSpeed can tell: it balances `parameters`, and other `type:` patterns, on the model itself.
+    """
     stages, layers = Layout.of(config).pipe, config.shape.num_layers
     method = config.parallel.pipe_partition_method.lower()
     if stages == 1:
@@ -67,12 +70,12 @@ def layers_of_stages(config: Config) -> list[range] | None:
 
 
 def _even(items: int, parts: int) -> list[tuple[int, int]]:
-    """As DeepSpeed deals equal items out: the first parts get one more where it does not come out even."""
-    size, more = divmod(items, parts)
-    starts = [part * size + min(part, more) for part in range(parts + 1)]
+    """Split items evenly as DeepSpeed does, and return the bounds: the first parts get the remainder, one item each."""
+    size, remainder = divmod(items, parts)
+    starts = [part * size + min(part, remainder) for part in range(parts + 1)]
     return list(pairwise(starts))
 
 
 def _counts_blocks_only(pattern: str) -> bool:
-    found = [name for name in (*BEFORE, BLOCK, *AFTER) if re.search(pattern, name.lower())]
-    return found == [BLOCK]
+    matching = [name for name in (*BEFORE, BLOCK, *AFTER) if re.search(pattern, name.lower())]
+    return matching == [BLOCK]

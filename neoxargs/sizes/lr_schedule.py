@@ -1,7 +1,7 @@
 """The learning rate as a function of the iteration, as GPT-NeoX and Megatron define it.
 
-Iteration n (the first is 0) runs with `rate(n)`. Warm-up starts at 0, so with a warm-up the very first
-update moves nothing; that is GPT-NeoX's behaviour and resumed runs depend on it.
+Iteration n, counted from 0, runs with `rate(n)`. Warm-up starts at a rate of 0, with which the first update changes no
+weight; this is GPT-NeoX's behaviour, and resumed runs depend on it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-#: A parameter's value by its name, in one run or another: `Config.get`.
+#: Returns the value of a parameter in a run: `Config.get`.
 Get = Callable[[str], Any]
-#: What a curve is made of.
+#: The parameters that define a curve.
 PARAMETERS = ("lr_decay_style", "lr", "min_lr", "warmup", "lr_decay_iters")
 
 
 @dataclass(frozen=True)
 class LearningRateCurve:
-    """Warm-up to `lr`, then a decay that has run its course at `decay_iters`.
+    """Warm-up to `lr`, then decay until `decay_iters`.
 
     The formulas are those of GPT-NeoX (`megatron/learning_rates.py`, 2024); the cosine is Loshchilov and Hutter's
-    (https://arxiv.org/abs/1608.03983). Beyond `decay_iters` the rate stays at `min_lr`, where GPT-NeoX's cosine
-    climbs again.
+    (https://arxiv.org/abs/1608.03983). After `decay_iters` the cosine stays at `min_lr`, whereas GPT-NeoX's increases
+    again.
     """
 
     style: str
@@ -34,12 +34,12 @@ class LearningRateCurve:
 
     @classmethod
     def of(cls, get: Get) -> LearningRateCurve:
-        """The one that a run's parameters describe."""
+        """Return the curve of a run's parameters."""
         decay_iters = get("lr_decay_iters")
         return cls(get("lr_decay_style"), get("lr"), get("min_lr"), get("warmup") * decay_iters, decay_iters)
 
     def rate(self, iteration: int) -> float:
-        """The learning rate with which this iteration runs."""
+        """Return the learning rate of an iteration, counted from 0."""
         if iteration <= self.warmup_iters and self.warmup_iters > 0:
             return self.lr * iteration / self.warmup_iters
         span = max(self.decay_iters - self.warmup_iters, 1e-9)
@@ -50,7 +50,7 @@ def _cosine(curve: LearningRateCurve, progress: float) -> float:
     return curve.min_lr + (curve.lr - curve.min_lr) / 2 * (math.cos(math.pi * min(progress, 1)) + 1)
 
 
-#: 0.693 = ln 2: the exponential style halves the rate over the decay.
+#: 0.693 = ln 2, as in GPT-NeoX: the exponential style halves the rate over the decay.
 _DECAYS: dict[str, Callable[[LearningRateCurve, float], float]] = {
     "constant": lambda curve, progress: curve.lr,
     "linear": lambda curve, progress: curve.lr * (1 - progress),
@@ -60,7 +60,10 @@ _DECAYS: dict[str, Callable[[LearningRateCurve, float], float]] = {
 
 
 def differing(ours: Get, theirs: Get) -> list[str]:
-    """The parameters that make two runs' curves differ, beside `train_iters` where both decays follow it."""
+    """Return the parameters in which the curves of two runs differ.
+
+    `lr_decay_iters` is not among them if both runs derive it from `train_iters` in the same way.
+    """
     names = [name for name in PARAMETERS if ours(name) != theirs(name)]
     follow = _follows_train_iters(ours) and _follows_train_iters(theirs)
     same_share = ours("lr_decay_fraction") == theirs("lr_decay_fraction")

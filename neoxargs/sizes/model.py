@@ -1,6 +1,6 @@
-"""How large the GPT of a configuration is and how much it computes, known without building it.
+"""Parameters and floating point operations of the GPT that a configuration describes, computed without building it.
 
-A test compares these counts with the modules that `train/model` builds.
+A test compares the counts with the modules that `train/model` builds.
 """
 
 from __future__ import annotations
@@ -9,30 +9,33 @@ from neoxargs.registry.model import Mlp, Shape
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.vocab import padded_vocab_size, vocabulary_size
 
-#: Activations that multiply two projections.
+#: Activations that multiply two projections, gate and value.
 GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
 
 
 def weights_of_layers(shape: Shape) -> list[int]:
-    """For each layer, which of the layers' weights it uses: 0, 1, 2, ... unless layers share them."""
+    """Return for each layer the index of the weights that it uses: 0, 1, 2, ... unless layers share weights."""
     unique, depth = shape.num_unique_layers or shape.num_layers, shape.num_layers
     spaced = shape.param_sharing_style == "spaced"
     return [layer * unique // depth if spaced else layer % unique for layer in range(depth)]
 
 
 def mlp_width(shape: Shape, mlp: Mlp) -> int:
-    """How many numbers lie between the MLP's two matrices. GPT-NeoX counts a gated MLP's intermediate_size over all
-    three matrices, so two thirds of it are shared by gate and value."""
+    """Return the number of features between the two matrices of the MLP.
+
+    GPT-NeoX defines the intermediate_size of a gated MLP as the total width of its three matrices; gate and value have
+    a third of it each.
+    """
     size, unit = shape.intermediate_size, shape.mlp_multiple_of
     width = int(size * 2 / 3) // 2 if mlp.activation in GATED else size
     return -(-width // unit) * unit
 
 
 def vocabulary_rows(config: Config) -> int | None:
-    """Rows of the embedding, padding included; None where only the tokenizer itself knows."""
-    written: int | None = config.embedding.__dict__.get("padded_vocab_size")
-    if written:
-        return written
+    """Return the rows of the embedding including padding, or None if they cannot be known without the tokenizer."""
+    given: int | None = config.embedding.__dict__.get("padded_vocab_size")  # no default: absent if it is not set
+    if given:
+        return given
     size = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
     if size is None:
         return None
@@ -40,7 +43,10 @@ def vocabulary_rows(config: Config) -> int | None:
 
 
 def parameters(config: Config, rows: int) -> int:
-    """Trainable parameters of the whole model, over all ranks; what is tied or shared by layers counts once."""
+    """Return the trainable parameters of the model over all ranks; tied and shared weights count once.
+
+    rows: of the embedding, as returned by `vocabulary_rows`.
+    """
     shape, embedding = config.shape, config.embedding
     tables = rows * (2 if embedding.no_weight_tying else 1)
     if embedding.pos_emb == "learned":
@@ -52,10 +58,10 @@ def parameters(config: Config, rows: int) -> int:
 
 
 def flops_per_token(config: Config, rows: int) -> float:
-    """Floating point operations of forward and backward pass for one token, recomputation not counted.
+    """Return the floating point operations of forward and backward pass per token, without recomputation.
 
-    6 x parameters of the matrix products + 12 x layers x hidden x sequence for attention's two (Chowdhery et al.
-    2022, "PaLM", appendix B); like Megatron's, the figure takes attention as if it were not causal.
+    6 x parameters of the matrix products + 12 x layers x hidden x sequence for the two products of attention (Chowdhery
+    et al. 2022, "PaLM", appendix B). As in Megatron, attention is counted as if it were not causal.
     """
     shape = config.shape
     matrices = shape.num_layers * _matrices(config) + rows * shape.hidden_size
@@ -63,7 +69,7 @@ def flops_per_token(config: Config, rows: int) -> float:
 
 
 def _matrices(config: Config) -> int:
-    """Weights of one layer that multiply: query, key, value, output, and those of the feed-forward part."""
+    """Return the matrix elements of one layer: query, key, value, output, and those of the MLP."""
     hidden = config.shape.hidden_size
     return hidden * (qkv_rows(config) + hidden + mlp_rows(config) + mlp_width(config.shape, config.mlp))
 
@@ -76,29 +82,29 @@ def _biases(config: Config) -> int:
 
 
 def mlp_rows(config: Config) -> int:
-    """Rows of the feed-forward part's first matrix."""
+    """Return the rows of the MLP's first matrix."""
     return mlp_width(config.shape, config.mlp) * (2 if config.mlp.activation in GATED else 1)
 
 
 def qkv_rows(config: Config) -> int:
-    """Outputs of the fused projection to queries, keys and values."""
+    """Return the rows of the fused projection to queries, keys and values."""
     shape = config.shape
     return shape.hidden_size // shape.num_attention_heads * (shape.num_attention_heads + 2 * shape.num_kv_heads)
 
 
 def norm_size(config: Config, width: int | None = None) -> int:
-    """Parameters of one norm; width: of what it normalises, if not the residual stream."""
+    """Return the parameters of one norm; `width` is the normalised dimension, by default hidden_size."""
     width = width or config.shape.hidden_size
     sizes = {"non_parametric_layernorm": 0, "scalenorm": 1, "rmsnorm": width}
     return sizes.get(config.norm.norm, width * (2 if config.norm.use_bias_in_norms else 1))
 
 
 def head_norms_size(config: Config) -> int:
-    """Parameters of a layer's norms of queries and keys."""
+    """Return the parameters of a layer's norms of queries and keys."""
     head = config.shape.hidden_size // config.shape.num_attention_heads
     return 2 * norm_size(config, head) if config.norm.use_qk_layernorm else 0
 
 
 def norms_of_block(config: Config) -> int:
-    """A parallel residual can share one norm between both halves."""
+    """Return the number of norms per layer; with gpt_j_tied, attention and MLP share one."""
     return 1 if config.attention.gpt_j_residual and config.attention.gpt_j_tied else 2

@@ -1,4 +1,4 @@
-"""How many numbers an optimizer keeps for each parameter, without building it.
+"""Optimizer state per parameter, computed without building the optimizer.
 
 A test compares the counts with the optimizers that `train/optim` builds.
 """
@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from neoxargs.resolve.config import Config
 
-#: Numbers in fp32 for each parameter, without momentum where that is optional; two (Adam's) where not listed. What
-#: is kept for each row and column (adafactor, sm3) is nothing beside that.
+#: fp32 elements per parameter, without optional momentum; 2, as for Adam, if not listed. The state per row and column
+#: of adafactor and sm3 is negligible and counts as 0.
 MOMENTS = {
     "adafactor": 0, "adagrad": 1, "asgd": 1, "lion": 1, "madgrad_wd": 3, "muon": 1, "musgd": 0, "rmsprop": 1, "sgd": 0,
     "sm3": 0,
 }  # fmt: skip
-#: Those that keep one more where `momentum` is not 0.
+#: Optimizers with one more element if `momentum` is not 0.
 OPTIONAL_MOMENTUM = ("sgd", "musgd", "rmsprop", "sm3")
-#: Those that keep one more with `amsgrad`.
+#: Optimizers with one more element with `amsgrad`.
 AMSGRAD = ("adam", "adamw", "cpu_torch_adam", "muadam", "muadamw")
 
 
 def moments(config: Config) -> int:
-    """Numbers in fp32 that the optimizer keeps for each parameter, beside the weight itself."""
+    """Return the fp32 elements of optimizer state per parameter, without the master weight."""
     kind, options = (config.optimizer.type or "adam").lower(), config.optimizer_params
     momentum = kind in OPTIONAL_MOMENTUM and bool(options.momentum)
     return MOMENTS.get(kind, 2) + momentum + (kind in AMSGRAD and options.amsgrad)

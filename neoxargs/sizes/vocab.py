@@ -1,6 +1,6 @@
-"""How many tokens a tokenizer knows, without loading it: the summary, the plan and the trainer ask here.
+"""Vocabulary sizes of tokenizers, computed without loading them, for the summary, the plan and the trainer.
 
-The trainer's own tokenizers (`neoxargs/train/data/tokenizer.py`) are tested to agree with these counts.
+A test compares the counts with the trainer's tokenizers (`neoxargs/train/data/tokenizer.py`).
 """
 
 from __future__ import annotations
@@ -11,45 +11,45 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: Byte values, then one end-of-document token.
+#: 256 byte values and an end-of-document token.
 BYTE_LEVEL = 257
-#: NeoX's character tokenizer has a fixed table, larger than the 256 byte values it uses.
+#: GPT-NeoX's character tokenizer has a table of fixed size, larger than the 256 byte values it uses.
 CHAR_LEVEL = 512
-#: OpenAI's GPT-2 vocabulary as Hugging Face ships it, plus the padding token that NeoX adds.
+#: OpenAI's GPT-2 vocabulary as distributed by Hugging Face, plus the padding token that GPT-NeoX adds.
 HF_GPT2 = 50257 + 1
-#: The encodings that tiktoken knows by name.
+#: tiktoken's encodings and their sizes.
 TIKTOKEN = {"gpt2": 50257, "r50k_base": 50257, "p50k_base": 50281, "cl100k_base": 100277, "o200k_base": 200019}
-#: What HFGPT2Tokenizer adds to the vocabulary it finds.
+#: The token that HFGPT2Tokenizer adds to the vocabulary.
 PADDING = "<|padding|>"
 
 
 def vocabulary_size(tokenizer_type: str | None, vocab_file: str | None) -> int | None:
-    """The number of tokens before padding; None when it cannot be known without the tokenizer itself."""
+    """Return the number of tokens before padding, or None if it cannot be known without the tokenizer."""
     count = _COUNTS.get(tokenizer_type or "")
     try:
         return count(vocab_file) if count else None
     except (OSError, ValueError, TypeError, AttributeError):
-        return None  # no such file, or not of the expected form: told by whoever must read it
+        return None  # a missing or malformed file is reported where the tokenizer is loaded
 
 
 def padded_vocab_size(vocab_size: int, divisible_by: int, model_parallel_size: int) -> int:
-    """Rounded up so that every tensor parallel rank holds a share of the same size, a multiple of `divisible_by`."""
+    """Round up so that the rows of every tensor parallel rank are a multiple of `divisible_by`."""
     multiple = divisible_by * model_parallel_size
     return -(-vocab_size // multiple) * multiple
 
 
 def _entries(vocab_file: str | None) -> int | None:
-    """Of a vocab.json, a table from token to id."""
+    """Count the tokens of a vocab.json, which maps tokens to ids."""
     return len(_json(vocab_file)) if vocab_file else None
 
 
 def _tokenizer_json(vocab_file: str | None) -> int | None:
-    """Of a tokenizer.json: the model's tokens and those added beside it, which may repeat some."""
+    """Count the tokens of a tokenizer.json: those of its model and added tokens, which can repeat some of them."""
     return len(_tokens(_json(vocab_file))) if vocab_file else None
 
 
 def _hf_gpt2(vocab_file: str | None) -> int:
-    """Of a folder with a tokenizer.json or a vocab.json, or of such a file; without one, GPT-2's own."""
+    """Count the tokens of a tokenizer.json or vocab.json, or of a folder with one; by default GPT-2's."""
     if not vocab_file or not os.path.exists(vocab_file):
         return HF_GPT2
     tree = _json(str(tokenizer_file(vocab_file)))
@@ -57,7 +57,7 @@ def _hf_gpt2(vocab_file: str | None) -> int:
 
 
 def tokenizer_file(path: str) -> Path:
-    """The file that describes the tokenizer in a folder; a path to a file is returned as it is."""
+    """Return the file that describes the tokenizer in a folder; a path to a file is returned unchanged."""
     given = Path(path)
     if not given.is_dir():
         return given
@@ -67,20 +67,20 @@ def tokenizer_file(path: str) -> Path:
 def _tokens(tree: Any) -> set[str]:
     if "model" not in tree:
         return set(tree)
-    vocabulary = tree["model"]["vocab"]  # a table, or for Unigram models pairs of token and score
+    vocabulary = tree["model"]["vocab"]  # a dictionary, or pairs of token and score for Unigram models
     names = vocabulary if isinstance(vocabulary, dict) else [token for token, _ in vocabulary]
     return {*names, *(token["content"] for token in tree.get("added_tokens") or ())}
 
 
 def _sentencepiece(vocab_file: str | None) -> int | None:
-    """Of a .model file, a protobuf message: its field 1, repeated, holds one piece each."""
+    """Count the pieces of a .model file, a protobuf message whose repeated field 1 holds one piece each."""
     if not vocab_file:
         return None
     data, position, pieces = Path(vocab_file).read_bytes(), 0, 0
     while position < len(data):
         key, position = _varint(data, position)
         length, position = _varint(data, position)
-        if key & 7 != 2:  # every field of this message has a length
+        if key & 7 != 2:  # wire type 2, length-delimited, is the type of every field of this message
             raise ValueError("not a SentencePiece model")
         pieces += key >> 3 == 1
         position += length
@@ -88,6 +88,7 @@ def _sentencepiece(vocab_file: str | None) -> int | None:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a protobuf varint at a position, and the position after it."""
     value = shift = 0
     while position < len(data):
         byte = data[position]
