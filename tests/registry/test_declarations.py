@@ -1,4 +1,4 @@
-"""What holds for every parameter there is: it is documented, typed, unique, and its default fits."""
+"""Every parameter has a description, a type, a unique name and a valid default."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def quotable() -> set[str]:
 
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
 def test_names_in_descriptions_exist(parameter: Parameter) -> None:
-    """A word in backquotes that is spelt like one of our names is one."""
+    """A word in backquotes that looks like a parameter name must be one."""
     quoted = set(re.findall(r"`([a-z]+(?:_[a-z0-9]+)+)`", parameter.description))
     assert quoted - quotable() == set()
 
@@ -64,8 +64,8 @@ HALF_RETIRED = ("rpe_causal",)
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
-def test_rewrites_lead_somewhere(parameter: Parameter) -> None:
-    """What a retired parameter becomes are present parameters with legal values, and every legal value is covered."""
+def test_replacements_are_current_parameters_with_legal_values(parameter: Parameter) -> None:
+    """Every legal value of a retired parameter is replaced by current parameters with legal values."""
     for value, written in (parameter.replaced_by or {}).items():
         coerce(value, parameter.type)
         for name, successor in written.items():
@@ -78,7 +78,7 @@ def test_rewrites_lead_somewhere(parameter: Parameter) -> None:
 
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=named)
 def test_effect_is_declared(parameter: Parameter) -> None:
-    """What changes with it; and where that is nothing, why: a clause that follows "has no effect:"."""
+    """A parameter without effect has a reason: a clause that follows "has no effect:"."""
     assert parameter.effect in get_args(Effect)
     assert bool(parameter.no_effect_reason) is (parameter.effect == "none")
     assert not parameter.no_effect_reason.endswith(".")
@@ -89,7 +89,7 @@ def test_a_group_without_an_effect_is_refused() -> None:
         type("Nameless", (Group,), {"__annotations__": {}}, origin="Meg")
 
 
-def test_no_spelling_means_two_things() -> None:
+def test_no_name_has_two_meanings() -> None:
     spellings = Counter([*REGISTRY.parameters, *REGISTRY.renamed])
     assert [name for name, count in spellings.items() if count > 1] == []
     assert set(REGISTRY.parameters) & set(REGISTRY.sections) == set()
@@ -112,14 +112,14 @@ def test_modules_are_documented(module: Any) -> None:
 
 
 def test_every_subject_is_listed() -> None:
-    """A module that is not would be no part of the registry, whatever it declares."""
+    """A module that is not listed is not part of the registry."""
     others = {"__init__", "declare", "history", "plugins", "types"}
     files = {path.stem for path in Path(registry.__file__).parent.glob("*.py")}
     assert files - others == {module.__name__.rpartition(".")[2] for module in SUBJECTS}
 
 
 def test_groups_follow_the_order_of_the_subjects() -> None:
-    """And not that of imports, so that another name of a module moves nothing."""
+    """The order must not depend on imports; otherwise renaming a module would reorder generated files."""
     order = [module.__name__ for module in SUBJECTS]
     places = [order.index(group.__module__) for group in REGISTRY.groups]
     assert places == sorted(places)
@@ -138,12 +138,12 @@ def test_a_copied_sentence_would_be_found() -> None:
 
 
 def digest(sentence: str) -> str:
-    """What stands in the table for a sentence."""
+    """Return the hash by which the table stores a sentence, so that it contains no text of GPT-NeoX."""
     return sha256(sentence.encode()).hexdigest()[:16]
 
 
 def sentences(text: str) -> list[str]:
-    """Lower case, without punctuation, so that a changed comma does not hide a copy."""
+    """Split into sentences, in lower case without punctuation, so that a changed comma does not hide a copy."""
     found = re.split(r"(?<=[.!?])\s+", text)
     return [words for words in (" ".join(re.findall(r"\w+", s.lower())) for s in found) if len(words.split()) > 2]
 

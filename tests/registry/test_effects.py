@@ -1,4 +1,4 @@
-"""No parameter is dead: what is declared to change something is named by the code that reads it.
+"""Every parameter that is declared to affect something is named by code that reads it.
 
 A coarse sieve: that a name stands in the code does not prove an effect, but where it does not there is none.
 """

@@ -1,4 +1,4 @@
-"""The history says what GPT-NeoX's own repository says."""
+"""The history equals that of GPT-NeoX's repository."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEFT_OUT = {"log_interval"}
 
 @pytest.fixture(scope="module")
 def life() -> dict[str, tuple[str | None, str | None]]:
-    """Spelling -> the day it came (None: it was there) and the day it went (None: it did not)."""
+    """Name -> the date it was introduced (None: present at SEED) and the date it was removed (None: never)."""
     present = {normal(row["name"]): (None, None) for row in read("seed_parameters.tsv")}
     found: dict[str, tuple[str | None, str | None]] = dict(present)
     for event in read("neox_key_history.json"):
@@ -35,7 +35,7 @@ def life() -> dict[str, tuple[str | None, str | None]]:
     return found
 
 
-def test_every_name_came_and_went_when_it_did(life: dict[str, tuple[str | None, str | None]]) -> None:
+def test_every_name_has_the_dates_of_the_repository(life: dict[str, tuple[str | None, str | None]]) -> None:
     for name, (came, went) in life.items():
         assert introduced(name) == (None if came is None or name in OLDER_THAN_IT_LOOKS else date.fromisoformat(came))
         assert removed(name) == (None if went is None else date.fromisoformat(went))

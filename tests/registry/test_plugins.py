@@ -1,4 +1,4 @@
-"""A fork's keys, a further choice and a way of starting ranks, from a module outside the package.
+"""A plugin's parameters, choice and launcher, declared in a module outside the package.
 
 Each command runs in a process of its own: a plugin stays loaded until its process ends.
 """
@@ -60,9 +60,9 @@ def test_its_keys_are_checked_like_any_other(deepy: Deepy) -> None:
 
 
 def test_it_is_explained_and_documented(deepy: Deepy, tmp_path: Path) -> None:
-    told = json.loads(deepy("explain", "hyena_filter_order", "my.yml", "--json", *WITH).stdout)
-    assert (told["value"], told["meaning"]) == (32, "Width of the network that makes the filters.")
-    assert told["declared by"] == "plugin savanna_keys"
+    answer = json.loads(deepy("explain", "hyena_filter_order", "my.yml", "--json", *WITH).stdout)
+    assert (answer["value"], answer["meaning"]) == (32, "Width of the network that makes the filters.")
+    assert answer["declared by"] == "plugin savanna_keys"
     assert deepy("docs", *WITH, "-o", str(tmp_path / "docs")).returncode == 0
     schema = json.loads((tmp_path / "docs" / "neoxargs.schema.json").read_text())["properties"]
     assert schema["hyena_filter_cls"]["anyOf"][0]["enum"] == ["implicit_modal", "explicit"]
@@ -73,10 +73,10 @@ def test_it_is_explained_and_documented(deepy: Deepy, tmp_path: Path) -> None:
 
 def test_its_values_go_where_their_origin_says(deepy: Deepy) -> None:
     done = deepy("train.py", "my.yml", "--dry-run", "--json", "--set=hyena_cache.enabled=true", *WITH)
-    told = json.loads(done.stdout)
-    assert told["deepspeed_config"]["hyena_cache"] == {"enabled": True}
-    assert told["megatron_config"]["hyena_filter_order"] == 32
-    assert told["command"][-2:] == ["--deepy_plugins", "savanna_keys"]
+    answer = json.loads(done.stdout)
+    assert answer["deepspeed_config"]["hyena_cache"] == {"enabled": True}
+    assert answer["megatron_config"]["hyena_filter_order"] == 32
+    assert answer["command"][-2:] == ["--deepy_plugins", "savanna_keys"]
 
 
 def test_its_choice_is_accepted_and_not_run_by_our_own_script(deepy: Deepy) -> None:

@@ -1,4 +1,4 @@
-"""Every parameter of GPT-NeoX's first table (February 2021) and of its newest is there, with its origin and default."""
+"""Every parameter of GPT-NeoX's first (February 2021) and newest table is declared with its origin and default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of GPT-NeoX's first years mean today what they meant then."""
+"""Files of GPT-NeoX's first years keep their meaning."""
 
 from __future__ import annotations
 

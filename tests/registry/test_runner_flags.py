@@ -58,7 +58,7 @@ def test_the_launchers_to_choose_from_are_those_with_a_record() -> None:
     assert get_args(REGISTRY.parameters["launcher"].type) == tuple(launcher.name for launcher in BUILT_IN)
 
 
-def test_those_through_deepspeed_are_deepspeeds() -> None:
+def test_launchers_through_deepspeed_are_choices_of_its_launcher() -> None:
     known = {value for name, value in vars(constants).items() if name.endswith("_LAUNCHER")}
     assert {launcher.name for launcher in BUILT_IN if launcher.through_deepspeed} == known, version_note()
 

@@ -1,4 +1,4 @@
-"""Ranks and layers sit where DeepSpeed puts them."""
+"""Ranks and layers are placed as in DeepSpeed."""
 
 from itertools import pairwise
 
@@ -25,7 +25,7 @@ def test_ranks_are_numbered_as_deepspeed_numbers_them():
 @pytest.mark.parametrize("layers", [4, 5, 7, 12, 24])
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 @pytest.mark.parametrize("method", ["type:transformer|mlp", "uniform", "type:TransformerBlock"])
-def test_layers_are_dealt_out_as_deepspeed_deals_them(layers, stages, method):
+def test_layers_are_distributed_as_in_deepspeed(layers, stages, method):
     deal = pytest.importorskip("deepspeed.runtime.utils")
     weights = [0] * len(BEFORE) + [1] * layers + [0] * len(AFTER)
     uniform = method == "uniform"
@@ -38,11 +38,11 @@ def test_layers_are_dealt_out_as_deepspeed_deals_them(layers, stages, method):
 
 
 @pytest.mark.parametrize("method", ["parameters", "type:norm", "type:transformer|norm"])
-def test_what_takes_deepspeed_to_tell_is_not_guessed(method):
+def test_layers_that_only_deepspeed_can_compute_are_none(method):
     made = config(num_layers=4, pipe_parallel_size=2, world_size=2, pipe_partition_method=method)
     assert layers_of_stages(made) is None
 
 
-def test_the_class_names_are_the_models():
+def test_class_names_are_those_of_the_model():
     pipeline = pytest.importorskip("neoxargs.train.parallel.pipeline")
     assert all(hasattr(pipeline, name) for name in (*BEFORE, "TransformerBlock", *AFTER))

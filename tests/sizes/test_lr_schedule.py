@@ -1,4 +1,4 @@
-"""The learning rate of every iteration, and when one run's curve goes on as another's."""
+"""The learning rate at every iteration, and the parameters in which the curves of two runs differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = {
 
 
 @pytest.mark.parametrize("style", ["constant", "linear", "cosine", "exponential"])
-def test_warmup_is_a_line_from_zero(style: str) -> None:
+def test_warmup_is_linear_from_zero(style: str) -> None:
     curve = replace(CURVE, style=style)
     assert [curve.rate(n) for n in (0, 5, 10)] == [0.0, 5e-4, 1e-3]
 

@@ -1,4 +1,4 @@
-"""What `sizes/model.py` says of a model without building it is what the built model has and does."""
+"""The counts of `sizes/model.py` equal the parameters and operations of the built model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_as_built(change: str) -> None:
+def test_counts_equal_those_of_the_built_model(change: str) -> None:
     config = small(**CHANGES[change])
     model = GPT(config, VOCABULARY, Make())
     assert parameters(config, VOCABULARY.padded) == sum(p.numel() for p in model.parameters())

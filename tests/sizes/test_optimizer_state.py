@@ -1,4 +1,4 @@
-"""What is said of an optimizer's state without building it is what the built one keeps."""
+"""The counts of `sizes/optimizer_state.py` equal the state of the built optimizers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOMENTUM, LARGEST = {"optimizer.params.momentum": 0.9}, {"optimizer.params.amsgr
 
 
 def kept_for_each(made: torch.optim.Optimizer, weight: nn.Parameter) -> int:
-    """Numbers an optimizer has for each element of its only weight, after a step."""
+    """Return the elements of optimizer state per element of the only weight, after one step."""
     weight.grad = torch.ones_like(weight)
     made.step()
     states = [part for state in made.state[weight].values() for part in (state if isinstance(state, list) else [state])]
@@ -29,7 +29,7 @@ def kept_for_each(made: torch.optim.Optimizer, weight: nn.Parameter) -> int:
 
 @pytest.mark.parametrize("kind", sorted(set(build._BUILDERS) - {"cpu_adam"}))
 @pytest.mark.parametrize("options", [{}, MOMENTUM, LARGEST], ids=["", "momentum", "amsgrad"])
-def test_as_many_numbers_as_ours_keep(kind: str, options: dict[str, Any]) -> None:
+def test_state_equals_that_of_our_optimizers(kind: str, options: dict[str, Any]) -> None:
     config, weight = (
         small(**{"optimizer.type": kind, "optimizer.params.lr": 1e-3} | options),
         nn.Parameter(torch.ones(64, 32)),
@@ -40,7 +40,7 @@ def test_as_many_numbers_as_ours_keep(kind: str, options: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("kind", sorted(set(TORCH) - set(build._BUILDERS) - {"sparseadam"}))
-def test_as_many_numbers_as_torchs_keep(kind: str) -> None:
+def test_state_equals_that_of_torchs_optimizers(kind: str) -> None:
     """DeepSpeed builds those."""
     [made] = [getattr(torch.optim, name) for name in dir(torch.optim) if name.lower() == kind]
     weight = nn.Parameter(torch.ones(64, 32))

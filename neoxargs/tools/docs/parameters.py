@@ -125,7 +125,7 @@ def _summary(thing: type[Group] | ModuleType) -> str:
 
 def _successor(old: str, new: str) -> str:
     day = removed(old)
-    return f"Retired in {day:%B %Y}: write `{new}`." if day else f"Another name for `{new}`."
+    return f"Retired in {day:%B %Y}: use `{new}`." if day else f"Another name for `{new}`."
 
 
 def default_words(parameter: Parameter) -> str:

@@ -31,7 +31,7 @@ SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumul
         ("{train_batch_size: 8, pipe_parallel_size: 1}", 8, 1, 1),
     ],
 )
-def test_the_missing_size_follows(text: str, total: int, micro: int, steps: int) -> None:
+def test_the_missing_size_is_computed(text: str, total: int, micro: int, steps: int) -> None:
     batch = configure(text, gpus=8, without="train_micro_batch_size_per_gpu").batch
     assert (batch.train_batch_size, batch.train_micro_batch_size_per_gpu) == (total, micro)
     assert (batch.batch_size, batch.gradient_accumulation_steps, batch.gas) == (micro, steps, steps)
@@ -67,7 +67,7 @@ def test_either_the_equation_holds_with_what_was_given_or_it_is_refused(
         ("train_batch_size: 4", "nearest train_batch_size: 8"),
     ],
 )
-def test_a_refusal_says_what_would_do(text: str, hint: str) -> None:
+def test_a_refusal_names_sizes_that_fit(text: str, hint: str) -> None:
     with pytest.raises(Problems) as caught:
         configure(text, gpus=8, without="train_micro_batch_size_per_gpu")
     assert hint in str(caught.value)

@@ -41,7 +41,7 @@ def test_every_layer_has_its_kind(text: str, layers: str) -> None:
         '{sparsity: all, attention_config: [[["global"], "all"]]}',
     ],
 )
-def test_kinds_that_do_not_fit(text: str) -> None:
+def test_invalid_kinds_are_refused(text: str) -> None:
     with pytest.raises(Problems) as caught:
         configure(text)
     assert [problem.what for problem in caught.value.problems if "attention_config" in problem.what]
@@ -61,7 +61,7 @@ def test_the_width_of_the_mlp(text: str, size: int) -> None:
     assert configure(text).shape.intermediate_size == size
 
 
-def test_every_head_has_its_own_keys_unless_told() -> None:
+def test_every_head_has_its_own_keys_by_default() -> None:
     assert configure().shape.num_kv_heads == 4
     assert configure("num_kv_heads: 2").shape.num_kv_heads == 2
 
@@ -80,5 +80,5 @@ def test_scaled_scores_need_a_softmax_in_fp32() -> None:
         '{num_kv_heads: 1, attention_config: [[["flash"], "all"]]}',
     ],
 )
-def test_what_goes_together(text: str) -> None:
+def test_valid_combinations_in_a_model(text: str) -> None:
     configure(text)

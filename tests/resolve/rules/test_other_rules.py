@@ -1,4 +1,4 @@
-"""Ranks, data, activations and what the programs do."""
+"""Rules about ranks, data, activations and programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_ranks() -> None:
     assert configure("global_num_gpus: 8", gpus=8).parallel.world_size == 8
 
 
-def test_no_tensor_parallel_ranks_are_one():
+def test_a_model_parallel_size_of_0_means_1():
     assert configure("model_parallel_size: 0").parallel.model_parallel_size == 1
 
 
@@ -50,14 +50,14 @@ def test_paths_are_a_list_or_one_string() -> None:
     assert path_list(None) == []
 
 
-def test_datasets_weigh_the_same_unless_told() -> None:
+def test_datasets_have_equal_weights_by_default() -> None:
     data = configure("{train_data_paths: [a, b], valid_data_paths: c, test_data_paths: [d]}").data
     assert (data.train_data_weights, data.valid_data_weights, data.test_data_weights) == ([1, 1], [1], [1])
     assert configure("{pos_train_data_paths: [a, b]}").data.train_data_weights == [1, 1]
     assert configure("data_path: a").data.train_data_weights is None
 
 
-def test_a_contiguous_buffer_knows_how_many() -> None:
+def test_the_number_of_checkpoints_in_a_contiguous_buffer() -> None:
     lines = "checkpoint_activations: true, contiguous_checkpointing: true, partition_activations: true"
     assert configure(f"{{{lines}}}").activation_checkpointing.number_checkpoints == 4
     assert configure(f"{{{lines}, checkpoint_num_layers: 3}}").activation_checkpointing.number_checkpoints == 2
@@ -97,7 +97,7 @@ def test_what_has_no_effect_is_a_warning(text: str) -> None:
         "{save: out, checkpoint_factor: 1.5, checkpoint_scale: log}",
     ],
 )
-def test_what_goes_together_in_a_run(text: str) -> None:
+def test_valid_combinations_in_a_run(text: str) -> None:
     assert configure(text).warnings == []
 
 

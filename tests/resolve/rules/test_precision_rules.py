@@ -1,4 +1,4 @@
-"""precision, fp16.enabled and bf16.enabled say one thing."""
+"""precision, fp16.enabled and bf16.enabled are one setting."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.configure import configure
         ("fp16: {type: fp16, enabled: true}", "fp16"),
     ],
 )
-def test_the_format(text: str, precision: str) -> None:
+def test_the_precision(text: str, precision: str) -> None:
     config = configure(text)
     assert config.precision.precision == precision
     assert config.fp16.enabled == (precision == "fp16")
@@ -52,7 +52,7 @@ def test_the_format(text: str, precision: str) -> None:
         "{fp16: {type: bfloat16, enabled: true}, precision: fp16}",
     ],
 )
-def test_formats_that_contradict_each_other(text: str) -> None:
+def test_contradicting_precisions_are_refused(text: str) -> None:
     with pytest.raises(Problems) as caught:
         configure(text)
     assert len(caught.value.problems) == 1
@@ -68,7 +68,7 @@ def test_formats_that_contradict_each_other(text: str) -> None:
         ("fp16: {enabled: true, loss_scale: 1024}", False, 1024.0),
     ],
 )
-def test_a_loss_scale_of_0_adapts(text: str, dynamic: bool, scale: float | None) -> None:
+def test_a_loss_scale_of_0_is_dynamic(text: str, dynamic: bool, scale: float | None) -> None:
     precision = configure(text).precision
     assert (precision.dynamic_loss_scale, precision.loss_scale) == (dynamic, scale)
 

@@ -1,4 +1,4 @@
-"""How long the learning rate falls, DeepSpeed's own schedules, and what `auto` becomes."""
+"""The length of the learning rate decay, DeepSpeed's schedules, and the values of `auto`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.configure import configure
         ("{lr_decay_iters: 50, lr_decay_fraction: 0.5}", 50),
     ],
 )
-def test_the_rate_falls_for(text: str, iterations: int) -> None:
+def test_the_learning_rate_decays_for(text: str, iterations: int) -> None:
     assert configure(text).schedule.lr_decay_iters == iterations
 
 
-def test_a_one_bit_optimizer_brings_its_schedule() -> None:
+def test_a_one_bit_optimizer_has_its_own_schedule() -> None:
     config = configure("{onebitadam: true, lr: 0.01, warmup: 0.05, lr_decay_iters: 90}")
     params = config.scheduler_params
     assert config.scheduler.type == "WarmupDecayLR"
@@ -29,11 +29,11 @@ def test_a_one_bit_optimizer_brings_its_schedule() -> None:
     assert (params.warmup_num_steps, params.total_num_steps) == (5, 90)
 
 
-def test_unless_another_schedule_is_asked_for() -> None:
+def test_lr_decay_style_replaces_the_schedule_of_a_one_bit_optimizer() -> None:
     assert configure("{onebitadam: true, lr_decay_style: cosine}").scheduler.type is None
 
 
-def test_other_optimizers_bring_none() -> None:
+def test_other_optimizers_have_no_schedule() -> None:
     assert configure("lr_decay_style: cosine").scheduler.type is None
 
 
@@ -45,13 +45,13 @@ def test_auto_in_a_scheduler_follows_the_run() -> None:
     assert (params.warmup_num_steps, params.total_num_steps) == (10, 100)
 
 
-def test_a_written_scheduler_keeps_deepspeeds_warm_up() -> None:
+def test_an_explicit_scheduler_keeps_deepspeeds_warmup() -> None:
     config = configure("scheduler: {type: WarmupLR}")
     assert (config.scheduler_params.warmup_num_steps, config.scheduler_params.warmup_max_lr) == (1000, 0.001)
     assert config.scheduler_params.total_num_steps is None
 
 
-def test_a_written_warm_up_is_the_schedulers() -> None:
+def test_an_explicit_warmup_is_that_of_the_scheduler() -> None:
     params = configure("{warmup: 0.2, lr_decay_iters: 50, scheduler: {type: WarmupDecayLR}}").scheduler_params
     assert (params.warmup_num_steps, params.total_num_steps) == (20, 50)
     same = "{warmup: 0.2, scheduler: {type: WarmupLR, params: {warmup_num_steps: 20}}}"

@@ -41,7 +41,7 @@ def line(name: str, value: object) -> str:
 
 
 @pytest.mark.parametrize(("top", "nested", "value", "other"), PAIRS, ids=[f"{p[0]}-{p[1]}" for p in PAIRS])
-def test_one_setting_two_names(top: str, nested: str, value: object, other: object) -> None:
+def test_both_names_get_the_value(top: str, nested: str, value: object, other: object) -> None:
     more = NEEDS.get(top, "fp16: {enabled: true}" if "fp16" in nested and top not in NEEDS else "")
     for written in (line(top, value), line(nested, value), f"{line(top, value)}\n{line(nested, value)}"):
         text = "\n".join([written.replace("fp16: {", "fp16: {enabled: true, "), more if "fp16" not in written else ""])
@@ -57,7 +57,7 @@ def test_one_setting_two_names(top: str, nested: str, value: object, other: obje
 
 
 @pytest.mark.parametrize(("top", "nested", "value", "other"), PAIRS, ids=[f"{p[0]}-{p[1]}" for p in PAIRS])
-def test_unwritten_both_hold_the_default_of_the_dialect(top: str, nested: str, value: object, other: object) -> None:
+def test_both_names_have_the_default_if_neither_is_set(top: str, nested: str, value: object, other: object) -> None:
     for dialect, norm, decay in (("neox-2021", 0.0, 0.01), ("neox-2026", 1.0, 0.1)):
         config = configure(f"dialect: {dialect}")
         assert (config.get("gradient_clipping"), config.get("clip_grad")) == (norm, norm)
@@ -73,13 +73,13 @@ def test_a_retired_norm_in_the_optimizer_clips_gradients() -> None:
         configure("{clip_grad: 1.0, optimizer: {params: {max_grad_norm: 0.5}}}")
 
 
-def test_adams_betas_are_two_names_too() -> None:
+def test_adams_betas_have_two_names_as_well() -> None:
     assert configure("adam_beta2: 0.95").optimizer_params.betas == [0.9, 0.95]
     options = configure("optimizer: {params: {betas: [0.8, 0.95]}}").optimizer_options
     assert (options.adam_beta1, options.adam_beta2) == (0.8, 0.95)
 
 
-def test_an_optimizer_gets_only_what_it_takes() -> None:
+def test_an_optimizer_gets_only_parameters_that_it_accepts() -> None:
     params = configure("{optimizer: {type: SGD, params: {momentum: 0.9}}, weight_decay: 0.1}").optimizer_params
     assert (params.betas, params.eps, params.weight_decay, params.momentum) == (None, None, 0.1, 0.9)
 
@@ -89,7 +89,7 @@ def test_adams_defaults_are_not_lions() -> None:
     assert (params.betas, params.eps) == (None, None)
 
 
-def test_without_an_optimizer_it_is_adam_at_a_thousandth() -> None:
+def test_the_default_optimizer_is_adam_with_lr_0_001() -> None:
     config = configure()
     assert (config.optimizer.type, config.optimizer_options.optimizer_type) == ("Adam", "Adam")
     assert (config.optimizer_options.lr, config.optimizer_params.lr) == (0.001, 0.001)

@@ -1,4 +1,4 @@
-"""What people read when values exclude each other, pinned: `UPDATE=1 pytest tests/resolve/rules/test_wording.py`.
+"""Snapshot of the messages of all cross-checks: `UPDATE=1 pytest tests/resolve/rules/test_wording.py`.
 
 Every check is made to fail by at least one of the cases, so none is there that cannot.
 """
@@ -136,25 +136,25 @@ CASES = [
 ]
 
 
-def told(text: str) -> str:
-    """The problems and warnings of a case."""
+def render_case(text: str) -> str:
+    """Return the problems or warnings of a case as text."""
     try:
         return render(configure(text, without=NO_BATCH if text == CASES[2] else "").warnings)
     except Problems as problems:
         return str(problems)
 
 
-def test_the_wording_is_what_it_was() -> None:
-    parts = [f"# {text}\n\n{told(text)}\n" for text in CASES]
-    found = "\n".join(parts)
+def test_the_wording_is_pinned() -> None:
+    parts = [f"# {text}\n\n{render_case(text)}\n" for text in CASES]
+    rendered = "\n".join(parts)
     if os.environ.get("UPDATE"):
-        SNAPSHOT.write_text(found, encoding="utf-8")
-    assert SNAPSHOT.read_text(encoding="utf-8") == found
+        SNAPSHOT.write_text(rendered, encoding="utf-8")
+    assert SNAPSHOT.read_text(encoding="utf-8") == rendered
 
 
 @pytest.mark.parametrize("text", CASES)
-def test_every_case_is_told_something(text: str) -> None:
-    assert "error: " in told(text) or "warning: " in told(text)
+def test_every_case_has_a_problem(text: str) -> None:
+    assert "error: " in render_case(text) or "warning: " in render_case(text)
 
 
 def test_every_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,5 +172,5 @@ def test_every_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     complete = derive.complete
     monkeypatch.setattr("tests.support.configure.complete", lambda draft, gpus: complete(draft, gpus, checks=watching))
     for text in CASES:
-        told(text)
+        render_case(text)
     assert {rule.id for rule in CHECKS} == failed

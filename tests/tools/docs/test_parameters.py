@@ -63,7 +63,7 @@ def test_cells_of_rows() -> None:
     assert rows_by_name["moe_num_experts"][5] == "not built"
     assert rows_by_name["attention_dropout"][2] == "`0.1`, `0.0` from 2023-12-26"
     assert rows_by_name["pipe_partition_method"][2].startswith("`type:transformer\\|mlp`")
-    assert rows_by_name["save_interval"][3] == "Retired in December 2022: write `checkpoint_factor`."
+    assert rows_by_name["save_interval"][3] == "Retired in December 2022: use `checkpoint_factor`."
     assert rows_by_name["geglu"][6] == ""
 
 
