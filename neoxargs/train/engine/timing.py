@@ -15,12 +15,15 @@ STEPS_PER_PRINT = 10
 def settings(json: dict[str, Any], config: Config) -> dict[str, Any]:
     """Return DeepSpeed's configuration with `steps_per_print` only if the user set it or a timer needs it.
 
-    The pipeline engine reports no times without `steps_per_print`.
+    The pipeline engine reports no times without `steps_per_print`. Without it nobody sees the throughput either, but
+    DeepSpeed's plain engine measures it, and for that makes the GPU finish before and after each micro batch.
     """
-    default = json.get("steps_per_print") == STEPS_PER_PRINT and not config.is_set("steps_per_print")
-    if default and not _times(json):
-        return {key: value for key, value in json.items() if key != "steps_per_print"}
-    return {"steps_per_print": STEPS_PER_PRINT, **json} if _times(json) else json
+    if _times(json):
+        return {"steps_per_print": STEPS_PER_PRINT, **json}
+    if config.is_set("steps_per_print") or json.get("steps_per_print", STEPS_PER_PRINT) != STEPS_PER_PRINT:
+        return json
+    silent = {key: value for key, value in json.items() if key != "steps_per_print"}
+    return {**silent, "timers": {"throughput": {"enabled": False}}}
 
 
 def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
