@@ -124,4 +124,8 @@ class Training:
             tokens, labels = batch(SAMPLES, seed=number % 5)
             for start in range(data.rank * MICRO_BATCH, SAMPLES, data.size * MICRO_BATCH):
                 own = slice(start, start + MICRO_BATCH)
-                yield tokens[own], labels[own]
+                yield self._as_loaded(tokens[own]), self._as_loaded(labels[own])
+
+    def _as_loaded(self, x: Tensor) -> Tensor:
+        """Pin the tensor for a GPU, as the data loader does."""
+        return x.pin_memory() if self.engine.deepspeed.device.type == "cuda" else x

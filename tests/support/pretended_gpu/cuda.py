@@ -179,6 +179,8 @@ def _native_answers(count: int) -> dict[str, Any]:
         "_cuda_exchangeDevice": exchange,
         "_cuda_maybeExchangeDevice": exchange,
         "_cuda_getCurrentRawStream": lambda number: 0,
+        "_nccl_version": lambda: 2 << 32 | 27 << 16,
+        "_nccl_version_suffix": lambda: b"",
     }
 
 

@@ -64,54 +64,54 @@ class ProcessGroupNCCL(_Base):  # type: ignore[misc]
     def _set_sequence_number_for_group(self) -> None:
         pass
 
-    # Collectives, under the names that torch.distributed calls
+    # Collectives, under the names, of arguments too, that torch.distributed calls
 
-    def allreduce(self, tensors: list[Tensor], options: Any = None) -> Done:
-        return self._run("all_reduce", tensors, [], lambda out, _: self._reduce(out, options))
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Done:
+        return self._run("all_reduce", tensors, [], lambda out, _: self._reduce(out, opts))
 
-    def allreduce_coalesced(self, tensors: list[Tensor], options: Any = None) -> Done:
-        return self.allreduce(tensors, options)
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Done:
+        return self.allreduce(tensors, opts)
 
-    def reduce(self, tensors: list[Tensor], options: Any) -> Done:
-        return self._run("reduce", tensors, [], lambda out, _: self.gloo.reduce(out, options).wait())
+    def reduce(self, tensors: list[Tensor], opts: Any) -> Done:
+        return self._run("reduce", tensors, [], lambda out, _: self.gloo.reduce(out, opts).wait())
 
-    def broadcast(self, tensors: list[Tensor], options: Any) -> Done:
-        return self._run("broadcast", tensors, [], lambda out, _: self.gloo.broadcast(out, options).wait())
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> Done:
+        return self._run("broadcast", tensors, [], lambda out, _: self.gloo.broadcast(out, opts).wait())
 
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], options: Any = None) -> Done:
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Done:
         return self._run("all_gather", outputs[0], inputs, lambda out, into: self.gloo.allgather([out], into).wait())
 
-    def all_gather_single(self, output: Tensor, mine: Tensor, options: Any = None) -> Done:
+    def all_gather_single(self, output: Tensor, mine: Tensor, opts: Any = None) -> Done:
         def gather(out: list[Tensor], into: list[Tensor]) -> None:
             self.gloo.allgather([list(out[0].view(-1).chunk(self.size()))], [into[0].reshape(-1)]).wait()
 
         return self._run("all_gather_single", [output], [mine], gather)
 
-    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None) -> Done:
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Done:
         for output, mine in zip(outputs, inputs, strict=True):
             self.all_gather_single(output, mine)
         return Done(outputs)
 
-    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any) -> Done:
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Done:
         def scatter(out: list[Tensor], into: list[Tensor]) -> None:
-            self._reduce(into, options)
+            self._reduce(into, opts)
             out[0].copy_(into[self.rank()])
 
         return self._run("reduce_scatter", outputs, inputs[0], scatter)
 
-    def reduce_scatter_single(self, output: Tensor, whole: Tensor, options: Any = None) -> Done:
+    def reduce_scatter_single(self, output: Tensor, whole: Tensor, opts: Any = None) -> Done:
         def scatter(out: list[Tensor], into: list[Tensor]) -> None:
-            self._reduce(into, options)
+            self._reduce(into, opts)
             out[0].view(-1).copy_(into[0].view(-1).chunk(self.size())[self.rank()])
 
         return self._run("reduce_scatter_single", [output], [whole], scatter)
 
-    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], options: Any = None) -> Done:
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Done:
         for output, whole in zip(outputs, inputs, strict=True):
-            self.reduce_scatter_single(output, whole, options)
+            self.reduce_scatter_single(output, whole, opts)
         return Done(outputs)
 
-    def all_to_all_single(self, output: Tensor, mine: Tensor, to: Any, of: Any, options: Any = None) -> Done:
+    def all_to_all_single(self, output: Tensor, mine: Tensor, to: Any, of: Any, opts: Any = None) -> Done:
         def exchange(out: list[Tensor], into: list[Tensor]) -> None:
             self.gloo.alltoall_base(out[0], into[0], to, of).wait()
 
@@ -123,7 +123,7 @@ class ProcessGroupNCCL(_Base):  # type: ignore[misc]
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Done:
         return self._run("recv", tensors, [], lambda out, _: self.gloo.recv(out, source, tag).wait())
 
-    def barrier(self, options: Any = None) -> Done:
+    def barrier(self, opts: Any = None) -> Done:
         self.gloo.barrier().wait()
         return Done()
 
@@ -144,9 +144,9 @@ class ProcessGroupNCCL(_Base):  # type: ignore[misc]
     def _end_coalescing(self, device: Any) -> Done:
         return Done()
 
-    def _reduce(self, tensors: list[Tensor], options: Any) -> None:
-        """Sum (or what the options say) over the ranks, in place; gloo has no mean."""
-        how: Any = dist.ReduceOp.SUM if options is None else options.reduceOp
+    def _reduce(self, tensors: list[Tensor], opts: Any) -> None:
+        """Sum (or what opts say) over the ranks, in place; gloo has no mean."""
+        how: Any = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         mean = how == dist.ReduceOp.AVG
         mine: Any = dist.AllreduceOptions()
         mine.reduceOp = dist.ReduceOp.SUM if mean else how

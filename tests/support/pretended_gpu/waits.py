@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -13,7 +14,8 @@ from tests.support.paths import ROOT
 from tests.support.pretended_gpu.start import device
 
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
-_HERE = "tests/support/pretended_gpu/"
+#: Files that pass on what others ask for.
+_PASSING_ON = ("tests/support/pretended_gpu/", "torch/", "deepspeed/accelerator/")
 
 
 class Wait(NamedTuple):
@@ -30,13 +32,18 @@ class Wait(NamedTuple):
         return "copy" in self.what
 
 
+def listed(waits: list[Wait]) -> str:
+    """A line for each place, the most frequent first, for the message of a test that fails."""
+    return "\n".join(f"{count} x {wait.what} at {wait.where}" for wait, count in Counter(waits).most_common())
+
+
 @contextmanager
 def recorded() -> Iterator[list[Wait]]:
     """All waits of this process within the block."""
     found: list[Wait] = []
 
     def hear(what: bytes) -> None:
-        found.append(Wait(what.decode(), _where(sys._getframe(1))))
+        found.append(Wait(what.decode(), _where(sys._getframe())))
 
     callback = _CALLBACK(hear)
     device().pretended_listen(callback)
@@ -51,11 +58,11 @@ def _where(frame: FrameType | None) -> str:
     lines = []
     while frame:
         path = _short(frame.f_code.co_filename)
-        if not path.startswith((_HERE, "torch/")):
+        if not path.startswith(_PASSING_ON):
             lines.append((path, frame.f_lineno))
         frame = frame.f_back
     if not lines:
-        return "an operator in backward"
+        return "backward, in a thread of autograd's"
     ours = next((line for line in lines if line[0].startswith("neoxargs/")), lines[0])
     told = [f"{path}:{number}" for path, number in ([lines[0]] if ours == lines[0] else [lines[0], ours])]
     return ", from ".join(told)

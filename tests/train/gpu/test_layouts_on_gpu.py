@@ -1,29 +1,209 @@
-"""Every layout on pretended GPUs: CUDA's code paths run, and fp32 gives the losses of the CPU."""
+"""Every layout on pretended GPUs: CUDA's code paths run, fp32 gives the CPU's losses, and a step hardly ever waits."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.support import pretended_gpu
-from tests.support.ranks import CPU, run_ranks
+from tests.support.pretended_gpu.measure import STEPS, Measured, measure
+from tests.support.pretended_gpu.waits import listed
+from tests.support.ranks import run_ranks
 from tests.support.trials import Losses, Trial, train
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.timeout(900)]
 
-STEPS = 2
+PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
+SHARDS = TENSOR | {"sequence_parallel": True}
+RECOMPUTE = {"checkpoint_activations": True, "checkpoint_num_layers": 1}
+BF16: dict[str, Any] = {"bf16": {"enabled": True}}
+FP16: dict[str, Any] = {"fp16": {"enabled": True, "initial_scale_power": 8}}
+FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
+CPU_MEMORY = {"device": "cpu", "pin_memory": True}
+DOCUMENTS = {"reset_position_ids": True, "reset_attention_mask": True}
+SPARSE = {"block": 2, "num_random_blocks": 1, "num_sliding_window_blocks": 1, "different_layout_per_head": True}
 
 
-def on_both(world: int, trials: dict[str, Trial]) -> tuple[dict[str, Losses], dict[str, Losses]]:
-    """What rank 0 reports from GPUs and from CPUs."""
-    on_gpu, on_cpu = (
-        run_ranks(train, world, trials, STEPS, timeout=400, on=machine) for machine in (pretended_gpu.MACHINE, CPU)
+def zero(stage: int, config: dict[str, Any] | None = None, offload: tuple[str, ...] = (), **sections: Any) -> Trial:
+    kept = dict.fromkeys(offload, CPU_MEMORY)
+    where = {f"{name}.device": "cpu" for name in offload} | ({"optimizer.params.torch_adam": True} if offload else {})
+    return Trial(
+        {"zero_optimization.stage": stage, **where, **(config or {})},
+        {"zero_optimization": {"stage": stage, **kept}, **sections},
     )
-    return on_gpu[0], on_cpu[0]
 
 
-def test_fp32() -> None:
-    on_gpu, on_cpu = on_both(1, {"plain": Trial()})
-    for name, losses in on_gpu.items():
-        assert losses.train == pytest.approx(on_cpu[name].train, abs=1e-5), name
-        assert losses.norms == pytest.approx(on_cpu[name].norms, rel=1e-5), name
-        assert losses.held_out == pytest.approx(on_cpu[name].held_out, abs=1e-5), name
+ONE: dict[str, Trial] = {
+    "plain": Trial(),
+    "pipeline": Trial(PIPE),
+    "recomputed": Trial(RECOMPUTE),
+    "recomputed, pipeline": Trial(RECOMPUTE | PIPE),
+    "recomputed, in host memory": Trial(RECOMPUTE | {"checkpoint_in_cpu": True}),
+    "recomputed, contiguous in host memory": Trial(
+        RECOMPUTE | {"checkpoint_in_cpu": True, "contiguous_checkpointing": True}
+    ),
+    "recomputed by DeepSpeed": Trial(RECOMPUTE | {"deepspeed_activation_checkpointing": True}),
+    "sinusoidal": Trial({"pos_emb": "sinusoidal"}),
+    "rotary": Trial({"pos_emb": "rotary"}),
+    "rpe": Trial({"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12}),
+    "alibi": Trial({"pos_emb": "alibi"}),
+    "no positions": Trial({"pos_emb": "none"}),
+    "documents": Trial(DOCUMENTS),
+    "rotary documents": Trial({"pos_emb": "rotary", "reset_position_ids": True}),
+    "window": Trial({"sliding_window_width": 3, "num_kv_heads": 2}),
+    "grouped queries": Trial({"num_kv_heads": 2, "pos_emb": "rotary"}),
+    "bigbird": Trial({"attention_config": ["global", "bigbird"], "sparsity_config": SPARSE}),
+    "normed queries": Trial({"use_qk_layernorm": True, "pos_emb": "rotary"}),
+    "side by side": Trial({"gpt_j_residual": True}),
+    "swiglu, rmsnorm": Trial({"activation": "swiglu", "norm": "rmsnorm", "use_bias_in_mlp": False}),
+    "untied": Trial({"no_weight_tying": True}),
+    "SGD": Trial({"optimizer.type": "SGD", "optimizer.params.momentum": 0.9}),
+    "Lamb": Trial({"optimizer.type": "Lamb"}),
+    "Lion": Trial({"optimizer.type": "Lion"}),
+    "SM3": Trial({"optimizer.type": "sm3"}),
+    "Madgrad": Trial({"optimizer.type": "madgrad_wd"}),
+    "1-bit Adam": Trial({"optimizer.type": "OneBitAdam"}),
+    "1-bit Lamb": Trial({"optimizer.type": "OneBitLamb"}),
+    "0/1 Adam": Trial({"optimizer.type": "ZeroOneAdam"}),
+    "reports": Trial(
+        {
+            "log_grad_norm": True,
+            "log_param_norm": True,
+            "log_optimizer_states": True,
+            "log_grad_pct_zeros": True,
+            "log_gradient_noise_scale": True,
+        }
+    ),
+    **{f"ZeRO-{stage}": zero(stage) for stage in (1, 2, 3)},
+    "ZeRO-1, offload": zero(1, offload=("offload_optimizer",)),
+    "ZeRO-2, offload": zero(2, offload=("offload_optimizer",)),
+    "ZeRO-3, offload": zero(3, offload=("offload_optimizer", "offload_param")),
+    "bf16": Trial({"precision": "bfloat16"}, BF16),
+    "bf16, fp32 sums": Trial({"precision": "bfloat16"}, BF16 | FP32_SUMS),
+    "bf16, pipeline": Trial(PIPE | {"precision": "bfloat16"}, BF16),
+    "bf16, softmax in fp32": Trial({"precision": "bfloat16", "attention_softmax_in_fp32": True}, BF16),
+    **{f"bf16, ZeRO-{stage}": zero(stage, {"precision": "bfloat16"}, **BF16) for stage in (1, 2, 3)},
+    "bf16, ZeRO-1, fp32 sums": zero(1, {"precision": "bfloat16"}, **BF16, **FP32_SUMS),
+    "fp16": Trial({"precision": "fp16"}, FP16),
+    "fp16, pipeline": Trial(PIPE | {"precision": "fp16"}, FP16),
+    **{f"fp16, ZeRO-{stage}": zero(stage, {"precision": "fp16"}, **FP16) for stage in (1, 2, 3)},
+}
+TWO: dict[str, Trial] = {
+    "tp2": Trial(TENSOR),
+    "tp2, pipeline": Trial(TENSOR | PIPE),
+    "tp2, side by side": Trial(TENSOR | {"gpt_j_residual": True}),
+    "tp2, shards": Trial(SHARDS),
+    "tp2, shards, recomputed, divided": Trial(SHARDS | RECOMPUTE | {"partition_activations": True}),
+    "tp2, recomputed, divided, in host memory": Trial(
+        TENSOR | RECOMPUTE | {"partition_activations": True, "checkpoint_in_cpu": True}
+    ),
+    "tp2, bf16, shards, ZeRO-1": zero(1, SHARDS | {"precision": "bfloat16"}, **BF16),
+    "pp2": Trial(TWO_STAGES),
+    "pp2, recomputed": Trial(TWO_STAGES | RECOMPUTE),
+    "pp2, documents": Trial(TWO_STAGES | DOCUMENTS),
+    "pp2, rpe": Trial(TWO_STAGES | {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12}),
+    "pp2, bf16": Trial(TWO_STAGES | {"precision": "bfloat16"}, BF16),
+    "pp2, fp16": Trial(TWO_STAGES | {"precision": "fp16"}, FP16),
+    "dp2": Trial(),
+    "dp2, pipeline, ZeRO-1": Trial(PIPE, {"zero_optimization": {"stage": 1}}),
+    **{f"dp2, ZeRO-{stage}": zero(stage) for stage in (1, 2, 3)},
+    "dp2, ZeRO-3, offload": zero(3, offload=("offload_optimizer", "offload_param")),
+    "dp2, Lamb, ZeRO-2": zero(2, {"optimizer.type": "Lamb"}),
+    "dp2, 1-bit Adam": Trial({"optimizer.type": "OneBitAdam"}),
+    "dp2, bf16": Trial({"precision": "bfloat16"}, BF16),
+    "dp2, bf16, ZeRO-2": zero(2, {"precision": "bfloat16"}, **BF16),
+    "dp2, bf16, ZeRO-3, recomputed": zero(3, RECOMPUTE | {"precision": "bfloat16"}, **BF16),
+    "dp2, fp16, ZeRO-2": zero(2, {"precision": "fp16"}, **FP16),
+}
+
+
+class Budget(NamedTuple):
+    """How often a step of one rank may make the host wait; the training loop adds one wait, which asks for signals."""
+
+    waits: int = 2
+    """The loss and the gradient norm are read."""
+    copies: int = 0
+    """Blocking copies between host and device, of single numbers too."""
+
+
+#: The present numbers of layouts that need more than they should, and the rows of GPU.md that say why. A change may
+#: lower a number or remove a row.
+EXCEEDED: dict[str, Budget] = {
+    # Row 9: DeepSpeed's pipeline engine copies tokens and labels of each micro batch; between stages also the loss.
+    **dict.fromkeys(("pipeline", "recomputed, pipeline", "tp2, pipeline"), Budget(copies=8)),
+    **dict.fromkeys(("pp2", "pp2, recomputed", "pp2, documents", "pp2, rpe"), Budget(copies=5)),
+    "dp2, pipeline, ZeRO-1": Budget(copies=6),
+    # Rows 9 and 5: and, as with ZeRO, its optimizer asks for an overflow.
+    **dict.fromkeys(("bf16, pipeline", "fp16, pipeline"), Budget(3, 10)),
+    **dict.fromkeys(("pp2, bf16", "pp2, fp16"), Budget(3, 7)),
+    # Row 8: activations in host memory are copied while everything waits.
+    "recomputed, in host memory": Budget(copies=16),
+    "recomputed, contiguous in host memory": Budget(copies=16),
+    "tp2, recomputed, divided, in host memory": Budget(copies=16),
+    # Row 5: half precision without ZeRO reads a number for each of the 28 weights.
+    **dict.fromkeys(("bf16", "bf16, softmax in fp32", "fp16", "dp2, bf16"), Budget(36, 3)),
+    # Row 6: BF16_Optimizer reads the norm for itself.
+    **dict.fromkeys(("bf16, fp32 sums", "bf16, ZeRO-1, fp32 sums"), Budget(4, 1)),
+    # Row 22: reports copy a number for each weight.
+    "reports": Budget(copies=35),
+    # ZeRO-1 and -2 copy the norm of each group of weights, a number; half precision asks for an overflow.
+    **dict.fromkeys(("ZeRO-1", "ZeRO-2", "dp2, ZeRO-1", "dp2, ZeRO-2", "dp2, Lamb, ZeRO-2"), Budget(copies=2)),
+    **{f"{precision}, ZeRO-{stage}": Budget(3, 2) for precision in ("bf16", "fp16") for stage in (1, 2)},
+    **dict.fromkeys(("tp2, bf16, shards, ZeRO-1", "dp2, bf16, ZeRO-2", "dp2, fp16, ZeRO-2"), Budget(3, 2)),
+    # ZeRO-3 waits for its stream after each micro batch.
+    **dict.fromkeys(("ZeRO-3", "bf16, ZeRO-3"), Budget(7, 2)),
+    "fp16, ZeRO-3": Budget(8, 2),
+    **dict.fromkeys(("dp2, ZeRO-3", "dp2, bf16, ZeRO-3, recomputed"), Budget(5, 2)),
+    # Offload: DeepSpeed reads a norm for each weight; with ZeRO-3 it copies each share of a weight by itself.
+    **dict.fromkeys(("ZeRO-1, offload", "ZeRO-2, offload"), Budget(59, 2)),
+    "ZeRO-3, offload": Budget(8, 6),
+    "dp2, ZeRO-3, offload": Budget(6, 34),
+    # Row 22: DeepSpeed's 1-bit Lamb reads three numbers for each weight.
+    "1-bit Lamb": Budget(86),
+}
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, list[Measured]]:
+    """Each layout on GPUs, by rank."""
+    found: dict[str, list[Measured]] = {}
+    for world, trials in ((1, ONE), (2, TWO)):
+        ranks = run_ranks(measure, world, trials, timeout=400, on=pretended_gpu.MACHINE)
+        found |= {name: [rank[name] for rank in ranks] for name in trials}
+    return found
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> dict[str, Losses]:
+    """The same layouts on CPUs."""
+    found: dict[str, Losses] = {}
+    for world, trials in ((1, ONE), (2, TWO)):
+        found |= run_ranks(train, world, trials, STEPS, timeout=400)[0]
+    return found
+
+
+@pytest.mark.parametrize("name", ONE | TWO)
+def test_losses_are_those_of_the_cpu(measured: dict[str, list[Measured]], on_cpu: dict[str, Losses], name: str) -> None:
+    tolerance = 1e-2 if "16" in name else 1e-5
+    for rank in measured[name]:
+        assert rank.losses, rank.error
+        assert rank.losses.train == pytest.approx(on_cpu[name].train, abs=tolerance)
+        assert rank.losses.norms == pytest.approx(on_cpu[name].norms, rel=5 * tolerance)
+        assert rank.losses.held_out == pytest.approx(on_cpu[name].held_out, abs=tolerance)
+
+
+@pytest.mark.parametrize("name", ONE | TWO)
+def test_a_step_waits_no_more_than_it_may(measured: dict[str, list[Measured]], name: str) -> None:
+    budget = EXCEEDED.get(name, Budget())
+    for rank in measured[name]:
+        waits = [wait for wait in rank.waits if not wait.is_copy]
+        assert len(waits) <= budget.waits, listed(waits)
+
+
+@pytest.mark.parametrize("name", ONE | TWO)
+def test_a_step_copies_nothing_that_it_waits_for(measured: dict[str, list[Measured]], name: str) -> None:
+    budget = EXCEEDED.get(name, Budget())
+    for rank in measured[name]:
+        copies = [wait for wait in rank.waits if wait.is_copy]
+        assert len(copies) <= budget.copies, listed(copies)

@@ -1,0 +1,151 @@
+"""The pretended GPU catches what a real one would: tensors left on the host, and whatever makes the host wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tests.support import pretended_gpu
+from tests.support.pretended_gpu.waits import Wait, listed
+from tests.support.ranks import run_ranks
+
+pytestmark = pytest.mark.compiler
+
+HERE = "tests/train/gpu/test_what_a_gpu_refuses.py"
+
+
+@contextmanager
+def refused(text: str) -> Iterator[None]:
+    with pytest.raises((RuntimeError, ValueError), match=text):
+        yield
+
+
+def refuse() -> None:
+    """What raises on a GPU."""
+    here, there = torch.ones(2, device="cuda"), torch.ones(2)
+    with refused("found at least two devices, cuda:0 and cpu"):
+        here + there
+    with refused("found at least two devices, cuda:0 and cpu"):
+        torch.where(there > 0, here, here)
+    with refused("found at least two devices, cuda:0 and cuda:1"):
+        here + torch.ones(2, device="cuda:1")
+    with refused("found at least two devices"):
+        torch.nn.functional.embedding(torch.tensor([0]), here.view(1, 2))
+    with refused("Expected a 'cuda' device type for generator but found 'cpu'"):
+        here.normal_(generator=torch.Generator())
+    with refused("No backend type associated with device type cpu"):
+        dist.all_reduce(there)
+    with refused("No backend type associated with device type cpu"):
+        dist.all_gather_into_tensor(torch.empty(4), here)
+    with refused("must be contiguous"):
+        dist.all_reduce(torch.ones(2, 2, device="cuda").t())
+    assert (here * torch.tensor(2.0)).tolist() == [2, 2]  # a number may come from the host
+    assert here[torch.tensor([1])].tolist() == [1]  # and so may indices
+
+
+def test_operands_and_collectives_must_be_on_the_device() -> None:
+    run_ranks(refuse, 1, on=pretended_gpu.MACHINE)
+
+
+def wait() -> dict[str, list[Wait]]:
+    """What each of these makes the host wait for."""
+    from tests.support.pretended_gpu.waits import recorded
+
+    device, host, pinned = torch.ones(2, device="cuda"), torch.ones(2), torch.ones(2).pin_memory()
+    assert pinned.is_pinned() and not host.is_pinned() and pinned[1:].is_pinned()
+    calls = {
+        "item": lambda: device.sum().item(),
+        "bool": lambda: bool(device[0] > 0),
+        "nonzero": lambda: device.nonzero(),
+        "mask": lambda: device[device > 0],
+        "synchronize": lambda: torch.cuda.synchronize(),
+        "up": lambda: host.cuda(),
+        "up, pageable": lambda: host.to("cuda", non_blocking=True),
+        "up, pinned": lambda: pinned.to("cuda", non_blocking=True),
+        "up, pinned, blocking": lambda: pinned.to("cuda"),
+        "a number": lambda: torch.tensor(1.0, device="cuda"),
+        "down": lambda: device.cpu(),
+        "down, pinned": lambda: device.to("cpu", non_blocking=True),
+        "down, pageable": lambda: host.copy_(device, non_blocking=True),
+        "on the device": lambda: device.add_(device).clone().fill_(2.0),
+        "collective": lambda: dist.all_reduce(device),
+    }
+    found = {}
+    for name, call in calls.items():
+        with recorded() as waits:
+            call()  # type: ignore[no-untyped-call]
+        found[name] = list(waits)
+    return found
+
+
+def test_what_makes_the_host_wait_is_named() -> None:
+    [found] = run_ranks(wait, 1, on=pretended_gpu.MACHINE)
+    assert {name: [wait.what for wait in waits] for name, waits in found.items()} == {
+        "item": ["item"],
+        "bool": ["item"],
+        "nonzero": ["aten::nonzero"],
+        "mask": ["aten::nonzero", "index by a mask"],
+        "synchronize": ["synchronize"],
+        "up": ["blocking copy to device"],
+        "up, pageable": ["copy to device from pageable memory"],
+        "up, pinned": [],
+        "up, pinned, blocking": ["blocking copy to device"],
+        "a number": ["blocking copy to device"],
+        "down": ["blocking copy to host"],
+        "down, pinned": [],
+        "down, pageable": ["copy to host into pageable memory"],
+        "on the device": [],
+        "collective": [],
+    }
+    lines = Path(__file__).read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "device.sum().item()" in text)
+    assert found["item"] == [Wait("item", f"{HERE}:{line}")]
+
+
+def train_wrongly() -> dict[str, Any]:
+    """Faults in the middle of a training step."""
+    from neoxargs.train.engine.steps import Plain
+    from neoxargs.train.model.block import TransformerBlock
+    from tests.support.pretended_gpu.measure import measure
+    from tests.support.trials import Trial
+
+    forward = TransformerBlock.forward
+
+    def reads(block: Any, x: Tensor, *rest: Any) -> Any:
+        assert x.abs().max().item() < 1e6
+        return forward(block, x, *rest)
+
+    def moves(block: Any, x: Tensor, *rest: Any) -> Any:
+        return forward(block, x.cpu().cuda(), *rest)
+
+    def left_on_host(engine: Any, batch: Any) -> Any:
+        return engine.deepspeed(*batch)
+
+    found = {"none": measure({"none": Trial()})["none"]}
+    for fault in (reads, moves):
+        with patch.object(TransformerBlock, "forward", fault):
+            found[fault.__name__] = measure({"": Trial()})[""]
+    with patch.object(Plain, "_loss", left_on_host):
+        found["left_on_host"] = measure({"": Trial()})[""]
+    return found
+
+
+def test_faults_in_a_step_are_found() -> None:
+    [found] = run_ranks(train_wrongly, 1, on=pretended_gpu.MACHINE)
+    expected = len(found["none"].waits)
+    layers_and_micro_batches = 2 * 4
+    assert found["none"].losses
+    assert len(found["reads"].waits) == expected + layers_and_micro_batches
+    assert f"8 x item at {HERE}:" in listed(found["reads"].waits)
+    assert len(found["moves"].waits) == expected + 4 * layers_and_micro_batches  # back again in backward
+    assert f"8 x blocking copy to host at {HERE}:" in listed(found["moves"].waits)
+    assert f"8 x blocking copy to device at {HERE}:" in listed(found["moves"].waits)
+    assert "found at least two devices" in found["left_on_host"].error
