@@ -14,15 +14,16 @@ class Recompute(Group, origin="Meg", effect="memory"):
     a third more computation for far less memory."""
 
     checkpoint_num_layers: Count = param(1, megatron="recompute-num-layers")
-    """Layers between two kept activations when `checkpoint_activations` is on. More of them keep less but recompute a
-    larger piece at a time, which takes more memory in all unless the model has many layers."""
+    """Layers between two stored activations with `checkpoint_activations`. With more layers fewer activations are
+    stored, but a larger piece is recomputed at a time, which needs more memory in total unless the model has many
+    layers."""
 
     deepspeed_activation_checkpointing: bool = param(False)
     """Recomputes with DeepSpeed's function instead of PyTorch's; the results are the same. PyTorch's is used anyway if
     one of the next options changes how activations are stored. GPT-NeoX's default became true in April 2021."""
 
     partition_activations: bool = param(False, megatron="distribute-saved-activations")
-    """Divides kept activations among the tensor parallel ranks, which gather them again in the backward pass."""
+    """Partitions stored activations across the tensor parallel ranks, which gather them again in the backward pass."""
 
     distribute_checkpointed_activations: bool = param(
         False,
@@ -32,11 +33,11 @@ class Recompute(Group, origin="Meg", effect="memory"):
     """Retired in April 2021: use `partition_activations`."""
 
     contiguous_checkpointing: bool = param(False, aliases="contigious_checkpointing")
-    """Copies kept activations into one buffer allocated in advance, against memory fragmentation. Needs
+    """Copies stored activations into one buffer allocated in advance, against memory fragmentation. Needs
     `partition_activations`."""
 
     checkpoint_in_cpu: bool = param(False)
-    """Moves kept activations to main memory until the backward pass; on a CPU, where they are, it only copies them."""
+    """Moves stored activations to host memory until the backward pass; on a CPU it only copies them."""
 
     synchronize_each_layer: bool = param(False)
     """Waits for the device before and after each pass of a recomputed part; slower, and only useful for timing."""

@@ -14,13 +14,13 @@ class Batch(Group, origin="DSC", effect="engine"):
     x `gradient_accumulation_steps` x data parallel size; left out, it is computed from those."""
 
     train_micro_batch_size_per_gpu: Count = param(derived=True, megatron="micro-batch-size")
-    """Samples that one data parallel rank takes through the model at once; memory for activations grows with it. Left
-    out, it is `train_batch_size` divided by the accumulation steps and the data parallel size."""
+    """Samples per data parallel rank and forward pass; memory for activations grows with it. Left out, it is
+    `train_batch_size` divided by the accumulation steps and the data parallel size."""
 
     gradient_accumulation_steps: Count = param(derived=True)
-    """Micro batches whose gradients are summed before the optimizer moves. With pipeline parallelism this is also the
-    number of micro batches in flight, so a value of several times `pipe_parallel_size` keeps the stages busy. Left
-    out, it follows from the two other sizes, or is 1."""
+    """Micro batches whose gradients are summed before an optimizer step. With pipeline parallelism this is also the
+    number of micro batches in flight, so a value of several times `pipe_parallel_size` keeps the stages busy. Left out,
+    it follows from the two other sizes, or is 1."""
 
     batch_size: Count = param(derived=True, origin="Meg")
     """Megatron's name for `train_micro_batch_size_per_gpu`: samples per data parallel rank and forward pass. Set only

@@ -45,7 +45,7 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     """Starts with the random numbers of `seed` although the checkpoint has states."""
 
     finetune: bool = param(False, megatron="finetune")
-    """Takes only the weights from `load`: iteration 0, fresh optimizer, schedule and random numbers."""
+    """Loads only the weights from `load`: iteration 0, fresh optimizer, schedule and random numbers."""
 
     checkpoint_validation_with_forward_pass: bool = param(False, origin="NeoX", effect="not built")
     """After saving, loads the checkpoint again and compares its outputs with the model's on one batch."""

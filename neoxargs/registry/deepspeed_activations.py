@@ -11,16 +11,17 @@ class ActivationCheckpointing(Group, origin="DSC", effect="memory", section="act
     recomputation on."""
 
     partition_activations: bool = param(False)
-    """Divide each stored activation among the tensor parallel ranks, at the price of collecting it in backward."""
+    """Partition each stored activation across the tensor parallel ranks, at the cost of gathering it in the backward
+    pass."""
 
     number_checkpoints: Count | None = param(None)
-    """How many checkpoints one forward pass makes; required by `contiguous_memory_optimization`."""
+    """Number of activation checkpoints in a forward pass; required by `contiguous_memory_optimization`."""
 
     contiguous_memory_optimization: bool = param(False)
     """Copy stored activations into one buffer, against fragmentation. Needs `partition_activations`."""
 
     cpu_checkpointing: bool = param(False)
-    """Keep the divided activations in host memory. Needs `partition_activations`."""
+    """Keep the partitioned activations in host memory. Needs `partition_activations`."""
 
     synchronize_checkpoint_boundary: bool = param(False)
     """Wait for the GPU at every checkpoint; only useful for timing."""

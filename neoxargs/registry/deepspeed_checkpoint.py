@@ -40,7 +40,7 @@ class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkp
     """FAST writes past the page cache, PYTHON through an ordinary file, MOCK not at all, for measuring."""
 
     decoupled: bool = param(False)
-    """Write in another process while training goes on."""
+    """Write in another process while training continues."""
 
     io_buffer_size: Count = param(64 * 1024**2)
     """Bytes of the pinned buffer to write from."""
@@ -52,8 +52,8 @@ class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkp
     """Print how fast each file was written."""
 
     data_parallel: Literal["REPLICA", "SOCKET", "MACHINE", "replica", "socket", "machine"] | None = param(None)
-    """Divide each file among data parallel ranks: all of them, one per CPU socket or one per machine. None does not
-    divide."""
+    """Split the writing of each file over data parallel ranks: all of them, one per CPU socket or one per machine. None
+    does not split it."""
 
     io_multiplier: Count = param(1)
     """Pieces per writing rank."""
@@ -89,7 +89,7 @@ class Aio(Group, origin="DSC", effect="engine", section="aio"):
     """Bytes per request."""
 
     queue_depth: Count = param(8)
-    """Requests under way at a time."""
+    """Requests in flight."""
 
     intra_op_parallelism: Count = param(1, aliases="thread_count")
     """Threads per request to DeepSpeed."""

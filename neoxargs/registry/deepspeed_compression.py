@@ -66,7 +66,7 @@ class QuantizedWeightsShared(
     """Quantise weights."""
 
     quantizer_kernel: bool = param(False)
-    """Use the compiled kernel; only where the whole step is DeepSpeed's."""
+    """Use the compiled kernel; only if DeepSpeed runs the complete step."""
 
     schedule_offset: Natural = param(0)
     """Step at which it starts."""

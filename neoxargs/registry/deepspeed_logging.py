@@ -37,7 +37,7 @@ class TensorboardMonitor(Group, origin="DSC", effect="log", section="tensorboard
     """Write them; needs the package tensorboard."""
 
     output_path: str = param("")
-    """Folder to write to; empty takes one below the working directory."""
+    """Folder to write to; empty means one in the working directory."""
 
     job_name: str = param("DeepSpeedJobName")
     """Name of the folder inside `output_path`."""
@@ -66,7 +66,7 @@ class CsvMonitor(Group, origin="DSC", effect="log", section="csv_monitor"):
     """Turn the CSV files on."""
 
     output_path: str = param("")
-    """Folder to write to; empty takes one below the working directory."""
+    """Folder to write to; empty means one in the working directory."""
 
     job_name: str = param("DeepSpeedJobName")
     """Name of the folder inside `output_path`."""

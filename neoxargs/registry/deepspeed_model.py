@@ -47,7 +47,7 @@ class SparseAttention(Group, origin="DSC", effect="model", section="sparse_atten
     """variable, bslongformer: which blocks are global."""
 
     global_block_end_indices: list[Natural] | None = param(None)
-    """variable, bslongformer: makes ranges of `global_block_indices`; each is the end, exclusive, of one."""
+    """variable, bslongformer: the end (exclusive) of the range that starts at each of `global_block_indices`."""
 
     num_sliding_window_blocks: Count = param(3)
     """bigbird, bslongformer: width of the sliding window."""
@@ -61,8 +61,7 @@ class ProgressiveLayerDrop(
     section="progressive_layer_drop",
     always_sent=("enabled",),
 ):
-    """Skip layers at random, more and more of them as training goes on. The model must implement it; the GPT here does
-    not."""
+    """Skip layers at random, more of them as training continues. The model must implement it; train.py's GPT does not."""
 
     enabled: bool = param(False, effect="not built")
     """Turn this section on."""

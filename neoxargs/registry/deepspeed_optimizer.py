@@ -64,8 +64,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Added to the denominator against division by zero; 1e-8 for Adam."""
 
     weight_decay: NonNegative | None = param(None, used_by_types=tuple(t for t in TYPES if t not in _NO_WEIGHT_DECAY))
-    """Pull of the weights towards zero per step. `weight_decay` at the top level is the same setting; biases and norms
-    are exempt."""
+    """Coefficient of weight decay. `weight_decay` at the top level is the same setting; biases and norms are exempt."""
 
     max_grad_norm: NonNegative | None = param(None, to=())
     """Retired: use `gradient_clipping`, which gets this value unless it is set. DeepSpeed refuses this key."""
@@ -88,7 +87,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """Free gradients after a step instead of filling them with zeros."""
 
     fp32_optimizer_states: bool = param(True, used_by_types=("adam", "adamw", "cpu_adam", "lion", "adagrad", "muon"))
-    """On the CPU, keep the moments in fp32 whatever the format of the weights."""
+    """On the CPU, keep the moments in fp32 regardless of the weights' format."""
 
     fused: bool | None = param(None, used_by_types=("adam", "adamw", "cpu_torch_adam", "adagrad", "sgd"))
     """torch's implementation: one kernel for all tensors. Excludes `foreach`. Adam and AdamW need `torch_adam`."""
@@ -97,7 +96,7 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
     """torch's implementation: treat tensors in lists; None lets torch decide. Adam and AdamW need `torch_adam`."""
 
     maximize: bool = param(False, used_by_types=(*_TORCH_KERNELS, "sparseadam"))
-    """torch's implementation: climb instead of descend."""
+    """torch's implementation: maximise instead of minimise."""
 
     capturable: bool = param(
         False,
@@ -123,15 +122,15 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
 
     # 1-bit and 0/1 optimizers
     freeze_step: Natural = param(100_000, used_by_types=("onebitadam", "onebitlamb"))
-    """Steps of ordinary, uncompressed training before communication is cut to one bit per value. A tenth to a quarter
-    of the run is usual. Excludes ZeRO."""
+    """Steps of ordinary, uncompressed training before communication is compressed to one bit per value. A tenth to a
+    quarter of the run is usual. Excludes ZeRO."""
 
     cuda_aware: bool = param(False, used_by_types=ONEBIT)
     """The MPI library can send GPU memory directly. Only read with `comm_backend_name: mpi`."""
 
     comm_backend_name: Literal["nccl", "mpi", "hccl", "compressed", "gloo"] = param("nccl", used_by_types=ONEBIT)
-    """What carries the compressed messages: `nccl` and `gloo` torch's own processes, the others code of DeepSpeed's.
-    train.py takes whichever of the first two the run has, on CPUs too, and can do no other."""
+    """Backend of the compressed communication: torch's process groups with `nccl` and `gloo`, DeepSpeed's code with the
+    others. train.py uses the one of the first two that the run has, on CPUs too, and supports no other."""
 
     var_freeze_step: Natural = param(100_000, used_by_types=("zerooneadam",))
     """Steps after which the mean of squares is no longer updated."""
@@ -159,10 +158,10 @@ class OptimizerParams(Group, origin="DSC", effect="optimizer", section="optimize
 
     # Muon
     muon_lr: NonNegative | None = param(None, used_by_types=("muon",))
-    """Learning rate of the matrices that Muon updates; none given takes `lr`."""
+    """Learning rate of the matrices that Muon updates; left out, `lr`."""
 
     adam_lr: NonNegative | None = param(None, used_by_types=("muon",))
-    """Learning rate of the other weights, which Adam updates; none given takes `lr`."""
+    """Learning rate of the other weights, which Adam updates; left out, `lr`."""
 
     ns_method: Literal["gram", "standard"] = param("gram", used_by_types=("muon",))
     """How the update is made orthogonal: `gram` works on the smaller product matrix and is faster."""
@@ -277,19 +276,19 @@ class SchedulerParams(Group, origin="DSC", effect="schedule", section="scheduler
     """Steps of the rise."""
 
     cycle_second_step_size: Count | None = param(None, used_by_types=_CYCLE)
-    """Steps of the fall; none given takes as many as the rise."""
+    """Steps of the decrease; left out, as many as of the increase."""
 
     cycle_first_stair_count: Natural = param(0, used_by_types=_CYCLE)
-    """Into how many stairs the rise is cut; 0 is smooth."""
+    """Number of stairs in the increase; 0 is smooth."""
 
     cycle_second_stair_count: Natural | None = param(None, used_by_types=_CYCLE)
-    """Into how many stairs the fall is cut; none given takes as many as the rise."""
+    """Number of stairs in the decrease; left out, as many as in the increase."""
 
     decay_step_size: Natural = param(0, used_by_types=_CYCLE)
     """After the cycle, the steps per decay; 0 does not decay."""
 
     cycle_momentum: bool = param(True, used_by_types=_CYCLE)
-    """Move the momentum (Adam: the first beta) against the learning rate."""
+    """Change the momentum (Adam: the first beta) inversely to the learning rate."""
 
     cycle_min_mom: NonNegative = param(0.8, used_by_types=_CYCLE)
     """Momentum in the middle of the cycle."""

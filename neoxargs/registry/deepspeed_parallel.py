@@ -1,7 +1,7 @@
 """Parallelism in DeepSpeed's JSON: sections `pipeline`, `tensor_parallel` and `expert_parallel`.
 
-The GPT here brings its own tensor parallel layers (`model_parallel_size`); the last two are for Hugging Face models in
-a user script.
+train.py has its own tensor parallel layers (`model_parallel_size`); the last two sections are for Hugging Face models
+in a user script.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Pipeline(Group, origin="DSC", effect="engine", section="pipeline"):
     """Layers per recomputed piece; 0 leaves it to `checkpoint_num_layers`."""
 
     pipe_partitioned: bool = param(True)
-    """Divide activations among the tensor parallel ranks when they pass from stage to stage, and collect them there."""
+    """Partition activations across the tensor parallel ranks when they are sent to the next stage, and gather them
+    there."""
 
     grad_partitioned: bool = param(True)
     """The same for the gradients on the way back."""

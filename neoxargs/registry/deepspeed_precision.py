@@ -34,7 +34,7 @@ class Fp16(Group, origin="DSC", effect="engine", section="fp16"):
     """Double the adaptive factor after this many steps without an overflow."""
 
     hysteresis: Natural = param(2)
-    """Overflows to put up with before the adaptive factor is halved."""
+    """Overflows before the dynamic loss scale is halved."""
 
     consecutive_hysteresis: bool = param(False)
     """Start counting overflows for `hysteresis` afresh after every step without one."""

@@ -26,7 +26,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     weights as well. Pipeline parallelism allows 0 and 1. With `autotuning` a list of stages to try."""
 
     contiguous_gradients: bool = param(True)
-    """Copy gradients into one buffer as backward makes them, against memory fragmentation."""
+    """Copy gradients into one buffer as the backward pass computes them, against memory fragmentation."""
 
     reduce_scatter: bool = param(True)
     """Send each rank only the averaged gradients of its partition instead of all of them. Stages 1 and 2."""
@@ -59,8 +59,8 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     changing anything else convert to a universal checkpoint."""
 
     sub_group_size: Natural = param(1_000_000_000)
-    """Stage 3: elements that the optimizer updates at a time. Smaller needs less memory in the step, most of all with
-    the state on NVMe."""
+    """Stage 3: elements that the optimizer updates together. A smaller number needs less memory in the step, especially
+    with the state on NVMe."""
 
     stage3_prefetch_bucket_size: Natural = param(50_000_000, aliases="prefetch_bucket_size")
     """Stage 3: how many weights to fetch ahead of their use."""
@@ -73,11 +73,11 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     total."""
 
     stage3_max_live_parameters: Natural = param(1_000_000_000, aliases="max_live_parameters")
-    """Stage 3: most fetched weights on a GPU at a time."""
+    """Stage 3: maximum number of gathered weights on a GPU."""
 
     stage3_max_reuse_distance: Natural = param(1_000_000_000, aliases="max_reuse_distance")
-    """Stage 3: keep a fetched weight if it is used again within this many weights. A smaller model keeps all of them
-    from forward to backward, as if it were not divided."""
+    """Stage 3: keep a gathered weight if it is used again within this many weights. A smaller model keeps all of them
+    from forward to backward, as if it were not partitioned."""
 
     stage3_gather_16bit_weights_on_model_save: bool = param(
         False,
@@ -93,7 +93,7 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3: fetch weights by summing zero-padded shares; more traffic, less copying on the host."""
 
     stage3_allgather_sequential: bool = param(False, aliases="allgather_sequential")
-    """Stage 3: fetch tensors one at a time without a common buffer; slower, with a lower memory peak."""
+    """Stage 3: gather tensors one at a time without a common buffer; slower, with a lower memory peak."""
 
     ignore_unused_parameters: bool = param(True)
     """Continue if a weight has no gradient; false stops the run. Stages 1 and 2."""
@@ -102,12 +102,12 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Asks for the first implementation of stage 1, which DeepSpeed has since removed: it stops with an error."""
 
     round_robin_gradients: bool = param(False)
-    """Stages 1 and 2 with the optimizer on the CPU: deal gradients out finely so that all ranks copy at once. Gains
-    most with many micro batches per step."""
+    """Stages 1 and 2 with the optimizer on the CPU: distribute gradients in small pieces so that all ranks copy in
+    parallel. Most useful with many micro batches per step."""
 
     zero_hpz_partition_size: Natural = param(1)
     """Stage 3 (ZeRO++): keep a second copy of the weights partitioned across only this many ranks, usually the GPUs of
-    a machine, so that backward need not fetch from other machines. 1 is off."""
+    a machine, so that the backward pass does not gather from other machines. 1 is off."""
 
     zero_quantized_weights: bool = param(False)
     """Stage 3 (ZeRO++): fetch weights in 8 bits."""
@@ -119,13 +119,14 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     """Stage 3 (ZeRO++): average gradients in 4 bits."""
 
     mics_shard_size: int = param(-1)
-    """Stage 3 (MiCS): divide the state among groups of this many ranks, each group holding it all. -1 is off."""
+    """Stage 3 (MiCS): partition the state within groups of this many ranks, so that each group holds all of it. -1 is
+    off."""
 
     mics_hierarchical_params_gather: bool = param(False)
     """MiCS: fetch weights within a machine first, then between machines."""
 
     memory_efficient_linear: bool = param(True)
-    """Stage 3: a linear layer that does not keep the fetched weight for backward."""
+    """Stage 3: a linear layer that does not keep the gathered weight for the backward pass."""
 
     pipeline_loading_checkpoint: bool = param(False)
     """Stage 3: ranks load their checkpoint files one after another, for hosts that cannot hold all at once."""
@@ -181,8 +182,8 @@ class OffloadParam(Group, origin="DSC", effect="engine", section="zero_optimizat
     """Where ZeRO 3 keeps weights that are not in use."""
 
     device: Device = param("none")
-    """`none` keeps weights on the GPU, `cpu` moves them to host memory, `nvme` to disk, but for shares below 1 MiB or
-    `aio.block_size`. Stage 3 only."""
+    """`none` keeps weights on the GPU, `cpu` moves them to host memory, `nvme` to disk, except partitions below 1 MiB
+    or `aio.block_size`. Stage 3 only."""
 
     nvme_path: str | None = param(None)
     """Folder on the disk for `device: nvme`; give each machine a local one. Each rank creates a folder in it, which is
@@ -195,7 +196,7 @@ class OffloadParam(Group, origin="DSC", effect="engine", section="zero_optimizat
     """Elements per such buffer; the largest weight must fit."""
 
     max_in_cpu: Natural = param(1_000_000_000)
-    """With `device: nvme`, how many weights may stay in host memory."""
+    """With `device: nvme`, maximum number of weights in host memory."""
 
     pin_memory: bool = param(True)
     """Page-locked host memory: faster copies that overlap computation, but it cannot be swapped out."""
@@ -205,8 +206,8 @@ class OffloadOptimizer(Group, origin="DSC", effect="engine", section="zero_optim
     """Where the optimizer's state lives, and with it where the step is computed."""
 
     device: Device = param("none")
-    """`none` keeps the state on the GPU; `cpu` moves it to host memory and `nvme` to disk, but for shares below 1 MiB
-    or `aio.block_size`; both compute the step on the CPU. Stages 1 to 3; `nvme` needs 3."""
+    """`none` keeps the state on the GPU; `cpu` moves it to host memory and `nvme` to disk, except partitions below 1
+    MiB or `aio.block_size`; both compute the step on the CPU. Stages 1 to 3; `nvme` needs 3."""
 
     nvme_path: str | None = param(None)
     """Folder on the disk for `device: nvme`; give each machine a local one. Each rank creates a folder in it, which is

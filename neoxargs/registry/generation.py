@@ -62,7 +62,7 @@ class Generation(Group, origin="NeoX", effect="generation"):
     install lm_eval`), or paths of YAML files that describe tasks as it does."""
 
     eval_results_prefix: str = param("", effect="run")
-    """How the name of the JSON file that `eval.py` writes begins; `_eval_results_`, date and time follow. Left empty,
+    """Prefix of the name of the JSON file that `eval.py` writes; `_eval_results_`, date and time follow. Left empty,
     the file goes to `run_dir`."""
 
     greedy: bool = param(False, replaced_by={True: {"temperature": 0.0, "top_k": 0, "top_p": 0.0}, False: {}})

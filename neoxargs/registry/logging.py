@@ -69,7 +69,7 @@ class Wandb(Group, origin="NeoX", effect="log"):
     """Name under which the ranks and restarts of one run are grouped on Weights & Biases."""
 
     wandb_run_name: str | None = param(None, megatron="wandb-exp-name")
-    """Name of the run on Weights & Biases. Left out, Weights & Biases makes one up."""
+    """Name of the run on Weights & Biases. Left out, Weights & Biases generates one."""
 
     wandb_team: str | None = param(None, megatron="wandb-entity")
     """Team or user that owns the project on Weights & Biases."""
@@ -94,7 +94,7 @@ class Comet(Group, origin="NeoX", effect="log"):
     """Project on Comet. Left out, Comet's "general"."""
 
     comet_experiment_name: str | None = param(None)
-    """Name of the experiment on Comet. Left out, Comet makes one up."""
+    """Name of the experiment on Comet. Left out, Comet generates one."""
 
     comet_tags: list[str] | None = param(None)
     """Labels attached to the experiment on Comet."""

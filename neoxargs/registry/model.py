@@ -50,7 +50,7 @@ class Shape(Group, origin="Meg", effect="model"):
 
     max_position_embeddings: Count = param(derived=True, megatron="max-position-embeddings")
     """Longest sequence the model can take, and the number of rows of a learned position table. At least `seq_length`,
-    and just that when left out."""
+    which is the default."""
 
     num_unique_layers: Count | None = param(None)
     """Number of layers with their own weights; the others reuse them, also across pipeline stages. Must divide
@@ -287,9 +287,9 @@ class Fusion(Group, origin="Meg", effect="model"):
     expect. There is nothing to fuse: torch adds the bias inside the matrix product."""
 
     bias_dropout_fusion: bool = param(False, megatron="!no-bias-dropout-fusion", receiver_default=True)
-    """Drops out and adds the residual in one kernel, which torch.compile makes on a GPU where `hidden_dropout` is above
-    0; its masks are other ones. On a CPU, or without Triton and a C compiler, torch's own two kernels stay. The bias is
-    added inside the matrix product in any case."""
+    """Computes dropout and the residual addition in one kernel, which torch.compile generates on a GPU if
+    `hidden_dropout` is above 0; its dropout masks differ. On a CPU, or without Triton and a C compiler, two kernels of
+    torch are used. The bias is added inside the matrix product in any case."""
 
     rope_fusion: bool = param(
         False,

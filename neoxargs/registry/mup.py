@@ -16,8 +16,8 @@ class Mup(Group, origin="NeoX", effect="model"):
 
     coord_check: bool = param(False, effect="run")
     """Instead of training, measures how large the layers' outputs are at three widths over a few steps, to see whether
-    `use_mup` keeps them: prints them and writes coord_check.json in `run_dir`. Each width is `mup_width_scale` times
-    the one before. Without `base_shapes_file`, the narrowest is the base."""
+    `use_mup` keeps them constant; prints them and writes coord_check.json in `run_dir`. Each width is `mup_width_scale`
+    times the one before. Without `base_shapes_file`, the narrowest is the base."""
 
     save_base_shapes: bool = param(False, effect="run")
     """Instead of training, writes to `base_shapes_file` the shapes of this model's weights, and which of their

@@ -14,8 +14,8 @@ class Parallel(Group, origin="Meg", effect="layout"):
     plain engine without a pipeline (needed for ZeRO 2 and 3)."""
 
     model_parallel_size: Natural = param(1, megatron="tensor-model-parallel-size")
-    """Tensor parallel ranks: each weight matrix is cut into this many pieces. Must divide `num_attention_heads`, and is
-    best kept within one machine, because every layer communicates. 0 is read as 1."""
+    """Tensor parallel ranks: each weight matrix is split into this many shards. Must divide `num_attention_heads`, and
+    should fit into one machine, because every layer communicates. 0 means 1."""
 
     pipe_partition_method: str = param("type:transformer|mlp", origin="NeoX")
     """How layers are distributed over pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,

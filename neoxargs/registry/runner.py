@@ -40,15 +40,15 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Rendezvous address of all processes; empty asks the first machine for its address."""
 
     launcher: Literal["pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm", "ssh", "torchrun", "srun"] = param("pdsh")
-    """What starts processes on other machines. A run on one machine needs none of the first six, DeepSpeed's own,
-    unless `force_multi`. `ssh` needs nothing but ssh; `torchrun` and `srun` start the ranks without DeepSpeed's
-    launcher, `srun` also on the nodes that a job has or that `num_nodes` and `num_gpus` ask for."""
+    """What starts processes on other machines. A run on one machine does not use the first six, which are DeepSpeed's,
+    unless `force_multi` is set. `ssh` needs nothing but ssh; `torchrun` and `srun` start the ranks without DeepSpeed's
+    launcher, `srun` also on the nodes of a job, or on those that `num_nodes` and `num_gpus` request."""
 
     launcher_args: str = param("")
     """Further arguments for the program that `launcher` names, as one string."""
 
     force_multi: bool = param(False)
-    """Go through `launcher` even if only one machine takes part; needed when that machine is not this one."""
+    """Use `launcher` even for a single machine; needed if that machine is not this one."""
 
     no_ssh: bool = param(False)
     """Start only this machine's processes, without ssh; somebody starts the same command on each of the others with
@@ -64,7 +64,7 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Port for ssh to the other machines; none given uses ssh's own configuration."""
 
     module: bool = param(False)
-    """Take the user script for the name of a Python module and run it like `python -m`."""
+    """Treat the user script as the name of a Python module and run it like `python -m`."""
 
     no_python: bool = param(False)
     """Execute the user script itself instead of handing it to Python. Excludes `module`."""
@@ -76,7 +76,7 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Shell script, sourced on every machine, that activates the Python environment of the run."""
 
     save_pid: bool = param(False)
-    """Write the launcher's process id to `/tmp/<pid>.ds`, for programs that start runs and want to stop them."""
+    """Write the launcher's process id to `/tmp/<pid>.ds`, for programs that start and stop runs."""
 
     enable_each_rank_log: str = param("None")
     """Folder that receives one output file per rank instead of everything on the terminal; the value None keeps the

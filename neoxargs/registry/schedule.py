@@ -29,9 +29,9 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     iterations."""
 
     override_lr_scheduler: bool = param(False, megatron="override-opt-param-scheduler")
-    """On resuming, keeps the schedule of this file and ignores the one in the checkpoint. Excludes
+    """On resuming, uses the schedule of this configuration and ignores the one in the checkpoint. Excludes
     `use_checkpoint_lr_scheduler`."""
 
     use_checkpoint_lr_scheduler: bool = param(False, megatron="use-checkpoint-opt-param-scheduler")
-    """On resuming, keeps the schedule of the checkpoint and ignores the one in this file. Without either of the two, a
-    difference is an error; only a decay that ends with the run follows another `train_iters`, with a warning."""
+    """On resuming, uses the schedule of the checkpoint and ignores the one in this configuration. Without either of the
+    two, a difference is an error; only a decay that ends with the run follows another `train_iters`, with a warning."""

@@ -45,7 +45,7 @@ class Training(Group, origin="NeoX", effect="run"):
     launched."""
 
     iteration: Natural | None = param(None)
-    """Optimizer steps done so far. Kept by the training loop and restored from a checkpoint."""
+    """Optimizer steps done so far. Counted by the training loop and restored from a checkpoint."""
 
     do_train: bool | None = param(None)
     """Whether there is anything to train on. Set by the training loop from `train_iters` and the data."""

@@ -43,7 +43,8 @@ def to_json(parameter: Parameter, asked: str, config: Config | None) -> dict[str
 
 def to_text(parameter: Parameter, asked: str, config: Config | None) -> str:
     """Return the description as lines of text; `asked` is the name on the command line, possibly an alias."""
-    return "\n".join([parameter.name, *rows(dict(_described(parameter, asked, config)), config)])
+    described = {label: value for label, value in _described(parameter, asked, config) if label != "sent as" or value}
+    return "\n".join([parameter.name, *rows(described, config)])
 
 
 def _described(parameter: Parameter, asked: str, config: Config | None) -> Iterator[tuple[str, Any]]:

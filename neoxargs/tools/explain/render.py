@@ -26,7 +26,7 @@ def rows(described: Mapping[str, Any], config: Config | None = None) -> Iterator
 def _texts(value: Any) -> list[str]:
     if isinstance(value, Origin):
         return [value.why, *value.lines("  ")]
-    if isinstance(value, list) and all(isinstance(item, str) and ": " in item for item in value):
+    if isinstance(value, list) and value and all(isinstance(item, str) and ": " in item for item in value):
         return value
     return [value if isinstance(value, str) else json.dumps(value, default=str)]
 
