@@ -61,7 +61,7 @@ class ProgressiveLayerDrop(
     section="progressive_layer_drop",
     always_sent=("enabled",),
 ):
-    """Skip layers at random, more of them as training continues. The model must implement it; train.py's GPT does not."""
+    """Skip layers at random, more of them over time. The model must implement it; train.py's GPT does not."""
 
     enabled: bool = param(False, effect="not built")
     """Turn this section on."""
