@@ -171,7 +171,7 @@ def sequence_parallel_excludes_pipe_partitioned(
         if value:
             parameter = f"pipeline.{name}_partitioned"
             what = f"{parameter} (true) and sequence_parallel cannot be combined"
-            advice = f"remove {parameter}; with sequence_parallel each rank sends only its shard already"
+            advice = f"remove {parameter}; with sequence_parallel each rank already sends only its shard"
             return refuse(what, advice, about=["sequence_parallel", parameter])
     return None
 
