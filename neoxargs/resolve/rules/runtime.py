@@ -41,7 +41,8 @@ def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher
         account: physics
     """
     given = [name for name, value in {"comment": comment, "account": account}.items() if value]
-    if not given or launcher in ("slurm", "srun") or launcher in WIDENED.get("launcher", ()):  # plugins decide themselves
+    # The launcher of a plugin may use both, so there is no warning.
+    if not given or launcher in ("slurm", "srun") or launcher in WIDENED.get("launcher", ()):
         return None
     names = " and ".join(given)
     what = f"launcher ({launcher}) ignores {names}; only slurm and srun use {'it' if len(given) == 1 else 'them'}"
