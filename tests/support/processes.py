@@ -23,7 +23,7 @@ import numpy as np
 from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.resolve import resolve
 from neoxargs.train.data import indexed
-from tests.support.ranks import CPU, forked_from
+from tests.support.ranks import CPU, Machine, forked_from
 
 TINY = {
     "num_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "seq_length": 32, "max_position_embeddings": 32,
@@ -55,17 +55,23 @@ class Ranks:
 
 
 @contextmanager
-def start_ranks(folder: Path, world: int, **changes: Any) -> Iterator[Ranks]:
-    """Start `world` ranks with the TINY configuration and these changes, and kill them when the block ends."""
+def start_ranks(folder: Path, world: int, on: Machine = CPU, program: str = "main", **changes: Any) -> Iterator[Ranks]:
+    """Start `world` ranks with the TINY configuration and these changes, and kill them when the block ends.
+
+    program: the function of `neoxargs.train` that they run.
+    """
+    on.prepare()
     arguments = rank_arguments(folder, world, **changes)
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
-    everywhere = {**os.environ, **rendezvous, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    inherited = {name: value for name, value in os.environ.items() if name not in CPU.environment}
+    everywhere = {**inherited, **rendezvous, **on.environment, "OMP_NUM_THREADS": "1"}
     logs = [folder / f"rank{rank}" for rank in range(world)]
     processes = []
     for rank, log in enumerate(logs):
         own = everywhere | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        processes.append(multiprocessing.get_context("forkserver").Process(target=_train, args=(arguments, own, log)))
-        with forked_from(CPU.preload):
+        call = program, arguments, own, log
+        processes.append(multiprocessing.get_context("forkserver").Process(target=_run, args=call))
+        with forked_from(on.preload):
             processes[-1].start()
     try:
         yield Ranks(processes, logs)
@@ -75,16 +81,16 @@ def start_ranks(folder: Path, world: int, **changes: Any) -> Iterator[Ranks]:
             process.join()
 
 
-def _train(arguments: list[str], environment: dict[str, str], log: Path) -> None:
-    """train.py in a forked process."""
+def _run(program: str, arguments: list[str], environment: dict[str, str], log: Path) -> None:
+    """train.py, or another of our scripts, in a forked process."""
     os.environ.update(environment)
     for stream, suffix in ((1, ".out"), (2, ".err")):
         with log.with_suffix(suffix).open("w") as file:
             os.dup2(file.fileno(), stream)
     multiprocessing.set_start_method("fork", force=True)  # as in train.py: a child of the fork server inherits its own
-    from neoxargs.train import main
+    from neoxargs import train
 
-    sys.exit(main(arguments))
+    sys.exit(getattr(train, program)(arguments))
 
 
 def rank_arguments(folder: Path, world: int, **changes: Any) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -41,6 +42,12 @@ class Done(c10d.Work):
         return self.future.value()
 
 
+class Communicator:
+    """What a group has for each type of device; torch.distributed asks it whether groups can be split off."""
+
+    supports_splitting = False
+
+
 class ProcessGroupNCCL(_Base):  # type: ignore[misc]
     """Under the name by which torch.distributed makes groups for `nccl`."""
 
@@ -63,6 +70,9 @@ class ProcessGroupNCCL(_Base):  # type: ignore[misc]
 
     def _set_sequence_number_for_group(self) -> None:
         pass
+
+    def _get_backend(self, device: Any) -> Communicator:
+        return Communicator()
 
     # Collectives, under the names, of arguments too, that torch.distributed calls
 
@@ -184,6 +194,7 @@ def install() -> None:
     """Let torch.distributed find it."""
     c10d.ProcessGroupNCCL = dist.ProcessGroupNCCL = ProcessGroupNCCL  # type: ignore[misc]
     c10d._NCCL_AVAILABLE = True
+    c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     # A group that is written in Python has no list of back ends to look into.
     c10d._get_object_coll_device = lambda group=None: "cuda"
     c10d._get_pg_default_device = lambda group=None: torch.device("cuda")
