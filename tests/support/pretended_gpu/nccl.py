@@ -192,9 +192,14 @@ def _inside() -> Iterator[None]:
 
 def install() -> None:
     """Let torch.distributed find it."""
-    c10d.ProcessGroupNCCL = dist.ProcessGroupNCCL = ProcessGroupNCCL  # type: ignore[misc]
-    c10d._NCCL_AVAILABLE = True
-    c10d.default_pg_nccl_timeout = timedelta(minutes=10)
-    # A group that is written in Python has no list of back ends to look into.
-    c10d._get_object_coll_device = lambda group=None: "cuda"
-    c10d._get_pg_default_device = lambda group=None: torch.device("cuda")
+    dist.ProcessGroupNCCL = ProcessGroupNCCL  # type: ignore[misc]
+    answers = {
+        "ProcessGroupNCCL": ProcessGroupNCCL,
+        "_NCCL_AVAILABLE": True,
+        "default_pg_nccl_timeout": timedelta(minutes=10),
+        # A group that is written in Python has no list of back ends to look into.
+        "_get_object_coll_device": lambda group=None: "cuda",
+        "_get_pg_default_device": lambda group=None: torch.device("cuda"),
+    }
+    for name, value in answers.items():
+        setattr(c10d, name, value)
