@@ -195,7 +195,9 @@ class _Completion:
         return not any(self.is_broken(name) or (name not in own and self.is_missing(name)) for name in rule.inputs)
 
     def is_broken(self, name: str) -> bool:
-        return any(part in self.broken for part in _prefixes(name)) or self.special.get(name, 0) is None
+        if self.special.get(name, 0) is None:
+            return True
+        return bool(self.broken) and any(part in self.broken for part in _prefixes(name))
 
     def is_missing(self, name: str) -> bool:
         if name in self.special or name in self.values:

@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.processes import TINY, free_port, write_tokens
+from tests.support.ports import free_port
+from tests.support.processes import TINY, write_tokens
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 Environ = dict[str, str]

@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import numpy as np
 from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.resolve import resolve
 from neoxargs.train.data import indexed
+from tests.support.ports import free_port
 from tests.support.ranks import CPU, Machine, forked_from
 
 TINY = {
@@ -138,9 +138,3 @@ def write_tokens(folder: Path) -> Path:
         writer.add(ids, [200] * 100, [True] * 100)
         writer.finish()
     return prefix
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

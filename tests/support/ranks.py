@@ -10,7 +10,6 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import pickle
-import socket
 import sys
 import time
 import traceback
@@ -22,6 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
+
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from neoxargs.train.process.mesh import Axis
@@ -53,7 +54,7 @@ def run_ranks(
     on.prepare()
     context = multiprocessing.get_context("forkserver")
     environment = {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     with TemporaryDirectory() as folder:
         ranks, ends = [], []
@@ -166,9 +167,3 @@ def _rank(
 def _send(end: Connection, good: bool, value: Any) -> None:
     # pickled here, because multiprocessing would pass tensors in shared memory that is freed when this process ends
     end.send_bytes(pickle.dumps((good, value)))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -204,14 +204,16 @@ def scheduler_params_belong_to_type(scheduler__type: str | None, written: Collec
 
 def _param_of_another_type(section: str, kind: str | None, written: Collection[str]) -> Finding | None:
     """Refuse the first `section.params` key that is set and that other types read, but not this one."""
-    types = {
-        t for p in REGISTRY.parameters.values() if p.name.startswith(f"{section}.params.") for t in p.used_by_types
-    }
-    if kind is None or kind.lower() not in types:
+    prefix = f"{section}.params."
+    params = sorted(name for name in written if name.startswith(prefix))
+    if kind is None or not params:
         return None
-    for name in sorted(written):
+    types = {t for name, p in REGISTRY.parameters.items() if name.startswith(prefix) for t in p.used_by_types}
+    if kind.lower() not in types:
+        return None
+    for name in params:
         parameter = REGISTRY.parameters[name]
-        if name.startswith(f"{section}.params.") and kind.lower() not in (parameter.used_by_types or types):
+        if kind.lower() not in (parameter.used_by_types or types):
             own = [
                 p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.used_by_types or types)
             ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from neoxargs.cli import main
 from tests.support import cluster, smallest
+from tests.support.ports import free_port
 
 HOSTS = "".join(f"gpu{number} slots=4\n" for number in range(3))
 
@@ -150,14 +152,14 @@ def test_a_submitted_script_starts_the_ranks_and_reports_which_failed(own_script
     assert ranks(own_script) == [["0", "2", "0", "1234"], ["1", "2", "1", "1234"]]
     (own_script / "fail").touch()
     code, said = submitted()
-    assert code == 1, said
+    assert code in (1, 128 + signal.SIGTERM), said  # srun's is the largest: it terminates the other task
     assert f"rank 1 on {os.uname().nodename} failed first: exit code 1" in said
 
 
 @pytest.mark.timeout(120)
 def test_ranks_that_torchrun_has_started(own_script):
     cluster.write_run(own_script, master_port=None)
-    port = cluster.free_port()
+    port = free_port()
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
     words += [str(cluster.ROOT / "deepy.py"), "own.py", "run.yml"]
     done = subprocess.run(words, cwd=own_script, env=cluster.cpu_environ(), capture_output=True, text=True, timeout=100)

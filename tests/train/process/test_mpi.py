@@ -21,7 +21,8 @@ from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.process import mpi
 from tests.support.paths import ROOT
-from tests.support.processes import TINY, free_port, write_tokens
+from tests.support.ports import free_port
+from tests.support.processes import TINY, write_tokens
 
 HERE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 

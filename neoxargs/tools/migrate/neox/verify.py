@@ -42,7 +42,9 @@ def _identity(error: Problem) -> tuple[str, tuple[str, ...], Place | None]:
 def differences(before: Config, after: Config) -> Iterator[tuple[str, Any, Any]]:
     """Yield (name, before, after) for each parameter that differs, except retired names and the dialect."""
     retired = {*rewrites(), "dialect"} - {"precision"}
-    for name in REGISTRY.parameters:
+    for name in REGISTRY.parameters:  # in neither: both have the registry's default
+        if name not in before.values and name not in after.values:
+            continue
         if name not in retired and before.get(name) != after.get(name):
             yield name, before.get(name), after.get(name)
 
