@@ -23,6 +23,8 @@ FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
 CPU_MEMORY = {"device": "cpu", "pin_memory": True}
 DOCUMENTS = {"reset_position_ids": True, "reset_attention_mask": True}
 SPARSE = {"block": 2, "num_random_blocks": 1, "num_sliding_window_blocks": 1, "different_layout_per_head": True}
+#: Not Muon: torch.compile works on it for minutes.
+OF_TORCH = ("Adagrad", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "ASGD", "Rprop")
 
 
 def zero(stage: int, config: dict[str, Any] | None = None, offload: tuple[str, ...] = (), **sections: Any) -> Trial:
@@ -53,11 +55,16 @@ ONE: dict[str, Trial] = {
     "rotary documents": Trial({"pos_emb": "rotary", "reset_position_ids": True}),
     "window": Trial({"sliding_window_width": 3, "num_kv_heads": 2}),
     "grouped queries": Trial({"num_kv_heads": 2, "pos_emb": "rotary"}),
-    "bigbird": Trial({"attention_config": ["global", "bigbird"], "sparsity_config": SPARSE}),
+    **{
+        kind: Trial({"attention_config": ["flash", kind], "sparsity_config": SPARSE, "sliding_window_width": 3})
+        for kind in ("global", "local", "bigbird", "sparse_fixed", "sparse_variable", "bslongformer")
+    },
     "normed queries": Trial({"use_qk_layernorm": True, "pos_emb": "rotary"}),
     "side by side": Trial({"gpt_j_residual": True}),
     "swiglu, rmsnorm": Trial({"activation": "swiglu", "norm": "rmsnorm", "use_bias_in_mlp": False}),
     "untied": Trial({"no_weight_tying": True}),
+    "Adam without decoupled decay": Trial({"optimizer.params.adam_w_mode": False}),
+    "AdamW": Trial({"optimizer.type": "AdamW"}),
     "SGD": Trial({"optimizer.type": "SGD", "optimizer.params.momentum": 0.9}),
     "Lamb": Trial({"optimizer.type": "Lamb"}),
     "Lion": Trial({"optimizer.type": "Lion"}),
@@ -66,6 +73,10 @@ ONE: dict[str, Trial] = {
     "1-bit Adam": Trial({"optimizer.type": "OneBitAdam"}),
     "1-bit Lamb": Trial({"optimizer.type": "OneBitLamb"}),
     "0/1 Adam": Trial({"optimizer.type": "ZeroOneAdam"}),
+    **{
+        kind: Trial({"optimizer.type": kind}, {"optimizer": {"type": kind, "params": {"lr": 1e-2}}})
+        for kind in OF_TORCH
+    },
     "reports": Trial(
         {
             "log_grad_norm": True,
@@ -159,6 +170,8 @@ EXCEEDED: dict[str, Budget] = {
     **dict.fromkeys(("ZeRO-1, offload", "ZeRO-2, offload"), Budget(59, 2)),
     "ZeRO-3, offload": Budget(8, 6),
     "dp2, ZeRO-3, offload": Budget(6, 34),
+    # torch's ASGD keeps two numbers for each weight, one of which lies on the host.
+    "ASGD": Budget(30, 28),
     # Row 22: DeepSpeed's 1-bit Lamb reads three numbers for each weight.
     "1-bit Lamb": Budget(86),
 }

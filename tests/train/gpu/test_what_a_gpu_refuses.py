@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,8 @@ def wait() -> dict[str, list[Wait]]:
         "bool": lambda: bool(device[0] > 0),
         "nonzero": lambda: device.nonzero(),
         "mask": lambda: device[device > 0],
+        "mask, put": lambda: operator.setitem(device, device > 0, device),
+        "mask, put a number": lambda: operator.setitem(device, device > 0, 1.0),
         "synchronize": lambda: torch.cuda.synchronize(),
         "up": lambda: host.cuda(),
         "up, pageable": lambda: host.to("cuda", non_blocking=True),
@@ -93,6 +96,8 @@ def test_what_makes_the_host_wait_is_named() -> None:
         "bool": ["item"],
         "nonzero": ["aten::nonzero"],
         "mask": ["aten::nonzero", "index by a mask"],
+        "mask, put": ["index by a mask"],
+        "mask, put a number": [],
         "synchronize": ["synchronize"],
         "up": ["blocking copy to device"],
         "up, pageable": ["copy to device from pageable memory"],

@@ -123,11 +123,14 @@ struct Arguments {
     }
   }
 
+  // A mask's elements must be counted, unless all of them are set to one number.
   bool selects_by_mask() const {
+    const bool puts = schema.name() == "aten::_index_put_impl_";
+    if (!puts && schema.name() != "aten::index") return false;
+    if (puts && values[2].toTensor().numel() == 1 && values[2].toTensor().is_cpu()) return false;
     bool found = false;
-    if (schema.name() == "aten::index" || schema.name() == "aten::_index_put_impl_")
-      for (const std::optional<Tensor> t : values[1].toOptionalTensorList())
-        found |= t && t->defined() && (t->scalar_type() == at::kBool || t->scalar_type() == at::kByte);
+    for (const std::optional<Tensor> t : values[1].toOptionalTensorList())
+      found |= t && t->defined() && (t->scalar_type() == at::kBool || t->scalar_type() == at::kByte);
     return found;
   }
 };
