@@ -71,6 +71,12 @@ class ProcessGroupNCCL(_Base):  # type: ignore[misc]
     def _set_sequence_number_for_group(self) -> None:
         pass
 
+    # A group of C++ keeps its name with its back ends.
+    group_name = ""
+
+    def _set_group_name(self, name: str) -> None:
+        self.group_name = name
+
     def _get_backend(self, device: Any) -> Communicator:
         return Communicator()
 

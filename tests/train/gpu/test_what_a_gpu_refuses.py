@@ -48,6 +48,9 @@ def refuse() -> None:
         dist.all_gather_into_tensor(torch.empty(4), here)
     with refused("must be contiguous"):
         dist.all_reduce(torch.ones(2, 2, device="cuda").t())
+    group = dist.new_group([0])
+    dist.all_reduce(here, group=group)
+    dist.destroy_process_group(group)
     assert (here * torch.tensor(2.0)).tolist() == [2, 2]  # a number may come from the host
     assert here[torch.tensor([1])].tolist() == [1]  # and so may indices
 
