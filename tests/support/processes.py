@@ -81,8 +81,23 @@ def start_ranks(folder: Path, world: int, on: Machine = CPU, program: str = "mai
             process.join()
 
 
+def readers(rank: ForkServerProcess) -> list[int]:
+    """Return the process ids of a rank's loader workers."""
+    children = Path(f"/proc/{rank.pid}/task/{rank.pid}/children").read_text().split()
+    return [int(child) for child in children if Path(f"/proc/{child}/comm").read_text() == "pt_data_worker\n"]
+
+
+def is_running(process: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def _run(program: str, arguments: list[str], environment: dict[str, str], log: Path) -> None:
-    """train.py, or another of our scripts, in a forked process."""
+    """train.py, or another of our scripts, in a forked process, which leads a process group of its own."""
+    os.setpgrp()
     os.environ.update(environment)
     for stream, suffix in ((1, ".out"), (2, ".err")):
         with log.with_suffix(suffix).open("w") as file:
@@ -126,6 +141,13 @@ def wait_for_step(folder: Path, step: int, timeout: float = 120) -> None:
     end = time.monotonic() + timeout
     while not any(row["step"] >= step for row in step_rows(folder)):
         assert time.monotonic() < end, f"no step {step} within {timeout} s"
+        time.sleep(0.01)
+
+
+def wait_for_end(processes: list[int], timeout: float = 60) -> None:
+    end = time.monotonic() + timeout
+    while any(map(is_running, processes)):
+        assert time.monotonic() < end, f"still running after {timeout} s: {processes}"
         time.sleep(0.01)
 
 

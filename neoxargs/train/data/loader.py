@@ -6,8 +6,12 @@ ranges of samples. A run resumed from its sample count therefore sees the same d
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -86,11 +90,35 @@ def batches(samples: Samples, consumed: int, data: Axis, micro_batch: int, worke
             batch_sampler=_Endless(indices),
             num_workers=workers,
             collate_fn=collate,
+            worker_init_fn=_obey_the_rank_only,
             pin_memory=on_gpu(),
             # Without a generator, DataLoader draws from the default one, and dropout masks would differ after resuming.
             generator=torch.Generator(),
         )
     )
+
+
+def _obey_the_rank_only(worker: int) -> None:
+    """In a worker process: end by a SIGTERM of the rank, and ignore SIGINT and everybody else's SIGTERM.
+
+    Slurm, launchers and terminals signal all processes of a run to stop it. The rank then finishes its step, for which
+    it needs its workers, and saves a checkpoint. A rank that is killed cannot end them: torch's workers look for it
+    every few seconds.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        # A blocked signal waits for sigwaitinfo, which says who sent it; a Python handler would not know.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        rank = multiprocessing.parent_process()
+        assert rank is not None
+        Thread(target=_end_by_sigterm_of, args=(rank.pid,), daemon=True).start()
+
+
+def _end_by_sigterm_of(process: int) -> None:
+    """Wait for a SIGTERM of this process, with which Python ends remaining child processes at exit."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != process:
+        pass
+    os._exit(0)
 
 
 def sample_indices(length: int, consumed: int, data: Axis, micro_batch: int) -> Iterator[list[int]]:

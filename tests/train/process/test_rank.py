@@ -11,7 +11,16 @@ from threading import Thread
 import pytest
 import yaml
 
-from tests.support.processes import rank_arguments, start_ranks, step_rows, train_on_rank, wait_for_step
+from tests.support.processes import (
+    is_running,
+    rank_arguments,
+    readers,
+    start_ranks,
+    step_rows,
+    train_on_rank,
+    wait_for_end,
+    wait_for_step,
+)
 from tests.support.ranks import run_ranks
 
 STAGES = {"pipe_parallel_size": 2}
@@ -36,9 +45,11 @@ def test_a_killed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     place = {"save": str(killed / "ckpt"), "load": str(killed / "ckpt"), "num_workers": 1}
     with start_ranks(killed, 2, **place, **STAGES) as run:
         wait_for_step(killed, 6)
+        workers = [worker for rank in run.processes for worker in readers(rank)]
         run.kill()
         codes, _, _ = run.wait()
     assert codes == [-signal.SIGKILL] * 2
+    assert len(workers) == 2
     with start_ranks(killed, 2, **place, **STAGES) as run:
         codes, output, errors = run.wait()
     assert codes == [0, 0], errors
@@ -47,6 +58,23 @@ def test_a_killed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     assert [(row["step"], row["loss"]) for row in step_rows(killed)] == [
         (row["step"], row["loss"]) for row in step_rows(unbroken)
     ]
+    wait_for_end(workers)  # of their own accord, when their rank has been killed
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.timeout(200)
+def test_a_signal_to_the_process_group_saves_too(tmp_path: Path, number: signal.Signals) -> None:
+    """Slurm, torchrun and terminals signal the processes that read ahead as well."""
+    changes = {"save": str(tmp_path / "ckpt"), "train_iters": 10_000, "checkpoint_factor": 10_000, "num_workers": 2}
+    with start_ranks(tmp_path, 1, **changes) as run:
+        wait_for_step(tmp_path, 3)
+        workers = readers(run.processes[0])
+        os.killpg(run.processes[0].pid or 0, number)
+        codes, _, errors = run.wait()
+    assert codes == [0], errors
+    assert (tmp_path / "ckpt" / "latest").read_text() == f"global_step{step_rows(tmp_path)[-1]['step']}"
+    assert len(workers) == 2
+    assert not any(map(is_running, workers))
 
 
 def interrupted(arguments: list[str], folder: Path) -> tuple[int, str, str]:
