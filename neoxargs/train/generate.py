@@ -10,8 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-import torch.distributed as dist
-
 from neoxargs import checkpoint_folder
 from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.problems import Problem, Problems
@@ -26,6 +24,7 @@ from neoxargs.train.generation.generator import Generator, PipelinedModel, Plain
 from neoxargs.train.kernels.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
 from neoxargs.train.process import setup
+from neoxargs.train.process.from_rank0 import FromRank0
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
 
 #: Prompts in one batch, per data parallel rank.
@@ -150,13 +149,9 @@ def _prompts_of_file(path: str | None) -> list[str]:
 
 def _interactive_prompts(end: str, main: bool) -> Iterator[str]:
     """Yield prompts from rank 0's standard input until it ends."""
-    while True:
-        typed = [_read_prompt(end) if main else None]
-        if dist.is_initialized():
-            dist.broadcast_object_list(typed, 0)
-        if typed[0] is None:
-            return
-        yield typed[0]
+    from_rank0 = FromRank0()
+    while (typed := from_rank0.broadcast(_read_prompt(end) if main else None)) is not None:
+        yield typed
 
 
 def _read_prompt(end: str) -> str | None:

@@ -13,8 +13,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from neoxargs.launch.preflight.packages import harness_missing
 from neoxargs.problems import Problem, Problems, did_you_mean
 from neoxargs.registry.generation import Generation
@@ -22,6 +20,7 @@ from neoxargs.train.data.tokenizer import Tokenizer
 from neoxargs.train.generate import ROWS
 from neoxargs.train.generation.generator import Generator
 from neoxargs.train.generation.logprobs import Scorer, ScoringRow, windows
+from neoxargs.train.process.from_rank0 import FromRank0
 
 #: Number of generated tokens between checks for a stop string.
 STOP_CHECK_INTERVAL = 32
@@ -38,20 +37,19 @@ class Model:
     """The requests that the harness makes. Rank 0 calls them, and the other ranks serve them."""
 
     def __init__(self, scorer: Scorer, generator: Generator) -> None:
-        self.scorer, self.generator = scorer, generator
+        self.scorer, self.generator, self.requests = scorer, generator, FromRank0()
 
     def call(self, method: str, *arguments: Any) -> Any:
         """On rank 0: call a method on all ranks and return its result; `end` makes the others leave `serve`."""
-        dist.broadcast_object_list([(method, arguments)], 0)
+        self.requests.broadcast((method, arguments))
         return getattr(self, method)(*arguments)
 
     def serve(self) -> None:
         """On the other ranks: call the methods that rank 0 calls, until `end`."""
         method = ""
         while method != "end":
-            request: list[Any] = [None]
-            dist.broadcast_object_list(request, 0)
-            method, arguments = request[0]
+            request: Any = self.requests.broadcast()
+            method, arguments = request
             getattr(self, method)(*arguments)
 
     def end(self) -> None: ...
