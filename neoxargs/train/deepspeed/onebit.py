@@ -33,7 +33,6 @@ _KINDS: dict[str, type[torch.optim.Optimizer]] = {
 #: Largest update of an element after compression starts, in learning rates. It is ten times Adam's largest update, and
 #: loss curves do not differ from those without a bound.
 MAX_UPDATE = 10
-_BITS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def build(kind: str, groups: list[dict[str, Any]], params: OptimizerParams, data: Axis) -> torch.optim.Optimizer:
@@ -184,11 +183,14 @@ def _compress(values: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
 
 def _pack(bits: Tensor) -> Tensor:
     """Pack booleans (n) into bytes (n / 8), the first in the lowest bit."""
-    weights = torch.tensor(_BITS, dtype=torch.uint8, device=bits.device)
-    return (bits.view(-1, 8) * weights).sum(1, dtype=torch.uint8)
+    return (bits.view(-1, 8) * _bit_values(bits.device)).sum(1, dtype=torch.uint8)
 
 
 def _unpack(packed: Tensor) -> Tensor:
     """Unpack bytes (..., n / 8) to signs (..., n), 1.0 and -1.0."""
-    weights = torch.tensor(_BITS, dtype=torch.uint8, device=packed.device)
-    return (packed[..., None] & weights).ne(0).flatten(-2).float().mul_(2).sub_(1)
+    return (packed[..., None] & _bit_values(packed.device)).ne(0).flatten(-2).float().mul_(2).sub_(1)
+
+
+def _bit_values(device: torch.device) -> Tensor:
+    """Return 1, 2, 4, ... 128, computed on the device: a copy from the host would wait for the GPU."""
+    return 2 ** torch.arange(8, dtype=torch.uint8, device=device)

@@ -50,7 +50,7 @@ class StepReporter:
             self.values |= self._norms("gradient_norms", gradients, scale)
         if self.options.log_grad_pct_zeros:
             zeros = self.holdings.sums(lambda x: (x == 0).sum(), gradients)
-            sizes = self.holdings.sums(lambda x: torch.tensor(x.numel()), gradients)
+            sizes = self.holdings.sums(lambda x: torch.full((), x.numel(), device=x.device), gradients)
             self.values |= {f"pct_grad_zeros/{name}": 100 * zeros[name] / sizes[name] for name in zeros}
         if self.noise is not None:
             self.noise.add(self.holdings, gradients, scale)
