@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +28,10 @@ BACKENDS = {
 }
 
 
+#: Package of PyPI -> the versions it was tested in, by their first two numbers; constraints.txt has the full numbers.
+TESTED = {"deepspeed": "0.19", "megatron-core": "0.16", "torch": "2.13"}
+
+
 def can_train_here() -> bool:
     """Return whether torch is installed; without it, configurations are only checked for other machines."""
     return not is_missing("torch")
@@ -38,6 +44,27 @@ def missing_trainer() -> Iterator[Problem]:
         verb = "is" if len(absent) == 1 else "are"
         what = f"training needs {listed(absent, 'and')}, which {verb} not installed on this machine"
         yield Problem(what, hint="run pip install 'neoxargs[train]'", id="trainer-missing")
+
+
+def untested_packages() -> Iterator[Problem]:
+    """Installed versions that the trainer was not tested with; it relies on internals of DeepSpeed."""
+    for package, tested in TESTED.items():
+        version = installed_version(package)
+        if version and ".".join(version.split(".")[:2]) != tested:
+            what = f"{package} {version} is installed, and train.py was tested with {package} {tested} only"
+            hint = f"run pip install '{package}=={tested}.*'"
+            yield Problem(what, hint=hint, severity="warning", id="package-untested")
+
+
+def installed_version(package: str) -> str:
+    """Return the installed version of a package of PyPI; empty if there is none.
+
+    Folders are listed, because `importlib.metadata` would take a third of the time of a check.
+    """
+    prefix = f"{package.replace('-', '_')}-"
+    names = (name for folder in sys.path if os.path.isdir(folder) for name in os.listdir(folder))
+    found = (name for name in names if name.startswith(prefix) and name.endswith(".dist-info"))
+    return next(found, "").removeprefix(prefix).removesuffix(".dist-info")
 
 
 def missing_packages(config: Config) -> Iterator[Problem]:
