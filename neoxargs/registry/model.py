@@ -264,8 +264,9 @@ class Init(Group, origin="NeoX", effect="model"):
     """Standard deviation of `normal` and `scaled_normal` initial weights; their mean is 0."""
 
     use_cpu_initialization: bool = param(False, origin="Meg", megatron="use-cpu-initialization")
-    """Draws initial weights on the CPU also where the model lies on a GPU. Slower, but then runs on CPUs and on GPUs
-    start from the same weights; different layouts always do."""
+    """Draws initial weights on the CPU also where the model lies on a GPU. Slower, but runs on CPUs and on GPUs of any
+    kind then start from the same weights; without it, other numbers of multiprocessors draw other weights from the same
+    seed. On GPUs of one kind, all layouts start from the same weights."""
 
 
 class Fusion(Group, origin="Meg", effect="model"):

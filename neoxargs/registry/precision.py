@@ -19,6 +19,13 @@ class Precision(Group, origin="Meg", effect="engine"):
     torch's names for the others are accepted too. Left out, it follows the `fp16` and `bf16` sections; without them it
     is fp32."""
 
+    float32_matmul_precision: Literal["highest", "high", "medium"] = param(
+        "highest", origin="NeoX", ours=True, effect="run"
+    )
+    """How matrix products of fp32 tensors are computed, in torch's words. `highest` is fp32. `high` is TF32 on GPUs
+    since Ampere, about eight times as fast: factors are rounded to 10 bits of mantissa, sums are fp32. `medium` permits
+    bf16 as well. Matters for `precision: fp32`, and has no effect on products of 16 bits."""
+
     fp32_allreduce: bool = param(False, origin=("Meg", "DSC"), megatron="accumulate-allreduce-grads-in-fp32")
     """Sums gradients of data parallel ranks in fp32 although the model computes in 16 bits. Doubles that traffic and
     avoids rounding."""

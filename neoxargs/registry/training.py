@@ -32,6 +32,11 @@ class Training(Group, origin="NeoX", effect="run"):
     seed: Natural = param(1234, origin="Meg", megatron="seed")
     """Start of all random numbers: initial weights, order of samples, dropout."""
 
+    deterministic: bool = param(False, ours=True, megatron="deterministic-mode")
+    """Makes a run on GPUs repeat bit for bit on the same kind and number of GPUs: kernels that add in the order in
+    which threads finish are replaced by slower ones, and an operation that has no other kernel ends the run. CPUs
+    repeat a run without it."""
+
     dialect: str | None = param(None, ours=True, to=(), effect="config")
     """The date whose GPT-NeoX defaults and meanings hold: `neox-2021` (28 February 2021), `neox-2026` (the newest), or
     a date such as `2023-03-09`. Left out, a file that uses a name which only later versions have is read as the

@@ -31,13 +31,14 @@ def _supervised(program: str, argv: Sequence[str]) -> int:
     from neoxargs.launch.processes.supervisor import run_supervised
     from neoxargs.launch.targets.wire_format import parse_rank_arguments
     from neoxargs.problems import Problems
-    from neoxargs.train.process import mpi
+    from neoxargs.train.process import gpu_environment, mpi
 
     try:
         arguments = parse_rank_arguments(argv)
         mpi.set_rank_environment(arguments.config)
     except Problems:
         return _run(program, argv)  # raises the same problems and reports them
+    gpu_environment.set_environment(arguments.config)
     if not arguments.attempt:
         return _run(program, argv)
     config = arguments.config
@@ -55,6 +56,7 @@ def _run(program: str, argv: Sequence[str]) -> int:
         arguments = parse_rank_arguments(argv)
         mpi.set_rank_environment(arguments.config)
         setup.show_all = shows_all(arguments.config)
+        setup.set_numerics(arguments.config)
         import_module(program).run(arguments)
     except Exception as error:
         report.report_failure(error)

@@ -11,6 +11,7 @@ from neoxargs.launch.preflight.data_files import missing_files, unnamed_files
 from neoxargs.launch.preflight.disk_space import folder_problems, unwritable_folders
 from neoxargs.launch.preflight.hardware import (
     fp16_without_support,
+    fp32_without_tf32,
     gpu_only_kernels,
     nvme_problems,
     ops_that_cannot_compile,
@@ -21,6 +22,7 @@ from neoxargs.launch.preflight.packages import (
     missing_harness,
     missing_packages,
     missing_trainer,
+    untested_packages,
 )
 from neoxargs.launch.preflight.resumed_schedule import other_schedule
 from neoxargs.launch.run_spec import RunSpec
@@ -48,9 +50,9 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     """Return what training lacks on this machine; another machine may have it."""
     config, resources = spec.config, spec.resources
     problems = [*missing_files(config), *unnamed_files(config), *missing_checkpoint(config), *other_schedule(config)]
-    problems += fp16_without_support(config, resources)
+    problems += [*fp16_without_support(config, resources), *fp32_without_tf32(config, resources)]
     if not resources.remote and can_train_here():
-        problems += [*missing_packages(config), *missing_backend(config)]
+        problems += [*untested_packages(), *missing_packages(config), *missing_backend(config)]
         problems += ops_that_cannot_compile(config, resources.device)
         problems += [*nvme_problems(config, resources.device), *gpu_only_kernels(config, resources.device)]
     return problems

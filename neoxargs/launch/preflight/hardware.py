@@ -36,6 +36,16 @@ def fp16_without_support(config: Config, resources: Resources) -> Iterator[Probl
         yield Problem(what, place, hint, id="cpu-without-fp16", about=about)
 
 
+def fp32_without_tf32(config: Config, resources: Resources) -> Iterator[Problem]:
+    """fp32 on GPUs whose matrix products are not in TF32, and nobody has asked for that."""
+    name = "float32_matmul_precision"
+    if resources.device == "cuda" and config.precision.precision == "fp32" and not config.is_set(name):
+        what = "precision (fp32): matrix products take about eight times as long as in TF32, 16 times as in bf16"
+        hint = f"set precision: bfloat16, or {name}: high (TF32); {name}: highest keeps fp32 without this warning"
+        place = config.place("precision")
+        yield Problem(what, place, hint, severity="warning", id="fp32-without-tf32", about=("precision", name))
+
+
 def _lacks_fp16() -> bool:
     """Return whether the CPU has no instructions for fp16; False if that is not known."""
     try:

@@ -27,6 +27,7 @@ SMALLEST_MODEL = {
     "train_micro_batch_size_per_gpu": "2",
     "text_path": "python-stdlib",
     "tokenizer_type": "CharLevelTokenizer",
+    "float32_matmul_precision": "highest",  # or every example would have a warning about fp32
 }
 #: Parameter -> pattern of the parameters that replace it when the example sets one of them.
 ALTERNATIVES = {"text_path": r"text_path|data_path|\w+_data_paths"}

@@ -1,7 +1,8 @@
 """Saving and resuming a run, on top of DeepSpeed's checkpoint files (their folder: checkpoint_folder.py).
 
-A resumed run is bit-for-bit identical to an uninterrupted one. DeepSpeed restores weights, optimizer and schedule;
-this module restores each rank's random states and the number of consumed samples, which alone determines the data.
+A resumed run is bit-for-bit identical to an uninterrupted one; on GPUs only with `deterministic`, because some kernels
+add in the order in which threads finish. DeepSpeed restores weights, optimizer and schedule; this module restores each
+rank's random states and the number of consumed samples, which alone determines the data.
 """
 
 from __future__ import annotations

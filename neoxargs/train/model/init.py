@@ -2,7 +2,8 @@
 
 On any layout (tensor and pipeline parallel size, ZeRO stage, number of ranks) each parameter is drawn in full, in fp32,
 from its own generator, and each rank keeps its slice. Megatron and GPT-NeoX seed per rank instead: there the same seed
-gives another model on another layout. A GPU draws other numbers than a CPU, hundreds of times faster.
+gives another model on another layout. A GPU draws other numbers than a CPU, hundreds of times faster,
+and GPUs with another number of multiprocessors again others.
 """
 
 from __future__ import annotations

@@ -18,8 +18,11 @@ import numpy as np
 import torch
 import torch.distributed
 
+from neoxargs.launch.cluster.devices import visible_devices
+from neoxargs.launch.cluster.slurm import in_step
 from neoxargs.launch.preflight.packages import BACKENDS
 from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
 from neoxargs.train.deepspeed import patches
 from neoxargs.train.process import ops
 from neoxargs.train.process.mesh import TIMEOUT
@@ -85,6 +88,14 @@ def set_seeds(seed: int, stream: int = 0) -> None:
     torch.manual_seed(seed)
 
 
+def set_numerics(config: Config) -> None:
+    """Set how torch computes: deterministically or not, and fp32 matrix products in fp32 or TF32."""
+    if config.precision.float32_matmul_precision != torch.get_float32_matmul_precision():
+        torch.set_float32_matmul_precision(config.precision.float32_matmul_precision)
+    if config.training.deterministic:  # not always: the call imports torch's compiler
+        torch.use_deterministic_algorithms(True)
+
+
 @contextlib.contextmanager
 def suppress_output() -> Iterator[None]:
     """Suppress what DeepSpeed prints to standard output, and deprecation warnings; its logger's warnings remain."""
@@ -134,8 +145,8 @@ def _gpu(local_rank: int, present: int, environ: Mapping[str, str]) -> int:
     """Return the index of the rank's GPU among the `present` visible ones; raise Problems if there are too few."""
     if local_rank < present:
         return local_rank
-    if environ.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0 and present == 1:
-        return 0  # Slurm makes only its own GPU visible to each task
+    if present == 1 and (len(visible_devices(environ) or ()) == 1 or in_step(environ)):
+        return 0  # Slurm and wrapper scripts make only its own GPU visible to each rank
     what = f"{socket.gethostname()} has no GPU for local rank {local_rank}: GPUs visible to torch: {present}"
     hint = "reduce the slots of this machine in the hostfile, or num_gpus, to the number of its GPUs"
     raise Problems(Problem(what, hint=hint, id="rank-without-gpu", about=("hostfile", "num_gpus")))

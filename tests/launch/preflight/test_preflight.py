@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.launch import compiled_ops, preflight
+from neoxargs.launch.cluster.devices import Device
 from neoxargs.launch.preflight import hardware, packages
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.request import Request
@@ -143,3 +144,23 @@ def test_a_missing_compiler_is_a_problem_of_the_run(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("CXX", "no-compiler")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     assert len(told(spec(tmp_path, tmp_path), "async_io")) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "device", "warns"),
+    [
+        ("", "cuda", True),
+        ("precision: float32\n", "cuda", True),
+        ("", "cpu", False),
+        ("precision: bfloat16\n", "cuda", False),
+        ("float32_matmul_precision: high\n", "cuda", False),
+        ("float32_matmul_precision: highest\n", "cuda", False),
+    ],
+)
+def test_fp32_on_gpus_without_tf32(tmp_path: Path, more: str, device: Device, warns: bool) -> None:
+    file = tmp_path / "run.yml"
+    file.write_text(YAML + more)
+    found = resolve_run(Request([str(file)], [], gpus=1), {})
+    found = replace(found, resources=replace(found.resources, device=device))
+    problems = [problem for problem in preflight.machine_problems(found) if problem.id == "fp32-without-tf32"]
+    assert [problem.severity for problem in problems] == ["warning"] * warns

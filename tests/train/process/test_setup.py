@@ -14,6 +14,7 @@ import torch
 from neoxargs.problems import Problems
 from neoxargs.train.process import setup
 from tests.support.ranks import run_ranks
+from tests.support.small_gpt import small
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -97,6 +98,33 @@ def test_a_rank_that_sees_one_gpu_tells_deepspeed_which(monkeypatch: pytest.Monk
     monkeypatch.delenv("OMPI_COMM_WORLD_LOCAL_RANK", raising=False)
     assert setup._device(3) == torch.device("cuda", 0)
     assert chosen == [0] and os.environ["LOCAL_RANK"] == "0" and "OMPI_COMM_WORLD_LOCAL_RANK" not in os.environ
+
+
+@pytest.mark.parametrize("environ", [{"CUDA_VISIBLE_DEVICES": "3"}, {"SLURM_STEP_ID": "0"}])
+def test_a_rank_may_see_no_gpu_but_its_own(environ: dict[str, str]) -> None:
+    assert setup._gpu(1, 1, environ) == 0
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}, {"SLURM_JOB_ID": "7"}], ids=["unset", "two", "no step of srun"]
+)
+def test_two_ranks_do_not_share_the_only_gpu(environ: dict[str, str]) -> None:
+    """NCCL would stop with `Duplicate GPU detected`."""
+    with pytest.raises(Problems, match="no GPU for local rank 1: GPUs visible to torch: 1"):
+        setup._gpu(1, 1, environ)
+
+
+def numerics(**values: str | bool) -> tuple[str, bool]:
+    setup.set_numerics(small(**values))
+    return torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+
+
+def every_numerics() -> list[tuple[str, bool]]:
+    return [numerics(), numerics(float32_matmul_precision="high"), numerics(deterministic=True)]
+
+
+def test_numerics_are_as_configured() -> None:
+    assert run_ranks(every_numerics, 1)[0] == [("highest", False), ("high", False), ("highest", True)]
 
 
 def test_a_backend_that_torch_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,6 +155,12 @@ PROBLEMS: dict[str, Entry] = {
         "All the checkpoints that the run will keep do not fit on the disk: it would fail when it saves a later one."
     ),
     "cpu-without-fp16": row("The CPU of this machine cannot compute in fp16; every rank would fail in its first step."),
+    "fp32-without-tf32": Entry(
+        "GPUs since Ampere multiply fp32 matrices in TF32 if that is permitted, which is about eight times as fast as "
+        "fp32. Without it, and without 16 bits, a run takes several times as long, often because precision was left "
+        "out.",
+        Example("precision: fp32\n", without=("float32_matmul_precision",)),
+    ),
     "gpu-only": row("The setting needs kernels that exist only for GPUs, and the ranks run on CPUs."),
     "backend-missing": row(
         "torch was built without this communication backend; every rank would stop before it joins the process group."
@@ -162,6 +168,10 @@ PROBLEMS: dict[str, Entry] = {
     "package-missing": row(
         "A setting needs a Python package that is not installed. Every rank would stop when it imports the package, in "
         "some cases hours later, at the first evaluation."
+    ),
+    "package-untested": row(
+        "train.py uses internals of DeepSpeed that change between its versions, and the numbers of a run depend on "
+        "torch. With another version than the tested one a run may stop with an error or compute other numbers."
     ),
     "trainer-missing": row(
         "The packages for training (torch, DeepSpeed, megatron-core) are not installed: `pip install neoxargs` alone "

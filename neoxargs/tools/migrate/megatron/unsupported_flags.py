@@ -67,7 +67,7 @@ REASONS = {
         moe-layer-recompute ep-overlap-* recompute-activations recompute-modules mhc-recompute-layer-num
         cpu-offloading-* *activation-offload* fine-grained-* offload-modules min-offloaded-tensor-size
         delta-offload-bytes-across-pp-ranks optimizer-offload-fraction no-pin-cpu-* use-precision-aware-optimizer
-        main-*-dtype exp-avg*-dtype reuse-grad-buf-* batch-invariant-* deterministic-mode *clone-scatter-output-*
+        main-*-dtype exp-avg*-dtype reuse-grad-buf-* batch-invariant-* *clone-scatter-output-*
         no-use-layer-wise-param-layout data-parallel-random-init no-initialization use-same-sampling-seed-*
         dataloader-type dataloader-defer-* dataloader-fast-* data-cache-path no-mmap-bin-files mid-level-dataset-surplus
         num-dataset-builder-threads no-create-attention-mask-in-dataloader use-gigatoken enable-experimental

@@ -1,0 +1,45 @@
+"""The variables that torch, CUDA and NCCL read when a run has GPUs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from neoxargs.train.process import gpu_environment
+from tests.support.small_gpt import small
+
+
+def environment(environ: dict[str, str] | None = None, **values: Any) -> dict[str, str]:
+    return gpu_environment.environment(small(**values), environ or {})
+
+
+def test_segments_of_the_allocator_grow() -> None:
+    assert environment() == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_the_user_configures_the_allocator(name: str) -> None:
+    assert environment({name: "max_split_size_mb:512"}) == {}
+
+
+def test_kernels_of_tensor_parallel_layers_start_in_order() -> None:
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    assert environment(model_parallel_size=2)[name] == "1"
+    assert name not in environment({name: "8"}, model_parallel_size=2)
+    assert name not in environment(**{"model_parallel_size": 2, "zero_optimization.stage": 3})
+
+
+def test_deterministic() -> None:
+    added = environment(deterministic=True).items() - environment().items()
+    assert dict(added) == {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_NVLS_ENABLE": "0"}
+
+
+def test_it_is_set_on_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"DS_ACCELERATOR": "cpu"})
+    gpu_environment.set_environment(small())
+    assert os.environ == {"DS_ACCELERATOR": "cpu"}
+    monkeypatch.setattr(os, "environ", {"DS_ACCELERATOR": "cuda"})
+    gpu_environment.set_environment(small())
+    assert os.environ["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
