@@ -185,8 +185,9 @@ class DataTypes(Group, origin="DSC", effect="engine", section="data_types"):
     """Formats of particular tensors, where they should differ from the format of the computation."""
 
     grad_accum_dtype: Dtype | None = param(None)
-    """In which format gradients of micro batches are summed; left out, the format of the computation. fp32 costs 4
-    bytes per parameter and avoids rounding."""
+    """In which format gradients of micro batches are summed. Left out, train.py sums several micro batches of bf16 in
+    fp32 unless the optimizer is offloaded; otherwise it is the format of the computation. fp32 costs 4 bytes per
+    parameter and avoids rounding."""
 
     param_dtype: Dtype | None = param(None)
     """Cast weights to this format; none given is the format of the computation."""

@@ -24,3 +24,16 @@ def moments(config: Config) -> int:
     kind, options = (config.optimizer.type or "adam").lower(), config.optimizer_params
     momentum = kind in OPTIONAL_MOMENTUM and bool(options.momentum)
     return MOMENTS.get(kind, 2) + momentum + (kind in AMSGRAD and options.amsgrad)
+
+
+def accumulates_in_fp32(bf16: bool, micro_batches: int, chosen: str | None, offloaded: bool, optimizer: str) -> bool:
+    """Whether train.py sums the gradients of micro batches in fp32 although it computes in bf16.
+
+    bf16 has 8 significant bits: of a sum of 256 equal gradients, the last half would be lost.
+    micro_batches: number of micro batches in a step. chosen: `data_types.grad_accum_dtype`, which overrides the rule.
+    offloaded: whether optimizer state is in host memory, where DeepSpeed adds gradients in the model's precision.
+    """
+    if not bf16 or chosen is not None:
+        return bf16 and (chosen or "").removeprefix("torch.") in ("fp32", "float32", "float")
+    onebit = optimizer.lower().startswith(("onebit", "zeroone"))  # they average momentum instead of gradients
+    return micro_batches > 1 and not offloaded and not onebit

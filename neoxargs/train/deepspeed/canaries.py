@@ -49,6 +49,16 @@ def steps_to_allocate() -> bool:
     return bool(steps)
 
 
+def zero2_sums_in_the_models_type() -> bool:
+    import torch
+    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    weight = torch.zeros(1, dtype=torch.bfloat16)
+    zero = SimpleNamespace(get_param_gradient_attribute=lambda weight: weight)
+    [gradient] = DeepSpeedZeroOptimizer.get_all_grad_tensors(zero, [weight], torch.float32)
+    return gradient.dtype is not torch.float32
+
+
 def awaits_only_the_last_gather() -> bool:
     from deepspeed.runtime.zero.partition_parameters import Init
 

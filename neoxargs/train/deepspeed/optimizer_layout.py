@@ -6,7 +6,7 @@ partitions). A list of pieces describes both, and suffices to read one kind and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -39,7 +39,8 @@ class OptimizerLayout:
 
     kind: str
     """What the optimizer updates: whole: the weights themselves; copies: fp32 copies of the weights; zero: fp32
-    partitions of ZeRO-1 and ZeRO-2; zero3: those of ZeRO-3. Checkpoints store this value."""
+    partitions of ZeRO-1 and ZeRO-2; zero-bf16: those of the optimizer that accumulates bf16 gradients in fp32; zero3:
+    those of ZeRO-3. Checkpoints store this value."""
     optimizer: Any
     """None in an engine without an optimizer."""
     tensors: list[Tensor]
@@ -48,6 +49,7 @@ class OptimizerLayout:
 
 def optimizer_layout(engine: Any) -> OptimizerLayout | None:
     """Return the layout of a DeepSpeed engine's optimizer on this rank; None if its wrapper class is not supported."""
+    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
     from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
@@ -63,10 +65,14 @@ def optimizer_layout(engine: Any) -> OptimizerLayout | None:
         return OptimizerLayout(
             "copies", outer.optimizer, copies, _of_weights(chain.from_iterable(outer.fp16_groups), names)
         )
-    if isinstance(outer, DeepSpeedZeroOptimizer):
-        return OptimizerLayout(
-            "zero", outer.optimizer, list(outer.single_partition_of_fp32_groups), list(_of_flat_groups(outer, names))
-        )
+    for kind, wrapper, groups, partitions in (
+        ("zero", DeepSpeedZeroOptimizer, "round_robin_bit16_groups", "single_partition_of_fp32_groups"),
+        ("zero-bf16", BF16_Optimizer, "bf16_groups", "fp32_groups_flat_partition"),
+    ):
+        if isinstance(outer, wrapper):
+            flat = list(getattr(outer, partitions))
+            pieces = list(_of_flat_groups(outer, getattr(outer, groups), flat, names))
+            return OptimizerLayout(kind, outer.optimizer, flat, pieces)
     if isinstance(outer, DeepSpeedZeroOptimizer_Stage3):
         flat = list(outer.fp32_partitioned_groups_flat)
         return OptimizerLayout("zero3", outer.optimizer, flat, list(_of_partitions(outer, names)))
@@ -83,10 +89,12 @@ def _of_weights(weights: Iterable[nn.Parameter], names: dict[int, str]) -> list[
     return [Piece(names[id(weight)], number, 0, 0, weight.numel()) for number, weight in enumerate(weights)]
 
 
-def _of_flat_groups(zero: Any, names: dict[int, str]) -> Iterator[Piece]:
+def _of_flat_groups(
+    zero: Any, groups: Sequence[Sequence[nn.Parameter]], partitions: Sequence[Tensor], names: dict[int, str]
+) -> Iterator[Piece]:
     """Yield the pieces of ZeRO-1 and ZeRO-2: the weights of a group, concatenated and cut into equal partitions."""
-    for number, weights in enumerate(zero.round_robin_bit16_groups):
-        size = zero.single_partition_of_fp32_groups[number].numel()
+    for number, weights in enumerate(groups):
+        size = partitions[number].numel()
         partition = size * torch.distributed.get_rank(zero.real_dp_process_group[number])
         first = 0
         for weight in weights:

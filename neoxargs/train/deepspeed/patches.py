@@ -98,6 +98,13 @@ def monitor_loss(engine: Any, loss: float) -> None:
         engine.monitor.write_events([("Train/Samples/train_loss", loss, engine.global_samples)])
 
 
+def sum_in_asked_type(optimizer: Any) -> None:
+    """Let ZeRO-2 accumulate gradients in `grad_accum_dtype`; other optimizers are not changed."""
+    gradients = getattr(optimizer, "get_all_grad_tensors", None)
+    if gradients is not None:
+        optimizer.get_all_grad_tensors = lambda weights, dtype: [x.to(dtype) for x in gradients(weights, dtype)]
+
+
 PATCHES = (
     Patch(
         "gradient-norm",
@@ -130,6 +137,14 @@ PATCHES = (
         "learning rate, and Adam's bias correction stays one step ahead for the rest of the run.",
         canaries.steps_to_allocate,
         half_precision.forget_first_step,
+    ),
+    Patch(
+        "zero2-ignores-accumulation-type",
+        "0.19",
+        "ZeRO-2 adds the gradients of micro batches in the precision of the model, whatever `grad_accum_dtype` says, "
+        "and casts the sum. In bf16, small gradients are lost.",
+        canaries.zero2_sums_in_the_models_type,
+        sum_in_asked_type,
     ),
     Patch(
         "zero3-gathers-not-awaited",

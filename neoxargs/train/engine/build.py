@@ -19,6 +19,7 @@ from torch import nn
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.optimizer import is_onebit
+from neoxargs.sizes.optimizer_state import accumulates_in_fp32
 from neoxargs.sizes.vocab import padded_vocab_size
 from neoxargs.train.deepspeed import patches, swap
 from neoxargs.train.engine import recompute, timing
@@ -142,8 +143,9 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
         groups = mup.divide_groups(groups, named_weights(module), widths, mup.normalizes_gradients(config))
     own_optimizer = optimizer.build(config, groups, mesh.data)
     onebit = is_onebit(config.optimizer.type or "")
-    if own_optimizer is not None and not onebit and _needs_zero1(json, isinstance(module, PipelineModule)):
+    if own_optimizer is not None and not onebit and _needs_zero1(json):
         json = {**json, "zero_optimization": {**json.get("zero_optimization", {}), "stage": 1}}
+    json = _with_fp32_sums(config, json)
     schedule = None if config.scheduler.type else lambda base: build_schedule(config, base)
     try:
         with own_optimizer.unpartitioned() if onebit else nullcontext():  # type: ignore[union-attr]
@@ -155,6 +157,7 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
             what = f"optimizer.type ({config.optimizer.type}) cannot be built on this machine: {error}"
             raise Problems(Problem(what, id="optimizer-not-available", about=("optimizer.type",))) from error
         raise
+    patches.sum_in_asked_type(engine.optimizer)
     if onebit:  # 1-bit optimizers average over the data parallel ranks themselves
         own_optimizer.attach(engine)  # type: ignore[union-attr]
     if isinstance(own_optimizer, Lamb):
@@ -181,13 +184,27 @@ def _apply_patches(engine: Any, mesh: Mesh) -> None:
         engine.pipeline_enable_backward_allreduce = engine.enable_backward_allreduce = False
 
 
-def _needs_zero1(json: dict[str, Any], pipelined: bool) -> bool:
+def _with_fp32_sums(config: Config, json: dict[str, Any]) -> dict[str, Any]:
+    """Return DeepSpeed's configuration with `grad_accum_dtype: fp32` where gradients are accumulated in fp32."""
+    chosen, zero = json.get("data_types", {}).get("grad_accum_dtype"), json.get("zero_optimization", {})
+    in_fp32 = accumulates_in_fp32(
+        bf16=bool(json.get("bf16", {}).get("enabled")),
+        micro_batches=json.get("gradient_accumulation_steps") or config.batch.gradient_accumulation_steps or 1,
+        chosen=chosen,
+        offloaded=(zero.get("offload_optimizer") or {}).get("device", "none") != "none",
+        optimizer=config.optimizer.type or "",
+    )
+    if not in_fp32 or chosen or not zero.get("stage", 0):  # without ZeRO, DeepSpeed has one type for everything
+        return json
+    return {**json, "data_types": {**json.get("data_types", {}), "grad_accum_dtype": "fp32"}}
+
+
+def _needs_zero1(json: dict[str, Any]) -> bool:
     """Whether half precision with `stage: 0` must run as ZeRO-1, because DeepSpeed's other optimizers do not work.
 
-    For bf16 in a pipeline DeepSpeed partitions the optimizer state anyway. As stage 1 it can also be resumed, and
-    gradients can be accumulated in fp32. For fp16 without ZeRO the pipeline engine ignores the loss scale.
+    In the plain engine, DeepSpeed's optimizer without ZeRO unscales and checks every weight by itself and waits for the
+    GPU each time; in a pipeline, it ignores the loss scale of fp16. For bf16 in a pipeline DeepSpeed partitions the
+    optimizer state anyway. As stage 1 it can also be resumed, and gradients can be accumulated in fp32.
     """
     half = any(json.get(section, {}).get("enabled") for section in ("bf16", "fp16"))
-    if not half or json.get("zero_optimization", {}).get("stage", 0):
-        return False
-    return pipelined or json.get("data_types", {}).get("grad_accum_dtype") == "fp32"
+    return half and not json.get("zero_optimization", {}).get("stage", 0)

@@ -34,7 +34,20 @@ CHANGES: dict[str, Reported] = {
     "gradient_predivide_factor: 2.0": {"gradient_predivide_factor": 2.0},
     "sparse_gradients: true": {"sparse_gradients_enabled": True},
     "gradient_clipping: 0.5": {"gradient_clipping": 0.5},
-    "fp16: {enabled: true}": {"fp16_enabled": True, "weights": "torch.float16", "communication": "torch.float16"},
+    "fp16: {enabled: true}": {
+        "fp16_enabled": True, "weights": "torch.float16", "communication": "torch.float16",
+        "zero_optimization_stage": 1, "optimizer": "DeepSpeedZeroOptimizer",
+    },
+    "bf16: {enabled: true}": {
+        "weights": "torch.bfloat16", "zero_optimization_stage": 1, "optimizer": "DeepSpeedZeroOptimizer",
+    },
+    "bf16: {enabled: true}\ngradient_accumulation_steps: 2": {
+        "zero_optimization_stage": 1, "optimizer": "BF16_Optimizer",
+    },
+    "bf16: {enabled: true}\ngradient_accumulation_steps: 2\ndata_types: {grad_accum_dtype: bf16}": {
+        "optimizer": "DeepSpeedZeroOptimizer", "summed": "torch.bfloat16",
+    },
+    "fp16: {enabled: true}\ngradient_accumulation_steps: 2": {"summed": "torch.float16"},
     "zero_optimization: {stage: 1, reduce_bucket_size: 1000}": {
         "zero_optimization_stage": 1, "zero_reduce_bucket_size": 1000, "optimizer": "DeepSpeedZeroOptimizer",
     },
@@ -76,6 +89,7 @@ def reports(texts: list[str]) -> dict[str, Reported]:
             "lr": built.get_lr()[0],
             "weights": str(next(built.module.parameters()).dtype),
             "communication": str(built.communication_data_type),
+            "summed": str(built.get_data_types()[1]),
         }
         mesh.destroy_groups()
     return found

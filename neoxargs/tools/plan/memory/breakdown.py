@@ -52,7 +52,7 @@ class RankMemory:
 
 def rank_memory(config: Config, stage: Stage, kind: str, zero_init: bool = True) -> RankMemory:
     """Return the memory of a rank of `stage`. kind: "cuda" or "cpu". zero_init: see Target."""
-    held, sizes = ModelStates(config, stage), ActivationSizes(config, kind)
+    held, sizes = ModelStates(config, stage, ours=zero_init), ActivationSizes(config, kind)
     phases = {
         "construction": _construction(held, kind, zero_init),
         "forward": _forward(held, sizes),

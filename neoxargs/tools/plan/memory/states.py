@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
-from neoxargs.sizes.optimizer_state import moments
+from neoxargs.sizes.optimizer_state import accumulates_in_fp32, moments
 from neoxargs.tools.plan.assumptions import ALLREDUCE_BUCKET, HALF, SINGLE
 from neoxargs.tools.plan.memory.stages import Stage
 
@@ -22,6 +22,8 @@ class ModelStates:
 
     config: Config
     stage: Stage
+    ours: bool = True
+    """Whether train.py runs the configuration. Another script leaves 16 bits with stage 0 to DeepSpeed."""
 
     @property
     def parameters(self) -> int:
@@ -34,9 +36,9 @@ class ModelStates:
 
     @property
     def zero_stage(self) -> int:
-        """The ZeRO stage in effect: in 16 bits the pipeline engine partitions optimizer state even with stage 0."""
+        """The ZeRO stage in effect: in 16 bits train.py partitions optimizer state even with stage 0."""
         stage: int = self.config.zero_optimization.stage
-        if stage == 0 and self.number_size == HALF and self.pipelined:
+        if stage == 0 and self.number_size == HALF and (self.pipelined or self.ours):
             return 1
         return stage
 
@@ -56,9 +58,20 @@ class ModelStates:
 
     @property
     def accumulates_in_fp32(self) -> bool:
+        """Whether gradients are accumulated in fp32 although the weights are bf16."""
+        chosen = self.config.data_types.grad_accum_dtype
+        return accumulates_in_fp32(
+            bf16=self.config.precision.precision == "bfloat16",
+            micro_batches=self.config.batch.gradient_accumulation_steps if self.ours else 1,
+            chosen=chosen,
+            offloaded=self.offloaded,
+            optimizer=self.config.optimizer.type or "",
+        )
+
+    @property
+    def has_bf16_optimizer(self) -> bool:
         """Whether DeepSpeed's bf16 optimizer runs, which accumulates all gradients in fp32, not partitioned."""
-        fp32, bf16 = self.config.data_types.grad_accum_dtype == "fp32", self.config.precision.precision == "bfloat16"
-        return fp32 and bf16 and self.zero_stage == 1 and not self.offloaded
+        return self.accumulates_in_fp32 and self.zero_stage == 1 and not self.offloaded
 
     @property
     def offloaded(self) -> bool:
@@ -99,10 +112,11 @@ def gathered_weights(states: ModelStates) -> int:
 
 def gradients(states: ModelStates) -> int:
     """Bytes of gradients, from the first backward pass to the step."""
-    if states.accumulates_in_fp32:
+    if states.has_bf16_optimizer:
         return states.parameters * (SINGLE + HALF)
     if states.zero_stage >= 2:
-        return 0 if states.offloaded else states.partition * states.number_size
+        size = SINGLE if states.accumulates_in_fp32 else states.number_size
+        return 0 if states.offloaded else states.partition * size
     return states.parameters * states.number_size
 
 
@@ -121,7 +135,7 @@ def optimizer_bytes_per_parameter(states: ModelStates) -> int:
 def buckets(states: ModelStates) -> int:
     """Bytes of the buffers in which gradients are reduced: `reduce_bucket_size` elements, twice with overlap."""
     options = states.config.zero_optimization
-    if states.accumulates_in_fp32:
+    if states.has_bf16_optimizer:
         return 0
     if not states.zero_stage:
         return min(states.parameters, ALLREDUCE_BUCKET) * states.number_size if states.data_ranks > 1 else 0
@@ -138,7 +152,7 @@ def buckets(states: ModelStates) -> int:
 
 def step_buffers(states: ModelStates) -> int:
     """Bytes that the step needs in addition: this rank's reduced gradients, and their copy in fp32."""
-    if states.offloaded or states.accumulates_in_fp32:
+    if states.offloaded or states.has_bf16_optimizer:
         return 0
     if states.zero_stage == 3:
         return min(states.partition, states.config.zero_optimization.sub_group_size) * SINGLE

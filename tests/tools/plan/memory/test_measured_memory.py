@@ -126,6 +126,7 @@ def _record_gradients(engine: Any, parameters: list[Any], seen: Counter[str]) ->
 
     def recording_step(*arguments: Any, **named: Any) -> Any:
         full = _bytes(parameter.grad for parameter in parameters if parameter.grad is not None)
+        full += _bytes(getattr(engine.optimizer, "fp32_groups_actual_gradients_flat", []))
         shards = getattr(engine.optimizer, "averaged_gradients", {})
         lists = [shard for shard in shards.values() if shard is not None]
         partitioned = _bytes(tensor for shard in lists for tensor in (shard if isinstance(shard, list) else [shard]))
