@@ -6,7 +6,7 @@ therefore suffice: one replaces the tensor by its stored form, the other restore
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from neoxargs.registry.activations import Recompute
+from neoxargs.train.engine.host_copies import HostCopies, HostCopy
 from neoxargs.train.process.mesh import ALONE, Axis
 
 
@@ -29,6 +30,8 @@ class StoredTensor:
     shape: torch.Size
     device: torch.device
     slot: Slot | None = None
+    copy: HostCopy | None = None
+    """Where a GPU's tensor is in host memory."""
 
 
 class Store:
@@ -42,6 +45,7 @@ class Store:
         self.in_host_memory = options.checkpoint_in_cpu
         self.contiguous, self.slots = options.contiguous_checkpointing, slots
         self.free: dict[tuple[int, torch.dtype, torch.device], list[Tensor]] = {}
+        self.copies: dict[torch.device, HostCopies] = {}
 
     def wrap(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return the checkpoint function `run` with its inputs saved in this store."""
@@ -58,22 +62,22 @@ class Store:
             return x
         piece = self._partition(x.detach().reshape(-1))
         place = torch.device("cpu") if self.in_host_memory else x.device
-        if self.contiguous:
-            slot = Slot(self._free_pieces(piece, place))
-            return StoredTensor(slot.memory.copy_(piece), x.shape, x.device, slot)
-        # Pinned memory makes copies between host and GPU faster.
-        pinned = place.type == "cpu" and x.is_cuda
-        stored = torch.empty(piece.shape, dtype=piece.dtype, device=place, pin_memory=pinned)
-        return StoredTensor(stored.copy_(piece), x.shape, x.device)
+        leaves_gpu = place.type == "cpu" and x.is_cuda
+        slot = Slot(self._free_pieces(piece, place)) if self.contiguous else None
+        memory = slot.memory if slot else _allocate(piece.shape, piece.dtype, place, leaves_gpu)
+        copy = self._copies(x.device).store(piece, memory) if leaves_gpu else None
+        if copy is None:
+            memory.copy_(piece)
+        return StoredTensor(memory, x.shape, x.device, slot, copy)
 
     def restore(self, stored: StoredTensor | Tensor) -> Tensor:
         """Return the tensor that `save` was given."""
         if isinstance(stored, Tensor):
             return stored
-        piece = stored.piece.to(stored.device)
+        piece = stored.piece if stored.copy is None else self._copies(stored.device).load(stored.copy)
         if self.axis.size == 1:
             # A clone, because the slot's memory is reused as soon as the slot is dropped.
-            return (piece if stored.slot is None else piece.clone()).view(stored.shape)
+            return (piece.clone() if stored.slot and stored.copy is None else piece).view(stored.shape)
         full = piece.new_empty(piece.numel() * self.axis.size)
         dist.all_gather(list(full.chunk(self.axis.size)), piece, group=self.axis.group)
         return full[: stored.shape.numel()].view(stored.shape)
@@ -90,11 +94,18 @@ class Store:
         """
         free = self.free.setdefault((piece.numel(), piece.dtype, place), [])
         if not free:
-            buffer = torch.empty(
-                self.slots, piece.numel(), dtype=piece.dtype, device=place, pin_memory=place != piece.device
-            )
-            free += buffer.unbind()
+            free += _allocate((self.slots, piece.numel()), piece.dtype, place, place != piece.device).unbind()
         return free
+
+    def _copies(self, device: torch.device) -> HostCopies:
+        if device not in self.copies:
+            self.copies[device] = HostCopies(device)
+        return self.copies[device]
+
+
+def _allocate(shape: Sequence[int], dtype: torch.dtype, place: torch.device, pinned: bool) -> Tensor:
+    """Return uninitialised memory. pinned: only between pinned memory and a GPU can copies overlap with computation."""
+    return torch.empty(shape, dtype=dtype, device=place, pin_memory=pinned)
 
 
 class Slot:

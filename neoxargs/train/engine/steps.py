@@ -48,13 +48,17 @@ class Pipelined:
         return _learning_rate(self.deepspeed)
 
     def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
-        return _result(self.deepspeed, self.deepspeed.train_batch(batches), self.reporter)
+        return _result(self.deepspeed, self.deepspeed.train_batch(self._on_device(batches)), self.reporter)
 
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
         """Mean loss over `count` batches of `train_batch_size` samples."""
         micro_batches = count * self.deepspeed.gradient_accumulation_steps()
-        loss = self.deepspeed.eval_batch(batches, num_micro_batches=micro_batches)
+        loss = self.deepspeed.eval_batch(self._on_device(batches), num_micro_batches=micro_batches)
         return float(loss)
+
+    def _on_device(self, batches: Iterator[MicroBatch] | None) -> Iterator[MicroBatch] | None:
+        """Copy each micro batch when DeepSpeed asks for it; DeepSpeed's own copy would wait for the GPU's queue."""
+        return None if batches is None else (to_device(batch, self.deepspeed.device) for batch in batches)
 
 
 class Plain:
@@ -90,8 +94,7 @@ class Plain:
         return float(self._mean([self._loss(next(batches)) for _ in range(micro_batches)]))
 
     def _loss(self, batch: MicroBatch) -> Tensor:
-        tokens, labels = (tensor.to(self.deepspeed.device, non_blocking=True) for tensor in batch)
-        return self.deepspeed(tokens, labels)  # type: ignore[no-any-return]
+        return self.deepspeed(*to_device(batch, self.deepspeed.device))  # type: ignore[no-any-return]
 
     def _mean(self, losses: list[Tensor]) -> Tensor:
         mean = torch.stack(losses).mean()
@@ -99,6 +102,12 @@ class Plain:
             torch.distributed.all_reduce(mean, group=self.mesh.data.group)
             mean /= self.mesh.data.size
         return mean
+
+
+def to_device(batch: MicroBatch, device: torch.device) -> MicroBatch:
+    """Copy a micro batch to the device; from pinned memory, the copy does not wait for the device."""
+    tokens, labels = (tensor.to(device, non_blocking=True) for tensor in batch)
+    return tokens, labels
 
 
 def _learning_rate(engine: Any) -> float:
