@@ -7,6 +7,7 @@ With `pipe_parallel_size` >= 1 it is the pipeline engine (ZeRO 0 and 1), with 0 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import deepspeed
@@ -116,12 +117,21 @@ class _PipelineModule(PipelineModule):  # type: ignore[misc]
 
 
 def _gpt(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Make, mesh: Mesh) -> GPT:
+    if config.zero_optimization.stage < 3 and not config.init.use_cpu_initialization:
+        # Not in fp32 and in host memory first, where the ranks of a host together may have no room for it.
+        make = replace(make, place=make.device, dtype=_weight_type(json))
     with _zero3_partitioning(config, json, mesh):
         model = GPT(config, vocabulary, make)
     model.checkpoint_layers = recompute.checkpoint_interval(config.recompute)
     model.reduces_gradients_once = config.zero_optimization.stage >= 2
     model.checkpoint = recompute.checkpoint_function(config, mesh, reentrant=config.zero_optimization.stage == 3)
     return model
+
+
+def _weight_type(json: dict[str, Any]) -> torch.dtype:
+    """Return the type to which DeepSpeed casts the weights."""
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return next((types[section] for section in types if json.get(section, {}).get("enabled")), torch.float32)
 
 
 def _zero3_partitioning(config: Config, json: dict[str, Any], mesh: Mesh) -> AbstractContextManager[Any]:

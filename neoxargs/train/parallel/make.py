@@ -40,7 +40,11 @@ class Make:
     seed: int = 1234
     tensor: Axis = ALONE
     device: torch.device = CPU
-    """Where initial values are drawn; parameters are placed on torch's default device."""
+    """Where initial values are drawn."""
+    place: torch.device | None = None
+    """Where parameters are placed; None: on torch's default device, which deepspeed.zero.Init changes."""
+    dtype: torch.dtype | None = None
+    """Type of the parameters, into which their fp32 initial values are cast; None: torch's default type."""
     sequence_parallel: bool = False
     widths: Widths | None = None
     """With muP, the growth of each weight, by which initial values are scaled."""
@@ -69,7 +73,7 @@ class Make:
         error; a model left at zeros has no gradient, and its loss stays at ln(vocabulary).
         """
         # Has the device and dtype of new tensors, which deepspeed.zero.Init and torch.device() set.
-        like = torch.empty(0)
+        like = torch.empty(0, device=self.place, dtype=self.dtype)
         full = initial_values(shape, method, self.seed, self._name(name), self.device)
         if self.widths is not None:
             full *= self.widths.std_factor(self._name(name), shape)

@@ -191,9 +191,10 @@ def pinned_memory(states: ModelStates) -> int:
 def construction_peak(states: ModelStates, zero_init: bool) -> tuple[int, int]:
     """Return the peak bytes (on the device, on the host) of construction, before there is optimizer state.
 
-    The pipeline engine builds its stage in fp32 and converts it on the device; the plain engine converts it in host
-    memory. ZeRO-3 partitions each weight when it is created, unless a script builds the model outside
-    `deepspeed.zero.Init`: then each rank first holds its tensor parallel shard of the full model.
+    The pipeline engine builds its stage in fp32 and converts it on the device. The plain engine builds each weight on
+    the device in its final type, but in host memory with `use_cpu_initialization` or in another script. ZeRO-3
+    partitions each weight when it is created, unless a script builds the model outside `deepspeed.zero.Init`: then each
+    rank first holds its tensor parallel shard of the full model.
     """
     initialised = states.stage.largest * SINGLE  # the weight that is being initialised, before sharding
     full = states.parameters * SINGLE
@@ -202,4 +203,5 @@ def construction_peak(states: ModelStates, zero_init: bool) -> tuple[int, int]:
     if states.zero_stage == 3:
         held = weights(states) if zero_init else states.parameters * states.number_size
         return held + (initialised if zero_init else 0), host_memory(states) + (0 if zero_init else full)
-    return states.parameters * states.number_size + initialised, full
+    on_host = not states.ours or states.config.init.use_cpu_initialization
+    return states.parameters * states.number_size + initialised, full if on_host else 0

@@ -36,7 +36,7 @@ def test_each_zero_stage_takes_less_memory(middle: str) -> None:
         changes = [f"zero_optimization.stage={stage}", "zero_optimization.reduce_bucket_size=50000000",
                    "pipe_parallel_size=0", "checkpoint_activations=true"]  # fmt: skip
         peaks.append(plan_and_suggest(PlanOptions([middle], changes, gpus=64))[0].fullest.total("step"))
-    assert peaks == sorted(peaks, reverse=True) and len(set(peaks)) == 4
+    assert peaks[0] == peaks[1] > peaks[2] > peaks[3]  # 16 bits with stage 0 run as stage 1
 
 
 def test_more_parallel_ranks_take_less_memory_each(middle: str) -> None:
@@ -46,3 +46,23 @@ def test_more_parallel_ranks_take_less_memory_each(middle: str) -> None:
     assert peak("model_parallel_size=4") < peak("model_parallel_size=2") < peak()
     assert peak("checkpoint_activations=true") < peak()
     assert peak("pipe_parallel_size=4", "gradient_accumulation_steps=8") < peak("pipe_parallel_size=1")
+
+
+def test_several_micro_batches_of_bf16_are_summed_in_fp32(middle: str) -> None:
+    def gradients(*changes: str) -> int:
+        settings = ["precision=bf16", "pipe_parallel_size=0", *changes]
+        return plan_and_suggest(PlanOptions([middle], settings, gpus=8))[0].fullest.phases["step"]["gradients"]
+
+    assert gradients("gradient_accumulation_steps=4") == 3 * gradients()
+    assert gradients("gradient_accumulation_steps=4", "data_types.grad_accum_dtype=bf16") == gradients()
+    in_two = "zero_optimization.stage=2"
+    assert gradients("gradient_accumulation_steps=4", in_two) == 2 * gradients(in_two)
+
+
+def test_the_host_holds_the_model_only_if_its_cpu_draws_it(middle: str) -> None:
+    def host(*changes: str) -> int:
+        return plan_and_suggest(PlanOptions([middle], ["pipe_parallel_size=0", *changes], gpus=8))[0].fullest.host[
+            "construction"
+        ]
+
+    assert host() == 0 < host("use_cpu_initialization=true")
