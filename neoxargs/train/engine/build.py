@@ -23,6 +23,7 @@ from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.sizes.optimizer_state import accumulates_in_fp32
 from neoxargs.sizes.vocab import padded_vocab_size
 from neoxargs.train.deepspeed import patches, swap
+from neoxargs.train.deepspeed.partial_gradients import sum_once_per_step
 from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Pipelined, Plain
@@ -66,6 +67,8 @@ def build(
     if trains and not engine.zero_optimization():
         _apply_patches(engine, mesh)
     reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh)
+    if trains:  # after the reporter, which reads the sums
+        sum_once_per_step(engine)
     return Pipelined(engine, reporter) if pipelined else Plain(engine, reporter, mesh)
 
 

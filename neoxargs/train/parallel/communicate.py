@@ -11,12 +11,13 @@ contiguous, and its other mappings need CUDA.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from neoxargs.train.process.mesh import Axis
 
@@ -53,8 +54,22 @@ def gather_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Ax
     return _GatherAndMultiply.apply(x, weight, bias, axis)  # type: ignore[no-untyped-call, no-any-return]
 
 
+#: Attribute of weights whose gradients are partial on each rank: a PartialGradient.
+PARTIAL = "partial_gradient"
+
+
+class PartialGradient(NamedTuple):
+    """The ranks over which a weight's gradient is summed, and the hook that sums it in each backward pass."""
+
+    group: dist.ProcessGroup | None
+    hook: RemovableHandle
+
+
 def sum_gradients(weights: Iterable[nn.Parameter], axis: Axis) -> None:
-    """Sum over the ranks the gradients of weights that are equal on all ranks but have other inputs on each."""
+    """Sum over the ranks the gradients of weights that are equal on all ranks but have other inputs on each.
+
+    deepspeed/partial_gradients.py sums them once per step instead.
+    """
 
     def over_ranks(gradient: Tensor) -> Tensor:
         gradient = gradient.contiguous()
@@ -62,7 +77,7 @@ def sum_gradients(weights: Iterable[nn.Parameter], axis: Axis) -> None:
         return gradient
 
     for weight in weights if axis.size > 1 else ():
-        weight.register_hook(over_ranks)  # type: ignore[no-untyped-call]
+        setattr(weight, PARTIAL, PartialGradient(axis.group, weight.register_hook(over_ranks)))  # type: ignore[no-untyped-call]
 
 
 def copy_and_multiply(x: Tensor, weight: Tensor, bias: Tensor | None, axis: Axis) -> Tensor:
@@ -140,7 +155,10 @@ class _Scatter(torch.autograd.Function):
 
 def _gathered(shard: Tensor, axis: Axis) -> Tensor:
     shards = shard.new_empty((axis.size, *shard.shape))
-    dist.all_gather(list(shards), shard.contiguous(), group=axis.group)
+    if has_flat_collectives(axis.group):
+        dist.all_gather_into_tensor(shards, shard.contiguous(), group=axis.group)
+    else:
+        dist.all_gather(list(shards), shard.contiguous(), group=axis.group)
     return shards.transpose(0, 1).flatten(1, 2)
 
 
@@ -148,7 +166,14 @@ def _scattered(x: Tensor, axis: Axis) -> tuple[Tensor, Any]:
     """Start a reduce-scatter; return this rank's shard and the handle to wait for before reading it."""
     shards = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()  # type: ignore[no-untyped-call]
     local = torch.empty_like(shards[0])
+    if has_flat_collectives(axis.group):
+        return local, dist.reduce_scatter_tensor(local, shards, group=axis.group, async_op=True)
     return local, dist.reduce_scatter(local, list(shards), group=axis.group, async_op=True)
+
+
+def has_flat_collectives(group: dist.ProcessGroup | None) -> bool:
+    """Whether the back end gathers into one tensor; NCCL would copy a list of tensors into one first, and back."""
+    return dist.get_backend(group) != "gloo"
 
 
 class _Copy(torch.autograd.Function):

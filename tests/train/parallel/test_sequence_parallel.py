@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import Axis
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, load_shards, randomised, small
+from tests.support.trials import Training, Trial
 
 Weights = dict[str, Tensor]
 SIDE_BY_SIDE = {"gpt_j_residual": True, "pos_emb": "rotary"}
@@ -136,3 +139,80 @@ def test_masks(summed_together: bool) -> None:
     changes = {"hidden_dropout": 0.3, "gpt_j_residual": summed_together}
     one = GPT(small(**changes), VOCABULARY, Make(tensor=Axis())).train()(*batch(2))
     assert loss == same == pytest.approx(one.item(), abs=1e-5)
+
+
+BF16 = {"bf16": {"enabled": True}}
+SHARDS = {"model_parallel_size": 2, "sequence_parallel": True}
+
+
+def both(changes: dict[str, Any], deepspeed: dict[str, Any]) -> tuple[Trial, Trial]:
+    """The trial with whole sequences on each tensor parallel rank, and with shards."""
+    stage = deepspeed.get("zero_optimization", {}).get("stage", 0)
+    base = {"zero_optimization.stage": stage, **changes}
+    return Trial(base | SHARDS | {"sequence_parallel": False}, deepspeed), Trial(base | SHARDS, deepspeed)
+
+
+def zero(stage: int) -> dict[str, Any]:
+    return {"zero_optimization": {"stage": stage}}
+
+
+#: World size -> trials of every kind of optimizer in which DeepSpeed keeps gradients.
+ENGINES = {
+    2: {
+        "plain": both({}, {}),
+        "pipeline": both({"pipe_parallel_size": 1}, {}),
+        "bf16": both({}, BF16),
+        "bf16, pipeline": both({"pipe_parallel_size": 1}, BF16),
+        "ZeRO-3": both({}, zero(3)),
+    },
+    4: {
+        "ZeRO-1": both({}, zero(1)),
+        "ZeRO-1, pipeline": both({"pipe_parallel_size": 1}, zero(1)),
+        "ZeRO-2": both({}, zero(2)),
+        "bf16, dp2": both({}, BF16),
+    },
+}
+
+
+def trained(pairs: dict[str, tuple[Trial, Trial]]) -> dict[str, tuple[list[float], list[float], int]]:
+    """Return losses and norms without shards and with them, one after the other, and the all-reduces of a last step."""
+    from neoxargs.train.process import mesh, setup
+
+    setup.start("gloo", seed=1)
+    found = {}
+    for name, pair in pairs.items():
+        curves = []
+        for trial in pair:
+            built = Training(trial)
+            results = [built.engine.train_step(built.batches) for _ in range(3)]
+            curves.append([value for result in results for value in (result.loss, result.grad_norm)])
+            with counting() as calls:
+                built.engine.train_step(built.batches)
+            mesh.destroy_groups()
+        found[name] = curves[0], curves[1], len(calls)
+    return found
+
+
+@contextmanager
+def counting() -> Iterator[list[int]]:
+    """Collect the sizes of what is all-reduced."""
+    calls: list[int] = []
+    really = dist.all_reduce
+
+    def counted(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
+        calls.append(tensor.numel())
+        return really(tensor, *arguments, **options)
+
+    dist.all_reduce = counted
+    try:
+        yield calls
+    finally:
+        dist.all_reduce = really
+
+
+@pytest.mark.parametrize("world", ENGINES)
+def test_partial_gradients_are_summed_once_per_step(world: int) -> None:
+    """Two layers have 12 norms and biases, and each step has two or four micro batches."""
+    for name, (whole, shards, calls) in run_ranks(trained, world, ENGINES[world], timeout=200)[0].items():
+        assert shards == pytest.approx(whole, rel=3e-2 if "bf16" in name else 1e-4), name
+        assert calls > 30 if name == "ZeRO-3" else calls < 20, name
