@@ -49,6 +49,12 @@ def steps_to_allocate() -> bool:
     return bool(steps)
 
 
+def bf16_step_asserts_a_norm() -> bool:
+    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+
+    return "assert all_groups_norm > 0." in inspect.getsource(BF16_Optimizer.step)
+
+
 def zero2_sums_in_the_models_type() -> bool:
     import torch
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer

@@ -43,9 +43,14 @@ def clip(engine: Any, mesh: Mesh) -> None:
     weights = list(engine.module.parameters())
     norm = gradient_norm([(weight, weight.grad) for weight in weights], mesh, averages(engine))
     engine._global_grad_norm = norm
-    factor = (engine.gradient_clipping() / (norm + 1e-6)).clamp(max=1.0)
+    shorten([weight.grad for weight in weights if weight.grad is not None], norm, engine.gradient_clipping())
+
+
+def shorten(gradients: list[Tensor], norm: Tensor, longest: float) -> None:
+    """Scale the gradients, whose norm is given, to the norm `longest` if they are longer."""
+    factor = (longest / (norm + 1e-6)).clamp(max=1.0)
     if norm.is_cuda or factor < 1:  # on a GPU, reading the factor would synchronize, so always multiply
-        torch._foreach_mul_([weight.grad for weight in weights if weight.grad is not None], factor)
+        torch._foreach_mul_(gradients, factor)
 
 
 def averages(engine: Any) -> bool:

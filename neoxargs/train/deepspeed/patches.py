@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from neoxargs.train.deepspeed import canaries, gradient_norm, half_precision
+from neoxargs.train.deepspeed import bf16_step, canaries, gradient_norm, half_precision
 from neoxargs.train.process.mesh import Mesh
 
 
@@ -137,6 +137,14 @@ PATCHES = (
         "learning rate, and Adam's bias correction stays one step ahead for the rest of the run.",
         canaries.steps_to_allocate,
         half_precision.forget_first_step,
+    ),
+    Patch(
+        "bf16-step-waits",
+        "0.19",
+        "The optimizer that accumulates bf16 gradients in fp32 reads their norm on the host, so that the GPU runs out "
+        "of work in every step, and an assertion stops the run if the norm is 0 or NaN.",
+        canaries.bf16_step_asserts_a_norm,
+        bf16_step.install,
     ),
     Patch(
         "zero2-ignores-accumulation-type",
