@@ -117,9 +117,11 @@ def _gradient(weight: Any) -> Tensor | None:
     mapping = weight._hp_mapping
     if mapping is None:
         return None
-    gradient: Tensor = mapping.get_lp_grad_fragment(weight._index_in_param_group).flatten()
-    address = mapping.lp_fragment_address
-    # The bf16 optimizer keeps the full gradient although the weight is partitioned.
+    # The bf16 optimizer keeps the full gradients of all weights, although they are partitioned; a weight's index counts
+    # those in the partition only.
+    full: Tensor | None = getattr(weight, "_hp_grad", None)
+    fragment = mapping.get_lp_grad_fragment(weight._index_in_param_group) if full is None else full
+    gradient, address = fragment.flatten(), mapping.lp_fragment_address
     return gradient if gradient.numel() == address.numel else gradient.narrow(0, address.start, address.numel)
 
 
