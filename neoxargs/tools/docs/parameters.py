@@ -32,8 +32,8 @@ All {count} parameters of a configuration file. `-` and `_` are interchangeable 
   `data`, `memory` use, `checkpoint` files, `log` and reports, progress of the `run`, or text `generation`. `config`:
   only other parameters, which are derived from it. `not built`: `train.py` refuses any value but the default. `none`:
   nothing, for the given reason; `check` warns if the value is not the default.
-- **Destination**: who receives the value. `train.py` receives it on every rank; `--emit megatron` writes the flags of
-  Megatron-LM. Without a destination, only deepy uses it.
+- **Sent to**: the programs that receive the value. `train.py` receives it on every rank; `--emit megatron` writes the
+  flags of Megatron-LM. If the cell is empty, only deepy uses the value.
 - **In GPT-NeoX**: when GPT-NeoX had the name, between {seed} and {newest}; empty if never. deepy reads every name
   in every dialect.
 
@@ -43,7 +43,7 @@ All {count} parameters of a configuration file. `-` and `_` are interchangeable 
 TABLE = """
 ## {title}
 
-{text}| Origin | Name | Default | Description | Type | Effect | Destination | In GPT-NeoX |
+{text}| Origin | Name | Default | Description | Type | Effect | Sent to | In GPT-NeoX |
 |---|---|---|---|---|---|---|---|
 """
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from neoxargs.launch.targets import deepspeed, neox_compat
 from neoxargs.launch.targets.megatron import megatron_flags
-from neoxargs.problems import Problems
+from neoxargs.problems import Problems, listed
 from neoxargs.registry import Parameter
 from neoxargs.resolve.config import Config
 
@@ -47,8 +47,9 @@ def _megatron(parameter: Parameter, config: Config) -> Iterator[str]:
         return
     try:
         flags = _with_values(megatron_flags(config), parameter.megatron.removeprefix("!"))
-    except Problems:
-        yield "--emit megatron: refused, because Megatron-LM has no flags for some settings of this run"
+    except Problems as refused:
+        names = dict.fromkeys(problem.about[0] for problem in refused.problems if problem.about)
+        yield f"--emit megatron: refused, because Megatron-LM does not support this run's {listed(names, 'and')}"
         return
     yield f"--emit megatron: {flags}" if flags else "--emit megatron: no flag; Megatron-LM has the same default"
 

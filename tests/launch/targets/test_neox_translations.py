@@ -95,7 +95,7 @@ DIFFERENCES = [
         ours_only(lambda config: False),
     ),
     Difference(
-        "DeepSpeed", "gradient_accumulation_steps", "all three batch sizes are always sent",
+        "DeepSpeed", "gradient_accumulation_steps", "all three batch parameters are always sent",
         ours_only(lambda config: 1),
     ),
     Difference(

@@ -34,8 +34,8 @@ PROBLEMS: dict[str, Entry] = {
         "hidden_size: big\n",
     ),
     "duplicate-key": row(
-        "If a key is given twice, YAML and GPT-NeoX silently use one of the values: the last in the file, or that of "
-        "the last file. The other one, perhaps the intended one, would be ignored.",
+        "Of a key given twice in one file, YAML parsers silently use the last value, and GPT-NeoX does the same with a "
+        "later file that spells the key with `-`. The value that is not used may be the intended one.",
         "seed: 1\nlr: 0.001\nseed: 2\n",
     ),
     "one-value-per-setting": row(

@@ -226,7 +226,9 @@ class _Migration:
         if holder is None:
             document.add("", "dialect", self.to)
             place = Place(document.name, 0, 0)
-            self.changes.append(Change(place, "", f"dialect: {self.to}", self.drafted.dialect.reason))
+            before = self.drafted.dialect
+            why = f"the file was read as {before.name}, because {before.reason}"
+            self.changes.append(Change(place, "", f"dialect: {self.to}", why))
         elif self.drafted.dialect.date != self.day:
             entry = document.entries()["dialect"]
             where = self.files.place(document, entry)
