@@ -1,4 +1,4 @@
-"""Where GPT-NeoX fails or silently does something else, one by one: what docs/from-gpt-neox.md says deepy does, it does."""
+"""Where GPT-NeoX fails or silently does something else: what docs/from-gpt-neox.md says deepy does, it does."""
 
 from __future__ import annotations
 
@@ -156,7 +156,8 @@ def test_deepy_does_what_the_document_says(item: str, tmp_path: Path) -> None:
 
 
 def test_the_document_lists_each_of_them() -> None:
-    _, _, section = MIGRATING.read_text(encoding="utf-8").partition("### Where GPT-NeoX fails or silently does something else")
+    heading = "### Where GPT-NeoX fails or silently does something else"
+    _, _, section = MIGRATING.read_text(encoding="utf-8").partition(heading)
     section = section.partition("###")[0]
     items = re.findall(r"^- \*\*(.*)", section, flags=re.M)
     assert len(items) == len(SILENT)
