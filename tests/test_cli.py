@@ -148,7 +148,7 @@ def test_a_key_may_be_spelled_as_a_flag(capsys):
 def test_names_that_are_too_long_are_reported(capsys):
     assert main(["check", *BOTH, "--set", f"hostfile={'h' * 300}", "--set", f"load={'l' * 300}"]) == 1
     told = capsys.readouterr().err
-    assert f"--set: error: load ({'l' * 300}): there is no checkpoint in it" in told
+    assert f"--set: error: load ({'l' * 300}): there is no checkpoint in this folder" in told
     assert f"--set: warning: the hostfile {'h' * 300} does not exist; only this machine is used: " in told
 
 

@@ -113,11 +113,11 @@ def _release(lock: Path, say: Say, limit: float) -> None:
     """Wait until the process that holds a lock has finished, then remove the lock if it is still there."""
     begin = time.monotonic()
     if not _stale(lock):
-        say(f"another process compiles {lock.parent.name} and holds {lock}; waiting until it has finished ...")
+        say(f"another process is compiling {lock.parent.name}; waiting until it releases the lock file {lock} ...")
     while lock.exists() and not _stale(lock):
         if time.monotonic() - begin > limit:
-            what = f"{lock} has been held for more than {limit:.0f} s"
-            hint = "stop the process that holds it, or delete the file"
+            what = f"the lock file {lock} has been held for more than {limit:.0f} s"
+            hint = "stop the process that holds the lock file, or delete the file"
             raise Problems([Problem(what, hint=hint, id="op-lock-held")])
         time.sleep(0.5)
     if lock.exists():

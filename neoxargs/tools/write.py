@@ -46,7 +46,7 @@ def write_all(texts: Sequence[Text], *, replace: bool = True) -> None:
     files = [text for text in texts if not _is_stream(text.name)]
     for name, _ in files:
         if not replace and os.path.exists(name):
-            what, hint = "this file already exists", "use another name, or add --write to overwrite it"
+            what, hint = "this file already exists", "use a different name, or add --write to overwrite this file"
             raise Problems([Problem(what, Place(name, 0, 0), hint, id="output-file-exists")])
     _replace(files)
     for name, text in texts:

@@ -60,9 +60,15 @@ def run(arguments: RankArguments) -> None:
 def for_evaluation(config: Config) -> Config:
     """Return the configuration for evaluation, without training state; raise Problems if nothing is to be evaluated."""
     if not (reads_data(config) or config.generation.eval_tasks):
-        hint = "set data_path or text_path (and eval_iters) for perplexity, or eval_tasks for tasks of lm_eval"
-        what = "there is nothing to evaluate: neither validation data nor eval_tasks is set"
-        raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=("data_path", "eval_tasks")))
+        given = next((name for name in TRAINING_DATA if config.get(name)), None)
+        if given:
+            what = f"there is nothing to evaluate: eval_iters is 0, so {given} is not used, and eval_tasks is not set"
+            hint = "set eval_iters to 10 or more for perplexity, or eval_tasks for tasks of lm_eval"
+        else:
+            what = "there is nothing to evaluate: neither validation data nor eval_tasks is set"
+            hint = "set data_path or text_path (and eval_iters) for perplexity, or eval_tasks for tasks of lm_eval"
+        about = ("eval_iters" if given else "data_path", "eval_tasks")
+        raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=about))
     config = for_generation(config)
     source = Source("derived", text="an evaluation does not train")
     return Config({**config.values, "train_iters": Value(1, source)}, config.sections, config.warnings, config.dialect)

@@ -96,8 +96,9 @@ def for_generation(config: Config) -> Config:
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load", "save")))
     if checkpoint_folder.newest(Path(folder)) is None:
         hint = "set load to the folder that holds the checkpoint; deepy.py train.py with save: FOLDER writes one"
-        what = f"load ({folder}): there is no checkpoint in it"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load",)))
+        name = "load" if config.checkpoint.load else "save"
+        what = f"{name} ({folder}): there is no checkpoint in this folder"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=(name,)))
     changes: dict[str, Any] = {"load": folder, "no_load_optim": True, "no_load_rng": True, "finetune": False}
     changes["sequence_parallel"] = False  # generation passes one token at a time, which cannot be sharded
     source = Source("derived", text="generation does not train")

@@ -236,7 +236,7 @@ def _every_slot(pool: Mapping[str, int], launcher: Launcher, selection: dict[str
         raise _refusal("launcher-needs-every-slot", what, filters.where, key, hint=hint)
     if launcher.even_slots and len(set(pool.values())) > 1:
         what = f"launcher {launcher.name} needs the same number of slots on every host of the hostfile"
-        hint = "give every host the same number of slots, or use another launcher"
+        hint = "give every host the same number of slots, or set launcher to pdsh or ssh"
         raise _refusal("launcher-needs-even-slots", what, filters.where, "launcher", hint=hint)
     return {host: list(range(slots)) for host, slots in pool.items()}
 

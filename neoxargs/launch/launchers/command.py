@@ -75,12 +75,14 @@ def runner_flags(config: Config, resources: Resources, port: int | None = None) 
 
 
 def _start(config: Config, resources: Resources, words: tuple[str, ...], port: int | None) -> Start:
+    level = config.runner.log_level
     return Start(
         hosts={host: list(devices) for host, devices in resources.hosts.items()},
         words=words,
         master_addr=rendezvous_address(config, resources),
         master_port=port or rendezvous_port(config, resources),
         arguments=tuple(shlex.split(deepspeed.launcher_arguments(config))),
+        log_level="error" if config.get("quiet") else level if config.is_set("log_level") else "warning",
         remote=resources.remote,
         on_gpus=resources.device == "cuda",
         scheduler_picks_hosts=resources.scheduler_picks_hosts,

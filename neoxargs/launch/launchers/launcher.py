@@ -19,6 +19,8 @@ class Start:
     master_port: int
     arguments: tuple[str, ...]
     """`launcher_args`, for the program that starts the ranks."""
+    log_level: str = "warning"
+    """The level of DeepSpeed's launcher on each host."""
     remote: bool = False
     """Whether the ranks run on other hosts than this machine."""
     on_gpus: bool = False

@@ -17,8 +17,8 @@ def ssh_command(start: Start) -> Sequence[str]:
     """Return the command that starts DeepSpeed's launcher on every host."""
     world = base64.urlsafe_b64encode(json.dumps(start.hosts).encode()).decode()
     words = [sys.executable, "-u", "-m", "deepspeed.launcher.launch", f"--world_info={world}", "--node_rank=%n",
-             f"--master_addr={start.master_addr}", f"--master_port={start.master_port}", "--log_level=warning",
-             *start.words[1:]]  # fmt: skip
+             f"--master_addr={start.master_addr}", f"--master_port={start.master_port}",
+             f"--log_level={start.log_level}", *start.words[1:]]  # fmt: skip
     return over_ssh(start, words, start.arguments)
 
 

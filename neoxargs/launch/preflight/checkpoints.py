@@ -18,8 +18,8 @@ def overwritten_checkpoint(config: Config) -> Iterator[Problem]:
         return
     iteration = _last_iteration(Path(save))
     if iteration is not None:
-        other = "set save to another folder"
-        hint = other if load else f"set load: {save} to continue from it, or {other}"
+        other = "set save to a different folder"
+        hint = other if load else f"set load: {save} to continue from this checkpoint, or {other}"
         what = f"save ({save}) already holds a checkpoint of iteration {iteration}, which the run would overwrite"
         yield Problem(what, config.place("save"), hint, id="checkpoint-overwritten", about=("save", "load"))
 
@@ -30,8 +30,11 @@ def missing_checkpoint(config: Config) -> Iterator[Problem]:
     if not load or (save and _same_folder(load, save)):
         return
     if _last_iteration(Path(load)) is None:
-        hint = "remove load to start from scratch, or set it to the same folder as save to continue if there is one"
-        what = f"load ({load}): there is no checkpoint in it"
+        hint = (
+            "remove load to start from scratch, or set load to save's folder: "
+            "the run then continues if a checkpoint is there, and starts from scratch if not"
+        )
+        what = f"load ({load}): there is no checkpoint in this folder"
         yield Problem(what, config.place("load"), hint, id="checkpoint-missing", about=("load",))
 
 
@@ -45,7 +48,7 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
         yield Problem(what, hint=hint, id="checkpoint-missing", about=("load",))
     elif _last_iteration(Path(folder)) is None:
         hint = "set load to a folder with a checkpoint; python deepy.py train.py with save: FOLDER writes one"
-        what = f"{name} ({folder}): there is no checkpoint in it"
+        what = f"{name} ({folder}): there is no checkpoint in this folder"
         yield Problem(what, config.place(name), hint, id="checkpoint-missing", about=(name,))
     elif iteration is not None and not (wanted := Path(folder, checkpoint_folder.tag(iteration))).is_dir():
         hint = f"the newest checkpoint there is of iteration {_last_iteration(Path(folder))}"

@@ -109,7 +109,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
     expected = begin + length * ITEM_SIZES[code]
     if size != expected:
         what = f"{name}: {prefix}.bin has {size:,} bytes, its index says {expected:,}"
-        hint = "the .bin file is incomplete or belongs to another index; copy both files again"
+        hint = "the .bin file is incomplete or belongs to a different .idx file; copy both files again"
         yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
 
 

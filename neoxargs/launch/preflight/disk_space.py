@@ -36,12 +36,12 @@ def why_unwritable(folder: Path) -> str:
     if not parent.is_dir():
         return f"{parent} is a file, not a folder"
     if not os.access(parent, os.W_OK | os.X_OK):
-        return f"this user may not write to {parent}"
+        return f"this user has no permission to write to {parent}"
     if max(len(os.fsencode(part)) for part in folder.parts) > os.pathconf(parent, "PC_NAME_MAX"):
         return f"a name in this path is longer than the file system of {parent} allows"
     # /proc and /sys are writable for root by their permissions, but files cannot be created there
     if not os.statvfs(parent).f_blocks:
-        return f"the file system of {parent} does not store files"
+        return f"the file system of {parent} cannot store files"
     return ""
 
 

@@ -54,8 +54,10 @@ def _resumed_checkpoint(config: Config) -> Path | None:
 
 
 def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, hint: str) -> Problem:
-    pairs = ", ".join(f"{name} is {config.get(name)} here and {theirs(name)} in the checkpoint" for name in names)
-    what = f"load ({config.checkpoint.load}): the checkpoint of iteration {iteration} has another learning rate"
+    pairs = ", ".join(
+        f"{name} is {config.get(name)} in this configuration and {theirs(name)} in the checkpoint" for name in names
+    )
+    what = f"load ({config.checkpoint.load}): the checkpoint of iteration {iteration} has a different learning rate"
     what += f" schedule: {pairs}"
     places = [place for name in names if (place := config.place(name))]
     first: Place | None = places[0] if places else config.place("load")

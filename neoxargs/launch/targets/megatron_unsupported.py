@@ -59,7 +59,7 @@ def _other_attention(config: Config) -> Iterator[Problem]:
     other = sorted(set(config.attention.attention_config) - {"global", "flash"})
     if other:
         what = f"Megatron-LM does not support attention_config ({listed(other, 'and')})"
-        yield _refusal(config, what, "attention_config", hint="use only global or flash")
+        yield _refusal(config, what, "attention_config", hint="use only global and flash layers in attention_config")
 
 
 def _biases_in_part(config: Config) -> Iterator[Problem]:

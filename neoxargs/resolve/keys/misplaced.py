@@ -11,15 +11,19 @@ from neoxargs.resolve.yaml.nodes import Entry, Mapping
 
 def dotted_key(name: str, entry: Entry) -> Problem:
     """The problem of a dotted key such as `fp16.enabled` in a file."""
-    *sections, last = entry.key.split(".")
-    nested = "".join(f"{section}: {{" for section in sections) + f"{last}: …" + "}" * len(sections)
     what = "dotted keys are allowed only in --set"
-    return Problem(what, entry.place, f"write `{nested}` in a file", id="dotted-key", about=(name,))
+    return Problem(what, entry.place, f"write `{nested(entry.key)}` in a file", id="dotted-key", about=(name,))
+
+
+def nested(name: str) -> str:
+    """Return a dotted name as it is written in a file: `fp16: {enabled: …}`."""
+    *sections, last = name.split(".")
+    return "".join(f"{section}: {{" for section in sections) + f"{last}: …" + "}" * len(sections)
 
 
 def outdented_key(name: str, section: str, entry: Entry) -> Problem:
     """The problem of a key that is not indented below its section, which is empty and on the line above."""
-    hint = f"indent it and the other keys of {section} by two spaces"
+    hint = f"indent {entry.key} and the other keys of {section} by two spaces"
     what = f"{entry.key} must be indented to be part of section {section}"
     return Problem(what, entry.place, hint, id="misplaced-key", about=(name,))
 

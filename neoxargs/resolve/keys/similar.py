@@ -19,7 +19,8 @@ def same_word(key: Key) -> Match | None:
     """Match the same word, or another program's name for it, in this section or others."""
     names = _in_other_words(key) or _in_other_sections(key)
     if len(names) > MANY_PLACES:
-        return Match("same word", f"it is a key of these sections: {listed(sorted(_sections(names)), most=8)}")
+        sections = listed(sorted(_sections(names)), most=8)
+        return Match("same word", f"{key.word} is a key of these sections: {sections}; write it in one of them")
     return Match("same word", _moved(names, key), tuple(names)) if names else None
 
 

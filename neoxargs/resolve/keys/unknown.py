@@ -76,7 +76,7 @@ def _instead(other: OtherKey) -> str:
     advice = f"use {other.counterpart} instead ({_brief(other.counterpart)})" if other.counterpart else other.advice
     if not other.programs:
         return advice
-    whose = f"it is a parameter of {listed(dict.fromkeys(other.programs), 'and')}"
+    whose = f"this is a parameter of {listed(dict.fromkeys(other.programs), 'and')}"
     if advice:
         return f"{whose}: {advice}"
     if other.is_forks:

@@ -13,7 +13,7 @@ from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys.match import is_known
 from neoxargs.resolve.yaml.compose import Text, compose, compose_set, duplicate_key
-from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, format_node, is_null
+from neoxargs.resolve.yaml.nodes import Entry, Mapping, Node, Scalar, format_node, is_null
 from neoxargs.resolve.yaml.read import mapping
 
 
@@ -181,9 +181,15 @@ def _not_a_section(name: str, entry: Entry) -> Problem:
     group = REGISTRY.sections[name]
     keys = list(group.parameters) if group else []
     keys += [full.rpartition(".")[2] for full in REGISTRY.sections if full.rpartition(".")[0] == name]
-    what = f"{name} ({format_node(entry.value)}) must be a section with keys, not a single value"
+    what = f"{name} ({format_node(entry.value)}) must be a section with keys, not {_kind(entry.value)}"
     if "enabled" in keys and isinstance(entry.value, Scalar) and isinstance(entry.value.value, bool):
         hint = f"write `{entry.key}: {{enabled: {entry.value.text}}}`"
+    elif "type" in keys and isinstance(entry.value, Scalar) and isinstance(entry.value.value, str):
+        hint = f"write `{entry.key}: {{type: {entry.value.text}}}`"
     else:
-        hint = f"valid keys: {', '.join(keys[:8])}{' …' * (len(keys) > 8)}"
+        hint = f"write `{entry.key}: {{KEY: VALUE}}` with keys such as {', '.join(keys[:8])}"
     return Problem(what, entry.value.place, hint, id="not-a-section", about=(_current_name(name),))
+
+
+def _kind(value: Node) -> str:
+    return "a single value" if isinstance(value, Scalar) else "a list"

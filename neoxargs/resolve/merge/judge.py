@@ -9,7 +9,13 @@ from typing import NamedTuple
 from neoxargs.problems import Problem
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.keys.match import Key, is_known
-from neoxargs.resolve.keys.misplaced import dotted_key, outdented_key, parameters_in_unknown_section, unknown_section
+from neoxargs.resolve.keys.misplaced import (
+    dotted_key,
+    nested,
+    outdented_key,
+    parameters_in_unknown_section,
+    unknown_section,
+)
 from neoxargs.resolve.keys.unknown import match_key, unexplained_key, unknown_beside, unknown_key, written_twice
 from neoxargs.resolve.merge.assign import Assigned
 from neoxargs.resolve.merge.entries import Entries, OddKey
@@ -68,7 +74,12 @@ def _unknown(odd: OddKey, entries: Entries) -> Judgement:
         return Judgement(unknown_section(odd.entry, inside), tuple(inside))
     if match and entries.kind == "file" and len(match.meant) == 1 and (first := entries.parameters.get(match.meant[0])):
         return Judgement(unknown_beside(key, match, match.meant[0], first.place), match.meant)
-    return Judgement(unknown_key(key, match), match.meant if match else ())
+    problem = unknown_key(key, match)
+    if match and odd.kind == "dotted" and entries.kind == "file" and len(match.meant) == 1:
+        problem = replace(
+            problem, hint=f"did you mean `{nested(match.meant[0])}`? dotted keys are allowed only in --set"
+        )
+    return Judgement(problem, match.meant if match else ())
 
 
 def _outdented(odd: OddKey) -> Judgement:

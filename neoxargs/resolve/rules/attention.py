@@ -127,8 +127,9 @@ def global_block_ranges_have_ends(sparsity_config: Settings) -> Finding | None:
     starts, ends = settings.get("global_block_indices", [0]), settings.get("global_block_end_indices")
     if ends is None or (len(starts) == len(ends) and all(map(int.__lt__, starts, ends))):
         return None
-    what = f"global_block_end_indices ({ends}) must hold one larger number for each of global_block_indices ({starts})"
-    return refuse(what, "set each end to the index of the block after the last one of its range", ABOUT_PATTERN)
+    what = f"global_block_end_indices ({ends}) must have as many entries as global_block_indices ({starts}),"
+    what += " each greater than its counterpart"
+    return refuse(what, "ends are exclusive: blocks 1 to 3 are start 1, end 4", ABOUT_PATTERN)
 
 
 @check
@@ -146,8 +147,9 @@ def horizontal_global_attention_needs_bidirectional(
         return None
     if not settings.get("horizontal_global_attention") or settings.get("attention") == "bidirectional":
         return None
-    what = "horizontal_global_attention needs a bidirectional pattern"
-    return refuse(what, "set attention to bidirectional beside it; the causal mask is still applied", ABOUT_PATTERN)
+    what = "horizontal_global_attention (true) needs attention: bidirectional"
+    advice = "set attention: bidirectional in the same section; the causal mask is still applied"
+    return refuse(what, advice, ABOUT_PATTERN)
 
 
 @check
@@ -210,9 +212,13 @@ def rpe_buckets_reach_max_distance(
         what = f"rpe_num_buckets ({rpe_num_buckets}) must be at least {2 if causal else 4}"
         return refuse(what, "remove rpe_num_buckets to use the default of 32", about=["rpe_num_buckets"])
     if rpe_max_distance <= past // 2:
-        what = f"rpe_max_distance ({rpe_max_distance}) must be greater than the number of single-distance buckets"
+        share = 2 if causal else 4
+        limit = f"rpe_num_buckets ({rpe_num_buckets}) / {share}"
+        what = f"rpe_max_distance ({rpe_max_distance}) must be greater than {limit}, rounded down"
         advice = f"set rpe_max_distance to {past // 2 + 1} or more"
-        return refuse(f"{what} ({past // 2})", advice, about=["rpe_max_distance"])
+        if (most := share * rpe_max_distance - 1) >= share:
+            advice += f", or rpe_num_buckets to {most} or less"
+        return refuse(what, advice, about=["rpe_max_distance"])
     return None
 
 

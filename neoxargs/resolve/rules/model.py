@@ -97,7 +97,7 @@ def _repeated(item: Any, num_layers: int) -> tuple[list[str], int]:
             )
     if times == "all" and num_layers % len(kinds):
         raise Contradiction(
-            f'attention_config repeats {len(kinds)} kinds of layers over "all" layers, '
+            f'attention_config has a pattern of {len(kinds)} layers with "all", '
             f"but num_layers ({num_layers}) is not a multiple of {len(kinds)}",
             f"nearest num_layers: {nearest(num_layers, len(kinds))}",
             about=["attention_config", "num_layers"],
@@ -157,7 +157,7 @@ def mlp_width_given_once(
         advice = f"remove mlp_type and set intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false"
         return refuse(
             f"{what}; it is now their total width",
-            f"{advice}, activation: swiglu (geglu if it was gelu)",
+            f"{advice}, activation: swiglu (geglu if activation was gelu)",
             about=["intermediate_size", "mlp_type"],
         )
     both = f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor})"

@@ -23,7 +23,7 @@ def mup_needs_base_shapes_file(
     if base_shapes_file or not (save_base_shapes or (use_mup and not coord_check)):
         return None
     name = "save_base_shapes" if save_base_shapes else "use_mup"
-    advice = "set base_shapes_file to a file; a run with save_base_shapes: true writes it"
+    advice = "set base_shapes_file to the path of the file; a run with save_base_shapes: true writes this file"
     return refuse(f"{name} (true) needs base_shapes_file", advice, about=[name, "base_shapes_file"])
 
 

@@ -41,14 +41,15 @@ def onebit_optimizer_needs_full_gradients(
         return refuse(
             f"optimizer.type ({optimizer__type}) and zero_optimization.stage ({zero_optimization__stage})"
             " cannot be combined",
-            "set zero_optimization.stage to 0; 1-bit optimizers need unpartitioned gradients",
+            "set zero_optimization.stage to 0: 1-bit optimizers do their own communication and do not work with ZeRO",
             about=["optimizer.type", "zero_optimization.stage"],
         )
     summed = data_types__grad_accum_dtype
     if precision != "fp32" and summed is not None and "32" in summed:
         both = f"optimizer.type ({optimizer__type}) and data_types.grad_accum_dtype ({summed})"
         about = ["optimizer.type", "data_types.grad_accum_dtype"]
-        return refuse(f"{both} cannot be combined in {precision}", "remove data_types.grad_accum_dtype", about)
+        what = f"{both} cannot be combined with precision ({precision})"
+        return refuse(what, "remove data_types.grad_accum_dtype", about)
     return None
 
 
@@ -66,7 +67,7 @@ def zero_one_adam_needs_two_replicas(
     ranks = gpus // ranks_of_replica(model_parallel_size, pipe_parallel_size)
     if optimizer__type.lower() != "zerooneadam" or ranks > 1:
         return None
-    what = f"optimizer.type ({optimizer__type}) needs at least 2 data parallel ranks"
+    what = f"optimizer.type ({optimizer__type}) needs at least 2 data parallel ranks, not {ranks}"
     return refuse(what, "set optimizer.type to Adam", about=["optimizer.type"])
 
 
@@ -115,7 +116,7 @@ def betas_in_range(
     given = optimizer__params__betas
     if given is not None and (len(given) != 2 or not all(0 <= beta < 1 for beta in given)):
         raise Contradiction(
-            f"optimizer.params.betas ({list(given)}) must be two numbers from 0 to below 1",
+            f"optimizer.params.betas ({list(given)}) must be two numbers, each at least 0 and below 1",
             "set optimizer.params.betas to [0.9, 0.95], for example",
             about=["optimizer.params.betas"],
         )
@@ -218,5 +219,6 @@ def _param_of_another_type(section: str, kind: str | None, written: Collection[s
                 p.attribute for p in parameter.group.parameters.values() if kind.lower() in (p.used_by_types or types)
             ]
             what = f"{name} is not a setting of {section}.type {kind}"
-            return refuse(what, f"remove it; {kind} has {listed(own, 'and')}", about=[f"{section}.type", name])
+            advice = f"remove {name.rpartition('.')[2]}; the settings of {kind} are {listed(own, 'and')}"
+            return refuse(what, advice, about=[f"{section}.type", name])
     return None

@@ -40,7 +40,7 @@ def global_num_gpus_equals_gpus(global_num_gpus: int | None, gpus: int) -> int:
     if global_num_gpus not in (None, gpus):
         raise Contradiction(
             f"global_num_gpus ({global_num_gpus}) must equal the number of GPUs of the run ({gpus})",
-            "remove global_num_gpus; hostfile, include, num_nodes and num_gpus determine it",
+            "remove global_num_gpus; hostfile, include, num_nodes and num_gpus determine the number of GPUs",
         )
     return gpus
 

@@ -89,7 +89,7 @@ def min_scale_is_integer(
         lowest = default("min_scale")
     if lowest != int(lowest):
         what = f"min_scale ({lowest}) must be a whole number"
-        raise Contradiction(what, "set min_scale to 1, the default, or another whole number", about=["min_scale"])
+        raise Contradiction(what, "set min_scale to a whole number; the default is 1", about=["min_scale"])
     return {"min_scale": int(lowest), "fp16.min_loss_scale": int(lowest)}
 
 

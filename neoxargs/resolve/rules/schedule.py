@@ -163,4 +163,6 @@ def one_lr_schedule_on_resume(override_lr_scheduler: bool, use_checkpoint_lr_sch
     """
     if not (override_lr_scheduler and use_checkpoint_lr_scheduler):
         return None
-    return refuse("override_lr_scheduler and use_checkpoint_lr_scheduler cannot be combined", "remove one of them")
+    what = "override_lr_scheduler and use_checkpoint_lr_scheduler cannot be combined"
+    advice = "keep override_lr_scheduler to use this configuration's schedule,"
+    return refuse(what, f"{advice} or use_checkpoint_lr_scheduler to use the checkpoint's")

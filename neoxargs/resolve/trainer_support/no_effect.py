@@ -99,12 +99,21 @@ class Off:
         return not config.is_set(switch) and _lower(config.get(switch)) in (False, None, "none", "")
 
 
+class NoFastWriter:
+    """Condition: no section checkpoint.writer is set, or its type (PYTHON, MOCK) does not use asynchronous I/O."""
+
+    def holds(self, config: Config, switch: str) -> bool:
+        section = switch.rpartition(".")[0]
+        is_set = section in config.sections or any(name.startswith(f"{section}.") for name in config.values)
+        return not is_set or _lower(config.get(switch)) != "fast"
+
+
 class SwitchedOff(NamedTuple):
     """A row of the table: these parameters have no effect while all conditions hold."""
 
     names: str
     """Names separated by spaces; a trailing `*` matches any suffix."""
-    when: Mapping[str, Is | IsNot | Off]
+    when: Mapping[str, Is | IsNot | Off | NoFastWriter]
     """Switch -> condition."""
     reason: str
     """The reason; follows "has no effect:" in the message."""
@@ -232,8 +241,8 @@ SWITCHED_OFF = (
     ),
     SwitchedOff(
         "aio.*",
-        {**{f"{section}.device": _NOT_NVME for section in _OFFLOADS}, "checkpoint.writer.type": Is(("fast",))},
-        "nothing is stored on NVMe",
+        {**{f"{section}.device": _NOT_NVME for section in _OFFLOADS}, "checkpoint.writer.type": NoFastWriter()},
+        "nothing is offloaded to NVMe, and DeepSpeed's fast checkpoint writer is not used",
     ),
     SwitchedOff(
         "zero_optimization.offload_optimizer.cpuadam_cores_perc",

@@ -42,8 +42,11 @@ def _missing(failure: ParseFailure, opening: str, closing: str) -> Problem:
     also = (failure.began,) if failure.began else ()
     if failure.character in "]}":
         what = f"`{failure.character}` cannot close `{opening}`"
-        hint = f"add `{closing}` before it, or remove it"
+        hint = f"add `{closing}` before this `{failure.character}`, or remove this `{failure.character}`"
         return Problem(what, failure.where, hint, also, id="yaml-wrong-bracket")
+    if opening == "{" and not failure.begins_line and re.search(r"[{,]\s*(\"[^\"]*\"|'[^']*')\s+$", failure.before):
+        what = "a `:` is missing before this"
+        return Problem(what, failure.where, "write `key: value`", also, id="yaml-missing-colon")
     is_key = failure.character == ":" and opening == "{" and re.fullmatch(_A_KEY, failure.before)
     line = _content_above(failure) if failure.begins_line or is_key else None
     if line is None:
@@ -67,7 +70,10 @@ def _missing_after(word: Place, closing: str, also: tuple[Place, ...]) -> Proble
         where = word._replace(column=last, width=1)
         return Problem("expected `,`, got `;`", where, "write `,`", also, id="yaml-missing-comma")
     if character in "]}":
-        word, hint = word._replace(column=last, width=1), f"add it, or move this `{character}` if it closes too early"
+        word, hint = (
+            word._replace(column=last, width=1),
+            f"add a `,` or `{closing}`, or move this `{character}` further down",
+        )
     what = f"a `,` or the closing `{closing}` is missing after this"
     return Problem(what, word, hint, also, id="yaml-missing-comma")
 

@@ -182,7 +182,9 @@ class _Composer:
         name, where = event.anchor, self.at(event)
         if name in self.open:
             what = f"alias `*{name}` is part of the value that it refers to"
-            raise Problems([Problem(what, where, "write the value itself", id="yaml-alias-inside-itself")])
+            raise Problems(
+                [Problem(what, where, f"replace `*{name}` with a literal value", id="yaml-alias-inside-itself")]
+            )
         if name not in self.anchors:
             hint = f"mark a value above with `&{name}`, or put `*{name}` in quotes if it is meant as a string"
             what = f"alias `*{name}` has no anchor `&{name}` above it"
@@ -229,14 +231,20 @@ def duplicate_key(name: str, where: Place, first: Place, spelled: str = "", abou
     return Problem(second, where, hint, (first,), id="duplicate-key", about=about)
 
 
+_NO_NAME = "yaml-key-not-a-name"
+
+
 def _not_a_name(key: Node) -> Problem:
     if isinstance(key, Scalar):
-        hint = f"put `{key.text}` in quotes if it is meant as a string" if key.text else "write `key: value`"
-        got = f"YAML reads `{key.text}` as {_kind(key.value)}" if key.text else "this one is empty"
-        what = f"a key must be a name; {got}"
-        return Problem(what, key.place, hint, id="yaml-key-not-a-name")
-    what = "a key must be a name, not a list or a mapping"
-    return Problem(what, key.place, "write `key: value`", id="yaml-key-not-a-name")
+        if not key.text:
+            return Problem(
+                "this key is empty", key.place, "write the name of a parameter before the colon", id=_NO_NAME
+            )
+        what = f"a key must be the name of a parameter; YAML reads `{key.text}` as {_kind(key.value)}"
+        hint = "replace it with the name of a parameter, or remove this line"
+        return Problem(what, key.place, hint, id=_NO_NAME)
+    what = "a key must be the name of a parameter, not a list or a mapping"
+    return Problem(what, key.place, "write `key: value`", id=_NO_NAME)
 
 
 def _kind(value: Any) -> str:

@@ -31,7 +31,7 @@ _PATTERNS: dict[str, tuple[str, str, str]] = {
     "yaml-foreign-space": (
         r".*[\u00a0\u2000-\u200b\u202f\u3000\ufeff]",
         "this line contains a space character that YAML does not recognise",
-        "replace it with an ordinary space",
+        "replace this character with an ordinary space",
     ),
     "yaml-foreign-colon": (
         r"(?P<key>[\w.-]+)\uff1a *(?P<value>.*)$",

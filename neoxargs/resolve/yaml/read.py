@@ -79,10 +79,10 @@ def _find(path: str, directory: str | None) -> str:
         return files[0]
     if found:
         inside = _configurations(found[0])
-        hint = f"name a file in it: {listed(inside, most=6)}" if inside else "name a YAML file"
-        _stop(found[0], "this is a directory, not a file", hint, id="file-is-directory")
+        hint = f"name one of its files: {listed(inside, most=6)}" if inside else "name a YAML file"
+        _stop(found[0], "this is a folder, not a file", hint, id="file-is-directory")
     if directory and not os.path.isdir(directory):
-        _stop(directory, "there is no such directory (set by -d)", id="directory-missing")
+        _stop(directory, "there is no such folder (set by -d)", id="directory-missing")
     _stop(bases[0], "there is no such file", _nearest(bases, path), id="file-missing")
 
 
@@ -98,7 +98,7 @@ def _nearest(bases: Sequence[str], path: str) -> str:
     folder, wanted = os.path.split(bases[0])
     folder = folder or "."
     if not os.path.isdir(folder):
-        return f"the directory {folder} does not exist"
+        return f"the folder {folder} does not exist"
     present = _configurations(folder)
     stems = {os.path.splitext(name)[0]: name for name in reversed(present)}
     close = close_matches(wanted, present) or [

@@ -53,7 +53,7 @@ def _colon(failure: ParseFailure) -> Problem:
     if line := failure.above():
         return _no_key(line)
     if failure.before.startswith(" "):
-        hint = "align it with the keys around it"
+        hint = "align this key with the keys around it"
         what = "this key is indented differently from the line above it"
         return Problem(what, _key_of(failure.where), hint, id="yaml-indentation")
     hint = "check the lines above: each must be `key: value`"
@@ -84,7 +84,8 @@ def _quote(failure: ParseFailure) -> Problem:
 def _alias(failure: ParseFailure) -> Problem:
     where = failure.began or failure.where
     sign = where.text[where.column - 1]
-    what = f"`{sign}` at the start of a value is reserved in YAML: `&name` marks an anchor, `*name` an alias"
+    meaning = "`*name` refers to an anchor `&name`" if sign == "*" else "`&name` marks an anchor"
+    what = f"`{sign}` at the start of a value is reserved in YAML: {meaning}"
     return Problem(what, where, "put the value in quotes if it is meant as a string", id="yaml-reserved-character")
 
 
@@ -102,10 +103,13 @@ def _surrogate(failure: ParseFailure) -> Problem:
 def _not_a_key(failure: ParseFailure) -> Problem:
     if failure.character == "-" and failure.begins_line:
         what = "a list item is not allowed between `key: value` lines"
-        hint = "remove the `-`, or write the list below its own key"
+        hint = "remove the `-`, or write the list below a key, as the value of the key"
         return Problem(what, failure.where, hint, id="yaml-misplaced-list")
+    if failure.begins_line and failure.character == ":":
+        hint = "write the name of a parameter before the colon"
+        return Problem("this key is empty", failure.where, hint, id="yaml-key-not-a-name")
     if failure.begins_line:
-        hint = "align it with the keys it belongs to"
+        hint = "align it with the keys of its section"
         return Problem(
             "the indentation of this line matches no line above it", failure.where, hint, id="yaml-indentation"
         )
@@ -113,13 +117,15 @@ def _not_a_key(failure: ParseFailure) -> Problem:
         hint = "remove the comma, or put everything into one pair of `{ }`"
         what = "a comma after a value is allowed only inside `{ }` and `[ ]`"
         return Problem(what, failure.where, hint, id="yaml-comma-outside-brackets")
-    hint = "start a new line; inside single quotes, write a quote twice ('it''s')"
+    hint = "remove the text after the closing quote, or quote the whole value"
+    if re.search(r"\w'$", failure.before) and failure.character.isalnum():
+        hint = "to write a quote inside single quotes, double it: 'it''s mine'"
     return Problem("unexpected text after the value", failure.where, hint, id="yaml-text-after-value")
 
 
 def _not_an_item(failure: ParseFailure) -> Problem:
     what = "a key cannot follow a list of `- ` items"
-    return Problem(what, failure.where, "write the list below its own key", id="yaml-misplaced-list")
+    return Problem(what, failure.where, "write the list below a key, as the value of the key", id="yaml-misplaced-list")
 
 
 def _item(failure: ParseFailure) -> Problem:
@@ -135,7 +141,12 @@ def _no_value(failure: ParseFailure) -> Problem:
     if failure.character in "]}":
         opening = "[" if failure.character == "]" else "{"
         what = f"this `{failure.character}` has no matching `{opening}`"
-        return Problem(what, failure.where, f"remove it, or add the missing `{opening}`", id="yaml-unopened-bracket")
+        return Problem(
+            what,
+            failure.where,
+            f"remove this `{failure.character}`, or add the missing `{opening}`",
+            id="yaml-unopened-bracket",
+        )
     what = f"a value is missing before this `{failure.character}`"
     return Problem(what, failure.where, id="yaml-missing-value")
 

@@ -22,14 +22,14 @@ def destinations(parameter: Parameter, config: Config) -> list[str]:
 def _launcher(parameter: Parameter, config: Config) -> Iterator[str]:
     if "runner" in parameter.to:
         flags = _with_values(deepspeed.runner_flags(config), parameter.name)
-        yield f"launcher: {flags}" if flags else "launcher: not sent; it has the same default"
+        yield f"launcher: {flags}" if flags else "launcher: not sent, because its default is the same"
 
 
 def _engine(parameter: Parameter, config: Config) -> Iterator[str]:
     if "deepspeed" in parameter.to:
         value = _value_at(deepspeed.deepspeed_json(config), parameter.name)
-        sent = "not sent; it has the same default" if value is None else f'"{parameter.name}": {json.dumps(value)}'
-        yield f"DeepSpeed's JSON: {sent}"
+        sent = f'"{parameter.name}": {json.dumps(value)}'
+        yield f"DeepSpeed's JSON: {sent if value is not None else 'not sent, because its default is the same'}"
 
 
 def _ranks(parameter: Parameter, config: Config) -> Iterator[str]:

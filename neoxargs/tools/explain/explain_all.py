@@ -20,7 +20,8 @@ def annotated_yaml(config: Config) -> str:
     empty = config.sections - {name.rpartition(".")[0] for name in settings}
     left = sum(1 for p, _ in config.items() if p.name not in settings)
     head = [
-        "The resolved configuration, printed by deepy explain --all. It resolves to the same values.",
+        "The resolved configuration, printed by deepy explain --all.",
+        "Used as a configuration file, it gives the same values as the files it was printed from.",
         f"{left} parameters that are not listed have their defaults (docs/parameters.md).",
     ]
     assert config.dialect is not None  # only the configuration that a rank receives has no dialect

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         texts = read_files(arguments.files, arguments.conf_dir)
         source = next((source for source in SOURCES if source.name == arguments.source), None) or source_of(texts[0])
         if inapplicable := list(_inapplicable_options(arguments, source)):
-            raise Problems(inapplicable[:1])
+            raise Problems(inapplicable)
         options = Options(arguments.to, dict(arguments.var), os.environ, arguments.choose)
         if source.edits_in_place:
             return _show_edits(arguments, texts, source.converts(texts, options))

@@ -75,7 +75,7 @@ def find_device(name: str) -> Device:
     device = _by_spelling().get(_normalized(name))
     if device is None:
         hint = did_you_mean(name, DEVICES) or f"expected one of: {', '.join(DEVICES)}"
-        hint = f"{hint}; for another device, use deepy plan --gpu-memory GIB"
+        hint = f"{hint}; for a device that is not listed, use deepy plan --gpu-memory GIB"
         raise Problems([Problem(f"unknown device: {name}", hint=hint, id="unknown-device")])
     return device
 

@@ -16,7 +16,13 @@ from torch import Tensor, nn
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.train.checkpoint.inventory import Inventory
-from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, SavedWeights, not_convertible, rank_slice
+from neoxargs.train.checkpoint.weights_by_name import (
+    COMPARE_CONFIG,
+    SavedWeights,
+    not_convertible,
+    rank_slice,
+    saved_layout,
+)
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import OptimizerLayout, Piece, optimizer_layout
 from neoxargs.train.parallel.pipeline import named_weights
@@ -144,19 +150,18 @@ def _mismatches(
     subject = f"load ({saved.folder})"
     if layout is None:
         kind = type(engine.optimizer).__name__
-        what = f"{subject}: it was written on another layout, and DeepSpeed's {kind} loads only its own layout"
-        hint = "continue on the layout that wrote it"
-        yield Problem(what, hint=hint, id="checkpoint-layout-not-convertible", about=("load",))
+        what = f"{subject}: the checkpoint was written with a different layout, which DeepSpeed's {kind} cannot load"
+        yield Problem(what, hint=saved_layout(saved.folder), id="checkpoint-layout-not-convertible", about=("load",))
     if with_optimizer and not saved.complete:
         hint = "set no_load_optim: true to start with a fresh optimizer state"
-        what = f"{subject}: it has no optimizer state (saved with no_save_optim, or imported)"
+        what = f"{subject}: the checkpoint has no optimizer state (saved with no_save_optim, or imported)"
         yield Problem(what, hint=hint, id="checkpoint-without-optimizer", about=("load", "no_load_optim"))
     expected = _union_over_ranks(set(named_weights(engine.module)))
     for missing in sorted(expected - set(saved.slices))[:3]:
-        what = f"{subject}: it does not fit this model: it has no weight {missing}"
+        what = f"{subject}: the checkpoint does not fit this model: it lacks weight {missing}"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
     for surplus in sorted(set(saved.slices) - expected)[:3]:
-        what = f"{subject}: it does not fit this model, which has no weight {surplus}"
+        what = f"{subject}: the checkpoint does not fit this model, which lacks weight {surplus}"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
 
 

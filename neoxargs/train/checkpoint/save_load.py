@@ -26,11 +26,10 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import differing
 from neoxargs.train.checkpoint import commit, inventory, relayout
+from neoxargs.train.checkpoint.weights_by_name import LAYOUT
 from neoxargs.train.optim.schedule import Schedule
 from neoxargs.train.process.setup import Process, on_gpu, set_seeds, suppress_output
 
-#: Must equal the checkpoint's if it has no inventory, because only DeepSpeed can then load it.
-LAYOUT = ("model_parallel_size", "pipe_parallel_size")
 #: Optimizer types with the same state as Adam, which can load each other's checkpoints.
 ADAMS = ("adam", "adamw", "cpu_adam", "cpu_torch_adam")
 
@@ -111,6 +110,7 @@ class Checkpoints:
         """Return DeepSpeed's client state, and whether this run has the layout of the checkpoint."""
         with_optimizer = not (self.options.finetune or self.options.no_load_optim)
         inventories = inventory.read(checkpoint)
+        # Without a weight index, only DeepSpeed can load the checkpoint, and only with the same layout.
         self._require_same_model(checkpoint, LAYOUT if not inventories else (), with_optimizer)
         if with_optimizer:
             self._follow_train_iters(checkpoint)
@@ -149,12 +149,13 @@ class Checkpoints:
 
     def _load_random_state(self, checkpoint: Path, same_layout: bool, iteration: int) -> None:
         file = checkpoint / _random_file(self.process.rank)
-        if same_layout and file.exists():
+        has_file = same_layout and file.exists()
+        if has_file:
             restore_random_state(torch.load(file, weights_only=True))
-            return
-        set_seeds(torch.initial_seed() + iteration)  # a new seed, so that the first masks of the run are not repeated
-        if self.process.main:
-            why = "has no random states" if same_layout else "was written on another layout"
+        else:
+            set_seeds(torch.initial_seed() + iteration)  # a new seed, so that the run's first masks are not repeated
+        if not _on_every_rank(has_file, self.process) and self.process.main:
+            why = "lacks random states" if same_layout else "was written with a different layout of ranks"
             what = f"{checkpoint} {why}; dropout masks will differ from those of an uninterrupted run"
             print(f"warning: {what}", flush=True)
 
@@ -170,9 +171,9 @@ class Checkpoints:
             names.append("world_size")
         _raise_any(
             Problem(
-                f"load ({checkpoint}): it was written with {name} {theirs[name]}, "
+                f"load ({checkpoint}): the checkpoint was written with {name} {theirs[name]}, "
                 f"but this run has {self.config.get(name)}",
-                hint=f"use the checkpoint's {name}, or load another checkpoint",
+                hint=f"set {name} to {theirs[name]}, or load a different checkpoint",
                 id="checkpoint-other-model",
                 about=("load", name),
             )
@@ -181,7 +182,8 @@ class Checkpoints:
         )
         kind, other = self.config.optimizer.type or "Adam", theirs.get("optimizer", {}).get("type") or "Adam"
         if with_optimizer and _state_type(kind) != _state_type(other):
-            what = f"load ({checkpoint}): it has the state of optimizer.type {other}, but this run uses {kind}"
+            what = f"load ({checkpoint}): the checkpoint has the state of optimizer.type {other}"
+            what += f", but this run uses {kind}"
             hint = "set no_load_optim: true to start with a fresh optimizer state"
             raise Problems(Problem(what, hint=hint, id="checkpoint-other-optimizer", about=("load", "optimizer.type")))
 
@@ -262,13 +264,12 @@ def _require_first_start(root: Path, save: str | None) -> None:
     damaged = [f"{path.name}: {checkpoint_folder.damage(path)}" for path in checkpoint_folder.checkpoints(root)]
     if damaged:
         what = f"load ({root}): every checkpoint in it is damaged ({'; '.join(damaged)})"
-        hint = "set load to another folder, or remove load to start from scratch"
+        hint = "set load to a different folder, or remove load to start from scratch"
         raise Problems(Problem(what, hint=hint, id="checkpoint-all-damaged", about=("load",)))
     if save is None or Path(save).resolve() != root.resolve():
         hint = "remove load to start from scratch, or set load and save to the same folder to resume on every restart"
-        raise Problems(
-            Problem(f"load ({root}): there is no checkpoint in it", hint=hint, id="checkpoint-missing", about=("load",))
-        )
+        what = f"load ({root}): there is no checkpoint in this folder"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load",)))
 
 
 def _write_config(part: Path, config: Config) -> None:

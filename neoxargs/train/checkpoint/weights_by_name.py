@@ -14,12 +14,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from neoxargs import checkpoint_folder
 from neoxargs.problems import Problem, Problems
+from neoxargs.registry import REGISTRY
 from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.deepspeed.optimizer_layout import Piece
 from neoxargs.train.parallel.make import TensorShard
 
-#: Hint for a checkpoint of another model.
+#: Parameters that determine which rank holds which part of the model.
+LAYOUT = ("model_parallel_size", "pipe_parallel_size")
+#: Hint for a checkpoint of a different model.
 COMPARE_CONFIG = "compare this configuration with the checkpoint's config.json"
 
 
@@ -153,10 +157,20 @@ def rank_slice(full: Tensor, shard: TensorShard) -> Tensor:
     return torch.cat([part.chunk(shard.size, shard.dimension)[shard.rank] for part in parts], shard.dimension)
 
 
+def saved_layout(folder: Path) -> str:
+    """Return a hint that names the layout a checkpoint was written with."""
+    values = checkpoint_folder.configuration(folder)
+    if values is None:
+        return "use the layout that the checkpoint was written with"
+    sizes = [f"{name} {values.get(name, REGISTRY.parameters[name].default)}" for name in LAYOUT]
+    ranks = [f"{values['world_size']} ranks"] if "world_size" in values else []
+    return f"use the layout that the checkpoint was written with: {', '.join([*sizes, *ranks])}"
+
+
 def not_convertible(folder: Path, state: str) -> Problems:
     """Return the problem of an optimizer state that is not saved element by element."""
-    what = f"load ({folder}): the optimizer state {state!r} cannot be converted to another layout"
-    hint = "continue on the layout that wrote it, or set no_load_optim: true"
+    what = f"load ({folder}): the optimizer state {state!r} cannot be converted to a different layout of ranks"
+    hint = f"{saved_layout(folder)}, or set no_load_optim: true to start with a fresh optimizer state"
     return Problems(Problem(what, hint=hint, id="checkpoint-state-not-divisible", about=("load", "no_load_optim")))
 
 

@@ -172,11 +172,11 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy data",
         description="Tokenise text into a token file (.bin and .idx) that `data_path` can name.",
-        epilog="A document is one line of a .jsonl, .jsonl.gz or .jsonl.zst file, or all of any other file.",
+        epilog="A document is one line of a .jsonl, .jsonl.gz or .jsonl.zst file, or the full text of any other file.",
     )
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help=f"tokenise a file, a folder, a pattern, or {text.STDLIB}")
-    add("--text-path", nargs="+", default=[], metavar="TEXT", help="same as TEXT, under its name in a configuration")
+    add("--text-path", nargs="+", default=[], metavar="TEXT", help="same as TEXT, named as in a configuration")
     add("--output-prefix", required=True, metavar="PREFIX", help="write PREFIX.bin, PREFIX.idx and PREFIX.json")
     add("--tokenizer-type", default="GPT2BPETokenizer", choices=list(BUILDERS), metavar="NAME",
         help=f"use one of {', '.join(BUILDERS)} (default: %(default)s)")  # fmt: skip

@@ -102,7 +102,7 @@ def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: in
         summary = summary_of(prefix)
         if summary and summary.vocab_size != vocab_size:
             made = f"was tokenised by {summary.tokenizer_type} with a vocabulary of {summary.vocab_size} tokens"
-            hint = "use the tokenizer it was made with, or tokenise the text again"
+            hint = "use the tokenizer that the data was tokenised with, or tokenise the text again"
             what = f"data_path ({prefix}) {made}; this run's tokenizer has {vocab_size}"
             problems.append(Problem(what, hint=hint, id="data-other-tokenizer", about=("data_path", "tokenizer_type")))
     if problems:

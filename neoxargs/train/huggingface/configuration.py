@@ -104,7 +104,7 @@ def _unsupported(tree: Mapping, family: Family) -> Iterator[Problem]:
 
 def _no_equivalent(key: str, entry: _Entry, values: Iterable[Any] = ()) -> Problem:
     supported = [json.dumps(value) for value in values if value is not None]
-    what = f"{key} ({json.dumps(entry.value)}) has no equivalent in this trainer"
+    what = f"{key} ({json.dumps(entry.value)}) has no equivalent in deepy's model"
     hint = f"supported: {listed(supported)}" if supported else ""
     return Problem(what, entry.place, hint, id="huggingface-not-expressible")
 

@@ -114,11 +114,11 @@ def _require_same_model(export: Export, pieces: Sequence[Piece]) -> None:
     """Raise Problems unless the checkpoint is of the model that the configuration describes."""
     used, saved = {piece.ours for piece in pieces}, set(export.saved.slices)
     subject = f"load ({export.saved.folder})"
-    reasons = [f", which has no weight {name}" for name in sorted(saved - used)[:3]]
-    reasons = [f": it has no weight {name}" for name in sorted(used - saved)[:3]] + reasons
+    reasons = [f", which lacks weight {name}" for name in sorted(saved - used)[:3]]
+    reasons = [f": it lacks weight {name}" for name in sorted(used - saved)[:3]] + reasons
     problems = [
         Problem(
-            f"{subject}: it does not fit this model{reason}",
+            f"{subject}: the checkpoint does not fit this model{reason}",
             hint=COMPARE_CONFIG,
             id="checkpoint-other-weights",
             about=("load",),
@@ -143,7 +143,7 @@ def _other_shapes(export: Export, subject: str) -> Iterator[Problem]:
             what = f"{subject}: {name} has shape {sizes[0]} in the checkpoint; this configuration expects {sizes[1]}"
             yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",))
     if (available := export.shape("embedding.word_embeddings.weight")[0]) < rows:
-        what = f"{subject}: its word embedding has {available} rows, fewer than the {rows} to write"
+        what = f"{subject}: the checkpoint's word embedding has {available} rows, fewer than the {rows} rows to write"
         hint = f"pass --vocab-size {available}, or use the tokenizer the model was trained with"
         yield Problem(what, hint=hint, id="checkpoint-too-few-vocabulary-rows", about=("load",))
 
@@ -177,7 +177,7 @@ def checkpoint(config: Config) -> Path:
     )
     if folder is None:
         raise Problems(
-            Problem(f"load ({root}): there is no checkpoint in it", id="checkpoint-missing", about=("load",))
+            Problem(f"load ({root}): there is no checkpoint in this folder", id="checkpoint-missing", about=("load",))
         )
     damage = checkpoint_folder.damage(folder) if folder.is_dir() else "it does not exist"
     if damage:
@@ -195,8 +195,8 @@ def prepare(config: Config, architecture: str | None, dtype: str | None, rows: i
     folder = checkpoint(config)
     inventories = inventory.read(folder)
     if not inventories:
-        what = f"load ({folder}): it has no inventory of its weights ({inventory.PREFIX}*.json)"
-        hint = "continue it with train.py for one step; the checkpoint saved then has one"
+        what = f"load ({folder}): the checkpoint's weight index ({inventory.PREFIX}*.json) is missing"
+        hint = "continue the run with train.py for one step: train.py writes a weight index with every checkpoint"
         raise Problems(Problem(what, hint=hint, id="checkpoint-without-inventory", about=("load",)))
     tokenizer, shape = build_tokenizer(config.tokenizer), config.shape
     offset = config.embedding.opt_pos_emb_offset
@@ -216,7 +216,8 @@ def parser() -> argparse.ArgumentParser:
     add("--to", required=True, metavar="FOLDER", type=Path, help="write to FOLDER, which must not exist yet")
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for FILE in DIR first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value, such as iteration=1000")
-    add("--gpus", metavar="N", type=_count, help="resolve the files for N GPUs, if their layout requires N")
+    add("--gpus", metavar="N", type=_count,
+        help="resolve the configuration for N GPUs, if its parallel layout requires N")  # fmt: skip
     add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"use one of {', '.join(FAMILIES)}")
     add("--dtype", choices=list(DTYPES), metavar="NAME",
         help=f"write weights as {', '.join(DTYPES)} (default: the checkpoint's type)")  # fmt: skip

@@ -21,7 +21,7 @@ def output_folder(folder: Path) -> Iterator[Path]:
     """
     if folder.exists():
         what = f"--to ({folder}) already exists"
-        hint = "name another folder, or remove this one"
+        hint = "choose a different folder, or remove this one"
         raise Problems(Problem(what, hint=hint, id="output-folder-exists"))
     part = folder.with_name(f".writing-{folder.name}")
     try:

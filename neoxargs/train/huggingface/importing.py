@@ -1,4 +1,4 @@
-"""`deepy import`: convert a Hugging Face folder to a YAML file and a checkpoint that runs of any layout load.
+"""`deepy import`: convert a Hugging Face folder to a YAML file and a checkpoint that a run of any layout can load.
 
 The checkpoint has one file per layer with unsharded weights, an inventory, and no optimizer state. DeepSpeed cannot
 load it; train/checkpoint/relayout.py does.
@@ -183,7 +183,7 @@ def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
     size = build_tokenizer(recipe).vocab_size
     if size > vocabulary:
         what = f"the tokenizer has {size} tokens, more than vocab_size ({vocabulary})"
-        hint = "pass --tokenizer-type NAME [--vocab-file FILE] to use another tokenizer"
+        hint = "pass --tokenizer-type NAME [--vocab-file FILE] to use a different tokenizer"
         raise Problems(Problem(what, hint=hint, id="huggingface-tokenizer-too-large"))
     unit = REGISTRY.parameters["make_vocab_size_divisible_by"].default
     needed = padded_vocab_size(vocabulary, unit, 1)
@@ -193,13 +193,14 @@ def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy import", allow_abbrev=False,
-        description=f"Convert a Hugging Face folder to {YAML} and a checkpoint that runs of any layout load.",
+        description=f"Convert a Hugging Face folder to {YAML} and a checkpoint that a run of any layout can load.",
     )  # fmt: skip
     add = parser.add_argument
     add("source", metavar="FOLDER", type=Path, help="read config.json, safetensors files and the tokenizer from FOLDER")
     add("--to", required=True, metavar="FOLDER", type=Path, help="write to FOLDER, which must not exist yet")
     add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME", help=f"use one of {', '.join(BUILDERS)}")
-    add("--vocab-file", metavar="FILE", help="read the tokenizer's vocabulary, if the folder has no tokenizer")
+    add("--vocab-file", metavar="FILE",
+        help="read the tokenizer's vocabulary from FILE, if the folder has no tokenizer")  # fmt: skip
     add("--merge-file", metavar="FILE", help="read merges.txt, for GPT2BPETokenizer")
     return parser
 

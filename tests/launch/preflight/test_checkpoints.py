@@ -37,7 +37,7 @@ def test_an_earlier_run_is_not_overwritten(capsys, started):
     assert main(["train.py", "a.yml"]) == 1
     shown = capsys.readouterr().err
     assert "a.yml:10:1: error: save (out) already holds a checkpoint of iteration 100, " in shown
-    assert "  = set load: out to continue from it, or set save to another folder\n" in shown
+    assert "  = set load: out to continue from it, or set save to a different folder\n" in shown
     assert len(started) == 1
 
 
@@ -57,7 +57,7 @@ def test_nor_by_a_run_that_continues_another_checkpoint(capsys, started, more):
     assert main(["train.py", "a.yml", *words]) == 1
     shown = capsys.readouterr().err
     assert "iteration 20, which the run would overwrite [checkpoint-overwritten]\n" in shown
-    assert "  = set save to another folder\n" in shown
+    assert "  = set save to a different folder\n" in shown
     assert main(["train.py", "a.yml", *words, "--set", "save=new"]) == 0
     assert len(started) == 1
 
@@ -72,7 +72,7 @@ def test_dry_run_and_check_only_warn_about_it(capsys):
 @pytest.mark.parametrize("words", [["check", "a.yml"], ["train.py", "a.yml"]])
 def test_nothing_to_continue_from_is_told_before_the_start(capsys, started, words):
     assert main([*words, "--set", "load=nowhere"]) == 1
-    assert "--set: error: load (nowhere): there is no checkpoint in it" in capsys.readouterr().err
+    assert "--set: error: load (nowhere): there is no checkpoint in this folder" in capsys.readouterr().err
     assert not started
     assert main([*words, "--set", "load=out"]) == 0
 
@@ -81,8 +81,8 @@ def test_nothing_to_continue_from_is_told_before_the_start(capsys, started, word
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("load=nowhere", "--set: error: load (nowhere): there is no checkpoint in it"),
-        ("load=null", "a.yml:10:1: error: save (out): there is no checkpoint in it"),
+        ("load=nowhere", "--set: error: load (nowhere): there is no checkpoint in this folder"),
+        ("load=null", "a.yml:10:1: error: save (out): there is no checkpoint in this folder"),
         (
             "save=null",
             ": neither load nor save is set [checkpoint-missing]\n  = set load: FOLDER",

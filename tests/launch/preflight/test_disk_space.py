@@ -91,7 +91,7 @@ def test_a_file_in_the_way(tmp_path):
 def test_a_folder_of_another_user(tmp_path):
     tmp_path.chmod(0o500)
     [problem] = disk_space.folder_problems(config("", tmp_path / "ckpt"))
-    assert "this user may not write to" in problem.what
+    assert "this user has no permission to write to" in problem.what
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
@@ -99,7 +99,9 @@ def test_a_folder_that_cannot_be_made(capsys, tmp_path, monkeypatch):
     [problem] = disk_space.folder_problems(config("", Path("/proc/x")))
     assert problem.what.startswith("save (/proc/x): ")
     assert problem.what.endswith(
-        "this user may not write to /proc" if os.getuid() else "the file system of /proc does not store files"
+        "this user has no permission to write to /proc"
+        if os.getuid()
+        else "the file system of /proc cannot store files"
     )
     monkeypatch.chdir(tmp_path)
     for name in ("tokens.bin", "tokens.idx"):

@@ -100,19 +100,19 @@ def test_the_hint_for_a_name_of_several_programs(written: str, meant: str) -> No
 @pytest.mark.parametrize(
     ("written", "answer"),
     [
-        ("hyena_mlp_len", f"it is a parameter of savanna{FORKS}"),
-        ("short-conv-L", f"it is a parameter of savanna{FORKS}"),
-        ("qkv-slot-num", f"it is a parameter of TokenFormer{FORKS}"),
-        ("operator_config", f"it is a parameter of savanna: use attention_config instead "
+        ("hyena_mlp_len", f"this is a parameter of savanna{FORKS}"),
+        ("short-conv-L", f"this is a parameter of savanna{FORKS}"),
+        ("qkv-slot-num", f"this is a parameter of TokenFormer{FORKS}"),
+        ("operator_config", f"this is a parameter of savanna: use attention_config instead "
          f"({REGISTRY.parameters['attention_config'].brief})"),
-        ("load_best_model_at_end", "it is a parameter of Hugging Face's Trainer and has no counterpart in deepy: "
+        ("load_best_model_at_end", "this is a parameter of Hugging Face's Trainer and has no counterpart in deepy: "
          "remove it"),
-        ("ga_dataset_impl", f"it is a parameter of Geodesic's GPT-NeoX{FORKS}"),
-        ("use_cpu", "it is a parameter of Accelerate and Hugging Face's Trainer: set DS_ACCELERATOR=cpu in the "
+        ("ga_dataset_impl", f"this is a parameter of Geodesic's GPT-NeoX{FORKS}"),
+        ("use_cpu", "this is a parameter of Accelerate and Hugging Face's Trainer: set DS_ACCELERATOR=cpu in the "
          "environment"),
-        ("lora_r", "it is a parameter of axolotl: remove it; deepy does not train adapters"),
-        ("tie-word-embeddings", "it is a parameter of Hugging Face's models: use no_weight_tying, its opposite; false "
-         "ties them"),
+        ("lora_r", "this is a parameter of axolotl: remove it; deepy does not train adapters"),
+        ("tie-word-embeddings", "this is a parameter of Hugging Face's models: use no_weight_tying, its opposite; "
+         "false ties them"),
         ("model", NO_MATCH),
     ],
 )  # fmt: skip

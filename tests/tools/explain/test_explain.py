@@ -101,7 +101,7 @@ def test_a_value_is_shown_in_the_form_that_its_receiver_gets() -> None:
     assert sent("num_layers")[-1] == "--emit megatron: --num-layers 4"
     assert sent("bias_gelu_fusion")[-1] == "--emit megatron: --no-bias-gelu-fusion"
     assert sent("master_port", "master_port=3000")[0] == "launcher: --master_port 3000"
-    assert sent("master_port")[0] == "launcher: not sent; it has the same default"
+    assert sent("master_port")[0] == "launcher: not sent, because its default is the same"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_without_files(key: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("hyena_mlp_len", "it is a parameter of savanna: remove it, or declare it in a plugin"),
+        ("hyena_mlp_len", "this is a parameter of savanna: remove it, or declare it in a plugin"),
         ("hiden_size", "did you mean hidden_size?"),
     ],
 )

@@ -170,7 +170,7 @@ def test_versions_beyond_the_offered_ones_are_counted() -> None:
     (offer,) = stop.value.problems
     first, *_, last = offer.what.splitlines()
     assert first == "expected one configuration, got 16"
-    assert last.strip() == "and 4 more: remove sections you do not need to reach them"
+    assert last.strip() == "and 4 more: to choose one of them, first remove sections that you do not need from the file"
 
 
 def test_every_auto_has_a_value_that_fits() -> None:

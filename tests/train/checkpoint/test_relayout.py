@@ -199,9 +199,9 @@ def test_finetuning_starts_at_0(cases: dict[str, Any]) -> None:
     ("name", "words"),
     [
         ("bare, all", "it has no optimizer state"),
-        ("sgd", "it has the state of optimizer.type Adam, but this run uses SGD"),
+        ("sgd", "the checkpoint has the state of optimizer.type Adam, but this run uses SGD"),
         ("untied", "it does not fit this model: it has no weight output.weight"),
-        ("sm3, all", "the optimizer state 'slices' cannot be converted to another layout"),
+        ("sm3, all", "the optimizer state 'slices' cannot be converted to a different layout of ranks"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_loaded_is_a_problem(cases: dict[str, Any], name: str, words: str) -> None:

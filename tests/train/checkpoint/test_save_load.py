@@ -128,7 +128,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(found: dict[str, A
         ("other sharing", "it was written with num_unique_layers None, but this run has 1"),
         ("another vocabulary", "it does not fit this model: "),
         ("another schedule", "decay_iters is 40 in this run and 30 in the checkpoint"),
-        ("nothing there", "there is no checkpoint in it"),
+        ("nothing there", "there is no checkpoint in this folder"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_a_problem(found: dict[str, Any], name: str, words: str) -> None:

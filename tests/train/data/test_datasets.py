@@ -367,7 +367,7 @@ class TestProblems:
         assert self.what(tmp_path, data_path=f"{tmp_path}/data") == (
             f"error: data_path ({tmp_path}/data) was tokenised by CharLevelTokenizer with a vocabulary of 512 tokens; "
             "this run's tokenizer has 257 [data-other-tokenizer]\n"
-            "  = use the tokenizer it was made with, or tokenise the text again"
+            "  = use the tokenizer that the data was tokenised with, or tokenise the text again"
         )
 
     def test_nothing_to_train_on(self, tmp_path) -> None:

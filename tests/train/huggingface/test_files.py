@@ -171,7 +171,7 @@ class TestCheckpoints:
         assert self.what(small()) == f"{unset}\n  = set load: FOLDER"
         assert (
             self.what(small(load=str(tmp_path)))
-            == f"error: load ({tmp_path}): there is no checkpoint in it [checkpoint-missing]"
+            == f"error: load ({tmp_path}): there is no checkpoint in this folder [checkpoint-missing]"
         )
         absent = f"error: load ({tmp_path}/global_step3) cannot be exported: it does not exist [checkpoint-not-usable]"
         assert self.what(small(load=str(tmp_path), iteration=3)) == absent
@@ -237,7 +237,7 @@ class TestImport:
         )
         told = self.told(theirs, capsys)
         assert told.count("error: ") == 5
-        unsupported = "has no equivalent in this trainer [huggingface-not-expressible]\n"
+        unsupported = "has no equivalent in deepy's model [huggingface-not-expressible]\n"
         for line in (
             f'FOLDER/config.json:17:2: error: hidden_act ("quick_gelu") {unsupported}',
             f'error: rope_parameters.rope_type ("llama3") {unsupported}',
@@ -318,7 +318,7 @@ class TestImport:
         assert config.tokenizer.tokenizer_type == "ByteLevelTokenizer"
         assert importing.main([str(theirs), "--to", str(theirs.parent / "ours"), *byte]) == 1
         assert (
-            "ours) already exists [output-folder-exists]\n  = name another folder, or remove this one"
+            "ours) already exists [output-folder-exists]\n  = choose a different folder, or remove this one"
             in capsys.readouterr().err
         )
 

@@ -103,5 +103,5 @@ def test_nothing_to_load_is_one_sentence_from_one_rank(tmp_path: Path) -> None:
     ended = run_ranks(train_on_rank, 2, rank_arguments(tmp_path, 2, load=str(tmp_path / "nowhere")))
     errors = "".join(complaints for *_, complaints in ended)
     assert [code for code, *_ in ended] == [1, 1]
-    assert errors.count("there is no checkpoint in it") == 1
+    assert errors.count("there is no checkpoint in this folder") == 1
     assert "Traceback" not in errors

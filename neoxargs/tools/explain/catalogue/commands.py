@@ -6,10 +6,11 @@ from neoxargs.tools.explain.catalogue.entry import Entry, Example, row
 
 PROBLEMS: dict[str, Entry] = {
     "explain-needs-a-name": row(
-        "The first argument of `explain` is the name to explain, the files follow; here the first argument is a file."
+        "The first argument of `explain` is the name to explain, the files follow. In this command the first argument "
+        "is a file."
     ),
     "set-without-value": Entry(
-        "The argument of --set is `KEY=VALUE`. Without `=` nothing would be set, and the file's value used.",
+        "The argument of --set is `KEY=VALUE`. Without `=` nothing would be set, and the file's value would be used.",
         Example("seed: 1\n", overrides=("lr: 0.001",)),
     ),
     "set-takes-one-value": row("Each --set takes one argument: in `--set a=1 b=2`, `b=2` is read as a file name."),

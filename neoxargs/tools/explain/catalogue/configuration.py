@@ -11,7 +11,7 @@ PROBLEMS: dict[str, Entry] = {
         "lerning_rate: 0.001\n",
     ),
     "misplaced-key": row(
-        "The key belongs to a section but is outside of it, or in another section. It would not be read.",
+        "The key belongs to a section but is outside of it, or in a different section. The key would not be read.",
         "fp16:\nenabled: true\n",
     ),
     "dotted-key": row(
@@ -20,17 +20,17 @@ PROBLEMS: dict[str, Entry] = {
         "fp16.enabled: true\n",
     ),
     "not-a-section": row(
-        "A section consists of keys. With a single value instead, DeepSpeed stops every rank when it reads its JSON.",
+        "A section consists of keys. With a single value instead, DeepSpeed stops every rank when it reads the JSON.",
         "fp16: true\n",
     ),
     "setting-of-another-type": row(
-        "The setting belongs to an optimizer or scheduler other than the configured one. The constructor of that one "
-        "would raise an error on every rank.",
+        "The setting belongs to an optimizer or scheduler other than the configured one. The constructor of the "
+        "configured one would raise an error on every rank.",
         "optimizer: {type: Adam, params: {momentum: high}}\n",
     ),
     "type-mismatch": row(
-        "The value does not have the type of the parameter, or is outside of its range. Python would pass it on until "
-        "code on the ranks fails with it, or compares a string with a number.",
+        "The value does not have the type of the parameter, or is outside of its range. Python would pass the value "
+        "on until code on the ranks fails, or compares a string with a number.",
         "hidden_size: big\n",
     ),
     "duplicate-key": row(
@@ -40,12 +40,12 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "one-value-per-setting": row(
         "Megatron, DeepSpeed and GPT-NeoX have different names for the same setting. With two different values, each "
-        "of them would use the value of the name that it reads.",
+        "program would use the value of the name that it reads.",
         "lr: 0.0006\noptimizer: {type: Adam, params: {lr: 0.00015}}\n",
     ),
     "retired-key-contradicts": row(
-        "A key that GPT-NeoX has retired sets the same thing as a newer key. With two different values, the same file "
-        "would train different models with an old and a new version.",
+        "A key that GPT-NeoX has retired sets the same parameter as a newer key. With two different values, an old "
+        "and a new version of GPT-NeoX would train different models from the same file.",
         "geglu: true\nactivation: relu\n",
     ),
     "required-parameter-missing": Entry(
@@ -58,22 +58,23 @@ PROBLEMS: dict[str, Entry] = {
         Example("seed: 1\n", without=("num_layers", "hidden_size", "num_attention_heads", "seq_length")),
     ),
     "dialect-unknown": row(
-        "A dialect is a date: it selects the version of GPT-NeoX whose defaults apply. This name stands for no date.",
+        "A dialect is a date: it selects the version of GPT-NeoX whose defaults apply. This value is neither a date "
+        "nor the name of a dialect.",
         "dialect: neox-2030\n",
     ),
     "dialect-guessed": Entry(
         "GPT-NeoX has changed some defaults over the years (dropout, weight decay, gradient clipping). Without a "
-        "dialect, the same file could be trained with the defaults of another year than intended.",
+        "dialect, the same file could be trained with the defaults of a different year than intended.",
         Example("seed: 1\n", without=("dialect",)),
     ),
     "no-effect": row(
         "A parameter is set that this run does not use, because it never has an effect or because another parameter "
-        "disables it. The intended change would silently not happen.",
+        "disables it. The intended change would silently have no effect.",
         "pos_emb: learned\nrotary_pct: 0.25\n",
     ),
     "not-built": row(
-        "GPT-NeoX or DeepSpeed support this value, but deepy's train.py does not. Ignoring it would train something "
-        "else. A script of your own can be launched with it.",
+        "GPT-NeoX or DeepSpeed support this value, but deepy's train.py does not. If train.py ignored the value, it "
+        "would train a different model. deepy can launch your own script with this value.",
         'attention_config: [[["mamba"], "all"]]\n',
     ),
     "optimizer-unknown": row(

@@ -13,13 +13,13 @@ def _hostfile(protects_from: str, hosts: str, config: str = "") -> Entry:
 PROBLEMS: dict[str, Entry] = {
     # hosts
     "hostfile-line-without-host": _hostfile(
-        "Every line of a hostfile is a host and its number of slots. If a line could not be read and were skipped, its "
-        "host would be missing from the run, or the other ranks would wait for it.",
+        "Every line of a hostfile is a host and its number of slots. If an unreadable line were skipped, its host "
+        "would be missing from the run, or the other ranks would wait for it.",
         "worker-0 slots=4\nworker-1 4\n",
     ),
     "hostfile-without-host": _hostfile(
-        "With an empty hostfile the run would start on this machine alone, with another number of replicas and another "
-        "batch size.",
+        "With an empty hostfile the run would start on this machine alone, with a different number of replicas and a "
+        "different batch size.",
         "# worker-0 slots=4\n",
     ),
     "hostfile-duplicate-host": _hostfile(
@@ -69,8 +69,8 @@ PROBLEMS: dict[str, Entry] = {
         "until the timeout, half an hour later."
     ),
     "host-without-python": row(
-        "A host cannot run the Python interpreter of this machine. Its ranks would fail at once, and the others would "
-        "wait for them."
+        "A host cannot run Python at the path that it has on this machine. Its ranks would fail at once, and the "
+        "others would wait for them."
     ),
     "host-other-python": row(
         "Different versions of Python pickle objects differently: collectives of Python objects and checkpoints fail."
@@ -80,17 +80,15 @@ PROBLEMS: dict[str, Entry] = {
         "compute different numbers without an error."
     ),
     "host-without-file": row(
-        "A file is missing on another host. All hosts need data and checkpoints under the same paths; the ranks of "
-        "this host would stop when they open the file."
+        "A file is missing on a host. All hosts need data and checkpoints under the same paths; the ranks of that "
+        "host would stop when they open the file."
     ),
     "host-with-fewer-gpus": row(
         "The hostfile gives a host more slots than it has GPUs. The ranks without a GPU would fail, and the others "
         "would wait for them."
     ),
     # starting ranks
-    "script-missing": row(
-        "There is no such script, neither in this folder nor in the package, so no rank could start it."
-    ),
+    "script-missing": row("There is no such script in this folder or in the package, so no rank could start it."),
     "launcher-program-missing": row(
         "The launcher's program (pdsh, mpirun, srun, ...) is not installed on this machine."
     ),
@@ -125,8 +123,8 @@ PROBLEMS: dict[str, Entry] = {
         "split into two words there."
     ),
     "environment-file-bad-line": row(
-        "A line of .deepspeed_env does not set a variable. DeepSpeed's launcher would stop, or set another variable on "
-        "every host than intended."
+        "A line of .deepspeed_env does not set a variable. DeepSpeed's launcher would stop, or set the wrong variable "
+        "on every host."
     ),
     "secret-on-command-line": row(
         "DeepSpeed's launchers pass exported variables on command lines, which every user of a machine can read."
@@ -187,14 +185,14 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "compiled-op-not-loadable": row("A rank cannot load a compiled op of DeepSpeed: a library is missing on its host."),
     "megatron-not-expressible": row(
-        "Megatron-LM has no flag for this value, so its command would train another model than the file describes."
+        "Megatron-LM has no flag for this value, so its command would train a different model than the file describes."
     ),
     "megatron-setting-left-out": row(
         "Megatron-LM has no flag for this setting, so the command is written without it and has none of its effects."
     ),
     # plugins
     "plugin-missing": row(
-        "There is no module of this name. The parameters that the plugin declares would be unknown keys."
+        "There is no Python module of this name. The parameters that the plugin declares would be unknown keys."
     ),
     "plugin-not-importable": row("Importing the plugin's module raises an error."),
     "plugin-declares-nothing": row("The module declares neither parameters nor choices, so it is not a plugin."),

@@ -26,8 +26,8 @@ PROBLEMS: dict[str, Entry] = {
         "`check` accepts the file but would refuse the migrated one, so the file is left unchanged."
     ),
     "migrate-value-would-change": row(
-        "After migrating, a parameter would have another value than before. The file is left unchanged, because it "
-        "would train something else."
+        "After migrating, a parameter would have a different value than before. The file is left unchanged, because "
+        "the result would train a different model."
     ),
     # DeepSpeed
     "migrate-no-configuration": row("The file contains no DeepSpeed configuration."),
@@ -46,7 +46,7 @@ PROBLEMS: dict[str, Entry] = {
     "migrate-json-syntax": row("The text is neither JSON nor JSON with one of the common mistakes."),
     "migrate-json-comma-missing": row("A comma is missing; the file is read as if it were there."),
     "migrate-json-escape": row("An escape sequence in a string is half of a surrogate pair."),
-    "migrate-json-value": row("A value is filled in by a script, so it is not in the file."),
+    "migrate-json-value": row("A value is filled in by a script, so the file does not contain the value."),
     # Megatron-LM and its scripts
     "migrate-no-command": row("The file contains no command line of Megatron-LM."),
     "migrate-script-without-megatron": row("The script starts a program other than Megatron-LM."),
@@ -55,7 +55,7 @@ PROBLEMS: dict[str, Entry] = {
         "The script does not start Megatron-LM, so the flags are read from the values of its variables."
     ),
     "migrate-flag-without-value": row("A flag has no value after it, so the setting is unknown."),
-    "migrate-flag-value": row("Megatron-LM would refuse this value of a flag, or reads it as another type."),
+    "migrate-flag-value": row("Megatron-LM would refuse this value of a flag, or read it as a different type."),
     "migrate-unknown-flag": row(
         "The flag is misspelt, or belongs to a fork of Megatron-LM, so its meaning is unknown."
     ),
@@ -69,7 +69,7 @@ PROBLEMS: dict[str, Entry] = {
         "A variable is not set by the script itself, so a value in the new file has to be filled in."
     ),
     "migrate-variable-from-environment": row(
-        "A value comes from the environment of this shell, and would differ in another one."
+        "A value comes from the environment of this shell, and may differ in a different shell."
     ),
     "migrate-expansion-too-long": row("Variables of the script refer to each other in a loop."),
 }

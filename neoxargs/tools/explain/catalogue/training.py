@@ -15,11 +15,11 @@ PROBLEMS: dict[str, Entry] = {
         "data_path: data/my_text_document\n",
     ),
     "data-file-damaged": row(
-        "A dataset is a pair of files, .bin and .idx, and one of them is truncated or has another format. The ranks "
+        "A dataset is a pair of files, .bin and .idx, and one of them is truncated or has an unknown format. The ranks "
         "would stop when they read past its end, possibly after days."
     ),
     "data-other-tokenizer": row(
-        "The data was tokenised with another tokenizer than the configured one: token ids mean different words, and "
+        "The data was not tokenised with the configured tokenizer: token ids mean different words, and "
         "the model would learn nothing that the tokenizer can decode."
     ),
     "data-part-empty": row("Splitting the documents leaves too few of them for training, validation or test data."),
@@ -36,16 +36,18 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "text-not-given": row("There is no text to tokenise."),
     "text-missing": row("A file or folder of text does not exist."),
-    "text-folder-empty": row("A folder contains no text files, or only files with other endings."),
+    "text-folder-empty": row("A folder contains no text files, or no file in it has the ending of a text file."),
     "text-pattern-matches-nothing": row(
-        "A pattern matches no file: it contains a mistake, or is relative to another folder."
+        "A pattern matches no file: it contains a mistake, or is relative to a different folder."
     ),
     "text-binary": row("The file is not text, and tokens of its bytes would be meaningless."),
     "text-empty": row("All documents are empty, so there is no token to train on."),
     "text-not-utf8": row("The file is not UTF-8, so its characters would be decoded wrongly."),
     "text-not-decompressible": row("A compressed file is damaged or truncated."),
     "text-line-not-json": row("Every line of a .jsonl file must be a JSON object; this line is not JSON."),
-    "text-line-not-an-object": row("Every line of a .jsonl file must be a JSON object; this line is another value."),
+    "text-line-not-an-object": row(
+        "Every line of a .jsonl file must be a JSON object; this line is a different value, such as a list."
+    ),
     "text-line-without-key": row("The JSON object in this line has no text under the configured key."),
     "tokenizer-unknown": row("There is no tokenizer of this name."),
     "tokenizer-unknown-encoding": row("tiktoken has no encoding of this name."),
@@ -62,7 +64,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     # checkpoints
     "checkpoint-missing": Entry(
-        "The folder to load from contains no checkpoint. The run would silently start from scratch, and save over the "
+        "The folder to load from contains no checkpoint. The run would silently start from scratch and overwrite the "
         "checkpoints that it was meant to continue from.",
         Example("load: checkpoints\n"),
     ),
@@ -76,21 +78,23 @@ PROBLEMS: dict[str, Entry] = {
     "checkpoint-not-usable": row("The checkpoint of the requested iteration is missing or damaged."),
     "checkpoint-not-loadable": row("The checkpoint does not fit the model, or DeepSpeed cannot find it."),
     "checkpoint-other-model": row(
-        "The checkpoint is of a model with other dimensions. Its weights cannot be loaded into this model."
+        "The checkpoint is of a model with different dimensions. Its weights cannot be loaded into this model."
     ),
     "checkpoint-other-optimizer": row(
-        "The checkpoint contains the state of another optimizer, which this optimizer cannot use."
+        "The checkpoint contains the state of a different optimizer, which this optimizer cannot use."
     ),
     "checkpoint-other-weights": row("The checkpoint lacks weights of this model, or has weights that the model lacks."),
-    "checkpoint-weight-shape": row("A weight in the checkpoint has another shape than in this model."),
+    "checkpoint-weight-shape": row("A weight in the checkpoint has a different shape than in this model."),
     "checkpoint-without-optimizer": row(
         "The checkpoint was saved without the optimizer state. A run that continues from it starts with empty moments, "
         "and its loss jumps."
     ),
-    "checkpoint-without-inventory": row("The checkpoint has no inventory of the weights in each of its files."),
+    "checkpoint-without-inventory": row(
+        "The checkpoint has no weight index (layout-*.json), which maps each weight to its files."
+    ),
     "checkpoint-layout-not-convertible": row(
-        "The checkpoint was saved on another layout of ranks, and the state of this optimizer can only be loaded on "
-        "the same layout."
+        "The checkpoint was saved with a different layout of ranks, and the state of this optimizer can only be "
+        "loaded with the same layout."
     ),
     "checkpoint-state-not-divisible": row(
         "The optimizer state in the checkpoint cannot be partitioned for this number of ranks."
@@ -99,19 +103,19 @@ PROBLEMS: dict[str, Entry] = {
         "The embedding in the checkpoint has fewer rows than the exported model needs."
     ),
     "checkpoint-other-lr-schedule": row(
-        "The checkpoint has another learning rate schedule than the configuration. Every rank would stop when it loads "
-        "the checkpoint, or continue with a learning rate that the configuration does not describe."
+        "The checkpoint has a different learning rate schedule than the configuration. Every rank would stop when it "
+        "loads the checkpoint, or continue with a learning rate that the configuration does not describe."
     ),
     "checkpoint-lr-jumps": row(
-        "The length of the learning rate decay follows train_iters. With another train_iters the resumed run is on "
-        "another curve, and the learning rate jumps at the first iteration."
+        "The length of the learning rate decay follows train_iters. With a different train_iters the resumed run "
+        "follows a different curve, and the learning rate jumps at the first iteration."
     ),
     # the run
     "cpu-adam-needs-host-memory": row(
         "The optimizer states are offloaded to the memory of the host, which is too small for them."
     ),
     "optimizer-not-available": row(
-        "The optimizer cannot be built on this machine, because its kernels exist only for another kind of device."
+        "The optimizer cannot be built on this machine, because its kernels exist only for a different kind of device."
     ),
     "loss-not-finite": row(
         "The loss is infinite or NaN. Later steps and checkpoints would be useless, so the run stops without saving."
@@ -138,20 +142,24 @@ PROBLEMS: dict[str, Entry] = {
     # Hugging Face
     "output-folder-exists": row("The output folder exists already, and its files would be mixed with the new ones."),
     "output-folder-unwritable": row("The output folder cannot be written to."),
-    "huggingface-unknown-architecture": row("deepy's model cannot represent this architecture of transformers."),
-    "huggingface-no-architecture": row("No architecture of transformers can represent this model."),
-    "huggingface-not-expressible": row(
-        "A value has no equivalent on the other side: the exported or imported model would compute something else with "
-        "the same weights."
+    "huggingface-unknown-architecture": row(
+        "deepy's model has no equivalent of this Hugging Face Transformers architecture."
     ),
-    "huggingface-keys-contradict": row("Two keys of config.json set the same thing to different values."),
+    "huggingface-no-architecture": row("No Hugging Face Transformers architecture is equivalent to this model."),
+    "huggingface-not-expressible": row(
+        "A value has no equivalent in the target format: with the same weights, the exported or imported model would "
+        "compute different outputs."
+    ),
+    "huggingface-keys-contradict": row("Two keys of config.json set the same parameter to different values."),
     "huggingface-not-a-count": row("A size in config.json is not a whole number above 0."),
     "huggingface-head-width": row("deepy's model supports only heads of hidden_size / num_attention_heads dimensions."),
     "huggingface-weights-missing": row("The folder contains no weights in safetensors files."),
     "huggingface-weights-unreadable": row("A file of weights is damaged or truncated."),
     "huggingface-index-unreadable": row("The index that maps weights to files cannot be read."),
     "huggingface-weight-missing": row("The folder lacks a weight that the architecture requires."),
-    "huggingface-weight-unknown": row("The folder has a weight that the architecture lacks: it is another model."),
+    "huggingface-weight-unknown": row(
+        "The folder has a weight that the architecture lacks, so it contains a different model."
+    ),
     "huggingface-weight-shape": row("A weight does not have the shape that config.json implies."),
     "huggingface-weight-type": row("A weight has a number format that deepy's model does not support."),
     "huggingface-tokenizer-missing": row(

@@ -7,12 +7,14 @@ from neoxargs.tools.explain.catalogue.entry import Entry, row
 PROBLEMS: dict[str, Entry] = {
     # files
     "file-missing": row(
-        "A file named on the command line does not exist. Without it the run would use other values than intended."
+        "A file named on the command line does not exist. Without this file the run would use different values than "
+        "intended."
     ),
     "directory-missing": row("The folder given with -d does not exist, so no file can be found in it."),
     "file-is-directory": row("The name is that of a folder, and deepy does not guess which of its files is meant."),
     "file-given-twice": row(
-        "The same file is named twice, possibly through a link. One of the two was probably meant to be another file."
+        "The same file is named twice, possibly through a link. One of the two was probably meant to be a different "
+        "file."
     ),
     "file-unreadable": row(
         "The operating system does not allow reading the file: missing permissions, or a failing disk or network drive."
@@ -75,7 +77,7 @@ PROBLEMS: dict[str, Entry] = {
     "yaml-unclosed-quote": row("A quote that is not closed includes the rest of the file.", 'save: "checkpoints\n'),
     "yaml-unknown-escape": row(
         "In double quotes a backslash starts an escape sequence. A Windows path or a regular expression would become "
-        "another string.",
+        "a different string.",
         'save: "C:\\data"\n',
     ),
     "yaml-reserved-character": row(
@@ -118,7 +120,7 @@ PROBLEMS: dict[str, Entry] = {
         "seed: !!str 1\n",
     ),
     "yaml-key-not-a-name": row(
-        "Keys are names of parameters. YAML reads `on`, `null` or a number as another type than a name.",
+        "Keys are names of parameters. YAML does not read `on`, `null` or a number as a name.",
         "on: true\n",
     ),
     "yaml-variable": row(
@@ -145,8 +147,8 @@ PROBLEMS: dict[str, Entry] = {
         "`//` starts a comment in other languages; a comment in YAML starts with `#`.", "// note\nseed: 1\n"
     ),
     "yaml-foreign-space": row(
-        "The line contains a character that looks like a space but is another one, copied from a word processor or a "
-        "web page.",
+        "The line contains a character that looks like a space but is a different character, copied from a word "
+        "processor or a web page.",
         "seed:\u00a01\n",
     ),
     "yaml-foreign-colon": row(

@@ -55,7 +55,7 @@ def blocks(text: Text) -> list[Block]:
     while begin := _BEGIN.search(text.text, reader.at):
         if len(read) == MAX_BLOCKS:
             what = f"this file has more than {MAX_BLOCKS} configurations"
-            hint = "copy the ones you need to a new file"
+            hint = "copy the configurations that you need to a new file"
             raise Problems([Problem(what, reader.place(begin.start(1)), hint, id="migrate-too-many-configurations")])
         read.append(reader.block(begin.start(1)))
         read[-1].arguments = given

@@ -205,7 +205,8 @@ def _other_models(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) ->
     if not others:
         return []
     what = f"{len(others) + 1} commands describe a model; this one is read because it has the most flags"
-    also, hint = tuple(words[0].place for words in others), "copy each other command to its own script and migrate that"
+    also = tuple(words[0].place for words in others)
+    hint = "copy every other command into a separate script, and migrate those scripts"
     return [Problem(what, chosen[0].place, hint, also, "warning", id="migrate-several-commands")]
 
 

@@ -48,8 +48,13 @@ def _unset(tree: Mapping) -> Iterator[Problem]:
             yield from _unset(entry.value)
         elif isinstance(entry.value, Scalar) and _is_unset(entry.value):
             what = f"the value of {entry.value.text} is unknown; DeepSpeed's {entry.key} uses it"
-            hint = "add --var NAME=VALUE"
+            hint = _hint(entry.value.text)
             yield Problem(what, entry.value.place, hint, severity="warning", id="migrate-variable-unset")
+
+
+def _hint(text: str) -> str:
+    names = dict.fromkeys(re.findall(r"\$\{?(\w+)", text))
+    return f"add {' '.join(f'--var {name}=VALUE' for name in names)}" if names else "set the parameter in the new file"
 
 
 def _is_unset(node: object) -> bool:

@@ -71,7 +71,10 @@ def ranks_chart(plan: Plan) -> str:
     classes = "hosts" if labelled else "hosts small"
     grid = f'<div class="{classes}" style="--frame: {width:.0f}px; --dot: {dot}px">{frames}</div>'
     stages = range(min(plan.layout.pipe, MAX_STAGES))
-    return grid + _legend([(f"stage {index}", style.stage_colour(index, plan.layout.pipe)) for index in stages])
+    legend = _legend([(f"stage {index}", style.stage_colour(index, plan.layout.pipe)) for index in stages])
+    omitted = plan.layout.pipe - len(stages)
+    note = f"colours of the first {MAX_STAGES} stages; {omitted} more stages are not listed"
+    return grid + legend + (f'<p class="legend">{note}</p>' if omitted else "")
 
 
 def _host(name: str, members: Sequence[RankPlacement], plan: Plan, labelled: bool) -> str:
