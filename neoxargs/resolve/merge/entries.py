@@ -184,7 +184,12 @@ def _not_a_section(name: str, entry: Entry) -> Problem:
     what = f"{name} ({format_node(entry.value)}) must be a section with keys, not {_kind(entry.value)}"
     if "enabled" in keys and isinstance(entry.value, Scalar) and isinstance(entry.value.value, bool):
         hint = f"write `{entry.key}: {{enabled: {entry.value.text}}}`"
-    elif "type" in keys and isinstance(entry.value, Scalar) and isinstance(entry.value.value, str):
+    elif (
+        "type" in keys
+        and "enabled" not in keys
+        and isinstance(entry.value, Scalar)
+        and isinstance(entry.value.value, str)
+    ):
         hint = f"write `{entry.key}: {{type: {entry.value.text}}}`"
     else:
         hint = f"write `{entry.key}: {{KEY: VALUE}}` with keys such as {', '.join(keys[:8])}"
