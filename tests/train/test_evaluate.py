@@ -209,6 +209,17 @@ def test_nothing_to_evaluate_on() -> None:
         evaluate.for_evaluation(small(save="x"))
 
 
+def test_data_without_evaluation_iterations() -> None:
+    with pytest.raises(Problems) as caught:
+        evaluate.for_evaluation(small(save="x", data_path="d", eval_iters=0))
+    (problem,) = caught.value.problems
+    assert (
+        problem.what
+        == "there is nothing to evaluate: eval_iters is 0, so data_path is not used, and eval_tasks is not set"
+    )
+    assert problem.about == ("eval_iters", "eval_tasks")
+
+
 def test_without_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*(name for name in sys.modules if name.startswith("lm_eval.")), "lm_eval", "lm_eval.evaluator"]:
         monkeypatch.setitem(sys.modules, name, None)

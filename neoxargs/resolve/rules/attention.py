@@ -73,7 +73,7 @@ def _checked_setting(key: str, value: Any) -> Any:
 
 @check
 def sparse_blocks_divide_seq_length(
-    seq_length: int, sparsity_config: Settings, attention_config: Sequence[str]
+    seq_length: int, sparsity_config: Settings, attention_config: Sequence[str], written: Collection[str]
 ) -> Finding | None:
     """Block-sparse attention computes complete blocks of the score matrix. If the last block would exceed the sequence,
     the layout of the pattern cannot be built, and every rank stops in its first forward pass.
@@ -84,7 +84,8 @@ def sparse_blocks_divide_seq_length(
     if not set(attention_config) & set(SPARSE_KINDS):
         return None
     block = (sparsity_config or {}).get("block", 16)
-    finding = multiple_of("seq_length", seq_length, "the block size of sparse layers", block)
+    section = "sparsity_config" if "sparsity_config" in written else SECTION
+    finding = multiple_of("seq_length", seq_length, f"{section}.block", block)
     return finding and replace(finding, about=("seq_length",))
 
 

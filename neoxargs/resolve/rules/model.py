@@ -99,7 +99,7 @@ def _repeated(item: Any, num_layers: int) -> tuple[list[str], int]:
         raise Contradiction(
             f'attention_config has a pattern of {len(kinds)} layers with "all", '
             f"but num_layers ({num_layers}) is not a multiple of {len(kinds)}",
-            f"nearest num_layers: {nearest(num_layers, len(kinds))}",
+            f"set num_layers to {nearest(num_layers, len(kinds))}",
             about=["attention_config", "num_layers"],
         )
     return kinds, num_layers // len(kinds) if times == "all" else max(times, 0)

@@ -18,7 +18,7 @@ def multiple_of(name: str, number: int, of: str, unit: int) -> Finding | None:
     if number % unit == 0:
         return None
     what = f"{name} ({number}) must be a multiple of {of} ({unit})"
-    return refuse(what, f"nearest {name}: {nearest(number, unit)}", about=[name, of])
+    return refuse(what, f"set {name} to {nearest(number, unit)}", about=[name, of])
 
 
 def nearest(number: int, unit: int) -> str:
@@ -34,4 +34,4 @@ def divisible_by(name: str, number: int, divisor_name: str, divisor: int, *other
         return None
     common = gcd(number, *others)
     sizes = [str(size) for size in range(1, min(common, 1024) + 1) if common % size == 0]
-    return replace(finding, advice=f"{divisor_name} can be {listed(sizes)}; {finding.advice}")
+    return replace(finding, advice=f"set {divisor_name} to {listed(sizes)}, or {finding.advice.removeprefix('set ')}")

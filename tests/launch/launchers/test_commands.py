@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ RUN = [sys.executable, "-m", "torch.distributed.run"]
 MEET = ["--master-addr=w0", "--master-port=29500"]
 
 
-def start(hosts: dict[str, list[int]], arguments: tuple[str, ...] = (), **more: bool) -> Start:
+def start(hosts: dict[str, list[int]], arguments: tuple[str, ...] = (), **more: Any) -> Start:
     return Start(hosts, WORDS, next(iter(hosts)), 29500, arguments, **more)
 
 
@@ -63,4 +64,6 @@ def test_ssh_starts_deepspeeds_launcher_on_each_host():
     parsed = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
     assert json.loads(base64.urlsafe_b64decode(parsed["--world_info"])) == TWO
     assert (parsed["--node_rank"], parsed["--master_addr"], parsed["--master_port"]) == ("%n", "w0", "29500")
+    assert parsed["--log_level"] == "warning"
     assert words[-3:] == ["train.py", "--x", "y"]
+    assert "--log_level=debug" in ssh_command(start(TWO, remote=True, log_level="debug"))

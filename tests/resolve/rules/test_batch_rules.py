@@ -63,8 +63,8 @@ def test_either_the_equation_holds_with_what_was_given_or_it_is_refused(
             "{train_batch_size: 48, train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2}",
             "set train_batch_size to 32, train_micro_batch_size_per_gpu to 3 or gradient_accumulation_steps to 3",
         ),
-        ("{train_batch_size: 20, train_micro_batch_size_per_gpu: 2}", "nearest train_batch_size: 16 or 32"),
-        ("train_batch_size: 4", "nearest train_batch_size: 8"),
+        ("{train_batch_size: 20, train_micro_batch_size_per_gpu: 2}", "set train_batch_size to 16 or 32"),
+        ("train_batch_size: 4", "set train_batch_size to 8"),
     ],
 )
 def test_a_refusal_names_sizes_that_fit(text: str, hint: str) -> None:

@@ -235,7 +235,7 @@ def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
     assert [(str(problem.where), problem.what, problem.hint) for problem in result.problems] == [
         ("run.sh", "$SIZE is taken from the environment", ""),
         ("run.sh:2:1", "the branch `else` is read", ""),
-        ("run.sh:5:21", "the value of $STEPS is unknown; DeepSpeed's steps_per_print uses it", "add --var NAME=VALUE"),
+        ("run.sh:5:21", "the value of $STEPS is unknown; DeepSpeed's steps_per_print uses it", "add --var STEPS=VALUE"),
         ("run.sh:4:24",
          "zero_optimization.stage is 1 in the flags and 2 in DeepSpeed's JSON, which takes precedence",
          "set zero_optimization.stage in the new file if the flag is right"),

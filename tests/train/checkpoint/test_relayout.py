@@ -198,9 +198,9 @@ def test_finetuning_starts_at_0(cases: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("bare, all", "it has no optimizer state"),
+        ("bare, all", "the checkpoint has no optimizer state"),
         ("sgd", "the checkpoint has the state of optimizer.type Adam, but this run uses SGD"),
-        ("untied", "it does not fit this model: it has no weight output.weight"),
+        ("untied", "the checkpoint does not fit this model: it lacks weight output.weight"),
         ("sm3, all", "the optimizer state 'slices' cannot be converted to a different layout of ranks"),
     ],
 )

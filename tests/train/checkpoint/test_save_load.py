@@ -126,7 +126,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(found: dict[str, A
     [
         ("another depth", "it was written with num_layers 2, but this run has 3"),
         ("other sharing", "it was written with num_unique_layers None, but this run has 1"),
-        ("another vocabulary", "it does not fit this model: "),
+        ("another vocabulary", "the checkpoint does not fit this model: "),
         ("another schedule", "decay_iters is 40 in this run and 30 in the checkpoint"),
         ("nothing there", "there is no checkpoint in this folder"),
     ],
@@ -151,3 +151,33 @@ def test_optimizer_and_random_state_can_be_left_out(found: dict[str, Any], stage
     assert not [name for name in names if name.startswith("random") or "optim" in name]
     assert found[f"bare{stage}: bytes"] < found["whole: bytes"] / 2
     assert found[f"bare{stage}"][:2] == (3, 3 * SAMPLES)
+
+
+def test_missing_random_states_of_a_different_rank_are_reported(tmp_path: Path, monkeypatch, capsys) -> None:
+    from types import SimpleNamespace
+
+    import torch
+
+    from neoxargs.train.checkpoint import save_load
+
+    checkpoints = object.__new__(save_load.Checkpoints)
+    checkpoints.process = SimpleNamespace(rank=0, main=True, device="cpu")  # type: ignore[assignment]
+    torch.save(save_load.random_state(), tmp_path / save_load._random_file(0))
+    monkeypatch.setattr(save_load, "_on_every_rank", lambda value, process: value)
+    checkpoints._load_random_state(tmp_path, True, 3)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(save_load, "_on_every_rank", lambda value, process: False)
+    checkpoints._load_random_state(tmp_path, True, 3)
+    assert capsys.readouterr().out == (
+        f"warning: {tmp_path} lacks random states; dropout masks will differ from those of an uninterrupted run\n"
+    )
+
+
+def test_the_layout_of_a_checkpoint_is_named(tmp_path: Path) -> None:
+    from neoxargs.train.checkpoint.weights_by_name import saved_layout
+
+    assert saved_layout(tmp_path) == "use the layout that the checkpoint was written with"
+    (tmp_path / "config.json").write_text('{"model_parallel_size": 2, "pipe_parallel_size": 3, "world_size": 12}')
+    assert saved_layout(tmp_path) == (
+        "use the layout that the checkpoint was written with: model_parallel_size 2, pipe_parallel_size 3, 12 ranks"
+    )

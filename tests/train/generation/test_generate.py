@@ -298,7 +298,7 @@ class TestNoCheckpoint:
 
     def test_an_empty_folder(self, tmp_path) -> None:
         assert self.what(save=str(tmp_path)) == (
-            f"error: load ({tmp_path}): there is no checkpoint in this folder [checkpoint-missing]\n"
+            f"error: save ({tmp_path}): there is no checkpoint in this folder [checkpoint-missing]\n"
             "  = set load to the folder that holds the checkpoint; deepy.py train.py with save: FOLDER writes one"
         )
 

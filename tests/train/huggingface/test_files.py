@@ -184,7 +184,7 @@ class TestCheckpoints:
         shapes = "has shape 128 x 32 in the checkpoint; this configuration expects 64 x 32 [checkpoint-weight-shape]"
         assert f"{here}: {name} {shapes}\n  = compare this configuration" in self.what(other)
         fewer = small(load=str(tmp_path), tokenizer_type="ByteLevelTokenizer", num_layers=1)
-        surplus = f"{here}: it does not fit this model, which has no weight layers.1.attention.dense.bias"
+        surplus = f"{here}: the checkpoint does not fit this model, which lacks weight layers.1.attention.dense.bias"
         assert surplus in self.what(fewer)
         more = small(load=str(tmp_path), tokenizer_type="CharLevelTokenizer")
         rows = "its word embedding has 384 rows, fewer than the 512 to write [checkpoint-too-few-vocabulary-rows]"

@@ -6,7 +6,7 @@ import re
 
 from neoxargs.tools.plan import plan_and_suggest
 from neoxargs.tools.plan.options import PlanOptions
-from neoxargs.tools.plan.output.svg import memory_chart, stages_chart
+from neoxargs.tools.plan.output.svg import MAX_STAGES, memory_chart, ranks_chart, stages_chart
 
 
 def test_legends_list_the_parts_of_the_chart(middle: str) -> None:
@@ -29,3 +29,13 @@ def test_the_line_of_usable_memory_does_not_cross_captions(middle: str) -> None:
     assert len(lines) == len(captions) == 2
     # text extends about 10 units above its baseline and 3 below
     assert not any(top < y + 3 and y - 10 < end for top, end in lines for y in captions)
+
+
+def test_the_legend_of_the_ranks_says_how_many_stages_it_omits(middle: str) -> None:
+    for stages, note in (
+        (MAX_STAGES, ""),
+        (MAX_STAGES + 2, "colours of the first 16 stages; 2 more stages are not listed"),
+    ):
+        changes = [f"num_layers={stages}", f"pipe_parallel_size={stages}"]
+        plan, _ = plan_and_suggest(PlanOptions([middle], changes, gpus=stages, gpu_memory=40))
+        assert (note in ranks_chart(plan)) and ("not listed" in ranks_chart(plan)) == bool(note)
