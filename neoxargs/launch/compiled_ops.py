@@ -122,7 +122,7 @@ def _release(lock: Path, say: Say, limit: float) -> None:
         time.sleep(0.5)
     if lock.exists():
         lock.unlink(missing_ok=True)
-        say(f"removed {lock}, left by a killed compilation; every run would have waited for it")
+        say(f"removed the lock file {lock} of a killed compilation, for which every run would have waited")
 
 
 def _stale(lock: Path) -> bool:

@@ -95,7 +95,7 @@ def for_generation(config: Config) -> Config:
         hint = "set load to the folder that holds the checkpoint"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load", "save")))
     if checkpoint_folder.newest(Path(folder)) is None:
-        hint = "set load to the folder that holds the checkpoint; deepy.py train.py with save: FOLDER writes one"
+        hint = "set load to the folder that holds the checkpoint; to write one, run deepy.py train.py with save: FOLDER"
         name = "load" if config.checkpoint.load else "save"
         what = f"{name} ({folder}): there is no checkpoint in this folder"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=(name,)))

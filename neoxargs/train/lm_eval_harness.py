@@ -140,7 +140,7 @@ def _unknown(name: str, available: Collection[str]) -> Problem:
         )
     hint = (
         did_you_mean(name, available)
-        or "use the name of a task of lm_eval, or the path of a YAML file that defines one"
+        or "use the name of a task of lm_eval, or the path of a YAML file that defines a task"
     )
     return Problem(
         f"eval_tasks: lm_eval has no task named {name}", hint=hint, id="evaluation-task-unknown", about=("eval_tasks",)

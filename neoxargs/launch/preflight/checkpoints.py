@@ -47,7 +47,7 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
         what, hint = "there is no checkpoint to read: neither load nor save is set", "set load: FOLDER"
         yield Problem(what, hint=hint, id="checkpoint-missing", about=("load",))
     elif _last_iteration(Path(folder)) is None:
-        hint = "set load to a folder with a checkpoint; python deepy.py train.py with save: FOLDER writes one"
+        hint = "set load to a folder with a checkpoint; to write one, run python deepy.py train.py with save: FOLDER"
         what = f"{name} ({folder}): there is no checkpoint in this folder"
         yield Problem(what, config.place(name), hint, id="checkpoint-missing", about=(name,))
     elif iteration is not None and not (wanted := Path(folder, checkpoint_folder.tag(iteration))).is_dir():

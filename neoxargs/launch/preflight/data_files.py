@@ -96,7 +96,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         _, _, code, count, ends = HEADER.unpack(head)
         expected = HEADER.size + 12 * count + 8 * ends
         if idx.stat().st_size < expected:
-            what = f"{name}: {idx} has {idx.stat().st_size:,} bytes, its header says {expected:,}"
+            what = f"{name}: {idx} has {idx.stat().st_size:,} bytes, but its header says {expected:,}"
             hint = "the file is incomplete; copy or tokenise it again"
             yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
             return
@@ -108,7 +108,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         (begin,) = struct.unpack("<q", file.read(8))
     expected = begin + length * ITEM_SIZES[code]
     if size != expected:
-        what = f"{name}: {prefix}.bin has {size:,} bytes, its index says {expected:,}"
+        what = f"{name}: {prefix}.bin has {size:,} bytes, but its .idx file says {expected:,}"
         hint = "the .bin file is incomplete or belongs to a different .idx file; copy both files again"
         yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
 

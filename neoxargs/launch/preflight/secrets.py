@@ -24,9 +24,9 @@ def problems(config: Config, resources: Resources, environ: Mapping[str, str]) -
     for name, where in handed_over:
         if SECRET.search(name):
             what = f"launcher {launcher.name} would put {name} on command lines, which every user of the hosts can read"
-            hint = "set launcher: ssh, which passes it through ssh's standard input"
+            hint = "set launcher: ssh, which passes the variable through ssh's standard input"
             if where:
-                hint = f"remove it from this file, export {name} in this shell and set launcher: ssh"
+                hint = f"remove this line, export {name} in this shell and set launcher: ssh"
             yield Problem(what, where, hint, id="secret-on-command-line", about=("launcher",))
 
 

@@ -241,7 +241,7 @@ def _not_a_name(key: Node) -> Problem:
                 "this key is empty", key.place, "write the name of a parameter before the colon", id=_NO_NAME
             )
         what = f"a key must be the name of a parameter; YAML reads `{key.text}` as {_kind(key.value)}"
-        hint = "replace it with the name of a parameter, or remove this line"
+        hint = f"replace `{key.text}` with the name of a parameter, or remove this line"
         return Problem(what, key.place, hint, id=_NO_NAME)
     what = "a key must be the name of a parameter, not a list or a mapping"
     return Problem(what, key.place, "write `key: value`", id=_NO_NAME)

@@ -33,7 +33,7 @@ def read_files(paths: Iterable[str | os.PathLike[str]], directory: str | os.Path
         try:
             found = _find(path, os.fspath(directory) if directory else None)
             if os.path.realpath(found) in seen:
-                _stop(found, "this file is given twice", "name it once", id="file-given-twice")
+                _stop(found, "this file is given twice", "name each file once", id="file-given-twice")
             seen.add(os.path.realpath(found))
             texts.append(Text(found, _decode(found, _read(found))))
         except Problems as stop:

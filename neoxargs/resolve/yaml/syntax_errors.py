@@ -109,7 +109,7 @@ def _not_a_key(failure: ParseFailure) -> Problem:
         hint = "write the name of a parameter before the colon"
         return Problem("this key is empty", failure.where, hint, id="yaml-key-not-a-name")
     if failure.begins_line:
-        hint = "align it with the keys of its section"
+        hint = "align this line with the keys of its section"
         return Problem(
             "the indentation of this line matches no line above it", failure.where, hint, id="yaml-indentation"
         )

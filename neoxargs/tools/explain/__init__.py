@@ -16,7 +16,7 @@ from neoxargs.resolve.keys.unknown import key_advice, match_key, unknown_key
 from neoxargs.tools.explain import explain_all, keyword_search, parameter, problem, section
 
 USAGE_HINT = "use `explain KEY FILE`, or `explain --all FILE` for all parameters"
-NO_MATCH_HINT = "no name or description contains it; docs/parameters.md lists all parameters"
+NO_MATCH_HINT = "no parameter name or description contains this word; docs/parameters.md lists all parameters"
 
 
 def explain(key: str, request: Request) -> str:

@@ -140,10 +140,10 @@ class Checkpoints:
                     load_module_only=not with_optimizer,
                 )
         except (RuntimeError, KeyError, AssertionError, ValueError, OSError) as error:
-            what = f"load ({checkpoint}): DeepSpeed cannot load it into this model: {_one_line(error)}"
+            what = f"load ({checkpoint}): DeepSpeed cannot load the checkpoint into this model: {_one_line(error)}"
             raise Problems(Problem(what, id="checkpoint-not-loadable", about=("load",))) from error
         if path is None:
-            what = f"load ({checkpoint}): DeepSpeed found no checkpoint for this model in it"
+            what = f"load ({checkpoint}): DeepSpeed found no checkpoint for this model in this folder"
             raise Problems(Problem(what, id="checkpoint-not-loadable", about=("load",)))
         return state  # type: ignore[no-any-return]
 
@@ -263,7 +263,7 @@ def _require_first_start(root: Path, save: str | None) -> None:
     """Raise Problems unless the run may start from scratch: no damaged checkpoints, and `save` is the same folder."""
     damaged = [f"{path.name}: {checkpoint_folder.damage(path)}" for path in checkpoint_folder.checkpoints(root)]
     if damaged:
-        what = f"load ({root}): every checkpoint in it is damaged ({'; '.join(damaged)})"
+        what = f"load ({root}): every checkpoint in this folder is damaged ({'; '.join(damaged)})"
         hint = "set load to a different folder, or remove load to start from scratch"
         raise Problems(Problem(what, hint=hint, id="checkpoint-all-damaged", about=("load",)))
     if save is None or Path(save).resolve() != root.resolve():

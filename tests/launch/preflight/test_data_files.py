@@ -117,9 +117,9 @@ def test_a_run_without_data_is_reported():
 @pytest.mark.parametrize(
     ("name", "size", "sentence"),
     [
-        ("bin", 5, "tokens.bin has 5 bytes, its index says 20"),
-        ("bin", 21, "tokens.bin has 21 bytes, its index says 20"),
-        ("idx", 60, "tokens.idx has 60 bytes, its header says 82"),
+        ("bin", 5, "tokens.bin has 5 bytes, but its .idx file says 20"),
+        ("bin", 21, "tokens.bin has 21 bytes, but its .idx file says 20"),
+        ("idx", 60, "tokens.idx has 60 bytes, but its header says 82"),
         ("bin", 20, None),
     ],
 )

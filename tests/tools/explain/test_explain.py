@@ -248,7 +248,7 @@ def test_a_word_in_no_name_is_searched_in_descriptions() -> None:
         ("my.json", ["seed"], "explain: expected a parameter first, got the file my.json",
          "use `explain KEY FILE`, or `explain --all FILE` for all parameters"),
         ("zzzz", [], "zzzz is not a parameter",
-         "no name or description contains it; docs/parameters.md lists all parameters"),
+         "no parameter name or description contains this word; docs/parameters.md lists all parameters"),
         ("num_layer", [], "num_layer is not a parameter", "did you mean num_layers?"),
         ("rotary-dims-evn", [], "rotary-dims-evn is not a parameter", "did you mean rotary-dims-even?"),
     ],

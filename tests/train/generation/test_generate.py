@@ -299,7 +299,8 @@ class TestNoCheckpoint:
     def test_an_empty_folder(self, tmp_path) -> None:
         assert self.what(save=str(tmp_path)) == (
             f"error: save ({tmp_path}): there is no checkpoint in this folder [checkpoint-missing]\n"
-            "  = set load to the folder that holds the checkpoint; deepy.py train.py with save: FOLDER writes one"
+            "  = set load to the folder that holds the checkpoint; "
+            "to write one, run deepy.py train.py with save: FOLDER"
         )
 
 

@@ -34,7 +34,9 @@ def without_remarks(reading: Reading, option: Option) -> Option:
     remarks = [word for word in option.values[wanted:] if word.is_placeholder]
     for word in remarks:
         what = f"{word.text} after --{option.name} is a placeholder"
-        reading.warn("migrate-placeholder", what, word.place, "add the settings it replaces to the new file")
+        reading.warn(
+            "migrate-placeholder", what, word.place, "add the settings that the placeholder replaces to the new file"
+        )
         reading.to_do.append(f"To do: add the settings that {word.text} after --{option.name} replaces.")
     return option._replace(values=[word for word in option.values if word not in remarks])
 
