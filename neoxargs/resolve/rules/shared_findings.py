@@ -33,5 +33,7 @@ def divisible_by(name: str, number: int, divisor_name: str, divisor: int, *other
     if finding is None:
         return None
     common = gcd(number, *others)
+    multiples = nearest(number, divisor).replace(" or ", " and ")
+    named = f"multiples of {divisor} are" if " " in multiples else f"multiple of {divisor} is"
     sizes = [str(size) for size in range(1, min(common, 1024) + 1) if common % size == 0]
-    return replace(finding, advice=f"set {divisor_name} to {listed(sizes)}, or {finding.advice.removeprefix('set ')}")
+    return replace(finding, advice=f"set {divisor_name} to {listed(sizes)}; the nearest {named} {multiples}")
