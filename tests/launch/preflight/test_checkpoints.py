@@ -37,7 +37,7 @@ def test_an_earlier_run_is_not_overwritten(capsys, started):
     assert main(["train.py", "a.yml"]) == 1
     shown = capsys.readouterr().err
     assert "a.yml:10:1: error: save (out) already holds a checkpoint of iteration 100, " in shown
-    assert "  = set load: out to continue from it, or set save to a different folder\n" in shown
+    assert "  = set load: out to continue from this checkpoint, or set save to a different folder\n" in shown
     assert len(started) == 1
 
 
