@@ -187,7 +187,8 @@ class TestCheckpoints:
         surplus = f"{here}: the checkpoint does not fit this model, which lacks weight layers.1.attention.dense.bias"
         assert surplus in self.what(fewer)
         more = small(load=str(tmp_path), tokenizer_type="CharLevelTokenizer")
-        rows = "its word embedding has 384 rows, fewer than the 512 to write [checkpoint-too-few-vocabulary-rows]"
+        rows = "the checkpoint's word embedding has 384 rows, fewer than the 512 rows to write"
+        rows += " [checkpoint-too-few-vocabulary-rows]"
         hint = "pass --vocab-size 384, or use the tokenizer the model was trained with"
         assert self.what(more) == f"{here}: {rows}\n  = {hint}"
 
