@@ -38,7 +38,7 @@ class Optimizer(Group, origin="DSC", effect="optimizer", section="optimizer"):
     setting."""
 
     legacy_fusion: bool = param(False)
-    """In fp16 without ZeRO, use the older fused Adam wrapper, whose checkpoints have another layout."""
+    """In fp16 without ZeRO, use the older fused Adam wrapper, whose checkpoints have a different layout."""
 
     scheduler: dict[str, object] | None = param(
         None,
