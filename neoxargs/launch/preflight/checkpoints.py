@@ -51,7 +51,7 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
         what = f"{name} ({folder}): there is no checkpoint in this folder"
         yield Problem(what, config.place(name), hint, id="checkpoint-missing", about=(name,))
     elif iteration is not None and not (wanted := Path(folder, checkpoint_folder.tag(iteration))).is_dir():
-        hint = f"the newest checkpoint there is of iteration {_last_iteration(Path(folder))}"
+        hint = f"the newest checkpoint in this folder is of iteration {_last_iteration(Path(folder))}"
         what, about = f"iteration ({iteration}): there is no {wanted}", ("iteration", name)
         yield Problem(what, config.place("iteration"), hint, id="checkpoint-missing", about=about)
 

@@ -26,8 +26,8 @@ SWITCHES = {
 
 
 PROTECTS_FROM = (
-    "DeepSpeed checks the key that this switch requires only on the ranks: all processes start and join the process "
-    "group, and then each of them stops while it reads DeepSpeed's JSON."
+    "This switch requires another key, and DeepSpeed does not check that before the launch: all processes start and "
+    "join the process group, and then each of them stops while it reads DeepSpeed's JSON."
 )
 
 

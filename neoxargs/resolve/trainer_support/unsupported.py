@@ -106,7 +106,7 @@ def _is_among(config: Config, name: str, values: tuple[Any, ...]) -> bool:
 
 def _not_built(config: Config, name: str, values: tuple[Any, ...]) -> Problem:
     if name == "optimizer.type" and (meant := _meant(str(config.get(name)))):
-        what = f"optimizer.type ({config.get(name)}) does not exist"
+        what = f"optimizer.type ({config.get(name)}) is not a known optimizer"
         return Problem(what, config.place(name), meant, id="optimizer-unknown", about=(name,))
     what = f"{name} ({yaml_form(config.get(name))}) is not supported by train.py yet"
     return Problem(what, config.place(name), _instead(name, values), id="not-built", about=(name,))

@@ -72,7 +72,7 @@ def _missing_after(word: Place, closing: str, also: tuple[Place, ...]) -> Proble
     if character in "]}":
         word, hint = (
             word._replace(column=last, width=1),
-            f"add a `,` or `{closing}`, or move this `{character}` further down",
+            f"add a `,` or `{closing}` after it, or move this `{character}` to the end of its list or mapping",
         )
     what = f"a `,` or the closing `{closing}` is missing after this"
     return Problem(what, word, hint, also, id="yaml-missing-comma")

@@ -18,7 +18,9 @@ def is_conflict_mark(line: str) -> bool:
     return bool(re.match(r"<{7}( |$)", line))
 
 
-RUN_OUTPUT_HINT = "use the files that the run was started with; GPT-NeoX saves them in a checkpoint's folder configs"
+RUN_OUTPUT_HINT = (
+    "use the files that the run was started with; GPT-NeoX saves them in the folder `configs` of each checkpoint"
+)
 #: Problem id -> pattern of the line, what is wrong, hint. An empty hint becomes the line rewritten as `key: value`.
 _PATTERNS: dict[str, tuple[str, str, str]] = {
     "yaml-git-conflict": (

@@ -12,6 +12,8 @@ from neoxargs.problems import Problems, listed
 from neoxargs.registry import Parameter
 from neoxargs.resolve.config import Config
 
+SAME_DEFAULT = "not sent, because DeepSpeed's default is the same value"
+
 
 def destinations(parameter: Parameter, config: Config) -> list[str]:
     """Return one line per receiver. A value that the receiver has as its default is not sent."""
@@ -22,14 +24,14 @@ def destinations(parameter: Parameter, config: Config) -> list[str]:
 def _launcher(parameter: Parameter, config: Config) -> Iterator[str]:
     if "runner" in parameter.to:
         flags = _with_values(deepspeed.runner_flags(config), parameter.name)
-        yield f"launcher: {flags}" if flags else "launcher: not sent, because its default is the same"
+        yield f"launcher: {flags}" if flags else f"launcher: {SAME_DEFAULT}"
 
 
 def _engine(parameter: Parameter, config: Config) -> Iterator[str]:
     if "deepspeed" in parameter.to:
         value = _value_at(deepspeed.deepspeed_json(config), parameter.name)
         sent = f'"{parameter.name}": {json.dumps(value)}'
-        yield f"DeepSpeed's JSON: {sent if value is not None else 'not sent, because its default is the same'}"
+        yield f"DeepSpeed's JSON: {SAME_DEFAULT if value is None else sent}"
 
 
 def _ranks(parameter: Parameter, config: Config) -> Iterator[str]:

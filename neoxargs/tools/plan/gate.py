@@ -58,7 +58,7 @@ def _surely_too_large(plan: Plan) -> bool:
 
 
 def _hint(changes: Sequence[str]) -> str:
-    instead = f"add {', or '.join(changes)}, which would fit" if changes else NOTHING_FITS
+    instead = f"to make the run fit, add {', or '.join(changes)}" if changes else NOTHING_FITS
     return f"{instead}; --force starts the run anyway"
 
 

@@ -59,7 +59,8 @@ def read(folder: Path) -> ImportedModel:
         for name, value in ours.items():
             if values.setdefault(name, value) != value:
                 what = (
-                    f"{row.key} ({json.dumps(entry.value)}) contradicts another key, which sets {name}: {values[name]}"
+                    f"{row.key} ({json.dumps(entry.value)}) contradicts another key of this file, "
+                    f"from which {name} was set to {values[name]}"
                 )
                 problems.append(Problem(what, entry.place, id="huggingface-keys-contradict", about=(name,)))
     vocabulary = _first(tree, "vocab_size") or _Entry(None, tree.place)

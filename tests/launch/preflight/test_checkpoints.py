@@ -127,7 +127,7 @@ def test_a_script_that_only_reads_needs_the_checkpoint_of_its_iteration(capsys, 
     assert main(["generate.py", "a.yml", "--iteration", "10"]) == 1
     shown = capsys.readouterr().err
     assert "iteration (10): there is no out/global_step10" in shown
-    assert "  = the newest checkpoint there is of iteration 20" in shown
+    assert "  = the newest checkpoint in this folder is of iteration 20" in shown
     assert not started
     assert main(["generate.py", "a.yml", "--iteration", "20"]) == 0
 

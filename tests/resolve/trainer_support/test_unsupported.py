@@ -50,7 +50,7 @@ def test_what_is_supported(text: str) -> None:
 @pytest.mark.parametrize(("kind", "hint"), [("Adamm", "did you mean Adam?"), ("lyon", "did you mean Lion?")])
 def test_a_misspelt_optimizer_is_unknown(kind: str, hint: str) -> None:
     (problem,) = trainer_problems(configure(f"optimizer: {{type: {kind}}}"))
-    assert (problem.what, problem.hint) == (f"optimizer.type ({kind}) does not exist", hint)
+    assert (problem.what, problem.hint) == (f"optimizer.type ({kind}) is not a known optimizer", hint)
     assert problem.where
 
 

@@ -101,7 +101,7 @@ def test_a_value_is_shown_in_the_form_that_its_receiver_gets() -> None:
     assert sent("num_layers")[-1] == "--emit megatron: --num-layers 4"
     assert sent("bias_gelu_fusion")[-1] == "--emit megatron: --no-bias-gelu-fusion"
     assert sent("master_port", "master_port=3000")[0] == "launcher: --master_port 3000"
-    assert sent("master_port")[0] == "launcher: not sent, because its default is the same"
+    assert sent("master_port")[0] == "launcher: not sent, because DeepSpeed's default is the same value"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ PROBLEMS: dict[str, Entry] = {
     # GPT-NeoX
     "migrate-no-counterpart": row("A retired setting cannot be expressed with the names of the new dialect."),
     "migrate-newer-than-dialect": row(
-        "GPT-NeoX of the new dialect's year would refuse this key, because the key was added later."
+        "This key was added to GPT-NeoX after the date of the new dialect, so that GPT-NeoX would refuse it."
     ),
     "migrate-section-twice": row("A section has keys under its old and its current name, so it is not renamed."),
     "migrate-part-of-configuration": row(

@@ -240,7 +240,8 @@ def test_the_table_of_the_page_has_todays_predictions(name: str) -> None:
 def table() -> str:
     """Measure, and return rank 0's row of each configuration as a Markdown table."""
     lines = [
-        "| configuration | parameters | weights | gradients | optimizer | activations | measured | off |",
+        "| configuration | parameters | weights | gradients | optimizer | activations | activations, measured "
+        "| error |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name, ranks in collect().items():
