@@ -26,6 +26,11 @@ def moments(config: Config) -> int:
     return MOMENTS.get(kind, 2) + momentum + (kind in AMSGRAD and options.amsgrad)
 
 
+def is_onebit(kind: str) -> bool:
+    """Whether the type is one of DeepSpeed's optimizers that compress their communication to one bit."""
+    return kind.lower() in ("onebitadam", "zerooneadam", "onebitlamb")
+
+
 def accumulates_in_fp32(bf16: bool, micro_batches: int, chosen: str | None, offloaded: bool, optimizer: str) -> bool:
     """Whether train.py sums the gradients of micro batches in fp32 although it computes in bf16.
 
@@ -33,7 +38,8 @@ def accumulates_in_fp32(bf16: bool, micro_batches: int, chosen: str | None, offl
     micro_batches: number of micro batches in a step. chosen: `data_types.grad_accum_dtype`, which overrides the rule.
     offloaded: whether optimizer state is in host memory, where DeepSpeed adds gradients in the model's precision.
     """
-    if not bf16 or chosen is not None:
-        return bf16 and (chosen or "").removeprefix("torch.") in ("fp32", "float32", "float")
-    onebit = optimizer.lower().startswith(("onebit", "zeroone"))  # they average momentum instead of gradients
-    return micro_batches > 1 and not offloaded and not onebit
+    if not bf16:
+        return False
+    if chosen is not None:
+        return chosen.removeprefix("torch.") in ("fp32", "float32", "float")
+    return micro_batches > 1 and not offloaded and not is_onebit(optimizer)  # 1-bit optimizers average momentum

@@ -223,7 +223,7 @@ TYPES = [
     with_line("dialect before the first release", "dialect: 2019-01-01\n"),
 ]
 
-TWICE = [
+DUPLICATES = [
     with_line("a key twice in a file", "seed: 1\ndata_path: books\nseed: 2\n"),
     with_line("a key with - and with _", "log-interval: 1\nlog_interval: 2\n"),
     with_line("a key twice in a section", "fp16: {enabled: true, loss_scale: 0, enabled: false}\n"),
@@ -253,7 +253,7 @@ SETS = [
     with_set("a conflict of a file with --set", "activation=gelu", text="geglu: true\n"),
 ]
 
-TOGETHER = [
+COMBINATIONS = [
     without_lines("required parameters missing", "num_layers", "hidden_size"),
     without_lines("missing batch size", "train_micro_batch_size_per_gpu"),
     with_line("batch that is not a multiple", "train_batch_size: 100\n"),
@@ -278,4 +278,4 @@ TOGETHER = [
     ),
 ]
 
-BAD = [*FILES, *SYNTAX, *NAMES, *TYPES, *TWICE, *SETS, *TOGETHER]
+BAD = [*FILES, *SYNTAX, *NAMES, *TYPES, *DUPLICATES, *SETS, *COMBINATIONS]

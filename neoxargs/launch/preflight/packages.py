@@ -26,8 +26,6 @@ BACKENDS = {
     "mpi": "remove distributed_backend; to start the ranks with mpirun, set deepspeed_mpi: true, which needs no MPI "
     "in torch",
 }
-
-
 #: Package of PyPI -> the versions it was tested in, by their first two numbers; constraints.txt has the full numbers.
 TESTED = {"deepspeed": "0.19", "megatron-core": "0.16", "torch": "2.13"}
 
@@ -48,23 +46,27 @@ def missing_trainer() -> Iterator[Problem]:
 
 def untested_packages() -> Iterator[Problem]:
     """Installed versions that the trainer was not tested with; it relies on internals of DeepSpeed."""
+    versions = installed_versions()
     for package, tested in TESTED.items():
-        version = installed_version(package)
+        version = versions.get(package.replace("-", "_"))
         if version and ".".join(version.split(".")[:2]) != tested:
             what = f"{package} {version} is installed, and train.py was tested with {package} {tested} only"
             hint = f"run pip install '{package}=={tested}.*'"
             yield Problem(what, hint=hint, severity="warning", id="package-untested")
 
 
-def installed_version(package: str) -> str:
-    """Return the installed version of a package of PyPI; empty if there is none.
+def installed_versions() -> dict[str, str]:
+    """Return the version of each installed package, by its name with `_` for `-`.
 
-    Folders are listed, because `importlib.metadata` would take a third of the time of a check.
+    Each folder is listed once: `importlib.metadata` would take a third of the time of a check.
     """
-    prefix = f"{package.replace('-', '_')}-"
-    names = (name for folder in sys.path if os.path.isdir(folder) for name in os.listdir(folder))
-    found = (name for name in names if name.startswith(prefix) and name.endswith(".dist-info"))
-    return next(found, "").removeprefix(prefix).removesuffix(".dist-info")
+    versions: dict[str, str] = {}
+    for folder in filter(os.path.isdir, sys.path):
+        for entry in os.listdir(folder):
+            if entry.endswith(".dist-info"):
+                name, _, version = entry.removesuffix(".dist-info").partition("-")
+                versions.setdefault(name, version)  # the first folder of the path is imported
+    return versions
 
 
 def missing_packages(config: Config) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ from neoxargs.registry import REGISTRY
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derives, refuse
 from neoxargs.resolve.rules.synonyms import Default, agreed_value
 from neoxargs.sizes.layout import ranks_of_replica
+from neoxargs.sizes.optimizer_state import is_onebit
 
 #: The learning rate that GPT-NeoX uses if none is set.
 DEFAULT_LR = 0.001
@@ -17,11 +18,6 @@ DEFAULT_LR = 0.001
 def is_adam(kind: str) -> bool:
     """Whether the type is a variant of Adam that Megatron's `adam_*` names apply to."""
     return "adam" in kind.lower() and kind.lower() not in ("radam", "nadam", "adamax", "sparseadam")
-
-
-def is_onebit(kind: str) -> bool:
-    """Whether the type is one of DeepSpeed's optimizers that compress their communication to one bit."""
-    return kind.lower() in ("onebitadam", "zerooneadam", "onebitlamb")
 
 
 @check

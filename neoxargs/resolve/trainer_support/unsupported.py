@@ -15,9 +15,9 @@ from neoxargs.registry import ABSENT, REGISTRY, architectures, model, moe
 from neoxargs.registry.plugins import WIDENED
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.model import LAYER_KINDS
-from neoxargs.resolve.rules.optimizer import is_onebit
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.resolve.trainer_support.no_effect import no_effect_warnings
+from neoxargs.sizes.optimizer_state import is_onebit
 
 #: Supported optimizers: ours, those of torch and of DeepSpeed.
 OPTIMIZERS = (

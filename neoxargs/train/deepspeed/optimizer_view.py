@@ -109,20 +109,30 @@ def before_step(engine: Any, hook: Callable[[], None]) -> None:
     engine._take_model_step = step_after_hook
 
 
-def _gradient(weight: Any) -> Tensor | None:
-    if hasattr(weight, "ds_id"):
-        return _without_padding(weight, weight._z3_optimizer.get_local_fp32_grad_for_param(weight))
+def stored_gradient(weight: Any) -> Tensor | None:
+    """Return the gradient that the optimizer reads, full or the fragment of this rank. Not for ZeRO-3."""
     if not hasattr(weight, "_hp_mapping"):
         return weight.grad  # type: ignore[no-any-return]
-    mapping = weight._hp_mapping
-    if mapping is None:
-        return None
     # The bf16 optimizer keeps the full gradients of all weights, although they are partitioned; a weight's index counts
     # those in the partition only.
     full: Tensor | None = getattr(weight, "_hp_grad", None)
-    fragment = mapping.get_lp_grad_fragment(weight._index_in_param_group) if full is None else full
-    gradient, address = fragment.flatten(), mapping.lp_fragment_address
-    return gradient if gradient.numel() == address.numel else gradient.narrow(0, address.start, address.numel)
+    if full is not None or weight._hp_mapping is None:
+        return full
+    fragment: Tensor = weight._hp_mapping.get_lp_grad_fragment(weight._index_in_param_group)
+    return fragment
+
+
+def _gradient(weight: Any) -> Tensor | None:
+    """Return this rank's shard of the gradient."""
+    if hasattr(weight, "ds_id"):
+        return _without_padding(weight, weight._z3_optimizer.get_local_fp32_grad_for_param(weight))
+    gradient = stored_gradient(weight)
+    if not hasattr(weight, "_hp_mapping"):
+        return gradient
+    if weight._hp_mapping is None or gradient is None:
+        return None
+    address, flat = weight._hp_mapping.lp_fragment_address, gradient.flatten()
+    return flat if flat.numel() == address.numel else flat.narrow(0, address.start, address.numel)
 
 
 def _value(weight: Any) -> Tensor | None:

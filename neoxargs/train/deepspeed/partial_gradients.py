@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from neoxargs.train.deepspeed.optimizer_view import before_step
+from neoxargs.train.deepspeed.optimizer_view import before_step, stored_gradient
 from neoxargs.train.parallel.communicate import PARTIAL
 
 
@@ -28,7 +28,7 @@ def sum_once_per_step(engine: Any) -> None:
     group = getattr(weights[0], PARTIAL).group
     for weight in weights:
         getattr(weight, PARTIAL).hook.remove()
-    before_step(engine, lambda: _sum([_gradient(weight) for weight in weights], group))
+    before_step(engine, lambda: _sum([stored_gradient(weight) for weight in weights], group))
 
 
 def _sum(gradients: list[Tensor | None], group: dist.ProcessGroup) -> None:
@@ -40,14 +40,3 @@ def _sum(gradients: list[Tensor | None], group: dist.ProcessGroup) -> None:
     dist.all_reduce(together, group=group)
     sizes = [gradient.numel() for gradient in present]
     torch._foreach_copy_(present, torch.split(together, sizes))
-
-
-def _gradient(weight: Any) -> Tensor | None:
-    """Return the gradient that the optimizer reads, or the part of it that this data parallel rank has."""
-    if not hasattr(weight, "_hp_mapping"):
-        return weight.grad  # type: ignore[no-any-return]
-    in_fp32: Tensor | None = getattr(weight, "_hp_grad", None)
-    if in_fp32 is not None or weight._hp_mapping is None:
-        return in_fp32
-    gradient: Tensor = weight._hp_mapping.get_lp_grad_fragment(weight._index_in_param_group)
-    return gradient

@@ -98,7 +98,7 @@ def monitor_loss(engine: Any, loss: float) -> None:
         engine.monitor.write_events([("Train/Samples/train_loss", loss, engine.global_samples)])
 
 
-def sum_in_asked_type(optimizer: Any) -> None:
+def sum_in_accumulation_type(optimizer: Any) -> None:
     """Let ZeRO-2 accumulate gradients in `grad_accum_dtype`; other optimizers are not changed."""
     gradients = getattr(optimizer, "get_all_grad_tensors", None)
     if gradients is not None:
@@ -152,7 +152,7 @@ PATCHES = (
         "ZeRO-2 adds the gradients of micro batches in the precision of the model, whatever `grad_accum_dtype` says, "
         "and casts the sum. In bf16, small gradients are lost.",
         canaries.zero2_sums_in_the_models_type,
-        sum_in_asked_type,
+        sum_in_accumulation_type,
     ),
     Patch(
         "zero3-gathers-not-awaited",

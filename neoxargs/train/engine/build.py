@@ -19,8 +19,7 @@ from torch import nn
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.optimizer import is_onebit
-from neoxargs.sizes.optimizer_state import accumulates_in_fp32
+from neoxargs.sizes.optimizer_state import accumulates_in_fp32, is_onebit
 from neoxargs.sizes.vocab import padded_vocab_size
 from neoxargs.train.deepspeed import bf16_step, patches, swap
 from neoxargs.train.deepspeed.partial_gradients import sum_once_per_step
@@ -170,7 +169,7 @@ def _training_engine(config: Config, json: dict[str, Any], module: nn.Module, me
             what = f"optimizer.type ({config.optimizer.type}) cannot be built on this machine: {error}"
             raise Problems(Problem(what, id="optimizer-not-available", about=("optimizer.type",))) from error
         raise
-    patches.sum_in_asked_type(engine.optimizer)
+    patches.sum_in_accumulation_type(engine.optimizer)
     bf16_step.install(engine, mesh)
     if onebit:  # 1-bit optimizers average over the data parallel ranks themselves
         own_optimizer.attach(engine)  # type: ignore[union-attr]

@@ -14,7 +14,7 @@ from torch import nn
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.deepspeed_optimizer import OptimizerParams
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.rules.optimizer import is_onebit
+from neoxargs.sizes.optimizer_state import is_onebit
 from neoxargs.train.optim import extra
 from neoxargs.train.optim.lamb import Lamb
 from neoxargs.train.process.mesh import ALONE, Axis

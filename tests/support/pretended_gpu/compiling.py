@@ -18,12 +18,12 @@ TESTED_TORCH = "2.13.0"
 
 
 class Unavailable(Exception):
-    """Why the pretended GPU cannot be had on this machine."""
+    """Why the pretended GPU is not available on this machine."""
 
 
 @cache
 def library() -> Path:
-    """The compiled device; raises Unavailable."""
+    """Return the path of the compiled device; raises Unavailable."""
     compiler = _require()
     folder = _cache_folder() / _key()
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,14 +36,14 @@ def library() -> Path:
 
 
 def torch_folder() -> Path:
-    """Where torch is installed; does not import it."""
+    """Return the folder that torch is installed in, without importing it."""
     spec = find_spec("torch")
     assert spec and spec.origin
     return Path(spec.origin).parent
 
 
 def _require() -> str:
-    """The compiler, where everything else is there too."""
+    """Return the C++ compiler; raises Unavailable if it or a fitting torch is missing."""
     try:
         installed, _, build = version("torch").partition("+")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Trials on ranks with a pretended GPU: what each gives, and what makes the host wait in one of its steps."""
+"""Trials on ranks with a pretended GPU: losses, and what makes the host wait in one step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Measured(NamedTuple):
 
     losses: Losses | None
     waits: list[Wait]
-    """Those of the last step, so without what only the first steps do."""
+    """Of the last step, because the first steps also initialise."""
     error: str = ""
-    """The traceback of a trial that failed; the others are not its victims."""
+    """The traceback if the trial failed; the other trials still run."""
 
 
 def measure(trials: dict[str, Trial]) -> dict[str, Measured]:

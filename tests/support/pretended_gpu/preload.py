@@ -1,4 +1,4 @@
-"""What a fork server of ranks with pretended GPUs imports first: the device, then all that a rank needs."""
+"""Imported once by the process from which ranks with pretended GPUs fork: the device, then everything else."""
 
 from tests.support.pretended_gpu.start import start
 

@@ -1,4 +1,4 @@
-"""Gives this process pretended GPUs. `start()` must be the first that a process does with torch."""
+"""Gives this process pretended GPUs. Call `start()` before torch is imported."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.support.pretended_gpu import compiling
 
 
 def start() -> None:
-    """Load the device, then torch, and let torch's Python find it."""
-    assert "torch" not in sys.modules, "torch keeps the first CUDA that it finds, so the device must be there before it"
-    os.environ.pop("DS_ACCELERATOR", None)  # DeepSpeed shall find the GPU by itself
+    """Load the device, then torch, and install the device's Python side."""
+    assert "torch" not in sys.modules, "torch looks for CUDA once, so the device must be loaded before it"
+    os.environ.pop("DS_ACCELERATOR", None)  # DeepSpeed detects the GPU
     device()
     from tests.support.pretended_gpu import cuda, nccl
 
@@ -24,7 +24,7 @@ def start() -> None:
 
 @cache
 def device() -> Any:
-    """The compiled device of this process."""
+    """Return the compiled device, loaded into this process."""
     ctypes.CDLL(str(compiling.torch_folder() / "lib" / "libtorch_cpu.so"), mode=ctypes.RTLD_GLOBAL)
     found = ctypes.CDLL(str(compiling.library()), mode=ctypes.RTLD_GLOBAL)
     found.pretended_allocated.restype = found.pretended_peak.restype = ctypes.c_int64

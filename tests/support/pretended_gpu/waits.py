@@ -1,4 +1,4 @@
-"""What makes the host wait for the GPU, and who asks for it."""
+"""Operations that make the host wait for the GPU, with the line that calls them."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from tests.support.paths import ROOT
 from tests.support.pretended_gpu.start import device
 
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
-#: Files that pass on what others ask for.
-_PASSING_ON = ("tests/support/pretended_gpu/", "torch/", "deepspeed/accelerator/")
+#: Files whose lines are skipped, because they only forward calls.
+_FORWARDING = ("tests/support/pretended_gpu/", "torch/", "deepspeed/accelerator/")
 
 
 class Wait(NamedTuple):
-    """One moment in which the host waits until the GPU has done all that it was given."""
+    """One operation for which the host waits until the GPU has finished its work."""
 
     what: str
     """`item`, `synchronize`, `blocking copy to device`, ..."""
     where: str
-    """The line that causes it and, where that is a library's, our line that leads there."""
+    """The line that calls it and, if that is in a library, the line of neoxargs that called the library."""
 
     @property
     def is_copy(self) -> bool:
-        """Is a tensor copied between host and device, and is that waited for?"""
+        """Whether it is a blocking copy between host and device."""
         return "copy" in self.what
 
 
 def listed(waits: list[Wait]) -> str:
-    """A line for each place, the most frequent first, for the message of a test that fails."""
+    """Return one line per place, the most frequent first, for the message of a failing test."""
     return "\n".join(f"{count} x {wait.what} at {wait.where}" for wait, count in Counter(waits).most_common())
 
 
 @contextmanager
 def recorded() -> Iterator[list[Wait]]:
-    """All waits of this process within the block."""
+    """Record the waits of this process within the block."""
     found: list[Wait] = []
 
-    def hear(what: bytes) -> None:
+    def record(what: bytes) -> None:
         found.append(Wait(what.decode(), _where(sys._getframe())))
 
-    callback = _CALLBACK(hear)
+    callback = _CALLBACK(record)
     device().pretended_listen(callback)
     try:
         yield found
@@ -54,20 +54,20 @@ def recorded() -> Iterator[list[Wait]]:
 
 
 def _where(frame: FrameType | None) -> str:
-    """`deepspeed/runtime/utils.py:306, from neoxargs/train/engine/steps.py:71`."""
+    """Return the place, such as `deepspeed/runtime/utils.py:306, from neoxargs/train/engine/steps.py:71`."""
     lines = []
     while frame:
         path = _short(frame.f_code.co_filename)
-        if not path.startswith(_PASSING_ON):
+        if not path.startswith(_FORWARDING):
             lines.append((path, frame.f_lineno))
         frame = frame.f_back
     if not lines:
-        return "backward, in a thread of autograd's"
+        return "backward pass, in a thread of autograd"
     ours = next((line for line in lines if line[0].startswith("neoxargs/")), lines[0])
-    told = [f"{path}:{number}" for path, number in ([lines[0]] if ours == lines[0] else [lines[0], ours])]
-    return ", from ".join(told)
+    places = [f"{path}:{number}" for path, number in ([lines[0]] if ours == lines[0] else [lines[0], ours])]
+    return ", from ".join(places)
 
 
 def _short(path: str) -> str:
-    """Below the repository or site-packages."""
+    """Return the path relative to the repository or site-packages."""
     return path.split("site-packages/")[-1].removeprefix(f"{ROOT}/")
