@@ -37,7 +37,7 @@ def fp16_without_support(config: Config, resources: Resources) -> Iterator[Probl
 
 
 def fp32_without_tf32(config: Config, resources: Resources) -> Iterator[Problem]:
-    """fp32 on GPUs whose matrix products are not in TF32, and nobody has asked for that."""
+    """Warn of fp32 on GPUs without TF32 in matrix products, unless `float32_matmul_precision` is set."""
     name = "float32_matmul_precision"
     if resources.device == "cuda" and config.precision.precision == "fp32" and not config.is_set(name):
         what = "precision (fp32): matrix products take about eight times as long as in TF32, 16 times as in bf16"

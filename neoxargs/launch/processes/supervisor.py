@@ -40,9 +40,7 @@ _PR_SET_PDEATHSIG = 1
 _GONE = select.POLLERR | select.POLLHUP
 
 
-def run_supervised(
-    run: Callable[[], int], folder: Path, save: str | None = None, show_all: bool = False
-) -> int:  # fmt: skip
+def run_supervised(run: Callable[[], int], folder: Path, save: str | None = None, show_all: bool = False) -> int:
     """Run this rank in a child process and return its exit code; if a signal ended it, end by the same signal.
 
     folder: the folder for the logs and records of this attempt, the same on all ranks. save: the folder for

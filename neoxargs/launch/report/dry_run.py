@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from neoxargs.launch import environment
@@ -42,7 +43,7 @@ def dry_run(config: Config, resources: Resources, command: Command) -> str:
     variables = environment.variables(launcher, resources.remote, os.environ, command.environment)
     values = ranks.train_values(config)
     values |= {name: list(values[name]) for name in ("config_files",) if name in values}
-    abbreviated = Command(tuple(map(_abbreviate, command.words)), command.environment, command.without)
+    abbreviated = replace(command, words=tuple(map(_abbreviate, command.words)))
     parts = {
         "Ranks of each host": "\n".join(_ranks_of_hosts(resources)),
         "DeepSpeed's JSON": pretty_json(deepspeed.deepspeed_json(config)),

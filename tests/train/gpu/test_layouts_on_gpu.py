@@ -145,7 +145,7 @@ EXCEEDED: dict[str, Budget] = {
     # Between stages, DeepSpeed's pipeline engine copies the loss.
     **dict.fromkeys(("pp2", "pp2, recomputed", "pp2, documents", "pp2, rpe", "pp2, bf16"), Budget(copies=1)),
     "pp2, fp16": Budget(3, 3),
-    # Reports copy a number for each kind of report.
+    # Reports copy single numbers.
     "reports": Budget(copies=7),
     # ZeRO-1 and -2 copy the norm of each group of weights; half precision reads whether a gradient overflowed.
     **dict.fromkeys(("ZeRO-1", "ZeRO-2", "dp2, ZeRO-1", "dp2, ZeRO-2", "dp2, Lamb, ZeRO-2"), Budget(copies=2)),
