@@ -106,6 +106,11 @@ class Embedding(Group, origin="NeoX", effect="model"):
     """Rows of the embedding after padding. Computed from the tokenizer, `make_vocab_size_divisible_by` and
     `model_parallel_size`; write it to fix the size independently of them."""
 
+    softmax_over_padding: bool = param(False, ours=True)
+    """Lets the rows that pad the vocabulary take part in the softmax of the loss, as GPT-NeoX and Megatron-LM do; they
+    otherwise have probability 0. For continuing a run of theirs: the loss then depends on `padded_vocab_size`.
+    Generated text never contains them."""
+
     output_layer_parallelism: Literal["column", "row"] = param(
         "column", effect="none", no_effect_reason="the output layer is always sharded by columns, with the same result"
     )

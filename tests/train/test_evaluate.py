@@ -20,7 +20,7 @@ from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.train import evaluate, lm_eval_harness, run
 from neoxargs.train.evaluate import Perplexity
-from neoxargs.train.generation.logprobs import Scorer, ScoringRow, windows
+from neoxargs.train.generation.logprobs import Scorer, ScoringLoss, ScoringRow, windows
 from neoxargs.train.kernels.cross_entropy import IGNORED
 from neoxargs.train.lm_eval_harness import Model
 from neoxargs.train.model.gpt import GPT
@@ -98,6 +98,15 @@ def test_every_layout_scores_as_a_model_alone() -> None:
             copies = 1 if name == "pipeline" else 2 if name == "plain" else 4  # each reads the same batches here
             assert perplexity.tokens == 59 * copies
             assert perplexity.to_json()["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_padding_that_takes_part_in_the_softmax_takes_probability_here_too() -> None:
+    gpt = GPT(small(**UNTIED, softmax_over_padding=True), VOCABULARY, Make(1)).eval()
+    tokens, labels = batch(2)
+    expected = gpt(tokens, labels).item()
+    gpt.loss = ScoringLoss(gpt.loss)  # type: ignore[assignment]
+    assert gpt(tokens, labels).item() == pytest.approx(expected, rel=1e-6)
+    assert gpt(tokens).shape[-1] == VOCABULARY.size
 
 
 def test_windows_score_each_token_once_with_all_the_context_there_is() -> None:

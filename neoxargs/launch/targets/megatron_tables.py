@@ -66,5 +66,5 @@ SENT_OTHERWISE = {
     "use_bias_in_mlp", "use_bias_in_attn_linear", "use_bias_in_norms", "mlp_type", "expansion_factor",
     "mlp_multiple_of", "train_data_weights", "valid_data_weights", "test_data_weights", "log_grad_pct_zeros",
     "use_wandb", "checkpoint_scale", "extra_save_iters", "text_path", "data_impl", "mmap_warmup", "dialect",
-    "use_shared_fs", "config_files", "user_script", "git_hash",
+    "use_shared_fs", "config_files", "user_script", "git_hash", "softmax_over_padding",
 }  # fmt: skip

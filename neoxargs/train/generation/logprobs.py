@@ -61,7 +61,7 @@ class ScoringLoss:
         return -logs.sum() / (labels != IGNORED).sum().clamp(min=1)
 
     def _score(self, readout: Readout, labels: Tensor) -> tuple[Tensor, Tensor]:
-        logits, ignored = self.loss.logits(readout).float(), labels == IGNORED
+        logits, ignored = self.loss.softmax_logits(readout).float(), labels == IGNORED
         label = labels.masked_fill(ignored, 0).unsqueeze(-1)
         logs = logits.gather(-1, label).squeeze(-1) - logits.logsumexp(-1)
         return logs.masked_fill(ignored, 0), (logits.argmax(-1) == labels) | ignored

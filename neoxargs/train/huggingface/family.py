@@ -136,8 +136,8 @@ MODEL_MODULES = tuple(subject.__name__ for subject in (model, architectures, moe
 HARMLESS = (
     "seq_length", "max_position_embeddings", "expansion_factor", "mlp_multiple_of", "num_unique_layers",
     "param_sharing_style", "gpt_j_tied", "rotary_pct", "rotary_emb_base", "rpe_num_buckets", "rpe_max_distance",
-    "rpe_causal", "opt_pos_emb_offset", "make_vocab_size_divisible_by", "padded_vocab_size", "layernorm_epsilon",
-    "rms_norm_epsilon", "scalenorm_epsilon", "use_bias_in_norms", "sparsity", "sparsity_config",
+    "rpe_causal", "opt_pos_emb_offset", "make_vocab_size_divisible_by", "padded_vocab_size", "softmax_over_padding",
+    "layernorm_epsilon", "rms_norm_epsilon", "scalenorm_epsilon", "use_bias_in_norms", "sparsity", "sparsity_config",
     "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "attention_dropout", "hidden_dropout",
     "weight_decay",
 )  # fmt: skip

@@ -55,7 +55,8 @@ def mask_labels(labels: Tensor, mask: Tensor) -> Tensor:
 class Loss:
     """Mean cross entropy over the labels that are not IGNORED: readout, labels (batch, seq) -> scalar.
 
-    The padding rows of the vocabulary get probability 0, so the loss does not depend on the padding.
+    The padding rows of the vocabulary get probability 0, so the loss does not depend on the padding, unless
+    `over_padding`.
     """
 
     vocabulary: Vocabulary
@@ -66,12 +67,19 @@ class Loss:
     """`z_loss`: weight of log(Z)^2, with Z the softmax's denominator, in the gradient; the loss excludes the term."""
     shards: Axis = ALONE
     """Sequence parallel ranks, each with a shard of the hidden states; the labels cover the full sequence."""
+    over_padding: bool = False
+    """The padding rows take part in the softmax (`softmax_over_padding`)."""
 
     @classmethod
     def of(cls, config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
         """Make the loss that the configuration describes, for the ranks of `make`."""
         options = config.precision.fp16_lm_cross_entropy, config.post_training.z_loss
-        return cls(vocabulary, make.tensor, *options, make.shards)
+        return cls(vocabulary, make.tensor, *options, make.shards, config.embedding.softmax_over_padding)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the vocabulary that take part in the softmax."""
+        return self.vocabulary.padded if self.over_padding else self.vocabulary.size
 
     def __call__(self, readout: Readout, labels: Tensor) -> Tensor:
         hidden, weight = readout
@@ -82,13 +90,17 @@ class Loss:
 
     def logits(self, readout: Readout) -> Tensor:
         """Return logits (batch, seq, vocabulary), equal on every tensor parallel rank, without gradient."""
+        return self.softmax_logits(readout)[..., : self.vocabulary.size]
+
+    def softmax_logits(self, readout: Readout) -> Tensor:
+        """Return logits (batch, seq, `rows`), like `logits` but of all rows that take part in the softmax."""
         with torch.no_grad():
             local = F.linear(gather(readout.hidden, self.shards), readout.weight)
             if self.tensor.size == 1:
-                return local[..., : self.vocabulary.size]
+                return local[..., : self.rows]
             slices = [torch.empty_like(local) for _ in range(self.tensor.size)]
             dist.all_gather(slices, local, group=self.tensor.group)
-            return torch.cat(slices, dim=-1)[..., : self.vocabulary.size]
+            return torch.cat(slices, dim=-1)[..., : self.rows]
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -122,7 +134,7 @@ class _Slices:
         self.hidden, self.weight, self.axis, self.half, self.z = hidden, weight, loss.tensor, loss.half, loss.z
         rows = weight.shape[0]
         first = loss.tensor.rank * rows
-        self.real_rows = min(rows, max(0, loss.vocabulary.size - first))
+        self.rows = min(rows, max(0, loss.rows - first))  # that take part in the softmax
         self.counted = (labels != IGNORED).unsqueeze(-1)  # (tokens, 1), like all per-token tensors of this class
         local = (labels - first).unsqueeze(-1)
         self.is_local = self.counted & (local >= 0) & (local < rows)  # whether this rank holds the label's row
@@ -136,7 +148,7 @@ class _Slices:
         """Add the loss of the tokens of `part`, and with `train` its gradients."""
         logits = F.linear(self.hidden[part], self.weight)  # (tokens, rows); everything below works in this memory
         logits = logits if self.half else logits.float()
-        logits[:, self.real_rows :] = -torch.inf
+        logits[:, self.rows :] = -torch.inf
         # The maximum over all ranks is subtracted so that exp() does not overflow.
         peak = self._over_ranks(logits.amax(-1, keepdim=True).float(), dist.ReduceOp.MAX)
         label_logit = logits.gather(1, self.label[part]).where(self.is_local[part], 0)

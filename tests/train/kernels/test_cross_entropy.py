@@ -12,7 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from neoxargs.train.kernels import cross_entropy as module
 from neoxargs.train.kernels.cross_entropy import IGNORED, Loss, Readout, Vocabulary, mask_labels
+from neoxargs.train.parallel.make import Make
 from tests.support.ranks import all_ranks, run_ranks
+from tests.support.small_gpt import small
 
 #: Rows from the 21st on are padding: some of the last of two ranks' 12 rows, all of the last of three ranks' 16.
 SIZE, HIDDEN = 21, 8
@@ -28,8 +30,8 @@ def case(padded: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tenso
     return hidden.requires_grad_(), weight.requires_grad_(), labels
 
 
-def by_torch(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(F.linear(hidden, weight[:SIZE]).flatten(0, 1).float(), labels.flatten())
+def by_torch(hidden: Tensor, weight: Tensor, labels: Tensor, rows: int = SIZE) -> Tensor:
+    return F.cross_entropy(F.linear(hidden, weight[:rows]).flatten(0, 1).float(), labels.flatten())
 
 
 def gradients(loss: Tensor, *tensors: Tensor) -> list[Tensor]:
@@ -46,6 +48,19 @@ def test_equals_torch(at_once: int, padded: int, monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(ours, theirs)
     for mine, other in zip(gradients(ours, hidden, weight), gradients(theirs, hidden, weight), strict=True):
         torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("over_padding", [False, True])
+def test_padding_rows_take_part_in_the_softmax_if_asked_for(over_padding: bool) -> None:
+    hidden, weight, labels = case(32)
+    config = small(softmax_over_padding=over_padding)
+    loss = Loss.of(config, Vocabulary(SIZE, 32), Make())
+    ours = loss(Readout(hidden, weight), labels)
+    theirs = by_torch(hidden, weight, labels, 32 if over_padding else SIZE)
+    torch.testing.assert_close(ours, theirs)
+    for mine, other in zip(gradients(ours, hidden, weight), gradients(theirs, hidden, weight), strict=True):
+        torch.testing.assert_close(mine, other)
+    assert loss.logits(Readout(hidden, weight)).shape[-1] == SIZE  # generation never draws padding
 
 
 @pytest.mark.parametrize("padded", [SIZE, 32])
@@ -124,21 +139,22 @@ def test_evaluation_computes_no_gradients() -> None:
     torch.testing.assert_close(loss, by_torch(hidden, weight, labels).detach())
 
 
-def on_ranks(padded: int) -> tuple[Tensor, list[Tensor], Tensor]:
+def on_ranks(padded: int, over_padding: bool) -> tuple[Tensor, list[Tensor], Tensor]:
     axis = all_ranks()
     hidden, weight, labels = case(padded)
     mine = weight.detach().chunk(axis.size)[axis.rank].clone().requires_grad_()
-    loss_function = Loss(Vocabulary(SIZE, padded), axis)
+    loss_function = Loss(Vocabulary(SIZE, padded), axis, over_padding=over_padding)
     loss = loss_function(Readout(hidden, mine), labels)
     return loss.detach(), gradients(loss, hidden, mine), loss_function.logits(Readout(hidden, mine))
 
 
+@pytest.mark.parametrize("over_padding", [False, True])
 @pytest.mark.parametrize(("ranks", "padded"), [(2, 24), (3, 48)], ids=["partly padding", "one rank only padding"])
-def test_the_same_on_tensor_parallel_ranks(ranks: int, padded: int) -> None:
+def test_the_same_on_tensor_parallel_ranks(ranks: int, padded: int, over_padding: bool) -> None:
     hidden, weight, labels = case(padded)
-    theirs = by_torch(hidden, weight, labels)
+    theirs = by_torch(hidden, weight, labels, padded if over_padding else SIZE)
     of_hidden, of_weight = gradients(theirs, hidden, weight)
-    results = run_ranks(on_ranks, ranks, padded)
+    results = run_ranks(on_ranks, ranks, padded, over_padding)
     for loss, (mine, _), logits in results:
         torch.testing.assert_close(loss, theirs.detach())
         torch.testing.assert_close(mine, of_hidden)
