@@ -180,12 +180,13 @@ class Attention(Group, origin="NeoX", effect="model"):
     attention_config: list[Any] = param(derived=True)
     """Kind of each layer, as a pattern and how often it repeats: `[[[global], 12]]`, `[[[local, global], all]]`. Kinds:
     `global`, `flash`, `local`, the block-sparse `sparse_variable`, `sparse_fixed`, `bigbird`, `bslongformer`, and
-    `gmlp`, `amlp`, `mamba`, `rwkv`. Left out, every layer is `global`."""
+    `gmlp`, `amlp`, `mamba`, `rwkv`. Left out, every layer is `global`. `flash` layers differ from
+    these only in that torch's fused kernels always compute them, also with `attention_softmax_in_fp32`."""
 
     sparsity_config: dict[str, Any] | None = param(None)
     """Settings of the block-sparse kinds in `attention_config`, such as `block` (tokens per block) and
     `num_local_blocks`; their names are those of the section `sparse_attention`, which may set them instead. A GPU skips
-    the blocks that are not read (where there is no `attention_dropout`), a CPU masks them."""
+    the blocks that are not read if torch's flex_attention runs on it; a CPU masks them."""
 
     sparsity: Literal["none", "all", "interspersed"] = param("none")
     """Retired in May 2021: use `attention_config`. `all` makes every layer block-sparse, `interspersed` layers 1, 3,
@@ -202,7 +203,7 @@ class Attention(Group, origin="NeoX", effect="model"):
     attention_softmax_in_fp32: bool = param(False, origin="Meg", megatron="attention-softmax-in-fp32")
     """In fp16 and bf16, computes attention step by step as Megatron does: scores in the model's precision, mask and
     softmax in fp32. torch's fused kernels, used otherwise, keep the scores in fp32 all along and never store them:
-    they are no less exact, faster, and need less memory."""
+    they are no less exact, faster, and need less memory. Layers of the kind `flash` always use them."""
 
     use_bias_in_attn_linear: bool = param(True)
     """Whether the query, key, value and output projections of attention have biases; Llama's have none."""

@@ -1,32 +1,63 @@
-"""Block-sparse attention on GPUs with torch's flex_attention, which skips blocks that are not attended to.
+"""Masked attention on GPUs with torch's flex_attention: sparsity patterns, windows, documents and ALiBi.
 
-It compiles a kernel for each pattern, has no dropout, and needs a head dimension that is a power of two.
+It compiles one kernel, which computes mask and bias from the positions, never stores them or the scores, and skips
+blocks of tokens that do not attend to each other. It has no dropout, and needs a head dimension that is a power of two.
+T5's relative position bias, which has a gradient, stays a tensor.
 """
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from neoxargs.train.kernels.fused import should_compile
+from neoxargs.train.kernels.sdpa import has_flash_kernel
 from neoxargs.train.kernels.sparsity import Pattern, local_layout
-from neoxargs.train.process.mesh import Axis
+from neoxargs.train.kernels.tables import Tables
+from neoxargs.train.process.mesh import ALONE, Axis
+
+#: Batch element, head, row and column -> whether the row's token attends to the column's.
+Attends = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def is_supported(query: Tensor, pattern: Pattern, dropout: float) -> bool:
-    """Whether flex_attention can compute this; otherwise the pattern becomes a mask for torch's ordinary attention."""
+@dataclass(frozen=True)
+class Rule:
+    """Which earlier tokens each token attends to, and the bias on the scores, as far as positions determine them."""
+
+    pattern: Pattern | None = None
+    window: int = 0
+    """The number of tokens before it that a token attends to; 0 means all."""
+    slopes: tuple[float, ...] = ()
+    """ALiBi's slope of each head of this rank: a score is lowered by slope x distance."""
+    axis: Axis = ALONE
+    """The tensor parallel ranks, which share the pattern's heads."""
+
+
+def is_supported(query: Tensor, dropout: float) -> bool:
+    """Whether flex_attention can compute this; otherwise a mask is made for torch's ordinary attention."""
     width = query.shape[-1]
-    power_of_two = width >= 16 and width & (width - 1) == 0
-    return query.is_cuda and power_of_two and not dropout and query.shape[2] <= pattern.seq_length
+    # Narrower and wider heads, and GPUs before the A100, have no tested block sizes.
+    tested = 16 <= width <= 256 and width & (width - 1) == 0
+    return query.is_cuda and tested and not dropout and should_compile("cuda") and has_flash_kernel(query.device)
 
 
-def attend_blocks(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, axis: Axis) -> Tensor:
-    """Attend to the pattern's blocks: (batch, heads / tensor ranks, seq, head_dim) of each -> the query's shape."""
-    mask = _block_mask(pattern, axis, query.shape[2], query.device)
+def attend(query: Tensor, key: Tensor, value: Tensor, rule: Rule, starts: Tensor | None, tables: Tables) -> Tensor:
+    """Attend as the rule says: (batch, heads / tensor ranks, seq, head_dim) of each -> the query's shape.
+
+    starts: (batch, seq), the position where each token's document begins; None if attention crosses documents.
+    """
     context: Tensor = _kernel(query.is_cuda)(
-        query, key, value, block_mask=mask, enable_gqa=key.shape[1] < query.shape[1]
+        query,
+        key,
+        value,
+        score_mod=_alibi(rule, query.device, tables) if rule.slopes else None,
+        block_mask=_block_mask(rule, query.shape[2], query.device, starts, tables),
+        enable_gqa=key.shape[1] < query.shape[1],
     )
     return context
 
@@ -38,16 +69,70 @@ def _kernel(compiled: bool) -> Any:
     return torch.compile(flex_attention) if compiled else flex_attention
 
 
-@lru_cache(maxsize=8)
-def _block_mask(pattern: Pattern, axis: Axis, seq: int, device: torch.device) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
+def _alibi(rule: Rule, device: torch.device, tables: Tables) -> Any:
+    slopes = tables.get(("slopes", device), lambda: torch.tensor(rule.slopes, device=device))
 
-    blocks, size = local_layout(pattern, axis).to(device), pattern.block
-    heads = blocks.shape[0]
+    def lower(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return score - slopes[head] * (row - column)
 
-    # torch.compile needs a function that closes over tensors and numbers only.
+    return lower
+
+
+def _block_mask(rule: Rule, seq: int, device: torch.device, starts: Tensor | None, tables: Tables) -> Any:
+    """Return which blocks of 128 tokens attend to which, for the kernel: the same object for all layers that agree."""
+    key = ("block mask", rule, seq, device)
+    if starts is None:
+        return tables.get(key, lambda: _build(rule, seq, device, None, tables))
+    return tables.derived(key, starts, lambda: _build(rule, seq, device, starts, tables))
+
+
+def _build(rule: Rule, seq: int, device: torch.device, starts: Tensor | None, tables: Tables) -> Any:
+    from torch.nn.attention.flex_attention import and_masks, create_block_mask
+
+    conditions: list[Attends] = [_is_before]
+    heads = None
+    if rule.pattern:
+        blocks = tables.get(("layout", rule.pattern, device), lambda: _layout(rule, device))
+        conditions.append(_is_in_layout(blocks, rule.pattern.block))
+        heads = len(blocks) if len(blocks) > 1 else None
+    if rule.window:
+        conditions.append(_is_in_window(rule.window))
+    if starts is not None:
+        conditions.append(_is_in_document(starts))
+    batch = None if starts is None else len(starts)
+    return create_block_mask(and_masks(*conditions), batch, heads, seq, seq, device=str(device))
+
+
+def _layout(rule: Rule, device: torch.device) -> Tensor:
+    assert rule.pattern
+    return local_layout(rule.pattern, rule.axis).to(device)
+
+
+# torch.compile needs functions that close over tensors and numbers only.
+
+
+def _is_before(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    return row >= column
+
+
+def _is_in_layout(blocks: Tensor, size: int) -> Attends:
+    per_head = len(blocks) > 1
+
     def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        index = head if heads > 1 else 0
-        return (row >= column) & blocks[index, row // size, column // size]
+        return blocks[head if per_head else 0, row // size, column // size]
 
-    return create_block_mask(attends, None, heads if heads > 1 else None, seq, seq, device=str(device))
+    return attends
+
+
+def _is_in_window(width: int) -> Attends:
+    def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return row - column <= width
+
+    return attends
+
+
+def _is_in_document(starts: Tensor) -> Attends:
+    def attends(batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        return starts[batch, row] == starts[batch, column]
+
+    return attends

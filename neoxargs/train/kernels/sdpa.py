@@ -8,13 +8,16 @@ fp32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from neoxargs.registry.model import Attention, Fusion
+from neoxargs.train.kernels.tables import Tables
+
+#: Head dimension up to which torch has a flash kernel.
+WIDEST_FLASH_HEAD = 256
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,18 @@ class UnfusedCases:
     layer: int = 1
     """Divisor of the scores while they are in half precision, which prevents overflow: the layer's number, from 1."""
 
+    def include(self, dtype: torch.dtype, masked: bool) -> bool:
+        return dtype != torch.float32 and (self.masked if masked else self.causal)
 
-def unfused_cases(attention: Attention, fusion: Fusion, layer: int) -> UnfusedCases:
-    """Return the cases that the configuration asks for. layer: from 0; as in Megatron, the first layer divides by 1."""
+
+def unfused_cases(attention: Attention, fusion: Fusion, layer: int, kind: str = "global") -> UnfusedCases:
+    """Return the cases that the configuration asks for.
+
+    layer: from 0; as in Megatron, the first layer divides by 1. kind: the layer's in `attention_config`; `flash` asks
+    for a kernel that does not store the scores.
+    """
+    if kind == "flash":
+        return UnfusedCases()
     scaled = attention.apply_query_key_layer_scaling
     wanted = scaled or attention.attention_softmax_in_fp32
     return UnfusedCases(
@@ -41,18 +53,26 @@ def unfused_cases(attention: Attention, fusion: Fusion, layer: int) -> UnfusedCa
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, unfused: UnfusedCases
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    unfused: UnfusedCases,
+    tables: Tables | None = None,
 ) -> Tensor:
     """Compute attention: (batch, heads, seq, head_dim) of each -> the query's shape.
 
     Key and value have fewer heads than the query with grouped-query attention. mask: None for causal attention;
     otherwise, broadcast to (batch, heads, seq, seq), a bool mask of the pairs that attend, or a bias on the scores in
-    which -inf masks a pair.
+    which -inf masks a pair. tables: where the causal mask of the unfused operations is kept.
     """
-    if query.dtype != torch.float32 and (unfused.causal if mask is None else unfused.masked):
+    if unfused.include(query.dtype, masked=mask is not None):
+        if mask is None:
+            mask = shared_causal_mask(query.shape[2], query.device, tables or Tables())
         return _attend_unfused(query, key, value, mask, dropout, unfused.layer)
     gqa = key.shape[1] < query.shape[1]
-    if gqa and not has_gqa_kernel(query.device.type, query.dtype, mask is not None):
+    if gqa and not has_gqa_kernel(query, mask is not None):
         (key, value), gqa = _repeat_heads(key, value, query.shape[1]), False
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=gqa)
@@ -61,13 +81,21 @@ def attend(
     return F.scaled_dot_product_attention(query, key, value, mask, dropout_p=dropout, enable_gqa=gqa)
 
 
-def has_gqa_kernel(device: str, dtype: torch.dtype, masked: bool) -> bool:
+def has_gqa_kernel(query: Tensor, masked: bool) -> bool:
     """Whether torch has a grouped-query kernel for this case that does not store all scores.
 
-    On a GPU only the flash kernel supports it, and that supports neither masks nor fp32. Repeated keys and values let
-    the other kernels run.
+    On a GPU only the flash kernel supports it. That supports neither masks nor fp32 nor heads wider than 256, and runs
+    on an A100 or later. Repeated keys and values let the memory-efficient kernel run.
     """
-    return device != "cuda" or not (masked or dtype == torch.float32)
+    if query.device.type != "cuda":
+        return True
+    fits = not masked and query.dtype != torch.float32 and query.shape[-1] <= WIDEST_FLASH_HEAD
+    return fits and has_flash_kernel(query.device)
+
+
+def has_flash_kernel(device: torch.device) -> bool:
+    """Whether torch's flash kernel runs on this GPU."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _repeat_heads(key: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tensor]:
@@ -78,12 +106,8 @@ def _repeat_heads(key: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tenso
     return key.repeat_interleave(count, dim=1), value.repeat_interleave(count, dim=1)
 
 
-def _attend_unfused(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, layer: int
-) -> Tensor:
+def _attend_unfused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float, layer: int) -> Tensor:
     key, value = _repeat_heads(key, value, query.shape[1])
-    if mask is None:
-        mask = causal_mask(query.shape[2], query.device)
     # Divide before the product, because the product overflows in fp16.
     scores = (query / (query.shape[-1] ** 0.5 * layer)) @ key.transpose(-1, -2)
     scores = scores.float() * layer
@@ -91,7 +115,11 @@ def _attend_unfused(
     return F.dropout(scores.softmax(-1).to(value.dtype), dropout) @ value
 
 
-@lru_cache(maxsize=8)
 def causal_mask(seq: int, device: torch.device) -> Tensor:
     """(seq, seq): whether the row's token attends to the column's token."""
     return torch.ones(seq, seq, dtype=torch.bool, device=device).tril()
+
+
+def shared_causal_mask(seq: int, device: torch.device, tables: Tables) -> Tensor:
+    """Return the causal mask that all layers of a model share."""
+    return tables.square(("causal", device), seq, lambda size: causal_mask(size, device))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -76,7 +75,7 @@ def layer_kind(config: Config, layer: int) -> str:
 
 def _pattern(kind: str, shape: Shape, seed: str, settings: Mapping[str, Any]) -> Pattern:
     seeded = Pattern(kind, shape.seq_length, shape.num_attention_heads, seed=seed, **settings)
-    # Without random blocks the pattern has no seed, so that all layers share one cached mask.
+    # Without random blocks the pattern has no seed, so that all layers share one mask.
     return seeded if _random_blocks(seeded) else Pattern(kind, shape.seq_length, shape.num_attention_heads, **settings)
 
 
@@ -90,7 +89,6 @@ def layout(pattern: Pattern) -> Tensor:
     return blocks.expand(pattern.heads, -1, -1)
 
 
-@lru_cache(maxsize=8)
 def token_mask(pattern: Pattern, axis: Axis, device: torch.device) -> Tensor:
     """(heads / tensor ranks, or 1 if all heads agree, seq, seq): whether the row's token attends to the column's."""
     blocks = local_layout(pattern, axis).to(device)

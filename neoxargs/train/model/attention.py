@@ -7,15 +7,18 @@ tensor parallel size that divides `num_kv_heads`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
-from neoxargs.train.kernels.flex import attend_blocks, is_supported
-from neoxargs.train.kernels.sdpa import attend, causal_mask, unfused_cases
-from neoxargs.train.kernels.sparsity import layer_pattern, token_mask, window_mask
+from neoxargs.train.kernels import flex
+from neoxargs.train.kernels.sdpa import UnfusedCases, attend, shared_causal_mask, unfused_cases
+from neoxargs.train.kernels.sparsity import layer_kind, layer_pattern, token_mask, window_mask
+from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model import mup
-from neoxargs.train.model.bias import RelativeBias, alibi
+from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import positions_in_document, same_document
 from neoxargs.train.model.init import initializer
@@ -43,11 +46,16 @@ class SelfAttention(nn.Module):
         self.scale = mup.attention_scale(config)
         self.rotated = int(self.head_dim * embedding.rotary_pct) if embedding.pos_emb == "rotary" else 0
         self.rotary_base = embedding.rotary_emb_base
-        self.alibi = embedding.pos_emb == "alibi"
         self.relative = relative
-        self.pattern = layer_pattern(config, layer, make.seed)
-        self.window = attention.sliding_window_width or 0
-        self.unfused = unfused_cases(attention, config.fusion, layer)
+        self.seq_length = shape.seq_length
+        self.unfused = unfused_cases(attention, config.fusion, layer, layer_kind(config, layer))
+        rule = flex.Rule(
+            layer_pattern(config, layer, make.seed),
+            attention.sliding_window_width or 0,
+            local_slopes(self.heads, make.tensor) if embedding.pos_emb == "alibi" else (),
+            make.tensor,
+        )
+        self.masks = Masks(rule, relative, self.unfused, make.tables)
         self.reset_positions, self.reset_mask = config.data.reset_position_ids, config.data.reset_attention_mask
         bias = attention.use_bias_in_attn_linear
         init_in = initializer(init.init_method, init, shape)
@@ -75,7 +83,9 @@ class SelfAttention(nn.Module):
             length = query.shape[2]
             if self.cache is not None:
                 positions, length = self.cache.positions, self.cache.capacity
-            query, key = (rotate(x, self.rotated, self.rotary_base, positions, length) for x in (query, key))
+            query, key = (
+                rotate(x, self.rotated, self.rotary_base, positions, length, self.masks.tables) for x in (query, key)
+            )
         if self.cache is not None:
             key, value = self.cache.add(key, value)
         dropout = self.dropout if self.training else 0.0
@@ -87,51 +97,127 @@ class SelfAttention(nn.Module):
 
         Key and value have fewer heads than the query with grouped-query attention.
         """
-        seq, device = key.shape[2], query.device
-        allowed, bias = self._allowed(seq, starts, device), self._bias(seq, device)
-        needs_mask = self._uses_window(seq) or starts is not None or bias is not None or query.shape[2] < seq
-        if self.pattern and not needs_mask and is_supported(query, self.pattern, dropout):
-            return attend_blocks(query, key, value, self.pattern, self.tensor)
-        mask = allowed
-        if bias is not None:
-            mask = bias.masked_fill(~(causal_mask(seq, device) if allowed is None else allowed), -torch.inf)
+        later_pass = self.cache if self.cache is not None and self.cache.positions is not None else None
+        if later_pass is None and self._fits_flex(query, starts, dropout):
+            return flex.attend(query, key, value, self.masks.rule, starts, self.masks.tables)
+        mask = self.masks.mask(query, key.shape[2], starts, later_pass)
         if not dropout:
-            return attend(query, key, value, mask, 0.0, self.unfused)
-        with different_on_each_rank(self.tensor, device):
-            return attend(query, key, value, mask, dropout, self.unfused)
+            return attend(query, key, value, mask, 0.0, self.unfused, self.masks.tables)
+        with different_on_each_rank(self.tensor, query.device):
+            return attend(query, key, value, mask, dropout, self.unfused, self.masks.tables)
 
-    def _allowed(self, seq: int, starts: Tensor | None, device: torch.device) -> Tensor | None:
-        """Boolean mask of the pairs that attend, broadcast to (batch, heads, seq, seq); None if it is only causal."""
-        if self.cache is not None and self.cache.positions is not None:
-            near = self.cache.visible(self.window)
-            return near & self.cache.select(token_mask(self.pattern, self.tensor, device)) if self.pattern else near
-        allowed = None
-        if self.pattern:
-            allowed = token_mask(self.pattern, self.tensor, device)[:, :seq, :seq]
-        if self._uses_window(seq):
-            near = window_mask(seq, self.window, device)
-            allowed = near if allowed is None else allowed & near
-        if starts is not None:
-            allowed = same_document(starts) & (causal_mask(seq, device) if allowed is None else allowed)
-        return allowed
+    def _fits_flex(self, query: Tensor, starts: Tensor | None, dropout: float) -> bool:
+        """Whether positions determine more than the causal mask, and flex_attention can compute it.
 
-    def _uses_window(self, seq: int) -> bool:
-        """Whether the window is narrower than the sequence; without a mask torch has faster kernels."""
-        return 0 < self.window < seq - 1
-
-    def _bias(self, seq: int, device: torch.device) -> Tensor | None:
-        """Return the bias added to the scores, (heads / tensor ranks, seq, seq), or None.
-
-        After the first pass with a cache it has a row for each new token only: (batch, heads / ranks, new, seq).
+        Only at the length of training: it would compile another kernel for every length of a prompt.
         """
-        cache = self.cache if self.cache is not None and self.cache.positions is not None else None
-        size = cache.capacity if cache else seq
-        if self.relative is not None and self.relative.bias is not None:
-            return self.relative.bias
+        seq = query.shape[2]
+        if seq != self.seq_length or self.relative is not None or (starts is None and self.masks.is_causal(seq)):
+            return False
+        # Block-sparse layers are for skipping blocks, which the unfused operations cannot.
+        if self.masks.rule.pattern is None and self.unfused.include(query.dtype, masked=True):
+            return False
+        return flex.is_supported(query, dropout)
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The masks of one layer, for every kernel but flex_attention.
+
+    All layers of a model share those that have no weights in them, so that each is built, and stored for the backward
+    pass, only once.
+    """
+
+    rule: flex.Rule
+    relative: RelativeBias | None
+    unfused: UnfusedCases
+    tables: Tables
+
+    def mask(self, query: Tensor, seq: int, starts: Tensor | None, later_pass: Cache | None) -> Tensor | None:
+        """Return what `attend` takes: None, a bool mask, or a bias with -inf where the mask is false.
+
+        seq: number of keys. starts: (batch, seq), where documents begin, if attention must not cross them. later_pass:
+        the cache in a pass of generation after the first one, where queries are the new tokens only.
+        """
+        device = query.device
+        if later_pass is not None:
+            return self._later_mask(seq, device, later_pass)
+        if self.rule.slopes:
+            # Only the unfused operations add the bias to scores in fp32.
+            dtype = torch.float32 if self.unfused.include(query.dtype, masked=True) else query.dtype
+            return self._alibi(seq, starts, dtype, device)
+        allowed = self.allowed(seq, starts, device)
+        if self.relative is None:
+            return allowed
+        bias = self.relative(seq) if self.relative.bias is None else self.relative.bias
+        return self._masked(bias, allowed)
+
+    def is_causal(self, seq: int) -> bool:
+        """Whether there is nothing but the causal mask, for which torch has faster kernels."""
+        return not (self.rule.pattern or self.rule.slopes or self.relative or self._is_window_narrow(seq))
+
+    def allowed(self, seq: int, starts: Tensor | None, device: torch.device) -> Tensor | None:
+        """Boolean mask of the pairs that attend, broadcast to (batch, heads, seq, seq); None if it is only causal."""
+        static = self._static(seq, device)
+        if starts is None:
+            return static
+
+        def build() -> Tensor:
+            return same_document(starts) & (self._causal(seq, device) if static is None else static)
+
+        return self.tables.derived(("documents", self.rule, device), starts, build)
+
+    def _static(self, seq: int, device: torch.device) -> Tensor | None:
+        """Return the mask of pattern and window, the same for every sample."""
+        rule = self.rule
+        pattern = None if rule.pattern is None else self._pattern(device)[:, :seq, :seq]
+        if not self._is_window_narrow(seq):
+            return pattern
+
+        def build(size: int) -> Tensor:
+            window = window_mask(size, rule.window, device)
+            return window if pattern is None else pattern & window
+
+        return self.tables.square(("static mask", rule, device), seq, build)
+
+    def _alibi(self, seq: int, starts: Tensor | None, dtype: torch.dtype, device: torch.device) -> Tensor:
+        key = ("alibi", self.rule, dtype, device)
+
+        def build(size: int) -> Tensor:
+            allowed = self.allowed(size, starts, device)
+            return self._masked(alibi(size, self.rule.slopes, device), allowed).to(dtype)
+
+        if starts is not None:
+            return self.tables.derived(key, starts, lambda: build(seq))
+        return self.tables.square(key, seq, build)
+
+    def _later_mask(self, seq: int, device: torch.device, cache: Cache) -> Tensor:
+        """Return the rows of the new tokens: (batch, heads or 1, new tokens, seq)."""
+        rule, size = self.rule, cache.capacity
+        allowed = cache.visible(rule.window)
+        if rule.pattern is not None:
+            allowed = allowed & cache.select(self._pattern(device))
         if self.relative is not None:
-            bias = self.relative(size, cache.positions if cache else None)
-            return bias[..., :seq].transpose(0, 1) if cache else bias  # type: ignore[no-any-return]
-        if not self.alibi:
-            return None
-        bias = alibi(size, self.heads, self.tensor, device)
-        return cache.select(bias) if cache else bias
+            bias = self.relative(size, cache.positions)[..., :seq].transpose(0, 1)
+            return self._masked(bias, allowed)
+        if not rule.slopes:
+            return allowed
+        full = self.tables.square(("whole alibi", device), size, lambda size: alibi(size, rule.slopes, device))
+        return self._masked(cache.select(full), allowed)
+
+    def _masked(self, bias: Tensor, allowed: Tensor | None) -> Tensor:
+        allowed = self._causal(bias.shape[-1], bias.device) if allowed is None else allowed
+        return bias.masked_fill(~allowed, -torch.inf)
+
+    def _causal(self, seq: int, device: torch.device) -> Tensor:
+        return shared_causal_mask(seq, device, self.tables)
+
+    def _pattern(self, device: torch.device) -> Tensor:
+        """(heads / tensor ranks, or 1 if all heads agree, seq_length, seq_length)."""
+        pattern = self.rule.pattern
+        assert pattern is not None
+        return self.tables.get(("pattern", pattern, device), lambda: token_mask(pattern, self.rule.axis, device))
+
+    def _is_window_narrow(self, seq: int) -> bool:
+        """Whether the window is narrower than the sequence."""
+        return 0 < self.rule.window < seq - 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ class RelativeBias(nn.Module):
         super().__init__()
         self.embedding, self.causal = embedding, causal
         self.bias: Tensor | None = None
+        self.tables = make.tables
         self.scale = math.sqrt(shape.hidden_size // shape.num_attention_heads)
         size = (embedding.rpe_num_buckets, shape.num_attention_heads)
         xavier = METHODS["xavier_normal"](0.0, shape.num_layers, shape.hidden_size)
@@ -49,9 +49,13 @@ class RelativeBias(nn.Module):
 
         rows: positions of the queries to compute, of any shape: (heads / tensor ranks, *rows.shape, seq).
         """
-        options = self.embedding
-        buckets = _buckets(seq, options.rpe_num_buckets, options.rpe_max_distance, self.causal, self.table.device)
+        device = self.table.device
+        buckets = self.tables.square(("rpe", device), seq, lambda size: self._buckets(size, device))
         return (self.table * self.scale).t()[:, buckets if rows is None else buckets[rows]]
+
+    def _buckets(self, seq: int, device: torch.device) -> Tensor:
+        options = self.embedding
+        return bucket(_back(seq, device), options.rpe_num_buckets, options.rpe_max_distance, self.causal)
 
 
 def relative_bias(config: Config, make: Make) -> RelativeBias | None:
@@ -78,11 +82,6 @@ def bucket(back: Tensor, buckets: int, max_distance: int, causal: bool = True) -
     return torch.where(back < exact, back, wide.clamp(max=buckets - 1))
 
 
-@lru_cache(maxsize=4)
-def _buckets(seq: int, buckets: int, max_distance: int, causal: bool, device: torch.device) -> Tensor:
-    return bucket(_back(seq, device), buckets, max_distance, causal)
-
-
 def _back(seq: int, device: torch.device) -> Tensor:
     """(seq, seq): the distance from the row's token back to the column's token."""
     positions = torch.arange(seq, device=device)
@@ -101,8 +100,12 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes + between[: heads - power]
 
 
-@lru_cache(maxsize=4)
-def alibi(seq: int, heads: int, axis: Axis, device: torch.device) -> Tensor:
-    """Return ALiBi's bias, (heads / tensor ranks, seq, seq) in fp32: 0 at distance 0, then minus slope x distance."""
-    slopes = torch.tensor(alibi_slopes(heads), device=device).chunk(axis.size)[axis.rank]
-    return -slopes[:, None, None] * _back(seq, device).clamp(min=0)
+def local_slopes(heads: int, axis: Axis) -> tuple[float, ...]:
+    """Return the slopes of this tensor parallel rank's heads."""
+    size = heads // axis.size
+    return tuple(alibi_slopes(heads)[axis.rank * size :][:size])
+
+
+def alibi(seq: int, slopes: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return ALiBi's bias, (heads, seq, seq) in fp32: 0 at distance 0, then minus slope x distance."""
+    return -torch.tensor(slopes, device=device)[:, None, None] * _back(seq, device).clamp(min=0)

@@ -6,20 +6,29 @@ dimension. The dimensions beyond width are not rotated.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
+from neoxargs.train.kernels.tables import Tables
 
-def rotate(x: Tensor, width: int, base: float, positions: Tensor | None = None, length: int = 0) -> Tensor:
+
+def rotate(
+    x: Tensor,
+    width: int,
+    base: float,
+    positions: Tensor | None = None,
+    length: int = 0,
+    tables: Tables | None = None,
+) -> Tensor:
     """Rotate the first `width` dimensions of x, (batch, heads, seq, head_dim), by angles proportional to the position.
 
     positions: (batch, seq); None means 0, 1, 2, ... length: upper bound of `positions` (exclusive), for positions that
-    may exceed the length of x, as in generation with a cache.
+    may exceed the length of x, as in generation with a cache. tables: where the cosines and sines are kept.
     """
     seq = x.shape[2]
-    cosine, sine = _cosine_and_sine(max(seq, length), width, base, x.device)
+    cosine, sine = (tables or Tables()).rows(
+        ("rotary", width, base, x.device), max(seq, length), lambda size: _cosine_and_sine(size, width, base, x.device)
+    )
     if positions is not None:
         cosine, sine = cosine[positions].unsqueeze(1), sine[positions].unsqueeze(1)  # (batch, 1, seq, width / 2)
     else:
@@ -30,12 +39,8 @@ def rotate(x: Tensor, width: int, base: float, positions: Tensor | None = None, 
     return torch.cat((*(part.to(x.dtype) for part in rotated), rest), dim=-1)
 
 
-@lru_cache(maxsize=4)
 def _cosine_and_sine(seq: int, width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine, each (seq, width / 2) in fp32, cached for all layers.
-
-    They are not buffers of a module, because DeepSpeed casts buffers to 16 bits, where large positions become equal.
-    """
+    """Return cosine and sine, each (seq, width / 2), in fp32: in 16 bits large positions would become equal."""
     frequency = base ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
     angle = torch.arange(seq, device=device, dtype=torch.float32).outer(frequency)
     return angle.cos(), angle.sin()

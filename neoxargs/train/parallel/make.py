@@ -8,13 +8,14 @@ by rank, return tuples, and put an empty extra state into every checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model.init import CPU, Initializer, initial_values, zeros
 from neoxargs.train.model.widths import Widths
 from neoxargs.train.parallel.communicate import copy_and_multiply, gather_and_multiply, leave_region, sum_gradients
@@ -51,6 +52,8 @@ class Make:
     partial: bool = False
     """Row layers return this rank's summand; the caller sums over the ranks."""
     path: str = ""
+    tables: Tables = field(default_factory=Tables, compare=False)
+    """Masks and other tensors without weights, which the layers made here share."""
 
     def at(self, name: str) -> Make:
         return replace(self, path=self._name(name))

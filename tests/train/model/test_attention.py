@@ -10,8 +10,8 @@ from torch import Tensor
 
 from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
-from neoxargs.train.kernels import flex, sdpa
-from neoxargs.train.kernels.sparsity import Pattern, layer_pattern, layout, token_mask, window_mask
+from neoxargs.train.kernels import sdpa
+from neoxargs.train.kernels.sparsity import Pattern, layer_pattern, layout, window_mask
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import alibi_slopes, bucket
 from neoxargs.train.model.documents import document_starts, positions_in_document
@@ -125,7 +125,7 @@ SPARSE = "sparse_attention: {mode: fixed, block: 2, num_local_blocks: 2}"
 
 @pytest.mark.shows("sparsity", "sparse_attention")
 def test_sparse_layers() -> None:
-    kinds = {text: [layer.attention.pattern for layer in model(text).layers] for text in
+    kinds = {text: [layer.attention.masks.rule.pattern for layer in model(text).layers] for text in
              ("", "sparsity: all", "sparsity: interspersed")}  # fmt: skip
     assert [[p and p.kind for p in layers] for layers in kinds.values()] == [
         [None] * 4, ["sparse_variable"] * 4, [None, "sparse_variable"] * 2,
@@ -185,33 +185,14 @@ def test_a_window() -> None:
     assert sees(model("num-layers: 1\nsliding_window_width: 3"), sample(), 9) == [6, 7, 8, 9]
 
 
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_what_a_gpu_computes_is_what_the_mask_says() -> None:
-    config = {"block": 2, "different_layout_per_head": True, "num_random_blocks": 1}
-    read = layer_pattern(small(attention_config=["bigbird"], sparsity_config=config), 0, 1)
-    query, key, value = torch.randn(3, 2, 4, SEQ, 16, generator=torch.Generator().manual_seed(1))
-    steps = sdpa.UnfusedCases()
-    masked = sdpa.attend(query, key, value, token_mask(read, Make().tensor, CPU), 0.0, steps)
-    torch.testing.assert_close(flex.attend_blocks(query, key, value, read, Make().tensor), masked)
-    assert (masked - sdpa.attend(query, key, value, None, 0.0, steps)).abs().max() > 0.1
-
-
 def test_a_window_as_wide_as_the_sequence_needs_no_mask() -> None:
     layer = attention(torch.float32, sliding_window_width=SEQ - 2)
-    assert layer._allowed(SEQ - 1, None, CPU) is None
-    assert layer._allowed(SEQ, None, CPU) is not None
+    assert layer.masks.allowed(SEQ - 1, None, CPU) is None
+    assert layer.masks.allowed(SEQ, None, CPU) is not None
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_queries_that_share_keys_where_no_kernel_lets_them(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    half, full = torch.bfloat16, torch.float32
-    refused = [
-        (dtype, mask)
-        for dtype in (half, full)
-        for mask in (False, True)
-        if not sdpa.has_gqa_kernel("cuda", dtype, mask)
-    ]
-    assert refused == [(half, True), (full, False), (full, True)] and sdpa.has_gqa_kernel("cpu", full, masked=True)
     query, key, value = torch.randn(2, 4, SEQ, 8), torch.randn(2, 2, SEQ, 8), torch.randn(2, 2, SEQ, 8)
     arguments = (query, key, value, window_mask(SEQ, 3, CPU) if masked else None, 0.0, sdpa.UnfusedCases())
     shared = sdpa.attend(*arguments)
@@ -298,6 +279,9 @@ def test_softmax_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = half(attention_softmax_in_fp32=True, scaled_upper_triang_masked_softmax_fusion=True)
     assert torch.equal(kept, fused) and len(seen) == 1
     assert torch.equal(half(attention_softmax_in_fp32=True, scaled_masked_softmax_fusion=True), steps)
+    # A `flash` layer stores no scores, whatever else is set.
+    for wanted in ({"attention_softmax_in_fp32": True}, {"apply_query_key_layer_scaling": True}):
+        assert torch.equal(half(attention_config=["flash"] * 2, **wanted), fused) and len(seen) == 2
 
 
 @pytest.mark.shows("scaled-masked-softmax-fusion")

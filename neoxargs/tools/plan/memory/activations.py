@@ -23,6 +23,8 @@ NONLINEAR_GATES = tuple(name for name in GATED if name != "bilinear")
 BIASED = ("alibi", "rpe")
 #: Kinds of attention whose mask is purely causal.
 CAUSAL = ("global", "flash")
+#: Head dimensions for which `train/kernels/flex.py` runs on a GPU.
+FLEX_WIDTHS = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,28 @@ def stored(sizes: ActivationSizes, stage: Stage) -> int:
     """Bytes that one micro batch occupies between its forward and its backward pass on this stage."""
     checkpoints = _checkpoints(sizes.config, stage)
     total = checkpoints * checkpoint(sizes) if checkpoints else len(stage.layers) * block(sizes)
-    return (
-        total + _rpe_buckets(sizes.config, stage) + _first_and_last_layers(sizes, stage, recomputed=bool(checkpoints))
-    )
+    return total + _tables(sizes, stage) + _first_and_last_layers(sizes, stage, recomputed=bool(checkpoints))
 
 
-def _rpe_buckets(config: Config, stage: Stage) -> int:
-    """The int64 table of the `rpe` bucket of each pair of tokens, which all layers of a stage share."""
-    return 8 * config.shape.seq_length**2 if config.embedding.pos_emb == "rpe" and stage.layers else 0
+def _tables(sizes: ActivationSizes, stage: Stage) -> int:
+    """What all layers of a stage share: for each pair of tokens the int64 bucket of `rpe`, or the bias of ALiBi."""
+    config, kind = sizes.config, sizes.config.embedding.pos_emb
+    square = config.shape.seq_length**2
+    if kind == "rpe" and stage.layers:
+        return 8 * square
+    if kind == "alibi" and stage.layers and sizes.kind == "cuda":
+        return config.shape.num_attention_heads // sizes.tensor * square * _alibi_number(sizes)
+    return 0
+
+
+def _alibi_number(sizes: ActivationSizes) -> int:
+    """Bytes per number of ALiBi's bias on a GPU: none if flex_attention computes it from the positions."""
+    config = sizes.config
+    if sizes.number_size == HALF and _unfused_softmax(config):
+        return SINGLE
+    width = config.shape.hidden_size // config.shape.num_attention_heads
+    computed = width in FLEX_WIDTHS and not config.regularization.attention_dropout
+    return 0 if computed else sizes.number_size
 
 
 def recomputed(sizes: ActivationSizes, stage: Stage) -> int:
@@ -165,7 +181,7 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
     """Bytes that grow with the square of the sequence: a position bias, or unfused attention.
 
     On a CPU, torch's attention is unfused with dropout, when it stores probabilities, mask and their product, and with
-    any mask but the causal one, when it stores the probabilities. On a GPU it stores the position bias, one for all
+    any mask but the causal one, when it stores the probabilities. On a GPU it stores the bias of `rpe`, one for all
     samples.
     """
     config = sizes.config
@@ -175,11 +191,13 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
     dropout = config.regularization.attention_dropout
     if sizes.kind == "cpu" and dropout:
         return batch * square * (3 * sizes.number_size)
-    if sizes.number_size == HALF and _unfused_softmax(config):
-        return batch * square * (SINGLE + HALF + (1 if dropout else 0)) + mask
+    unfused = batch * square * (SINGLE + HALF + (1 if dropout else 0))
     if sizes.kind == "cpu":
-        return round(_masked(config) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)) + mask
-    return mask + (square * sizes.number_size if config.embedding.pos_emb in BIASED else 0)
+        fused = _masked(config) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)
+    else:
+        fused = square * sizes.number_size if config.embedding.pos_emb == "rpe" else 0
+    share = _unfused_softmax(config) if sizes.number_size == HALF else 0.0
+    return round(share * unfused + (1 - share) * fused) + mask
 
 
 def _masked(config: Config) -> float:
@@ -191,12 +209,15 @@ def _masked(config: Config) -> float:
     return sum(kind not in CAUSAL for kind in kinds) / len(kinds)
 
 
-def _unfused_softmax(config: Config) -> bool:
-    """Whether softmax is set to fp32 and its fused kernel is not enabled."""
-    in_fp32 = config.attention.attention_softmax_in_fp32 or config.attention.apply_query_key_layer_scaling
-    if config.embedding.pos_emb in BIASED:
-        return in_fp32 and not config.fusion.scaled_masked_softmax_fusion
-    return in_fp32 and not config.fusion.scaled_upper_triang_masked_softmax_fusion
+def _unfused_softmax(config: Config) -> float:
+    """Share of the layers with softmax in fp32 and without its fused kernel, which `flash` layers always have."""
+    wanted = config.attention.attention_softmax_in_fp32 or config.attention.apply_query_key_layer_scaling
+    fusion, biased = config.fusion, config.embedding.pos_emb in BIASED
+    kept = fusion.scaled_masked_softmax_fusion if biased else fusion.scaled_upper_triang_masked_softmax_fusion
+    if not wanted or kept:
+        return 0.0
+    kinds: list[str] = config.attention.__dict__.get("attention_config") or ["global"]
+    return sum(kind != "flash" for kind in kinds) / len(kinds)
 
 
 def _mlp(sizes: ActivationSizes) -> int:
