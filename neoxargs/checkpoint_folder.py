@@ -44,7 +44,7 @@ def checkpoints(folder: Path) -> list[Path]:
 def newest(folder: Path) -> Path | None:
     """Return the checkpoint to continue from: the one that `latest` names, or the last undamaged one."""
     others = list(reversed(checkpoints(folder)))
-    named = folder / _latest(folder)
+    named = folder / (latest(folder) or LATEST)  # LATEST is not the name of any checkpoint
     candidates = [named, *others] if named in others else others
     return next((candidate for candidate in candidates if not damage(candidate)), None)
 
@@ -89,8 +89,9 @@ def schedule(checkpoint: Path) -> Get | None:
     return lambda name: values.get(name, REGISTRY.parameters[name].default)
 
 
-def _latest(folder: Path) -> str:
+def latest(folder: Path) -> str | None:
+    """Return the name in the file `latest`; None if there is no such file."""
     try:
         return (folder / LATEST).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
-        return LATEST  # not the name of any checkpoint
+        return None

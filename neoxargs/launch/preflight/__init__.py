@@ -50,6 +50,10 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     """Return what training lacks on this machine; another machine may have it."""
     config, resources = spec.config, spec.resources
     problems = [*missing_files(config), *unnamed_files(config), *missing_checkpoint(config), *other_schedule(config)]
+    if config.checkpoint.load:
+        from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint  # few runs need it
+
+        problems += neox_checkpoint(config)
     problems += [*fp16_without_support(config, resources), *fp32_without_tf32(config, resources)]
     if not resources.remote and can_train_here():
         problems += [*untested_packages(), *missing_packages(config), *missing_backend(config)]

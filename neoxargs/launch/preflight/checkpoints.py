@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from neoxargs import checkpoint_folder
+from neoxargs.neox_checkpoint.files import is_neox
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 
@@ -29,7 +30,7 @@ def missing_checkpoint(config: Config) -> Iterator[Problem]:
     load, save = config.checkpoint.load, config.checkpoint.save
     if not load or (save and _same_folder(load, save)):
         return
-    if _last_iteration(Path(load)) is None:
+    if _last_iteration(Path(load)) is None and not is_neox(Path(load)):
         hint = (
             "remove load to start from scratch, or set load to save's folder: "
             "the run then continues if a checkpoint is there, and starts from scratch if not"
@@ -46,6 +47,8 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
     if not folder:
         what, hint = "there is no checkpoint to read: neither load nor save is set", "set load: FOLDER"
         yield Problem(what, hint=hint, id="checkpoint-missing", about=("load",))
+    elif is_neox(Path(folder)):
+        return  # its contents are checked by neox_checkpoint
     elif _last_iteration(Path(folder)) is None:
         hint = "set load to a folder with a checkpoint; to write one, run python deepy.py train.py with save: FOLDER"
         what = f"{name} ({folder}): there is no checkpoint in this folder"

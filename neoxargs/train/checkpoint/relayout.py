@@ -6,7 +6,7 @@ not depend on the layout (fp32 weights, Adam's moments, the schedule, the sample
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from neoxargs.train.checkpoint.inventory import Inventory
 from neoxargs.train.checkpoint.weights_by_name import (
     COMPARE_CONFIG,
     SavedWeights,
+    Weights,
     not_convertible,
     rank_slice,
     saved_layout,
@@ -42,6 +43,17 @@ def load(engine: Any, folder: Path, inventories: list[Inventory], with_optimizer
     Returns what DeepSpeed's `load_checkpoint` returns as client state. Raises Problems if the checkpoint does not fit.
     """
     saved = SavedWeights(folder, inventories)
+    load_weights(engine, saved, with_optimizer)
+    if with_optimizer:
+        restore_counters(engine, saved, saved.common)
+    return saved.common
+
+
+def load_weights(engine: Any, saved: Weights, with_optimizer: bool) -> None:
+    """Fill a DeepSpeed engine's weights and optimizer states. Collective: every rank calls it.
+
+    Raises Problems if the checkpoint does not fit.
+    """
     layout = optimizer_layout(engine)
     problems = list(_mismatches(engine, saved, layout, with_optimizer))
     if problems:
@@ -55,13 +67,10 @@ def load(engine: Any, folder: Path, inventories: list[Inventory], with_optimizer
             for name, weight in weights.items():
                 pieces = [piece for piece in layout.pieces if piece.name == name]
                 _Loader(saved, layout, weight, pieces).load(name, with_optimizer)
-    if with_optimizer:
-        _restore_counters(engine, saved, layout)
-    return saved.common
 
 
 def _fill_partitions(
-    zero: Any, weights: dict[str, nn.Parameter], saved: SavedWeights, layout: OptimizerLayout, with_optimizer: bool
+    zero: Any, weights: dict[str, nn.Parameter], saved: Weights, layout: OptimizerLayout, with_optimizer: bool
 ) -> None:
     """Fill ZeRO-3's fp32 partitions, from which it derives the weights, with one group at a time in memory."""
     zero.checkpoint_event_prologue()
@@ -77,7 +86,7 @@ def _fill_partitions(
 class _Loader:
     """Fills one weight and its optimizer states."""
 
-    def __init__(self, saved: SavedWeights, layout: OptimizerLayout, weight: nn.Parameter, pieces: list[Piece]) -> None:
+    def __init__(self, saved: Weights, layout: OptimizerLayout, weight: nn.Parameter, pieces: list[Piece]) -> None:
         self.saved, self.layout, self.weight, self.pieces = saved, layout, weight, pieces
         self.shard = getattr(weight, "tensor_shard", None)
         self.shape = list(getattr(weight, "ds_shape", weight.shape))
@@ -143,9 +152,7 @@ def _step_count(current: Any, number: Any, tensor: Tensor, layout: OptimizerLayo
     return torch.as_tensor(number, dtype=torch.float32, device=tensor.device if fused else "cpu").clone()
 
 
-def _mismatches(
-    engine: Any, saved: SavedWeights, layout: OptimizerLayout | None, with_optimizer: bool
-) -> Iterator[Problem]:
+def _mismatches(engine: Any, saved: Weights, layout: OptimizerLayout | None, with_optimizer: bool) -> Iterator[Problem]:
     """Everything that prevents loading this checkpoint into this engine."""
     subject = f"load ({saved.folder})"
     if layout is None:
@@ -171,18 +178,20 @@ def _union_over_ranks(names: set[str]) -> set[str]:
     return set().union(*by_rank)
 
 
-def _restore_counters(engine: Any, saved: SavedWeights, layout: OptimizerLayout) -> None:
-    """Restore what DeepSpeed restores besides tensors: schedule, counters, scheduled values, dynamic loss scale."""
-    common, file = saved.common, saved.optimizer_file(saved.inventories[0])
+def restore_counters(engine: Any, saved: Weights, common: Mapping[str, Any]) -> None:
+    """Restore what DeepSpeed restores besides tensors: schedule, counters, scheduled values, dynamic loss scale.
+
+    common: the counters and the state of the schedule.
+    """
+    layout = optimizer_layout(engine)
+    assert layout is not None
     if engine.lr_scheduler is not None:
         engine.lr_scheduler.load_state_dict(common["lr_scheduler"])
     for name in ("global_steps", "global_samples", "skipped_steps"):
         setattr(engine, name, common[name])
-    for group, theirs in zip(layout.optimizer.param_groups, file.groups, strict=False):
+    for group, theirs in zip(layout.optimizer.param_groups, saved.groups, strict=False):
         group |= {key: value for key, value in theirs.items() if key == "step" or (key in SCHEDULED and key in group)}
-    # ZeRO saves its loss scaler as an object; the fp16 optimizer without ZeRO saves the attributes one by one.
-    scaler = file.rest.get("loss_scaler")
-    before = vars(scaler) if scaler else file.rest
+    before = saved.loss_scale
     after = getattr(engine.optimizer, "loss_scale_config", None) or getattr(engine.optimizer, "loss_scaler", None)
     if after is not None and before.get("last_overflow_iter") is not None and hasattr(after, "last_overflow_iter"):
         for name in LOSS_SCALE_STATE:

@@ -27,6 +27,8 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import differing
 from neoxargs.train.checkpoint import commit, inventory, relayout
 from neoxargs.train.checkpoint.weights_by_name import LAYOUT
+from neoxargs.train.neox import loading
+from neoxargs.train.neox.weights import NeoxWeights
 from neoxargs.train.optim.schedule import Schedule
 from neoxargs.train.process.setup import Process, on_gpu, set_seeds, suppress_output
 
@@ -83,6 +85,8 @@ class Checkpoints:
         """
         if self.options.load is None:
             return Position()
+        if theirs := loading.weights_of(self.config, Path(self.options.load), self.config.training.iteration):
+            return self._continue_gpt_neox(theirs)
         checkpoint = self._choose_checkpoint(Path(self.options.load))
         if checkpoint is None:
             return Position()
@@ -92,6 +96,16 @@ class Checkpoints:
         if not self.options.no_load_rng:
             self._load_random_state(checkpoint, same_layout, state["iteration"])
         self.last = checkpoint
+        return Position(state["iteration"], state["consumed_samples"])
+
+    def _continue_gpt_neox(self, theirs: NeoxWeights) -> Position:
+        """Load a checkpoint of GPT-NeoX, whose random states mean nothing here."""
+        state = loading.load(self.engine, theirs, not (self.options.finetune or self.options.no_load_optim))
+        if self.options.finetune:
+            return Position()
+        if not self.options.no_load_rng:
+            set_seeds(torch.initial_seed() + state["iteration"])
+        self.last = theirs.folder
         return Position(state["iteration"], state["consumed_samples"])
 
     def _choose_checkpoint(self, root: Path) -> Path | None:

@@ -5,11 +5,11 @@ Files are memory-mapped, not read: a rank that takes its shard of every weight h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -56,6 +56,30 @@ class Slice:
         return next(iter(self.pieces.values()))
 
 
+class Weights(Protocol):
+    """A checkpoint, of this or another program, as `relayout` reads it: see SavedWeights."""
+
+    folder: Path
+
+    @property
+    def slices(self) -> Collection[str]:
+        """The names of the weights."""
+        ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def groups(self) -> list[dict[str, Any]]: ...
+
+    @property
+    def loss_scale(self) -> dict[str, Any]: ...
+
+    def states(self, name: str) -> dict[str, Any]: ...
+
+    def full_tensor(self, name: str, state: str = "", master: bool = False) -> Tensor: ...
+
+
 class SavedWeights:
     """The weights and optimizer states of a checkpoint, located by its inventories.
 
@@ -79,6 +103,27 @@ class SavedWeights:
     def common(self) -> dict[str, Any]:
         """The part of DeepSpeed's state that is equal on every rank: counters, learning rate schedule."""
         return self._file(self.inventories[0]["states"])  # type: ignore[no-any-return]
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The optimizer's `param_groups`."""
+        return self.optimizer_file(self.inventories[0]).groups
+
+    @property
+    def loss_scale(self) -> dict[str, Any]:
+        """The attributes of the loss scale, and possibly others."""
+        # ZeRO saves its loss scaler as an object; the fp16 optimizer without ZeRO saves the attributes one by one.
+        rest = self.optimizer_file(self.inventories[0]).rest
+        scaler = rest.get("loss_scaler")
+        return vars(scaler) if scaler else rest
+
+    def shape(self, name: str) -> list[int]:
+        """Return the shape of a weight, joined over all tensor parallel ranks."""
+        part = self.slices[name][0]
+        shape = list(part.shape)
+        if part.shard:
+            shape[part.shard.dimension] *= part.shard.size
+        return shape
 
     def optimizer_file(self, inventory: Inventory) -> OptimizerFile:
         name = inventory["optimizer"]

@@ -71,11 +71,7 @@ class Export(NamedTuple):
 
     def shape(self, name: str) -> list[int]:
         """Return the shape of a weight, joined over all tensor parallel ranks."""
-        part = self.saved.slices[name][0]
-        shape = list(part.shape)
-        if part.shard:
-            shape[part.shard.dimension] *= part.shard.size
-        return shape
+        return self.saved.shape(name)
 
     def _name(self, module: str, kind: str) -> str:
         return f"{'' if module in ('lm_head', 'embed_out') else self.family.prefix}{module}.{kind}"

@@ -72,6 +72,24 @@ PROBLEMS: dict[str, Entry] = {
         "save is a folder with checkpoints of another run, and load does not continue from them: the new run would "
         "overwrite them one by one."
     ),
+    "checkpoint-of-gpt-neox": row(
+        "`load` names a checkpoint that GPT-NeoX wrote. The message lists what the run takes over from it and what not."
+    ),
+    "checkpoint-incomplete": row(
+        "Files of a GPT-NeoX checkpoint are missing, or the weights are not in its files as a whole."
+    ),
+    "checkpoint-latest-wrong": row("The file `latest` names a checkpoint that is not in the folder."),
+    "checkpoint-file-damaged": row(
+        "A file of a GPT-NeoX checkpoint is truncated, empty, changed, or was not written by torch.save."
+    ),
+    "checkpoint-file-refused": row(
+        "A file of a GPT-NeoX checkpoint names a class or function that GPT-NeoX does not store. Reading it with "
+        "pickle or torch.load could run code of whoever wrote it; deepy runs nothing and stops."
+    ),
+    "checkpoint-order-unknown": row(
+        "The rows of queries, keys and values have two possible orders, and no file of the GPT-NeoX checkpoint says "
+        "which of them it has."
+    ),
     "checkpoint-all-damaged": row(
         "Every checkpoint in the folder is truncated or incomplete, so the run cannot continue from any of them."
     ),

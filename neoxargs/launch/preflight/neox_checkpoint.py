@@ -1,0 +1,118 @@
+"""What a run takes over from a GPT-NeoX checkpoint, said before it starts; damage and another model are errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from neoxargs.neox_checkpoint.comparison import mismatches
+from neoxargs.neox_checkpoint.contents import Contents
+from neoxargs.neox_checkpoint.evidence import query_key_value_order
+from neoxargs.neox_checkpoint.optimizer import NotUsable, locate_state
+from neoxargs.neox_checkpoint.saved_configuration import differences
+from neoxargs.neox_checkpoint.weights import Located, locate
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+from neoxargs.sizes.lr_schedule import LearningRateCurve
+from neoxargs.sizes.model import vocabulary_rows
+
+#: Field of a learning rate curve -> GPT-NeoX's name of it, and the parameters that set it here.
+SCHEDULE = {
+    "style": ("decay_style", "lr_decay_style"), "lr": ("start_lr", "lr"), "min_lr": ("min_lr", "min_lr"),
+    "warmup_iters": ("warmup_iter", "warmup"), "decay_iters": ("end_iter", "lr_decay_iters"),
+}  # fmt: skip
+
+
+def neox_checkpoint(config: Config) -> Iterator[Problem]:
+    """Yield what is wrong with the GPT-NeoX checkpoint that `load` names, and a warning that lists what is taken over.
+
+    Reads names and shapes of tensors, not the tensors.
+    """
+    if not config.checkpoint.load:
+        return
+    try:
+        contents = Contents.at(Path(config.checkpoint.load), config.training.iteration)
+        if contents is None:
+            return
+        located = locate(contents)
+        problems = [*mismatches(config, contents, located), *differences(config, contents)]
+        if not any(problem.severity == "error" for problem in problems):
+            problems += _taken_over(config, contents, located)
+    except Problems as found:
+        problems = found.problems
+    place = config.place("load")
+    yield from (problem if problem.where else replace(problem, where=place) for problem in problems)
+
+
+def _taken_over(config: Config, contents: Contents, located: Located) -> Iterator[Problem]:
+    """Yield the list of what is taken over, and an error about what is missing."""
+    options, lines = config.checkpoint, [_layouts(config, contents)]
+    order = query_key_value_order(contents, located, config.shape, options.load_query_key_value_order)
+    grouped = config.shape.num_kv_heads != config.shape.num_attention_heads
+    reason = f" (query_key_value {order.order.replace('_', ' ')}: {order.reason})" * grouped
+    lines.append(f"taken over: weights of {located.depth} layers{reason}")
+    not_taken = ["states of random generators"]
+    if options.finetune:
+        not_taken += ["optimizer state", "learning rate schedule", "iteration (finetune: true)"]
+    else:
+        yield from _other_schedule(config, contents)
+        lines[-1] += f", iteration {contents.iteration}, learning rate schedule"
+        if options.no_load_optim:
+            not_taken.append("optimizer state (no_load_optim: true)")
+        else:
+            try:
+                step = locate_state(contents).step
+                lines[-1] += f", optimizer state after {step} steps"
+            except NotUsable as why:
+                yield _no_optimizer(config, contents, str(why))
+    lines.append(f"not taken over: {', '.join(not_taken)}")
+    lines += _padding(config, located)
+    what = f"load ({contents.folder}) is a checkpoint of GPT-NeoX\n" + "\n".join(f"  {line}" for line in lines)
+    yield Problem(what, severity="warning", id="checkpoint-of-gpt-neox", about=("load",))
+
+
+def _layouts(config: Config, contents: Contents) -> str:
+    files, parallel = contents.files, config.parallel
+    there = f"model_parallel_size {files.tensor_ranks}, pipe_parallel_size {files.stages if files.by_layer else 0}"
+    partitioned = f", optimizer state on {files.data_ranks} ranks" if files.data_ranks else ""
+    here = f"model_parallel_size {parallel.model_parallel_size}, pipe_parallel_size {parallel.pipe_parallel_size}"
+    return f"layout there: {there}{partitioned}; here: {here}"
+
+
+def _padding(config: Config, located: Located) -> Iterator[str]:
+    theirs = located.weights["embedding.word_embeddings.weight"].shape()[0]
+    ours = vocabulary_rows(config)
+    if ours is not None and ours != theirs:
+        what = "dropped" if ours < theirs else "added, with zeros"
+        yield f"vocabulary: {theirs} rows there, {ours} here; {abs(theirs - ours)} rows of padding are {what}"
+
+
+def _no_optimizer(config: Config, contents: Contents, why: str) -> Problem:
+    what = f"load ({contents.folder}): the optimizer state of GPT-NeoX's checkpoint cannot be taken over: {why}"
+    hint = "set finetune: true to load only the weights and start at iteration 0, or no_load_optim: true to continue at"
+    hint += f" iteration {contents.iteration} with a fresh optimizer state"
+    about = ("load", "finetune", "no_load_optim")
+    return Problem(what, hint=hint, id="checkpoint-without-optimizer", about=about)
+
+
+def _other_schedule(config: Config, contents: Contents) -> Iterator[Problem]:
+    options, theirs = config.schedule, contents.common.get("lr_scheduler")
+    chosen = options.override_lr_scheduler or options.use_checkpoint_lr_scheduler or config.scheduler.type is not None
+    if chosen or config.checkpoint.no_load_optim or not isinstance(theirs, dict):
+        return
+    curve: Any = LearningRateCurve.of(config.get)
+    different = [
+        (ours, theirs[name], getattr(curve, attribute))
+        for attribute, (name, ours) in SCHEDULE.items()
+        if name in theirs and theirs[name] != getattr(curve, attribute)
+    ]
+    for name, there, here in different:
+        unit = " iterations" * (name in ("warmup", "lr_decay_iters"))
+        what = f"load ({contents.folder}): the checkpoint's learning rate schedule has {name} {there}{unit}, "
+        what += f"this configuration {here}{unit}"
+        hint = "set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule, or "
+        hint += "override_lr_scheduler: true to use this configuration's"
+        place, about = config.place(name) or config.place("load"), ("load", name)
+        yield Problem(what, place, hint, id="checkpoint-other-lr-schedule", about=about)

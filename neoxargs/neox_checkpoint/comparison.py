@@ -1,0 +1,82 @@
+"""Compare the model in a GPT-NeoX checkpoint with a configuration: one problem per parameter that does not match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from neoxargs.neox_checkpoint.contents import Contents
+from neoxargs.neox_checkpoint.weights import Found, Located
+from neoxargs.problems import Problem
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.synonyms import yaml_form
+from neoxargs.sizes.model import GATED, mlp_width
+
+#: Parameter of a norm in a file -> the values of `norm` that have it.
+NORMS = {"scale": ("rmsnorm",), "g": ("scalenorm",), "weight": ("layernorm",)}
+
+
+def mismatches(config: Config, contents: Contents, located: Located) -> Iterator[Problem]:
+    """Yield every parameter with another value in the checkpoint than in the configuration."""
+    for name, theirs, ours in _differences(config, contents, located):
+        if theirs != ours:
+            what = f"load ({contents.folder}): the checkpoint has {name} {_text(theirs)}"
+            what += f", but this configuration has {_text(ours)}"
+            hint = f"set {name}: {_text(theirs)}, or load another checkpoint"
+            place = config.place(name) or config.place("load")
+            yield Problem(what, place, hint, id="checkpoint-other-model", about=("load", name))
+
+
+def _text(value: Any) -> str:
+    return yaml_form(value)
+
+
+def _differences(config: Config, contents: Contents, located: Located) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, value in the checkpoint and value in the configuration of what the files say."""
+    weights, shape, embedding = located.weights, config.shape, config.embedding
+    words = weights.get("embedding.word_embeddings.weight")
+    if words is None or not located.depth:
+        return  # the message about missing weights says more
+    hidden = words.shape()[1]
+    yield "num_layers", located.depth, shape.num_layers
+    yield "hidden_size", hidden, shape.hidden_size
+    heads = contents.arguments.get("num_attention_heads", shape.num_attention_heads)
+    yield "num_attention_heads", heads, shape.num_attention_heads
+    yield "no_weight_tying", "output.weight" in weights, embedding.no_weight_tying
+    if ("positions.table" in weights) != (embedding.pos_emb == "learned"):
+        yield "pos_emb", "learned" if "positions.table" in weights else "rotary", embedding.pos_emb
+    elif "positions.table" in weights:
+        rows = weights["positions.table"].shape()[0] - embedding.opt_pos_emb_offset
+        yield "max_position_embeddings", rows, shape.max_position_embeddings
+    if hidden == shape.hidden_size and heads == shape.num_attention_heads:
+        rows = weights["layers.0.attention.query_key_value.weight"].shape()[0]
+        kv_heads = (rows - hidden) * heads // (2 * hidden)
+        yield "num_kv_heads", kv_heads, shape.num_kv_heads
+    yield from _of_norms(config, weights)
+    yield from _of_mlp(config, weights)
+    for name, module in (("use_bias_in_attn_linear", "attention.query_key_value"), ("use_bias_in_mlp", MLP)):
+        yield name, f"layers.0.{module}.bias" in weights, config.get(name)
+
+
+MLP = "mlp.dense_h_to_4h"
+
+
+def _of_norms(config: Config, weights: dict[str, Found]) -> Iterator[tuple[str, Any, Any]]:
+    found = [item for name, item in weights.items() if name.startswith("final_norm.")]
+    kinds = {item.names[0].rpartition(".")[2] for item in found}
+    allowed = next((names for kind, names in NORMS.items() if kind in kinds), ("non_parametric_layernorm",))
+    yield "norm", allowed[0], config.norm.norm
+    if config.norm.norm == "layernorm" == allowed[0]:
+        yield "use_bias_in_norms", "bias" in kinds, config.norm.use_bias_in_norms
+
+
+def _of_mlp(config: Config, weights: dict[str, Found]) -> Iterator[tuple[str, Any, Any]]:
+    first, second = weights.get(f"layers.0.{MLP}.weight"), weights.get("layers.0.mlp.dense_4h_to_h.weight")
+    if first is None or second is None:
+        return
+    width, gated = second.shape()[1], first.shape()[0] == 2 * second.shape()[1]
+    if gated != (config.mlp.activation in GATED):
+        yield "activation", "swiglu" if gated else "gelu", config.mlp.activation
+    elif width != mlp_width(config.shape, config.mlp):
+        # GPT-NeoX's intermediate_size of a gated MLP is the width of its three matrices together.
+        yield "intermediate_size", width * 3 if gated else width, config.shape.intermediate_size

@@ -1,0 +1,56 @@
+"""What neither names nor shapes of tensors say, and what in the files does; what nothing says is asked for."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from neoxargs.neox_checkpoint.contents import Contents
+from neoxargs.neox_checkpoint.weights import Located
+from neoxargs.problems import Problem, Problems
+from neoxargs.registry.model import Shape
+
+#: per_head: the rows of each query head, then its share of the keys and of the values. concatenated: all queries of a
+#: rank, all keys, all values. GPT-NeoX changed the order of models with num_kv_heads on 2024-11-13.
+Order = Literal["per_head", "concatenated"]
+#: The first DeepSpeed that was released after that day.
+CONCATENATED_SINCE = (0, 16)
+
+
+class Decision(NamedTuple):
+    order: Order
+    reason: str
+
+
+def query_key_value_order(contents: Contents, located: Located, shape: Shape, chosen: Order | None) -> Decision:
+    """Return the order of the rows of query_key_value; raise Problems if nothing in the files decides it.
+
+    chosen: `load_query_key_value_order`.
+    """
+    grouped = shape.num_kv_heads != shape.num_attention_heads
+    if chosen is not None:
+        return Decision(chosen, "load_query_key_value_order")
+    if not grouped and not _is_converted(contents, located):
+        return Decision("per_head", "every head has keys and values of its own")
+    if grouped and located.legacy:
+        return Decision("per_head", "the names of the MLP's weights are older than September 2024")
+    version = contents.deepspeed
+    if grouped and version and version >= CONCATENATED_SINCE:
+        return Decision(
+            "concatenated", f"DeepSpeed {version[0]}.{version[1]}, which wrote it, is newer than 2024-11-13"
+        )
+    why = "GPT-NeoX changed it on 2024-11-13" if grouped else "its converter from Llama changed it on 2025-05-09"
+    what = (
+        f"load ({contents.folder}): the files do not say in which order the rows of queries, keys and values are; {why}"
+    )
+    hint = (
+        "set load_query_key_value_order: per_head if the checkpoint is older, or concatenated if it is newer; with the "
+        "wrong one, the first loss is close to that of a new model"
+    )
+    about = ("load", "load_query_key_value_order")
+    raise Problems(Problem(what, hint=hint, id="checkpoint-order-unknown", about=about))
+
+
+def _is_converted(contents: Contents, located: Located) -> bool:
+    """Return whether GPT-NeoX's converter from Llama wrote the checkpoint: it stores an empty optimizer state."""
+    state = contents.common
+    return not located.legacy and state.get("optimizer") == {} and "ds_version" not in state

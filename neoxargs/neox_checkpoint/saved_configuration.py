@@ -1,0 +1,74 @@
+"""The configuration that GPT-NeoX stored with a checkpoint, and where a run that continues it differs.
+
+Shapes of tensors do not show a rotary base, an activation or an epsilon; these files do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neoxargs.neox_checkpoint.contents import Contents
+from neoxargs.problems import Problem, Problems, listed
+from neoxargs.registry import ABSENT, model, regularization
+from neoxargs.registry.model import Fusion, Init
+from neoxargs.resolve import resolve
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.synonyms import yaml_form
+
+#: Modules of the registry with parameters of the function that the weights compute.
+MODULES = tuple(subject.__name__ for subject in (model, regularization))
+#: Parameters that may differ: they do not change the function of the weights, or the weights' shapes show them.
+FREE = (
+    "seq_length", "make_vocab_size_divisible_by", "padded_vocab_size", "max_position_embeddings", "hidden_dropout",
+    "attention_dropout", "weight_decay", "num_layers", "hidden_size", "num_attention_heads", "num_kv_heads",
+    "intermediate_size", "no_weight_tying", "attention_config", "sparsity_config",
+)  # fmt: skip
+
+
+def saved_configuration(contents: Contents, dialect: str | None = None) -> Config | None:
+    """Return the resolved configuration of the run that wrote the checkpoint; None if it is not there or not valid."""
+    files = contents.files
+    ranks = files.tensor_ranks * files.stages * max(files.data_ranks, 1)
+    overrides = [f"dialect={dialect}"] if dialect else []
+    try:
+        return resolve(contents.configurations, overrides, gpus=ranks) if contents.configurations else None
+    except Problems:
+        return None
+
+
+def differences(config: Config, contents: Contents) -> Iterator[Problem]:
+    """Yield a warning that lists the parameters of the model with another value in the saved configuration.
+
+    Whether attention and MLP are parallel decides how the biases of several ranks are joined, so that is an error.
+    """
+    saved = saved_configuration(contents, config.dialect.name if config.dialect else None)
+    if saved is None:
+        return
+    names = [name for name in _comparable(config) if saved.get(name) != config.get(name)]
+    if "gpt_j_residual" in names and contents.files.tensor_ranks > 1:
+        value = yaml_form(saved.get("gpt_j_residual"))
+        what = f"load ({contents.folder}): the checkpoint was written with gpt_j_residual {value}"
+        what += f", but this configuration has {yaml_form(config.get('gpt_j_residual'))}"
+        place = config.place("gpt_j_residual") or config.place("load")
+        yield Problem(
+            what, place, f"set gpt_j_residual: {value}", id="checkpoint-other-model", about=("load", "gpt_j_residual")
+        )
+        return
+    if names:
+        pairs = [f"{name} {yaml_form(saved.get(name))} there and {yaml_form(config.get(name))} here" for name in names]
+        what = f"load ({contents.folder}): the model differs from the one in the checkpoint's configuration: "
+        hint = f"compare with {listed(map(str, contents.configurations), 'and')}"
+        places = [place for name in names if (place := config.place(name))]
+        first, *others = [*places, config.place("load")]
+        yield Problem(
+            what + listed(pairs, "and"), first, hint, also=tuple(place for place in others if place),
+            severity="warning", id="checkpoint-other-model", about=("load", *names),
+        )  # fmt: skip
+
+
+def _comparable(config: Config) -> Iterator[str]:
+    for parameter, value in config.items():
+        group = parameter.group
+        of_model = parameter.effect == "model" and group.__module__ in MODULES and group not in (Init, Fusion)
+        if of_model and parameter.name not in FREE and value.value is not ABSENT:
+            yield parameter.name

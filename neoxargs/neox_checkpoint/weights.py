@@ -1,0 +1,167 @@
+"""Where each of deepy's weights is in a GPT-NeoX checkpoint, and how tensor parallel ranks share it.
+
+Names changed over the years. What a name does not say, the shapes say; what neither says, see `evidence.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from neoxargs.neox_checkpoint.contents import Contents
+from neoxargs.neox_checkpoint.pickles import TensorRef
+from neoxargs.problems import Problem, Problems
+
+#: How the ranks' tensors become one. rows, columns: one after the other. heads: rows of queries, keys and values.
+#: copies: every rank has all of it. row bias: every rank has one of the full length, and the model adds either one of
+#: them or all.
+Cut = Literal["rows", "columns", "heads", "copies", "row bias"]
+
+#: Name of a module in a layer -> ours, and the cut of its weight. A bias of `rows` or `heads` is cut like the weight.
+MODULES: dict[str, tuple[str, Cut]] = {
+    "input_layernorm": ("input_layernorm", "copies"),
+    "post_attention_layernorm": ("post_attention_layernorm", "copies"),
+    "attention.query_key_value": ("attention.query_key_value", "heads"),
+    "attention.dense": ("attention.dense", "columns"),
+    "mlp.linear1": ("mlp.dense_h_to_4h", "rows"),
+    "mlp.linear2": ("mlp.dense_4h_to_h", "columns"),
+    "mlp.dense_h_to_4h": ("mlp.dense_h_to_4h", "rows"),
+    "mlp.dense_4h_to_h": ("mlp.dense_4h_to_h", "columns"),
+    "mlp.w2": ("mlp.dense_4h_to_h", "columns"),
+}
+#: Numbers of the final norm and of the output layer, counted from the last transformer layer.
+FINAL_NORM, OUTPUT = 2, 3
+#: The gated MLP of 2023: value and gate in two tensors.
+VALUE, GATE = "mlp.w3", "mlp.w1"
+#: Name of a norm's parameter -> ours. A ScaleNorm has one number, which both call differently.
+NORM_PARAMETERS = {"weight": "weight", "bias": "bias", "scale": "weight", "g": "scale"}
+#: Parts of names that only models have which deepy's `train.py` does not support.
+OTHER_MODELS = {
+    "mixer.": "Mamba", "att.": "RWKV", "router": "mixture of experts", "moe": "mixture of experts",
+    "experts": "mixture of experts", "soft_embedding": "soft prompt tuning", "rm_linear": "reward model",
+    "qk_layernorm": "use_qk_layernorm, whose norm in GPT-NeoX spans all heads of a rank", "sgu": "gMLP",
+}  # fmt: skip
+
+
+class Found(NamedTuple):
+    """A weight of ours in the files."""
+
+    layer: int
+    names: tuple[str, ...]
+    """Names of the tensors whose rows, one after the other, are the weight."""
+    tensors: tuple[tuple[TensorRef, ...], ...]
+    """For each name, the tensors of all tensor parallel ranks."""
+    cut: Cut
+
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the full weight."""
+        first = list(self.tensors[0][0].shape)
+        if self.cut in ("rows", "heads"):
+            first[0] = sum(ref.shape[0] for refs in self.tensors for ref in refs)
+        elif self.cut == "columns":
+            first[1] = sum(ref.shape[1] for ref in self.tensors[0])
+        return tuple(first)
+
+
+class Located(NamedTuple):
+    """All weights of a checkpoint."""
+
+    weights: dict[str, Found]
+    depth: int
+    """Number of transformer layers."""
+    legacy: bool
+    """Whether the MLP has the names that GPT-NeoX used until September 2024."""
+
+
+def locate(contents: Contents) -> Located:
+    """Return where each weight is; raise Problems about tensors that this package has no weight for."""
+    layers, found = contents.layers, dict[str, Found]()
+    blocks = [number for number, names in layers.items() if "attention.query_key_value.weight" in names]
+    unknown: list[str] = []
+    last = max(blocks, default=1)
+    for number, names in layers.items():
+        if number in blocks:
+            prefix = f"layers.{blocks.index(number)}."
+            pairs = {prefix + ours: item for ours, item in _of_block(number, names, unknown)}
+        elif number < 2:
+            pairs = dict(_of_embedding(number, names, unknown))
+        else:
+            pairs = {
+                name: item._replace(layer=number)
+                for name, item in _of_end(number - last, names, _hidden(layers), unknown)
+            }
+        found |= pairs
+    if blocks and "attention.rpe.weight" in layers[blocks[0]]:
+        refs = layers[blocks[0]]["attention.rpe.weight"]
+        found["relative.table"] = Found(blocks[0], ("attention.rpe.weight",), (tuple(refs),), "columns")
+    problems = list(_problems(contents, blocks, unknown))
+    if problems:
+        raise Problems(problems)
+    legacy = any(name.startswith(("mlp.dense_", "mlp.w")) for number in blocks for name in layers[number])
+    return Located(found, len(blocks), legacy)
+
+
+def _problems(contents: Contents, blocks: list[int], unknown: list[str]) -> Iterator[Problem]:
+    for name in unknown[:3]:
+        kind = next((kind for part, kind in OTHER_MODELS.items() if part in name), "")
+        why = f" ({kind}), which train.py does not support" if kind else ", for which deepy's model has no weight"
+        what = f"load ({contents.folder}): the checkpoint has a tensor {name}{why}"
+        yield Problem(what, id="checkpoint-other-weights", about=("load",))
+    if not unknown and blocks != list(range(2, 2 + len(blocks))):
+        what = f"load ({contents.folder}): the transformer layers are not numbered one after the other: {blocks[:8]}"
+        yield Problem(what, id="checkpoint-incomplete", about=("load",))
+
+
+def _of_embedding(number: int, names: Mapping[str, list[TensorRef]], unknown: list[str]) -> Iterator[tuple[str, Found]]:
+    known: dict[str, tuple[str, Cut]] = {
+        "word_embeddings.weight": ("embedding.word_embeddings.weight", "rows"),
+        "position_embeddings.weight": ("positions.table", "copies"),
+    }
+    for name, refs in names.items():
+        if name in known and number == 0:
+            ours, cut = known[name]
+            yield ours, Found(number, (name,), (tuple(refs),), cut)
+        else:
+            unknown.append(f"{number}.{name}")
+
+
+def _hidden(layers: Mapping[int, Mapping[str, list[TensorRef]]]) -> int:
+    return next((refs[0].shape[-1] for name, refs in layers.get(0, {}).items() if name.startswith("word")), 0)
+
+
+def _of_end(
+    number: int, names: Mapping[str, list[TensorRef]], hidden: int, unknown: list[str]
+) -> Iterator[tuple[str, Found]]:
+    """Yield the weights of the final norm, which comes 2 after the last transformer layer, and of the output layer."""
+    for name, refs in names.items():
+        kind, tensors = name.removeprefix("norm."), (tuple(refs),)
+        if number == FINAL_NORM and kind in NORM_PARAMETERS:
+            yield f"final_norm.{NORM_PARAMETERS[kind]}", Found(number, (name,), tensors, "copies")
+        elif number == OUTPUT and name in ("final_linear.weight", "weight") and len(refs[0].shape) == 2:
+            yield "output.weight", Found(number, (name,), tensors, _output_cut(refs, hidden))
+        else:
+            unknown.append(name)
+
+
+def _output_cut(refs: list[TensorRef], hidden: int) -> Cut:
+    """Return the cut by shape. Until May 2023 each rank had hidden_size / ranks columns, unless configured otherwise."""
+    return "columns" if len(refs) > 1 and refs[0].shape[1] * len(refs) == hidden else "rows"
+
+
+def _of_block(number: int, names: Mapping[str, list[TensorRef]], unknown: list[str]) -> Iterator[tuple[str, Found]]:
+    for name, refs in names.items():
+        module, _, kind = name.rpartition(".")
+        tensors = (tuple(refs),)
+        if name in (f"{VALUE}.weight", "attention.rpe.weight"):
+            continue  # with the gate; one for all layers
+        if name == f"{GATE}.weight" and f"{VALUE}.weight" in names:
+            value = tuple(names[f"{VALUE}.weight"])
+            yield "mlp.dense_h_to_4h.weight", Found(number, (f"{VALUE}.weight", name), (value, *tensors), "rows")
+        elif module in MODULES and (cut := MODULES[module][1]) == "copies" and kind in NORM_PARAMETERS:
+            yield f"{module}.{NORM_PARAMETERS[kind]}", Found(number, (name,), tensors, cut)
+        elif module in MODULES and kind in ("weight", "bias"):
+            ours, cut = MODULES[module]
+            bias: Cut = "row bias" if cut == "columns" else cut
+            yield f"{ours}.{kind}", Found(number, (name,), tensors, bias if kind == "bias" else cut)
+        else:
+            unknown.append(f"{number}.{name}")

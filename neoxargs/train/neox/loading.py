@@ -1,0 +1,64 @@
+"""Continue GPT-NeoX's checkpoint: weights, optimizer state, schedule and counters, onto any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from neoxargs.neox_checkpoint.comparison import mismatches
+from neoxargs.neox_checkpoint.contents import Contents
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+from neoxargs.train.checkpoint import relayout
+from neoxargs.train.neox.weights import NeoxWeights
+from neoxargs.train.optim.schedule import Schedule
+
+#: Field of a learning rate curve -> GPT-NeoX's name of it.
+CURVE = {
+    "style": "decay_style", "lr": "start_lr", "min_lr": "min_lr", "warmup_iters": "warmup_iter",
+    "decay_iters": "end_iter",
+}  # fmt: skip
+
+
+def weights_of(config: Config, root: Path, iteration: int | None) -> NeoxWeights | None:
+    """Return the GPT-NeoX checkpoint that `load` and `iteration` select; None if there is none.
+
+    Raises Problems if it is damaged, or of another model.
+    """
+    contents = Contents.at(root, iteration)
+    if contents is None:
+        return None
+    weights = NeoxWeights(contents, config)
+    if different := list(mismatches(config, contents, weights.located)):
+        raise Problems(different)
+    return weights
+
+
+def load(engine: Any, saved: NeoxWeights, with_optimizer: bool) -> dict[str, Any]:
+    """Fill a DeepSpeed engine; return the counters. Collective: every rank calls it."""
+    if with_optimizer and saved.why_incomplete:
+        what = f"load ({saved.folder}): the optimizer state of GPT-NeoX's checkpoint cannot be taken over: "
+        hint = (
+            "set finetune: true to load only the weights and start at iteration 0, or no_load_optim: true to continue"
+        )
+        hint += " at its iteration with a fresh optimizer state"
+        about = ("load", "finetune", "no_load_optim")
+        raise Problems(Problem(what + saved.why_incomplete, hint=hint, id="checkpoint-without-optimizer", about=about))
+    common = saved.common
+    common["lr_scheduler"] = schedule_state(engine.lr_scheduler, common["lr_scheduler"], common["iteration"])
+    relayout.load_weights(engine, saved, with_optimizer)
+    if with_optimizer:
+        relayout.restore_counters(engine, saved, common)
+    return common
+
+
+def schedule_state(schedule: Any, theirs: Any, iteration: int) -> dict[str, Any]:
+    """Return the state of this run's schedule that continues GPT-NeoX's; raise nothing, the schedule compares."""
+    if not isinstance(schedule, Schedule):  # one of DeepSpeed's, which only has a step
+        return {"last_batch_iteration": iteration - 1}
+    ours = asdict(schedule.curve)
+    known = theirs if isinstance(theirs, Mapping) else {}
+    values = {name: known[other] for name, other in CURVE.items() if other in known}
+    return {**ours, **values, "iteration": known.get("num_iters", iteration)}
