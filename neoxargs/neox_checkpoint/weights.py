@@ -144,7 +144,7 @@ def _of_end(
 
 
 def _output_cut(refs: list[TensorRef], hidden: int) -> Cut:
-    """Return the cut by shape. Until May 2023 each rank had hidden_size / ranks columns, unless configured otherwise."""
+    """Return the cut by shape: until May 2023 each rank had hidden_size / ranks columns, unless set otherwise."""
     return "columns" if len(refs) > 1 and refs[0].shape[1] * len(refs) == hidden else "rows"
 
 

@@ -32,6 +32,6 @@ def _elements(ref: TensorRef, start: int, count: int) -> Tensor:
     buffer = torch.empty(count * ref.itemsize, dtype=torch.uint8)
     with ref.file.open("rb") as file:
         file.seek(ref.position(file) + start * ref.itemsize)
-        if file.readinto(memoryview(buffer.numpy())) != len(buffer):
+        if file.readinto(buffer.numpy().data) != len(buffer):
             raise unreadable(ref.file, "it is truncated")
     return buffer.view(getattr(torch, ref.dtype))

@@ -129,9 +129,7 @@ def test_row_parallel_biases_are_summed_only_with_the_parallel_residual(tmp_path
     folder = write(run_of("pythia", config, weights, tensor=2), tmp_path / "global_step3")
     key = "layers.0.attention.dense.bias"
     torch.testing.assert_close(read(folder, config).full_tensor(key), weights[key])
-    sequential, _ = (
-        model_of("pythia", gpt_j_residual=False) if False else (small(**PYTHIA | {"gpt_j_residual": False}), None)
-    )
+    sequential = small(**PYTHIA | {"gpt_j_residual": False})
     torch.testing.assert_close(read(folder, sequential).full_tensor(key), weights[key] / 2)
 
 
