@@ -28,9 +28,9 @@ python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                   evalu
 python deepy.py check FILE ...                                             report every problem
 python deepy.py plan FILE ...                                              estimate memory and speed
 python deepy.py explain KEY [FILE ...]                                     describe a parameter
-python deepy.py explain --all FILE ...                                     list values and sources
+python deepy.py explain --all FILE ...                                     list values and their sources
 python deepy.py explain PROBLEM_ID                                         describe a problem
-python deepy.py migrate SOURCE ...                                         convert to today's YAML
+python deepy.py migrate SOURCE ...                                         convert to a current YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                       tokenise text
 python deepy.py export FILE ... --to FOLDER                                write Hugging Face files
 python deepy.py import FOLDER --to FOLDER                                  read Hugging Face files
@@ -46,7 +46,7 @@ examples:
 
 exit codes:
   0 success, 1 problems, 2 invalid command line, 130 interrupted by Ctrl-C, 143 terminated by
-  SIGTERM (a run saves a checkpoint before it exits with 130 or 143), else that of the failed rank
+  SIGTERM (a run saves a checkpoint before it exits with 130 or 143); if a rank fails, its exit code
 """
 
 
@@ -150,7 +150,7 @@ def _memory_check(request: Request, options: Namespace) -> CheckMemory:
 
 def check(words: list[str]) -> int:
     """`deepy check FILE ...`: report every problem, or ok."""
-    parser = make_parser("check", "Report every problem of a configuration, or ok. Starts nothing.")
+    parser = make_parser("check", "Report every problem in a configuration, or print ok. Starts nothing.")
     add_files(parser)
     add_json(parser)
     options = parse(parser, words)
@@ -173,13 +173,18 @@ def plan(words: list[str]) -> int:
 
 def explain(words: list[str]) -> int:
     """`deepy explain KEY [FILE ...]`: describe a parameter, who receives it, and its value in the files."""
-    parser = make_parser("explain", "Describe a parameter and, with files, its value and where the value comes from.")
+    parser = make_parser(
+        "explain",
+        "Describe a parameter or a problem. If files are given, also show the parameter's value and its source.",
+    )
     parser.add_argument(
         "key",
         metavar="KEY",
         help="a parameter, such as zero_optimization.stage, or the id of a problem, such as rotary-dims-even",
     )
-    parser.add_argument("--all", action="store_true", help="print every value of the FILEs and its source, as YAML")
+    parser.add_argument(
+        "--all", action="store_true", help="print every value of the configuration and its source, as YAML"
+    )
     add_files(parser, "*")
     add_json(parser)
     options = parse(parser, strip_key_dashes(parser, words))
@@ -222,12 +227,12 @@ def import_(words: list[str]) -> int:
 def docs(words: list[str]) -> int:
     """`deepy docs [--check]`: regenerate the documentation."""
     parser = make_parser(
-        "docs", "Regenerate the documentation: parameter tables, JSON Schema, outputs quoted in guides."
+        "docs", "Regenerate the documentation: parameter tables, JSON Schema, and command outputs quoted in the guides."
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     add_json(parser)
     parser.add_argument(
-        "-o", "--output", metavar="DIR", help="write to DIR instead of docs/, including what plugins declare"
+        "-o", "--output", metavar="DIR", help="write to DIR instead of docs/, and include the parameters of plugins"
     )
     options = parse(parser, words, installed=False)
     if options.plugin and not options.output:

@@ -351,7 +351,7 @@ def test_a_missing_script_is_a_problem(capsys):
         Path("train.py").touch()  # a file of the same name in this folder
     Path("train.py").unlink()
     assert main(["unlike.py", *BOTH]) == 1
-    assert "  = the working directory contains my_script.py\n" in capsys.readouterr().err
+    assert "  = pass train.py, generate.py, eval.py or my_script.py\n" in capsys.readouterr().err
 
 
 def test_training_without_its_files_does_not_start(capsys, nothing_starts, folder):

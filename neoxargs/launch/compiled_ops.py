@@ -75,7 +75,7 @@ def compile_missing(ops: list[str], environ: Mapping[str, str], say: Say, limit:
 def compile_op(op: str, environ: Mapping[str, str], say: Say, limit: float = TIME_LIMIT) -> None:
     """Compile one op in a child process, which is killed with its compilers after `limit` seconds."""
     usually = "a few minutes" if op == "async_io" else "30 to 90 s"
-    say(f"compiling DeepSpeed's {op} once for this machine (usually {usually}) ...")
+    say(f"compiling DeepSpeed's {op} once for this machine, which usually takes {usually} ...")
     begin = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "neoxargs.train.process.ops", op], env=dict(environ), stdin=subprocess.DEVNULL,
@@ -86,7 +86,7 @@ def compile_op(op: str, environ: Mapping[str, str], say: Say, limit: float = TIM
     except BaseException as stop:
         _kill_compilers(process, environ, op)
         if isinstance(stop, subprocess.TimeoutExpired):
-            what = f"compiling DeepSpeed's {op} did not finish within {limit:.0f} s and was stopped"
+            what = f"the compilation of DeepSpeed's {op} did not finish within {limit:.0f} s and was stopped"
             raise _failure(op, what) from None
         raise
     if process.returncode:
@@ -122,7 +122,7 @@ def _release(lock: Path, say: Say, limit: float) -> None:
         time.sleep(0.5)
     if lock.exists():
         lock.unlink(missing_ok=True)
-        say(f"removed the lock file {lock} of a killed compilation, for which every run would have waited")
+        say(f"removed the lock file {lock}, which a killed compilation had left; every run would have waited for it")
 
 
 def _stale(lock: Path) -> bool:

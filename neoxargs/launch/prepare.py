@@ -20,7 +20,7 @@ from neoxargs.resolve.value import Source, Value
 
 #: Larger texts of configuration files are not sent to the ranks, because an argument may have at most 128 KiB.
 MAX_FILES_BYTES = 32_000
-LAUNCHED = Source("derived", text="set when the run was launched")
+LAUNCHED = Source("derived", text="set by deepy when the run was launched")
 #: The file in `run_dir` with all values of the run and their sources.
 RECORD_FILE = "config.json"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from neoxargs.problems import Problem, Problems, did_you_mean
+from neoxargs.problems import Problem, Problems, did_you_mean, listed
 from neoxargs.shipped import SHIPPED
 
 Program = Literal["train", "generate", "eval"]
@@ -33,8 +33,8 @@ def find_script(name: str) -> Script:
         if path.is_file():
             return Script(str(path), _program(path))
     local = sorted(path.name for path in Path().glob("*.py"))
-    scripts = ", ".join(local) or "no scripts"
-    hint = did_you_mean(name, dict.fromkeys([*local, *PROGRAMS])) or f"the working directory contains {scripts}"
+    scripts = dict.fromkeys([*PROGRAMS, *local])
+    hint = did_you_mean(name, scripts) or f"pass {listed(scripts)}"
     raise Problems([Problem(f"there is no script {name}", hint=hint, id="script-missing")])
 
 

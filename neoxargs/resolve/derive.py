@@ -129,7 +129,7 @@ class _Completion:
             self.given.add(target)
         elif present.value != today and not _is_narrower(present.value, today, target):
             now = f"{target}: {format_node(node_of(present.value))}"
-            what = f"{written} means {target}: {format_node(node_of(today))}, which contradicts {now}"
+            what = f"{written} is the old form of {target}: {format_node(node_of(today))}, which contradicts {now}"
             self.report(Finding(what, f"remove {name}", id="retired-key-contradicts"), (name, target))
             self.broken.add(target)
 
@@ -274,7 +274,7 @@ def _is_narrower(one: Any, other: Any, target: str) -> bool:
 def _no_model(required: Sequence[Parameter]) -> Problem:
     """The problem if no required parameter is set: only a partial file was given, such as paths or a schedule."""
     names = listed((parameter.name for parameter in required), "and")
-    hint = "add the file of a model to the command, such as configs/models/pythia-160m.yml, or set them in this file"
+    hint = "add a model file to the command, such as configs/models/pythia-160m.yml, or set these parameters in a file"
     about = tuple(parameter.name for parameter in required)
     return Problem(f"no model is configured: {names} are missing", hint=hint, id="model-missing", about=about)
 

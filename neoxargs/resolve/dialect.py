@@ -68,7 +68,7 @@ def named(value: Value) -> Dialect | Problem:
     what = f'dialect ("{value.value}") must be {", ".join(NAMES)} or a date from {SEED} on, such as 2022-12-14'
     end = _day(f"{written.removeprefix('neox-')}-12-31")
     if end and end > SEED:
-        hint = f"write a date in that year, such as {max(end.replace(month=1, day=1), SEED)}"
+        hint = f"write a date of that year, such as {max(end.replace(month=1, day=1), SEED)}"
     else:
         hint = did_you_mean(written, NAMES)
     return Problem(what, value.source.where, hint, id="dialect-unknown", about=("dialect",))
@@ -93,7 +93,7 @@ def guess_warnings(dialect: Dialect, values: Mapping[str, Value]) -> list[Proble
         return []
     used, other = dialect.date, dialect.or_else
     left = {
-        name: f"{name} {default_at(name, used)} / {default_at(name, other)}"
+        name: f"{name} {default_at(name, used)} instead of {default_at(name, other)}"
         for name, others in DECISIVE.items()
         if default_at(name, used) != default_at(name, other)
         and not any(key in values and values[key].source.set_by_user for key in (name, *others))
@@ -102,8 +102,8 @@ def guess_warnings(dialect: Dialect, values: Mapping[str, Value]) -> list[Proble
     if not left:
         return []
     what = (
-        f"no dialect is set and {dialect.reason}, which selects the defaults of {dialect.name}, not {_name(other)}: "
-        f"{', '.join(left.values())}"
+        f"no dialect is set, and {dialect.reason}; the defaults of {dialect.name} are therefore used, not those of "
+        f"{_name(other)}: {', '.join(left.values())}"
     )
     hint = f"set dialect to {dialect.name}, {_name(other)} or a date in between"
     return [Problem(what, hint=hint, severity="warning", id="dialect-guessed", about=("dialect", *left))]

@@ -63,10 +63,10 @@ def for_evaluation(config: Config) -> Config:
         given = next((name for name in TRAINING_DATA if config.get(name)), None)
         if given:
             what = f"there is nothing to evaluate: eval_iters is 0, so {given} is not used, and eval_tasks is not set"
-            hint = "set eval_iters to 10 or more for perplexity, or eval_tasks for tasks of lm_eval"
+            hint = "set eval_iters, for example to 10, to compute perplexity, or eval_tasks to run tasks of lm_eval"
         else:
             what = "there is nothing to evaluate: neither validation data nor eval_tasks is set"
-            hint = "set data_path or text_path (and eval_iters) for perplexity, or eval_tasks for tasks of lm_eval"
+            hint = "set data_path or text_path to compute perplexity, or eval_tasks to run tasks of lm_eval"
         about = ("eval_iters" if given else "data_path", "eval_tasks")
         raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=about))
     config = for_generation(config)
@@ -118,7 +118,7 @@ def perplexity(scorer: Scorer, data: Loader, count: int, tokenizer: Tokenizer) -
     """
     if not data.has("validation"):
         what = "there is no validation data"
-        hint = "set split to leave a part of data_path for validation, for example split: 969, 30, 1"
+        hint = "set split so that validation gets a part of the data, for example split: 969, 30, 1"
         raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=("data_path",)))
     samples = data.held_out("validation")
     sums = torch.zeros(4, dtype=torch.float64)

@@ -92,10 +92,10 @@ def for_generation(config: Config) -> Config:
     folder = config.checkpoint.load or config.checkpoint.save
     if not folder:
         what = "there is no checkpoint to load: neither load nor save is set"
-        hint = "set load to the folder that holds the checkpoint"
+        hint = "set load to a folder with a checkpoint"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load", "save")))
     if checkpoint_folder.newest(Path(folder)) is None:
-        hint = "set load to the folder that holds the checkpoint; to write one, run deepy.py train.py with save: FOLDER"
+        hint = "set load to a folder with a checkpoint; to write one, run deepy.py train.py with save: FOLDER"
         name = "load" if config.checkpoint.load else "save"
         what = f"{name} ({folder}): there is no checkpoint in this folder"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=(name,)))
@@ -143,7 +143,7 @@ def _prompts_of_file(path: str | None) -> list[str]:
     prompts = [line.strip() for line in lines if line.strip()]
     if not prompts:
         what = f"sample_input_file ({path}) contains no prompts"
-        hint = "write one prompt per line"
+        hint = "write one prompt per line into this file"
         raise Problems(Problem(what, hint=hint, id="prompt-file-empty", about=("sample_input_file",)))
     return prompts
 

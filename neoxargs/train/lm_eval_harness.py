@@ -136,14 +136,14 @@ def _loaded(tasks: Sequence[str]) -> dict[str, Any]:
 def _unknown(name: str, available: Collection[str]) -> Problem:
     if name.endswith((".yaml", ".yml")):
         return Problem(
-            f"eval_tasks: the file {name} does not exist", id="evaluation-task-file-missing", about=("eval_tasks",)
+            f"eval_tasks ({name}): there is no such file", id="evaluation-task-file-missing", about=("eval_tasks",)
         )
     hint = (
         did_you_mean(name, available)
-        or "use the name of a task of lm_eval, or the path of a YAML file that defines a task"
+        or "set eval_tasks to names of tasks of lm_eval, or to paths of YAML files that define tasks"
     )
     return Problem(
-        f"eval_tasks: lm_eval has no task named {name}", hint=hint, id="evaluation-task-unknown", about=("eval_tasks",)
+        f"eval_tasks ({name}): lm_eval has no such task", hint=hint, id="evaluation-task-unknown", about=("eval_tasks",)
     )
 
 

@@ -213,6 +213,6 @@ def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
 
 def _diverged(result: Result, iteration: int, last: Path | None) -> Problem:
     latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
-    hint = "set a lower lr, a longer warmup or gradient_clipping to prevent divergence"
-    what = f"the loss is {result.loss} in iteration {iteration}; training stopped without saving, {latest}"
+    hint = "to prevent divergence, set a lower lr, a longer warmup, or gradient_clipping"
+    what = f"the loss is {result.loss} in iteration {iteration}; training stopped without saving; {latest}"
     return Problem(what, hint=hint, id="loss-not-finite", about=("lr", "warmup", "gradient_clipping"))

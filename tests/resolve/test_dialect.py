@@ -91,17 +91,17 @@ def test_a_guessed_dialect_that_affects_training_is_a_warning() -> None:
 
 def test_the_warning_lists_only_unset_parameters() -> None:
     ((what, *_),) = warnings("hidden-dropout: 0", "clip_grad: 2.0", "optimizer: {params: {weight_decay: 0.0}}")
-    assert what.endswith(": attention_dropout 0.1 / 0.0")
+    assert what.endswith(": attention_dropout 0.1 instead of 0.0")
     ((what, *_),) = warnings("hidden-dropout: 0", "clip_grad: 2.0", "optimizer: {type: Adam, params: {lr: 1e-4}}")
-    assert what.endswith(": attention_dropout 0.1 / 0.0, weight_decay 0.01 / 0.1")
+    assert what.endswith(": attention_dropout 0.1 instead of 0.0, weight_decay 0.01 instead of 0.1")
 
 
 def test_the_newest_key_limits_the_guess() -> None:
     ((what, hint, _),) = warnings("pos-emb: rotary", "norm: layernorm")
     assert what == (
-        "no dialect is set and norm (my.yml:9:1) was added on 2021-03-07, which selects the defaults of neox-2026, "
-        "not 2021-03-07: gradient_clipping 1.0 / 0.0, attention_dropout 0.0 / 0.1, hidden_dropout 0.0 / 0.1, "
-        "weight_decay 0.1 / 0.01"
+        "no dialect is set, and norm (my.yml:9:1) was added on 2021-03-07; the defaults of neox-2026 are therefore "
+        "used, not those of 2021-03-07: gradient_clipping 1.0 instead of 0.0, attention_dropout 0.0 instead of 0.1, "
+        "hidden_dropout 0.0 instead of 0.1, weight_decay 0.1 instead of 0.01"
     )
     assert hint == "set dialect to neox-2026, 2021-03-07 or a date in between"
 

@@ -287,7 +287,7 @@ class TestHarness:
         with pytest.raises(Problems) as caught:
             evaluate.evaluate_tasks([*files, "helaswag", "absent.yaml"], model(), seed=1, main=True)
         assert (
-            "eval_tasks: lm_eval has no task named helaswag [evaluation-task-unknown]\n  = did you mean hellaswag?"
+            "eval_tasks (helaswag): lm_eval has no such task [evaluation-task-unknown]\n  = did you mean hellaswag?"
             in str(caught.value)
         )
-        assert "eval_tasks: the file absent.yaml does not exist" in str(caught.value)
+        assert "eval_tasks (absent.yaml): there is no such file" in str(caught.value)

@@ -79,7 +79,7 @@ def check_hosts(spec: RunSpec) -> tuple[str, list[Problem]]:
     """Return a table of what every host has, and the problems; raises Problems when the hosts are not known."""
     config, resources = spec.config, spec.resources
     if resources.scheduler_picks_hosts:
-        what = f"launcher {config.runner.launcher}: the hosts are not known, because the job scheduler chooses them"
+        what = f"launcher {config.runner.launcher}: the hosts are not known, because the job scheduler will choose them"
         hint = "set hostfile to check the hosts that it lists"
         raise Problems([Problem(what, config.place("launcher"), hint, id="hosts-not-known", about=("launcher",))])
     paths = [str(IMPORT_ROOT), *_files(config)]
@@ -145,23 +145,23 @@ def _differences(host: str, answer: Answer, local: Mapping[str, Any], spec: RunS
     found = answer.found
     yield from _too_few_gpus(spec.config, spec.resources, host, found["gpus"])
     if found["python"] != local["python"]:
-        what = f"host {host} has Python {found['python']}, this machine has {local['python']}"
+        what = f"host {host} has Python {found['python']}, but this machine has {local['python']}"
         yield Problem(what, hint="install the same Python version on every host", id="host-other-python")
     for name, version in local["packages"].items():
         remote = found["packages"].get(name)
         if remote != version:
             remote = f"{name} {remote}" if remote else f"no {name}"
-            what = f"host {host} has {remote}, this machine has {version or 'none'}"
+            what = f"host {host} has {remote}, but this machine has {version or 'none'}"
             yield Problem(what, hint=f"install the same version of {name} on every host", id="host-other-package")
     for path in found["absent"]:
-        hint = "make the same files available under the same paths on every host"
-        yield Problem(f"host {host} has no {path}", hint=hint, id="host-without-file")
+        hint = "make the same files available at the same paths on every host"
+        yield Problem(f"host {host} has no file or folder {path}", hint=hint, id="host-without-file")
 
 
 def _too_few_gpus(config: Config, resources: Resources, host: str, gpus: int) -> Iterator[Problem]:
     last = max(resources.hosts[host])
     if resources.device == "cuda" and last >= gpus:
-        what = f"host {host} has {_count(gpus, 'GPU')}, but the run uses its slot {last}"
+        what = f"host {host} has {_count(gpus, 'GPU')}, but the run uses its slot {last} (slots are counted from 0)"
         hint = "correct the number of slots in the hostfile"
         yield Problem(what, config.place("hostfile"), hint, id="host-with-fewer-gpus", about=("hostfile",))
 

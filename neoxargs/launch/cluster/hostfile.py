@@ -48,7 +48,7 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
         place = Place(name, number, line.index(entry[0]) + 1, line, len(entry))
         match = _ENTRY.match(entry)
         if not match:
-            what = "this line is not a host with its number of slots"
+            what = "this line must name a host and its number of slots"
             problems.append(_without_host(what, place, id="hostfile-line-without-host"))
         elif match[1] in seen:
             what, first = f"host {match[1]} is listed twice", seen[match[1]]
@@ -71,7 +71,7 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
 
 def too_many_ranks(place: Place | None, *about: str) -> Problem:
     """Return the problem of a run with more than `MAX_RANKS` ranks."""
-    what = f"the run would have more than {MAX_RANKS:,} ranks, the maximum"
+    what = f"the run would have more than the maximum of {MAX_RANKS:,} ranks"
     return Problem(what, place, id="too-many-ranks", about=about)
 
 
@@ -113,7 +113,7 @@ def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = n
         hosts = {host: [s for s in slots if s not in dropped.get(host, ())] for host, slots in everything.items()}
     hosts = {host: slots for host, slots in hosts.items() if slots}
     if not hosts:
-        what, hint = f"{key} ({text}) leaves no device to run on", f"change {key} so that at least one slot remains"
+        what, hint = f"{key} ({text}) leaves no slot to run on", f"change {key} so that it leaves at least one slot"
         raise Problems([Problem(what, where(key), hint, id="filter-leaves-nothing", about=(key,))])
     return hosts
 
@@ -121,11 +121,11 @@ def select(pool: Mapping[str, int], include: str, exclude: str, where: Where = n
 def _check_nodes(nodes: Hosts, everything: Hosts, key: str, where: Place | None) -> None:
     for host, slots in nodes.items():
         if host not in everything:
-            hint = did_you_mean(host, everything) or f"the hosts are {', '.join(everything)}"
-            what = f"{key}: there is no host {host}"
+            hint = did_you_mean(host, everything) or f"use the hosts {', '.join(everything)}"
+            what = f"{key} names an unknown host: {host}"
             raise Problems([Problem(what, where, hint, id="filter-unknown-host", about=(key, "hostfile"))])
         unknown = [slot for slot in slots if slot not in everything[host]] if key == "exclude" else []
         if unknown:
-            hint = f"{host} has slots 0 to {len(everything[host]) - 1}"
-            what = f"exclude: {host} has no slot {unknown[0]}"
+            hint = f"use slots 0 to {len(everything[host]) - 1} of {host}"
+            what = f"exclude names slot {unknown[0]}, which host {host} does not have"
             raise Problems([Problem(what, where, hint, id="filter-unknown-slot", about=(key, "hostfile"))])

@@ -189,7 +189,7 @@ def _on_hosts(
     first = next(iter(hosts))
     if len(hosts) == 1 and not remote and not runner.no_ssh and first not in own_names():
         starter = "DeepSpeed" if launcher.through_deepspeed else launcher.name
-        what = f"{first} is the only host, and {starter} starts the ranks of a single host on this machine"
+        what = f"{first} is the only host, but {starter} starts the ranks of a single host on this machine"
         hint = f"set force_multi: true to run on {first}"
         warnings.append(_warning("single-host-not-reached", what, filters.where, "hostfile", hint=hint))
     return Resources(hosts, _hosts_device(environ), selection, len(hosts) > 1 or remote, tuple(warnings))
@@ -200,7 +200,7 @@ def _slots_beyond_hostfile(hosts: Hosts, pool: Mapping[str, int], path: str, fil
     for host, slots in hosts.items() if filters.include else ():
         if slots[-1] >= pool[host]:
             what = f"include uses slot {slots[-1]} of {host}, but {path} lists only slots 0 to {pool[host] - 1}"
-            what += f"; slot {slots[-1]} is used"
+            what += f"; slot {slots[-1]} is used nevertheless"
             yield _warning("include-slot-beyond-hostfile", what, filters.where, "include")
 
 
@@ -215,12 +215,15 @@ def _allocated(launcher: Launcher, filters: Filters, environ: Mapping[str, str])
     each = filters.num_gpus if filters.num_gpus > 0 else slurm.ranks_per_node(environ)
     if not count or not each:
         missing = " and ".join([*(["num_nodes"] if not count else []), *(["num_gpus"] if not each else [])])
-        what = f"launcher {launcher.name}: neither a hostfile nor a Slurm job gives {missing}"
+        what = f"launcher {launcher.name} needs {missing}, which neither a hostfile nor a Slurm job provides"
         hint = f"set {missing}, or set hostfile"
         raise _refusal("launcher-without-hosts", what, filters.where, "launcher", hint=hint)
     if filters.include or filters.exclude:
-        what = f"{'include' if filters.include else 'exclude'} needs a hostfile"
-        raise _refusal("filter-without-hostfile", what, filters.where, "include", "exclude", hint="set hostfile")
+        key = "include" if filters.include else "exclude"
+        what = f"{key} needs a hostfile"
+        raise _refusal(
+            "filter-without-hostfile", what, filters.where, "include", "exclude", hint=f"set hostfile, or remove {key}"
+        )
     _refuse_too_many(count * each, filters.where, "num_nodes", "num_gpus")
     names = allocated[:count] or [f"node {number}" for number in range(count)]
     hosts = {name: list(range(each)) for name in names}
@@ -243,7 +246,7 @@ def _every_slot(pool: Mapping[str, int], launcher: Launcher, selection: dict[str
 
 def _on_this_machine(filters: Filters, replica: int, environ: Mapping[str, str], dev: Path) -> Resources:
     if filters.num_nodes > 1:
-        what = f"num_nodes is {filters.num_nodes}, but there is no hostfile that lists other machines"
+        what = f"num_nodes is {filters.num_nodes}, but there is no hostfile to list the other machines"
         hint = "set hostfile: /path/to/hostfile, or remove num_nodes"
         raise _refusal("num-nodes-without-hostfile", what, filters.where, "num_nodes", hint=hint)
     cpu, present = device(environ, dev) == "cpu", installed_devices(dev)
@@ -279,7 +282,7 @@ def _visible_devices(devices: list[int] | list[str]) -> Resources:
     numbers = [number for number in devices if isinstance(number, int)]
     if len(numbers) < len(devices):
         names = ",".join(map(str, devices))
-        what = f"CUDA_VISIBLE_DEVICES ({names}): DeepSpeed's launcher reads device numbers only"
+        what = f"CUDA_VISIBLE_DEVICES ({names}): DeepSpeed's launcher accepts only device numbers"
         hint = "use device numbers (nvidia-smi -L lists them), or set include"
         raise Problems([Problem(what, hint=hint, id="visible-devices-not-numbers")])
     hosts = {"localhost": numbers}

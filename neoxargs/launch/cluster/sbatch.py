@@ -38,7 +38,7 @@ def _head(config: Config, resources: Resources, name: str) -> Iterator[str]:
     }
     yield "#!/bin/bash"
     yield "# Written by deepy --emit sbatch; submit it with: sbatch FILE"
-    yield "# Check before submitting: --time, and your cluster's --partition, --account and --constraint."
+    yield "# Before submitting: adjust --time, and add --partition, --account or --constraint if your cluster needs it."
     yield from (f"# {sentence}" for sentence in _assumptions(resources))
     yield from (f"#SBATCH --{key}={shlex.quote(' '.join(value.split()))}" for key, value in directives.items())
     yield "# Slurm sends SIGTERM two minutes before the time limit; the ranks then save a checkpoint and exit."
@@ -69,7 +69,7 @@ def _assumptions(resources: Resources) -> Iterator[str]:
         yield "This machine has no GPUs, so the job requests none; use --gpus N to request N."
     if _only_count_is_known(resources):
         if resources.gpus > ASSUMED_GPUS_PER_NODE:
-            yield f"{resources.gpus} ranks on nodes with {ASSUMED_GPUS_PER_NODE} GPUs each are assumed."
+            yield f"The script assumes {resources.gpus} ranks on nodes with {ASSUMED_GPUS_PER_NODE} GPUs each."
     elif not resources.scheduler_picks_hosts:
         names = ",".join(resources.hosts)
         yield f"Slurm chooses the nodes. To use those of the hostfile, add: #SBATCH --nodelist={names}"
@@ -86,7 +86,7 @@ def _ranks(config: Config, deepy: str) -> Iterator[str]:
     port = str(runner.master_port) if config.is_set("master_port") else "$((29500 + SLURM_JOB_ID % 1000))"
     yield f"export MASTER_ADDR={address} MASTER_PORT={port}"
     yield ""
-    yield "# Every task is a rank: it reads the configuration, and its rank from the environment that srun sets."
+    yield "# Every task runs one rank, and finds the number of its rank in the environment that srun sets."
     yield f"srun --kill-on-bad-exit=1 {f'{runner.launcher_args} ' if runner.launcher_args else ''}{deepy}"
     yield "code=$?"
     summarize = shlex.join([sys.executable, "-m", "neoxargs.launch.processes.failures"])

@@ -32,8 +32,8 @@ def missing_checkpoint(config: Config) -> Iterator[Problem]:
         return
     if _last_iteration(Path(load)) is None and not is_neox(Path(load)):
         hint = (
-            "remove load to start from scratch, or set load to save's folder: "
-            "the run then continues if a checkpoint is there, and starts from scratch if not"
+            "remove load to start from scratch, or set load and save to the same folder: "
+            "the run then continues if the folder has a checkpoint, and starts from scratch if not"
         )
         what = f"load ({load}): there is no checkpoint in this folder"
         yield Problem(what, config.place("load"), hint, id="checkpoint-missing", about=("load",))
@@ -45,7 +45,10 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
     name = "load" if options.load else "save"
     folder = options.load or options.save
     if not folder:
-        what, hint = "there is no checkpoint to read: neither load nor save is set", "set load: FOLDER"
+        what, hint = (
+            "there is no checkpoint to read: neither load nor save is set",
+            "set load to a folder with a checkpoint",
+        )
         yield Problem(what, hint=hint, id="checkpoint-missing", about=("load",))
     elif is_neox(Path(folder)):
         return  # its contents are checked by neox_checkpoint
@@ -54,8 +57,8 @@ def no_checkpoint_to_read(config: Config) -> Iterator[Problem]:
         what = f"{name} ({folder}): there is no checkpoint in this folder"
         yield Problem(what, config.place(name), hint, id="checkpoint-missing", about=(name,))
     elif iteration is not None and not (wanted := Path(folder, checkpoint_folder.tag(iteration))).is_dir():
-        hint = f"the newest checkpoint in this folder is of iteration {_last_iteration(Path(folder))}"
-        what, about = f"iteration ({iteration}): there is no {wanted}", ("iteration", name)
+        hint = f"set iteration to one of the checkpoints in {name}; the newest is {_last_iteration(Path(folder))}"
+        what, about = f"iteration ({iteration}): there is no checkpoint {wanted}", ("iteration", name)
         yield Problem(what, config.place("iteration"), hint, id="checkpoint-missing", about=about)
 
 

@@ -96,7 +96,9 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         _, _, code, count, ends = HEADER.unpack(head)
         expected = HEADER.size + 12 * count + 8 * ends
         if idx.stat().st_size < expected:
-            what = f"{name}: {idx} has {idx.stat().st_size:,} bytes, but its header says {expected:,}"
+            what = (
+                f"{name}: {idx} has {idx.stat().st_size:,} bytes, but should have {expected:,} according to its header"
+            )
             hint = "the file is incomplete; copy or tokenise it again"
             yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
             return
@@ -108,7 +110,7 @@ def _mismatched(config: Config, name: str, prefix: str) -> Iterator[Problem]:
         (begin,) = struct.unpack("<q", file.read(8))
     expected = begin + length * ITEM_SIZES[code]
     if size != expected:
-        what = f"{name}: {prefix}.bin has {size:,} bytes, but its .idx file says {expected:,}"
+        what = f"{name}: {prefix}.bin has {size:,} bytes, but should have {expected:,} according to its .idx file"
         hint = "the .bin file is incomplete or belongs to a different .idx file; copy both files again"
         yield Problem(what, config.source(name).where, hint, id="data-file-damaged", about=(name,))
 
@@ -138,8 +140,8 @@ def _texts(config: Config) -> Iterator[Problem]:
     for text in [texts] if isinstance(texts, str) else texts:
         path = os.path.expanduser(text)
         if text != STDLIB and not os.path.exists(path) and not glob.glob(path, recursive=True):
-            hint = f"set text_path to files, folders, glob patterns, or {STDLIB} (the running Python's own library)"
-            what = f"text_path: there is no {text}"
+            hint = f"set text_path to files, folders, glob patterns, or {STDLIB} (Python's standard library)"
+            what = f"text_path ({text}): there is no such file or folder"
             yield Problem(what, config.source("text_path").where, hint, id="data-file-missing", about=("text_path",))
 
 
@@ -153,7 +155,7 @@ def _vocabulary_parameters(config: Config) -> tuple[str, ...]:
 def _unnamed_vocabulary(config: Config) -> Iterator[Problem]:
     for name in _vocabulary_parameters(config):
         if not config.get(name):
-            what = f"tokenizer_type {config.tokenizer.tokenizer_type} needs {name}"
+            what = f"tokenizer_type ({config.tokenizer.tokenizer_type}) needs {name}"
             hint = f"set {name}, or set tokenizer_type: ByteLevelTokenizer, which needs no file"
             about = ("tokenizer_type", name)
             yield Problem(what, config.source("tokenizer_type").where, hint, id="vocabulary-not-named", about=about)
@@ -163,5 +165,5 @@ def _absent_vocabulary(config: Config) -> Iterator[Problem]:
     for name in _vocabulary_parameters(config):
         path = config.get(name)
         if path and not os.path.exists(path):
-            what = f"{name}: there is no {path}"
+            what = f"{name} ({path}): there is no such file"
             yield Problem(what, config.source(name).where, id="vocabulary-missing", about=(name,))

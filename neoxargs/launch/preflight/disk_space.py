@@ -41,7 +41,7 @@ def why_unwritable(folder: Path) -> str:
         return f"a name in this path is longer than the file system of {parent} allows"
     # /proc and /sys are writable for root by their permissions, but files cannot be created there
     if not os.statvfs(parent).f_blocks:
-        return f"the file system of {parent} cannot store files"
+        return f"files cannot be created in {parent}"
     return ""
 
 
@@ -53,7 +53,7 @@ def _too_little_space(config: Config, free: int) -> Iterator[Problem]:
     most, kept = max(1, count_saves(config)), config.checkpoint.keep_last_n_checkpoints
     together = min(most, kept + 1) if kept else most
     what = f"save ({config.checkpoint.save}): the disk has {_size(free)} free, but"
-    other = "set save to a folder on a larger disk"
+    other = "set save to a folder on a disk with more free space"
     if size > free:
         what = f"{what} one checkpoint needs about {_size(size)}"
         yield Problem(what, config.place("save"), other, id="disk-too-small", about=("save",))

@@ -31,7 +31,7 @@ def fp16_without_support(config: Config, resources: Resources) -> Iterator[Probl
     if config.precision.precision == "fp16" and resources.device == "cpu" and not resources.remote and _lacks_fp16():
         place = config.place("precision") or config.place("fp16.enabled")
         section = " and fp16: {enabled: false}" if config.is_set("fp16.enabled") else ""
-        hint = f"set precision: fp32 or bfloat16{section}; to check for a machine with GPUs: deepy check --gpus N"
+        hint = f"set precision: fp32 or bfloat16{section}; if the run is for GPUs, check it with deepy check --gpus N"
         what, about = "this machine's CPU does not support fp16", ("precision", "fp16.enabled")
         yield Problem(what, place, hint, id="cpu-without-fp16", about=about)
 
@@ -40,8 +40,8 @@ def fp32_without_tf32(config: Config, resources: Resources) -> Iterator[Problem]
     """Warn of fp32 on GPUs without TF32 in matrix products, unless `float32_matmul_precision` is set."""
     name = "float32_matmul_precision"
     if resources.device == "cuda" and config.precision.precision == "fp32" and not config.is_set(name):
-        what = "precision (fp32): matrix products take about eight times as long as in TF32, 16 times as in bf16"
-        hint = f"set precision: bfloat16, or {name}: high (TF32); {name}: highest keeps fp32 without this warning"
+        what = "precision (fp32): matrix products take about 8 times as long as in TF32 and 16 times as long as in bf16"
+        hint = f"set precision: bfloat16, or {name}: high (TF32), or {name}: highest to keep fp32 without this warning"
         place = config.place("precision")
         yield Problem(what, place, hint, severity="warning", id="fp32-without-tf32", about=("precision", name))
 

@@ -70,7 +70,7 @@ def _local_rendezvous(config: Config, resources: Resources, launcher: Launcher) 
     several = len(resources.hosts) > 1 and not all(map(_is_loopback, resources.hosts))
     if several and _is_loopback(address) and not is_resolved:
         what = f"the rendezvous address {address} is a loopback address, which other hosts cannot reach"
-        hint = "set master_addr to the first host's address in the network"
+        hint = "set master_addr to the network address of the first host"
         where = config.place("master_addr") or config.place("hostfile")
         yield Problem(what, where, hint, id="rendezvous-address-is-local", about=("master_addr", "hostfile"))
 
@@ -82,7 +82,7 @@ def _is_loopback(host: str) -> bool:
 def _invalid_environment_lines(environ: Mapping[str, str]) -> Iterator[Problem]:
     for line, place in lines_of_files(environ, os.getcwd()):
         if "=" not in line:
-            what = "this line sets no variable, and DeepSpeed's launcher needs NAME=VALUE on every line"
+            what = "this line is not NAME=VALUE, which DeepSpeed's launcher expects on every line"
             hint = "remove comments and empty lines from this file"
             yield Problem(what, place, hint, id="environment-file-bad-line")
 

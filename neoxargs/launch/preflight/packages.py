@@ -21,7 +21,7 @@ TOKENIZERS = {"SPMTokenizer": "sentencepiece", "TiktokenTokenizer": "tiktoken"}
 
 #: distributed_backend -> the hint for a torch that is built without it.
 BACKENDS = {
-    "nccl": "set distributed_backend: gloo, or install a torch that is built for CUDA",
+    "nccl": "set distributed_backend: gloo, or install a build of torch with CUDA",
     "gloo": "set distributed_backend: nccl",
     "mpi": "remove distributed_backend; to start the ranks with mpirun, set deepspeed_mpi: true, which needs no MPI "
     "in torch",
@@ -50,7 +50,7 @@ def untested_packages() -> Iterator[Problem]:
     for package, tested in TESTED.items():
         version = versions.get(package.replace("-", "_"))
         if version and ".".join(version.split(".")[:2]) != tested:
-            what = f"{package} {version} is installed, and train.py was tested with {package} {tested} only"
+            what = f"{package} {version} is installed, but train.py has been tested only with {package} {tested}"
             hint = f"run pip install '{package}=={tested}.*'"
             yield Problem(what, hint=hint, severity="warning", id="package-untested")
 

@@ -67,7 +67,9 @@ def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, 
 
 def _choices(config: Config, theirs: Get, names: Sequence[str], before: str, after: str) -> str:
     """Return a hint with the parameters that choose the schedule and the learning rates that follow."""
-    decay = f"set lr_decay_iters: {theirs('lr_decay_iters')} to end the decay where the checkpoint's schedule does; or "
+    decay = (
+        f"set lr_decay_iters: {theirs('lr_decay_iters')} to end the decay where the checkpoint's schedule ends it; or "
+    )
     only_decay = set(names) <= {"lr_decay_iters"} and config.schedule.lr_decay_fraction is None
     return (
         f"{decay * only_decay}set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule "

@@ -294,7 +294,7 @@ def _log_excerpt(failure: RankFailure, logs: Path) -> str:
     if tail := log_tail(logs, failure.rank):
         lines = "\n".join(f"  | {line}" for line in tail.split("\n")[-TAIL_LINES:])
         return f"the end of {log}:\n{lines}"
-    return f"the rank printed nothing; {log} is empty" if log.exists() else f"its log is {log} on {failure.host}"
+    return f"the rank printed nothing: {log} is empty" if log.exists() else f"its log is {log} on {failure.host}"
 
 
 if __name__ == "__main__":  # called by the script of `--emit sbatch` after `srun`

@@ -85,7 +85,7 @@ class _Run:
             return
         self.received = number
         self.deadline = time.monotonic() + self.grace
-        self.say(f"{signal.Signals(number).name}: asked the ranks to stop; send it again to kill them")
+        self.say(f"{signal.Signals(number).name}: asked the ranks to stop; send the signal again to kill them")
         ranks = [] if self.remote else self.ranks()
         for rank in ranks:  # always SIGTERM: after SIGINT every rank would print a traceback of KeyboardInterrupt
             send_signal(rank, signal.SIGTERM)
@@ -141,8 +141,8 @@ def _exit_code(returncode: int, say: Say) -> int:
     # DeepSpeed's launcher passes the end of a rank by SIGKILL on as exit code -9, which arrives as 247
     number = -returncode if returncode < 0 else 256 - returncode if returncode > 256 - signal.NSIG else 0
     if number:
-        reason = ", which the system sends when memory runs out" if number == signal.SIGKILL else ""
-        say(f"a rank was ended by {signal_name(number)}{reason}")
+        reason = ", which the system also sends if memory runs out" if number == signal.SIGKILL else ""
+        say(f"a rank was terminated by {signal_name(number)}{reason}")
         return 128 + number
     if returncode:
         say(f"a rank failed with exit code {returncode}; its error message is above")

@@ -48,7 +48,7 @@ def dry_run(config: Config, resources: Resources, command: Command) -> str:
         "Ranks of each host": "\n".join(_ranks_of_hosts(resources)),
         "DeepSpeed's JSON": pretty_json(deepspeed.deepspeed_json(config)),
         "Values that every rank's script receives": pretty_json(values),
-        "Runs before the ranks start": shlex.join(data_command(config)),
+        "Command that runs before the ranks start": shlex.join(data_command(config)),
         "Environment of the ranks": environment.table(variables),
         "Command (<base64: ...> is an abbreviated argument; --emit command prints the command to run)": str(
             abbreviated

@@ -44,7 +44,7 @@ def _holds(stage: int, layout: Layout, layers: list[range] | None) -> str:
     if layers:
         held += [f"layers {layers[stage][0]}-{layers[stage][-1]}"] if layers[stage] else []
     elif layout.pipe > 1:
-        held += ["a part of the layers"]
+        held += ["some of the layers"]
     return ", ".join([*held, *(["output"] if stage == layout.pipe - 1 else [])])
 
 

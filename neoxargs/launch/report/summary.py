@@ -170,7 +170,7 @@ def _model(config: Config) -> Iterator[str]:
     )
     size, rows = vocabulary_size(tokenizer.tokenizer_type, tokenizer.vocab_file), vocabulary_rows(config)
     if rows is None:
-        yield f"vocabulary size not known before {tokenizer.tokenizer_type} is loaded"
+        yield f"the vocabulary size is not known until {tokenizer.tokenizer_type} is loaded"
         return
     words = f"{size:,}, padded to {rows:,}" if size and size != rows else f"{rows:,}"
     yield f"{_rounded(parameters(config, rows))} parameters; vocabulary {words}"

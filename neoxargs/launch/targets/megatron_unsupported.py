@@ -35,8 +35,10 @@ def _is_sent(parameter: Parameter, config: Config) -> bool:
 
 def _dropped(parameter: Parameter, config: Config) -> Problem:
     name = parameter.name
-    what = f"Megatron-LM has no flag for {name} ({yaml_form(config.get(name))}), which is omitted"
-    hint = f"{name} is a setting of DeepSpeed's engine and does not apply" if parameter.effect == "engine" else ""
+    what = f"Megatron-LM has no flag for {name} ({yaml_form(config.get(name))}), so the setting is left out"
+    hint = (
+        f"{name} configures DeepSpeed's engine, which Megatron-LM does not use" if parameter.effect == "engine" else ""
+    )
     return Problem(what, config.place(name), hint, severity="warning", id="megatron-setting-left-out", about=(name,))
 
 
@@ -78,7 +80,7 @@ def _norm_without_bias(config: Config) -> Iterator[Problem]:
 
 def _mixed_init(config: Config) -> Iterator[Problem]:
     if (config.init.init_method == "xavier_uniform") != (config.init.output_layer_init_method == "xavier_uniform"):
-        what = "Megatron-LM initialises either all weights with xavier_uniform or none"
+        what = "Megatron-LM initialises either all weights or none with xavier_uniform"
         hint = "set init_method and output_layer_init_method both to xavier_uniform, or neither"
         yield _refusal(config, what, "init_method", "output_layer_init_method", hint=hint)
 

@@ -24,7 +24,7 @@ def is_comment(key: str) -> bool:
 def _hint(written: str) -> str:
     clean = _without_odd(written)
     if is_comment(written):
-        return "write comments with `#`, not as a key"
+        return "write the comment after `#`, not as a key"
     if re.fullmatch(r"\.\.+|…", written):
         return ELLIPSIS_HINT
     if re.match(r"[\w-]+:\S", written):

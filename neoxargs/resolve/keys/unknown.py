@@ -81,7 +81,7 @@ def _instead(other: OtherKey) -> str:
         return f"{whose}: {advice}"
     if other.is_forks:
         return f"{whose}: remove it, or declare it in a plugin for that fork's script"
-    return f"{whose} and has no counterpart in deepy: remove it"
+    return f"{whose} and has no equivalent in deepy: remove it"
 
 
 def _brief(name: str) -> str:

@@ -30,7 +30,7 @@ def draft(texts: Sequence[Text], overrides: Sequence[str] = ()) -> Draft:
 
 def draft_of(tree: Mapping) -> Draft:
     """Merge a tree that was not read from YAML as if it were a file of the newest dialect."""
-    return _merged(read_tree(tree), Entries("set"), Dialect(NEWEST, "the file was not written for GPT-NeoX"))
+    return _merged(read_tree(tree), Entries("set"), Dialect(NEWEST, "the settings were not written for GPT-NeoX"))
 
 
 def _merged(files: Entries, sets: Entries, dialect: Dialect | None = None) -> Draft:

@@ -1,4 +1,4 @@
-"""Activation checkpointing: Megatron's flags and DeepSpeed's section `activation_checkpointing` are one setting.
+"""Activation checkpointing: Megatron's flags and DeepSpeed's section `activation_checkpointing` are the same setting.
 
 `checkpoint_activations` has no counterpart in that section: the model decides which layers are recomputed, the
 section decides where their inputs are stored until the backward pass.

@@ -32,7 +32,7 @@ def sparsity_config_fits_sparse_attention(
     """the settings of sparsity_config and of the section sparse_attention together
 
     Both describe the pattern of the sparse layers. An unknown setting would be ignored, and so would one of two
-    different values for the same setting: the run would train with another pattern than the file describes.
+    different values for the same setting: the run would not train with the pattern that the file describes.
 
         sparsity: all
         sparsity_config: {block: 8}
@@ -129,8 +129,8 @@ def global_block_ranges_have_ends(sparsity_config: Settings) -> Finding | None:
     if ends is None or (len(starts) == len(ends) and all(map(int.__lt__, starts, ends))):
         return None
     what = f"global_block_end_indices ({ends}) must have as many entries as global_block_indices ({starts}),"
-    what += " each greater than its counterpart"
-    return refuse(what, "ends are exclusive: blocks 1 to 3 are start 1, end 4", ABOUT_PATTERN)
+    what += " and each end must be greater than its start"
+    return refuse(what, "write one exclusive end for each start: for blocks 1 to 3, start 1 and end 4", ABOUT_PATTERN)
 
 
 @check
@@ -149,7 +149,7 @@ def horizontal_global_attention_needs_bidirectional(
     if not settings.get("horizontal_global_attention") or settings.get("attention") == "bidirectional":
         return None
     what = "horizontal_global_attention (true) needs attention: bidirectional"
-    advice = "set attention: bidirectional in the same section; the causal mask is still applied"
+    advice = "set attention: bidirectional in the same section; the causal mask is applied nevertheless"
     return refuse(what, advice, ABOUT_PATTERN)
 
 
@@ -169,7 +169,7 @@ def sparse_attention_mode_matches_layers(
     named = KIND_OF_MODE[sparse_attention__mode]
     if kinds[0] == named:
         return None
-    what = f"{SECTION}.mode ({sparse_attention__mode}) and attention_config ({kinds[0]}) name different patterns"
+    what = f"{SECTION}.mode ({sparse_attention__mode}) and attention_config ({kinds[0]}) select different patterns"
     advice = f"use {named} in attention_config, or remove {SECTION}.mode"
     return refuse(what, advice, about=["attention_config", f"{SECTION}.mode"])
 
@@ -187,7 +187,7 @@ def sparse_attention_has_sparse_layers(
     if SECTION not in sections or _sparse_layers(attention_config) or dense:
         return None
     what = f"{SECTION} has no effect: no layer is sparse"
-    return warn(what, "set sparsity to all, or name sparse layers in attention_config", about=[SECTION])
+    return warn(what, f"remove {SECTION}, or add sparse layers to attention_config", about=[SECTION])
 
 
 def _sparse_layers(attention_config: Sequence[str]) -> list[str]:
@@ -215,7 +215,7 @@ def rpe_buckets_reach_max_distance(
     if rpe_max_distance <= past // 2:
         share = 2 if causal else 4
         limit = f"rpe_num_buckets ({rpe_num_buckets}) / {share}"
-        what = f"rpe_max_distance ({rpe_max_distance}) must be greater than {limit}, rounded down"
+        what = f"rpe_max_distance ({rpe_max_distance}) must be greater than {limit} (rounded down)"
         advice = f"set rpe_max_distance to {past // 2 + 1} or more"
         if (most := share * rpe_max_distance - 1) >= share:
             advice += f", or rpe_num_buckets to {most} or less"

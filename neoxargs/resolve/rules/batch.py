@@ -32,7 +32,7 @@ def batch_sizes_agree(
     """train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data parallel ranks
 
     DeepSpeed asserts this equation on every rank, after all processes have started and joined the process group. Where
-    it does not hold, the run would train with another batch size than the learning rate was chosen for.
+    it does not hold, the run would not train with the batch size that the learning rate was chosen for.
 
         train_batch_size: 48
         train_micro_batch_size_per_gpu: 2
@@ -55,7 +55,7 @@ def solve_batch_sizes(total: int | None, micro: int | None, steps: int | None, r
     if total is None and micro is None:
         raise Contradiction(
             f"the batch size is missing: neither {TOTAL} nor {MICRO} is set",
-            f"set {MICRO}, the number of samples per GPU in a micro batch",
+            f"set {MICRO} to the number of samples in a micro batch on each GPU",
             about=[TOTAL, MICRO],
         )
     if total is None:
@@ -78,7 +78,8 @@ def _quotient(total: int, missing: str, name: str, factor: int, ranks: int) -> i
     if total % unit == 0:
         return total // unit
     raise Contradiction(
-        f"{TOTAL} ({total}) must be a multiple of {name} ({factor}) x {RANKS} ({ranks}) = {unit}; no {missing} fits",
+        f"{TOTAL} ({total}) must be a multiple of {name} ({factor}) x {RANKS} ({ranks}) = {unit}; "
+        f"otherwise no {missing} is possible",
         f"set {TOTAL} to {nearest(total, unit)}",
         about=BATCH_PARAMETERS,
     )

@@ -19,8 +19,8 @@ def save_needs_checkpoint_factor(
     if not save or checkpoint_factor is not None or extra_save_iters:
         return None
     return refuse(
-        f"save ({save}) needs an interval: neither checkpoint_factor nor extra_save_iters is set",
-        "set checkpoint_factor to 1000 to save a checkpoint every 1000 iterations",
+        f"save ({save}) needs checkpoint_factor or extra_save_iters, which say when to save",
+        "set checkpoint_factor, for example to 1000 to save a checkpoint every 1000 iterations",
         about=["save"],
     )
 
@@ -37,9 +37,9 @@ def checkpoint_factor_fits_scale(checkpoint_factor: float | None, checkpoint_sca
     if checkpoint_factor is None:
         return None
     if checkpoint_scale == "linear" and checkpoint_factor != int(checkpoint_factor):
-        what = f"checkpoint_factor ({checkpoint_factor}) must be a whole number of iterations"
+        what = f"checkpoint_factor ({checkpoint_factor}) must be a whole number with checkpoint_scale (linear)"
         return refuse(what, "use a whole number, or set checkpoint_scale to log", about=["checkpoint_factor"])
     if checkpoint_scale == "log" and checkpoint_factor <= 1:
         what = f"checkpoint_factor ({checkpoint_factor}) must be greater than 1 with checkpoint_scale (log)"
-        return refuse(what, "set checkpoint_factor to 2 to save at iterations 1, 2, 4, 8, ...")
+        return refuse(what, "set checkpoint_factor, for example to 2 to save at iterations 1, 2, 4, 8, ...")
     return None

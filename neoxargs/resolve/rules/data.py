@@ -48,12 +48,13 @@ def check_weights(part: str, paths: Paths, chosen: Paths, weights: Weights) -> F
     if weights is None or not names:
         return None
     if len(weights) != len(names):
-        what = f"the number of {part}_data_weights ({len(weights)}) must equal that of {part}_data_paths ({len(names)})"
-        advice = "write one weight for each dataset, in the same order"
+        what = f"the number of {part}_data_weights ({len(weights)}) must equal the number of "
+        what += f"{part}_data_paths ({len(names)})"
+        advice = "write one weight for each dataset, in the order of the datasets"
         return refuse(what, advice, about=[f"{part}_data_paths", f"{part}_data_weights"])
     if not any(weights):
         what = f"{part}_data_weights must not all be 0"
-        return refuse(what, "set at least one weight above 0", about=[f"{part}_data_weights"])
+        return refuse(what, "set at least one weight to a value above 0", about=[f"{part}_data_weights"])
     return None
 
 
@@ -105,7 +106,7 @@ def test_weights_match_paths(
 @check
 def weight_by_num_documents_excludes_weights(weight_by_num_documents: bool, written: Collection[str]) -> Finding | None:
     """weight_by_num_documents computes the weight of each dataset from its size. Explicit weights are ignored, and the
-    run trains on another mixture than they describe.
+    run does not train on the mixture that they describe.
 
         weight_by_num_documents: true
         train_data_weights: [2, 1]
@@ -131,7 +132,7 @@ def one_source_of_data(text_path: Paths, data_path: object, train_data_paths: Pa
     if len(given) < 2:
         return None
     removed = " or ".join(f"--set {name}=null" for name in given)
-    advice = f"keep only one of {listed(given, 'and')}; {removed} removes one that is set in a file"
+    advice = f"keep only one of {listed(given, 'and')}; {removed} removes a key that a file sets"
     return refuse(f"{listed(given, 'and')} each select the training data", advice, about=given)
 
 
@@ -167,7 +168,7 @@ def label_paths_need_data_paths(train_label_data_paths: Paths, train_data_paths:
     if not train_label_data_paths or train_data_paths:
         return None
     what = "train_label_data_paths needs train_data_paths"
-    return refuse(what, "set train_data_paths to the datasets that the labels belong to")
+    return refuse(what, "set train_data_paths to the datasets that the labels are for")
 
 
 def split_proportions(split: str | Sequence[float]) -> list[float] | None:
@@ -189,9 +190,12 @@ def split_is_proportions(split: str | Sequence[float]) -> Finding | None:
     """
     numbers = split_proportions(split)
     if numbers is None:
-        what = f"split ({split}) must be one to three numbers, separated by commas"
-        advice = "write for example `split: 969, 30, 1` for 96.9 % training, 3 % validation and 0.1 % test data"
+        what = f"split ({split}) must be one to three numbers that are not negative, separated by commas"
+        advice = "for example, write `split: 969, 30, 1` for 96.9 % training, 3 % validation and 0.1 % test data"
         return refuse(what, advice)
     if not numbers or numbers[0] == 0:
-        return refuse(f"split ({split}) leaves no training data", "set the first number above 0")
+        return refuse(
+            f"split ({split}) leaves no training data",
+            "set the first number, the share of training data, to a value above 0",
+        )
     return None

@@ -68,5 +68,6 @@ def partial_optimizer_offload_needs_zero_3(
     ratio, stage = zero_optimization__offload_optimizer__ratio, zero_optimization__stage
     if ratio == 1 or stage not in (0, 1, 2):
         return None
-    what = f"zero_optimization.offload_optimizer.ratio ({ratio}) below 1 needs zero_optimization.stage 3, not {stage}"
+    what = f"zero_optimization.offload_optimizer.ratio ({ratio}) is below 1, which needs "
+    what += f"zero_optimization.stage 3, not {stage}"
     return refuse(what, "set zero_optimization.stage to 3, or remove ratio to offload the whole optimizer state")

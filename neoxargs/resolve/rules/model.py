@@ -32,7 +32,7 @@ def attention_config_covers_every_layer(
     """one kind of attention for each layer; a pattern is repeated, and without one every layer is `global`
 
     GPT-NeoX reads the list only when it builds the model, on every rank. A list for another number of layers would
-    stop every rank with an assertion, or give layers another kind of attention than intended.
+    stop every rank with an assertion, or give layers a different kind of attention from the intended one.
 
         attention_config: [[["flash"], 12]]
     """
@@ -42,7 +42,7 @@ def attention_config_covers_every_layer(
         return [kinds[layer % 2] for layer in range(num_layers)]
     if sparsity != "none":
         raise Contradiction(
-            f"attention_config and sparsity ({sparsity}) both select the sparse layers",
+            f"attention_config and sparsity ({sparsity}) both select sparse layers",
             "remove sparsity, which attention_config has replaced",
             about=["attention_config", "sparsity"],
         )
@@ -54,7 +54,7 @@ def attention_config_covers_every_layer(
     if count != num_layers:
         raise Contradiction(
             f"attention_config describes {count} layers, but num_layers is {num_layers}",
-            'use "all" instead of a number to repeat a pattern over all layers: [[["global"], "all"]]',
+            'write "all" instead of a number to repeat a pattern over all layers: [[["global"], "all"]]',
             about=["attention_config", "num_layers"],
         )
     return [kind for kinds, times in patterns for kind in kinds * times]
@@ -92,7 +92,7 @@ def _repeated(item: Any, num_layers: int) -> tuple[list[str], int]:
         case _:
             raise Contradiction(
                 f"attention_config: expected [[kinds of layers], times], got {item}",
-                'write for example [[["global"], 10], [["flash"], 2]], or [[["local", "global"], "all"]]',
+                'for example, write [[["global"], 10], [["flash"], 2]], or [[["local", "global"], "all"]]',
                 about=["attention_config"],
             )
     if times == "all" and num_layers % len(kinds):
@@ -144,8 +144,8 @@ def mlp_width_given_once(
     intermediate_size: int, expansion_factor: float | None, mlp_type: str, written: Collection[str]
 ) -> Finding | None:
     """intermediate_size and expansion_factor both set the width of the MLP, and with mlp_type: llama intermediate_size
-    was the width of each of the three matrices. If one of them were silently preferred, a model of another size would
-    be trained, which is noticed only when its checkpoint does not load elsewhere.
+    was the width of each of the three matrices. If one of them were silently preferred, a model of a different size
+    would be trained, which is noticed only when its checkpoint does not load elsewhere.
 
         intermediate_size: 128
         expansion_factor: 2
@@ -153,11 +153,12 @@ def mlp_width_given_once(
     if "intermediate_size" not in written or expansion_factor is None:
         return None
     if mlp_type == "llama":
-        what = f"with mlp_type: llama, intermediate_size ({intermediate_size}) was the width of each of three matrices"
+        what = f"with mlp_type: llama, intermediate_size ({intermediate_size}) used to be the width of each of three"
+        what += " matrices"
         advice = f"remove mlp_type and set intermediate_size: {3 * intermediate_size}, use_bias_in_mlp: false"
         return refuse(
-            f"{what}; it is now their total width",
-            f"{advice}, activation: swiglu (geglu if activation was gelu)",
+            f"{what}, but is now their total width",
+            f"{advice}, activation: swiglu (or geglu, if activation is gelu)",
             about=["intermediate_size", "mlp_type"],
         )
     both = f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor})"
@@ -244,7 +245,7 @@ def rotary_dims_even(hidden_size: int, num_attention_heads: int, rotary_pct: flo
     rotated = int(head * rotary_pct)
     if pos_emb != "rotary" or rotated % 2 == 0:
         return None
-    what = f"rotary_pct ({rotary_pct}) rotates {rotated} of the {head} dimensions of each head; expected an even number"
+    what = f"rotary_pct ({rotary_pct}) rotates {rotated} of the {head} dimensions of each head; the number must be even"
     return refuse(what, f"set rotary_pct to {ceil((rotated - 1) / head * 1e4) / 1e4:g}", about=["rotary_pct"])
 
 
@@ -259,14 +260,14 @@ def sinusoidal_needs_even_hidden_size(hidden_size: int, pos_emb: str) -> Finding
     """
     if pos_emb != "sinusoidal" or hidden_size % 2 == 0:
         return None
-    what = f"hidden_size ({hidden_size}) must be even with pos_emb (sinusoidal)"
+    what = f"hidden_size ({hidden_size}) must be even if pos_emb is sinusoidal"
     return refuse(what, f"set hidden_size to {hidden_size + 1}")
 
 
 @check
 def unique_layers_divide_num_layers(num_layers: int, num_unique_layers: int | None) -> Finding | None:
     """The model has num_unique_layers sets of layer weights, and each is used equally often. With a remainder the model
-    would have another depth than num_layers.
+    would not have num_layers layers.
 
         num_unique_layers: 3
     """
@@ -300,9 +301,9 @@ def shared_layers_have_one_kind(
     if mixed is None:
         return None
     kinds = " and ".join(sorted(set(mixed)))
-    what = f"num_unique_layers ({num_unique_layers}) and param_sharing_style ({param_sharing_style}) make layers of"
+    what = f"num_unique_layers ({num_unique_layers}) and param_sharing_style ({param_sharing_style}) make layers"
     return refuse(
-        f"{what} different kinds share weights: {kinds}",
+        f"{what} of different kinds share weights: {kinds}",
         "use one kind of layer in attention_config for all layers that share weights",
         about=["attention_config", "num_unique_layers", "param_sharing_style"],
     )

@@ -23,7 +23,9 @@ def mup_needs_base_shapes_file(
     if base_shapes_file or not (save_base_shapes or (use_mup and not coord_check)):
         return None
     name = "save_base_shapes" if save_base_shapes else "use_mup"
-    advice = "set base_shapes_file to the path of the file; a run with save_base_shapes: true writes this file"
+    advice = (
+        "set base_shapes_file to the file with the base model's shapes, which a run with save_base_shapes: true writes"
+    )
     return refuse(f"{name} (true) needs base_shapes_file", advice, about=[name, "base_shapes_file"])
 
 
@@ -61,7 +63,7 @@ def mup_needs_adam_or_sgd(use_mup: bool, optimizer__type: str, scheduler__type: 
         return refuse(what, "set optimizer.type to Adam, AdamW or SGD", about)
     if scheduler__type:
         what = f"use_mup does not support scheduler.type ({scheduler__type}), which gives all layers one learning rate"
-        advice = "use lr_decay_style instead of the section scheduler"
+        advice = "remove the section scheduler, and set lr_decay_style"
         return refuse(what, advice, about=["use_mup", "scheduler.type"])
     return None
 

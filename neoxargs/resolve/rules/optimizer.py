@@ -37,7 +37,7 @@ def onebit_optimizer_needs_full_gradients(
         return refuse(
             f"optimizer.type ({optimizer__type}) and zero_optimization.stage ({zero_optimization__stage})"
             " cannot be combined",
-            "set zero_optimization.stage to 0: 1-bit optimizers do their own communication and do not work with ZeRO",
+            "set zero_optimization.stage to 0; 1-bit optimizers do their own communication and do not work with ZeRO",
             about=["optimizer.type", "zero_optimization.stage"],
         )
     summed = data_types__grad_accum_dtype
@@ -75,7 +75,7 @@ def accepts_param(kind: str, parameter: str) -> bool:
 
 @derives("optimizer_type", "optimizer.type")
 def optimizer_type(optimizer_type: str | None, optimizer__type: str | None) -> dict[str, str]:
-    """optimizer_type and optimizer.type are one setting; without either it is Adam"""
+    """optimizer_type and optimizer.type are the same setting; without either, it is Adam"""
 
     def equal(one: str, other: str) -> bool:
         return one.lower() == other.lower()
@@ -87,7 +87,7 @@ def optimizer_type(optimizer_type: str | None, optimizer__type: str | None) -> d
 
 @derives("lr", "optimizer.params.lr")
 def lr(lr: float | None, optimizer__params__lr: float | None) -> dict[str, float]:
-    """lr and optimizer.params.lr are one setting; without either it is 0.001"""
+    """lr and optimizer.params.lr are the same setting; without either, it is 0.001"""
     both = {"lr": lr, "optimizer.params.lr": optimizer__params__lr}
     rate = agreed_value(both, advice="remove one of them; GPT-NeoX ignored lr and used optimizer.params.lr")
     rate = DEFAULT_LR if rate is None else rate
@@ -112,8 +112,8 @@ def betas_in_range(
     given = optimizer__params__betas
     if given is not None and (len(given) != 2 or not all(0 <= beta < 1 for beta in given)):
         raise Contradiction(
-            f"optimizer.params.betas ({list(given)}) must be two numbers, each at least 0 and below 1",
-            "set optimizer.params.betas to [0.9, 0.95], for example",
+            f"optimizer.params.betas ({list(given)}) must be two numbers that are at least 0 and below 1",
+            "for example, set optimizer.params.betas to [0.9, 0.95]",
             about=["optimizer.params.betas"],
         )
     written = (adam_beta1, adam_beta2)
@@ -132,7 +132,7 @@ def betas_in_range(
 def eps(
     adam_eps: float | None, optimizer__params__eps: float | None, optimizer__type: str, default: Default
 ) -> dict[str, float | None]:
-    """adam_eps and optimizer.params.eps are one setting"""
+    """adam_eps and optimizer.params.eps are the same setting"""
     value = agreed_value({"adam_eps": adam_eps, "optimizer.params.eps": optimizer__params__eps})
     is_sent = (value is not None or is_adam(optimizer__type)) and accepts_param(optimizer__type, "eps")
     value = default("adam_eps") if value is None else value
@@ -143,7 +143,7 @@ def eps(
 def momentum(
     momentum: float | None, optimizer__params__momentum: float | None, optimizer__type: str
 ) -> dict[str, float | None]:
-    """momentum and optimizer.params.momentum are one setting"""
+    """momentum and optimizer.params.momentum are the same setting"""
     nested = "optimizer.params.momentum"
     value = agreed_value({"momentum": momentum, nested: optimizer__params__momentum})
     return {"momentum": value, nested: value if accepts_param(optimizer__type, "momentum") else None}
@@ -153,7 +153,7 @@ def momentum(
 def weight_decay(
     weight_decay: float | None, optimizer__params__weight_decay: float | None, optimizer__type: str, default: Default
 ) -> dict[str, float | None]:
-    """weight_decay and optimizer.params.weight_decay are one setting"""
+    """weight_decay and optimizer.params.weight_decay are the same setting"""
     nested = "optimizer.params.weight_decay"
     value = agreed_value({"weight_decay": weight_decay, nested: optimizer__params__weight_decay})
     value = default("weight_decay") if value is None else value
@@ -167,7 +167,7 @@ def clipping(
     optimizer__params__max_grad_norm: float | None,
     default: Default,
 ) -> dict[str, float]:
-    """gradient_clipping, clip_grad and the retired optimizer.params.max_grad_norm are one setting"""
+    """gradient_clipping, clip_grad and the retired optimizer.params.max_grad_norm are the same setting"""
     norm = agreed_value(
         {
             "gradient_clipping": gradient_clipping,

@@ -17,14 +17,14 @@ def model_parallel_size(model_parallel_size: int | None) -> int | None:
 def world_size_equals_gpus(world_size: int | None, gpus: int) -> int:
     """one process per GPU
 
-    Every rank waits at the rendezvous address until world_size ranks have joined. If another number is started, they
-    wait until the timeout, half an hour later.
+    Every rank waits at the rendezvous address until world_size ranks have joined. If a different number is started,
+    they wait until the timeout, half an hour later.
 
         world_size: 4
     """
     if world_size not in (None, gpus):
         sentence = f"world_size ({world_size}) must equal the number of processes of the run ({gpus})"
-        raise Contradiction(sentence, "remove world_size; the run has one process per GPU")
+        raise Contradiction(sentence, "remove world_size; deepy starts one process per GPU")
     return gpus
 
 
@@ -32,7 +32,7 @@ def world_size_equals_gpus(world_size: int | None, gpus: int) -> int:
 def global_num_gpus_equals_gpus(global_num_gpus: int | None, gpus: int) -> int:
     """the number of GPUs on all hosts together
 
-    GPT-NeoX computes the number of replicas and the batch size from it. With another number than the run has, the batch
+    GPT-NeoX computes the number of replicas and the batch size from it. If it is not the number of the run, the batch
     size differs from the file's, or DeepSpeed's assertion about the batch size stops every rank.
 
         global_num_gpus: 4
@@ -54,7 +54,7 @@ def is_pipe_parallel(pipe_parallel_size: int) -> bool:
 @check
 def gpus_hold_whole_replicas(gpus: int, model_parallel_size: int, pipe_parallel_size: int) -> Finding | None:
     """A replica of the model occupies model_parallel_size x pipe_parallel_size GPUs. With too few GPUs, or some left
-    over, the process groups cannot be built: the launcher starts all processes, and each stops in an assertion.
+    over, the process groups cannot be built: the launcher starts all processes, and an assertion stops each of them.
 
         pipe_parallel_size: 3
     """
@@ -171,7 +171,7 @@ def sequence_parallel_excludes_pipe_partitioned(
         if value:
             parameter = f"pipeline.{name}_partitioned"
             what = f"{parameter} (true) and sequence_parallel cannot be combined"
-            advice = f"remove {parameter}; with sequence_parallel each rank already sends only its shard"
+            advice = f"remove {parameter}; with sequence_parallel, each rank already sends only its shard"
             return refuse(what, advice, about=["sequence_parallel", parameter])
     return None
 

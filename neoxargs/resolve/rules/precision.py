@@ -17,7 +17,7 @@ PRECISION_ALIASES = {"bf16": "bfloat16", "float16": "fp16", "half": "fp16", "flo
 def precision_given_once(
     precision: str | None, fp16__enabled: bool | None, bf16__enabled: bool | None, fp16__type: str | None
 ) -> dict[str, object]:
-    """precision, fp16.enabled and bf16.enabled are one setting; without any of them it is fp32
+    """precision, fp16.enabled and bf16.enabled are the same setting; without any of them, it is fp32
 
     GPT-NeoX reads precision, and DeepSpeed reads the sections. Where they differ, the model computes in one precision
     and the engine casts and scales the loss for another: the loss is NaN, or training runs at half the speed.
@@ -38,10 +38,10 @@ def precision_given_once(
         if precision is not None and on is not None and on != (precision == name):
             raise Contradiction(
                 f"precision ({precision}) and {key[name]} ({str(on).lower()}) contradict each other",
-                f"set precision to {name} to train in {name}, or {key[name]} to false "
-                f"(--set {key[name]}=false) to train in {precision}"
+                f"to train in {name}, set precision to {name}; "
+                f"to train in {precision}, set {key[name]} to false (--set {key[name]}=false)"
                 if on
-                else f"remove {key[name]}; precision enables the section",
+                else f"remove {key[name]}; precision: {precision} enables the section",
                 about=["precision", key[name]],
             )
     precision = precision or (chosen[0] if chosen else "fp32")
@@ -61,7 +61,7 @@ def precision_sections_set_enabled(
         key = f"{section}.enabled"
         if section in sections and name != precision and "precision" not in written and key not in (*written, *auto):
             return refuse(
-                f"section {section} does not set {key}, and precision is {precision}",
+                f"section {section} has no effect: {key} is not set, and precision is {precision}",
                 f"set {key} to true, or remove the section",
                 about=[section, key, "precision"],
             )
@@ -76,7 +76,7 @@ hysteresis = synonyms("hysteresis", "fp16.hysteresis")
 def min_scale_is_integer(
     min_scale: float | None, fp16__min_loss_scale: int | None, default: Default
 ) -> dict[str, float]:
-    """min_scale and fp16.min_loss_scale are one setting
+    """min_scale and fp16.min_loss_scale are the same setting
 
     Megatron accepts any number as the minimum loss scale, DeepSpeed only integers. A fraction would stop every rank
     when DeepSpeed reads its JSON, or be truncated to 0, which makes all gradients vanish.
@@ -95,7 +95,7 @@ def min_scale_is_integer(
 
 @derives("loss_scale", "fp16.loss_scale")
 def loss_scale(loss_scale: float | None, fp16__loss_scale: float | None) -> dict[str, float | None]:
-    """loss_scale and fp16.loss_scale are one setting; 0 or null means dynamic loss scale"""
+    """loss_scale and fp16.loss_scale are the same setting; 0 or null means dynamic loss scale"""
     scale = agreed_value({"loss_scale": loss_scale, "fp16.loss_scale": fp16__loss_scale}) or 0.0
     return {"loss_scale": scale or None, "fp16.loss_scale": scale}
 
@@ -122,7 +122,7 @@ def fp16_cross_entropy_needs_fp16(fp16_lm_cross_entropy: bool, precision: str) -
     """
     if not fp16_lm_cross_entropy or precision == "fp16":
         return None
-    what = f"fp16_lm_cross_entropy needs precision fp16, but precision is {precision}"
+    what = f"fp16_lm_cross_entropy (true) needs precision: fp16, but precision is {precision}"
     return refuse(what, "remove fp16_lm_cross_entropy, or set precision to fp16")
 
 
@@ -140,10 +140,10 @@ def amp_excludes_precision_and_zero(
         return None
     if precision != "fp32":
         what = f"amp.enabled and precision ({precision}) cannot be combined"
-        return refuse(what, "remove one of them", about=["amp.enabled", "precision"])
+        return refuse(what, "remove amp, or set precision to fp32", about=["amp.enabled", "precision"])
     if zero_optimization__stage != 0:
         what = f"amp.enabled and zero_optimization.stage ({zero_optimization__stage}) cannot be combined"
-        return refuse(what, "use precision: fp16 instead of amp", about=["amp.enabled", "zero_optimization.stage"])
+        return refuse(what, "remove amp, and set precision to fp16", about=["amp.enabled", "zero_optimization.stage"])
     return None
 
 

@@ -35,8 +35,8 @@ def launcher(deepspeed_slurm: bool, deepspeed_mpi: bool) -> Literal["openmpi", "
 
 @check
 def slurm_account_needs_slurm(comment: str | None, account: str | None, launcher: str) -> Finding | None:
-    """comment and account are options of Slurm's srun. Other launchers ignore them, and the job would be billed to
-    another account.
+    """comment and account are options of Slurm's srun. Other launchers ignore them, and the job would be billed to a
+    different account.
 
         account: physics
     """
@@ -60,7 +60,7 @@ def deepspeed_extra_args_are_not_parameters(
     """
     for key in deepspeed_extra_args or {}:
         if key in _names_in_rules() or key in written:
-            what = f"deepspeed_extra_args must not contain {key}, a key of the configuration itself"
+            what = f"deepspeed_extra_args must not contain {key}, which is a parameter of deepy"
             return refuse(what, f"set {key} at the top level instead", about=["deepspeed_extra_args", key])
     return None
 

@@ -25,7 +25,7 @@ def train_length_given_once(train_iters: int | None, train_epochs: int | None) -
     """
     if train_iters is None and train_epochs is None:
         what = "the length of the run is missing: neither train_iters nor train_epochs is set"
-        raise Contradiction(what, "set train_iters to the number of optimizer steps, for example 1000")
+        raise Contradiction(what, "set train_iters to the number of optimizer steps, for example to 1000")
     if train_iters is not None and train_epochs is not None:
         raise Contradiction(
             f"train_iters ({train_iters}) and train_epochs ({train_epochs}) both set the length of the run",
@@ -92,7 +92,7 @@ def scheduler__params__total_num_steps(scheduler__type: str | None, lr_decay_ite
 @check
 def min_lr_at_most_lr(min_lr: float, lr: float) -> Finding | None:
     """The learning rate decays from lr to min_lr. With min_lr above lr it would increase during the run, and training
-    can diverge at any point.
+    could diverge at any point.
 
         min_lr: 0.01
         lr: 0.001
@@ -115,7 +115,7 @@ def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Coll
         return None
     names = " and ".join(also)
     return refuse(
-        f"scheduler.type ({scheduler__type}) cannot be combined with {names}: they define two learning rate schedules",
+        f"scheduler.type ({scheduler__type}) cannot be combined with {names}: both define the learning rate schedule",
         f"remove the section scheduler, or {names}",
         about=["scheduler.type", *also],
     )
@@ -147,7 +147,7 @@ def scheduler_params_agree_with_lr(
     for top, value, nested, other, meant in pairs:
         if {top, section + nested} <= set(written) and other != meant:
             steps = f" = {meant} steps" if value != meant else ""
-            what = f"{top} ({value}){steps} and {section}{nested} ({other}) are two values for one setting"
+            what = f"{top} ({value}){steps} and {section}{nested} ({other}) are the same setting and must be equal"
             return refuse(what, f"remove {top} or {section}{nested}", about=[section + nested, top])
     return None
 
@@ -164,5 +164,5 @@ def one_lr_schedule_on_resume(override_lr_scheduler: bool, use_checkpoint_lr_sch
     if not (override_lr_scheduler and use_checkpoint_lr_scheduler):
         return None
     what = "override_lr_scheduler and use_checkpoint_lr_scheduler cannot be combined"
-    advice = "keep override_lr_scheduler to use this configuration's schedule,"
-    return refuse(what, f"{advice} or use_checkpoint_lr_scheduler to use the checkpoint's")
+    advice = "keep only override_lr_scheduler to use this configuration's schedule,"
+    return refuse(what, f"{advice} or only use_checkpoint_lr_scheduler to use that of the checkpoint")

@@ -22,7 +22,8 @@ def agreed_value(values: Mapping[str, T | None], equal: Callable[[T, T], bool] =
     for (one, value), (other, different) in pairwise(written):
         if not equal(value, different):
             raise Contradiction(
-                f"{one} ({yaml_form(value)}) and {other} ({yaml_form(different)}) are two values for one setting",
+                f"{one} ({yaml_form(value)}) and {other} ({yaml_form(different)}) are the same setting"
+                " and must be equal",
                 advice or f"remove {one} or {other}",
                 about=[one, other],
                 id="one-value-per-setting",
@@ -31,7 +32,7 @@ def agreed_value(values: Mapping[str, T | None], equal: Callable[[T, T], bool] =
 
 
 def synonyms(top: str, nested: str, default_of: str = "") -> Callable[..., dict[str, Any]]:
-    """Register that a top-level parameter and a key of a DeepSpeed section are one setting.
+    """Register that a top-level parameter and a key of a DeepSpeed section are the same setting.
 
     If either is set, both get its value; otherwise both get the default of `default_of`, by default `top`.
     """
@@ -42,7 +43,7 @@ def synonyms(top: str, nested: str, default_of: str = "") -> Callable[..., dict[
             value = default(default_of or top)
         return {top: value, nested: value}
 
-    set_both.__doc__ = f"{top} and {nested} are one setting"
+    set_both.__doc__ = f"{top} and {nested} are the same setting"
     set_both.__name__ = top
     DERIVATIONS.append(Rule(set_both, (top, nested), (top, nested, "default")))
     return set_both

@@ -28,7 +28,7 @@ allgather_bucket_size = synonyms(
 
 @derives("zero_stage", "zero_optimization.stage")
 def stage(zero_stage: int | None, zero_optimization__stage: object, default: Default) -> dict[str, object]:
-    """zero_stage and zero_optimization.stage are one setting"""
+    """zero_stage and zero_optimization.stage are the same setting"""
     value = agreed_value({"zero_stage": zero_stage, "zero_optimization.stage": zero_optimization__stage})
     if value is None:
         value = default("zero_optimization.stage")
@@ -43,7 +43,8 @@ def reduce_bucket_size(
     hidden_size: int,
     default: Default,
 ) -> dict[str, int]:
-    """zero_reduce_bucket_size and zero_optimization.reduce_bucket_size are one setting; auto is hidden_size squared"""
+    """zero_reduce_bucket_size and zero_optimization.reduce_bucket_size are the same setting; auto means hidden_size
+    squared"""
     nested = "zero_optimization.reduce_bucket_size"
     both = {"zero_reduce_bucket_size": zero_reduce_bucket_size, nested: zero_optimization__reduce_bucket_size}
     size = agreed_value(both)

@@ -145,7 +145,7 @@ def _lower(value: Any) -> Any:
 OFF = Off()
 _NOT_NVME = Is(("none", "cpu"))
 _NO_ACTIVATIONS = {"checkpoint_activations": OFF}
-_NOT_LOADED = "no checkpoint is loaded because load is not set", "set load to a folder"
+_NOT_LOADED = "no checkpoint is loaded because load is not set", "set load to a folder with a checkpoint"
 _OFFLOADS = "zero_optimization.offload_optimizer", "zero_optimization.offload_param"
 
 
@@ -179,27 +179,29 @@ SWITCHED_OFF = (
     SwitchedOff(
         "momentum",
         {"optimizer.type": IsNot(REGISTRY.parameters["optimizer.params.momentum"].used_by_types)},
-        "this optimizer.type has no momentum",
+        "the optimizer has no momentum",
     ),
     # Schedules
     SwitchedOff(
         "lr_decay_iters lr_decay_fraction warmup",
         {"scheduler.type": Is(("lrrangetest", "onecycle"))},
-        "this scheduler.type of DeepSpeed defines the whole schedule",
+        "scheduler.params defines the complete schedule of this scheduler.type",
     ),
     SwitchedOff(
         "lr_decay_iters lr_decay_fraction",
         {"scheduler.type": Is(("warmuplr",))},
-        "scheduler.type WarmupLR does not decay the learning rate",
+        "with scheduler.type WarmupLR, the learning rate does not decay",
     ),
     SwitchedOff(
         "override_lr_scheduler use_checkpoint_lr_scheduler",
         {"scheduler.type": IsNot((None,))},
-        "a schedule of DeepSpeed (scheduler.type) always continues from its saved state",
+        "DeepSpeed's schedules (scheduler.type) always continue from the state in the checkpoint",
     ),
     SwitchedOff("override_lr_scheduler use_checkpoint_lr_scheduler", {"load": OFF}, *_NOT_LOADED),
     SwitchedOff(
-        "min_lr", {"lr_decay_style": Is(("constant",))}, "lr_decay_style constant does not decay the learning rate"
+        "min_lr",
+        {"lr_decay_style": Is(("constant",))},
+        "with lr_decay_style constant, the learning rate does not decay",
     ),
     SwitchedOff("scheduler.params.*", {"scheduler.type": OFF}, "scheduler.type is not set"),
     SwitchedOff(
@@ -221,14 +223,14 @@ SWITCHED_OFF = (
         "checkpoint_activations is off",
     ),
     *(
-        SwitchedOff(f"{section}.*", {f"{section}.device": OFF}, f"{section}.device is none, and nothing is offloaded")
+        SwitchedOff(f"{section}.*", {f"{section}.device": OFF}, f"{section}.device is none, so nothing is offloaded")
         for section in _OFFLOADS
     ),
     *(
         SwitchedOff(
             " ".join(f"{section}.{name}" for name in names.split()),
             {f"{section}.device": Is(("cpu",))},
-            f"used only with {section}.device: nvme",
+            f"{section}.device is not nvme",
         )
         for section, names in zip(
             _OFFLOADS,
@@ -247,7 +249,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         "zero_optimization.offload_optimizer.cpuadam_cores_perc",
         {"zero_optimization.offload_optimizer.super_offload": OFF},
-        "used only with super_offload",
+        "zero_optimization.offload_optimizer.super_offload is off",
     ),
     SwitchedOff("zero_optimization.*", {"zero_optimization.stage": OFF}, "zero_optimization.stage is 0"),
     SwitchedOff(
@@ -257,14 +259,14 @@ SWITCHED_OFF = (
         " zero_optimization.log_trace_cache_warnings zero_optimization.save_muon_momentum_buffer_in_memory"
         " zero_optimization.leaf_module.*",
         {"zero_optimization.stage": Is((1, 2))},
-        "used only with zero_optimization.stage 3",
+        "zero_optimization.stage is not 3",
     ),
     SwitchedOff(
         "zero_allgather_bucket_size zero_optimization.allgather_bucket_size"
         " zero_optimization.use_multi_rank_bucket_allreduce"
         " zero_optimization.ignore_unused_parameters zero_optimization.round_robin_gradients",
         {"zero_optimization.stage": Is((3,))},
-        "used only with zero_optimization.stage 1 and 2",
+        "zero_optimization.stage is neither 1 nor 2",
     ),
     SwitchedOff(
         "zero_optimization.mics_hierarchical_params_gather",
@@ -279,7 +281,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         "gradient_predivide_factor",
         {"prescale_gradients": Is((True,))},
-        "prescale_gradients divides by the number of ranks instead",
+        "with prescale_gradients, gradients are divided by the number of ranks",
     ),
     # Model
     SwitchedOff("rotary_pct rotary_emb_base", {"pos_emb": IsNot(("rotary",))}, "pos_emb is not rotary"),
@@ -302,13 +304,13 @@ SWITCHED_OFF = (
     ),
     SwitchedOff("gpt_j_tied", {"gpt_j_residual": OFF}, "gpt_j_residual is off"),
     SwitchedOff(
-        "param_sharing_style", {"num_unique_layers": OFF}, "num_unique_layers is not set, and no layers are shared"
+        "param_sharing_style", {"num_unique_layers": OFF}, "num_unique_layers is not set, so no layers share weights"
     ),
     # Data
     SwitchedOff(
         "split",
         {"data_path": OFF, "train_data_paths": IsNot((None,))},
-        "train_data_paths, valid_data_paths and test_data_paths name the files of each split",
+        "train_data_paths, valid_data_paths and test_data_paths already divide the data",
     ),
     *(
         SwitchedOff(f"{part}_data_weights", {f"{part}_data_paths": OFF}, f"{part}_data_paths is not set")
@@ -340,7 +342,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         "profile_step_start profile_step_stop",
         {"profile": OFF, "memory_profiling": OFF},
-        "neither profile nor memory_profiling is on",
+        "profile and memory_profiling are off",
     ),
     SwitchedOff("memory_profiling_path", {"memory_profiling": OFF}, "memory_profiling is off"),
     SwitchedOff(

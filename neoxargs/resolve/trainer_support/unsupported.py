@@ -60,7 +60,7 @@ def plugin_value_problems(config: Config) -> Iterator[Problem]:
     for name, values in WIDENED.items():
         if (value := config.get(name)) in values and name != "launcher":
             what = f"{name} ({yaml_form(value)}), which plugin {values[value]} adds, is not supported by train.py"
-            hint = "launch the script that implements it instead"
+            hint = f"launch the plugin's script, or change {name}"
             yield Problem(what, config.place(name), hint, id="not-built", about=(name,))
 
 
@@ -124,7 +124,7 @@ def _instead(name: str, values: tuple[Any, ...]) -> str:
     choices = [yaml_form(value) for value in values if value is not None]
     if not choices or choices == [yaml_form(REGISTRY.parameters[name].default)]:
         return f"remove {name}"
-    return f"train.py supports {listed(choices, 'and')}"
+    return f"set {name} to {listed(choices)}"
 
 
 def _other_layers(config: Config) -> Iterator[Problem]:
@@ -132,5 +132,5 @@ def _other_layers(config: Config) -> Iterator[Problem]:
     other = sorted(kinds - set(ATTENTION_LAYERS))
     if other:
         what = f"attention_config has layer types that train.py does not support yet: {listed(other, 'and')}"
-        name, hint = "attention_config", f"train.py supports {listed(ATTENTION_LAYERS, 'and')}"
+        name, hint = "attention_config", f"use {listed(ATTENTION_LAYERS)}"
         yield Problem(what, config.place(name), hint, id="not-built", about=(name,))

@@ -10,7 +10,10 @@ _NOTHING = type(None)
 
 
 def describe_type(wanted: Any, many: bool = False) -> str:
-    """Describe a type, as in `a whole number, at least 1`. many: as the elements of a list, in the plural."""
+    """Describe a type, as in `a whole number, at least 1`. many: as the elements of a list, in the plural.
+
+    Where a type allows any number, whole numbers are not named as well.
+    """
     origin, arguments = get_origin(wanted) or wanted, get_args(wanted)
     if origin is Annotated:
         bounds = " and ".join(map(str, arguments[1:]))
@@ -22,12 +25,21 @@ def describe_type(wanted: Any, many: bool = False) -> str:
         return f"{'any of ' if many else 'one of ' if len(words) > 1 else ''}{', '.join(words)}"
     if origin in UNIONS:
         single_first = sorted(arguments, key=is_list)
-        members = [describe_type(member, many) for member in single_first if member is not _NOTHING]
-        return ", or ".join(members) if any("," in member for member in members) else " or ".join(members)
+        has_float = any(_base(member) is float for member in arguments)
+        named = [m for m in single_first if m is not _NOTHING and not (has_float and _base(m) is int)]
+        members = [describe_type(member, many) for member in named]
+        if len(members) > 2 or any("," in member for member in members):
+            return ", or ".join(word for word in (", ".join(members[:-1]), members[-1]) if word)
+        return " or ".join(members)
     if origin is list:
         element = describe_type(arguments[0], True) if arguments and arguments[0] is not Any else ""
         return ("lists" if many else "a list") + (f" of {element}" if element else "")
     return _WORDS[origin][many]
+
+
+def _base(wanted: Any) -> Any:
+    """Return the type without its bounds."""
+    return get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
 
 
 def is_list(wanted: Any) -> bool:

@@ -45,12 +45,12 @@ def _missing(failure: ParseFailure, opening: str, closing: str) -> Problem:
         hint = f"add `{closing}` before this `{failure.character}`, or remove this `{failure.character}`"
         return Problem(what, failure.where, hint, also, id="yaml-wrong-bracket")
     if opening == "{" and not failure.begins_line and re.search(r"[{,]\s*(\"[^\"]*\"|'[^']*')\s+$", failure.before):
-        what = "a `:` is missing before this"
+        what = "a `:` is missing before this value"
         return Problem(what, failure.where, "write `key: value`", also, id="yaml-missing-colon")
     is_key = failure.character == ":" and opening == "{" and re.fullmatch(_A_KEY, failure.before)
     line = _content_above(failure) if failure.begins_line or is_key else None
     if line is None:
-        what = f"a `,` or the closing `{closing}` is missing before this"
+        what = f"a `,` or the closing `{closing}` is missing before this text"
         return Problem(what, failure.where, also=also, id="yaml-missing-comma")
     return _missing_after(line, closing, also)
 
@@ -74,7 +74,7 @@ def _missing_after(word: Place, closing: str, also: tuple[Place, ...]) -> Proble
             word._replace(column=last, width=1),
             f"add a `,` or `{closing}` after it, or move this `{character}` to the end of its list or mapping",
         )
-    what = f"a `,` or the closing `{closing}` is missing after this"
+    what = f"a `,` or the closing `{closing}` is missing after this value"
     return Problem(what, word, hint, also, id="yaml-missing-comma")
 
 

@@ -127,7 +127,7 @@ class _Composer:
 
     def collection(self, event: Any, depth: int) -> tuple[Node, int]:
         if depth >= MAX_DEPTH:
-            what = f"more than {MAX_DEPTH} levels of nesting; no parameter needs that"
+            what = f"more than {MAX_DEPTH} levels of nesting; no parameter needs as many"
             hint = "check for a bracket that is never closed"
             raise Problems([Problem(what, self.at(event), hint, id="yaml-nesting-too-deep")])
         before = self.count
@@ -199,7 +199,7 @@ class _Composer:
                     Problem(
                         what,
                         where,
-                        "remove the nested aliases; a configuration has a few hundred values",
+                        "remove the nested aliases; a configuration has at most a few hundred values",
                         id="yaml-too-many-aliases",
                     )
                 ]

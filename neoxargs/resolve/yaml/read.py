@@ -79,10 +79,10 @@ def _find(path: str, directory: str | None) -> str:
         return files[0]
     if found:
         inside = _configurations(found[0])
-        hint = f"name one of its files: {listed(inside, most=6)}" if inside else "name a YAML file"
+        hint = f"pass one of its files: {listed(inside, most=6)}" if inside else "pass a YAML file"
         _stop(found[0], "this is a folder, not a file", hint, id="file-is-directory")
     if directory and not os.path.isdir(directory):
-        _stop(directory, "there is no such folder (set by -d)", id="directory-missing")
+        _stop(directory, "this folder, which -d names, does not exist", id="directory-missing")
     _stop(bases[0], "there is no such file", _nearest(bases, path), id="file-missing")
 
 
@@ -98,7 +98,7 @@ def _nearest(bases: Sequence[str], path: str) -> str:
     folder, wanted = os.path.split(bases[0])
     folder = folder or "."
     if not os.path.isdir(folder):
-        return f"the folder {folder} does not exist"
+        return f"check the path: the folder {folder} does not exist"
     present = _configurations(folder)
     stems = {os.path.splitext(name)[0]: name for name in reversed(present)}
     close = close_matches(wanted, present) or [
@@ -135,7 +135,7 @@ def _decode(path: str, data: bytes) -> str:
         hint = f"convert it: iconv -f UTF-16 -t UTF-8 {path}"
         _stop(path, "this file is encoded in UTF-16; expected UTF-8", hint, id="file-not-utf8")
     if (nul := data.find(b"\0")) >= 0:
-        _stop(path, f"this is not a text file: byte {nul} is NUL", id="file-not-text")
+        _stop(path, f"this is not a text file: byte {nul} is a NUL character", id="file-not-text")
     # byte order mark; the codec utf-8-sig would report positions that do not count it
     data = data.removeprefix(b"\xef\xbb\xbf")
     try:

@@ -125,7 +125,7 @@ class _Loader:
             rows[: min(len(full), expected[0])] = full[: expected[0]]
             full = rows
         if list(full.shape) != expected:
-            shapes = f"shape {_size(full.shape)} in the checkpoint; this run expects {_size(expected)}"
+            shapes = f"shape {_size(full.shape)} in the checkpoint, but this run expects {_size(expected)}"
             what = f"load ({self.saved.folder}): {name} has {shapes}"
             raise Problems(Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",)))
         return rank_slice(full, self.shard) if self.shard else full
@@ -161,14 +161,14 @@ def _mismatches(engine: Any, saved: Weights, layout: OptimizerLayout | None, wit
         yield Problem(what, hint=saved_layout(saved.folder), id="checkpoint-layout-not-convertible", about=("load",))
     if with_optimizer and not saved.complete:
         hint = "set no_load_optim: true to start with a fresh optimizer state"
-        what = f"{subject}: the checkpoint has no optimizer state (saved with no_save_optim, or imported)"
+        what = f"{subject}: the checkpoint has no optimizer state (it was saved with no_save_optim, or imported)"
         yield Problem(what, hint=hint, id="checkpoint-without-optimizer", about=("load", "no_load_optim"))
     expected = _union_over_ranks(set(named_weights(engine.module)))
     for missing in sorted(expected - set(saved.slices))[:3]:
         what = f"{subject}: the checkpoint does not fit this model: it lacks weight {missing}"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
     for surplus in sorted(set(saved.slices) - expected)[:3]:
-        what = f"{subject}: the checkpoint does not fit this model, which lacks weight {surplus}"
+        what = f"{subject}: the checkpoint does not fit this model: it contains weight {surplus}, which the model lacks"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
 
 

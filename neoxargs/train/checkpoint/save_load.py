@@ -117,7 +117,7 @@ class Checkpoints:
         elif self.process.main:
             for newer in checkpoint_folder.checkpoints(root):
                 if damage := checkpoint_folder.damage(newer):
-                    print(f"warning: skipping {newer}, which is damaged: {damage}", flush=True)
+                    print(f"warning: the checkpoint {newer} is skipped because it is damaged: {damage}", flush=True)
         return checkpoint
 
     def _load_state(self, checkpoint: Path) -> tuple[dict[str, Any], bool]:
@@ -169,7 +169,7 @@ class Checkpoints:
         else:
             set_seeds(torch.initial_seed() + iteration)  # a new seed, so that the run's first masks are not repeated
         if not _on_every_rank(has_file, self.process) and self.process.main:
-            why = "lacks random states" if same_layout else "was written with a different layout of ranks"
+            why = "has no random states" if same_layout else "was written with a different layout of ranks"
             what = f"{checkpoint} {why}; dropout masks will differ from those of an uninterrupted run"
             print(f"warning: {what}", flush=True)
 
@@ -186,7 +186,7 @@ class Checkpoints:
         _raise_any(
             Problem(
                 f"load ({checkpoint}): the checkpoint was written with {name} {theirs[name]}, "
-                f"but this run has {self.config.get(name)}",
+                f"but this run has {name} {self.config.get(name)}",
                 hint=f"set {name} to {theirs[name]}, or load a different checkpoint",
                 id="checkpoint-other-model",
                 about=("load", name),
@@ -197,7 +197,7 @@ class Checkpoints:
         kind, other = self.config.optimizer.type or "Adam", theirs.get("optimizer", {}).get("type") or "Adam"
         if with_optimizer and _state_type(kind) != _state_type(other):
             what = f"load ({checkpoint}): the checkpoint has the state of optimizer.type {other}"
-            what += f", but this run uses {kind}"
+            what += f", but this run uses optimizer.type {kind}"
             hint = "set no_load_optim: true to start with a fresh optimizer state"
             raise Problems(Problem(what, hint=hint, id="checkpoint-other-optimizer", about=("load", "optimizer.type")))
 
@@ -278,7 +278,7 @@ def _require_first_start(root: Path, save: str | None) -> None:
     damaged = [f"{path.name}: {checkpoint_folder.damage(path)}" for path in checkpoint_folder.checkpoints(root)]
     if damaged:
         what = f"load ({root}): every checkpoint in this folder is damaged ({'; '.join(damaged)})"
-        hint = "set load to a different folder, or remove load to start from scratch"
+        hint = "set load to a folder with an undamaged checkpoint, or remove load to start from scratch"
         raise Problems(Problem(what, hint=hint, id="checkpoint-all-damaged", about=("load",)))
     if save is None or Path(save).resolve() != root.resolve():
         hint = "remove load to start from scratch, or set load and save to the same folder to resume on every restart"

@@ -71,7 +71,10 @@ def build(texts: Sequence[str], recipe: Recipe, prefix: Path, workers: int | Non
                 meter.advance(chunk.size)
         if not writer.documents:
             raise Problems(
-                Problem(f"{', '.join(texts)}: no text to tokenise: every document is empty", id="text-empty")
+                Problem(
+                    f"{', '.join(texts)}: there is no text to tokenise, because every document is empty",
+                    id="text-empty",
+                )
             )
         summary = _summary(writer, counts, text_bytes, recipe, fingerprint(files, recipe))
         _sidecar(prefix).unlink(missing_ok=True)
@@ -171,22 +174,40 @@ def _write(path: Path, values: dict[str, Any]) -> None:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy data",
-        description="Tokenise text into a token file (.bin and .idx) that `data_path` can name.",
+        description="Tokenise text and write a token file (.bin and .idx), to which `data_path` can be set.",
         epilog="A document is one line of a .jsonl, .jsonl.gz or .jsonl.zst file, or the full text of any other file.",
     )
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help=f"tokenise a file, a folder, a pattern, or {text.STDLIB}")
-    add("--text-path", nargs="+", default=[], metavar="TEXT", help="same as TEXT, named as in a configuration")
+    add("--text-path", nargs="+", default=[], metavar="TEXT", help="same as TEXT, under the name of the parameter")
     add("--output-prefix", required=True, metavar="PREFIX", help="write PREFIX.bin, PREFIX.idx and PREFIX.json")
     add("--tokenizer-type", default="GPT2BPETokenizer", choices=list(BUILDERS), metavar="NAME",
         help=f"use one of {', '.join(BUILDERS)} (default: %(default)s)")  # fmt: skip
-    add("--vocab-file", metavar="FILE", help="read the tokenizer's vocabulary: vocab.json, tokenizer.json or .model")
-    add("--merge-file", metavar="FILE", help="read merges.txt, for GPT2BPETokenizer")
+    add(
+        "--vocab-file",
+        metavar="FILE",
+        help="read the tokenizer's vocabulary from FILE: vocab.json, tokenizer.json or a .model file",
+    )
+    add("--merge-file", metavar="FILE", help="read the merges of GPT2BPETokenizer from FILE, a merges.txt")
     add("--append-eod", action=argparse.BooleanOptionalAction, default=True,
         help="append the end-of-document token to each document (default: on)")  # fmt: skip
-    add("--json-key", default="text", metavar="KEY", help="read a JSON line's text from KEY (default: %(default)s)")
-    add("--workers", type=int, metavar="N", help="use N processes (default: one per core, fewer for little text)")
-    add("--if-missing", action="store_true", help="keep the files of PREFIX if text and tokenizer are unchanged")
+    add(
+        "--json-key",
+        default="text",
+        metavar="KEY",
+        help="read the text of each JSON line from KEY (default: %(default)s)",
+    )
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="use N processes (default: one per core, or fewer if there is little text)",
+    )
+    add(
+        "--if-missing",
+        action="store_true",
+        help="do nothing if PREFIX was written from the same text with the same tokenizer",
+    )
     return parser
 
 
@@ -206,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if existing:
-        print(f"{prefix}: up to date, {existing.tokens:,} tokens from the same text and tokenizer")
+        print(f"{prefix}: up to date, {existing.tokens:,} tokens of the same text and tokenizer")
     else:
         print(summary_text(summary, args.output_prefix, time.perf_counter() - started))
     return 0

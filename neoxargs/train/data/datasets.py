@@ -79,9 +79,13 @@ def _refuse_empty(
         if parts[part] is not None or not needed[part]:
             continue
         names = ", ".join(source.prefix for source in chosen[part])
-        what = f"{names}: too few documents: the {part} split is empty" if names else f"no data for the {part} split"
+        what = (
+            f"{names}: the {part} split is empty, because there are too few documents"
+            if names
+            else f"there is no data for the {part} split"
+        )
         if part == "train":
-            hint = "add documents, or change split" if names else "set data_path"
+            hint = "add documents, or set a different split" if names else "set data_path"
             raise Problems(Problem(what, hint=hint, id="data-part-empty", about=("data_path", "split")))
         if not names:
             continue
@@ -94,7 +98,7 @@ def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: in
     problems = []
     for prefix in dict.fromkeys(source.prefix for part in chosen.values() for source in part):
         if damage := indexed.damage(Path(prefix)):
-            hint = f"run: deepy data TEXT --output-prefix {prefix}"
+            hint = f"tokenise the text again: deepy data TEXT --output-prefix {prefix}"
             problems.append(
                 Problem(f"data_path ({prefix}): {damage}", hint=hint, id="data-file-damaged", about=("data_path",))
             )
@@ -102,8 +106,8 @@ def _require_token_files(chosen: Mapping[Part, Sequence[Source]], vocab_size: in
         summary = summary_of(prefix)
         if summary and summary.vocab_size != vocab_size:
             made = f"was tokenised by {summary.tokenizer_type} with a vocabulary of {summary.vocab_size} tokens"
-            hint = "use the tokenizer that the data was tokenised with, or tokenise the text again"
-            what = f"data_path ({prefix}) {made}; this run's tokenizer has {vocab_size}"
+            hint = "use the tokenizer that tokenised the data, or tokenise the text again"
+            what = f"data_path ({prefix}) {made}, but this run's tokenizer has {vocab_size}"
             problems.append(Problem(what, hint=hint, id="data-other-tokenizer", about=("data_path", "tokenizer_type")))
     if problems:
         raise Problems(problems)

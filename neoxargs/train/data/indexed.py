@@ -91,19 +91,21 @@ def damage(prefix: Path) -> str:
     with open(idx_path, "rb") as idx:
         header = idx.read(_HEADER.size)
         if header[: len(MAGIC)] != MAGIC or len(header) < _HEADER.size:
-            return f"{idx_path} is not a Megatron index: expected it to start with {MAGIC[:7].decode()}"
+            return f"{idx_path} is not a Megatron index, which starts with {MAGIC[:7].decode()}"
         _, version, code, sequences, documents = _HEADER.unpack(header)
         width = {code: np.dtype(stored).itemsize for stored, code in CODES.items()}.get(code, 0)
         lengths = np.frombuffer(idx.read(4 * sequences), dtype=np.int32)
     if version != VERSION or not width:
         known = " or ".join(f"{code} ({stored.__name__})" for stored, code in CODES.items())
-        return f"{idx_path} has version {version} and token type {code}; expected version {VERSION} and type {known}"
+        return (
+            f"{idx_path} has version {version} and token type {code}, but must have version {VERSION} and type {known}"
+        )
     expected = _HEADER.size + 12 * sequences + 8 * documents
     if idx_path.stat().st_size < expected:
-        return f"{idx_path} is truncated: {idx_path.stat().st_size} bytes, expected {expected}"
+        return f"{idx_path} is truncated: it has {idx_path.stat().st_size} bytes, but should have {expected}"
     expected = int(lengths.sum(dtype=np.int64)) * width
     if bin_path.stat().st_size != expected:
-        return f"{bin_path} has {bin_path.stat().st_size} bytes; its index expects {expected}"
+        return f"{bin_path} has {bin_path.stat().st_size} bytes, but should have {expected} according to its index"
     return ""
 
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from neoxargs.problems import Place, Problem, Problems
+from neoxargs.problems import Place, Problem, Problems, listed
 
 #: Selects the source of the running Python's standard library: about 10 MB of text that every machine has.
 STDLIB = "python-stdlib"
@@ -109,12 +109,12 @@ def _hidden(file: Path, folder: Path) -> bool:
 def _no_files(text: str) -> Problem:
     path = Path(text).expanduser()
     if path.is_dir():
-        what = f"the folder {text} contains no file that ends in {', '.join(FOLDER_ENDINGS)}"
-        hint = "use a pattern to select files with other endings"
+        what = f"the folder {text} contains no files that end in {listed(FOLDER_ENDINGS)}"
+        hint = "pass a pattern such as 'FOLDER/*.md' to select files with other endings"
         return Problem(what, hint=hint, id="text-folder-empty")
     if glob.has_magic(text):
         return Problem(f"the pattern {text} matches no file", id="text-pattern-matches-nothing")
-    return Problem(f"{text} does not exist", hint=f"pass a file, a folder, a pattern or {STDLIB}", id="text-missing")
+    return Problem(f"{text} does not exist", hint=f"pass a file, a folder, a pattern, or {STDLIB}", id="text-missing")
 
 
 def _is_binary(file: Path) -> bool:
@@ -122,7 +122,7 @@ def _is_binary(file: Path) -> bool:
 
 
 def _binary(file: Path) -> Problem:
-    hint = f"use plain text in UTF-8, or {', '.join(JSON_LINES)}"
+    hint = f"pass plain text in UTF-8, or files that end in {listed(JSON_LINES)}"
     return Problem(f"{file} is not a text file", hint=hint, id="text-binary")
 
 
@@ -240,7 +240,7 @@ def _plain(raw: Raw) -> str | Problem:
 
 def _not_utf8(path: str, offset: int, byte: int) -> Problem:
     what = f"{path} is not UTF-8: byte 0x{byte:02x} at offset {offset}"
-    return Problem(what, hint="convert it, for example: iconv -f latin1 -t utf-8", id="text-not-utf8")
+    return Problem(what, hint="convert the file, for example with iconv -f latin1 -t utf-8", id="text-not-utf8")
 
 
 def _json(raw: Raw, line: bytes, key: str) -> str | Problem:
@@ -272,9 +272,9 @@ def _no_text(raw: Raw, line: bytes, tree: Any, key: str) -> str | Problem:
         hint = f'write {{"{key}": "..."}}'
         return Problem(what, where=_place(raw, line), hint=hint, id="text-line-not-an-object")
     names = [name for name, value in tree.items() if isinstance(value, str)]
-    hint = f"set --json-key to a key that has text: {', '.join(names)}" if names else ""
+    hint = f"set --json-key to a key with text: {listed(names)}" if names else ""
     return Problem(
-        f'this line has no text under "{key}"', where=_place(raw, line), hint=hint, id="text-line-without-key"
+        f'this line has no text under the key "{key}"', where=_place(raw, line), hint=hint, id="text-line-without-key"
     )
 
 

@@ -252,15 +252,15 @@ BUILDERS: dict[str, Callable[[TokenizerOptions], Tokenizer]] = {
 def _file(parameter: str, path: str | None, what: str) -> Path:
     """Return the path of a required file; raise Problems if it is not set or missing. what: the expected file."""
     if not path:
-        what = f"{parameter} is not set; this tokenizer_type needs {what}"
+        what = f"{parameter} is not set, but this tokenizer_type needs {what}"
         raise Problems(Problem(what, hint=_NO_FILE, id="vocabulary-not-named", about=("tokenizer_type", parameter)))
     if not Path(path).is_file():
-        what = f"{parameter} ({path}) is not a file; expected {what}"
+        what = f"{parameter} ({path}) must be {what}, but there is no such file"
         raise Problems(Problem(what, hint=_NO_FILE, id="vocabulary-missing", about=("tokenizer_type", parameter)))
     return Path(path)
 
 
-_NO_FILE = "set the path, or use tokenizer_type: ByteLevelTokenizer, which needs no file"
+_NO_FILE = "set it to the path of such a file, or set tokenizer_type: ByteLevelTokenizer, which needs no file"
 
 
 def _reading(parameter: str, path: Path, read: Callable[[], Any]) -> Any:
@@ -284,7 +284,7 @@ def _library(name: str, tokenizer_type: str) -> Any:
     except ImportError as error:
         what = f"tokenizer_type ({tokenizer_type}) needs the Python package {name}, which is not installed"
         raise Problems(
-            Problem(what, hint=f"pip install {name}", id="package-missing", about=("tokenizer_type",))
+            Problem(what, hint=f"run pip install {name}", id="package-missing", about=("tokenizer_type",))
         ) from error
 
 

@@ -92,7 +92,7 @@ class Hysteresis:
             self.state.cur_iter += 1
             return
         if overflow and before == self.state.min_loss_scale:
-            raise OverflowError(f"gradients overflow fp16 at the smallest loss scale ({before:g})")
+            raise OverflowError(f"gradients overflow fp16 even at the minimum loss scale ({before:g})")
         self.update(overflow)
         if not overflow and (self.consecutive or self.state.cur_scale > before):
             self.state.cur_hysteresis = self.overflows

@@ -141,7 +141,7 @@ PATCHES = (
     Patch(
         "bf16-step-waits",
         "0.19",
-        "The optimizer that accumulates bf16 gradients in fp32 reads their norm on the host, so that the GPU runs out "
+        "The optimizer that accumulates bf16 gradients in fp32 reads their norm on the host, so the GPU runs out "
         "of work in every step, and an assertion stops the run if the norm is 0 or NaN.",
         canaries.bf16_step_asserts_a_norm,
         bf16_step.install,
@@ -149,7 +149,7 @@ PATCHES = (
     Patch(
         "zero2-ignores-accumulation-type",
         "0.19",
-        "ZeRO-2 adds the gradients of micro batches in the precision of the model, whatever `grad_accum_dtype` says, "
+        "ZeRO-2 adds the gradients of micro batches in the precision of the model, regardless of `grad_accum_dtype`, "
         "and casts the sum. In bf16, small gradients are lost.",
         canaries.zero2_sums_in_the_models_type,
         sum_in_accumulation_type,

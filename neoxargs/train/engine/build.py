@@ -83,7 +83,7 @@ def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabular
         )
     if padded < tokens:
         what = f"padded_vocab_size ({padded}) is smaller than the tokenizer's vocabulary ({tokens})"
-        hint = "remove padded_vocab_size; it is computed from the tokenizer"
+        hint = "remove padded_vocab_size; it is then computed from the tokenizer"
         raise Problems(Problem(what, hint=hint, id="padded-vocab-too-small", about=("padded_vocab_size",)))
     return Vocabulary(tokens, padded, eod)
 

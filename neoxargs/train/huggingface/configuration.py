@@ -60,7 +60,7 @@ def read(folder: Path) -> ImportedModel:
             if values.setdefault(name, value) != value:
                 what = (
                     f"{row.key} ({json.dumps(entry.value)}) contradicts another key of this file, "
-                    f"from which {name} was set to {values[name]}"
+                    f"which sets {name} to {values[name]}"
                 )
                 problems.append(Problem(what, entry.place, id="huggingface-keys-contradict", about=(name,)))
     vocabulary = _first(tree, "vocab_size") or _Entry(None, tree.place)
@@ -106,7 +106,7 @@ def _unsupported(tree: Mapping, family: Family) -> Iterator[Problem]:
 def _no_equivalent(key: str, entry: _Entry, values: Iterable[Any] = ()) -> Problem:
     supported = [json.dumps(value) for value in values if value is not None]
     what = f"{key} ({json.dumps(entry.value)}) has no equivalent in deepy's model"
-    hint = f"supported: {listed(supported)}" if supported else ""
+    hint = f"import a model with {key} {listed(supported)}" if supported else ""
     return Problem(what, entry.place, hint, id="huggingface-not-expressible")
 
 
@@ -114,7 +114,7 @@ def _head_width(tree: Mapping, values: dict[str, Any]) -> Iterator[Problem]:
     width = values.get("hidden_size", 0) // values.get("num_attention_heads", 1)
     entry = _first(tree, "head_dim")
     if entry and entry.value not in (None, width):
-        what = f"head_dim ({entry.value}) must be hidden_size / num_attention_heads ({width})"
+        what = f"head_dim ({entry.value}) must equal hidden_size / num_attention_heads ({width})"
         yield Problem(what, entry.place, id="huggingface-head-width")
 
 

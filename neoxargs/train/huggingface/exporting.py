@@ -110,7 +110,7 @@ def _require_same_model(export: Export, pieces: Sequence[Piece]) -> None:
     """Raise Problems unless the checkpoint is of the model that the configuration describes."""
     used, saved = {piece.ours for piece in pieces}, set(export.saved.slices)
     subject = f"load ({export.saved.folder})"
-    reasons = [f", which lacks weight {name}" for name in sorted(saved - used)[:3]]
+    reasons = [f": it contains weight {name}, which the model lacks" for name in sorted(saved - used)[:3]]
     reasons = [f": it lacks weight {name}" for name in sorted(used - saved)[:3]] + reasons
     problems = [
         Problem(
@@ -136,11 +136,13 @@ def _other_shapes(export: Export, subject: str) -> Iterator[Problem]:
     for name, shape in expected.items():
         if export.shape(name) != shape:
             sizes = [" x ".join(map(str, each)) for each in (export.shape(name), shape)]
-            what = f"{subject}: {name} has shape {sizes[0]} in the checkpoint; this configuration expects {sizes[1]}"
+            what = (
+                f"{subject}: {name} has shape {sizes[0]} in the checkpoint, but this configuration expects {sizes[1]}"
+            )
             yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",))
     if (available := export.shape("embedding.word_embeddings.weight")[0]) < rows:
-        what = f"{subject}: the checkpoint's word embedding has {available} rows, fewer than the {rows} rows to write"
-        hint = f"pass --vocab-size {available}, or use the tokenizer the model was trained with"
+        what = f"{subject}: the checkpoint's word embedding has {available} rows, but {rows} rows are to be written"
+        hint = f"pass --vocab-size {available}, or use the tokenizer that the model was trained with"
         yield Problem(what, hint=hint, id="checkpoint-too-few-vocabulary-rows", about=("load",))
 
 
@@ -155,7 +157,7 @@ def choose_family(config: Config, architecture: str | None) -> Family:
     if problems:
         if not architecture:
             what = f"no supported architecture can represent this model; the closest is {family.architecture}"
-            hint = "change the parameters above; docs/huggingface.md lists what each architecture supports"
+            hint = "change the parameters named above; docs/huggingface.md lists what each architecture supports"
             problems.append(Problem(what, hint=hint, id="huggingface-no-architecture"))
         raise Problems(problems)
     return family
@@ -165,8 +167,8 @@ def checkpoint(config: Config) -> Path:
     """Return the checkpoint that `load` (or else `save`) and `iteration` select; raise Problems if it is not usable."""
     root, iteration = config.checkpoint.load or config.checkpoint.save, config.training.iteration
     if not root:
-        what = "no checkpoint to export: neither load nor save is set"
-        hint = "set load: FOLDER"
+        what = "there is no checkpoint to export: neither load nor save is set"
+        hint = "set load to a folder with a checkpoint"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load", "save")))
     folder = (
         Path(root, checkpoint_folder.tag(iteration)) if iteration is not None else checkpoint_folder.newest(Path(root))
@@ -192,7 +194,9 @@ def prepare(config: Config, architecture: str | None, dtype: str | None, rows: i
     inventories = inventory.read(folder)
     if not inventories:
         what = f"load ({folder}): the checkpoint's weight index ({inventory.PREFIX}*.json) is missing"
-        hint = "continue the run with train.py for one step: train.py writes a weight index with every checkpoint"
+        hint = (
+            "continue the run with train.py for one step, because train.py writes a weight index with every checkpoint"
+        )
         raise Problems(Problem(what, hint=hint, id="checkpoint-without-inventory", about=("load",)))
     tokenizer, shape = build_tokenizer(config.tokenizer), config.shape
     offset = config.embedding.opt_pos_emb_offset
@@ -205,22 +209,22 @@ def prepare(config: Config, architecture: str | None, dtype: str | None, rows: i
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy export", allow_abbrev=False,
-        description="Write a checkpoint as a Hugging Face folder: config.json, safetensors, tokenizer.",
+        description="Convert a checkpoint to a Hugging Face folder: config.json, safetensors files and the tokenizer.",
     )  # fmt: skip
     add = parser.add_argument
     add("files", metavar="FILE", nargs="+", help="merge these YAML files; .yml may be omitted")
     add("--to", required=True, metavar="FOLDER", type=Path, help="write to FOLDER, which must not exist yet")
-    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for FILE in DIR first")
+    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for FILEs in DIR first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value, such as iteration=1000")
     add("--gpus", metavar="N", type=_count,
-        help="resolve the configuration for N GPUs, if its parallel layout requires N")  # fmt: skip
+        help="assume N GPUs instead of those of this machine")  # fmt: skip
     add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"use one of {', '.join(FAMILIES)}")
     add("--dtype", choices=list(DTYPES), metavar="NAME",
-        help=f"write weights as {', '.join(DTYPES)} (default: the checkpoint's type)")  # fmt: skip
+        help=f"write weights as one of {', '.join(DTYPES)} (default: the checkpoint's type)")  # fmt: skip
     add("--max-shard-size", type=_bytes, default="5GB", metavar="SIZE",
         help="limit each safetensors file to SIZE (default: %(default)s)")  # fmt: skip
     add("--vocab-size", type=_count, metavar="N",
-        help="write N rows of the embedding (default: one per token of the tokenizer)")  # fmt: skip
+        help="write N rows of the word embedding (default: one per token of the tokenizer)")  # fmt: skip
     return parser
 
 
@@ -249,7 +253,7 @@ def _export(options: argparse.Namespace) -> None:
         has_tokenizer = write(export, folder, options.max_shard_size)
     print(f"exported {export.saved.folder} to {options.to} as {export.family.architecture}")
     if not has_tokenizer:
-        print(f"no tokenizer written: transformers has no equivalent of {config.tokenizer.tokenizer_type}")
+        print(f"no tokenizer was written, because transformers has no equivalent of {config.tokenizer.tokenizer_type}")
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

@@ -94,14 +94,14 @@ class Family:
         """Yield a problem for every parameter that prevents exporting this model as one of the family."""
         for demand in self.demands:
             if not demand.fits(config):
-                yield self._obstacle(config, demand.ours, f"which supports only {demand.supported}")
+                yield self._obstacle(config, demand.ours, f"which requires {demand.supported}")
         known = {demand.ours for demand in self.demands} | {name for row in self.settings for name in row.ours}
         for parameter, value in config.items():
             group, name = parameter.group, parameter.name
             handled = name in known or name in HARMLESS or group in (Init, Fusion)
             changes_model = parameter.effect in ("model", "not built") and group.__module__ in MODEL_MODULES
             if changes_model and not handled and value.value not in (parameter.default, ABSENT, None):
-                yield self._obstacle(config, name, "which has no equivalent")
+                yield self._obstacle(config, name, "which has no equivalent parameter")
 
     def _obstacle(self, config: Config, name: str, why: str) -> Problem:
         value = config.get(name)

@@ -81,7 +81,7 @@ class Import:
             return piece.form.to_ours(parts, self.sizes).contiguous()
         except RuntimeError as error:  # torch raises it for shapes that do not match
             what = (
-                f"{self.reader.folder}: {listed(piece.theirs, 'and')} do not have the shapes expected from config.json"
+                f"{self.reader.folder}: {listed(piece.theirs, 'and')} do not have the shapes that config.json implies"
             )
             raise Problems(Problem(what, id="huggingface-weight-shape")) from error
 
@@ -107,12 +107,12 @@ class Import:
         )  # fmt: skip
         where = self.reader.folder
         problems = [
-            Problem(f"{where} has no weight {name}, which {family.architecture} has", id="huggingface-weight-missing")
+            Problem(f"{where} lacks weight {name} of {family.architecture}", id="huggingface-weight-missing")
             for name in missing[:3]
         ]
         problems += [
             Problem(
-                f"{where} has a weight {name}, which {family.architecture} does not have",
+                f"{where} contains weight {name}, which {family.architecture} does not have",
                 id="huggingface-weight-unknown",
             )
             for name in surplus[:3]
@@ -163,11 +163,12 @@ def _file(piece: Piece) -> str:
 def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str, str]) -> str:
     values = {**source.model.values, "seq_length": source.model.values["max_position_embeddings"], **rows}
     blocks = {
-        "The GPT-NeoX version whose names and defaults apply.": {"dialect": "neox-2026"},
+        "The GPT-NeoX version whose defaults apply.": {"dialect": "neox-2026"},
         "The model.": values,
         "The tokenizer.": tokenizer,
         "The weights. The checkpoint has no optimizer state.": {"load": str(final), "finetune": True},
-        "Example settings for further training; adjust them.": TRAINING | {"precision": PRECISIONS[source.dtype]},
+        "Example settings for training the model further; adjust them.": TRAINING
+        | {"precision": PRECISIONS[source.dtype]},
     }
     head = HEAD.format(architecture=source.model.family.architecture, source=source.reader.folder, file=final / YAML)
     parts = [f"\n# {title}\n{yaml.safe_dump(block, sort_keys=False)}" for title, block in blocks.items()]
@@ -201,7 +202,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME", help=f"use one of {', '.join(BUILDERS)}")
     add("--vocab-file", metavar="FILE",
         help="read the tokenizer's vocabulary from FILE, if the folder has no tokenizer")  # fmt: skip
-    add("--merge-file", metavar="FILE", help="read merges.txt, for GPT2BPETokenizer")
+    add("--merge-file", metavar="FILE", help="read the merges of GPT2BPETokenizer from FILE, a merges.txt")
     return parser
 
 

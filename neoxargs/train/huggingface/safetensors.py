@@ -124,7 +124,7 @@ class Reader:
         kind = self._open(self.where[name]).get_slice(name).get_dtype()
         dtype = next((dtype for dtype, code in TYPES.items() if code == kind), None)
         if dtype is None:
-            what = f"{self.where[name]}: {name} has type {kind}; expected {listed(TYPES.values())}"
+            what = f"{self.where[name]}: {name} has type {kind}, but must have type {listed(TYPES.values())}"
             hint = "convert the weights to float32, float16 or bfloat16"
             raise Problems(Problem(what, hint=hint, id="huggingface-weight-type"))
         return dtype
@@ -141,7 +141,7 @@ class Reader:
             return [self.folder / name for name in sorted(names)]
         if (self.folder / SINGLE).exists():
             return [self.folder / SINGLE]
-        hint = "load the model with transformers and call model.save_pretrained(FOLDER), which writes safetensors files"
+        hint = "to write safetensors files, load the model with transformers and call model.save_pretrained(FOLDER)"
         raise Problems(
             Problem(f"{self.folder} has neither {SINGLE} nor {INDEX}", hint=hint, id="huggingface-weights-missing")
         )

@@ -40,8 +40,8 @@ def tokenizer_parameters(source: Path) -> dict[str, str]:
     for kind, files in FILES:
         if all((source / name).exists() for name in files.values()):
             return {"tokenizer_type": kind, **{parameter: str(source / name) for parameter, name in files.items()}}
-    what = f"{source} has no tokenizer: no tokenizer.json, vocab.json with merges.txt, or tokenizer.model"
-    hint = "pass --tokenizer-type NAME [--vocab-file FILE]"
+    what = f"{source} has no tokenizer: neither tokenizer.json, nor vocab.json with merges.txt, nor tokenizer.model"
+    hint = "select a tokenizer with --tokenizer-type NAME [--vocab-file FILE]"
     raise Problems(Problem(what, hint=hint, id="huggingface-tokenizer-missing"))
 
 

@@ -48,8 +48,8 @@ def build(config: Config, groups: ParameterGroups, data: Axis = ALONE) -> torch.
         kind = "cpu_adam"
     on_gpu = any(weight.is_cuda for group in groups for weight in group["params"])
     if kind == "cpu_adam" and config.offload_optimizer.device == "none" and on_gpu:
-        hint = "set zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}, or use optimizer.type: Adam"
-        what = "optimizer.type (cpu_adam) needs its optimizer state offloaded to host memory"
+        hint = "set zero_optimization: {stage: 1, offload_optimizer: {device: cpu}}, or set optimizer.type: Adam"
+        what = "optimizer.type (cpu_adam) needs the optimizer state to be offloaded to host memory"
         raise Problems(
             Problem(
                 what,

@@ -72,7 +72,7 @@ def _require_same(ours: LearningRateCurve, saved: LearningRateCurve) -> None:
     if different:
         raise Problems(
             Problem(
-                f"learning rate schedule: {name} is {mine} in this run and {other} in the checkpoint",
+                f"the learning rate schedules differ: {name} is {mine} in this run and {other} in the checkpoint",
                 hint=hint,
                 id="checkpoint-other-lr-schedule",
                 about=("override_lr_scheduler", "use_checkpoint_lr_scheduler"),

@@ -45,8 +45,8 @@ def torch_environment(names: Names, config: Config, environ: Mapping[str, str]) 
     if not address and names in SLURM:
         address = (expanded(environ.get("SLURM_STEP_NODELIST", "")) or [""])[0]
     if not address:
-        hint = "set master_addr to an address of the first machine that the other machines can reach"
-        what = "the ranks run on several machines, and the rendezvous address is not set"
+        hint = "set master_addr to the address of the first machine; the other machines must be able to reach it"
+        what = "the ranks run on several machines, but the rendezvous address is not set"
         raise Problems(Problem(what, hint=hint, id="rendezvous-address-unknown", about=("master_addr",)))
     numbers = {"RANK": environ[names.rank], "WORLD_SIZE": size, "LOCAL_RANK": environ[names.local_rank]}
     rendezvous = {"MASTER_ADDR": address, "MASTER_PORT": environ.get("MASTER_PORT") or str(config.get("master_port"))}

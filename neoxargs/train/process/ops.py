@@ -53,7 +53,9 @@ def main() -> int:
     from deepspeed.ops.op_builder.all_ops import ALL_OPS
 
     if name not in ALL_OPS:
-        print(f"DeepSpeed has no op {name} for this device; available ops: {', '.join(ALL_OPS)}", file=sys.stderr)
+        print(
+            f"DeepSpeed has no op {name} for this device; the available ops are {', '.join(ALL_OPS)}", file=sys.stderr
+        )
         return 1
     library = ALL_OPS[name].load(verbose=False)
     record_installation(Path(library.__file__).parent)

@@ -147,7 +147,7 @@ def _gpu(local_rank: int, present: int, environ: Mapping[str, str]) -> int:
         return local_rank
     if present == 1 and (len(visible_devices(environ) or ()) == 1 or in_step(environ)):
         return 0  # Slurm and wrapper scripts make only its own GPU visible to each rank
-    what = f"{socket.gethostname()} has no GPU for local rank {local_rank}: GPUs visible to torch: {present}"
+    what = f"{socket.gethostname()} has no GPU for local rank {local_rank}: number of GPUs that torch finds: {present}"
     hint = "reduce the slots of this machine in the hostfile, or num_gpus, to the number of its GPUs"
     raise Problems(Problem(what, hint=hint, id="rank-without-gpu", about=("hostfile", "num_gpus")))
 
@@ -200,7 +200,7 @@ def init_distributed(backend: str) -> None:
             deepspeed.init_distributed(backend, timeout=timedelta(minutes=TIMEOUT), verbose=False)
         except torch.distributed.DistNetworkError as error:
             where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-            hint = "set master_port to a free port if another run uses this one"
+            hint = "if another run uses this port, set master_port to a free one"
             what = f"the rendezvous at {where} failed: {error}"
             raise Problems(
                 Problem(what, hint=hint, id="rendezvous-failed", about=("master_addr", "master_port"))

@@ -22,8 +22,8 @@ class Console(Tracker):
         if self.log:
             self.log.parent.mkdir(parents=True, exist_ok=True)
         if run.start and run.start >= run.iterations:
-            hint = "increase train_iters to continue, or remove load and change save to start over"
-            self._say(f"iteration {run.start} of {run.iterations} is already done; {hint}")
+            hint = "to continue, increase train_iters; to start over, remove load and change save"
+            self._say(f"iteration {run.start} of {run.iterations} is already done: {hint}")
         elif run.start:
             self._say(f"resuming after iteration {run.start}")
 
@@ -80,7 +80,7 @@ def line(run: Run, window: list[Step]) -> str:
         f"{last.iteration * run.samples_per_step:,} samples",
     ]
     skipped = sum(step.skipped for step in window)
-    return " | ".join(parts + [f"{skipped} skipped"] * bool(skipped))
+    return " | ".join(parts + [f"{skipped} {'step' if skipped == 1 else 'steps'} skipped"] * bool(skipped))
 
 
 def tflops(run: Run, seconds: float) -> float:

@@ -36,9 +36,7 @@ class WandbTracker(Tracker):
                 settings=self.wandb.Settings(base_url=options.wandb_host),
             )
         except self.wandb.Error as error:
-            hint = (
-                "run `wandb login`, or set WANDB_MODE=offline in the environment to record without account or network"
-            )
+            hint = "run `wandb login`, or set WANDB_MODE=offline in the environment, which needs no account or network"
             raise Problems(
                 Problem(f"use_wandb (true): {error}", hint=hint, id="tracker-refuses", about=("use_wandb",))
             ) from error
@@ -88,5 +86,5 @@ def _installed(package: str, parameter: str) -> Any:
         return importlib.import_module(package)
     except ImportError:
         what = f"{parameter} (true) needs the Python package {package}, which is not installed"
-        hint = f"pip install {package}, or remove {parameter}"
+        hint = f"run pip install {package}, or remove {parameter}"
         raise Problems(Problem(what, hint=hint, id="package-missing", about=(parameter,))) from None

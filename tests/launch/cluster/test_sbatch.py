@@ -61,7 +61,7 @@ def test_nodes_and_ranks(emitted, text, words, nodes, each):
     [
         ("hostfile: uneven\n", (), "6", "The nodes have different numbers of ranks"),
         ("hostfile: uneven\n", (), "6", "To use those of the hostfile, add: #SBATCH --nodelist=gpu0,gpu1"),
-        ("", ("--gpus", "11"), "11", "11 ranks on nodes with 8 GPUs each are assumed."),
+        ("", ("--gpus", "11"), "11", "The script assumes 11 ranks on nodes with 8 GPUs each."),
     ],
 )
 def test_tasks_are_the_ranks_of_the_batch_equation_and_assumptions_are_stated(emitted, text, words, ranks, assumption):

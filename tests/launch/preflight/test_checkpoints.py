@@ -85,7 +85,7 @@ def test_nothing_to_continue_from_is_told_before_the_start(capsys, started, word
         ("load=null", "a.yml:10:1: error: save (out): there is no checkpoint in this folder"),
         (
             "save=null",
-            ": neither load nor save is set [checkpoint-missing]\n  = set load: FOLDER",
+            ": neither load nor save is set [checkpoint-missing]\n  = set load to a folder with a checkpoint",
         ),
     ],
 )
@@ -126,8 +126,8 @@ def test_a_script_that_only_reads_needs_the_checkpoint_of_its_iteration(capsys, 
     Path("out/global_step20").mkdir(parents=True)
     assert main(["generate.py", "a.yml", "--iteration", "10"]) == 1
     shown = capsys.readouterr().err
-    assert "iteration (10): there is no out/global_step10" in shown
-    assert "  = the newest checkpoint in this folder is of iteration 20" in shown
+    assert "iteration (10): there is no checkpoint out/global_step10" in shown
+    assert "  = set iteration to one of the checkpoints in save; the newest is 20" in shown
     assert not started
     assert main(["generate.py", "a.yml", "--iteration", "20"]) == 0
 

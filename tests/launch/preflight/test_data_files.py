@@ -72,7 +72,9 @@ def test_every_dataset_parameter_is_checked(data):
 def test_texts(tmp_path):
     (tmp_path / "one.txt").touch()
     texts = ["python-stdlib", f"{tmp_path}/*.txt", str(tmp_path), f"{tmp_path}/two.txt"]
-    assert [p.what for p in missing_files(config(text_path=texts))] == [f"text_path: there is no {tmp_path}/two.txt"]
+    assert [p.what for p in missing_files(config(text_path=texts))] == [
+        f"text_path ({tmp_path}/two.txt): there is no such file or folder"
+    ]
 
 
 def test_the_token_file_of_a_text_need_not_exist_yet():
@@ -117,9 +119,9 @@ def test_a_run_without_data_is_reported():
 @pytest.mark.parametrize(
     ("name", "size", "sentence"),
     [
-        ("bin", 5, "tokens.bin has 5 bytes, but its .idx file says 20"),
-        ("bin", 21, "tokens.bin has 21 bytes, but its .idx file says 20"),
-        ("idx", 60, "tokens.idx has 60 bytes, but its header says 82"),
+        ("bin", 5, "tokens.bin has 5 bytes, but should have 20 according to its .idx file"),
+        ("bin", 21, "tokens.bin has 21 bytes, but should have 20 according to its .idx file"),
+        ("idx", 60, "tokens.idx has 60 bytes, but should have 82 according to its header"),
         ("bin", 20, None),
     ],
 )

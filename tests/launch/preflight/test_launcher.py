@@ -80,7 +80,7 @@ def test_a_loopback_rendezvous_address(launcher, hosts, address, refused):
 def test_lines_that_deepspeed_cannot_read(here):
     """It needs a variable on every line, and crashes on an empty one."""
     Path(".deepspeed_env").write_text("A=1\n\n# a remark\n")
-    line = "this line sets no variable, and DeepSpeed's launcher needs NAME=VALUE on every line"
+    line = "this line is not NAME=VALUE, which DeepSpeed's launcher expects on every line"
     assert told("pdsh") == told("openmpi") == f"{line}\n{line}"
     assert told("ssh") == told("srun") == told("pdsh", LOCAL) == ""
 

@@ -143,9 +143,9 @@ def test_too_many_slots_in_a_hostfile_are_reported_before_anything_starts(monkey
     devices = subprocess.CompletedProcess([], 0, "nvidia0\nnvidia1\nnvidiactl\nnull\n", "")
     monkeypatch.setattr(check_hosts, "_run_on_hosts", lambda *_: {"w0": devices, "w1": devices})
     assert [problem.what for problem in check_hosts.host_problems(config, resources)] == [
-        "host w1 has 2 GPUs, but the run uses its slot 3"
+        "host w1 has 2 GPUs, but the run uses its slot 3 (slots are counted from 0)"
     ]
-    with pytest.raises(Problems, match="has no GPU for local rank 3: GPUs visible to torch: 2"):
+    with pytest.raises(Problems, match="has no GPU for local rank 3: number of GPUs that torch finds: 2"):
         setup._gpu(3, 2, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
     assert setup._gpu(1, 2, {}) == 1
     assert setup._gpu(3, 1, {"CUDA_VISIBLE_DEVICES": "5"}) == 0  # each task of srun may see only its own

@@ -1,4 +1,4 @@
-"""precision, fp16.enabled and bf16.enabled are one setting."""
+"""precision, fp16.enabled and bf16.enabled are the same setting."""
 
 from __future__ import annotations
 

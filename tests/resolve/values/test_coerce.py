@@ -106,10 +106,10 @@ def test_matching_values_are_converted(given: Any, wanted: Any, value: Any) -> N
         (
             "some",
             int | list[int] | Literal["all"],
-            'x ("some") must be a whole number or all or a list of whole numbers',
+            'x ("some") must be a whole number, all, or a list of whole numbers',
             "",
         ),
-        (plain("-1"), Count | Positive, "x (-1) must be a whole number, at least 1, or a number, greater than 0", ""),
+        (plain("-1"), Count | Positive, "x (-1) must be a number, greater than 0", ""),
     ],
 )
 def test_messages_for_mismatches(given: Any, wanted: Any, sentence: str, hint: str) -> None:

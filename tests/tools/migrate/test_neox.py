@@ -131,7 +131,7 @@ def test_migrating_to_2021(new: str) -> None:
 def test_an_error_before_and_after_is_a_warning() -> None:
     result = migrated("lr: 0.1\noptimizer: {type: Adam, params: {lr: 0.2}}\ngeglu: true\n")
     (problem,) = result.problems
-    assert problem.what == "lr (0.1) and optimizer.params.lr (0.2) are two values for one setting"
+    assert problem.what == "lr (0.1) and optimizer.params.lr (0.2) are the same setting and must be equal"
     assert problem.severity == "warning"
     assert "activation: geglu" in result.texts[0].text
 

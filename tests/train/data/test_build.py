@@ -238,11 +238,12 @@ class TestProblems:
     def test_everything_that_is_missing_at_once(self) -> None:
         (self.folder / "empty").mkdir()
         assert self.what("absent.txt", self.folder / "*.txt", self.folder / "empty") == (
-            "error: absent.txt does not exist [text-missing]\n  = pass a file, a folder, a pattern or python-stdlib\n\n"
+            "error: absent.txt does not exist [text-missing]\n"
+            "  = pass a file, a folder, a pattern, or python-stdlib\n\n"
             f"error: the pattern {self.folder}/*.txt matches no file [text-pattern-matches-nothing]\n\n"
-            f"error: the folder {self.folder}/empty contains no file that ends in .jsonl, .jsonl.gz, .jsonl.zst, .txt, "
-            ".text, .md, .rst, .py [text-folder-empty]\n"
-            "  = use a pattern to select files with other endings"
+            f"error: the folder {self.folder}/empty contains no files that end in .jsonl, .jsonl.gz, .jsonl.zst, .txt, "
+            ".text, .md, .rst or .py [text-folder-empty]\n"
+            "  = pass a pattern such as 'FOLDER/*.md' to select files with other endings"
         )
         assert (
             self.what()
@@ -253,14 +254,14 @@ class TestProblems:
         (self.folder / "x.parquet").write_bytes(b"PAR1")
         assert self.what(self.folder / "x.parquet") == (
             f"error: {self.folder}/x.parquet is not a text file [text-binary]\n"
-            "  = use plain text in UTF-8, or .jsonl, .jsonl.gz, .jsonl.zst"
+            "  = pass plain text in UTF-8, or files that end in .jsonl, .jsonl.gz or .jsonl.zst"
         )
 
     def test_not_utf8(self) -> None:
         (self.folder / "x.txt").write_bytes(b"caf\xe9")
         assert self.what(self.folder / "x.txt") == (
             f"error: {self.folder}/x.txt is not UTF-8: byte 0xe9 at offset 3 [text-not-utf8]\n"
-            "  = convert it, for example: iconv -f latin1 -t utf-8"
+            "  = convert the file, for example with iconv -f latin1 -t utf-8"
         )
         (self.folder / "x.jsonl").write_bytes(b'{"text": "a"}\n{"text": "caf\xe9"}\n')
         assert f"{self.folder}/x.jsonl:2 is not UTF-8: byte 0xe9 at offset 13" in self.what(self.folder / "x.jsonl")
@@ -274,9 +275,9 @@ class TestProblems:
             f'  2 | {{"text": }}\n    |          ^\n\n'
             f"{path}:3:1: error: this line is not a JSON object [text-line-not-an-object]\n"
             f'  3 | [1]\n    | ^\n  = write {{"text": "..."}}\n\n'
-            f'{path}:4:1: error: this line has no text under "text" [text-line-without-key]\n'
+            f'{path}:4:1: error: this line has no text under the key "text" [text-line-without-key]\n'
             f'  4 | {{"body": "b"}}\n    | ^\n'
-            "  = set --json-key to a key that has text: body"
+            "  = set --json-key to a key with text: body"
         )
 
     def test_damaged_archives(self) -> None:
@@ -322,7 +323,7 @@ class TestCommandLine:
         (tmp_path / "x.txt").write_text("aabb")
         prefix = str(tmp_path / "data")
         arguments = ["--tokenizer-type", "ByteLevelTokenizer", "--output-prefix", prefix, "--if-missing"]
-        up_to_date = f"{prefix}: up to date, 5 tokens from the same text and tokenizer"
+        up_to_date = f"{prefix}: up to date, 5 tokens of the same text and tokenizer"
         for first_line in ("documents  1 in 1 sequences", up_to_date):
             assert build.main([*arguments, "--text-path", str(tmp_path / "x.txt")]) == 0
             assert capsys.readouterr().out.splitlines()[0] == first_line

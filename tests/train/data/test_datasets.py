@@ -138,8 +138,8 @@ class TestParts:
         loader = build_datasets(config(tmp_path, data_path=prefix), TOKENIZER, one_process())
         assert loader.has("train") and not loader.has("validation")
         assert capsys.readouterr().out == (
-            f"warning: {prefix}: too few documents: the validation split is empty\n"
-            f"warning: {prefix}: too few documents: the test split is empty\n"
+            f"warning: {prefix}: the validation split is empty, because there are too few documents\n"
+            f"warning: {prefix}: the test split is empty, because there are too few documents\n"
         )
 
     def test_little_text_is_repeated_as_often_as_training_needs(self, tmp_path) -> None:
@@ -333,9 +333,9 @@ class TestProblems:
         assert told == (
             f"error: data_path ({tmp_path}/absent): {tmp_path}/absent.bin and {tmp_path}/absent.idx are missing "
             "[data-file-damaged]\n"
-            f"  = run: deepy data TEXT --output-prefix {tmp_path}/absent\n\n"
+            f"  = tokenise the text again: deepy data TEXT --output-prefix {tmp_path}/absent\n\n"
             f"error: data_path ({tmp_path}/half): {tmp_path}/half.idx is missing [data-file-damaged]\n"
-            f"  = run: deepy data TEXT --output-prefix {tmp_path}/half"
+            f"  = tokenise the text again: deepy data TEXT --output-prefix {tmp_path}/half"
         )
 
     def test_damaged_files(self, tmp_path) -> None:
@@ -343,11 +343,11 @@ class TestProblems:
         idx, tokens = (tmp_path / name for name in ("data.idx", "data.bin"))
         whole = idx.read_bytes()
         for content, told in {
-            b"something else entirely": f"{idx} is not a Megatron index: expected it to start with MMIDIDX",
+            b"something else entirely": f"{idx} is not a Megatron index, which starts with MMIDIDX",
             whole[:9] + b"\2" + whole[10:]: (
-                f"{idx} has version 2 and token type 8; expected version 1 and type 8 (uint16) or 4 (int32)"
+                f"{idx} has version 2 and token type 8, but must have version 1 and type 8 (uint16) or 4 (int32)"
             ),
-            whole[:-3]: f"{idx} is truncated: {len(whole) - 3} bytes, expected {len(whole)}",
+            whole[:-3]: f"{idx} is truncated: it has {len(whole) - 3} bytes, but should have {len(whole)}",
         }.items():
             idx.write_bytes(content)
             assert f"data_path ({tmp_path}/data): {told} [data-file-damaged]\n" in self.what(
@@ -355,7 +355,7 @@ class TestProblems:
             )
         idx.write_bytes(whole)
         tokens.write_bytes(tokens.read_bytes()[:-2])
-        told = f"{tokens} has {9 * 34 - 2} bytes; its index expects {9 * 34}"
+        told = f"{tokens} has {9 * 34 - 2} bytes, but should have {9 * 34} according to its index"
         assert told in self.what(tmp_path, data_path=f"{tmp_path}/data")
 
     def test_another_vocabulary(self, tmp_path) -> None:
@@ -365,18 +365,18 @@ class TestProblems:
         (tmp_path / "x.txt").write_text("some text")
         build([str(tmp_path / "x.txt")], Recipe("CharLevelTokenizer"), tmp_path / "data")
         assert self.what(tmp_path, data_path=f"{tmp_path}/data") == (
-            f"error: data_path ({tmp_path}/data) was tokenised by CharLevelTokenizer with a vocabulary of 512 tokens; "
-            "this run's tokenizer has 257 [data-other-tokenizer]\n"
-            "  = use the tokenizer that the data was tokenised with, or tokenise the text again"
+            f"error: data_path ({tmp_path}/data) was tokenised by CharLevelTokenizer with a vocabulary of 512 tokens, "
+            "but this run's tokenizer has 257 [data-other-tokenizer]\n"
+            "  = use the tokenizer that tokenised the data, or tokenise the text again"
         )
 
     def test_nothing_to_train_on(self, tmp_path) -> None:
         prefix = numbered(tmp_path / "data", 2)
-        assert self.what(tmp_path) == "error: no data for the train split [data-part-empty]\n  = set data_path"
+        assert self.what(tmp_path) == "error: there is no data for the train split [data-part-empty]\n  = set data_path"
         told = self.what(tmp_path, data_path=prefix, split="1,99")
         assert told == (
-            f"error: {prefix}: too few documents: the train split is empty [data-part-empty]\n"
-            "  = add documents, or change split"
+            f"error: {prefix}: the train split is empty, because there are too few documents [data-part-empty]\n"
+            "  = add documents, or set a different split"
         )
 
 

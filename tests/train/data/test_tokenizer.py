@@ -123,17 +123,17 @@ class TestProblems:
 
     def test_no_file_given(self) -> None:
         assert self.what(options("GPT2BPETokenizer")) == (
-            "error: vocab_file is not set; this tokenizer_type needs GPT-2's vocab.json [vocabulary-not-named]\n"
-            "  = set the path, or use tokenizer_type: ByteLevelTokenizer, which needs no file"
+            "error: vocab_file is not set, but this tokenizer_type needs GPT-2's vocab.json [vocabulary-not-named]\n"
+            "  = set it to the path of such a file, or set tokenizer_type: ByteLevelTokenizer, which needs no file"
         )
 
     def test_missing_merges(self, gpt2) -> None:
         assert "merge_file is not set" in self.what(options("GPT2BPETokenizer", gpt2 / "vocab.json"))
         told = self.what(options("GPT2BPETokenizer", gpt2 / "vocab.json", gpt2 / "absent.txt"))
-        assert f"merge_file ({gpt2 / 'absent.txt'}) is not a file; expected GPT-2's merges.txt" in told
+        assert f"merge_file ({gpt2 / 'absent.txt'}) must be GPT-2's merges.txt, but there is no such file" in told
 
     def test_missing_tokenizer_json(self, tmp_path) -> None:
-        assert "is not a file; expected a tokenizer.json" in self.what(options("HFTokenizer", tmp_path / "t.json"))
+        assert "must be a tokenizer.json" in self.what(options("HFTokenizer", tmp_path / "t.json"))
 
     def test_a_file_that_is_something_else(self, tmp_path) -> None:
         path = tmp_path / "tokenizer.json"

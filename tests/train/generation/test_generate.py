@@ -293,13 +293,13 @@ class TestNoCheckpoint:
     def test_no_folder(self) -> None:
         assert self.what() == (
             "error: there is no checkpoint to load: neither load nor save is set [checkpoint-missing]\n"
-            "  = set load to the folder that holds the checkpoint"
+            "  = set load to a folder with a checkpoint"
         )
 
     def test_an_empty_folder(self, tmp_path) -> None:
         assert self.what(save=str(tmp_path)) == (
             f"error: save ({tmp_path}): there is no checkpoint in this folder [checkpoint-missing]\n"
-            "  = set load to the folder that holds the checkpoint; "
+            "  = set load to a folder with a checkpoint; "
             "to write one, run deepy.py train.py with save: FOLDER"
         )
 

@@ -118,24 +118,24 @@ train_iters: 1
 tokenizer_type: ByteLevelTokenizer
 """
 REFUSED = """\
-{file}:6:1: error: norm (scalenorm) cannot be exported to GPTNeoXForCausalLM, which supports only norm: layernorm \
+{file}:6:1: error: norm (scalenorm) cannot be exported to GPTNeoXForCausalLM, which requires norm: layernorm \
 [huggingface-not-expressible]
   6 | norm: scalenorm
     | ^^^^^^^^^^^^^^^
 
-{file}:7:1: error: pos_emb (alibi) cannot be exported to GPTNeoXForCausalLM, which supports only pos_emb: rotary \
+{file}:7:1: error: pos_emb (alibi) cannot be exported to GPTNeoXForCausalLM, which requires pos_emb: rotary \
 [huggingface-not-expressible]
   7 | pos_emb: alibi
     | ^^^^^^^^^^^^^^
 
-{file}:8:1: error: attention_config (local) cannot be exported to GPTNeoXForCausalLM, which supports only full causal \
+{file}:8:1: error: attention_config (local) cannot be exported to GPTNeoXForCausalLM, which requires full causal \
 attention in every layer [huggingface-not-expressible]
   8 | attention_config: [[[local], all]]
     | ^^^^^^^^^^^^^^^^
 
 error: no supported architecture can represent this model; the closest is GPTNeoXForCausalLM \
 [huggingface-no-architecture]
-  = change the parameters above; docs/huggingface.md lists what each architecture supports
+  = change the parameters named above; docs/huggingface.md lists what each architecture supports
 """
 
 
@@ -167,8 +167,8 @@ class TestCheckpoints:
         return str(caught.value)
 
     def test_none(self, tmp_path: Path) -> None:
-        unset = "error: no checkpoint to export: neither load nor save is set [checkpoint-missing]"
-        assert self.what(small()) == f"{unset}\n  = set load: FOLDER"
+        unset = "error: there is no checkpoint to export: neither load nor save is set [checkpoint-missing]"
+        assert self.what(small()) == f"{unset}\n  = set load to a folder with a checkpoint"
         assert (
             self.what(small(load=str(tmp_path)))
             == f"error: load ({tmp_path}): there is no checkpoint in this folder [checkpoint-missing]"
@@ -181,15 +181,19 @@ class TestCheckpoints:
         here = f"error: load ({tmp_path}/global_step7)"
         other = small(load=str(tmp_path), tokenizer_type="ByteLevelTokenizer", intermediate_size=64)
         name = "layers.0.mlp.dense_h_to_4h.weight"
-        shapes = "has shape 128 x 32 in the checkpoint; this configuration expects 64 x 32 [checkpoint-weight-shape]"
+        shapes = (
+            "has shape 128 x 32 in the checkpoint, but this configuration expects 64 x 32 [checkpoint-weight-shape]"
+        )
         assert f"{here}: {name} {shapes}\n  = compare this configuration" in self.what(other)
         fewer = small(load=str(tmp_path), tokenizer_type="ByteLevelTokenizer", num_layers=1)
-        surplus = f"{here}: the checkpoint does not fit this model, which lacks weight layers.1.attention.dense.bias"
+        surplus = (
+            f"{here}: the checkpoint does not fit this model: it contains weight layers.1.attention.dense.bias, which"
+        )
         assert surplus in self.what(fewer)
         more = small(load=str(tmp_path), tokenizer_type="CharLevelTokenizer")
-        rows = "the checkpoint's word embedding has 384 rows, fewer than the 512 rows to write"
+        rows = "the checkpoint's word embedding has 384 rows, but 512 rows are to be written"
         rows += " [checkpoint-too-few-vocabulary-rows]"
-        hint = "pass --vocab-size 384, or use the tokenizer the model was trained with"
+        hint = "pass --vocab-size 384, or use the tokenizer that the model was trained with"
         assert self.what(more) == f"{here}: {rows}\n  = {hint}"
 
 
@@ -244,10 +248,10 @@ class TestImport:
             f'error: rope_parameters.rope_type ("llama3") {unsupported}',
             f"error: rope_parameters.rope_theta (500.5) {unsupported}",
             f'error: quantization_config ({{"bits": 4}}) {unsupported}',
-            "error: head_dim (16) must be hidden_size / num_attention_heads (8) [huggingface-head-width]\n",
+            "error: head_dim (16) must equal hidden_size / num_attention_heads (8) [huggingface-head-width]\n",
         ):
             assert line in told
-        assert '  = supported: "default"\n' in told
+        assert '  = import a model with rope_parameters.rope_type "default"\n' in told
 
     @pytest.mark.parametrize(
         "changes",
@@ -274,9 +278,9 @@ class TestImport:
         del tensors["gpt_neox.layers.1.mlp.dense_4h_to_h.weight"]
         save_file(tensors | {"gpt_neox.extra.weight": torch.ones(1)}, theirs / "model.safetensors")
         assert self.told(theirs, capsys) == (
-            "error: FOLDER has no weight layers.1.mlp.dense_4h_to_h.weight, which GPTNeoXForCausalLM has "
+            "error: FOLDER lacks weight layers.1.mlp.dense_4h_to_h.weight of GPTNeoXForCausalLM "
             "[huggingface-weight-missing]\n\n"
-            "error: FOLDER has a weight gpt_neox.extra.weight, which GPTNeoXForCausalLM does not have "
+            "error: FOLDER contains weight gpt_neox.extra.weight, which GPTNeoXForCausalLM does not have "
             "[huggingface-weight-unknown]\n"
         )
 
@@ -293,14 +297,14 @@ class TestImport:
         save_file({f"{key}.weight": torch.ones(shape) for key, shape in llama.items()}, theirs / "model.safetensors")
         names = ", ".join(f"layers.0.self_attn.{name}_proj.weight" for name in "qk")
         value = "layers.0.self_attn.v_proj.weight"
-        expected = f"FOLDER: {names} and {value} do not have the shapes expected from config.json"
+        expected = f"FOLDER: {names} and {value} do not have the shapes that config.json implies"
         assert expected in self.told(theirs, capsys)
 
     def test_no_or_damaged_weights(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (theirs / "model.safetensors").write_bytes(b"no")
         assert "FOLDER/model.safetensors cannot be read: " in self.told(theirs, capsys)
         save_file({"gpt_neox.embed_in.weight": torch.ones(257, 32).to(torch.float64)}, theirs / "model.safetensors")
-        assert "FOLDER has no weight embed_out.weight, which GPTNeoXForCausalLM has" in self.told(theirs, capsys)
+        assert "FOLDER lacks weight embed_out.weight of GPTNeoXForCausalLM" in self.told(theirs, capsys)
         (theirs / INDEX).write_text("[]")
         assert f"FOLDER/{INDEX} is not a valid weight index: " in self.told(theirs, capsys)
         (theirs / INDEX).unlink()

@@ -51,7 +51,7 @@ def test_console_reports_resuming_skipped_steps_and_interruption(tmp_path: Path)
     assert lines[0] == "resuming after iteration 3"
     assert "grad norm" not in lines[1]
     assert "0.0123 TFLOP/s per rank (12.3% of peak)" in lines[1]
-    assert lines[1].endswith("| 1 skipped")
+    assert lines[1].endswith("| 1 step skipped")
     assert lines[2] == "interrupted after iteration 4"
     console.on_end(Outcome(4, "exit_interval", None))
     assert lines[-1] == "stopped after iteration 4: exit_interval"
@@ -71,7 +71,7 @@ def test_a_line_every_so_many_iterations(tmp_path: Path) -> None:
 def test_console_says_that_all_iterations_are_done_already(tmp_path: Path) -> None:
     lines: list[str] = []
     play(Console(2, lines.append), tmp_path, start=4)
-    assert lines[0].startswith("iteration 4 of 4 is already done; increase train_iters to continue")
+    assert lines[0].startswith("iteration 4 of 4 is already done: to continue, increase train_iters")
     assert lines[1] == "done"
 
 
