@@ -28,7 +28,7 @@ python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                   evalu
 python deepy.py check FILE ...                                             report every problem
 python deepy.py plan FILE ...                                              estimate memory and speed
 python deepy.py explain KEY [FILE ...]                                     describe a parameter
-python deepy.py explain --all FILE ...                                     list values and their sources
+python deepy.py explain --all FILE ...                                     list values with sources
 python deepy.py explain PROBLEM_ID                                         describe a problem
 python deepy.py migrate SOURCE ...                                         convert to a current YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                       tokenise text

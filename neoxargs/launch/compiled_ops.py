@@ -56,7 +56,7 @@ def uncompilable(ops: list[str], environ: Mapping[str, str]) -> Iterator[Problem
     for op in ops:
         program, flags, packages = _NVME_TRIAL_PROGRAM if op == "async_io" else _TRIAL_PROGRAM
         if not _is_compiled(op, environ) and (why := _compiler_error(program, flags, environ)):
-            hint = f"on Debian or Ubuntu run apt install {packages}; or {_ALTERNATIVES[op]}"
+            hint = f"on Debian or Ubuntu, run apt install {packages}; or {_ALTERNATIVES[op]}"
             what = f"DeepSpeed's {op} cannot be compiled on this machine: {why}"
             yield Problem(what, hint=hint, id="op-cannot-compile", about=_ABOUT[op])
 

@@ -55,7 +55,7 @@ def variables(launcher: Launcher, remote: bool, environ: Mapping[str, str], own:
             found[name] = Variable(name, origin, advice, value)
     if remote:
         unread = "" if launcher.reads_env_files else f"launcher {launcher.name} does not read this file"
-        unread += "; export it in this shell" if unread and launcher.inherits_environment else ""
+        unread += "; export the variable in this shell" if unread and launcher.inherits_environment else ""
         for name, value, place in variables_of_files(environ, os.getcwd()):
             found[name] = Variable(name, place.file, unread, value)
     return [found[name] for name in sorted(found)]

@@ -49,7 +49,7 @@ def test_a_missing_compiler_is_reported_with_what_to_install(tmp_path):
         == "DeepSpeed's cpu_adam cannot be compiled on this machine: the compiler no-compiler is not installed"
     )
     assert adam.hint.startswith(
-        "on Debian or Ubuntu run apt install g++ python3-dev; or set optimizer: {params: {torch_adam"
+        "on Debian or Ubuntu, run apt install g++ python3-dev; or set optimizer: {params: {torch_adam"
     )
     assert "apt install g++ python3-dev libaio-dev" in io.hint and "device: cpu" in io.hint
 

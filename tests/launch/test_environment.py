@@ -42,7 +42,7 @@ def test_other_machines_get_what_deepspeed_exports(env_file):
     assert "WANDB_API_KEY *** (this shell)" in lines(REMOTE, "srun")
     assert f"NCCL_IB_HCA mlx5 ({env_file})" in lines(REMOTE, "slurm")
     assert (
-        f"NCCL_IB_HCA mlx5 ({env_file}{left}launcher srun does not read this file; export it in this shell)"
+        f"NCCL_IB_HCA mlx5 ({env_file}{left}launcher srun does not read this file; export the variable in this shell)"
         in lines(REMOTE, "srun")
     )
 

@@ -84,7 +84,8 @@ def warnings(*lines: str) -> list[tuple[str, str, str]]:
 def test_a_guessed_dialect_that_affects_training_is_a_warning() -> None:
     ((what, hint, severity),) = warnings()
     assert what.endswith(
-        "gradient_clipping 0.0 / 1.0, attention_dropout 0.1 / 0.0, hidden_dropout 0.1 / 0.0, weight_decay 0.01 / 0.1"
+        "gradient_clipping 0.0 instead of 1.0, attention_dropout 0.1 instead of 0.0, "
+        "hidden_dropout 0.1 instead of 0.0, weight_decay 0.01 instead of 0.1"
     )
     assert (hint, severity) == ("set dialect to neox-2021, neox-2026 or a date in between", "warning")
 

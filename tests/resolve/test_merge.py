@@ -208,7 +208,7 @@ def test_a_key_similar_to_one_that_is_set() -> None:
 
 
 def test_a_key_used_as_a_comment() -> None:
-    assert "write comments with `#`" in problem("_comment: as in the paper\n")
+    assert "write the comment after `#`" in problem("_comment: as in the paper\n")
 
 
 def test_an_unknown_section_of_parameters_is_recognised() -> None:

@@ -46,7 +46,7 @@ def _too_long(config: Config, words: Sequence[str], one_word: bool) -> Iterator[
     size = sum(len(word) + 1 for word in words) if one_word else max(map(len, words))
     if size > MAX_ARGUMENT_BYTES:
         longest = max(config.values, key=lambda name: len(json.dumps(config.get(name), default=str)))
-        what = f"the configuration takes {size:,} bytes on the command line, but the system allows"
+        what = f"the configuration takes {size:,} bytes on the command line, but the system allows at most"
         what += f" {MAX_ARGUMENT_BYTES:,}"
         hint = f"shorten {longest}, which has the longest value"
         yield Problem(what, config.place(longest), hint, id="configuration-too-long", about=(longest,))

@@ -37,7 +37,7 @@ _PATTERNS: dict[str, tuple[str, str, str]] = {
     ),
     "yaml-foreign-colon": (
         r"(?P<key>[\w.-]+)\uff1a *(?P<value>.*)$",
-        "this is a full-width colon (U+FF1A), not `:`",
+        "the colon in this line is a full-width colon (U+FF1A), not `:`",
         "",
     ),
     "yaml-printed-output": (

@@ -278,7 +278,7 @@ def test_a_hostfile_of_this_machine_alone_needs_no_ssh_on_a_cpu(tmp_path):
 
 
 def test_several_nodes_need_a_hostfile(tmp_path):
-    with pytest.raises(Problems, match="no hostfile that lists other machines"):
+    with pytest.raises(Problems, match="no hostfile to list the other machines"):
         resources(Runner(num_nodes=2), 1, {}, dev=tmp_path)
 
 
@@ -294,7 +294,7 @@ def test_an_included_slot_beyond_the_hostfile_is_used_with_a_warning(tmp_path):
     """As in DeepSpeed: slots are device numbers, and a host with `slots=2` may have a device 12."""
     found = resources(Runner(hostfile=hostfile(tmp_path), include="w0@w1:12"), 1, {})
     assert found.hosts == {"w0": [0, 1, 2, 3], "w1": [12]}
-    what = f"include uses slot 12 of w1, but {tmp_path}/hostfile lists only slots 0 to 1; slot 12 is used"
+    what = f"include uses slot 12 of w1, but {tmp_path}/hostfile lists only slots 0 to 1; slot 12 is used nevertheless"
     assert messages(found) == [what]
 
 
@@ -342,7 +342,7 @@ def test_a_single_remote_host_is_not_used_which_is_a_warning(tmp_path):
 
 
 def test_srun_without_a_job_or_numbers_is_a_problem():
-    with pytest.raises(Problems, match=r"neither a hostfile nor a Slurm job gives num_nodes and num_gpus"):
+    with pytest.raises(Problems, match=r"launcher srun needs num_nodes and num_gpus, which neither"):
         resources(Runner(launcher="srun"), 1, {})
 
 

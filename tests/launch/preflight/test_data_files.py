@@ -96,7 +96,9 @@ def test_the_token_file_of_a_text_need_not_exist_yet():
 def test_vocabularies(values, unnamed, missing):
     made = config(text_path="python-stdlib", **values)
     assert [problem.what.rpartition(" ")[2] for problem in unnamed_files(made)] == unnamed
-    assert [problem.what.rpartition(" ")[2] for problem in missing_files(made)] == missing
+    names = [problem.about[0] for problem in missing_files(made)]
+    told = [f"{name} ({path}): there is no such file" for name, path in zip(names, missing, strict=True)]
+    assert [problem.what for problem in missing_files(made)] == told
 
 
 def test_names_that_no_file_can_have():

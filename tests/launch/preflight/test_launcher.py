@@ -97,7 +97,7 @@ def test_paths_that_deepspeed_does_not_quote(here, monkeypatch):
 
 def test_a_configuration_that_is_too_long_for_a_command_line(here):
     paths = [f"/data/part-{number}" for number in range(9000)]
-    what = "the configuration takes 140,000 bytes on the command line, but the system allows 131,071"
+    what = "the configuration takes 140,000 bytes on the command line, but the system allows at most 131,071"
     assert told("pdsh", LOCAL, ["a" * 140_000], train_data_paths=paths) == what
     assert told("pdsh", LOCAL, ["a" * 70_000] * 2) == ""
     assert told("pdsh", REMOTE, ["a" * 70_000] * 2).startswith("the configuration takes 140,002 bytes")

@@ -136,7 +136,7 @@ def test_fp16_on_a_cpu_says_how_to_check_for_gpus(tmp_path: Path, monkeypatch) -
     made = spec(tmp_path, tmp_path, "precision: fp16\n")
     on_cpus = replace(made, resources=replace(made.resources, device="cpu"))
     (hint,) = [problem.hint for problem in preflight.machine_problems(on_cpus) if "fp16" in problem.what]
-    assert "to check for a machine with GPUs: deepy check --gpus N" in hint
+    assert "if the run is for GPUs, check it with deepy check --gpus N" in hint
 
 
 def test_a_missing_compiler_is_a_problem_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

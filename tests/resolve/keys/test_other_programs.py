@@ -105,7 +105,7 @@ def test_the_hint_for_a_name_of_several_programs(written: str, meant: str) -> No
         ("qkv-slot-num", f"this is a parameter of TokenFormer{FORKS}"),
         ("operator_config", f"this is a parameter of savanna: use attention_config instead "
          f"({REGISTRY.parameters['attention_config'].brief})"),
-        ("load_best_model_at_end", "this is a parameter of Hugging Face's Trainer and has no counterpart in deepy: "
+        ("load_best_model_at_end", "this is a parameter of Hugging Face's Trainer and has no equivalent in deepy: "
          "remove it"),
         ("ga_dataset_impl", f"this is a parameter of Geodesic's GPT-NeoX{FORKS}"),
         ("use_cpu", "this is a parameter of Accelerate and Hugging Face's Trainer: set DS_ACCELERATOR=cpu in the "

@@ -50,7 +50,7 @@ def test_both_names_get_the_value(top: str, nested: str, value: object, other: o
         assert config.get(nested) == value
     with pytest.raises(Problems) as caught:
         configure(f"{line(top, value)}\n{line(nested, other)}")
-    sentences = [p.what for p in caught.value.problems if "are two values for one setting" in p.what]
+    sentences = [p.what for p in caught.value.problems if "are the same setting and must be equal" in p.what]
     assert len(sentences) == 1
     assert top in sentences[0]
     assert nested in sentences[0]
@@ -125,4 +125,4 @@ def test_old_switches_contradict_another_optimizer(text: str) -> None:
     with pytest.raises(Problems) as caught:
         configure(f"{{{text}}}")
     (problem,) = caught.value.problems
-    assert "contradicts" in problem.what or "two values" in problem.what
+    assert "contradicts" in problem.what or "must be equal" in problem.what

@@ -131,7 +131,7 @@ def test_depth_is_limited_before_python_or_c_runs_out_of_stack() -> None:
 
 def test_a_missing_comma_is_reported_at_the_end_of_the_value() -> None:
     text = '{\n  "a": [1, 2]\n  # about b\n\n  "b": 2\n}\n'
-    assert what(text) == "a `,` or the closing `}` is missing after this"
+    assert what(text) == "a `,` or the closing `}` is missing after this value"
     assert place(text) == "2:13"
 
 
