@@ -124,8 +124,8 @@ def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(found: dict[str, A
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("another depth", "with num_layers 2, but this run has 3"),
-        ("other sharing", "with num_unique_layers None, but this run has 1"),
+        ("another depth", "with num_layers 2, but this run has num_layers 3"),
+        ("other sharing", "with num_unique_layers None, but this run has num_unique_layers 1"),
         ("another vocabulary", "the checkpoint does not fit this model: "),
         ("another schedule", "decay_iters is 40 in this run and 30 in the checkpoint"),
         ("nothing there", "there is no checkpoint in this folder"),

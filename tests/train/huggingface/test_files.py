@@ -153,7 +153,7 @@ def test_every_parameter_that_cannot_be_exported_is_reported_with_its_position(
 def test_a_model_parameter_that_no_family_handles_is_refused(architecture: str, name: str) -> None:
     assert not list(FAMILIES[architecture].obstacles(small(**OURS[architecture])))
     found = list(FAMILIES[architecture].obstacles(small(**OURS[architecture], **{name: True})))
-    what = f"{name} (true) cannot be exported to {architecture}, which has no equivalent"
+    what = f"{name} (true) cannot be exported to {architecture}, which has no equivalent parameter"
     assert [problem.what for problem in found] == [what]
 
 
