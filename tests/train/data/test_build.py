@@ -296,7 +296,7 @@ class TestProblems:
 
     def test_only_empty_documents(self) -> None:
         (self.folder / "x.txt").write_text("")
-        assert "no text to tokenise: every document is empty" in self.what(self.folder / "x.txt")
+        assert "there is no text to tokenise, because every document is empty" in self.what(self.folder / "x.txt")
 
     def test_no_vocabulary(self) -> None:
         (self.folder / "x.txt").write_text("a")

@@ -159,8 +159,8 @@ class TestProblems:
         path.write_bytes(b"")
         told = self.what(options(tokenizer_type, path))
         assert (
-            f"needs the Python package {library}, which is not installed [package-missing]\n  = pip install {library}"
-            in told
+            f"needs the Python package {library}, which is not installed [package-missing]\n"
+            f"  = run pip install {library}" in told
         )
 
 

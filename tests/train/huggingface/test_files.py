@@ -314,7 +314,7 @@ class TestImport:
 
     def test_tokenizers(self, theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (theirs / "tokenizer.json").unlink()
-        assert "FOLDER has no tokenizer: no tokenizer.json" in self.told(theirs, capsys)
+        assert "FOLDER has no tokenizer: neither tokenizer.json" in self.told(theirs, capsys)
         char = ("--tokenizer-type", "CharLevelTokenizer")
         assert "the tokenizer has 512 tokens, more than vocab_size (257)" in self.told(theirs, capsys, *char)
         byte = ("--tokenizer-type", "ByteLevelTokenizer")
