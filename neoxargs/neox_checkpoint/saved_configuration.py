@@ -21,7 +21,7 @@ MODULES = tuple(subject.__name__ for subject in (model, regularization))
 FREE = (
     "seq_length", "make_vocab_size_divisible_by", "padded_vocab_size", "max_position_embeddings", "hidden_dropout",
     "attention_dropout", "weight_decay", "num_layers", "hidden_size", "num_attention_heads", "num_kv_heads",
-    "intermediate_size", "no_weight_tying", "attention_config", "sparsity_config",
+    "intermediate_size", "no_weight_tying", "attention_config", "sparsity_config", "softmax_over_padding",
 )  # fmt: skip
 
 

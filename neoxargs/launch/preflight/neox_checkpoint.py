@@ -17,12 +17,16 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import LearningRateCurve
 from neoxargs.sizes.model import vocabulary_rows
+from neoxargs.sizes.vocab import vocabulary_size
 
 #: Field of a learning rate curve -> GPT-NeoX's name of it, and the parameters that set it here.
 SCHEDULE = {
     "style": ("decay_style", "lr_decay_style"), "lr": ("start_lr", "lr"), "min_lr": ("min_lr", "min_lr"),
     "warmup_iters": ("warmup_iter", "warmup"), "decay_iters": ("end_iter", "lr_decay_iters"),
 }  # fmt: skip
+
+#: The first DeepSpeed that was released after GPT-NeoX moved RMSNorm's epsilon under the root, on 2025-05-09.
+EPSILON_UNDER_ROOT = (0, 17)
 
 
 def neox_checkpoint(config: Config) -> Iterator[Problem]:
@@ -68,7 +72,7 @@ def _taken_over(config: Config, contents: Contents, located: Located) -> Iterato
             except NotUsable as why:
                 yield _no_optimizer(config, contents, str(why))
     lines.append(f"not taken over: {', '.join(not_taken)}")
-    lines += _padding(config, located)
+    lines += [*_padding(config, located), *_other_function(config, contents, located)]
     what = f"load ({contents.folder}) is a checkpoint of GPT-NeoX\n" + "\n".join(f"  {line}" for line in lines)
     yield Problem(what, severity="warning", id="checkpoint-of-gpt-neox", about=("load",))
 
@@ -87,6 +91,25 @@ def _padding(config: Config, located: Located) -> Iterator[str]:
     if ours is not None and ours != theirs:
         what = "dropped" if ours < theirs else "added, with zeros"
         yield f"vocabulary: {theirs} rows there, {ours} here; {abs(theirs - ours)} rows of padding are {what}"
+
+
+def _other_function(config: Config, contents: Contents, located: Located) -> Iterator[str]:
+    """Yield in what the loss of GPT-NeoX's run differs, of all that `docs/from-gpt-neox.md` lists."""
+    rows = located.weights["embedding.word_embeddings.weight"].shape()[0]
+    tokens = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
+    if tokens is not None and rows > tokens and not config.embedding.softmax_over_padding:
+        yield (
+            f"another loss: {rows - tokens} rows of padding took part in GPT-NeoX's softmax and have probability 0 "
+            "here; softmax_over_padding: true computes GPT-NeoX's loss"
+        )
+    version = contents.deepspeed
+    if config.norm.norm == "rmsnorm" and not (version and version >= EPSILON_UNDER_ROOT):
+        yield (
+            f"RMSNorm: if GPT-NeoX was older than 2025-05-09, it added rms_norm_epsilon, "
+            f"{config.norm.rms_norm_epsilon}, to the root; here it is under the root"
+        )
+    if contents.files.tensor_ranks > 1 and config.attention.gpt_j_residual:
+        yield "biases: each tensor parallel rank of GPT-NeoX has its own, whose sum is taken over; here there is one"
 
 
 def _no_optimizer(config: Config, contents: Contents, why: str) -> Problem:

@@ -33,7 +33,28 @@ def weights_of(config: Config, root: Path, iteration: int | None) -> NeoxWeights
     weights = NeoxWeights(contents, config)
     if different := list(mismatches(config, contents, weights.located)):
         raise Problems(different)
+    if wrong := _wrong_tied(weights):
+        raise Problems(wrong)
     return weights
+
+
+def _wrong_tied(weights: NeoxWeights) -> Problem | None:
+    """Return the problem of a value of `gpt_j_tied` that contradicts the weights.
+
+    GPT-NeoX creates both norms of a layer in either case, and one that nothing uses keeps its first values. For three
+    weeks of December 2022 the two values of `gpt_j_tied` meant each other.
+    """
+    attention, located = weights.config.attention, weights.located.weights
+    first, second = (f"layers.0.{name}.weight" for name in ("input_layernorm", "post_attention_layernorm"))
+    if not attention.gpt_j_residual or second not in located or not weights.is_trained(first):
+        return None
+    if weights.is_trained(second) != attention.gpt_j_tied:
+        return None
+    used = "is as it was created" if attention.gpt_j_tied is False else "was trained"
+    what = f"load ({weights.folder}): {located[second].names[0]} {used}, which contradicts gpt_j_tied "
+    what += str(attention.gpt_j_tied).lower()
+    hint = f"set gpt_j_tied: {str(not attention.gpt_j_tied).lower()}"
+    return Problem(what, hint=hint, id="checkpoint-other-model", about=("load", "gpt_j_tied"))
 
 
 def load(engine: Any, saved: NeoxWeights, with_optimizer: bool) -> dict[str, Any]:

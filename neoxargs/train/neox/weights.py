@@ -86,6 +86,10 @@ class NeoxWeights:
         """Return the shape of a weight, joined over all tensor parallel ranks."""
         return list(self.slices[name].shape())
 
+    def is_trained(self, norm: str) -> bool:
+        """Return whether the weight of a norm differs from its first values, which are 1."""
+        return bool((_mean([read_tensor(ref) for ref in self.located.weights[norm].tensors[0]]) != 1).any())
+
     def states(self, name: str) -> dict[str, Any]:
         """Return a weight's optimizer states: the step count, and None for tensors, which `full_tensor` returns."""
         keys = self._keys(self.slices[name])

@@ -188,3 +188,16 @@ def test_our_own_checkpoints_are_not_taken_for_gpt_neox_s(tmp_path: Path) -> Non
     assert Contents.at(tmp_path, None) is not None
     (folder / "layout-mp_rank_00.json").write_text("{}")
     assert Contents.at(tmp_path, None) is None
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_norms_show_what_gpt_j_tied_meant(tmp_path: Path, tied: bool) -> None:
+    """Whichever meaning it had: the norm that the model did not use has its first values."""
+    config, weights = model_of("pythia")
+    if tied:
+        weights |= {f"layers.{layer}.post_attention_layernorm.weight": torch.ones(32) for layer in range(2)}
+    folder = write(run_of("pythia", config, weights), tmp_path / "global_step3")
+    matching, other = (small(**PYTHIA, gpt_j_tied=value) for value in (tied, not tied))
+    assert any("post_attention" in name for name in read(folder, matching).slices) != tied
+    with pytest.raises(Problems, match=f"contradicts gpt_j_tied {str(not tied).lower()}"):
+        read(folder, other)

@@ -1,0 +1,143 @@
+"""What `deepy check` says of a GPT-NeoX checkpoint that `load` names: with its place, without torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint
+from neoxargs.problems import Problem, render
+from neoxargs.resolve import resolve
+from tests.support.neox_files import Run, write
+
+YAML = """\
+num_layers: 2
+hidden_size: 32
+num_attention_heads: 4
+seq_length: 16
+max_position_embeddings: 16
+gpt_j_residual: true
+pos_emb: rotary
+no_weight_tying: true
+tokenizer_type: ByteLevelTokenizer
+make_vocab_size_divisible_by: 64
+train_micro_batch_size_per_gpu: 8
+train_iters: 30
+lr_decay_iters: 30
+warmup: 0.0
+min_lr: 0.0
+lr_decay_style: cosine
+optimizer: {type: Adam, params: {lr: 0.01}}
+dialect: neox-2026
+load: theirs
+"""
+
+
+def weights() -> dict[str, Any]:
+    shapes = {"embedding.word_embeddings.weight": (320, 32), "final_norm.weight": (32,), "final_norm.bias": (32,)}
+    shapes["output.weight"] = (320, 32)
+    for layer in range(2):
+        modules = {"attention.query_key_value": (96, 32), "attention.dense": (32, 32), "mlp.dense_h_to_4h": (128, 32)}
+        modules["mlp.dense_4h_to_h"] = (32, 128)
+        shapes |= {f"layers.{layer}.{name}.weight": shape for name, shape in modules.items()}
+        shapes |= {f"layers.{layer}.{name}.bias": shape[:1] for name, shape in modules.items()}
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            shapes |= {f"layers.{layer}.{norm}.{kind}": (32,) for kind in ("weight", "bias")}
+    return {name: torch.ones(shape) for name, shape in shapes.items()}
+
+
+@pytest.fixture
+def run() -> Run:
+    moments = dict.fromkeys(("exp_avg", "exp_avg_sq"), weights())
+    return Run(weights(), 4, 4, moments, order="per_head", parallel_residual=True, optimizer="zero1", tensor=2, data=2)
+
+
+def problems(folder: Path, *changes: str) -> list[Problem]:
+    file = folder / "my.yml"
+    file.write_text(YAML.replace("load: theirs", f"load: {folder / 'theirs'}"))
+    return list(neox_checkpoint(resolve([file], changes, gpus=1)))
+
+
+def test_what_is_taken_over_is_listed_at_load(tmp_path: Path, run: Run) -> None:
+    folder = write(run, tmp_path / "theirs" / "global_step3")
+    (problem,) = problems(tmp_path)
+    assert render([problem]).replace(str(tmp_path), "FOLDER") == (
+        "FOLDER/my.yml:19:1: warning: load (FOLDER/theirs/global_step3) is a checkpoint of GPT-NeoX "
+        "[checkpoint-of-gpt-neox]\n"
+        "  layout there: model_parallel_size 2, pipe_parallel_size 1, optimizer state on 2 ranks; here: "
+        "model_parallel_size 1, pipe_parallel_size 0\n"
+        "  taken over: weights of 2 layers, iteration 3, learning rate schedule, optimizer state after 3 steps\n"
+        "  not taken over: states of random generators\n"
+        "  another loss: 63 rows of padding took part in GPT-NeoX's softmax and have probability 0 here; "
+        "softmax_over_padding: true computes GPT-NeoX's loss\n"
+        "  biases: each tensor parallel rank of GPT-NeoX has its own, whose sum is taken over; here there is one\n"
+        f"  19 | load: {'FOLDER'}/theirs\n"
+        f"     | {'^' * len(f'load: {folder.parent}')}"
+    )
+
+
+def test_without_optimizer_state_it_says_what_to_set(tmp_path: Path, run: Run) -> None:
+    run.optimizer = "none"
+    write(run, tmp_path / "theirs" / "global_step3")
+    error, listed = problems(tmp_path)
+    assert error.severity == "error" and error.id == "checkpoint-without-optimizer"
+    assert str(error.where).endswith("my.yml:19:1") and error.hint.startswith("set finetune: true to load only")
+    (listed,) = problems(tmp_path, "finetune=true")
+    assert "not taken over: states of random generators, optimizer state, learning rate schedule" in listed.what
+
+
+def test_another_model_is_an_error_at_the_parameter(tmp_path: Path, run: Run) -> None:
+    write(run, tmp_path / "theirs" / "global_step3")
+    (problem,) = problems(tmp_path, "num_layers=3")
+    assert (problem.hint.split(",")[0], problem.severity) == ("set num_layers: 2", "error")
+
+
+def test_another_schedule_is_an_error(tmp_path: Path, run: Run) -> None:
+    write(run, tmp_path / "theirs" / "global_step3")
+    found = problems(tmp_path, "lr_decay_iters=40")
+    assert [problem.id for problem in found] == ["checkpoint-other-lr-schedule", "checkpoint-of-gpt-neox"]
+    assert "the checkpoint's learning rate schedule has lr_decay_iters 30 iterations" in found[0].what
+    assert len(problems(tmp_path, "lr_decay_iters=40", "override_lr_scheduler=true")) == 1
+
+
+def test_what_shapes_do_not_show_is_compared_with_the_saved_configuration(tmp_path: Path, run: Run) -> None:
+    folder = write(run, tmp_path / "theirs" / "global_step3")
+    (folder / "configs").mkdir()
+    (folder / "configs" / "my.yml").write_text(YAML.replace("dialect: neox-2026\n", "") + "rotary_pct: 0.25\n")
+    (warning, _) = problems(tmp_path)
+    assert warning.severity == "warning" and warning.id == "checkpoint-other-model"
+    assert warning.what.endswith("rotary_pct 0.25 there and 1.0 here")
+    (error,) = problems(tmp_path, "gpt_j_residual=false")
+    assert error.severity == "error" and error.hint == "set gpt_j_residual: true"
+    assert [problem.id for problem in problems(tmp_path, "rotary_pct=0.25")] == ["checkpoint-of-gpt-neox"]
+
+
+def test_weights_only_in_zero3_s_partitions(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs" / "global_step3"
+    folder.mkdir(parents=True)
+    (folder / "zero_pp_rank_0_mp_rank_00_model_states.pt").touch()
+    (problem,) = problems(tmp_path)
+    assert "ZeRO-3 stored the weights only in partitions" in problem.what and "zero_to_fp32.py" in problem.hint
+
+
+def test_the_command_reads_it_without_torch_and_refuses_hostile_files(tmp_path: Path, run: Run) -> None:
+    folder = write(run, tmp_path / "theirs" / "global_step3")
+    problems(tmp_path)
+    command = [sys.executable, "-X", "importtime", "deepy.py", "check", str(tmp_path / "my.yml"), "--gpus", "1"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "[checkpoint-of-gpt-neox]" in shown.stderr and "| torch\n" not in shown.stderr and shown.returncode == 0
+
+    class Call:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {tmp_path}/mark",)
+
+    torch.save({"iteration": Call()}, folder / "mp_rank_01_model_states.pt")
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "mp_rank_01_model_states.pt names posix.system" in shown.stderr and "Traceback" not in shown.stderr
+    assert not (tmp_path / "mark").exists()
