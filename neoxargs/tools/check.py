@@ -48,7 +48,7 @@ def _migrate_suggestion(request: Request) -> list[Problem]:
     source = source_of(text)
     if others or source.edits_in_place or not text.text.strip():
         return []
-    what, hint = f"{request.files[0]} looks like {source.describes}", f"convert it: deepy migrate {text.name}"
+    what, hint = f"{request.files[0]} looks like {source.describes}", f"run `deepy migrate {text.name}` to convert it"
     return [Problem(what, hint=hint, severity="warning", id="file-of-another-program")]
 
 

@@ -45,7 +45,7 @@ def write_docs(check: bool = False, directory: str | None = None) -> list[str]:
     cannot be written.
     """
     if directory is None and not IS_CHECKOUT:
-        what, hint = "an installed deepy has no docs/ folder", "add -o DIR to choose a different folder"
+        what, hint = "an installed deepy has no docs/ folder", "add -o DIR to write to a different folder"
         raise Problems([Problem(what, hint=hint, id="docs-need-output-folder")])
     stale = list(_stale(directory))
     if stale and not check:

@@ -25,8 +25,8 @@ All {count} parameters of a configuration file. `-` and `_` are interchangeable 
 - **Origin**: where the name comes from. `DSL`: flag of DeepSpeed's launcher. `DSC`: key of DeepSpeed's JSON. `Meg`:
   argument of Megatron-LM. `NeoX`: added by GPT-NeoX or deepy.
 - **Default**: the value if the key is not set. A date means that GPT-NeoX changed the default on that day; `dialect`
-  selects the day. *Derived* values are computed from other parameters; **required** ones must be set. A different
-  default of the receiver is listed as well.
+  selects the day. *Derived* values are computed from other parameters; **required** ones must be set. If the
+  receiver has a different default, it is listed as well.
 - **Effect**: what the value changes in a run of `train.py`: the processes that the `launcher` starts; the `layout` of
   the model on the ranks; the behaviour of DeepSpeed's `engine`; the `model`, `optimizer`, learning rate `schedule`,
   `data`, `memory` use, `checkpoint` files, `log` and reports, progress of the `run`, or text `generation`. `config`:

@@ -36,7 +36,7 @@ def schema() -> Schema:
         "$schema": "http://json-schema.org/draft-07/schema#",
         "$comment": "Generated from neoxargs/registry by `python deepy.py docs`.",
         "title": "deepy configuration",
-        "description": "One file for DeepSpeed's launcher, DeepSpeed, Megatron and GPT-NeoX.",
+        "description": "One configuration file for DeepSpeed's launcher, DeepSpeed, Megatron and GPT-NeoX.",
         **_section(""),
     }
 

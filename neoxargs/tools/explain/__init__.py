@@ -16,7 +16,7 @@ from neoxargs.resolve.keys.unknown import key_advice, match_key, unknown_key
 from neoxargs.tools.explain import explain_all, keyword_search, parameter, problem, section
 
 USAGE_HINT = "use `explain KEY FILE`, or `explain --all FILE` for all parameters"
-NO_MATCH_HINT = "no parameter name or description contains this word; docs/parameters.md lists all parameters"
+NO_MATCH_HINT = "look it up in docs/parameters.md; no parameter has this word in its name or description"
 
 
 def explain(key: str, request: Request) -> str:
@@ -26,7 +26,7 @@ def explain(key: str, request: Request) -> str:
     if found is None and problem.is_problem(key):
         return _json(problem.to_json(key)) if as_json else problem.to_text(key)
     if found is None and keyword_search.is_file(key):
-        what = f"explain: expected a parameter first, got the file {key}"
+        what = f"explain: expected the name of a parameter first, got the file {key}"
         raise Problems([Problem(what, hint=USAGE_HINT, id="explain-needs-a-name")])
     spec = resolve_run(request, os.environ) if request.files else None
     config = spec.config if spec else None
@@ -63,7 +63,7 @@ def _mentioning(name: str, key: str, as_json: bool) -> str:
     described = keyword_search.by_word(name)
     if not described:
         raise Problems([replace(unknown, hint=problem.nearest_problem(key) or NO_MATCH_HINT)])
-    return _several(f"no parameter is named {key}; these mention it:", key, described, as_json)
+    return _several(f"no parameter is named {key}; these parameters mention it:", key, described, as_json)
 
 
 def _several(head: str, key: str, described: dict[str, str], as_json: bool) -> str:
@@ -71,4 +71,6 @@ def _several(head: str, key: str, described: dict[str, str], as_json: bool) -> s
         return _json({"name": key, "found": described})
     first = dict(list(described.items())[: keyword_search.MAX_RESULTS])
     left = len(described) - len(first)
-    return "\n".join([head, *section.table(first), *([f"  and {left} more: docs/parameters.md"] if left else [])])
+    return "\n".join(
+        [head, *section.table(first), *([f"  and {left} more, listed in docs/parameters.md"] if left else [])]
+    )

@@ -12,7 +12,7 @@ from neoxargs.problems import Problems, listed
 from neoxargs.registry import Parameter
 from neoxargs.resolve.config import Config
 
-SAME_DEFAULT = "not sent, because DeepSpeed's default is the same value"
+SAME_DEFAULT = "not sent, because DeepSpeed has the same default"
 
 
 def destinations(parameter: Parameter, config: Config) -> list[str]:

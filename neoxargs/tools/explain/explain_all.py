@@ -21,8 +21,8 @@ def annotated_yaml(config: Config) -> str:
     left = sum(1 for p, _ in config.items() if p.name not in settings)
     head = [
         "The resolved configuration, printed by deepy explain --all.",
-        "Used as a configuration file, it gives the same values as the files it was printed from.",
-        f"{left} parameters that are not listed have their defaults (docs/parameters.md).",
+        "As a configuration file, it resolves to the same values as the files that it was printed from.",
+        f"The {left} parameters that are not listed have their default values (docs/parameters.md).",
     ]
     assert config.dialect is not None  # only the configuration that a rank receives has no dialect
     settings["dialect"] = Setting(config.dialect.name, behind=config.dialect.reason)

@@ -64,7 +64,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     if parameter.replaced_by:
         replacements = ((_yaml_words(new), json_words(old)) for old, new in parameter.replaced_by.items() if new)
         yield "replaced by", "; ".join(f"{new} (for {old})" for new, old in replacements)
-    yield "sent to", destination_words(parameter).replace("`", "") or "nothing: used by deepy only"
+    yield "sent to", destination_words(parameter).replace("`", "") or "nothing: only deepy uses it"
     if parameter.name in plugins.DECLARED:
         yield "declared by", f"plugin {plugins.DECLARED[parameter.name]}"
     if parameter.aliases:
@@ -73,7 +73,7 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
         yield from (("derived", sentence) for sentence in reasons(parameter.name))
     yield from _relations(parameter.name)
     if parameter.name in AUTO_VALUES and "DSC" in parameter.origins:
-        yield "auto", f"{AUTO_VALUES[parameter.name].why}; migrate writes the value if it is known"
+        yield "auto", f"{AUTO_VALUES[parameter.name].why}; migrate replaces auto with the value if it is known"
     if config is not None:
         value = config.get(parameter.name)
         yield "value", None if value is ABSENT else value

@@ -20,15 +20,17 @@ from neoxargs.tools.migrate.result import NEW_FILE, Result
 from neoxargs.tools.migrate.source import CURRENT_DIALECT, Options, Source
 from neoxargs.tools.write import changed_files, diff, write_all
 
-DESCRIPTION = """Convert a configuration to current YAML. GPT-NeoX YAML is edited in place with its comments, and shown
-as a diff unless --write is given; name all files of one run in one command."""
+DESCRIPTION = (
+    "Convert a configuration to current YAML. GPT-NeoX YAML keeps its comments; the changes are shown as a diff, or "
+    "written to the files with --write. Name all files of a run in one command."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `deepy migrate`, except --json."""
     add = parser.add_argument
-    add("files", metavar="SOURCE", nargs="+", help="GPT-NeoX YAML, one DeepSpeed JSON or one Megatron-LM script")
-    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for SOURCEs in this folder first")
+    add("files", metavar="SOURCE", nargs="+", help="GPT-NeoX YAML files, one DeepSpeed JSON or one Megatron-LM script")
+    add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for SOURCE in this folder first")
     add(
         "--to",
         metavar="|".join(NAMES),
@@ -42,7 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--var", metavar="NAME=VALUE", action="append", default=[], type=_variable, help=variable)
     add("--choose", metavar="N", type=int, help="convert the N-th of several configurations in SOURCE")
     add("-o", "--output", metavar="FILE", help="write the new YAML to FILE instead of stdout")
-    add("--write", action="store_true", help="write all files, or none on an error; replace an existing FILE")
+    add(
+        "--write",
+        action="store_true",
+        help="write the changes, to all files or, after an error, to none; overwrite an existing FILE",
+    )
 
 
 def _dialect(text: str) -> str:
@@ -86,7 +92,7 @@ def _inapplicable_options(arguments: argparse.Namespace, source: Source) -> Iter
     if arguments.choose is not None and "--choose" not in source.options:
         yield _inapplicable("--choose", source, "remove --choose")
     if not source.edits_in_place and arguments.write and not arguments.output:
-        what = f"--write requires -o FILE for {source.describes}, which becomes a new file"
+        what = f"--write requires -o FILE for {source.describes}, which is converted to a new file"
         yield Problem(what, hint="add -o my.yml", id="migrate-write-without-output")
     if arguments.var and "--var" not in source.options:
         readers = listed(other.describes for other in SOURCES if "--var" in other.options)
@@ -94,7 +100,7 @@ def _inapplicable_options(arguments: argparse.Namespace, source: Source) -> Iter
         yield Problem(what, hint="remove --var", id="migrate-option-not-applicable")
     if arguments.to != CURRENT_DIALECT and "--to" not in source.options:
         readers = listed(other.describes for other in SOURCES if "--to" in other.options)
-        what = f"--to {arguments.to} applies only to {readers}; other files become {CURRENT_DIALECT}"
+        what = f"--to {arguments.to} applies only to {readers}; other files are converted to {CURRENT_DIALECT}"
         hint = f"remove --to, then migrate the new file with --to {arguments.to}"
         yield Problem(what, hint=hint, id="migrate-option-not-applicable")
 
@@ -107,7 +113,7 @@ def _inapplicable(option: str, source: Source, hint: str) -> Problem:
 
 def _only(texts: Sequence[Text]) -> Text:
     if len(texts) > 1:
-        what = f"expected one file, got {len(texts)}: only GPT-NeoX YAML is migrated several files at a time"
+        what = f"expected one file, got {len(texts)}: only GPT-NeoX files can be migrated several at a time"
         hint = "run deepy migrate once for each file"
         raise Problems([Problem(what, Place(texts[1].name, 0, 0), hint, id="migrate-several-files")])
     return texts[0]
@@ -152,7 +158,7 @@ def _show_edits(arguments: argparse.Namespace, texts: Sequence[Text], result: Re
         _print_json(_to_json(result) | {"files": diffs, "written": arguments.write and bool(files)})
         return 0
     print("".join(diff(old, new) for old, new in files), end="")
-    lines = [*map(str, result.changes)] or [f"nothing to change for {arguments.to}"]
+    lines = [*map(str, result.changes)] or [f"no changes are needed for {arguments.to}"]
     if files:
         names = ", ".join(new.name for _, new in files)
         lines.append(f"{names} written" if arguments.write else "nothing written yet: add --write to apply the changes")

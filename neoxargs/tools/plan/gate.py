@@ -59,7 +59,7 @@ def _surely_too_large(plan: Plan) -> bool:
 
 def _hint(changes: Sequence[str]) -> str:
     instead = f"to make the run fit, add {', or '.join(changes)}" if changes else NOTHING_FITS
-    return f"{instead}; --force starts the run anyway"
+    return f"{instead}; to start the run anyway, add --force"
 
 
 def _local_gpu(spec: RunSpec) -> Device | None:

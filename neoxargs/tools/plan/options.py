@@ -9,7 +9,9 @@ from neoxargs.options import gpu_count
 from neoxargs.request import Request
 from neoxargs.tools.plan.placement import GPUS_PER_HOST
 
-DESCRIPTION = "Show where each rank runs, its memory in each phase, and an estimate of speed. Starts nothing."
+DESCRIPTION = (
+    "Show where each rank runs, how much memory it needs in each phase, and the estimated speed. Starts nothing."
+)
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,15 @@ class PlanOptions(Request):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", metavar="NAME", help="plan for this device: A100-40GB, A100-80GB, H100, H200, V100-32GB, 4090, CPU")
-    add("--gpu-memory", metavar="GIB", type=_gibibytes, help="set the memory of one device")
-    add("--host-memory", metavar="GIB", type=_gibibytes, help="set the memory of one host")
+    add("--gpu-memory", metavar="GIB", type=_gibibytes, help="set the memory of one device, in GiB")
+    add("--host-memory", metavar="GIB", type=_gibibytes, help="set the memory of one host, in GiB")
     per_host = f"set the number of GPUs per host, used with --gpus (default: {GPUS_PER_HOST})"
     add("--per-host", metavar="N", type=gpu_count, default=GPUS_PER_HOST, help=per_host)
-    add("--built-whole", action="store_true", help="plan for a script that builds a ZeRO-3 model without zero.Init")
+    add(
+        "--built-whole",
+        action="store_true",
+        help="plan for a script that builds its ZeRO-3 model outside deepspeed.zero.Init",
+    )
     add("--html", metavar="FILE", help="also write the plan as an HTML page with charts")
 
 

@@ -128,6 +128,6 @@ def _check_single_run(config: Config) -> None:
     name = "zero_optimization.stage"
     stages = config.get(name)
     if isinstance(stages, list):
-        what = f"{name} ({stages}) is a list of values for the autotuner; a plan is of one run"
+        what = f"{name} ({stages}) is a list of values for the autotuner; a plan needs a single value"
         hint = f"add --set {name}={stages[0] if stages else 0}"
         raise Problems([Problem(what, config.place(name), hint, id="plan-of-several-runs", about=(name,))])

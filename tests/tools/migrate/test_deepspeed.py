@@ -73,12 +73,12 @@ def test_json_as_yaml(text: str, expected: str) -> None:
     ("text", "where", "what"),
     [
         ('{"a": 1', "ds.json:1:1", "this `{` is never closed"),
-        ('{"train_batch_size": 2**4}', "ds.json:1:22", "`2**4` is not a value"),
-        ('{"train_batch_size": open}', "ds.json:1:22", "`open` is not a value"),
+        ('{"train_batch_size": 2**4}', "ds.json:1:22", "expected a number, a quoted string, true, false or null, got `2**4`"),
+        ('{"train_batch_size": open}', "ds.json:1:22", "expected a number, a quoted string, true, false or null, got `open`"),
         ('{"train_batch_size" 4}', "ds.json:1:2", "expected `:` after the key train_batch_size"),
         ('{"fp16": [1 2]}', "ds.json:1:13", "expected `,` or the closing `]` before this"),
-        ('{"fp16": }', "ds.json:1:10", "expected a value before this"),
-        ("{: 1}", "ds.json:1:2", "expected a key before this"),
+        ('{"fp16": }', "ds.json:1:10", "expected a value before this character"),
+        ("{: 1}", "ds.json:1:2", "expected a key before this character"),
         ('{"a": ' + "[" * 40 + "}", "ds.json:1:38", "brackets are nested more than 32 deep"),
     ],
 )
@@ -97,16 +97,16 @@ def test_a_python_condition_is_not_evaluated() -> None:
 
 
 def test_every_placeholder_of_a_script_is_an_error() -> None:
-    hint = "replace this placeholder of a script with its value"
+    hint = "replace this placeholder with the value that the script inserts"
     assert problems('{"train_batch_size": CONFIG_BATCH,\n "fp16": {"enabled": $FP16}}') == [
-        ("ds.json:1:22", "`CONFIG_BATCH` is not a value", hint),
-        ("ds.json:2:22", "`$FP16` is not a value", hint),
+        ("ds.json:1:22", "expected a number, a quoted string, true, false or null, got `CONFIG_BATCH`", hint),
+        ("ds.json:2:22", "expected a number, a quoted string, true, false or null, got `$FP16`", hint),
     ]
 
 
 def test_a_file_with_too_many_configurations() -> None:
     ((_, what, _),) = problems("{}\n" * 101)
-    assert what == "this file has more than 100 configurations"
+    assert what == "this file contains more than 100 configurations"
 
 
 def test_a_contradiction_between_old_and_current_names_has_the_places_in_the_json() -> None:
@@ -121,7 +121,7 @@ def test_characters_that_yaml_does_not_allow() -> None:
     text = '{"wandb": {"team": "a\\u0007b"}, # not\x07here\n"train_batch_size": 8}'
     assert yaml(text) == 'train_batch_size: 8\nwandb:\n  team: "a\\u0007b"  # not\N{REPLACEMENT CHARACTER}here\n'
     ((where, what, _),) = problems('{"wandb": {"team": "\\ud83d"}}')
-    assert (where, what) == ("ds.json:1:20", "this string has an escape that is only half of a surrogate pair")
+    assert (where, what) == ("ds.json:1:20", "an escape sequence in this string is only half of a surrogate pair")
 
 
 def test_an_empty_configuration() -> None:
@@ -156,10 +156,10 @@ def test_several_versions_of_a_section_are_offered_by_number() -> None:
         "ds.json:4:39", "zero_optimization has no key recude_bucket_size", "did you mean reduce_bucket_size?"
     )  # fmt: skip
     assert problems(text, 2) == [misspelt]
-    assert problems(text, 4) == [("ds.json", "--choose must be from 1 to 3, got 4", "")]
+    assert problems(text, 4) == [("ds.json", "--choose (4) must be from 1 to 3", "")]
     third = convert_version(chosen(versions_of(text), 3, "ds.json"), "ds.json")
     assert "stage: 3\n" in third.text
-    assert [problem.what for problem in third.problems][:1] == ["a `,` is missing before this; migrate assumes one"]
+    assert [problem.what for problem in third.problems][:1] == ["a `,` is missing before this string; migrate reads the file as if it were there"]
 
 
 def test_versions_beyond_the_offered_ones_are_counted() -> None:
@@ -170,7 +170,7 @@ def test_versions_beyond_the_offered_ones_are_counted() -> None:
     (offer,) = stop.value.problems
     first, *_, last = offer.what.splitlines()
     assert first == "expected one configuration, got 16"
-    assert last.strip() == "and 4 more: to choose one of them, first remove sections that you do not need from the file"
+    assert last.strip() == "and 4 more: to choose one of these, first remove the sections that you do not need from the file"
 
 
 def test_every_auto_has_a_value_that_fits() -> None:
@@ -277,7 +277,7 @@ def test_published_json(path: Path) -> None:
 def test_auto_that_becomes_fp32_is_a_warning(sections: str, names: list[str]) -> None:
     warnings = convert_version(chosen(versions_of(f"{{{sections}}}"), None, "ds.json"), "ds.json").problems
     whats = [problem.what for problem in warnings if problem.id == "migrate-auto-precision-off"]
-    end = " becomes false, the default of Hugging Face: this run trains in fp32"
+    end = " becomes false, Hugging Face's default, so this run trains in fp32"
     assert [what.removeprefix('"auto" for ').removesuffix(end) for what in whats] == names
 
 
@@ -298,4 +298,4 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert '+{"num-layers": 4, "save": "x", "checkpoint-factor": 5}' in capsys.readouterr().out
     Path("notes.md").write_text("# nothing here\n")
     assert main(["migrate", "notes.md", "--from", "deepspeed"]) == 1
-    assert "this file has no DeepSpeed configuration" in capsys.readouterr().err
+    assert "this file contains no DeepSpeed configuration" in capsys.readouterr().err

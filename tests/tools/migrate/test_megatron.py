@@ -105,7 +105,7 @@ def test_swiglu_has_the_default_width_of_megatron() -> None:
     result = config("--swiglu --hidden-size 4096 --num-attention-heads 32")
     assert mlp_width(result.shape, result.mlp) == int(4 * 4096 * 2 / 3 / 64) * 64
     text = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} --swiglu")).text
-    assert "intermediate_size: 384  # 3 x 128, Megatron-LM's default for --swiglu: GPT-NeoX counts gate" in text
+    assert "intermediate_size: 384  # 3 x 128, Megatron-LM's default for --swiglu: GPT-NeoX counts the gate" in text
 
 
 def test_a_default_without_effect_is_not_written() -> None:
@@ -115,8 +115,9 @@ def test_a_default_without_effect_is_not_written() -> None:
 @pytest.mark.parametrize("flag", ["--deepspeed-config", "--deepspeed_config"])
 def test_the_deepspeed_json_has_to_be_migrated_separately(flag: str) -> None:
     (problem,) = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES} {flag} ds.json")).problems
-    assert problem.what == "--deepspeed-config ds.json has no counterpart and is left out"
-    assert problem.hint == "migrate that file too: its precision, ZeRO and optimizer are not in this YAML"
+    why = "because this file does not contain the JSON, which configures precision, ZeRO and the optimizer"
+    assert problem.what == f"--deepspeed-config ds.json is left out, {why}"
+    assert problem.hint == "migrate the JSON too, and pass both new files to each command"
 
 
 def test_no_pipeline_is_written() -> None:
@@ -135,8 +136,8 @@ def test_a_flag_is_not_suggested_for_itself(flag: str) -> None:
     [
         ("--train-samples 640", "set train_iters (for --train-samples 640)."),
         ("--train-samples 31 --global-batch-size 32", "set train_iters (for --train-samples 31)."),
-        ("--train-samples $N --global-batch-size 32", "set train_iters; the script does not."),
-        ("--global-batch-size 32", "set train_iters; the script does not."),
+        ("--train-samples $N --global-batch-size 32", "set train_iters, which the script does not set."),
+        ("--global-batch-size 32", "set train_iters, which the script does not set."),
     ],
 )
 def test_unknown_iterations_are_listed_as_to_do(flags: str, to_do: str) -> None:
@@ -144,16 +145,16 @@ def test_unknown_iterations_are_listed_as_to_do(flags: str, to_do: str) -> None:
     assert "\ntrain_iters" not in result.text
     assert f"# To do: {to_do}\n" in result.text
     if to_do.endswith(f"{flags})."):
-        assert "set train_iters to samples / batch size" in [problem.hint for problem in result.problems]
+        assert "set train_iters in the new file to samples / batch size" in [p.hint for p in result.problems]
 
 
 def test_a_batch_size_ramp_is_ignored_when_samples_become_iterations() -> None:
     flags = "--train-samples 650 --global-batch-size 32 --rampup-batch-size 8 8 64 --lr-warmup-samples 65"
     result = convert_script(Text("run.sh", f"python pretrain_gpt.py {SIZES.replace('--train-iters 9', '')} {flags}"))
-    why = "650 samples / 32 rounded down, ignoring --rampup-batch-size"
+    why = "650 samples / 32, rounded down, ignoring --rampup-batch-size"
     assert f"train_iters: 20  # {why}\n" in result.text
     assert "warmup: 0.1  # 65 of 650 samples\n" in result.text
-    ramp = "--rampup-batch-size 8 8 64 has no counterpart and is left out"
+    ramp = "--rampup-batch-size 8 8 64 is left out, because the batch size cannot change during a run"
     assert ramp in [problem.what for problem in result.problems]
 
 
@@ -175,8 +176,8 @@ def test_unknown_values_of_launcher_flags_are_left_out() -> None:
     result = convert_script(Text("run.sh", script))
     assert "num_gpus" not in result.text
     assert [problem.what for problem in result.problems] == [
-        "the value of $(nvidia-smi | wc -l) is unknown; it is used for --nproc-per-node",
-        "the value of ${KIND} is unknown; it is used for --${KIND}",
+        "the value of $(nvidia-smi | wc -l) is unknown, so --nproc-per-node cannot be converted",
+        "the value of ${KIND} is unknown, so --${KIND} cannot be converted",
     ]
 
 
@@ -186,13 +187,13 @@ def test_flags_without_a_counterpart_are_warnings() -> None:
     problems = convert_script(Text("run.sh", text)).problems
     assert {problem.severity for problem in problems} == {"warning"}
     assert [(str(problem.where), problem.what, problem.hint) for problem in problems] == [
-        ("run.sh:2:3", "--overlap-grad-reduce has no counterpart and is left out",
-         "it is an implementation detail of Megatron-LM"),
-        ("run.sh:2:25", "--hiden-size 3 is not a flag of Megatron-LM (2026) and is left out",
+        ("run.sh:2:3",
+         "--overlap-grad-reduce is left out, because it is an implementation detail of Megatron-LM", ""),
+        ("run.sh:2:25", "--hiden-size 3 is not a flag of Megatron-LM (as of 2026) and is left out",
          "did you mean --hidden-size?"),
-        ("run.sh:2:40", "--noop-layers 1 is not a flag of Megatron-LM (2026) and is left out", ""),
-        ("run.sh:2:56", "--recompute-granularity selective has no counterpart and is left out",
-         "checkpoint_activations recomputes entire layers"),
+        ("run.sh:2:40", "--noop-layers 1 is not a flag of Megatron-LM (as of 2026) and is left out", ""),
+        ("run.sh:2:56",
+         "--recompute-granularity selective is left out, because checkpoint_activations recomputes entire layers", ""),
     ]  # fmt: skip
 
 
@@ -201,7 +202,7 @@ def test_flags_without_a_counterpart_are_warnings() -> None:
     [
         ("python p.py --num-layers many", "run.sh:1:26", '--num-layers ("many") must be a whole number'),
         ("N=x\npython p.py --num-layers $N", "run.sh:1:3", '--num-layers ("x") must be a whole number'),
-        ("echo hello", "run.sh", "this file has no Megatron-LM command"),
+        ("echo hello", "run.sh", "this file contains no Megatron-LM command"),
     ],
 )
 def test_errors(script: str, where: str, what: str) -> None:
@@ -224,30 +225,33 @@ python p.py --num-layers $L --zero-stage 1 --deepspeed_config $OUT/ds.json --sav
 def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
     result = convert_script(Text("run.sh", BRANCHES), {"MICRO": "3"}, {"SIZE": "large", "HOME": "/"})
     assert [line for line in result.text.splitlines() if line.startswith("#")][1:] == [
-        "# To do: set the value of --save $OUT; the script does not.",
-        "# To do: set the value of --load $OUT; the script does not.",
-        "# To do: set the value of --lr ${LR:?}; the script does not.",
-        "# To do: set train_iters; the script does not.",
+        "# To do: set the parameter for --save $OUT, whose value is unknown.",
+        "# To do: set the parameter for --load $OUT, whose value is unknown.",
+        "# To do: set the parameter for --lr ${LR:?}, whose value is unknown.",
+        "# To do: set train_iters, which the script does not set.",
     ]
     assert "num_layers: 4\n" in result.text
     assert "stage: 2\n" in result.text
     assert "train_micro_batch_size_per_gpu: 3\n" in result.text
     assert [(str(problem.where), problem.what, problem.hint) for problem in result.problems] == [
-        ("run.sh", "$SIZE is taken from the environment", ""),
-        ("run.sh:2:1", "the branch `else` is read", ""),
-        ("run.sh:5:21", "the value of $STEPS is unknown; DeepSpeed's steps_per_print uses it", "add --var STEPS=VALUE"),
+        ("run.sh", "the value of $SIZE is taken from the environment",
+         "add --var SIZE=VALUE to use a different value"),
+        ("run.sh:2:1", "only the branch `else` is read", ""),
+        ("run.sh:5:21", "the value of $STEPS is unknown, so steps_per_print of DeepSpeed's JSON is left out",
+         "add --var STEPS=VALUE"),
         ("run.sh:4:24",
          "zero_optimization.stage is 1 in the flags and 2 in DeepSpeed's JSON, which takes precedence",
-         "set zero_optimization.stage in the new file if the flag is right"),
-        ("run.sh:7:83", "the value of $OUT is unknown; it is used for --save and --load", "add --var OUT=VALUE"),
-        ("run.sh:7:105", "the value of ${LR:?} is unknown; it is used for --lr", "set the parameter in the new file"),
+         "if the value of the flag is right, set zero_optimization.stage in the new file"),
+        ("run.sh:7:83", "the value of $OUT is unknown, so --save and --load cannot be converted", "add --var OUT=VALUE"),
+        ("run.sh:7:105", "the value of ${LR:?} is unknown, so --lr cannot be converted",
+         "set the parameter in the new file"),
     ]  # fmt: skip
 
 
 def test_other_here_documents_are_not_read() -> None:
     text = "cat <<EOT > hosts.py\nhosts = {broken\n{\nEOT\npython p.py --num-layers 3 --deepspeed-config ds.json"
     (problem,) = convert_script(Text("run.sh", text)).problems
-    assert problem.what == "--deepspeed-config ds.json has no counterpart and is left out"
+    assert problem.what.startswith("--deepspeed-config ds.json is left out, because this file does not contain the JSON")
 
 
 def test_choosing_one_of_several_configurations_in_a_here_document() -> None:
@@ -264,15 +268,15 @@ def test_a_second_model_in_the_script_is_a_warning() -> None:
     command = f"python p.py {SIZES}"
     assert not convert_script(Text("run.sh", f"echo {command}\n{command}")).problems
     (problem,) = convert_script(Text("run.sh", f"{command}\n{command} --lr 1e-4")).problems
-    assert problem.what == "2 commands describe a model; this one is read because it has the most flags"
+    assert problem.what == "2 commands describe a model; only this one is read, because it has the most flags"
     assert [str(place) for place in (problem.where, *problem.also)] == ["run.sh:2:1", "run.sh:1:1"]
 
 
 def test_an_unknown_condition_is_a_warning() -> None:
     text = "if [ -f x ]; then N=3; else N=4; fi\npython p.py --num-layers $N"
     (problem,) = convert_script(Text("run.sh", text)).problems
-    assert problem.what == "the branch `then` is read"
-    assert problem.hint == "the condition is unknown: set its variables with --var NAME=VALUE"
+    assert problem.what == "only the branch `then` is read, because the condition is unknown"
+    assert problem.hint == "set the variables of the condition with --var NAME=VALUE"
 
 
 def check_round_trip(before: Config, gpus: int) -> None:

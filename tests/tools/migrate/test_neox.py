@@ -234,7 +234,7 @@ def test_part_of_a_configuration_gets_no_dialect() -> None:
     (problem,) = result.problems
     assert (problem.severity, problem.what) == (
         "warning",
-        "num_layers is missing: this is part of a configuration, and no dialect or defaults are written",
+        "num_layers is missing, so this is only part of a configuration; no dialect and no defaults are added",
     )
 
 
@@ -277,9 +277,9 @@ def test_settings_without_a_counterpart_in_2021_are_kept_with_a_warning() -> Non
     result = migrated("pos_emb: rotary\nbf16: {enabled: true}\nprecision: bfloat16\n", "neox-2021", OF_2021)
     assert lines(result) == "pos_emb: rotary\nbf16: {enabled: true}\nprecision: bfloat16\n"
     assert [(str(p.where), p.what, p.severity) for p in result.problems] == [
-        ("my.yml:8:1", "pos_emb has no counterpart in neox-2021: GPT-NeoX has had it since 2021-03-04", "warning"),
-        ("my.yml:9:1", "bf16 has no counterpart in neox-2021: GPT-NeoX has had it since 2023-03-26", "warning"),
-        ("my.yml:10:1", "precision has no counterpart in neox-2021: GPT-NeoX has had it since 2021-04-30", "warning"),
+        ("my.yml:8:1", "pos_emb does not exist in neox-2021: GPT-NeoX added it on 2021-03-04", "warning"),
+        ("my.yml:9:1", "bf16 does not exist in neox-2021: GPT-NeoX added it on 2023-03-26", "warning"),
+        ("my.yml:10:1", "precision does not exist in neox-2021: GPT-NeoX added it on 2021-04-30", "warning"),
     ]
 
 

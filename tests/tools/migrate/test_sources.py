@@ -49,7 +49,7 @@ def test_check_knows_a_new_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "my.properties"]) == 1
     assert (
         "my.properties looks like a file of properties [file-of-another-program]\n"
-        "  = convert it: deepy migrate my.properties" in capsys.readouterr().err
+        "  = run `deepy migrate my.properties` to convert it" in capsys.readouterr().err
     )
 
 

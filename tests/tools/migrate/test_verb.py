@@ -71,7 +71,7 @@ def test_writing_twice_changes_nothing(capsys) -> None:
     assert os.stat("my.yml").st_mode & 0o777 == 0o640
     assert main(["migrate", "my.yml", "--write"]) == 0
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "nothing to change for neox-2026\n")
+    assert (out, err) == ("", "no changes are needed for neox-2026\n")
     assert Path("my.yml").read_text() == text
     assert os.listdir() == ["my.yml"]
 
@@ -188,10 +188,10 @@ def test_every_option_that_does_not_apply_is_reported(capsys) -> None:
         (["my.yml", "-o", "new.yml"], "-o does not apply to GPT-NeoX YAML, which is edited in place"),
         (["my.yml", "--choose", "2"], "--choose does not apply to GPT-NeoX YAML, which is edited in place"),
         (["my.yml", "--choose", "0"], "--choose does not apply to GPT-NeoX YAML, which is edited in place"),
-        (["ds.json", "--write"], "--write requires -o FILE for a DeepSpeed JSON, which becomes a new file"),
+        (["ds.json", "--write"], "--write requires -o FILE for a DeepSpeed JSON, which is converted to a new file"),
         (
             ["ds.json", "--to", "neox-2021"],
-            "--to neox-2021 applies only to GPT-NeoX YAML; other files become neox-2026",
+            "--to neox-2021 applies only to GPT-NeoX YAML; other files are converted to neox-2026",
         ),
     ],
 )

@@ -6,29 +6,31 @@ from neoxargs.tools.explain.catalogue.entry import Entry, Example, row
 
 PROBLEMS: dict[str, Entry] = {
     "explain-needs-a-name": row(
-        "The first argument of `explain` is the name to explain, the files follow. In this command the first argument "
-        "is a file."
+        "The first argument of `explain` is the name of a parameter, a section or a problem; the files follow. In "
+        "this command, the first argument is a file."
     ),
     "set-without-value": Entry(
-        "The argument of --set is `KEY=VALUE`. Without `=` nothing would be set, and the file's value would be used.",
+        "The argument of --set is `KEY=VALUE`. Without `=`, nothing would be set, and the value in the file would be "
+        "used.",
         Example("seed: 1\n", overrides=("lr: 0.001",)),
     ),
     "set-takes-one-value": row("Each --set takes one argument: in `--set a=1 b=2`, `b=2` is read as a file name."),
     "file-error": row(
-        "The operating system reports an error for a file: its name is too long, or its disk does not respond."
+        "The operating system reports an error for a file: for example, its name is too long or its disk does not "
+        "respond."
     ),
     "file-of-another-program": row(
         "The file is a script or JSON file of another program; `deepy migrate` converts it to a configuration."
     ),
-    "output-file-exists": row("The output file exists already, and its content would be lost."),
+    "output-file-exists": row("The output file already exists, and its content would be lost."),
     "output-file-unwritable": row("The output file cannot be written. No file has been changed."),
     "docs-need-output-folder": row("An installed package has no docs folder to write to."),
     "plan-does-not-fit": row(
-        "The run needs more memory than a device has: it would stop with an out-of-memory error, most often in its "
-        "first steps, sometimes in its first evaluation."
+        "The run needs more memory than a device has: it would stop with an out-of-memory error, usually in the first "
+        "steps, sometimes in the first evaluation."
     ),
     "plan-of-several-runs": row(
-        "DeepSpeed's autotuner starts several runs for a list of ZeRO stages, but a plan describes a single run."
+        "With a list of ZeRO stages, DeepSpeed's autotuner starts several runs, but a plan describes a single one."
     ),
     "unknown-device": row("The plan has no data (memory, speed) for a device of this name."),
 }

@@ -13,26 +13,26 @@ def _hostfile(protects_from: str, hosts: str, config: str = "") -> Entry:
 PROBLEMS: dict[str, Entry] = {
     # hosts
     "hostfile-line-without-host": _hostfile(
-        "Every line of a hostfile is a host and its number of slots. If an unreadable line were skipped, its host "
-        "would be missing from the run, or the other ranks would wait for it.",
+        "Every line of a hostfile has the name of a host and its number of slots. If an unreadable line were skipped, "
+        "the run would lack the ranks of that host, or its other ranks would wait for them.",
         "worker-0 slots=4\nworker-1 4\n",
     ),
     "hostfile-without-host": _hostfile(
-        "With an empty hostfile the run would start on this machine alone, with a different number of replicas and a "
+        "With an empty hostfile, the run would start on this machine alone, with a different number of replicas and a "
         "different batch size.",
         "# worker-0 slots=4\n",
     ),
     "hostfile-duplicate-host": _hostfile(
-        "A host that is listed twice would get two groups of ranks on the same GPUs, which run out of memory or wait "
-        "for each other.",
+        "If a host is listed twice, two groups of ranks would be started on the same GPUs and run out of memory or "
+        "wait for each other.",
         "worker-0 slots=4\nworker-0 slots=4\n",
     ),
     "hostfile-host-without-slots": _hostfile(
-        "A host with slots=0 gets no rank, and the launchers differ in whether they count it as a host.",
+        "A host with slots=0 gets no ranks, and the launchers differ in whether they count it as a host.",
         "worker-0 slots=4\nworker-1 slots=0\n",
     ),
     "hostfile-unreadable": row(
-        "The hostfile exists but cannot be read. Without it the run would start on this machine alone."
+        "The hostfile exists but cannot be read. Without it, the run would start on this machine alone."
     ),
     "filter-malformed": _hostfile(
         "include and exclude select hosts and devices. If a filter were misread, ranks would start on GPUs that are "
@@ -41,13 +41,14 @@ PROBLEMS: dict[str, Entry] = {
         "include: worker-0:a\n",
     ),
     "filter-unknown-host": _hostfile(
-        "include or exclude names a host that is not in the hostfile: usually a typo, because of which the intended "
-        "host would not be included or excluded.",
+        "include or exclude names a host that is not in the hostfile. This is usually a typo, and the intended host "
+        "would not be included or excluded.",
         "worker-0 slots=4\n",
         "include: worker-1\n",
     ),
     "filter-unknown-slot": _hostfile(
-        "exclude names a slot that the host does not have; the intended slot would be used by the run.",
+        "exclude names a slot that the host does not have, so the run would use the slot that was meant to be "
+        "excluded.",
         "worker-0 slots=4\n",
         "exclude: worker-0:7\n",
     ),
@@ -59,28 +60,30 @@ PROBLEMS: dict[str, Entry] = {
         "ValueError on every host."
     ),
     "too-many-ranks": row(
-        "The number of ranks is impossibly large: a number of hosts, slots or a parallel size has too many digits."
+        "The number of ranks is impossibly large: the number of hosts, the number of slots or a parallel size "
+        "probably has too many digits."
     ),
     "hosts-not-known": row(
-        "The job system assigns the hosts when the job starts, so they cannot be checked before that."
+        "The job scheduler chooses the hosts when the job starts, so the hosts cannot be checked earlier."
     ),
     "host-not-reached": row(
-        "A host does not answer to ssh. The run would start without its ranks, and the others would wait for them "
-        "until the timeout, half an hour later."
+        "A host cannot be reached with ssh. The run would start without the ranks of this host, and the other ranks "
+        "would wait for them until the timeout, half an hour later."
     ),
     "host-without-python": row(
-        "A host cannot run Python at the path that it has on this machine. Its ranks would fail at once, and the "
-        "others would wait for them."
+        "A host cannot run Python at the same path and in the same folder as this machine. The ranks of that host "
+        "would fail at once, and the others would wait for them."
     ),
     "host-other-python": row(
-        "Different versions of Python pickle objects differently: collectives of Python objects and checkpoints fail."
+        "Different versions of Python pickle objects differently: collectives of Python objects would fail, and so "
+        "would loading a checkpoint."
     ),
     "host-other-package": row(
-        "Different versions of torch or DeepSpeed do not communicate in the same way: ranks wait for each other, or "
-        "compute different numbers without an error."
+        "Different versions of torch or DeepSpeed do not communicate in the same way: ranks would wait for each "
+        "other, or compute different numbers without an error."
     ),
     "host-without-file": row(
-        "A file is missing on a host. All hosts need data and checkpoints under the same paths; the ranks of that "
+        "A file is missing on a host. Data and checkpoints must have the same paths on all hosts; the ranks of that "
         "host would stop when they open the file."
     ),
     "host-with-fewer-gpus": row(
@@ -88,7 +91,9 @@ PROBLEMS: dict[str, Entry] = {
         "would wait for them."
     ),
     # starting ranks
-    "script-missing": row("There is no such script in this folder or in the package, so no rank could start it."),
+    "script-missing": row(
+        "Neither this folder nor the package contains a script of this name, so no rank could start it."
+    ),
     "launcher-program-missing": row(
         "The launcher's program (pdsh, mpirun, srun, ...) is not installed on this machine."
     ),
@@ -107,8 +112,8 @@ PROBLEMS: dict[str, Entry] = {
         "may block it."
     ),
     "rank-without-gpu": row(
-        "A rank was started on a machine that has no GPU left for it: the slots in the hostfile, or num_gpus, exceed "
-        "the number of GPUs."
+        "A rank was started on a machine that has no GPU left for it: the number of slots in the hostfile, or "
+        "num_gpus, is larger than the number of GPUs."
     ),
     "not-started-by-mpi-or-slurm": row(
         "deepspeed_mpi or deepspeed_slurm is true, so mpirun or srun must start the ranks. This process was started "
@@ -116,7 +121,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "configuration-too-long": row(
         "Every rank receives its configuration on its command line, whose length the operating system limits. Beyond "
-        "the limit no rank would start (Argument list too long)."
+        "the limit, no rank would start (`Argument list too long`)."
     ),
     "path-not-quoted": row(
         "DeepSpeed's launcher does not quote paths for the shell of the other hosts. A path with a space would be "
@@ -127,7 +132,7 @@ PROBLEMS: dict[str, Entry] = {
         "on every host."
     ),
     "secret-on-command-line": row(
-        "DeepSpeed's launchers pass exported variables on command lines, which every user of a machine can read."
+        "DeepSpeed's launchers pass exported variables on command lines, which every user of the machine can read."
     ),
     "secret-in-configuration": row(
         "The configuration is on the command line of every rank, which every user of the hosts can read. A key or "
@@ -145,18 +150,18 @@ PROBLEMS: dict[str, Entry] = {
     ),
     # before a start
     "folder-not-writable": row(
-        "A folder cannot be written to. The run would compute for hours and fail at its first checkpoint, or at its "
-        "first step if optimizer states are offloaded to NVMe."
+        "A folder cannot be written to. The run would compute for hours and then fail at its first checkpoint, or "
+        "fail at its first step if optimizer states are offloaded to NVMe."
     ),
     "disk-too-small": row("A checkpoint does not fit on the disk: the run would fail when it saves the first one."),
     "disk-too-small-for-all": row(
-        "All the checkpoints that the run will keep do not fit on the disk: it would fail when it saves a later one."
+        "The disk has space for the first checkpoint, but not for all that the run will keep: the run would fail when "
+        "it saves a later one."
     ),
     "cpu-without-fp16": row("The CPU of this machine cannot compute in fp16; every rank would fail in its first step."),
     "fp32-without-tf32": Entry(
-        "GPUs since Ampere multiply fp32 matrices in TF32 if that is permitted, which is about eight times as fast as "
-        "fp32. Without it, and without 16 bits, a run takes several times as long, often because precision was left "
-        "out.",
+        "If TF32 is allowed, GPUs since Ampere multiply fp32 matrices about eight times as fast. A run with neither "
+        "TF32 nor 16-bit precision takes several times as long, often only because `precision` was forgotten.",
         Example("precision: fp32\n", without=("float32_matmul_precision",)),
     ),
     "gpu-only": row("The setting needs kernels that exist only for GPUs, and the ranks run on CPUs."),
@@ -168,12 +173,12 @@ PROBLEMS: dict[str, Entry] = {
         "some cases hours later, at the first evaluation."
     ),
     "package-untested": row(
-        "train.py uses internals of DeepSpeed that change between its versions, and the numbers of a run depend on "
-        "torch. With another version than the tested one a run may stop with an error or compute other numbers."
+        "train.py uses internals of DeepSpeed that change between versions, and the numbers of a run depend on torch. "
+        "With a version other than the tested one, a run may stop with an error or compute different numbers."
     ),
     "trainer-missing": row(
-        "The packages for training (torch, DeepSpeed, megatron-core) are not installed: `pip install neoxargs` alone "
-        "can only check and plan. Every rank would stop at its first import."
+        "The packages for training (torch, DeepSpeed, megatron-core) are not installed: with `pip install neoxargs` "
+        "alone, deepy can only check and plan. Every rank would stop at its first import."
     ),
     "op-cannot-compile": row(
         "DeepSpeed compiles this op on first use, and the machine has no compiler or no header files for it. Every "
@@ -185,10 +190,12 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "compiled-op-not-loadable": row("A rank cannot load a compiled op of DeepSpeed: a library is missing on its host."),
     "megatron-not-expressible": row(
-        "Megatron-LM has no flag for this value, so its command would train a different model than the file describes."
+        "Megatron-LM has no flag for this value, so the printed command would train a different model from the one "
+        "that the file describes."
     ),
     "megatron-setting-left-out": row(
-        "Megatron-LM has no flag for this setting, so the command is written without it and has none of its effects."
+        "Megatron-LM has no flag for this setting, so the printed command lacks the setting, and a run of that "
+        "command lacks its effect."
     ),
     # plugins
     "plugin-missing": row(
@@ -199,16 +206,16 @@ PROBLEMS: dict[str, Entry] = {
     "plugin-group-name-taken": row("Two groups with the same name would overwrite each other in a configuration."),
     "plugin-types-evaluated": row(
         "The documentation and the JSON Schema use the source text of types. Without `from __future__ import "
-        "annotations` Python evaluates the types, and their text is lost."
+        "annotations`, Python evaluates the types, and their text is lost."
     ),
     "plugin-parameter-name-taken": row(
-        "With two declarations of the same name, it is not defined which of them a key in a file means."
+        "If two declarations had the same name, it would be undefined which of the two a key in a file means."
     ),
     "plugin-type-unsupported": row("YAML cannot express values of this type, so no file could set the parameter."),
     "plugin-parameter-without-description": row("A parameter without a description cannot be explained or documented."),
     "plugin-choice-not-possible": row(
-        "Choices can only be added to a parameter that has choices; this name is unknown, or accepts any value of its "
-        "type."
+        "Choices can be added only to a parameter that has choices. Either there is no parameter of this name, or it "
+        "accepts any value of its type."
     ),
     "plugin-choice-taken": row("The value is already a choice of the parameter, so it would have two meanings."),
 }

@@ -15,14 +15,14 @@ PROBLEMS: dict[str, Entry] = {
         "data_path: data/my_text_document\n",
     ),
     "data-file-damaged": row(
-        "A dataset is a pair of files, .bin and .idx, and one of them is truncated or has an unknown format. The ranks "
-        "would stop when they read past its end, possibly after days."
+        "A dataset is a pair of files, .bin and .idx, and one of them is truncated or has an unknown format. The "
+        "ranks would stop when they read past the end of the file, possibly after days."
     ),
     "data-other-tokenizer": row(
-        "The data was not tokenised with the configured tokenizer: token ids mean different words, and "
-        "the model would learn nothing that the tokenizer can decode."
+        "The data was not tokenised with the configured tokenizer: its token ids stand for different text in this "
+        "tokenizer, so the trained model would generate meaningless text."
     ),
-    "data-part-empty": row("Splitting the documents leaves too few of them for training, validation or test data."),
+    "data-part-empty": row("The split leaves too few documents for training, validation or test data."),
     "vocabulary-not-named": row(
         "This tokenizer reads its vocabulary from a file, but vocab_file is not set.", "tokenizer_type: HFTokenizer\n"
     ),
@@ -36,11 +36,11 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "text-not-given": row("There is no text to tokenise."),
     "text-missing": row("A file or folder of text does not exist."),
-    "text-folder-empty": row("A folder contains no text files, or no file in it has the ending of a text file."),
+    "text-folder-empty": row("A folder contains no file that ends like a text file, such as .txt or .jsonl."),
     "text-pattern-matches-nothing": row(
-        "A pattern matches no file: it contains a mistake, or is relative to a different folder."
+        "A pattern matches no file; it may contain a mistake or be relative to a different folder."
     ),
-    "text-binary": row("The file is not text, and tokens of its bytes would be meaningless."),
+    "text-binary": row("The file is not text, so its tokens would be meaningless."),
     "text-empty": row("All documents are empty, so there is no token to train on."),
     "text-not-utf8": row("The file is not UTF-8, so its characters would be decoded wrongly."),
     "text-not-decompressible": row("A compressed file is damaged or truncated."),
@@ -56,7 +56,8 @@ PROBLEMS: dict[str, Entry] = {
         "The tokenizer has to be downloaded from the Hugging Face Hub, which could not be reached."
     ),
     "tokenizer-without-end-token": row(
-        "Documents are separated by an end-of-document token. Without one the model cannot learn where a text ends."
+        "Documents are separated by an end-of-document token. Without this token, the model cannot learn where a text "
+        "ends."
     ),
     "padded-vocab-too-small": row(
         "The embedding has fewer rows than the tokenizer has tokens. Looking up a token beyond the last row fails on a "
@@ -96,13 +97,13 @@ PROBLEMS: dict[str, Entry] = {
     "checkpoint-not-usable": row("The checkpoint of the requested iteration is missing or damaged."),
     "checkpoint-not-loadable": row("The checkpoint does not fit the model, or DeepSpeed cannot find it."),
     "checkpoint-other-model": row(
-        "The checkpoint is of a model with different dimensions. Its weights cannot be loaded into this model."
+        "The checkpoint belongs to a model with different dimensions, so its weights cannot be loaded into this model."
     ),
     "checkpoint-other-optimizer": row(
         "The checkpoint contains the state of a different optimizer, which this optimizer cannot use."
     ),
     "checkpoint-other-weights": row("The checkpoint lacks weights of this model, or has weights that the model lacks."),
-    "checkpoint-weight-shape": row("A weight in the checkpoint has a different shape than in this model."),
+    "checkpoint-weight-shape": row("A weight in the checkpoint does not have the shape that it has in this model."),
     "checkpoint-without-optimizer": row(
         "The checkpoint was saved without the optimizer state. A run that continues from it starts with empty moments, "
         "and its loss jumps."
@@ -111,8 +112,8 @@ PROBLEMS: dict[str, Entry] = {
         "The checkpoint has no weight index (layout-*.json), which maps each weight to its files."
     ),
     "checkpoint-layout-not-convertible": row(
-        "The checkpoint was saved with a different layout of ranks, and the state of this optimizer can only be "
-        "loaded with the same layout."
+        "The checkpoint was saved on a different layout of ranks, and the state of this optimizer can be loaded only "
+        "on the same layout."
     ),
     "checkpoint-state-not-divisible": row(
         "The optimizer state in the checkpoint cannot be partitioned for this number of ranks."
@@ -125,8 +126,8 @@ PROBLEMS: dict[str, Entry] = {
         "loads the checkpoint, or continue with a learning rate that the configuration does not describe."
     ),
     "checkpoint-lr-jumps": row(
-        "The length of the learning rate decay follows train_iters. With a different train_iters the resumed run "
-        "follows a different curve, and the learning rate jumps at the first iteration."
+        "The learning rate decays over train_iters iterations unless lr_decay_iters is set. If a resumed run has a "
+        "different train_iters, its learning rate follows a different curve and jumps at the first iteration."
     ),
     # the run
     "cpu-adam-needs-host-memory": row(
@@ -139,26 +140,28 @@ PROBLEMS: dict[str, Entry] = {
         "The loss is infinite or NaN. Later steps and checkpoints would be useless, so the run stops without saving."
     ),
     "base-shapes-unreadable": row(
-        "The file with the shapes of the base model cannot be read, and muP needs it to scale."
+        "The file with the shapes of the base model cannot be read. muP needs these shapes to scale initial weights "
+        "and learning rates."
     ),
     "base-shapes-malformed": row("The file does not contain the shapes of the weights of a base model."),
     "base-shapes-weight-missing": row("A weight of this model is missing in the base model, so muP cannot scale it."),
     "tracker-refuses": row(
-        "The experiment tracker rejects the run: a key is missing or wrong, or the network is unavailable."
+        "The experiment tracker rejects the run, for example because the API key is missing or wrong, or because the "
+        "network is unavailable."
     ),
     # sampling and evaluation
     "generation-type-unsupported": row("generate.py does not support this text_gen_type."),
-    "prompt-file-not-given": row("Prompts are to be read from a file, but sample_input_file is not set."),
+    "prompt-file-not-given": row("The prompts should be read from a file, but sample_input_file is not set."),
     "prompt-file-unreadable": row("The file of prompts cannot be read."),
     "prompt-file-empty": row("The file of prompts contains no prompt."),
     "evaluation-without-data": row("There is nothing to evaluate on: neither data nor tasks are configured."),
     "evaluation-task-unknown": row("lm-eval has no task of this name."),
     "evaluation-task-not-loadable": row(
-        "A task of lm-eval cannot be loaded: its data, its code or a package is missing."
+        "A task of lm-eval cannot be loaded, because its data, its code or a package is missing."
     ),
-    "evaluation-task-file-missing": row("A task is given as a file, and the file does not exist."),
+    "evaluation-task-file-missing": row("A task is given as the path of a file that does not exist."),
     # Hugging Face
-    "output-folder-exists": row("The output folder exists already, and its files would be mixed with the new ones."),
+    "output-folder-exists": row("The output folder already exists, and its files would be mixed with the new ones."),
     "output-folder-unwritable": row("The output folder cannot be written to."),
     "huggingface-unknown-architecture": row(
         "deepy's model has no equivalent of this Hugging Face Transformers architecture."
@@ -170,7 +173,9 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "huggingface-keys-contradict": row("Two keys of config.json set the same parameter to different values."),
     "huggingface-not-a-count": row("A size in config.json is not a whole number above 0."),
-    "huggingface-head-width": row("deepy's model supports only heads of hidden_size / num_attention_heads dimensions."),
+    "huggingface-head-width": row(
+        "deepy's model supports only attention heads whose width is hidden_size / num_attention_heads."
+    ),
     "huggingface-weights-missing": row("The folder contains no weights in safetensors files."),
     "huggingface-weights-unreadable": row("A file of weights is damaged or truncated."),
     "huggingface-index-unreadable": row("The index that maps weights to files cannot be read."),
@@ -179,7 +184,7 @@ PROBLEMS: dict[str, Entry] = {
         "The folder has a weight that the architecture lacks, so it contains a different model."
     ),
     "huggingface-weight-shape": row("A weight does not have the shape that config.json implies."),
-    "huggingface-weight-type": row("A weight has a number format that deepy's model does not support."),
+    "huggingface-weight-type": row("A weight has a data type that deepy's model does not support."),
     "huggingface-tokenizer-missing": row(
         "The folder contains no tokenizer, and the imported model cannot be used without one."
     ),

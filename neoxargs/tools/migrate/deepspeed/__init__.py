@@ -31,7 +31,7 @@ class DeepSpeed(Source):
         (text,) = texts
         offered = versions(blocks(text))
         if not offered:
-            hint = "begin a line with the configuration: `{ ... }` or `name = { ... }`"
-            what = "this file has no DeepSpeed configuration"
+            hint = "write the configuration at the beginning of a line: `{ ... }` or `name = { ... }`"
+            what = "this file contains no DeepSpeed configuration"
             raise Problems([Problem(what, Place(text.name, 0, 0), hint, id="migrate-no-configuration")])
         return convert_version(chosen(offered, options.choose, text.name), text.name)

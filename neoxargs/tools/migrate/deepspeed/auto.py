@@ -88,7 +88,7 @@ def arguments(text: str) -> dict[str, tuple[str, int]]:
 def auto_value(name: str, given: Mapping[str, tuple[str, int]]) -> AutoValue:
     """Return what `auto` means for a parameter. given: the result of `arguments`."""
     auto = AUTO_VALUES.get(name) or AutoValue(
-        AUTO, f"same as leaving it out (default {REGISTRY.parameters[name].default})"
+        AUTO, f"same as omitting the key (default {REGISTRY.parameters[name].default})"
     )
     if auto.argument in given:
         written, line = given[auto.argument]

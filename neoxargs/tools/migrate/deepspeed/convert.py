@@ -38,7 +38,7 @@ def convert_version(version: Version, source: str) -> Result:
 def _missing_model(version: Version) -> Iterator[Problem]:
     missing = [p.name for p in REGISTRY.parameters.values() if p.required and p.name not in version.draft.values]
     if missing:
-        what = f"the model is not described yet; missing: {', '.join(missing)}"
+        what = f"the file does not describe a model; missing: {', '.join(missing)}"
         hint = "add them to the new file, or to a second file of the same run"
         yield Problem(what, hint=hint, severity="warning", id="migrate-model-missing", about=tuple(missing))
 
@@ -50,8 +50,8 @@ def _fp32_warning(version: Version, source: str) -> Iterator[Problem]:
     values = {name: auto_value(name, version.block.arguments).value for name in auto}
     values |= {name: value.value for name, value in version.draft.values.items()}
     if auto and not any(values.get(name) for name in sections):
-        what = f'"auto" for {listed(auto, "and")} becomes false, the default of Hugging Face: this run trains in fp32'
-        hint = "if the Trainer was given --bf16 or --fp16, set `bf16: {enabled: true}` or `fp16: {enabled: true}`"
+        what = f'"auto" for {listed(auto, "and")} becomes false, Hugging Face\'s default, so this run trains in fp32'
+        hint = "if you start the Trainer with --bf16 or --fp16, set `bf16: {enabled: true}` or `fp16: {enabled: true}`"
         place = Place(source, 0, 0)
         yield Problem(what, place, hint, severity="warning", id="migrate-auto-precision-off", about=tuple(auto))
 

@@ -54,7 +54,7 @@ def blocks(text: Text) -> list[Block]:
     given = arguments(text.text)
     while begin := _BEGIN.search(text.text, reader.at):
         if len(read) == MAX_BLOCKS:
-            what = f"this file has more than {MAX_BLOCKS} configurations"
+            what = f"this file contains more than {MAX_BLOCKS} configurations"
             hint = "copy the configurations that you need to a new file"
             raise Problems([Problem(what, reader.place(begin.start(1)), hint, id="migrate-too-many-configurations")])
         read.append(reader.block(begin.start(1)))
@@ -100,7 +100,9 @@ class _Reader:
         sign = self.text[self.at : self.at + 1]
         if sign in ("{", "[", "("):
             if depth >= MAX_DEPTH:
-                self.stop(f"brackets are nested more than {MAX_DEPTH} deep, which no parameter needs", self.at)
+                self.stop(
+                    f"brackets are nested more than {MAX_DEPTH} levels deep; no parameter needs that many", self.at
+                )
             return self.mapping(depth + 1) if sign == "{" else self.sequence(depth + 1)
         if match := _STRING.match(self.text, self.at):
             return self.string(match)
@@ -113,7 +115,7 @@ class _Reader:
             start = self.at
             match = _STRING.match(self.text, start) or _BARE.match(self.text, start)
             if not match:
-                self.stop("expected a key before this", start)
+                self.stop("expected a key before this character", start)
             self.at = match.end()
             key = str(self.string(match).value) if match[0][-1] in "\"'" else match[0]
             self.skip()
@@ -150,9 +152,9 @@ class _Reader:
             self.at += 1
         elif sign and sign != closing and sign not in "\"'":
             hint = _PLAIN if sign in "*+-/%=<>" or _COMPUTED.match(self.text, self.at) else ""
-            self.stop(f"expected `,` or the closing `{closing}` before this", self.at, hint)
+            self.stop(f"expected `,` or the closing `{closing}` before this character", self.at, hint)
         elif sign and sign != closing:
-            what = "a `,` is missing before this; migrate assumes one"
+            what = "a `,` is missing before this string; migrate reads the file as if it were there"
             place = self.place(self.at)
             self.warnings.append(Problem(what, place, severity="warning", id="migrate-json-comma-missing"))
 
@@ -163,7 +165,7 @@ class _Reader:
         except (SyntaxError, ValueError):
             value = match[0][1:-1]
         if re.search("[\ud800-\udfff]", str(value)):
-            what = "this string has an escape that is only half of a surrogate pair"
+            what = "an escape sequence in this string is only half of a surrogate pair"
             place, hint = self.place(match.start(), len(match[0])), "write the character itself"
             self.wrong.append(Problem(what, place, hint, id="migrate-json-escape"))
         return Scalar(value, str(value), True, self.place(match.start(), len(match[0])))
@@ -173,7 +175,7 @@ class _Reader:
             return self.variable(match)
         match = _BARE.match(self.text, self.at)
         if not match:
-            self.stop("expected a value before this", self.at)
+            self.stop("expected a value before this character", self.at)
         return self.read(match, match[0])
 
     def variable(self, match: re.Match[str]) -> Scalar:
@@ -186,8 +188,15 @@ class _Reader:
         value = read_plain(text)
         if isinstance(value, str) and not (match.re is _VARIABLE and _WORD.fullmatch(text)):
             is_filled_in = text.startswith("$") or re.fullmatch(r"[A-Z][A-Z0-9_]+", text)
-            hint = "replace this placeholder of a script with its value" if is_filled_in else _PLAIN
-            self.wrong.append(Problem(f"`{match[0]}` is not a value", place, hint, id="migrate-json-value"))
+            hint = "replace this placeholder with the value that the script inserts" if is_filled_in else _PLAIN
+            self.wrong.append(
+                Problem(
+                    f"expected a number, a quoted string, true, false or null, got `{match[0]}`",
+                    place,
+                    hint,
+                    id="migrate-json-value",
+                )
+            )
         return Scalar(value, text, False, place)
 
     def skip(self) -> None:

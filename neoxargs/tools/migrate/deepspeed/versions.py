@@ -90,7 +90,7 @@ def _settings(block: Block) -> Iterator[Entry]:
 def chosen(offered: Sequence[Version], number: int | None, name: str) -> Version:
     """Return the version with this number (from 1), or the only one. Raises Problems that list the versions."""
     if number is not None and not 1 <= number <= len(offered):
-        what = f"--choose must be from 1 to {len(offered)}, got {number}"
+        what = f"--choose ({number}) must be from 1 to {len(offered)}"
         raise Problems([Problem(what, Place(name, 0, 0), id="migrate-choice-out-of-range")])
     if len(offered) > 1 and not number:
         raise Problems([_offer(offered, name), *_every_problem(offered)])
@@ -110,7 +110,7 @@ def _offer(offered: Sequence[Version], name: str) -> Problem:
     lines = [f"{number}: line {_line(version)}: {version.summary(names)}" for number, version in enumerate(offered, 1)]
     count = sum(map(_combinations, {id(version.block): version.block for version in offered}.values()))
     omitted = count - len(offered)
-    remove = "to choose one of them, first remove sections that you do not need from the file"
+    remove = "to choose one of these, first remove the sections that you do not need from the file"
     more = [f"and {omitted} more: {remove}"] if omitted > 0 else []
     what = "\n  ".join([f"expected one configuration, got {count}", *lines, *more])
     return Problem(what, Place(name, 0, 0), "add --choose N", id="migrate-several-configurations")

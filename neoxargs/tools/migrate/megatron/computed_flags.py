@@ -20,8 +20,8 @@ def pipeline(reading: Reading, option: Option) -> None:
 
 
 def deepspeeds_file(reading: Reading, option: Option) -> None:
-    why = "migrate that file too: its precision, ZeRO and optimizer are not in this YAML"
-    reading.leave_out(option, why)
+    why = "this file does not contain the JSON, which configures precision, ZeRO and the optimizer"
+    reading.leave_out(option, why, "migrate the JSON too, and pass both new files to each command")
 
 
 def ffn_width(reading: Reading, option: Option) -> None:
@@ -29,7 +29,7 @@ def ffn_width(reading: Reading, option: Option) -> None:
     gated = "swiglu" in reading.options and width is not None
     reading.set_from(option, "intermediate_size", str(int(3 * width)) if gated and width is not None else None)
     if gated and "intermediate_size" in reading.settings:
-        why = f"3 x {option.text}: GPT-NeoX counts the gate, up and down projections together"
+        why = f"3 x {option.text}: GPT-NeoX counts the gate, up and down projections"
         reading.set("intermediate_size", reading.settings["intermediate_size"].value, why)
 
 
@@ -40,7 +40,7 @@ def swiglu(reading: Reading, option: Option) -> None:
     hidden = reading.number("hidden-size")
     width = int(4 * hidden * 2 / 3 / 64) * 64 if hidden else 0
     if width > 0 and "ffn-hidden-size" not in reading.options:
-        why = f"3 x {width}, Megatron-LM's default for --swiglu: GPT-NeoX counts gate, up and down together"
+        why = f"3 x {width}, Megatron-LM's default for --swiglu: GPT-NeoX counts the gate, up and down projections"
         reading.set("intermediate_size", 3 * width, why)
 
 
@@ -60,13 +60,13 @@ def window(reading: Reading, option: Option) -> None:
     if len(sides) == 2 and isinstance(sides[0], int) and sides[0] > 0 and sides[1] in (0, -1):
         reading.set("sliding_window_width", sides[0])
     elif sides[:1] != [-1]:
-        reading.leave_out(option, "sliding_window_width only looks back: use --window-size W,0")
+        reading.leave_out(option, "sliding_window_width counts only earlier tokens", "use --window-size W,0")
 
 
 def head_size(reading: Reading, option: Option) -> None:
     hidden, heads = reading.number("hidden-size"), reading.number("num-attention-heads")
     if not (hidden and heads and reading.number(option.name) == hidden / heads):
-        reading.leave_out(option, "the head dimension is always hidden_size / num_attention_heads")
+        reading.leave_out(option, "the width of a head is always hidden_size / num_attention_heads")
 
 
 def expert_layers(reading: Reading, option: Option) -> None:
@@ -80,7 +80,8 @@ def expert_layers(reading: Reading, option: Option) -> None:
         reading.set("moe_expert_interval", interval, option.text)
     else:
         why = "moe_expert_interval puts experts in every N-th layer, starting with the first"
-        reading.leave_to_write(option, "moe_expert_interval", why)
+        hint = "set moe_expert_interval in the new file to the interval that is closest to this list"
+        reading.leave_to_write(option, "moe_expert_interval", hint, why)
 
 
 def _every(interval: int, layers: int) -> list[int]:
@@ -116,7 +117,8 @@ def initial_scale(reading: Reading, option: Option) -> None:
     if scale and math.log2(scale).is_integer():
         reading.set("fp16.initial_scale_power", int(math.log2(scale)))
     else:
-        reading.leave_out(option, "DeepSpeed's initial loss scale must be a power of two")
+        why = "DeepSpeed's initial loss scale must be a power of two"
+        reading.leave_out(option, why, "set fp16.initial_scale_power in the new file")
 
 
 def optimizer(reading: Reading, option: Option) -> None:
@@ -195,14 +197,15 @@ def tokenizer(reading: Reading, option: Option) -> None:
     name = ours.get(option.text)
     null = option.text == "NullTokenizer" and reading.number("vocab-size") != 256
     if name is None or null:
-        reading.leave_out(option, "" if null else f"supported tokenizers: {', '.join(TOKENIZERS)}")
+        hint = "" if null else f"set tokenizer_type in the new file: {', '.join(TOKENIZERS)}"
+        reading.leave_out(option, "" if null else "this tokenizer is not supported", hint)
     else:
         reading.set("tokenizer_type", name)
 
 
 def vocabulary(reading: Reading, option: Option) -> None:
     if "tokenizer-type" not in reading.options or reading.options["tokenizer-type"].text != "NullTokenizer":
-        reading.leave_out(option, "the vocabulary size comes from the tokenizer")
+        reading.leave_out(option, "the tokenizer determines the size of the vocabulary")
 
 
 def samples(name: str) -> Callable[[Reading, Option], None]:
@@ -214,9 +217,9 @@ def samples(name: str) -> Callable[[Reading, Option], None]:
     def read(reading: Reading, option: Option) -> None:
         samples, batch = reading.number(option.name), reading.number("global-batch-size")
         if not (samples and batch and 0 < batch <= samples):
-            reading.leave_to_write(option, name, f"set {name} to samples / batch size")
+            reading.leave_to_write(option, name, f"set {name} in the new file to samples / batch size")
             return
-        rounding = " rounded down" if samples % batch else ""
+        rounding = ", rounded down" if samples % batch else ""
         ramp = ", ignoring --rampup-batch-size" if "rampup-batch-size" in reading.options else ""
         reading.set(name, int(samples // batch), f"{option.text} samples / {batch:g}{rounding}{ramp}")
 
@@ -231,7 +234,8 @@ def warmup(reading: Reading, option: Option) -> None:
         unit = "samples" if kind == "samples" else "iterations"
         reading.set("warmup", given / until, f"{option.text} of {until:.12g} {unit}")
     else:
-        reading.leave_to_write(option, "warmup", "set warmup to its fraction of the iterations")
+        hint = "set warmup in the new file to warm-up iterations / all iterations"
+        reading.leave_to_write(option, "warmup", hint)
 
 
 def decay_style(reading: Reading, option: Option) -> None:

@@ -108,7 +108,7 @@ def _read(command: Sequence[Word], documents: Mapping[str, Text], choose: int | 
     for name, value in _defaults(reading).items():
         reading.settings.setdefault(name, Setting(value, behind="Megatron-LM's default"))
     if "train_iters" not in {*reading.settings, *reading.to_write}:
-        reading.to_do.append("To do: set train_iters; the script does not.")
+        reading.to_do.append("To do: set train_iters, which the script does not set.")
     reading.problems += unset_variables([*launcher, *options])
     return reading
 
@@ -123,7 +123,7 @@ def _read_launcher(reading: Reading, option: Option) -> None:
 
 def _read_option(reading: Reading, option: Option) -> None:
     if not option.is_known:
-        reading.to_do.append(f"To do: set the value of {option}; the script does not.")
+        reading.to_do.append(f"To do: set the parameter for {option}, whose value is unknown.")
     elif not is_read(option.name):
         _leave_unread(reading, option)
     elif option.name == "deepspeed-config":
@@ -152,7 +152,7 @@ def _leave_unread(reading: Reading, option: Option) -> None:
     # A flag that the command has as well is a candidate only if it is very similar.
     meant = [flag for flag in similar if flag not in reading.options or close_matches(option.name, [flag], alike=0.85)]
     hint = f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else ""
-    what = f"{option} is not a flag of Megatron-LM (2026) and is left out"
+    what = f"{option} is not a flag of Megatron-LM (as of 2026) and is left out"
     reading.warn("migrate-unknown-flag", what, option.place, hint)
 
 
@@ -166,7 +166,7 @@ def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
             what = (
                 f"{name} is {flag.value} in the flags and {setting.value} in DeepSpeed's JSON, which takes precedence"
             )
-            hint = f"set {name} in the new file if the flag is right"
+            hint = f"if the value of the flag is right, set {name} in the new file"
             reading.warn("migrate-flag-and-json-differ", what, places.get(name), hint, [name])
         reading.settings[name] = setting
 
@@ -184,19 +184,20 @@ def _defaults(reading: Reading) -> dict[str, Any]:
 
 
 def _no_command(text: Text) -> Problem:
-    what = "this file has no Megatron-LM command"
-    hint = "migrate a file that has a command with flags such as --num-layers 24"
+    what = "this file contains no Megatron-LM command"
+    hint = "migrate a file that contains a command with flags such as --num-layers 24"
     return Problem(what, Place(text.name, 0, 0), hint, id="migrate-no-command")
 
 
 def _flags_of_variables(text: Text) -> Problem:
-    what = "no command in this file has Megatron-LM flags; the flags in its variables are read"
+    what = "no command in this file has Megatron-LM flags; those in the values of its variables are read instead"
     return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-flags-from-variables")
 
 
 def _from_environment(name: str, text: Text) -> Problem:
-    what = f"${name} is taken from the environment"
-    return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-variable-from-environment")
+    what = f"the value of ${name} is taken from the environment"
+    hint = f"add --var {name}=VALUE to use a different value"
+    return Problem(what, Place(text.name, 0, 0), hint, severity="warning", id="migrate-variable-from-environment")
 
 
 def _other_models(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) -> list[Problem]:
@@ -204,9 +205,9 @@ def _other_models(commands: Sequence[Sequence[Word]], chosen: Sequence[Word]) ->
     others = [words for words in commands if "num-layers" in options_of(words) and _values(words) != _values(chosen)]
     if not others:
         return []
-    what = f"{len(others) + 1} commands describe a model; this one is read because it has the most flags"
+    what = f"{len(others) + 1} commands describe a model; only this one is read, because it has the most flags"
     also = tuple(words[0].place for words in others)
-    hint = "copy every other command into a separate script, and migrate those scripts"
+    hint = "to convert another command, copy it into a separate script and migrate that script"
     return [Problem(what, chosen[0].place, hint, also, "warning", id="migrate-several-commands")]
 
 

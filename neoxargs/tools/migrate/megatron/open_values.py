@@ -19,7 +19,7 @@ def unset_variables(options: Iterable[Option]) -> Iterator[Problem]:
             users.setdefault(name, []).append((option, words[0]))
     for name, uses in users.items():
         flags = listed(dict.fromkeys(f"--{option.name}" for option, _ in uses), "and")
-        what = f"the value of {name} is unknown; it is used for {flags}"
+        what = f"the value of {name} is unknown, so {flags} cannot be converted"
         plain = name.strip("${}")
         is_name = plain.isalnum() or plain.isidentifier()
         hint = f"add --var {plain}=VALUE" if is_name else "set the parameter in the new file"
@@ -35,9 +35,9 @@ def without_remarks(reading: Reading, option: Option) -> Option:
     for word in remarks:
         what = f"{word.text} after --{option.name} is a placeholder"
         reading.warn(
-            "migrate-placeholder", what, word.place, "add the settings that the placeholder replaces to the new file"
+            "migrate-placeholder", what, word.place, "add the settings that the placeholder stands for to the new file"
         )
-        reading.to_do.append(f"To do: add the settings that {word.text} after --{option.name} replaces.")
+        reading.to_do.append(f"To do: add the settings that {word.text} after --{option.name} stands for.")
     return option._replace(values=[word for word in option.values if word not in remarks])
 
 

@@ -102,16 +102,16 @@ class Reading:
         is_number = isinstance(fitting, int | float) and not isinstance(fitting, bool)
         self.settings[name] = Setting(fitting, given if is_number and isinstance(given, str) else "")
 
-    def leave_out(self, option: Option, why: str = "") -> None:
-        """Warn that a flag has no counterpart. why: the reason, if `unsupported_flags` has none."""
-        hint = why or reason(option.name)
-        self.warn(
-            "migrate-flag-without-counterpart", f"{option} has no counterpart and is left out", option.place, hint
-        )
+    def leave_out(self, option: Option, why: str = "", hint: str = "") -> None:
+        """Warn that a flag is left out. why: a clause, if `unsupported_flags` has none for the flag."""
+        because = why or reason(option.name)
+        what = f"{option} is left out, because {because}" if because else f"{option} has no counterpart and is left out"
+        self.warn("migrate-flag-without-counterpart", what, option.place, hint)
 
-    def leave_to_write(self, option: Option, name: str, why: str) -> None:
-        """Warn that a flag cannot be converted, and list its parameter as still to be set."""
-        self.warn("migrate-flag-without-counterpart", f"{option} cannot be converted", option.place, why)
+    def leave_to_write(self, option: Option, name: str, hint: str, why: str = "") -> None:
+        """Warn that a flag cannot be converted, and list its parameter as still to be set. why: a clause."""
+        what = f"{option} cannot be converted{why and f', because {why}'}"
+        self.warn("migrate-flag-without-counterpart", what, option.place, hint)
         self.note_to_write(option, name)
 
     def note_to_write(self, option: Option, name: str) -> None:

@@ -14,10 +14,10 @@ IMPLEMENTATION = "it is an implementation detail of Megatron-LM"
 OLD_FLAGS = ("use-legacy-models", "no-async-tensor-model-parallel-allreduce", "data-impl", "DDP-impl", "deepspeed")
 CHECKPOINTS = "it concerns the format and storage of Megatron-LM's checkpoints"
 LOGGING = "it concerns Megatron-LM's logging"
-FAULT_TOLERANCE = "it concerns Megatron-LM's fault tolerance; deepy supervises the ranks itself"
-OTHER_PROGRAMS = "it belongs to another program of Megatron-LM, not to pretraining a GPT"
+FAULT_TOLERANCE = "it concerns Megatron-LM's fault tolerance, which deepy does not use"
+OTHER_PROGRAMS = "it does not concern the pretraining of a GPT"
 
-#: Reason -> patterns of flags, where `*` is any text. The first match counts, so the order matters.
+#: Reason, a clause after "because" -> patterns of flags, where `*` is any text. The first match counts.
 REASONS = {
     OTHER_PROGRAMS: """
         rl-* no-rl-* grpo-* langrl-env-config perform-rl-step refit-method inference-* no-inference-* mlp-chunks-for-*
@@ -84,29 +84,32 @@ REASONS = {
         softmax-type window-attn-skip-freq qk-clip* qk-l2-norm add-qkv-bias gdp-num-*""",
     "this kind of feed-forward layer is not supported": """
         quick-geglu squared-relu glu-linear-offset activation-func-clamp-value""",
-    "only the number of experts, top-k and jitter can be set": "moe-* expert-tensor-parallel-size",
+    "only the number, the top-k and the jitter of experts can be set": "moe-* expert-tensor-parallel-size",
     "only layers with attention and a feed-forward network are supported": """
         hybrid-* is-hybrid-model mamba-* mtp-* enable-mhc-connections mhc-*""",
     "fp8 and fp4 are not supported": """
         fp8-* fp4-* disable-fp8-wgrad first-last-layers-bf16 num-layers-at-*-in-bf16 keep-fp8-transpose-cache""",
-    "this change to norms, the residual stream, logits or frozen layers is not supported": """
-        apply-layernorm-1p fp32-residual-connection output-logit-dtype freeze-all-layers""",
-    "initial weights come from init_method and output_layer_init_method": "embedding-init-method-std mup-*",
+    "this kind of norm is not supported": "apply-layernorm-1p",
+    "the residual stream and the logits have the precision of the model": """
+        fp32-residual-connection output-logit-dtype""",
+    "layers cannot be frozen": "freeze-all-layers",
+    "init_method and output_layer_init_method determine the initial weights": "embedding-init-method-std mup-*",
     "each rank has one pipeline stage, and pipe_partition_method balances the stages": """
         num-layers-per-virtual-pipeline-stage num-virtual-stages-per-pipeline-rank pipeline-model-parallel-layout
         decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers account-for-*""",
-    "the batch size is constant during a run": """
+    "the batch size cannot change during a run": """
         rampup-batch-size step-batch-size-schedule phase-transition-iterations eval-global-batch-size""",
-    "schedules are constant, linear, cosine or exponential, with one learning rate and weight decay": """
+    "only a constant, linear, cosine or exponential learning rate with constant weight decay is supported": """
         lr-warmup-init lr-wsd-* decoupled-* start-weight-decay end-weight-decay weight-decay-incr-style
         no-weight-decay-cond-type apply-wd-to-qk-layernorm""",
     "the loss is averaged over the tokens of a micro batch, then over micro batches": "calculate-per-token-loss",
-    "Muon has no such setting in deepy": "muon-*",
-    "data comes from data_path, or from train_data_paths, valid_data_paths and test_data_paths": """
-        mock-data data-args-path per-split-data-args-path per-dataset-sequences-path fim-* full-validation
-        multiple-validation-sets dataloader-inter-document-masking start-eval-at-iter skip-train iterations-to-skip
-        test-mode yaml-cfg""",
-    "it comes from the tokenizer's files": """
+    "deepy's Muon does not have this setting": "muon-*",
+    "data is read only from data_path or train_data_paths, valid_data_paths and test_data_paths": """
+        mock-data data-args-path per-split-data-args-path per-dataset-sequences-path fim-*""",
+    "deepy has no equivalent setting": """
+        full-validation multiple-validation-sets dataloader-inter-document-masking start-eval-at-iter skip-train
+        iterations-to-skip test-mode yaml-cfg""",
+    "the files of the tokenizer determine this": """
         tokenizer-* disable-tokenizer-* no-tokenizer-* tiktoken-* null-tokenizer-* allow-ambiguous-pad-tokens
         disable-pad-vocab-size no-pad-vocab-size""",
 }

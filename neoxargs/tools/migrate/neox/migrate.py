@@ -134,8 +134,8 @@ class _Migration:
             self.sections.append((document, entry.name, group.section.rpartition(".")[2]))
 
     def no_counterpart(self, document: Document, entry: Entry, since: date | None) -> None:
-        what = f"{entry.name} has no counterpart in {self.to}: GPT-NeoX has had it since {since}"
-        hint = "remove this line if an older GPT-NeoX has to read the file; deepy reads it in every dialect"
+        what = f"{entry.name} does not exist in {self.to}: GPT-NeoX added it on {since}"
+        hint = "remove this line if an older GPT-NeoX has to read the file; deepy accepts the key in every dialect"
         self.warn("migrate-newer-than-dialect", what, self.files.place(document, entry), hint)
 
     def rename_sections(self) -> None:
@@ -144,8 +144,8 @@ class _Migration:
             entry = document.entries()[name]
             place = self.files.place(document, entry)
             if "".join(name.rpartition(".")[:2]) + key in document.entries():
-                what = f"{name} and {key} are names of the same section, and the file has both"
-                self.warn("migrate-section-twice", what, place, f"move all keys to {key}; deepy reads both")
+                what = f"the file has both {name} and {key}, which are names of the same section"
+                self.warn("migrate-section-twice", what, place, f"move all keys to {key}; deepy reads both sections")
                 continue
             self.changes.append(Change(place, name, key, "renamed", introduced(key)))
             document.rename(name, key)
@@ -163,7 +163,7 @@ class _Migration:
         new = rewrite.counterpart(value, self.context)
         if new is None:
             what = f"{entry.name} ({format_node(node_of(value))}) has no counterpart in {self.to}"
-            place, hint = self.files.place(document, entry), "replace it by hand"
+            place, hint = self.files.place(document, entry), "replace this line by hand"
             self.problems.append(Problem(what, place, hint, id=NO_COUNTERPART))
             return
         if any(self.contradicts(document, entry, name, to) for name, to in new.items()):
@@ -232,12 +232,12 @@ class _Migration:
         elif self.drafted.dialect.date != self.day:
             entry = document.entries()["dialect"]
             where = self.files.place(document, entry)
-            self.changes.append(Change(where, document.written(entry), f"dialect: {self.to}", "--to"))
+            self.changes.append(Change(where, document.written(entry), f"dialect: {self.to}", "set by --to"))
             document.set("dialect", self.to)
 
     def warn_partial_configuration(self) -> None:
         missing = [p.name for p in REGISTRY.parameters.values() if p.required and p.name not in self.drafted.values]
-        what = f"{missing[0]} is missing: this is part of a configuration, and no dialect or defaults are written"
+        what = f"{missing[0]} is missing, so this is only part of a configuration; no dialect and no defaults are added"
         hint = "name all files of the run in one command"
         self.warn("migrate-part-of-configuration", what, Place(self.files.documents[0].name, 0, 0), hint)
 

@@ -135,15 +135,15 @@ def _moe(current: Any, value: Any, context: Context) -> New | None:
     return {} if context.get("moe_num_experts") in (ABSENT, 1) or value == current else None
 
 
-_MOVED = "GPT-NeoX reads it from DeepSpeed's section optimizer"
+_MOVED = "GPT-NeoX reads this value from DeepSpeed's section optimizer"
 _RETRIEVAL = "a parameter of BERT and retrieval models, which GPT-NeoX removed"
 
 SPECIAL_REWRITES = (
     Rewrite("sparsity", ANY_VALUE, _sparsity, "attention_config lists the attention type of each layer"),
-    Rewrite("mlp_type", "llama", _llama, "it meant a gated activation, no biases and 8/3 hidden_size as width"),
+    Rewrite("mlp_type", "llama", _llama, "llama stood for a gated activation, no biases and width 8/3 hidden_size"),
     Rewrite("fp16.fp16", ANY_VALUE, {}, "no effect: DeepSpeed reads fp16.enabled and now rejects this key"),
     Rewrite("bf16.bf16", ANY_VALUE, {}, "no effect: DeepSpeed reads bf16.enabled and rejects this key"),
-    *(Rewrite("fp16.type", word, _format, "precision sets the number format")
+    *(Rewrite("fp16.type", word, _format, "precision replaces this key")
       for word in ("bfloat16", "bf16", "fp16", "float16", "fp32")),
     *(Rewrite("precision", word, {"precision": Overwrite(known)}, f"GPT-NeoX accepts only the spelling {known}")
       for word, known in PRECISION_ALIASES.items()),
@@ -152,16 +152,16 @@ SPECIAL_REWRITES = (
     Rewrite("adam_eps", ANY_VALUE, {"optimizer.params.eps": SAME_VALUE}, _MOVED),
     Rewrite("momentum", ANY_VALUE, _momentum, _MOVED),
     Rewrite("optimizer.params.max_grad_norm", ANY_VALUE, _clipping,
-            "DeepSpeed rejects it in optimizer.params; gradient_clipping replaces it"),
-    Rewrite("gas", ANY_VALUE, {"gradient_accumulation_steps": SAME_VALUE}, "a second name for the same setting"),
-    Rewrite("DDP_impl", ANY_VALUE, {}, "no effect: DeepSpeed does the data parallelism"),
+            "DeepSpeed rejects max_grad_norm in optimizer.params; gradient_clipping replaces it"),
+    Rewrite("gas", ANY_VALUE, {"gradient_accumulation_steps": SAME_VALUE}, "another name for the same setting"),
+    Rewrite("DDP_impl", ANY_VALUE, {}, "no effect: DeepSpeed implements data parallelism"),
     Rewrite("detect_nvlink_pairs", ANY_VALUE, {}, "no effect: stock DeepSpeed has no such flag"),
     *(Rewrite(name, ANY_VALUE, {}, _RETRIEVAL) for name in (
         "bert_load", "block_data_path", "faiss_use_gpu", "ict_head_size", "ict_load", "indexer_batch_size",
         "indexer_log_interval", "mask_prob", "query_in_block_prob", "report_topk_accuracies", "titles_data_path",
         "use_one_sent_docs",
     )),
-    *(Rewrite(name, ANY_VALUE, partial(_moe, current), "removed from GPT-NeoX; this value changes nothing")
+    *(Rewrite(name, ANY_VALUE, partial(_moe, current), "removed from GPT-NeoX; this value has no effect")
       for name, current in CURRENT_MOE_BEHAVIOUR.items()),
 )  # fmt: skip
 
@@ -181,7 +181,7 @@ def rewrites() -> dict[str, tuple[Rewrite, ...]]:
 def _from_registry() -> Iterator[Rewrite]:
     for parameter in REGISTRY.parameters.values():
         for value, new in (parameter.replaced_by or {}).items():
-            yield Rewrite(parameter.name, value, new, "retired" if new else "retired; this value changes nothing")
+            yield Rewrite(parameter.name, value, new, "retired" if new else "retired; this value has no effect")
     for old, parameter in REGISTRY.renamed.items():
         yield Rewrite(old, ANY_VALUE, {parameter.name: SAME_VALUE}, "renamed")
 
@@ -211,8 +211,8 @@ def _no_precision(value: Any, _: Context) -> New | None:
 
 
 REWRITES_TO_2021 = (
-    Rewrite("attention_config", ANY_VALUE, _kinds, "sparsity selected dense and sparse layers"),
-    Rewrite("precision", ANY_VALUE, _no_precision, "the section fp16 selected the precision"),
+    Rewrite("attention_config", ANY_VALUE, _kinds, "in February 2021, sparsity selected dense and sparse layers"),
+    Rewrite("precision", ANY_VALUE, _no_precision, "in February 2021, the section fp16 selected the precision"),
 )
 
 
@@ -236,7 +236,7 @@ def rewrite_back(parameter: Parameter, value: Any, context: Context) -> Rewrite 
         if rewrite.old == name:
             return None if rewrite.counterpart(value, context) is None else rewrite._replace(since=since)
     if isinstance(value, str | bool | int) and (new := _back().get((name, value))):
-        return Rewrite(name, value, new, "its name in February 2021", since)
+        return Rewrite(name, value, new, "the name in February 2021", since)
     if value == default_at(name, SEED):
         return Rewrite(name, value, {}, "the only behaviour in February 2021", since)
     return None

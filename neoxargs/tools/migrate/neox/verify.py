@@ -54,7 +54,7 @@ def verify(before: Draft, after: Draft, gpus: int, file: Place) -> None:
     was, errors = resolved(before, gpus)
     becomes, new_errors = resolved(after, gpus)
     if new_errors and not errors:
-        what = "this file cannot be migrated: `deepy check` would refuse the result"
+        what = "this file cannot be migrated: `deepy check` would reject the result"
         refused = Problem(what, file, "replace the retired names by hand", id="migrate-result-refused")
         raise Problems([refused, *(replace(error, where=file, also=()) for error in new_errors)])
     if changed := list(differences(was, becomes)):

@@ -90,10 +90,10 @@ class Branches:
     def note_loop(self, name: str, values: Sequence[str], where: Place) -> None:
         """Warn that only the first value of `for NAME in a b` is read."""
         if len(values) > 1:
-            what = f"this loop has {len(values)} values for {name}; only the first, `{values[0]}`, is read"
+            what = f"this loop has {len(values)} values of {name}; only the first, `{values[0]}`, is read"
             self.notes.append(Problem(what, where, severity="warning", id="migrate-branch-read"))
 
     def _note(self, where: Place, branch: str, known: bool = True) -> None:
-        what = f"the branch `{branch}` is read"
-        hint = "" if known else "the condition is unknown: set its variables with --var NAME=VALUE"
+        what = f"only the branch `{branch}` is read{'' if known else ', because the condition is unknown'}"
+        hint = "" if known else "set the variables of the condition with --var NAME=VALUE"
         self.notes.append(Problem(what, where, hint, severity="warning", id="migrate-branch-read"))

@@ -43,7 +43,7 @@ def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
         yield _section("Changes that would fit", order, _suggestions(suggestions))
     fullest = plan.fullest
     where = f"stage {fullest.stage.index}, which has the highest peak," if len(plan.stage_memory) > 1 else "the model"
-    yield _section("Memory", f"per rank of {where} in each phase of a step", memory_chart(plan))
+    yield _section("Memory", f"per rank of {where} in each phase", memory_chart(plan))
     yield _section("Stages", "peak memory per rank of each pipeline stage", stages_chart(plan))
     layout = f"tensor {plan.layout.tensor} x pipeline {plan.layout.pipe} x data {plan.layout.data}"
     labels = "; d is the replica, t the tensor parallel rank" if plan.layout.ranks <= MAX_LABELLED else ""
@@ -73,7 +73,7 @@ def _verdict_rest(plan: Plan) -> str:
 
 def _cards(plan: Plan) -> str:
     speed, peak = plan.speed, plan.fullest.peak
-    share = f"{format_percent(peak, plan.usable)} of usable memory" if plan.usable else "per rank"
+    share = f"{format_percent(peak, plan.usable)} of the usable memory" if plan.usable else "per rank"
     cards = [
         ("peak memory", format_bytes(peak), share),
         ("host memory", format_bytes(plan.host_peak), f"host with {ranks_per_host(plan)}"),

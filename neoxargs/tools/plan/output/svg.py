@@ -89,7 +89,7 @@ def _host(name: str, members: Sequence[RankPlacement], plan: Plan, labelled: boo
 
 def _cell(placement: RankPlacement, labelled: bool) -> str:
     rank, host, slot, tensor, pipe, data = placement
-    title = f"rank {rank}: {host} slot {slot}, stage {pipe}, replica {data}, tensor {tensor}"
+    title = f"rank {rank}: {host} slot {slot}, stage {pipe}, replica {data}, tensor parallel rank {tensor}"
     inside = f"{rank}<small>d{data} t{tensor}</small>" if labelled else ""
     return f'<span class="cell" title="{escape(title)}">{inside}</span>'
 

@@ -121,12 +121,12 @@ def _bars(plan: Plan) -> Iterator[str]:
         cells = ["█" if index < filled else "·" for index in range(BAR)]
         if limit < BAR:
             cells[limit] = "┃"
-        yield f"{phase:<13}{''.join(cells)}  {format_percent(total, plan.usable)} of usable memory"
+        yield f"{phase:<13}{''.join(cells)}  {format_percent(total, plan.usable)} of the usable memory"
 
 
 def _host(plan: Plan) -> Iterator[str]:
     if plan.target.device.kind == "cpu":
-        yield f"{format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}, all memory of the ranks included"
+        yield f"{format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}, including all memory of the ranks"
         return
     parts = max(plan.stage_memory, key=lambda rank: rank.host_peak).host
     words = {"processes": "Python and torch"}
@@ -153,10 +153,13 @@ def _speed(plan: Plan) -> Iterator[str]:
 
 def _communication_volume(plan: Plan) -> Iterator[str]:
     sent = plan.speed.volume
-    kinds = {"tensor": sent.tensor, "pipeline": sent.pipe, "data": sent.data, "device and host": sent.host}
+    kinds = {
+        "tensor parallelism": sent.tensor, "pipeline": sent.pipe, "data parallelism": sent.data,
+        "offloading": sent.host,
+    }  # fmt: skip
     volumes = [f"{name} {format_bytes(number)}" for name, number in kinds.items() if number]
     if volumes:
-        yield f"each rank sends in one step: {', '.join(volumes)}"
+        yield f"sent by each rank in one step: {', '.join(volumes)}"
 
 
 def _suggestions(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:

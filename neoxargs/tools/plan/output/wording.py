@@ -10,7 +10,10 @@ from neoxargs.tools.plan.placement import tensor_groups_cross_hosts
 from neoxargs.tools.plan.plan import Plan
 
 #: The suggestion where no change that was tried helps.
-NOTHING_FITS = "none of the changes tried is enough: use more devices, larger ones, or a smaller model"
+NOTHING_FITS = (
+    "none of the changes that were tried makes the run fit: use more devices, devices with more memory, or a smaller "
+    "model"
+)
 #: Phase -> when it is, as the end of a sentence.
 DURING = {
     "construction": "while the model is built",
@@ -26,20 +29,20 @@ def verdict(plan: Plan) -> str:
     host_peak, host_memory = format_bytes(plan.host_peak), format_bytes(plan.host_memory)
     where = f"on stage {fullest.stage.index} " if len(plan.stage_memory) > 1 else ""
     if not plan.host_fits and plan.device_fits:
-        return f"does not fit: a host needs {host_peak} of memory and has {host_memory}"
+        return f"does not fit: a host needs {host_peak} of memory, but has {host_memory}"
     peak = f"peak memory is {format_bytes(fullest.peak)} per rank, {where}{DURING[fullest.peak_phase]}"
     if usable is None:
         if plan.has_verdict:
             return f"fits: {peak}; a host with {ranks_per_host(plan)} needs at most {host_peak} of its {host_memory}"
         return f"no verdict: {peak}{_unfit_for_assumed_device(plan)}; {_missing_memory(plan)}"
-    limit = f"{format_bytes(usable)} usable of the device's {format_bytes(device.memory or 0)}"
+    limit = f"{format_bytes(usable)} of the device's {format_bytes(device.memory or 0)}"
     if not plan.device_fits:
         overflow = plan.overflows_in or fullest.peak_phase
         first = fullest.total(overflow)
         later = f" and {format_bytes(fullest.peak)} {DURING[fullest.peak_phase]}" if fullest.peak > first else ""
         needed = f"{where}a rank needs {format_bytes(first)} {DURING[overflow]}{later}"
-        return f"does not fit: {needed}, more than the {limit}"
-    return f"fits: {peak}; {limit}"
+        return f"does not fit: {needed}, more than the usable {limit}"
+    return f"fits: {peak}; {limit} are usable"
 
 
 def _unfit_for_assumed_device(plan: Plan) -> str:
@@ -66,7 +69,7 @@ def describe_effect(suggestion: Suggestion) -> str:
     plan = suggestion.plan
     offloads = any("offload" in key for key in suggestion.changes)
     host = f", {format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}" if offloads else ""
-    return f"peak memory {format_bytes(plan.fullest.peak)}{host}; step time {suggestion.cost:.2f}x"
+    return f"peak memory {format_bytes(plan.fullest.peak)}{host}; {suggestion.cost:.2f}x the step time"
 
 
 def assumption_notes(plan: Plan) -> list[str]:
@@ -79,19 +82,26 @@ def assumption_notes(plan: Plan) -> list[str]:
         f"device within a host and {device.network / 1e9:g} GB/s between hosts, of which collectives reach "
         f"{assumptions.LINK_EFFICIENCY:.0%}",
         f"matrix multiplications reach {assumptions.EFFICIENCY[assumptions.HALF]:.0%} of the device's peak rate in "
-        f"16 bits, {assumptions.EFFICIENCY[assumptions.SINGLE]:.0%} in fp32",
+        f"fp16 and bf16, and {assumptions.EFFICIENCY[assumptions.SINGLE]:.0%} in fp32",
     ]
     if plan.usable is not None:
         notes.append(
-            f"{1 - assumptions.USABLE:.0%} of the device's memory is kept free: the estimate can be that far off"
+            f"{1 - assumptions.USABLE:.0%} of the device's memory is kept free, because the estimate can be that much "
+            "too low"
         )
     if plan.vocab_assumed:
         tokenizer = plan.config.tokenizer.tokenizer_type
         notes.append(
-            f"GPT-2's vocabulary, padded to {plan.vocab_rows:,} rows: {tokenizer}'s is unknown without its file"
+            f"GPT-2's vocabulary, padded to {plan.vocab_rows:,} rows, because that of {tokenizer} is unknown without "
+            "its file"
         )
     if plan.config.zero_optimization.stage == 3 and not plan.target.zero_init:
-        notes.append("every rank builds its full model before ZeRO-3 partitions it, as without deepspeed.zero.Init")
+        notes.append(
+            "every rank builds its complete tensor parallel shard before ZeRO-3 partitions it, outside "
+            "deepspeed.zero.Init"
+        )
     if tensor_groups_cross_hosts(plan.spec.resources, plan.layout):
-        notes.append("some tensor parallel groups span hosts, which makes them far slower than estimated here")
+        notes.append(
+            "some tensor parallel groups span hosts, which makes their communication far slower than estimated here"
+        )
     return notes
