@@ -18,12 +18,12 @@ from tests.support.reference import read
 
 PAGE = DOCS / "effects.md"
 HEAD = """\
-<!-- Generated from the marks of the tests: run `UPDATE=1 pytest -k effects_page` to write it. -->
+<!-- Generated from the marks of the tests: run `UPDATE=1 pytest -k effects_page` to regenerate this page. -->
 
 # Effects
 
-The parameters of GPT-NeoX's first table (February 2021), what each affects, and the tests that change it and assert the
-effect. [Parameters](parameters.md) explains the column Effect.
+This table lists the parameters of GPT-NeoX's first release (February 2021), what each of them affects, and the tests
+that change the parameter and assert its effect. [Parameters](parameters.md) explains the column Effect.
 
 | Parameter | Effect | Tests |
 |---|---|---|

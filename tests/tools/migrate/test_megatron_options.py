@@ -59,7 +59,7 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "reason", "hint"),
+    ("flags", "why", "hint"),
     [
         ("--rl-profile", "it does not concern the pretraining of a GPT", ""),
         ("--kv-channels 7", "the width of a head is always hidden_size / num_attention_heads", ""),
@@ -69,9 +69,9 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
         ("--freeze-all-layers", "layers cannot be frozen", ""),
     ],
 )
-def test_reasons(flags: str, reason: str, hint: str) -> None:
+def test_reasons(flags: str, why: str, hint: str) -> None:
     (problem,) = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
-    assert (problem.what, problem.hint) == (f"{flags} is left out, because {reason}", hint)
+    assert (problem.what, problem.hint) == (f"{flags} is left out, because {why}", hint)
 
 
 @pytest.mark.parametrize(("flags", "hint"), [("--num-layer 3", "did you mean --num-layers?"), ("--of-my-own 3", "")])
