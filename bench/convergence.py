@@ -1,20 +1,21 @@
-"""Compare the validation loss of a small model across the optimizers of the Adam family and precisions.
+"""Compare the validation loss of a small model between the optimizers of the Adam family and between precisions.
 
     python bench/convergence.py [--steps 1000] [--optimizers Adam OneBitAdam] [--precisions fp32 bf16]
 
 The model is that of configs/quickstart.yml with 1 layer, hidden size 32 and sequences of 32 bytes. It is trained on the
-source of the Python library with two data parallel processes, because 1-bit optimizers compress communication. Initial
-weights and batches are the same in every run. Each loss is compared with that of the first run, by default Adam in
-fp32; the tolerance is 1 %.
+source of Python's standard library with two data parallel ranks, because 1-bit optimizers compress the communication
+between ranks. Initial weights and batches are the same in every run. Each loss is compared with that of the first run,
+by default Adam in fp32; differences of more than 1 % are marked.
 
-OneBitAdam freezes its second moments and compresses after a third of the run. Its difference from Adam comes from the
-frozen moments, not from compression. Final losses with 2 layers, hidden size 64 and 600 steps:
+After a third of the run, OneBitAdam freezes its second moments and starts to compress gradients. Its loss differs from
+Adam's because of the frozen moments, not because of the compression. These are the final losses with 2 layers, hidden
+size 64 and 600 steps:
 
     freeze_step   OneBitAdam   without compression     Adam
             100       1.9750                1.9769   2.0263
             200       2.0084                2.0044   2.0263
 
-fp16 runs on any CPU; torch emulates it where the CPU has no instructions for it.
+fp16 runs on any CPU; torch emulates fp16 on a CPU without instructions for it.
 """
 
 from __future__ import annotations
@@ -69,8 +70,20 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1000, help="training steps per run (default: %(default)s)")
-    parser.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS), choices=OPTIMIZERS, help="default: all")
-    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS, help="default: all")
+    parser.add_argument(
+        "--optimizers",
+        nargs="+",
+        default=list(OPTIMIZERS),
+        choices=OPTIMIZERS,
+        help="optimizers to compare (default: all)",
+    )
+    parser.add_argument(
+        "--precisions",
+        nargs="+",
+        default=list(PRECISIONS),
+        choices=PRECISIONS,
+        help="precisions to compare (default: all)",
+    )
     return parser.parse_args()
 
 
@@ -82,11 +95,11 @@ def _rank(rank: int, port: int, options: argparse.Namespace) -> None:
     from neoxargs.train.process import setup
 
     setup.start("gloo", seed=1)
-    # DeepSpeed refuses fp16 on CPUs without instructions for it
+    # DeepSpeed rejects fp16 on CPUs without instructions for it
     get_accelerator().is_fp16_supported = lambda: True
     texts, losses = library(), {}
     if rank == 0:
-        print(f"{'optimizer':16} {'precision':10} {'loss':>8} {'difference':>13} {'s':>5}", flush=True)
+        print(f"{'optimizer':16} {'precision':10} {'loss':>8} {'difference':>13} {'time, s':>8}", flush=True)
     for kind in options.optimizers:
         for precision in options.precisions:
             begin = time.perf_counter()
@@ -141,8 +154,8 @@ def windows(text: torch.Tensor, rank: int, config: Config) -> Iterator[tuple[tor
 def _print_row(losses: Losses, kind: str, precision: str, seconds: float) -> None:
     loss, reference = losses[kind, precision], next(iter(losses.values()))
     difference = loss / reference - 1
-    note = "" if abs(difference) <= TOLERANCE else f"  more than {TOLERANCE:.0%}"
-    print(f"{kind:16} {precision:10} {loss:8.4f} {difference:+13.2%} {seconds:5.0f}{note}", flush=True)
+    note = "" if abs(difference) <= TOLERANCE else f"  differs by more than {TOLERANCE:.0%}"
+    print(f"{kind:16} {precision:10} {loss:8.4f} {difference:+13.2%} {seconds:8.0f}{note}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Compare tokens per second of generation with the key-value cache and with `recompute: true`, in one process.
+"""Compare the speed of generation with the key/value cache and with `recompute: true`, in one process.
 
     python bench/generate.py [--rows 8] [--prompt 64] [--tokens 128] [--rounds 3]
 
-The model has the shape of Pythia 14M and untrained weights. The two alternate, so that other load affects both alike.
+The model has the shape of Pythia 14M and untrained weights. Measurements of the two modes alternate, so that other load
+on the machine affects both in the same way.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main() -> None:
     add("--rows", default=8, help="samples generated at once (default: %(default)s)")
     add("--prompt", default=64, help="tokens per prompt (default: %(default)s)")
     add("--tokens", default=128, help="tokens to generate per sample (default: %(default)s)")
-    add("--rounds", default=3, help="measurements of each, of which the median counts (default: %(default)s)")
+    add("--rounds", default=3, help="measurements of each mode; the median is printed (default: %(default)s)")
     options = parser.parse_args()
     gpt = GPT(Config({name: Value(value, DEFAULT) for name, value in SHAPE.items()}), VOCABULARY, Make()).eval()
     model = PlainModel(gpt, gpt, torch.device("cpu"))
@@ -51,7 +52,7 @@ def main() -> None:
         for recompute, measured in rates.items():
             measured.append(rate(model, options, recompute))
     cached, recomputed = (statistics.median(measured) for measured in rates.values())
-    print(f"key-value cache  {cached:8.0f} tokens/s")
+    print(f"key/value cache  {cached:8.0f} tokens/s")
     print(f"recompute        {recomputed:8.0f} tokens/s")
     print(f"ratio            {cached / recomputed:8.1f} x")
 

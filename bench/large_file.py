@@ -1,8 +1,9 @@
-"""Measure the CPU time of `check` on files of 1 MB and 10 MB; a ratio of about 10 means linear time.
+"""Measure the CPU time of `check` on files of 1 MB and 10 MB. A ratio of about 10 means that the time grows linearly.
 
     python bench/large_file.py [--megabytes 1 10]
 
-The seconds are of reading, checking and rendering the problems, in one process. On two busy cores, November 2026:
+The time includes reading, checking and rendering the problems, in one process. Results of November 2026, on two busy
+cores:
 
                             1 MB, s     10 MB, s   ratio
     comments                   0.03         0.25     8.6
@@ -53,7 +54,7 @@ def seconds(text: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--megabytes", type=float, nargs=2, default=(1, 10), metavar=("SMALL", "LARGE"), help="sizes of the files"
+        "--megabytes", type=float, nargs=2, default=(1, 10), metavar=("SMALL", "LARGE"), help="sizes of the files in MB"
     )
     small, large = parser.parse_args().megabytes
     texts = [kinds(int(megabytes * 1e6)) for megabytes in (small, large)]

@@ -1,13 +1,14 @@
-"""Measure the peak memory of options that save memory, and check the order that docs/parameters.md states.
+"""Measure the peak memory with options that save memory, and check the order that docs/parameters.md states.
 
     python bench/memory.py [--only "data parallel"]
 
-The peak is the most memory that tensors of rank 0 occupy from before the model is built until after the second step:
-in torch's CPU allocator, or on the GPU if there is one. On a CPU, offloading frees nothing.
+The peak is the most memory that the tensors of rank 0 occupy from before the model is built until after the second
+step: in torch's CPU allocator, or on the GPU if there is one. On a CPU, offloading does not reduce this memory.
 
-ZeRO stages 0 to 3 took 61.6, 52.3, 46.7 and 40.5 MiB on two ranks and 61.6, 37.3, 33.8 and 26.6 MiB on four. With the
-default of `stage3_max_reuse_distance`, a model with fewer parameters than that takes more with stage 3 than with stage
-2: from the second step on, each gathered weight is kept until the backward pass (on two ranks 61 MiB instead of 41).
+ZeRO stages 0 to 3 took 61.6, 52.3, 46.7 and 40.5 MiB on two ranks and 61.6, 37.3, 33.8 and 26.6 MiB on four. These
+figures are with `stage3_max_reuse_distance: 0`. A model with fewer parameters than the default of that setting takes
+more memory with stage 3 than with stage 2, because each gathered weight is kept until the backward pass from the second
+step on (61 MiB instead of 41 on two ranks).
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ ORDERS: dict[str, tuple[int, dict[str, dict[str, Any]]]] = {
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--only", default="", help="measure only orders whose name contains this")
+    options.add_argument("--only", default="", help="measure only the comparisons whose name contains this text")
     in_order = True
     for name, (ranks, trials) in ORDERS.items():
         if options.parse_args().only in name and (torch.cuda.is_available() or not name.endswith("on a GPU")):
             in_order &= _print(name, trials, measure(ranks, trials))
-    sys.exit(0 if in_order else "memory does not decrease in the order that docs/parameters.md states")
+    sys.exit(0 if in_order else "peak memory does not decrease in the order that docs/parameters.md states")
 
 
 def _print(name: str, trials: dict[str, Any], peaks: Sequence[int]) -> bool:
@@ -89,7 +90,7 @@ def _print(name: str, trials: dict[str, Any], peaks: Sequence[int]) -> bool:
     for trial, peak in zip(trials, peaks, strict=True):
         print(f"  {trial:28}{peak / 2**20:9.2f} MiB{peak / peaks[0]:7.0%}")
     in_order = all(before > after for before, after in pairwise(peaks))
-    print(f"  each less than the one before: {'yes' if in_order else 'NO'}", flush=True)
+    print(f"  each peak is lower than the one above: {'yes' if in_order else 'NO'}", flush=True)
     return in_order
 
 

@@ -1,11 +1,11 @@
-"""Compare the loss curve of Pythia 14M in deepy with that in transformers, from the same weights and batches.
+"""Compare the loss curve of Pythia 14M in deepy with that in transformers, with the same weights and batches.
 
     python bench/pythia.py [--steps 200] [--png pythia.png]
 
-The first curve is that of configs/models/pythia-14m.yml in DeepSpeed's engine, with our optimizer and schedule. The
+The first curve is that of configs/models/pythia-14m.yml in DeepSpeed's engine, with deepy's optimizer and schedule. The
 second is that of transformers' GPTNeoXForCausalLM with torch's AdamW and LambdaLR; only its initial weights come from
-deepy. Shape and settings are the published ones, but batches are 4 sequences of 128 bytes of the Python library's
-source, and the run is shorter. At every step the losses may differ by at most 1 %.
+deepy. Shape and settings are the published ones, but a batch is 4 sequences of 128 bytes from the source of Python's
+standard library, and the run is shorter. The losses may differ by at most 1 % at every step.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> int:
         if step % 20 == 0 or step == 1:
             print(f"{step:6}  {ours:8.4f}  {theirs:13.4f}  {abs(ours / theirs - 1):11.4%}", flush=True)
     worst = max(abs(ours / theirs - 1) for ours, theirs in rows)
-    print(f"largest difference {worst:.4%}; the tolerance is {TOLERANCE:.0%}")
+    print(f"largest difference: {worst:.4%}; tolerance: {TOLERANCE:.0%}")
     if options.png:
         draw(rows, options.png)
     return int(worst > TOLERANCE)

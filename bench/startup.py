@@ -1,8 +1,9 @@
-"""Measure the CPU time of `deepy check`, of its imports alone, and of starting Python.
+"""Measure the CPU time of `deepy check`, of its imports alone, and of the start of Python.
 
     python bench/startup.py [--runs 15] [--json]
 
-Each figure is the median CPU time (user and system) of child processes, which other load on the machine affects little.
+Each figure is the median CPU time (user and system) of several child processes. Other load on the machine has little
+effect on it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ COMMANDS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=15, help="runs of each command (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=15, help="number of runs of each command (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print milliseconds as JSON")
     options = parser.parse_args()
     cpu_time(COMMANDS["deepy.py check configs/quickstart.yml"])  # writes the .pyc files

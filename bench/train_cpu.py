@@ -1,11 +1,11 @@
-"""Measure training throughput of each layout on this machine's CPU, in runs of `deepy.py train.py`.
+"""Measure the training throughput of each layout on this machine's CPU, in runs of `deepy.py train.py`.
 
     python bench/train_cpu.py [--vocabulary 512 50304] [--layouts "1 process" pp2] [--steps 30] [--profile]
 
-The model has 4 layers, hidden size 256, 8 heads and sequences of 256; a step is 2048 tokens, in fp32, with Adam and
-without dropout. Each result is compared with that of a 100-line prototype on the same libraries, scaled by the current
-rate of fp32 matrix multiplications on this machine (280 GFLOP/s on the prototype's). `--profile` profiles the slowest
-layout.
+The model has 4 layers, hidden size 256, 8 heads and sequence length 256. Each step has 2048 tokens, in fp32, with Adam
+and without dropout. Each result is compared with that of a 100-line prototype that uses the same libraries. Because the
+prototype ran on a machine with 280 GFLOP/s in fp32 matrix multiplications, its result is scaled by the rate of this
+machine. `--profile` profiles the slowest layout.
 """
 
 from __future__ import annotations
@@ -142,9 +142,13 @@ def _prepare(folder: Path, vocabulary: int, steps: int) -> dict[str, Any]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vocabulary", type=int, nargs="+", default=[512, 50304], help="sizes of the vocabulary")
-    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS), help="default: all")
-    parser.add_argument("--steps", type=int, default=30, help="steps per run (default: %(default)s)")
+    parser.add_argument(
+        "--vocabulary", type=int, nargs="+", default=[512, 50304], help="sizes of the vocabulary (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS), help="layouts to measure (default: all)"
+    )
+    parser.add_argument("--steps", type=int, default=30, help="training steps per run (default: %(default)s)")
     parser.add_argument("--profile", action="store_true", help="profile the slowest layout")
     return parser.parse_args()
 
