@@ -79,7 +79,7 @@ def test_json_as_yaml(text: str, expected: str) -> None:
         ('{"fp16": [1 2]}', "ds.json:1:13", "expected `,` or the closing `]` before this"),
         ('{"fp16": }', "ds.json:1:10", "expected a value before this character"),
         ("{: 1}", "ds.json:1:2", "expected a key before this character"),
-        ('{"a": ' + "[" * 40 + "}", "ds.json:1:38", "brackets are nested more than 32 deep"),
+        ('{"a": ' + "[" * 40 + "}", "ds.json:1:38", "brackets are nested more than 32 levels deep"),
     ],
 )
 def test_syntax_errors(text: str, where: str, what: str) -> None:

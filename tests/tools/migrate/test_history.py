@@ -110,7 +110,7 @@ def test_an_added_name(name: str) -> None:
         if isinstance(result, Problems):
             assert all(problem.where and problem.what for problem in result.problems), result
         elif f"\n{name}:" in result.texts[0].text:
-            assert any(f"GPT-NeoX has had it since {introduced(name)}" in problem.what for problem in result.problems)
+            assert any(f"GPT-NeoX added it on {introduced(name)}" in problem.what for problem in result.problems)
         else:
             assert any(change.before.startswith(name) for change in result.changes)
 
