@@ -92,7 +92,7 @@ def test_syntax_errors(text: str, where: str, what: str) -> None:
 
 def test_a_python_condition_is_not_evaluated() -> None:
     hint = "write a number, or text in quotes; names and expressions are not evaluated"
-    what = "expected `,` or the closing `}` before this"
+    what = "expected `,` or the closing `}` before this character"
     assert problems('{"a": "cpu" if x else "none"}') == [("ds.json:1:13", what, hint)]
 
 
