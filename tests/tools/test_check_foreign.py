@@ -26,5 +26,6 @@ def test_migrate_is_suggested(
     Path(name).write_text(text)
     assert run(Request([name])) == 1
     err = capsys.readouterr().err
-    end = f"warning: {name} looks like {program} [file-of-another-program]\n  = run `deepy migrate {name}` to convert it\n"
+    hint = f"run `deepy migrate {name}` to convert it"
+    end = f"warning: {name} looks like {program} [file-of-another-program]\n  = {hint}\n"
     assert err.endswith(end) if program else "migrate" not in err

@@ -99,7 +99,8 @@ def test_autotuning_has_no_plan_and_starts(large: str, started: list[str], capsy
     search = ["--set", "zero_optimization.stage=[1, 2]", "--set", "autotuning.enabled=true"]
     assert main(["plan", large, "--device", "V100-16GB", *search]) == 1
     output = capsys.readouterr().err
-    assert "zero_optimization.stage ([1, 2]) is a list of values for the autotuner; a plan needs a single value" in output
+    stages = "zero_optimization.stage ([1, 2])"
+    assert f"{stages} is a list of values for the autotuner; a plan needs a single value" in output
     assert "add --set zero_optimization.stage=1" in output
     assert main(["train.py", large, "--device", "V100-16GB", *search]) == 0
     assert started == ["train.py"]

@@ -154,7 +154,7 @@ class _Reader:
             hint = _PLAIN if sign in "*+-/%=<>" or _COMPUTED.match(self.text, self.at) else ""
             self.stop(f"expected `,` or the closing `{closing}` before this character", self.at, hint)
         elif sign and sign != closing:
-            what = "a `,` is missing before this string; migrate reads the file as if it were there"
+            what = "a `,` is missing before this string; migrate assumes one"
             place = self.place(self.at)
             self.warnings.append(Problem(what, place, severity="warning", id="migrate-json-comma-missing"))
 
@@ -191,7 +191,7 @@ class _Reader:
             hint = "replace this placeholder with the value that the script inserts" if is_filled_in else _PLAIN
             self.wrong.append(
                 Problem(
-                    f"expected a number, a quoted string, true, false or null, got `{match[0]}`",
+                    f"expected a JSON value, got `{match[0]}`",
                     place,
                     hint,
                     id="migrate-json-value",
