@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class Machine(NamedTuple):
-    """What the ranks run on."""
+    """The device and environment of the ranks."""
 
     backend: str
-    """Of torch.distributed."""
+    """The back end of torch.distributed."""
     preload: str
-    """The module that the process which ranks fork from has imported; saves nine seconds per rank."""
+    """A module that is imported before the ranks are forked, which saves nine seconds per rank."""
     environment: dict[str, str]
     prepare: Callable[[], None] = lambda: None
     """Called before the first rank starts; may skip the test."""

@@ -1,12 +1,12 @@
-"""Which tests run: a plain `pytest` leaves the slow ones to `pytest --rest`; what is named on the command line runs."""
+"""Selects the tests to run: plain `pytest` leaves the slow ones to `--rest`; tests that are named always run."""
 
 from __future__ import annotations
 
 import pytest
 
-#: The marks of what a plain run leaves out.
+#: The marks of the tests that plain `pytest` leaves out.
 REST = ("slow", "cluster", "compiler")
-#: The fixtures that start a cluster's programs (tests/launch/conftest.py); who asks for one is marked `cluster`.
+#: Fixtures that start a cluster's programs (tests/launch/conftest.py); tests that use one are marked `cluster`.
 CLUSTER = {"hosts", "node"}
 
 
@@ -16,17 +16,17 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def runs_all_files(config: pytest.Config) -> bool:
-    """Were all tests collected, or only the files that the command line names?"""
+    """Whether all tests were collected, not only the files that the command line names."""
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS
 
 
 def processes(config: pytest.Config) -> int:
-    """How many processes run the tests: a few tests are over before two have imported anything."""
+    """Return the number of pytest processes. A few tests finish before a second process has done its imports."""
     return 2 if runs_all_files(config) else 0
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out one of the two parts."""
+    """Deselect either the tests with the marks of REST or, with `--rest`, all others."""
     if not runs_all_files(config) or config.option.markexpr or config.option.keyword:
         return
     for item in items:
@@ -36,11 +36,11 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = set(items) - set(rest) if config.option.rest else set(rest)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
-    # Files with ranks take longest: begun last, one of them would run alone.
+    # Files with ranks take longest. If they came last, one of them would run alone at the end.
     items.sort(key=lambda item: "/train/" not in item.nodeid)
 
 
 def _fixtures(item: pytest.Function) -> set[str]:
-    """The fixtures that a test asks for; parameters may have the name of one."""
+    """Return the fixtures of a test, without parameters that have the name of a fixture."""
     callspec = getattr(item, "callspec", None)
     return set(item.fixturenames) - set(callspec.params if callspec else ())

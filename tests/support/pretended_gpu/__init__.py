@@ -10,8 +10,8 @@ the numerics of GPU kernels, races between streams, NCCL itself, speed.
 runs `function` on ranks with a GPU each. Mark the test `compiler`; it is skipped where the pretended GPU is not
 available.
 
-csrc/ is the device, compiled by compiling.py; start.py loads it into a process, cuda.py and nccl.py are its
-side in Python.
+csrc/ implements the device in C++ and is compiled by compiling.py. start.py loads it into a process; cuda.py and
+nccl.py are its Python part.
 """
 
 from tests.support.pretended_gpu.machine import MACHINE

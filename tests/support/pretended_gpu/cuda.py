@@ -1,4 +1,4 @@
-"""What `torch.cuda` says of pretended GPUs."""
+"""The functions of `torch.cuda` for pretended GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from tests.support.pretended_gpu.start import device
 
-#: What an H100 would answer.
+#: The properties of an H100.
 PROPERTIES = SimpleNamespace(
     name="Pretended H100", major=9, minor=0, total_memory=80 << 30, multi_processor_count=132, warp_size=32,
     regs_per_multiprocessor=65536, shared_memory_per_block=48 << 10, shared_memory_per_block_optin=227 << 10,
@@ -22,7 +22,7 @@ CAPABILITY = PROPERTIES.major, PROPERTIES.minor
 
 
 class Stream(torch.Stream):
-    """A device's only stream, whatever name it is given: work is done when it is queued."""
+    """The only stream of a device, whichever stream is requested: work is complete as soon as it is queued."""
 
     cuda_stream = 0
 
@@ -52,7 +52,7 @@ class Stream(torch.Stream):
 
 
 class Event:
-    """A point of the only stream, which it has always passed."""
+    """An event on the only stream; it has always completed."""
 
     cuda_event = 0
 
@@ -90,12 +90,12 @@ class OnDevice:
 
 
 def report(what: str) -> None:
-    """Tell whoever listens that the host waits."""
+    """Report an operation that makes the host wait."""
     device().pretended_report(what.encode())
 
 
 def install() -> None:
-    """Put these answers into `torch.cuda` and, for what Python asks of C++, into `torch._C`."""
+    """Replace functions of `torch.cuda` and, where they call C++, of `torch._C`."""
     count = device().pretended_devices()
     make_generator = torch.ops.pretended_gpu.default_generator
     history = {"_record_memory_history": _nothing, "_dump_snapshot": lambda filename: Path(filename).touch()}

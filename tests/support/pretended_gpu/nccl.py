@@ -1,6 +1,6 @@
-"""NCCL for pretended GPUs: gloo that takes tensors of the device and nothing else.
+"""NCCL for pretended GPUs: gloo that accepts only tensors on the device.
 
-Every collective is done when the call returns, so a run that passes has no two ranks waiting for each other.
+Every collective is complete when its call returns, so in a run that passes no two ranks wait for each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Base: Any = dist.ProcessGroup
 
 
 class Done(c10d.Work):
-    """A collective that is over."""
+    """A completed collective."""
 
     def __init__(self, tensors: Sequence[Tensor] = ()) -> None:
         super().__init__()
@@ -43,16 +43,16 @@ class Done(c10d.Work):
 
 
 class Communicator:
-    """What a group has for each type of device; torch.distributed asks it whether groups can be split off."""
+    """The back end of a group for one type of device; torch.distributed reads whether it supports splitting groups."""
 
     supports_splitting = False
 
 
 class ProcessGroupNCCL(_Base):  # type: ignore[misc]
-    """Under the name by which torch.distributed makes groups for `nccl`."""
+    """A process group with the name that torch.distributed uses for the back end `nccl`."""
 
     class Options:
-        """What NCCL could be told."""
+        """The options of NCCL."""
 
         def __init__(self, is_high_priority_stream: bool = False) -> None:
             self.is_high_priority_stream = is_high_priority_stream
@@ -71,7 +71,7 @@ class ProcessGroupNCCL(_Base):  # type: ignore[misc]
     def _set_sequence_number_for_group(self) -> None:
         pass
 
-    # A group of C++ keeps its name with its back ends.
+    # torch's groups, which are written in C++, store their name with their back ends.
     group_name = ""
 
     def _set_group_name(self, name: str) -> None:
@@ -161,7 +161,7 @@ class ProcessGroupNCCL(_Base):  # type: ignore[misc]
         return Done()
 
     def _reduce(self, tensors: list[Tensor], opts: Any) -> None:
-        """Sum (or what opts say) over the ranks, in place; gloo has no mean."""
+        """Reduce over the ranks in place, by default to the sum. A mean is a sum divided here: gloo has no mean."""
         how: Any = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         mean = how == dist.ReduceOp.AVG
         mine: Any = dist.AllreduceOptions()
@@ -172,7 +172,7 @@ class ProcessGroupNCCL(_Base):  # type: ignore[misc]
                 tensor.div_(self.size())
 
     def _run(self, name: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], call: Callable[..., object]) -> Done:
-        """`call` on copies of the tensors in the host's memory."""
+        """Run `call` on copies of the tensors in host memory, and copy the results back."""
         for tensor in (*outputs, *inputs):
             if not tensor.is_cuda:
                 raise RuntimeError(f"No backend type associated with device type {tensor.device.type} ({name})")
@@ -188,7 +188,7 @@ class ProcessGroupNCCL(_Base):  # type: ignore[misc]
 
 @contextmanager
 def _inside() -> Iterator[None]:
-    """What the pretended NCCL itself copies, a real one would not."""
+    """Do not report copies within the block: real NCCL would not make them."""
     device().pretended_inside(1)
     try:
         yield
@@ -197,13 +197,13 @@ def _inside() -> Iterator[None]:
 
 
 def install() -> None:
-    """Let torch.distributed find it."""
+    """Register ProcessGroupNCCL with torch.distributed."""
     dist.ProcessGroupNCCL = ProcessGroupNCCL  # type: ignore[misc]
     answers = {
         "ProcessGroupNCCL": ProcessGroupNCCL,
         "_NCCL_AVAILABLE": True,
         "default_pg_nccl_timeout": timedelta(minutes=10),
-        # A group that is written in Python has no list of back ends to look into.
+        # torch looks up the device in a list of back ends, which a group written in Python does not have.
         "_get_object_coll_device": lambda group=None: "cuda",
         "_get_pg_default_device": lambda group=None: torch.device("cuda"),
     }

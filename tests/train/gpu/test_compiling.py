@@ -1,4 +1,4 @@
-"""Where the pretended GPU cannot be had, tests that need it skip with the reason."""
+"""Tests skip with a reason if the pretended GPU is not available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine does on GPUs only: weights born on the device, collectives of one tensor, copies that overlap."""
+"""What the engine does only on GPUs: weights created on the device, collectives of one tensor, overlapping copies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BORN = {
 
 
 @pytest.mark.parametrize(("machine", "device"), [(CPU, "cpu"), (pretended_gpu.MACHINE, "cuda")])
-def test_weights_are_born_on_the_device_in_their_final_type(machine: Machine, device: str) -> None:
+def test_weights_are_created_on_the_device_in_their_final_type(machine: Machine, device: str) -> None:
     assert run_ranks(born, 1, BORN, on=machine)[0] == {
         "fp32": {(device, "torch.float32")},
         "bf16": {(device, "torch.bfloat16")},
@@ -84,7 +84,7 @@ def test_shards_are_gathered_and_scattered_in_one_tensor() -> None:
 
 
 def loaded() -> tuple[list[bool], list[float], list[str]]:
-    """Store three tensors and load them in reverse; return whether each was on its way, their values, and waits."""
+    """Store three tensors and load them in reverse; return whether each copy had started, their values, and waits."""
     from neoxargs.train.engine.host_copies import HostCopies
     from tests.support.pretended_gpu import waits
 
@@ -99,5 +99,5 @@ def loaded() -> tuple[list[bool], list[float], list[str]]:
     return on_their_way, [float(value[-1]) for value in values], [wait.what for wait in waited]
 
 
-def test_the_layer_before_is_copied_back_while_one_is_computed() -> None:
+def test_the_previous_layer_is_copied_back_while_a_layer_is_computed() -> None:
     assert run_ranks(loaded, 1, on=pretended_gpu.MACHINE) == [([False, True, True], [2.0, 1.0, 0.0], [])]

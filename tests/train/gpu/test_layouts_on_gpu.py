@@ -197,7 +197,7 @@ def test_losses_are_those_of_the_cpu(measured: dict[str, list[Measured]], on_cpu
 
 
 @pytest.mark.parametrize("name", ONE | TWO)
-def test_a_step_waits_no_more_than_it_may(measured: dict[str, list[Measured]], name: str) -> None:
+def test_a_step_stays_within_its_budget_of_waits(measured: dict[str, list[Measured]], name: str) -> None:
     budget = EXCEEDED.get(name, Budget())
     for rank in measured[name]:
         waits = [wait for wait in rank.waits if not wait.is_copy]
@@ -205,7 +205,7 @@ def test_a_step_waits_no_more_than_it_may(measured: dict[str, list[Measured]], n
 
 
 @pytest.mark.parametrize("name", ONE | TWO)
-def test_a_step_copies_nothing_that_it_waits_for(measured: dict[str, list[Measured]], name: str) -> None:
+def test_a_step_makes_no_blocking_copies_beyond_its_budget(measured: dict[str, list[Measured]], name: str) -> None:
     budget = EXCEEDED.get(name, Budget())
     for rank in measured[name]:
         copies = [wait for wait in rank.waits if wait.is_copy]

@@ -26,7 +26,7 @@ RUN: dict[str, Any] = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "num_wor
 
 
 def run(folder: Path, world: int, on: Machine = GPU, program: str = "main", **changes: Any) -> str:
-    """Let a program finish, and return what it prints."""
+    """Wait until a program has finished, and return its output."""
     save = {"save": str(folder / "saved")}
     with start_ranks(folder, world, on, program, **RUN | save | changes) as ranks:
         codes, output, errors = ranks.wait()
@@ -35,13 +35,13 @@ def run(folder: Path, world: int, on: Machine = GPU, program: str = "main", **ch
 
 
 def losses(folder: Path) -> dict[int, float]:
-    """By step; a step that is repeated counts with its last run."""
+    """Return the loss of each step; of a repeated step, the last one."""
     return {row["step"]: row["loss"] for row in step_rows(folder)}
 
 
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    """The losses of four steps on two CPUs."""
+    """Return the losses of four steps on two CPUs."""
     folder = tmp_path_factory.mktemp("cpu")
     run(folder, 2, CPU)
     return losses(folder)
@@ -58,7 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(trained: Path, tmp_path: Path) -> Path:
-    """The same run, to be continued."""
+    """Return the folder of a copy of that run, to continue from."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -90,11 +90,11 @@ def iterations(arguments: list[str]) -> list[list[Wait]]:
     from neoxargs.train.loop import StopRequest
     from tests.support.pretended_gpu.waits import recorded
 
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # it shall have workers
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # a daemon may not start workers
     starts, ask = [], StopRequest.ask
 
     def begin(request: StopRequest, *arguments: Any, **options: Any) -> None:
-        """The first of an iteration."""
+        """The first operation of an iteration."""
         starts.append(len(waits))
         ask(request, *arguments, **options)
 
@@ -105,7 +105,7 @@ def iterations(arguments: list[str]) -> list[list[Wait]]:
 
 
 def test_an_iteration_waits_three_times(tmp_path: Path) -> None:
-    """For the loss, for the gradient norm, and for whether a rank was asked to stop; workers pin what they load."""
+    """The waits are for the loss, the gradient norm and a request to stop; loader workers pin their batches."""
     arguments = rank_arguments(tmp_path, 1, **RUN | {"save": None, "pipe_parallel_size": 0})
     [found] = run_ranks(iterations, 1, arguments, on=GPU)
     assert len(found) == 3

@@ -1,4 +1,4 @@
-"""The pretended GPU catches what a real one would: tensors left on the host, and whatever makes the host wait."""
+"""The pretended GPU reports faults that a real GPU would have: tensors left on the host, operations that wait."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refused(text: str) -> Iterator[None]:
 
 
 def refuse() -> None:
-    """What raises on a GPU."""
+    """Assert that a GPU rejects operands and tensors of collectives that are in the wrong place."""
     here, there = torch.ones(2, device="cuda"), torch.ones(2)
     with refused("found at least two devices, cuda:0 and cpu"):
         here + there
@@ -60,7 +60,7 @@ def test_operands_and_collectives_must_be_on_the_device() -> None:
 
 
 def wait() -> dict[str, list[Wait]]:
-    """What each of these makes the host wait for."""
+    """Return the waits of each kind of operation."""
     from tests.support.pretended_gpu.waits import recorded
 
     device, host, pinned = torch.ones(2, device="cuda"), torch.ones(2), torch.ones(2).pin_memory()
@@ -119,7 +119,7 @@ def test_what_makes_the_host_wait_is_named() -> None:
 
 
 def train_wrongly() -> dict[str, Any]:
-    """Faults in the middle of a training step."""
+    """Return what is reported about faults in the middle of a training step."""
     from neoxargs.train.engine.steps import Plain
     from neoxargs.train.model.block import TransformerBlock
     from tests.support.pretended_gpu.measure import measure

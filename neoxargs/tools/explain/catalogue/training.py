@@ -74,22 +74,21 @@ PROBLEMS: dict[str, Entry] = {
         "overwrite them one by one."
     ),
     "checkpoint-of-gpt-neox": row(
-        "`load` names a checkpoint that GPT-NeoX wrote. The message lists what the run takes over from it and what not."
+        "The checkpoint in `load` was written by GPT-NeoX. The message lists what the run restores from the "
+        "checkpoint and what it does not restore."
     ),
-    "checkpoint-incomplete": row(
-        "Files of a GPT-NeoX checkpoint are missing, or the weights are not in its files as a whole."
-    ),
+    "checkpoint-incomplete": row("A GPT-NeoX checkpoint lacks files, or its files do not contain all of the weights."),
     "checkpoint-latest-wrong": row("The file `latest` names a checkpoint that is not in the folder."),
     "checkpoint-file-damaged": row(
         "A file of a GPT-NeoX checkpoint is truncated, empty, changed, or was not written by torch.save."
     ),
     "checkpoint-file-refused": row(
-        "A file of a GPT-NeoX checkpoint names a class or function that GPT-NeoX does not store. Reading it with "
-        "pickle or torch.load could run code of whoever wrote it; deepy runs nothing and stops."
+        "A file of a GPT-NeoX checkpoint refers to a class or function that GPT-NeoX does not store. Reading the file "
+        "with pickle or torch.load could run malicious code, so deepy stops without reading it."
     ),
     "checkpoint-order-unknown": row(
         "The rows of queries, keys and values have two possible orders, and no file of the GPT-NeoX checkpoint says "
-        "which of them it has."
+        "which of the two it uses."
     ),
     "checkpoint-all-damaged": row(
         "Every checkpoint in the folder is truncated or incomplete, so the run cannot continue from any of them."
