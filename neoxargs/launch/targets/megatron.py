@@ -128,7 +128,9 @@ def _optimizer(config: Config) -> Words:
 
 def _recompute(config: Config) -> Words:
     recompute = config.recompute
-    if recompute.checkpoint_activations:
+    if recompute.checkpoint_activations == "selective":  # of ours, Megatron-LM recomputes the norms
+        yield from ("--recompute-granularity", "selective", "--recompute-modules", "layernorm")
+    elif recompute.checkpoint_activations:
         yield from ("--recompute-granularity", "full", "--recompute-method", "uniform")
         yield from _flag("recompute-num-layers", recompute.checkpoint_num_layers)
         shared = recompute.partition_activations and config.parallel.model_parallel_size > 1

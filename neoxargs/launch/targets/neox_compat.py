@@ -71,6 +71,8 @@ def is_known(parameter: Parameter) -> bool:
 def _is_accepted(name: str, config: Config) -> bool:
     if name in NOT_DERIVED and not config.is_set(name):
         return False
+    if name == "checkpoint_activations" and config.get(name) == "selective":  # a choice of ours; true or false there
+        return False
     section, dot, _ = name.partition(".")
     if dot:
         return section in DEEPSPEED or section == "soft_prompt_tuning"

@@ -18,10 +18,10 @@ profile = synonyms("profile_backward", "activation_checkpointing.profile")
 
 @derive
 def activation_checkpointing__number_checkpoints(
-    checkpoint_activations: bool, contiguous_checkpointing: bool, num_layers: int, checkpoint_num_layers: int
+    checkpoint_activations: bool | str, contiguous_checkpointing: bool, num_layers: int, checkpoint_num_layers: int
 ) -> int | None:
     """num_layers / checkpoint_num_layers, the number of chunks that the contiguous buffer is allocated for"""
-    if not (checkpoint_activations and contiguous_checkpointing):
+    if not (checkpoint_activations is True and contiguous_checkpointing):
         return None
     return -(-num_layers // checkpoint_num_layers)
 
@@ -43,7 +43,7 @@ def contiguous_checkpointing_needs_partition_activations(
 
 @check
 def checkpoint_num_layers_at_most_num_layers(
-    checkpoint_activations: bool, checkpoint_num_layers: int, num_layers: int
+    checkpoint_activations: bool | str, checkpoint_num_layers: int, num_layers: int
 ) -> Finding | None:
     """checkpoint_num_layers is the number of layers that are recomputed together. If the model has fewer layers, all of
     them form one chunk: the backward pass holds every activation at once, and no memory is saved.
@@ -51,10 +51,30 @@ def checkpoint_num_layers_at_most_num_layers(
         checkpoint_activations: true
         checkpoint_num_layers: 5
     """
-    if not checkpoint_activations or checkpoint_num_layers <= num_layers:
+    if checkpoint_activations is not True or checkpoint_num_layers <= num_layers:
         return None
     return refuse(
         f"checkpoint_num_layers ({checkpoint_num_layers}) must be at most num_layers ({num_layers})",
         f"set checkpoint_num_layers to {num_layers} or less",
         about=["checkpoint_num_layers", "num_layers"],
+    )
+
+
+@check
+def selective_recompute_excludes_zero_3(
+    checkpoint_activations: bool | str, zero_optimization__stage: object
+) -> Finding | None:
+    """ZeRO stage 3 gathers the weights of a layer for its forward and for its backward pass, and frees them in between.
+    The hooks with which selective recomputation replaces stored activations would keep the gathered weights of all
+    layers until the backward pass.
+
+        checkpoint_activations: selective
+        zero_optimization: {stage: 3}
+    """
+    if checkpoint_activations != "selective" or zero_optimization__stage != 3:
+        return None
+    return refuse(
+        "checkpoint_activations (selective) cannot be combined with ZeRO stage 3",
+        "set checkpoint_activations to true or false, or zero_optimization.stage to 2 or less",
+        about=["checkpoint_activations", "zero_optimization.stage"],
     )

@@ -227,7 +227,7 @@ def rpe_buckets_reach_max_distance(
 def rpe_excludes_partition_activations_with_zero_2(
     pos_emb: str,
     zero_optimization__stage: object,
-    checkpoint_activations: bool,
+    checkpoint_activations: bool | str,
     partition_activations: bool,
     model_parallel_size: int,
 ) -> Finding | None:
@@ -241,7 +241,7 @@ def rpe_excludes_partition_activations_with_zero_2(
         partition_activations: true
         model_parallel_size: 2
     """
-    shared = checkpoint_activations and partition_activations and model_parallel_size > 1
+    shared = checkpoint_activations is True and partition_activations and model_parallel_size > 1
     if not (pos_emb == "rpe" and shared and zero_optimization__stage in (2, 3)):
         return None
     return refuse(

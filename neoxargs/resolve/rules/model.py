@@ -313,7 +313,7 @@ def shared_layers_have_one_kind(
 def shared_layers_exclude_recompute_with_zero_2(
     num_layers: int,
     num_unique_layers: int | None,
-    checkpoint_activations: bool,
+    checkpoint_activations: bool | str,
     deepspeed_activation_checkpointing: bool,
     zero_optimization__stage: object,
 ) -> Finding | None:
@@ -325,7 +325,7 @@ def shared_layers_exclude_recompute_with_zero_2(
         checkpoint_activations: true
         zero_optimization: {stage: 3}
     """
-    shared = num_unique_layers not in (None, num_layers) and checkpoint_activations
+    shared = num_unique_layers not in (None, num_layers) and checkpoint_activations is True
     stage = zero_optimization__stage
     if not (shared and (stage == 3 or (stage == 2 and deepspeed_activation_checkpointing))):
         return None

@@ -145,6 +145,11 @@ def _lower(value: Any) -> Any:
 OFF = Off()
 _NOT_NVME = Is(("none", "cpu"))
 _NO_ACTIVATIONS = {"checkpoint_activations": OFF}
+_CHECKPOINT_OPTIONS = (
+    "checkpoint_num_layers deepspeed_activation_checkpointing partition_activations contiguous_checkpointing"
+    " distribute_checkpointed_activations checkpoint_in_cpu synchronize_each_layer profile_backward"
+    " activation_checkpointing.*"
+)
 _NOT_LOADED = "no checkpoint is loaded because load is not set", "set load to a folder with a checkpoint"
 _OFFLOADS = "zero_optimization.offload_optimizer", "zero_optimization.offload_param"
 
@@ -216,11 +221,14 @@ SWITCHED_OFF = (
     ),
     # Memory
     SwitchedOff(
-        "checkpoint_num_layers deepspeed_activation_checkpointing partition_activations contiguous_checkpointing"
-        " distribute_checkpointed_activations checkpoint_in_cpu synchronize_each_layer profile_backward"
-        " activation_checkpointing.*",
+        _CHECKPOINT_OPTIONS,
         _NO_ACTIVATIONS,
         "checkpoint_activations is off",
+    ),
+    SwitchedOff(
+        _CHECKPOINT_OPTIONS,
+        {"checkpoint_activations": Is(("selective",))},
+        "checkpoint_activations is selective and keeps no inputs of layers",
     ),
     *(
         SwitchedOff(f"{section}.*", {f"{section}.device": OFF}, f"{section}.device is none, so nothing is offloaded")

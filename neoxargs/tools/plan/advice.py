@@ -93,7 +93,7 @@ def _savings(config: Config) -> Iterator[Changes]:
     """No change, then recomputation and ZeRO-1, which save memory in any layout."""
     yield {}
     changes: dict[str, object] = {}
-    if not config.recompute.checkpoint_activations:
+    if config.recompute.checkpoint_activations is not True:
         changes["checkpoint_activations"] = True
     if not config.zero_optimization.stage:
         changes["zero_optimization.stage"] = 1
@@ -125,6 +125,8 @@ def _smaller_batches(config: Config) -> Iterator[Changes]:
         factor *= 2
     recompute = config.recompute
     if not recompute.checkpoint_activations:
+        yield {"checkpoint_activations": "selective"}
+    if recompute.checkpoint_activations is not True:
         yield {"checkpoint_activations": True}
     elif not recompute.partition_activations and config.parallel.model_parallel_size > 1:
         yield {"partition_activations": True}

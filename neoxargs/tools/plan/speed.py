@@ -14,7 +14,7 @@ from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import flops_per_token
 from neoxargs.tools.plan import assumptions as assumed
 from neoxargs.tools.plan.devices import Device
-from neoxargs.tools.plan.memory.activations import ActivationSizes
+from neoxargs.tools.plan.memory.activations import ActivationSizes, selectively_recomputed
 from neoxargs.tools.plan.memory.stages import Stage
 from neoxargs.tools.plan.memory.states import ModelStates, optimizer_bytes_per_parameter
 
@@ -79,6 +79,7 @@ def estimate_speed(config: Config, rows: int, stages: list[Stage], device: Devic
     # largest stage relative to the average one: the others wait for it
     slowest = max(len(stage.layers) for stage in stages) * len(stages) / config.shape.num_layers
     compute = work * tokens * slowest / layout.ranks / (peak * _efficiency(sizes))
+    compute += _recomputed_traffic(stages, sizes) * batches / device.bandwidth
     sent, states = _communication_volume(config, stages, sizes), _largest(config, stages)
     inside = _rate(device, layout.tensor <= slots)
     between = _rate(device, layout.data * layout.tensor * layout.pipe <= slots)
@@ -111,7 +112,12 @@ def _efficiency(sizes: ActivationSizes) -> float:
 
 def _with_recomputation(config: Config) -> float:
     """Return the factor of recomputation: 4/3, for a second forward pass (Chen et al. 2016, arXiv:1604.06174)."""
-    return 4 / 3 if config.recompute.checkpoint_activations else 1.0
+    return 4 / 3 if config.recompute.checkpoint_activations is True else 1.0
+
+
+def _recomputed_traffic(stages: list[Stage], sizes: ActivationSizes) -> int:
+    """Return the bytes that selective recomputation reads and writes per micro batch, as much as it computes again."""
+    return 2 * max(len(stage.layers) for stage in stages) * selectively_recomputed(sizes)
 
 
 def _communication_volume(config: Config, stages: list[Stage], sizes: ActivationSizes) -> CommunicationVolume:
@@ -139,7 +145,7 @@ def _all_reduces(config: Config) -> float:
     else:
         forward, backward = leaving, 2
     recompute = config.recompute
-    if not recompute.checkpoint_activations:
+    if recompute.checkpoint_activations is not True:
         return forward + backward
     return (
         2 * forward + backward + (0.5 if recompute.partition_activations else 0)

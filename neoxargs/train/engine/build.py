@@ -27,6 +27,7 @@ from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
+from neoxargs.train.kernels.selective import Selective
 from neoxargs.train.model import mup
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.widths import Widths
@@ -54,6 +55,7 @@ def build(
         _init_device(config),
         sequence_parallel=config.parallel.sequence_parallel,
         widths=mup.widths(config),
+        recompute=Selective(config.recompute.checkpoint_activations == "selective"),
     )
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():

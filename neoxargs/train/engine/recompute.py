@@ -1,5 +1,7 @@
 """Activation checkpointing: keep the inputs of groups of layers and recompute the rest in the backward pass.
 
+(`checkpoint_activations: selective` is in kernels/selective.py.)
+
 torch's checkpoint function is used, or DeepSpeed's for `deepspeed_activation_checkpointing`. Partitioning, contiguous
 buffers, host memory and timing are added around torch's, on CPUs and GPUs. DeepSpeed's own implementations of these run
 out of buffer space in a pipeline and during evaluation, and lose inputs that are not partitioned (DeepSpeed 0.19.6).
@@ -25,8 +27,8 @@ from neoxargs.train.process.mesh import ALONE, Mesh, Mpu
 
 
 def checkpoint_interval(options: Recompute) -> int:
-    """Return the number of layers per recomputed group; 0 means no recomputation."""
-    return options.checkpoint_num_layers if options.checkpoint_activations else 0
+    """Return the number of layers per recomputed group; 0 means that no layer is recomputed as a whole."""
+    return options.checkpoint_num_layers if options.checkpoint_activations is True else 0
 
 
 def checkpoint_function(config: Config, mesh: Mesh, reentrant: bool) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ tensor parallel size that divides `num_kv_heads`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,13 @@ from neoxargs.train.parallel.make import Make
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
 
+class Places(NamedTuple):
+    """Positions of the tokens in their document, or None for 0, 1, 2, ..., and an upper bound of them (exclusive)."""
+
+    positions: Tensor | None
+    bound: int
+
+
 class SelfAttention(nn.Module):
     """Attention with its input and output projections: (batch, seq, hidden) -> (batch, seq, hidden).
 
@@ -37,7 +45,7 @@ class SelfAttention(nn.Module):
     def __init__(self, config: Config, make: Make, layer: int = 0, relative: RelativeBias | None = None) -> None:
         super().__init__()
         shape, embedding, attention, init = config.shape, config.embedding, config.attention, config.init
-        self.tensor = make.tensor
+        self.tensor, self.recompute = make.tensor, make.recompute
         self.heads = shape.num_attention_heads
         self.head_dim = shape.hidden_size // self.heads
         self.queries = self.heads // shape.num_kv_heads  # query heads per key and value head
@@ -74,23 +82,32 @@ class SelfAttention(nn.Module):
         mixed = self.query_key_value(hidden).unflatten(-1, (self.groups, self.queries + 2, self.head_dim))
         # One split: its backward pass is one concatenation, where three slices would each fill a tensor with zeros.
         query, key, value = mixed.split((self.queries, 1, 1), dim=3)
-        query, key, value = (x.flatten(2, 3).transpose(1, 2) for x in (query, key, value))
-        if self.norms is not None:
-            query, key = (layer_norm(x) for layer_norm, x in zip(self.norms, (query, key), strict=True))
-        query = mup.scale_by(query, self.scale)
-        if self.rotated:
-            positions = positions_in_document(starts) if starts is not None and self.reset_positions else None
-            length = query.shape[2]
-            if self.cache is not None:
-                positions, length = self.cache.positions, self.cache.capacity
-            query, key = (
-                rotate(x, self.rotated, self.rotary_base, positions, length, self.masks.tables) for x in (query, key)
-            )
+        places = self._places(starts, mixed.shape[1]) if self.rotated else None
+        query = self.recompute(lambda x: self._prepared(x, 0, places), query)
+        key = self.recompute(lambda x: self._prepared(x, 1, places), key)
+        value = _by_head(value)
         if self.cache is not None:
             key, value = self.cache.add(key, value)
         dropout = self.dropout if self.training else 0.0
         context = self._attend(query, key, value, starts if self.reset_mask else None, dropout)
-        return self.dense(context.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.dense(self.recompute(_by_token, context))  # type: ignore[no-any-return]
+
+    def _places(self, starts: Tensor | None, seq: int) -> Places:
+        if self.cache is not None:
+            return Places(self.cache.positions, self.cache.capacity)
+        return Places(positions_in_document(starts) if starts is not None and self.reset_positions else None, seq)
+
+    def _prepared(self, x: Tensor, number: int, places: Places | None) -> Tensor:
+        """Return queries (number 0) or keys (1) as attention takes them: normalised, scaled, rotated.
+
+        (batch, seq, groups, heads of a group, head_dim) -> (batch, heads, seq, head_dim). places: None if not rotated.
+        """
+        x = _by_head(x)
+        if self.norms is not None:
+            x = self.norms[number](x)
+        if number == 0:
+            x = mup.scale_by(x, self.scale)
+        return x if places is None else rotate(x, self.rotated, self.rotary_base, *places, self.masks.tables)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, starts: Tensor | None, dropout: float) -> Tensor:
         """Run the kernel that fits the mask: (batch, heads, seq, head_dim) of each -> the query's shape.
@@ -118,6 +135,16 @@ class SelfAttention(nn.Module):
         if self.masks.rule.pattern is None and self.unfused.include(query.dtype, masked=True):
             return False
         return flex.is_supported(query, dropout)
+
+
+def _by_head(x: Tensor) -> Tensor:
+    """(batch, seq, groups, heads of a group, head_dim) -> (batch, heads, seq, head_dim)."""
+    return x.flatten(2, 3).transpose(1, 2)
+
+
+def _by_token(context: Tensor) -> Tensor:
+    """(batch, heads, seq, head_dim) -> (batch, seq, hidden)."""
+    return context.transpose(1, 2).flatten(2)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class TransformerBlock(nn.Module):
         shape, init, regularization = config.shape, config.init, config.regularization
         self.parallel_residual = config.attention.gpt_j_residual
         self.post_norm_residual = config.norm.apply_residual_connection_post_layernorm
-        self.tensor, self.shards = make.tensor, make.shards
+        self.tensor, self.shards, self.recompute = make.tensor, make.shards, make.recompute
         self.one_sum = self.parallel_residual and self.tensor.size > 1
         self.input_layernorm = norm(shape.hidden_size, config.norm, self.shards)
         inside = replace(make, partial=self.one_sum)
@@ -48,18 +48,22 @@ class TransformerBlock(nn.Module):
         self.add = DropoutAdd(regularization.hidden_dropout, config.fusion.bias_dropout_fusion, shards)
 
     def forward(self, inputs: LayerInput) -> LayerInput:
+        with self.recompute.layer():
+            return self._forward(inputs)
+
+    def _forward(self, inputs: LayerInput) -> LayerInput:
         hidden, starts = unpack(inputs)
-        normed = self.input_layernorm(hidden)
+        normed = self.recompute(self.input_layernorm, hidden)
         if self.one_sum:
             return pack(hidden + self._parallel_branches(hidden, normed, starts), starts)
         attended = self.add(self.attention(normed, starts), normed if self.post_norm_residual else hidden)
         if self.post_attention_layernorm is not None:
-            normed = self.post_attention_layernorm(hidden if self.parallel_residual else attended)
+            normed = self.recompute(self.post_attention_layernorm, hidden if self.parallel_residual else attended)
         return pack(self.add(self.mlp(normed), normed if self.post_norm_residual else attended), starts)
 
     def _parallel_branches(self, hidden: Tensor, normed: Tensor, starts: Tensor | None) -> Tensor:
         """Attention and feed-forward of the parallel residual, with one sum over the tensor parallel ranks."""
         attended = self.dropout(self.attention(normed, starts))
         if self.post_attention_layernorm is not None:
-            normed = self.post_attention_layernorm(hidden)
+            normed = self.recompute(self.post_attention_layernorm, hidden)
         return leave_region(self.add(self.mlp(normed), attended), self.tensor, self.shards)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from neoxargs.registry.model import Fusion, Init, Mlp, Shape
 from neoxargs.sizes.model import mlp_width
+from neoxargs.train.kernels.selective import Selective
 from neoxargs.train.model.init import initializer
 from neoxargs.train.parallel.make import Make
 
@@ -42,21 +43,23 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activation(name: str, approximate: bool, onnx_safe: bool = False) -> Callable[[Tensor], Tensor]:
+def activation(
+    name: str, approximate: bool, onnx_safe: bool = False, recompute: Selective | None = None
+) -> Callable[[Tensor], Tensor]:
     """Return the activation between the two matrices; a gated one halves the last dimension."""
     gelu = _erf_gelu if onnx_safe else F.gelu
     if name in GATES:
         gate = gelu if name == "geglu" else GATES[name]
-        return lambda x: _gated(x, gate)
+        return lambda x: _gated(x, gate, recompute or Selective())
     if name == "gelu":
         return _tanh_gelu if approximate else gelu
     return ACTIVATIONS[name]
 
 
-def _gated(x: Tensor, gate: Callable[[Tensor], Tensor]) -> Tensor:
+def _gated(x: Tensor, gate: Callable[[Tensor], Tensor], recompute: Selective) -> Tensor:
     """Multiply the first half of x by `gate` of the second half, in GPT-NeoX's order."""
     value, gate_input = x.chunk(2, dim=-1)
-    return value * gate(gate_input)
+    return value * recompute(gate, gate_input)
 
 
 class FeedForward(nn.Module):
@@ -65,7 +68,8 @@ class FeedForward(nn.Module):
     def __init__(self, shape: Shape, mlp: Mlp, fusion: Fusion, init: Init, make: Make) -> None:
         super().__init__()
         # GPT-NeoX's fused bias-GELU kernel computes the tanh approximation; models trained with it need the same.
-        self.activation = activation(mlp.activation, fusion.bias_gelu_fusion, fusion.onnx_safe)
+        self.activation = activation(mlp.activation, fusion.bias_gelu_fusion, fusion.onnx_safe, make.recompute)
+        self.recompute = make.recompute
         narrow, wide = shape.hidden_size, mlp_width(shape, mlp)
         init_in = initializer(init.init_method, init, shape)
         init_out = initializer(init.output_layer_init_method, init, shape)
@@ -74,4 +78,4 @@ class FeedForward(nn.Module):
         self.dense_4h_to_h = make.row("dense_4h_to_h", wide, narrow, init_out, mlp.use_bias_in_mlp)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.dense_4h_to_h(self.activation(self.dense_h_to_4h(x)))  # type: ignore[no-any-return]
+        return self.dense_4h_to_h(self.recompute(self.activation, self.dense_h_to_4h(x)))  # type: ignore[no-any-return]

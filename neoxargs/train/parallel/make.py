@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from neoxargs.train.kernels.selective import Selective
 from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model.init import CPU, Initializer, initial_values, zeros
 from neoxargs.train.model.widths import Widths
@@ -54,6 +55,8 @@ class Make:
     path: str = ""
     tables: Tables = field(default_factory=Tables, compare=False)
     """Masks and other tensors without weights, which the layers made here share."""
+    recompute: Selective = field(default_factory=Selective, compare=False)
+    """Calls the functions that selective recomputation computes again."""
 
     def at(self, name: str) -> Make:
         return replace(self, path=self._name(name))

@@ -62,6 +62,10 @@ def told(parser: argparse.ArgumentParser, text: str) -> dict[str, object]:
         ("optimizer: {type: cpu_torch_adam}", {"optimizer": "adam", "use_torch_optimizer_for_cpu_offload": True}),
         ("optimizer: {type: SGD, params: {momentum: 0.9}}", {"optimizer": "sgd", "sgd_momentum": "0.9"}),
         ("checkpoint_activations: true", {"recompute_granularity": "full", "recompute_num_layers": "1"}),
+        (
+            "checkpoint_activations: selective",
+            {"recompute_granularity": "selective", "recompute_modules": "layernorm"},
+        ),
         ("checkpoint_activations: false", {"recompute_granularity": None, "recompute_num_layers": None}),
         ("clip_grad: 0.5", {"clip_grad": "0.5"}),
         ("warmup: 0.1", {"lr_warmup_fraction": "0.1"}),

@@ -22,6 +22,7 @@ TEXTS = [
     "{dialect: neox-2026, precision: bf16, fp32_allreduce: true, optimizer: {params: {betas: [0.9, 0.95]}}}",
     "{dialect: neox-2026, expansion_factor: 3, run_dir: here, data_types: {grad_accum_dtype: fp32}}",
     "{dialect: neox-2026, torch_autocast: {enabled: true}, deepspeed_extra_args: {x: 1}, launcher: slurm}",
+    "{dialect: neox-2026, checkpoint_activations: selective}",
     "{dialect: neox-2026, geglu: true, onebitadam: true, warmup: 0.2, flops_profiler: {profile_step: 5}}",
     "{dialect: neox-2026, fp16: {hysteresis: 4, enabled: false}, deepspeed_slurm: true, zero_stage: 1}",
 ]

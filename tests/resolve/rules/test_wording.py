@@ -71,6 +71,7 @@ CASES = [
     "{lr_decay_iters: 50, scheduler: {type: WarmupDecayLR, params: {total_num_steps: 60}}}",
     "contiguous_checkpointing: true",
     "{checkpoint_activations: true, checkpoint_num_layers: 5}",
+    "{checkpoint_activations: selective, zero_stage: 3}",
     'attention_config: [[["flash"], 12]]',
     "{lr_decay_style: WSD}",
     'attention_config: [[["local", "global", "flash"], "all"]]',

@@ -83,6 +83,7 @@ def test_parameters_that_are_switched_off_are_reported(text: str, names: str) ->
         ADAM + "scheduler: {type: WarmupDecayLR}\nwarmup: 0.1\nlr_decay_iters: 50",
         "checkpoint_activations: false\ncheckpoint_num_layers: 2",
         "checkpoint_activations: true\ncheckpoint_num_layers: 2\npartition_activations: true",
+        "checkpoint_activations: selective",
         "zero_optimization: {stage: 0, overlap_comm: true}",
         ZERO % (1, "offload_optimizer: {device: none, pin_memory: false}"),
         ZERO % (1, "overlap_comm: true, reduce_bucket_size: 5"),

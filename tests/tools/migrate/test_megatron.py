@@ -193,7 +193,7 @@ def test_flags_without_a_counterpart_are_warnings() -> None:
          "did you mean --hidden-size?"),
         ("run.sh:2:40", "--noop-layers 1 is not a flag of Megatron-LM (as of 2026) and is left out", ""),
         ("run.sh:2:56",
-         "--recompute-granularity selective is left out, because checkpoint_activations recomputes entire layers", ""),
+         "--recompute-granularity selective is left out, because fused attention stores no scores to recompute", ""),
     ]  # fmt: skip
 
 

@@ -36,6 +36,20 @@ def test_a_large_model_gets_more_tensor_and_pipeline_ranks() -> None:
     assert both is suggestions[0] and both.cost < 1
 
 
+def test_selective_recomputation_is_suggested_where_it_is_enough(middle: str) -> None:
+    full, selective = ({"checkpoint_activations": kind} for kind in (True, "selective"))
+    found = {}
+    for memory in range(16, 60, 2):
+        plan, suggestions = plan_and_suggest(PlanOptions([middle], gpus=8, gpu_memory=memory))
+        for suggestion in suggestions if not plan.fits else ():
+            if suggestion.changes in (full, selective):
+                found[memory] = suggestion
+    kinds = [suggestion.changes for _, suggestion in sorted(found.items())]
+    assert kinds == sorted(kinds, key=[full, selective].index) and full in kinds and selective in kinds
+    assert all(found[memory].cost > 1 for memory in found)
+    assert all(found[memory].cost < 1.1 for memory in found if found[memory].changes == selective)
+
+
 @pytest.mark.parametrize("memory", [30, 24, 16])
 def test_suggestions_fit(middle: str, memory: float) -> None:
     plan, suggestions = plan_and_suggest(PlanOptions([middle], gpus=8, gpu_memory=memory))

@@ -24,6 +24,7 @@ PARTITIONED = ON | {"partition_activations": True}
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "each layer": ON,
+    "selective": {"checkpoint_activations": "selective"},
     "two layers": ON | {"checkpoint_num_layers": 2},
     "deepspeed": ON | {"deepspeed_activation_checkpointing": True},
     "partitioned": PARTITIONED,
@@ -134,6 +135,13 @@ layouts = pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_losses_and_gradients_are_those_without(seen: Any, layout: str, option: str) -> None:
     assert seen[layout][option].losses == pytest.approx(seen[layout]["none"].losses, abs=1e-6)
     assert seen[layout][option].norms == pytest.approx(seen[layout]["none"].norms, rel=1e-5)
+
+
+@layouts
+def test_selective_recomputation_changes_no_bit(seen: Any, layout: str) -> None:
+    selective, none = seen[layout]["selective"], seen[layout]["none"]
+    assert (selective.losses, selective.norms) == (none.losses, none.norms)
+    assert selective.parts == none.parts == 0
 
 
 @pytest.mark.shows("checkpoint-activations", "checkpoint-num-layers")

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.compiler, pytest.mark.timeout(900)]
 PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
 SEQUENCE_PARALLEL = TENSOR | {"sequence_parallel": True}
 RECOMPUTE = {"checkpoint_activations": True, "checkpoint_num_layers": 1}
+SELECTIVE = {"checkpoint_activations": "selective"}
 BF16: dict[str, Any] = {"bf16": {"enabled": True}}
 FP16: dict[str, Any] = {"fp16": {"enabled": True, "initial_scale_power": 8}}
 FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
@@ -40,6 +41,7 @@ ONE: dict[str, Trial] = {
     "plain": Trial(),
     "pipeline": Trial(PIPE),
     "recomputed": Trial(RECOMPUTE),
+    "recomputed selectively": Trial(SELECTIVE | {"pos_emb": "rotary", "activation": "swiglu"}),
     "recomputed, pipeline": Trial(RECOMPUTE | PIPE),
     "recomputed, in host memory": Trial(RECOMPUTE | {"checkpoint_in_cpu": True}),
     "recomputed, contiguous in host memory": Trial(
@@ -104,6 +106,7 @@ TWO: dict[str, Trial] = {
     "tp2": Trial(TENSOR),
     "tp2, pipeline": Trial(TENSOR | PIPE),
     "tp2, parallel residual": Trial(TENSOR | {"gpt_j_residual": True}),
+    "tp2, sequence parallel, recomputed selectively": Trial(SEQUENCE_PARALLEL | SELECTIVE),
     "tp2, sequence parallel": Trial(SEQUENCE_PARALLEL),
     "tp2, sequence parallel, recomputed, partitioned": Trial(
         SEQUENCE_PARALLEL | RECOMPUTE | {"partition_activations": True}
@@ -114,6 +117,7 @@ TWO: dict[str, Trial] = {
     "tp2, bf16, sequence parallel, ZeRO-1": zero(1, SEQUENCE_PARALLEL | {"precision": "bfloat16"}, **BF16),
     "pp2": Trial(TWO_STAGES),
     "pp2, recomputed": Trial(TWO_STAGES | RECOMPUTE),
+    "pp2, recomputed selectively": Trial(TWO_STAGES | SELECTIVE),
     "pp2, documents": Trial(TWO_STAGES | DOCUMENTS),
     "pp2, rpe": Trial(TWO_STAGES | {"pos_emb": "rpe", "rpe_num_buckets": 6, "rpe_max_distance": 12}),
     "pp2, bf16": Trial(TWO_STAGES | {"precision": "bfloat16"}, BF16),
@@ -143,7 +147,10 @@ class Budget(NamedTuple):
 #: Layouts that exceed the budget, with the reason. A change may lower a number or remove a row.
 EXCEEDED: dict[str, Budget] = {
     # Between stages, DeepSpeed's pipeline engine copies the loss.
-    **dict.fromkeys(("pp2", "pp2, recomputed", "pp2, documents", "pp2, rpe", "pp2, bf16"), Budget(copies=1)),
+    **dict.fromkeys(
+        ("pp2", "pp2, recomputed", "pp2, recomputed selectively", "pp2, documents", "pp2, rpe", "pp2, bf16"),
+        Budget(copies=1),
+    ),
     "pp2, fp16": Budget(3, 3),
     # Reports copy single numbers.
     "reports": Budget(copies=7),

@@ -158,7 +158,7 @@ def recompute(reading: Reading, option: Option) -> None:
     if option.text == "full":
         reading.set("checkpoint_activations", True)
     else:
-        reading.leave_out(option, "checkpoint_activations recomputes entire layers")
+        reading.leave_out(option, "fused attention stores no scores to recompute")
 
 
 def method(reading: Reading, option: Option) -> None:

@@ -65,14 +65,28 @@ class ActivationSizes:
         return self.stream // self.number_size * (1 if self.kind == "cuda" else self.number_size)
 
 
+def is_selective(config: Config) -> bool:
+    """Whether norms, rotations and activation functions are recomputed (train/kernels/selective.py)."""
+    return config.recompute.checkpoint_activations == "selective"
+
+
 def block(sizes: ActivationSizes) -> int:
     """Bytes that one layer stores, its input included."""
+    return _block(sizes, is_selective(sizes.config))
+
+
+def selectively_recomputed(sizes: ActivationSizes) -> int:
+    """Bytes of one layer that selective recomputation computes again in the backward pass."""
+    return _block(sizes, False) - block(sizes)
+
+
+def _block(sizes: ActivationSizes, selective: bool) -> int:
     config = sizes.config
     norms = norms_of_block(config)
     parallel = config.attention.gpt_j_residual
     streams = 1 if parallel else 2  # inputs of the norms: the layer's input, and its sum with the attention output
-    normed = norms * (sizes.stream + _inside_norm(sizes))
-    return streams * sizes.stream + normed + 2 * sizes.mask + _attention(sizes) + _mlp(sizes)
+    normed = norms * ((0 if selective else sizes.stream) + _inside_norm(sizes))
+    return streams * sizes.stream + normed + 2 * sizes.mask + _attention(sizes, selective) + _mlp(sizes, selective)
 
 
 def checkpoint(sizes: ActivationSizes) -> int:
@@ -112,6 +126,8 @@ def _alibi_number(sizes: ActivationSizes) -> int:
 
 def recomputed(sizes: ActivationSizes, stage: Stage) -> int:
     """Bytes of the activations that the backward pass recomputes at a time."""
+    if is_selective(sizes.config):
+        return _mlp(sizes, False) - _mlp(sizes, True) if stage.layers else 0
     every = sizes.config.recompute.checkpoint_num_layers
     return min(every, len(stage.layers)) * block(sizes) if _checkpoints(sizes.config, stage) else 0
 
@@ -130,7 +146,7 @@ def micro_batches_in_flight(config: Config, stage: Stage) -> int:
 
 def _checkpoints(config: Config, stage: Stage) -> int:
     """Number of activation checkpoints of a stage; 0 without recomputation."""
-    if not config.recompute.checkpoint_activations:
+    if config.recompute.checkpoint_activations is not True:
         return 0
     return -(-len(stage.layers) // config.recompute.checkpoint_num_layers)
 
@@ -149,11 +165,11 @@ def _inside_norm(sizes: ActivationSizes) -> int:
     return _statistics(sizes.config) * sizes.tokens * SINGLE
 
 
-def _attention(sizes: ActivationSizes) -> int:
+def _attention(sizes: ActivationSizes, selective: bool) -> int:
     """Bytes that attention stores: output of the fused projection, and the attention output.
 
     Rotated or normalised queries and keys are new tensors. The attention output is then contiguous by head, and its
-    copy that is contiguous by token is stored too.
+    copy that is contiguous by token is stored too. selective: these are recomputed.
     """
     config, tensor = sizes.config, sizes.tensor
     shape, queries = config.shape, sizes.hidden // tensor
@@ -161,9 +177,9 @@ def _attention(sizes: ActivationSizes) -> int:
     keys = queries // group
     stored = queries + 2 * keys + queries
     rotary, normed = config.embedding.pos_emb == "rotary", config.norm.use_qk_layernorm
-    if rotary or normed:
+    if (rotary or normed) and not selective:
         stored += queries + keys + queries
-    if group > 1 and not rotary:
+    if group > 1 and not rotary and not selective:
         stored += queries  # grouped queries are copied to be contiguous
     heads = shape.num_attention_heads // tensor
     if normed:  # mean and deviation of each head's vector
@@ -220,13 +236,15 @@ def _unfused_softmax(config: Config) -> float:
     return sum(kind != "flash" for kind in kinds) / len(kinds)
 
 
-def _mlp(sizes: ActivationSizes) -> int:
-    """Bytes that feed-forward stores: input and output of the activation.
+def _mlp(sizes: ActivationSizes, selective: bool) -> int:
+    """Bytes that feed-forward stores: input and output of the activation; only its input if `selective`.
 
     If gated, also the linear half of the input and, unless the gate is linear, the activated gate.
     """
     config = sizes.config
     wide = sizes.tokens * mlp_width(config.shape, config.mlp) // sizes.tensor * sizes.number_size
+    if selective:
+        return (2 if config.mlp.activation in GATED else 1) * wide
     if config.mlp.activation not in GATED:
         return 2 * wide
     return (4 if config.mlp.activation in NONLINEAR_GATES else 3) * wide

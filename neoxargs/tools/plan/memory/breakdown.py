@@ -143,7 +143,7 @@ def _overhead(config: Config, parts: Bytes, kind: str) -> int:
 
 def _host(held: ModelStates, sizes: ActivationSizes, zero_init: bool) -> Bytes:
     recompute = held.config.recompute
-    in_cpu = recompute.checkpoint_activations and recompute.checkpoint_in_cpu
+    in_cpu = recompute.checkpoint_activations is True and recompute.checkpoint_in_cpu
     return {
         "construction": states.construction_peak(held, zero_init)[1],
         "offloaded": states.host_memory(held),

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,6 +20,8 @@ from neoxargs.tools.plan.memory import activations, states
 from neoxargs.tools.plan.memory.activations import ActivationSizes
 from neoxargs.tools.plan.memory.stages import pipeline_stages
 from neoxargs.tools.plan.memory.states import ModelStates
+from neoxargs.train.kernels import selective
+from neoxargs.train.kernels.selective import Recipe, Selective
 from tests.support.paths import DOCS
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import VOCABULARY
@@ -30,6 +33,7 @@ DOCUMENT = DOCS / "plan.md"
 BF16 = {"bf16": {"enabled": True}}
 HALF = {"precision": "bfloat16"}
 CHECKPOINTS = {"checkpoint_activations": True}
+SELECTIVE = {"checkpoint_activations": "selective"}
 LONG = {"seq_length": 16, "num_layers": 4}
 
 
@@ -45,6 +49,10 @@ ONE: dict[str, Trial] = {
     "dropout": Trial({"hidden_dropout": 0.1}),
     "checkpoints": Trial({**LONG, **CHECKPOINTS}),
     "checkpoints of 2 layers": Trial({**LONG, **CHECKPOINTS, "checkpoint_num_layers": 2}),
+    "selective": Trial({**LONG, **SELECTIVE}),
+    "selective, rotary, SwiGLU, grouped queries": Trial(
+        {**SELECTIVE, "pos_emb": "rotary", "activation": "swiglu", "num_kv_heads": 2}
+    ),
     "rotary, parallel residual": Trial({"pos_emb": "rotary", "gpt_j_residual": True, "no_weight_tying": True}),
     "grouped queries, SwiGLU, RMSNorm": Trial({"num_kv_heads": 2, "activation": "swiglu", "norm": "rmsnorm"}),
     "ALiBi": Trial({"pos_emb": "alibi"}),
@@ -167,7 +175,18 @@ def _saved_tensors(parameters: list[Any]) -> Iterator[Counter[str]]:
             if not self.own and not alive[self.place]:
                 sizes["now"] -= self.tensor.untyped_storage().nbytes()
 
-    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+    # Selective recomputation has hooks of its own, and torch calls only the innermost.
+    pack, unpack = Selective._pack, selective._unpack
+
+    def packed(self: Selective, saved: torch.Tensor) -> tuple[Any, list[Kept]]:
+        stored = pack(self, saved)
+        return stored, [Kept(x) for x in (stored.inputs if isinstance(stored, Recipe) else (stored,))]
+
+    with (
+        patch.object(Selective, "_pack", packed),
+        patch.object(selective, "_unpack", lambda stored: unpack(stored[0])),
+        torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor),
+    ):
         yield sizes
 
 
