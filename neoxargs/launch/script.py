@@ -31,14 +31,14 @@ def find_script(name: str) -> Script:
     """Return the script at that path, or else the shipped program of that name; raises Problems."""
     for path in (Path(name), SHIPPED / name):
         if path.is_file():
-            return Script(str(path), _program(path))
+            return Script(str(path), program_of(path))
     local = sorted(path.name for path in Path().glob("*.py"))
     scripts = dict.fromkeys([*PROGRAMS, *local])
     hint = did_you_mean(name, scripts) or f"pass {listed(scripts)}"
     raise Problems([Problem(f"there is no script {name}", hint=hint, id="script-missing")])
 
 
-def _program(path: Path) -> Program | None:
+def program_of(path: Path) -> Program | None:
     """Return the shipped program that a file is, in any checkout; None for another file."""
     shipped = SHIPPED / path.name
     is_shipped = path.name in PROGRAMS and shipped.is_file() and path.read_bytes() == shipped.read_bytes()

@@ -124,6 +124,11 @@ class RunnerExtras(Group, origin="NeoX", effect="launcher"):
     account: str | None = param(None, to=("runner",))
     """Slurm account that pays. Reaches `srun` through `launcher_args`, so it needs `launcher: slurm`."""
 
+    fork_ranks: bool | None = param(None, to=("train",), ours=True)
+    """Import torch and DeepSpeed once per machine and fork the ranks, which then share the memory of these modules,
+    instead of importing them in every rank. Only where deepy itself starts the ranks, on one machine with no
+    `launcher` set. By default on CPUs; on GPUs it is experimental."""
+
     detect_nvlink_pairs: bool = param(
         False,
         to=(),

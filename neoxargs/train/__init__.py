@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
+#: The module of each program, which is imported in a rank only when its log is open.
+MODULES = {"train": "neoxargs.train.run", "generate": "neoxargs.train.generate", "eval": "neoxargs.train.evaluate"}
+
 
 def main(argv: Sequence[str]) -> int:
     """Train as one rank and return its exit code."""
-    return _supervised("neoxargs.train.run", argv)
+    return _supervised(MODULES["train"], argv)
 
 
 def sample(argv: Sequence[str]) -> int:
     """Generate text as one rank and return its exit code."""
-    return _supervised("neoxargs.train.generate", argv)
+    return _supervised(MODULES["generate"], argv)
 
 
 def evaluation(argv: Sequence[str]) -> int:
     """Evaluate as one rank and return its exit code."""
-    return _supervised("neoxargs.train.evaluate", argv)
+    return _supervised(MODULES["eval"], argv)
 
 
 def _supervised(program: str, argv: Sequence[str]) -> int:
@@ -50,6 +53,7 @@ def _run(program: str, argv: Sequence[str]) -> int:
     """Run the module `program` and return the exit code: 0 on success, 1 after an error, which is reported."""
     from neoxargs.launch.processes.console_filter import shows_all
     from neoxargs.launch.targets.wire_format import parse_rank_arguments
+    from neoxargs.train.deepspeed import lean_import
     from neoxargs.train.process import mpi, report, setup
 
     try:
@@ -57,6 +61,7 @@ def _run(program: str, argv: Sequence[str]) -> int:
         mpi.set_rank_environment(arguments.config)
         setup.show_all = shows_all(arguments.config)
         setup.set_numerics(arguments.config)
+        lean_import.import_packages()
         import_module(program).run(arguments)
     except Exception as error:
         report.report_failure(error)

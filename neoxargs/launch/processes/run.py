@@ -130,7 +130,7 @@ class _Run:
         return left
 
     def ranks(self) -> list[int]:
-        """Return the ranks, which are the launcher's grandchildren: runner -> launch -> ranks."""
+        """Return the launcher's grandchildren: the ranks of DeepSpeed's runner, or the supervised ones of others."""
         table = session_members(self.launcher.pid)
         launches = {process.pid for process in table if process.parent == self.launcher.pid}
         return [process.pid for process in table if process.parent in launches]

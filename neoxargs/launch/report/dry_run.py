@@ -11,8 +11,7 @@ from typing import Any, Literal, get_args
 
 from neoxargs.launch import environment
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.launchers import launcher_named
-from neoxargs.launch.launchers.command import Command, runner_flags
+from neoxargs.launch.launchers.command import Command, launcher_of, runner_flags
 from neoxargs.launch.prepare import data_command
 from neoxargs.launch.report.rank_grid import compact_numbers
 from neoxargs.launch.targets import deepspeed, megatron, neox_compat, ranks
@@ -39,7 +38,7 @@ def emit(form: Form, config: Config, resources: Resources, command: Command) -> 
 
 def dry_run(config: Config, resources: Resources, command: Command) -> str:
     """Return a readable description of a launch: hosts, payloads, environment and the abbreviated command."""
-    launcher = launcher_named(config.runner.launcher)
+    launcher = launcher_of(config, resources)
     variables = environment.variables(launcher, resources.remote, os.environ, command.environment)
     values = ranks.train_values(config)
     values |= {name: list(values[name]) for name in ("config_files",) if name in values}

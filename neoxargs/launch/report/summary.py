@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.launchers.command import launcher_of, settings_for_a_launcher
+from neoxargs.launch.launchers.local import LOCAL
 from neoxargs.launch.report.provenance import derived, describe_source, overridden, shorten
 from neoxargs.launch.report.rank_grid import compact_numbers, rank_grid
 from neoxargs.launch.run_spec import RunSpec
+from neoxargs.problems import listed
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import parameters, vocabulary_rows
@@ -42,6 +45,7 @@ def summary_rows(spec: RunSpec, width: int, cut: bool = True) -> list[Row]:
         Row("model", tuple(_model(config))),
         Row("ranks", (ranks(config, resources),)),
         Row("", tuple(rank_grid(config, width)), cut=True),
+        Row("launcher", tuple(_launcher(config, resources))),
         Row("batch", tuple(_batch(config))),
         Row("precision", (_precision(config),)),
         Row("optimizer", tuple(_optimizer(config))),
@@ -196,6 +200,14 @@ def _machines(resources: Resources) -> str:
         return f"on {len(slots)} GPUs"
     where = "this machine" if host == "localhost" else host
     return f"on {where}'s {f'GPU {compact_numbers(slots)}' if gpu else 'CPU'}"
+
+
+def _launcher(config: Config, resources: Resources) -> Iterator[str]:
+    """Yield what starts the ranks of one machine if it is not deepy itself."""
+    launcher = launcher_of(config, resources)
+    if not resources.remote and launcher is not LOCAL:
+        name = "DeepSpeed's launcher" if launcher.through_deepspeed else launcher.name
+        yield f"{name}, because of {listed(settings_for_a_launcher(config), 'and')}"
 
 
 def _batch(config: Config, with_sources: bool = True) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Each of the launcher's parameters, changed alone: what DeepSpeed's launcher is told, and which ranks start."""
+"""Each of the launcher's parameters, changed alone: the flags of DeepSpeed's launcher, and which ranks start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from neoxargs.launch.launchers.command import command
+from neoxargs.launch.launchers.command import runner_flags
 from neoxargs.launch.run_spec import resolve_run
 from neoxargs.request import Request
 from tests.support import smallest
@@ -40,8 +40,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         written = smallest.YAML + ("" if "hostfile" in text else "hostfile: hosts\n") + text
         Path("my.yml").write_text(written)
         spec = resolve_run(Request(["my.yml"]), {})
-        words = command(spec.config, spec.resources, "s.py", {}).words
-        flags = runner.parse_args(list(words[3:]))
+        flags = runner.parse_args([*runner_flags(spec.config, spec.resources), "s.py"])
         pool = runner.fetch_hostfile(flags.hostfile)
         chosen = runner.parse_inclusion_exclusion(pool, flags.include, flags.exclude)
         pool = {host: chosen[host] for host in list(chosen)[: flags.num_nodes if flags.num_nodes > 0 else None]}

@@ -35,8 +35,17 @@ def quietly(text: str) -> None:
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_is_deepspeeds_runner_with_the_script_and_all_payloads():
+def test_the_command_of_one_machine_starts_its_ranks_with_the_script_and_all_payloads():
     made = command(resolved("master_port: 29731\n"), CPUS, "any/script.py", {"OMP_NUM_THREADS": "5"})
+    assert made.words[:4] == (sys.executable, "-u", "-m", "neoxargs.train.local_ranks")
+    assert made.words[4:8] == ("--devices=0,1", "--master_addr=127.0.0.1", "--master_port=29731", "any/script.py")
+    assert made.words[8::2] == ("--deepspeed_config", "--megatron_config", "--deepy_config")
+    assert made.environment == {"DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)}
+
+
+def test_a_set_launcher_is_deepspeeds_runner_with_the_script_and_all_payloads():
+    config = resolved("master_port: 29731\nlauncher: pdsh\n")
+    made = command(config, CPUS, "any/script.py", {"OMP_NUM_THREADS": "5"})
     assert made.words[:3] == (sys.executable, "-m", "deepspeed.launcher.runner")
     script = made.words.index("any/script.py")
     assert made.words[script + 1 :: 2] == ("--deepspeed_config", "--megatron_config", "--deepy_config")
@@ -232,18 +241,18 @@ def test_nothing_outlives_a_killed_deepy(fake, tmp_path, group):
     _wait_for(lambda: not _alive(tmp_path))
 
 
-# -- through DeepSpeed -----------------------------------------------------------------------------------------------
+# -- real starts -----------------------------------------------------------------------------------------------------
 
 SCRIPT = """
 import json, os, sys, time
 from neoxargs.launch.targets.wire_format import parse_rank_arguments
 arguments = parse_rank_arguments(sys.argv[1:])
 rank = int(os.environ["RANK"])
-facts = {
-    "local_rank": arguments.local_rank, "world_size": os.environ["WORLD_SIZE"], "port": os.environ["MASTER_PORT"],
-    "deepspeed": arguments.deepspeed, "hidden_size": arguments.config.shape.hidden_size,
-    "device": os.environ["DS_ACCELERATOR"], "torch": "torch" in sys.modules,
-}
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT")
+facts = {name: os.environ[name] for name in (*names, "CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR", "OMP_NUM_THREADS")}
+facts |= {"torch": "torch" in sys.modules, "unbuffered": sys.stdout.line_buffering or sys.stdout.write_through}
+facts |= {"local_rank": arguments.local_rank, "hidden_size": arguments.config.shape.hidden_size}
+facts |= {"batch": arguments.deepspeed["train_batch_size"], "script": sys.argv[0]}
 open(f"rank{rank}.json", "w").write(json.dumps(facts))
 while rank == 1 and not os.path.exists("rank0.json"):
     time.sleep(0.05)
@@ -251,17 +260,21 @@ sys.exit(3 * rank)
 """
 
 
-@pytest.mark.slow
-def test_two_ranks_receive_what_was_encoded_and_one_that_fails_fails_the_run(tmp_path, monkeypatch, capfd):
-    """With its own exit code, and without a word of what was encoded on the console."""
+@pytest.mark.parametrize("settings", ["", pytest.param("launcher: pdsh\n", marks=pytest.mark.slow)])
+def test_two_ranks_receive_what_was_encoded_and_one_that_fails_fails_the_run(tmp_path, monkeypatch, capfd, settings):
+    """With its own exit code, the same variables from both starts, and no payload on the console."""
     pytest.importorskip("deepspeed")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_own_script.py").write_text(SCRIPT)
-    made = command(resolved(), CPUS, "my_own_script.py", os.environ, free_port(resolved(), CPUS))
-    assert start(made, os.environ, quietly) == 3
+    config, environ = resolved(settings), os.environ | {"OMP_NUM_THREADS": "1"}
+    port = free_port(config, CPUS)
+    made = command(config, CPUS, "my_own_script.py", environ, port)
+    assert start(made, environ, quietly) == 3
     assert "--megatron_config" not in "".join(capfd.readouterr())
     for rank in range(2):
-        facts = json.loads((tmp_path / f"rank{rank}.json").read_text())
-        assert facts["deepspeed"]["train_batch_size"] == 4
-        del facts["deepspeed"], facts["port"]
-        assert facts == {"local_rank": rank, "world_size": "2", "hidden_size": 64, "device": "cpu", "torch": False}
+        assert json.loads((tmp_path / f"rank{rank}.json").read_text()) == {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_SIZE": "2", "CROSS_RANK": "0",
+            "CROSS_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": "0,1",
+            "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "torch": False, "unbuffered": True, "local_rank": rank,
+            "hidden_size": 64, "batch": 4, "script": "my_own_script.py",
+        }  # fmt: skip

@@ -1,0 +1,107 @@
+"""Imports DeepSpeed and megatron-core without what they import and no rank uses, which halves the time.
+
+DeepSpeed tries to import transformers and the compiler of torch (torch._dynamo, torch._inductor), megatron-core wandb,
+and both do without. What uses these packages later, such as `torch.compile` and the wandb tracker, imports them then.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+#: Optional imports of DeepSpeed 0.19 and megatron-core 0.16, in `try` statements that accept an ImportError.
+UNUSED = ("transformers", "torch._dynamo", "torch._inductor", "wandb")
+#: A module that imports torch's compiler, and that DeepSpeed imports unconditionally for a pass of its own compiler.
+PARTITIONERS = "torch._functorch.partitioners"
+#: What every rank imports; the first two import nearly all others.
+MODULES = ("deepspeed", "megatron.core.parallel_state", "deepspeed.module_inject", "deepspeed.moe.utils")
+
+
+@functools.cache
+def import_packages() -> None:
+    """Import DeepSpeed and megatron-core, as far as every rank needs them."""
+    with _without_unused(), _deferred_partitioners(), _deferred_compiler(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # megatron-core recommends Transformer Engine and Apex, which are not used
+        for name in MODULES:
+            import_module(name)
+
+
+class _Refusal:
+    """A finder of modules that finds none and refuses some."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name in UNUSED:
+            raise ModuleNotFoundError(f"{name} is not imported here", name=name)
+        return None
+
+
+@contextmanager
+def _without_unused() -> Iterator[None]:
+    refusal = _Refusal()
+    sys.meta_path.insert(0, refusal)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(refusal)
+
+
+class _Partitioners(ModuleType):
+    """Stands for PARTITIONERS, which is imported when DeepSpeed first uses it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(PARTITIONERS) is self:
+            raise AttributeError(name)
+        return getattr(import_module(PARTITIONERS), name)
+
+
+@contextmanager
+def _deferred_partitioners() -> Iterator[None]:
+    if PARTITIONERS in sys.modules:
+        yield
+        return
+    sys.modules[PARTITIONERS] = _Partitioners(PARTITIONERS)
+    try:
+        yield
+    finally:
+        del sys.modules[PARTITIONERS]
+
+
+@contextmanager
+def _deferred_compiler() -> Iterator[None]:
+    """Let decorators of DeepSpeed not import torch's compiler.
+
+    `torch.compile` compiles at the first call. `torch.compiler.disable`, which keeps the compiler out of a function,
+    returns the function itself: DeepSpeed's functions are not called within what flex attention compiles.
+    """
+    compiler: Any = torch.compile
+
+    def compile_later(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+        if function is None:
+            return functools.partial(compile_later, **options)
+        compiled = functools.cache(lambda: compiler(function, **options))
+        return functools.wraps(function)(lambda *arguments, **named: compiled()(*arguments, **named))
+
+    def unchanged(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+        return function or (lambda decorated: decorated)
+
+    with _replaced(torch, "compile", compile_later), _replaced(torch.compiler, "disable", unchanged):
+        yield
+
+
+@contextmanager
+def _replaced(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    previous = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, previous)

@@ -1,0 +1,165 @@
+"""Program that starts the ranks of this machine: `python -m neoxargs.train.local_ranks --devices=0,1 ... SCRIPT ...`.
+
+It replaces DeepSpeed's runner and launcher: each rank gets the same environment and arguments from it, and the first
+rank that fails ends all. With `fork_ranks` it imports torch, DeepSpeed and the program once and forks the ranks, which
+share the memory of the imported modules; otherwise it starts a Python process for each rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from neoxargs.launch.cluster.devices import device
+from neoxargs.launch.processes.process_tree import send_signal
+from neoxargs.launch.processes.supervisor import FORWARDED
+from neoxargs.launch.script import program_of
+from neoxargs.launch.targets.wire_format import LOCAL_RANK, parse_rank_arguments
+from neoxargs.problems import Problems
+from neoxargs.train import MODULES
+from neoxargs.train.process import gpu_environment
+
+#: Seconds that the other ranks have to end after one has failed, as in DeepSpeed's launcher.
+AFTER_A_FAILURE = 30
+
+
+def main(argv: Sequence[str]) -> int:
+    """Start the ranks, wait for them, and return the exit code of the first that failed; returns in each fork too."""
+    options = _parser().parse_args(argv)
+    devices = options.devices.split(",")
+    forks = _import_to_fork(options.script, options.arguments)
+    ranks = set()
+    for rank in range(len(devices)):
+        variables = _environment(options, rank, devices)
+        words = [options.script, f"{LOCAL_RANK}={rank}", *options.arguments]
+        if not forks:
+            ranks.add(os.posix_spawn(sys.executable, [sys.executable, "-u", *words], os.environ | variables))
+        elif pid := os.fork():
+            ranks.add(pid)
+        else:
+            os.environ.update(variables)
+            return _run_script(words)
+    return _Ranks(ranks).wait()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="local_ranks", allow_abbrev=False)
+    parser.add_argument("--devices", required=True)
+    parser.add_argument("--master_addr", required=True)
+    parser.add_argument("--master_port", required=True)
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    return parser
+
+
+def _environment(options: argparse.Namespace, rank: int, devices: list[str]) -> dict[str, str]:
+    """Return the variables that DeepSpeed's launcher sets for a rank."""
+    size = str(len(devices))
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(devices), "MASTER_ADDR": options.master_addr,
+        "MASTER_PORT": options.master_port, "WORLD_SIZE": size, "LOCAL_SIZE": size, "CROSS_RANK": "0",
+        "CROSS_SIZE": "1", "RANK": str(rank), "LOCAL_RANK": str(rank),
+    }  # fmt: skip
+
+
+def _import_to_fork(script: str, arguments: Sequence[str]) -> bool:
+    """Import what every rank of a program needs, if the ranks are to be forked; return whether they can be.
+
+    What fails here fails in every rank too, where it is logged and reported.
+    """
+    program = program_of(Path(script))
+    try:
+        config = parse_rank_arguments(arguments).config
+    except Problems:
+        return False
+    forks, on_gpus = config.runner_extras.fork_ranks, device(os.environ) == "cuda"
+    if not program or not (not on_gpus if forks is None else forks):
+        return False
+    gpu_environment.set_environment(config)
+    if on_gpus:  # torch would otherwise create a device context to look for GPUs
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    try:
+        with _one_blas_thread():
+            import_module("neoxargs.train.deepspeed.lean_import").import_packages()
+            import_module(MODULES[program])
+    except Exception:
+        return False
+    # A garbage collection in a rank would otherwise visit, and so copy, the pages of all these modules.
+    gc.collect()
+    gc.freeze()
+    if obstacles := _fork_obstacles():
+        print(f"deepy: every rank imports torch, because this process has {obstacles}", file=sys.stderr, flush=True)
+    return not obstacles
+
+
+@contextlib.contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """Keep numpy's BLAS from starting its threads when it is imported; ranks compute with torch."""
+    name = "OPENBLAS_NUM_THREADS"
+    previous = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if previous is not None:
+            os.environ[name] = previous
+
+
+def _fork_obstacles() -> str:
+    """Return what a forked process would lose or share with its parent: threads, a device context, process groups."""
+    from torch import cuda, distributed
+
+    obstacles = {
+        "threads": len(os.listdir("/proc/self/task")) > 1,
+        "a device context": cuda.is_initialized(),  # type: ignore[no-untyped-call]
+        "a process group": distributed.is_initialized(),
+    }
+    return " and ".join(name for name, exists in obstacles.items() if exists)
+
+
+def _run_script(words: list[str]) -> int:
+    """Run a script as Python does, in a process forked for it."""
+    sys.argv = words
+    sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
+    runpy.run_path(words[0], run_name="__main__")
+    return 0
+
+
+class _Ranks:
+    """The processes of the ranks, of which the first that fails ends all."""
+
+    def __init__(self, pids: set[int]) -> None:
+        self.pids = pids
+        for number in FORWARDED:
+            signal.signal(number, lambda *_: self._send(signal.SIGTERM))
+        signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
+
+    def wait(self) -> int:
+        """Return 0, or the exit code of the first rank that failed (256 - number if a signal ended it)."""
+        failed = 0
+        while self.pids:
+            pid, status = os.wait()
+            self.pids.discard(pid)
+            code = os.waitstatus_to_exitcode(status)
+            if code and not failed:
+                failed = code
+                self._send(signal.SIGTERM)
+                signal.alarm(AFTER_A_FAILURE)
+        return failed % 256
+
+    def _send(self, number: int) -> None:
+        for pid in tuple(self.pids):
+            send_signal(pid, number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

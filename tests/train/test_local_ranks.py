@@ -1,0 +1,78 @@
+"""The program that starts the ranks of one machine: failures, signals, and when it may fork."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from neoxargs.train import local_ranks
+from tests.support.paths import ROOT
+
+WAIT = """
+import os, pathlib, signal, sys, time
+rank = os.environ["RANK"]
+def stop(*_):
+    with open(f"stopped{rank}", "a") as file: file.write("x")
+    time.sleep(0.5)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+pathlib.Path(f"up{rank}").touch()
+while rank == "0" and not os.path.exists("up1"):
+    time.sleep(0.02)
+"""
+
+
+def started(folder: Path, script: str) -> subprocess.Popen[bytes]:
+    (folder / "script.py").write_text(WAIT + script)
+    options = ["--devices=0,1", "--master_addr=127.0.0.1", "--master_port=29999", "script.py", "argument"]
+    words = [sys.executable, "-m", "neoxargs.train.local_ranks", *options]
+    return subprocess.Popen(words, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"})
+
+
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 256 - 9)])
+def test_the_first_rank_that_fails_ends_the_others(tmp_path: Path, end: str, code: int) -> None:
+    process = started(tmp_path, f"if rank == '0': {end}\ntime.sleep(60)\n")
+    assert process.wait(30) == code
+    assert (tmp_path / "stopped1").read_text() == "x"
+
+
+def test_a_rank_that_ignores_the_request_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_ranks, "AFTER_A_FAILURE", 1)
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE) as other:
+        assert other.stdout and other.stdout.readline()
+        failing = os.posix_spawn(sys.executable, [sys.executable, "-c", "exit(5)"], os.environ)
+        handlers = {number: signal.getsignal(number) for number in (*local_ranks.FORWARDED, signal.SIGALRM)}
+        try:
+            assert local_ranks._Ranks({failing, other.pid}).wait() == 5
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            signal.alarm(0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_asks_every_rank_to_stop(tmp_path: Path, number: int) -> None:
+    process = started(tmp_path, "time.sleep(60)\n")
+    while len(list(tmp_path.glob("up*"))) < 2:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    process.send_signal(number)
+    assert process.wait(30) == 0
+    assert [(tmp_path / f"stopped{rank}").read_text() for rank in range(2)] == ["x", "x"]
+
+
+def test_a_process_with_threads_is_not_forked() -> None:
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    assert "threads" in local_ranks._fork_obstacles()
+    release.set()
+    thread.join()
