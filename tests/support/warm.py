@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from importlib import import_module
 
 #: DeepSpeed, megatron-core and neoxargs import all but the first late, in every rank.
@@ -10,13 +11,15 @@ for name in (
     "neoxargs.train.run",
     "deepspeed.module_inject",
     "deepspeed.moe.utils",
-    "megatron.core.parallel_state",
+    "megatron.core.datasets.gpt_dataset",
     "torch._subclasses.fake_tensor",
     "torch.profiler",
     "torch.utils.tensorboard",
     "wandb",
 ):
-    import_module(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # megatron-core recommends Transformer Engine and Apex, which are not used
+        import_module(name)
 
 # ZeRO-3 collects garbage in every forward pass; without this each collection visits, and so copies, all these modules.
 gc.collect()

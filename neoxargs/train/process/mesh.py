@@ -1,17 +1,21 @@
 """The mesh of tensor, data and pipeline parallel ranks, and this rank's coordinates in it.
 
-megatron-core's `parallel_state` makes the process groups. Its default order (tensor innermost, then data, pipeline
-outermost) numbers ranks like DeepSpeed's `PipeModelDataParallelTopology`, so both libraries use the same groups.
+Ranks are numbered as in DeepSpeed's `PipeModelDataParallelTopology`: tensor innermost, then data, pipeline outermost.
+megatron-core's `parallel_state` numbers them alike, but makes 16 process groups for each rank. On GPUs, a group is an
+NCCL communicator, and all ranks of the run take part in the creation of each, one after the other.
 """
 
 from __future__ import annotations
 
 import os
-import warnings
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from neoxargs.registry.parallel import Parallel
 from neoxargs.sizes.layout import stages
@@ -47,33 +51,31 @@ def build_mesh(parallel: Parallel) -> Mesh:
 
     The data parallel size is world size / (tensor parallel size x pipeline stages).
     """
-    parallel_state = _parallel_state()
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=parallel.model_parallel_size,
-        pipeline_model_parallel_size=stages(parallel.pipe_parallel_size),
-        distributed_timeout_minutes=TIMEOUT,
-        create_gloo_process_groups=False,  # only megatron-core's optimizer needs them
-    )
-    return Mesh(
-        tensor=_axis(parallel_state.get_tensor_model_parallel_group()),
-        data=_axis(parallel_state.get_data_parallel_group()),
-        pipe=_axis(parallel_state.get_pipeline_model_parallel_group()),
-    )
+    pipe, tensor = stages(parallel.pipe_parallel_size), parallel.model_parallel_size
+    ranks = torch.arange(dist.get_world_size()).view(pipe, -1, tensor)  # (pipe, data, tensor)
+    rows = ranks.flatten(0, 1), ranks.mT.flatten(0, 1), ranks.flatten(1).t()
+    return Mesh(*map(_axis, rows))
 
 
 def destroy_groups() -> None:
-    """Destroy the process groups, before `torch.distributed` itself is shut down."""
-    _parallel_state().destroy_model_parallel()
+    """Destroy the process groups of all meshes, before `torch.distributed` itself is shut down."""
+    while _groups:
+        _, group = _groups.popitem()
+        with suppress(ValueError):  # it was destroyed with torch.distributed
+            dist.destroy_process_group(group)
 
 
-def _parallel_state() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it recommends Transformer Engine and Apex, which are not used
-        from megatron.core import parallel_state
-    return parallel_state
+#: The ranks of all groups of an axis -> this rank's group. Axes of size 1 share the group of this rank alone.
+_groups: dict[str, dist.ProcessGroup] = {}
 
 
-def _axis(group: dist.ProcessGroup) -> Axis:
+def _axis(rows: Tensor) -> Axis:
+    """Make a process group of each row of ranks, and return the axis of this rank's."""
+    ranks = rows.tolist()
+    if str(ranks) not in _groups:
+        make: Any = dist.new_subgroups_by_enumeration  # has no types
+        _groups[str(ranks)], _ = make(ranks, timeout=timedelta(minutes=TIMEOUT))
+    group = _groups[str(ranks)]
     return Axis(dist.get_world_size(group), dist.get_rank(group), group)
 
 

@@ -168,13 +168,7 @@ MODELS = (UNTIED, EVERYTHING, UNTIED | CACHED["rpe, sparse"], UNTIED | CACHED["r
 
 def generated(config: Config, contexts: list[str], every_options: list[dict[str, float]]) -> list[list[list[int]]]:
     module = build(config).eval()
-    state = mesh._parallel_state()
-    groups = (
-        state.get_tensor_model_parallel_group(),
-        state.get_data_parallel_group(),
-        state.get_pipeline_model_parallel_group(),
-    )
-    here = Mesh(*map(mesh._axis, groups))
+    here = mesh.build_mesh(config.parallel)
     torch.manual_seed(torch.distributed.get_rank())
     if config.parallel.pipe_parallel_size:
         loss = Loss(VOCABULARY, here.tensor)

@@ -68,6 +68,23 @@ def _groups(topology, axis: str) -> list[list[int]]:
     return topology.get_axis_comm_lists(axis) if topology.get_dim(axis) > 1 else [[rank] for rank in range(WORLD)]
 
 
+def made(sizes: dict[str, int]) -> int:
+    """Return how many groups of this rank a mesh adds; all are gone after it."""
+    groups = torch.distributed.distributed_c10d._world.pg_map
+    before = len(groups)
+    build_mesh(small(**sizes).parallel)
+    added = len(groups) - before
+    destroy_groups()
+    assert len(groups) == before
+    return added
+
+
+def test_a_mesh_makes_few_groups() -> None:
+    """One for each axis with several ranks, and one that the others share; each is a communicator on a GPU."""
+    assert run_ranks(made, 2, {"model_parallel_size": 2}) == [2, 2]
+    assert run_ranks(made, 4, {"model_parallel_size": 2, "pipe_parallel_size": 2}) == [3] * 4
+
+
 def test_the_pipeline_engine_brings_its_own() -> None:
     with pytest.raises(AssertionError, match="its own mpu"):
         Mpu(Mesh(pipe=Axis(2, 0)))
