@@ -44,12 +44,21 @@ class Data(Group, origin="NeoX", effect="data"):
     """How often each of `test_data_paths` is drawn from, in proportion. Left out, all equally often."""
 
     weight_by_num_documents: bool = param(False)
-    """Computes the weights from the number of documents n in each dataset, as n to the power `weighted_sampler_alpha`.
-    Replaces explicit weights."""
+    """Computes the weights from the number of documents, in place of explicit weights: a dataset with the share p of
+    all documents gets p to the power `weighted_sampler_alpha`, times 1 - p."""
 
     weighted_sampler_alpha: NonNegative = param(1.0)
-    """Exponent on each dataset's document count when `weight_by_num_documents` is on: 1 draws in proportion, smaller
-    values favour small datasets, 0 makes all equal."""
+    """Exponent on each dataset's share of the documents when `weight_by_num_documents` is on: smaller values favour
+    small datasets."""
+
+    sample_order: Literal["gpt-neox", "megatron-core"] = param("gpt-neox", ours=True)
+    """Whose order the samples of a dataset have: `gpt-neox` shuffles all epochs together; `megatron-core` keeps a last
+    epoch of which less than 80 % is needed separate, and sizes the datasets of a blend differently. For continuing a
+    run with the data it would have seen."""
+
+    repeat_eval_samples: bool = param(False, ours=True)
+    """Evaluates on the same validation samples every time, so that losses of different iterations compare exactly.
+    Otherwise an evaluation continues in the validation data where the one before ended, as in GPT-NeoX."""
 
     train_label_data_paths: Paths | None = param(None, aliases="label_data_paths", effect="not built")
     """Prefixes of the labels that belong to `train_data_paths`, token by token; -100 takes a token out of the loss. For

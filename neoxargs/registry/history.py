@@ -158,6 +158,7 @@ _REMOVED = {
 
 #: Parameter -> (date, default from that date on); before the first date the registry's default holds. `log_interval`
 #: had the default 100 at SEED and none for two years afterwards; it is treated as 100 throughout.
+#: `warmup_from_zero` is a parameter of deepy that stands for a change in GPT-NeoX's code.
 _DEFAULTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "attention_dropout": (("2023-12-26", 0.0),),
     "clip_grad": (("2023-12-26", 1.0),),
@@ -171,6 +172,7 @@ _DEFAULTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "sample_output_file": (("2021-04-22", None), ("2022-02-01", "samples.txt")),
     "temperature": (("2021-04-22", 1.0), ("2021-05-06", 0.0)),
     "text_gen_type": (("2022-02-01", "unconditional"), ("2022-02-10", None)),
+    "warmup_from_zero": (("2026-05-19", False),),
     "weight_decay": (("2023-12-26", 0.1),),
     "weighted_sampler_alpha": (("2021-05-11", 0.3), ("2023-12-26", 1.0)),
 }

@@ -28,6 +28,10 @@ class Schedule(Group, origin="Meg", effect="schedule"):
     """Share of `lr_decay_iters` during which the learning rate rises linearly from 0: 0.01 of 320000 iterations is 3200
     iterations."""
 
+    warmup_from_zero: bool = param(True, origin="NeoX", ours=True)
+    """The first iteration of the warm-up has a learning rate of 0 and changes no weight. Otherwise it has the learning
+    rate of the second one, as in GPT-NeoX since May 2026."""
+
     override_lr_scheduler: bool = param(False, megatron="override-opt-param-scheduler")
     """On resuming, uses the schedule of this configuration and ignores the one in the checkpoint. Excludes
     `use_checkpoint_lr_scheduler`."""

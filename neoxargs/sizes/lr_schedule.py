@@ -1,7 +1,7 @@
 """The learning rate as a function of the iteration, as GPT-NeoX and Megatron define it.
 
-Iteration n, counted from 0, runs with `rate(n)`. Warm-up starts at a rate of 0, with which the first update changes no
-weight; this is GPT-NeoX's behaviour, and resumed runs depend on it.
+Iteration n, counted from 0, runs with `rate(n)`. GPT-NeoX's warm-up started at a rate of 0, with which the first update
+changes no weight, until May 2026 (`warmup_from_zero`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 #: Returns the value of a parameter in a run: `Config.get`.
 Get = Callable[[str], Any]
-#: The parameters that define a curve.
+#: The parameters that define the curve of a resumed run; `warmup_from_zero` concerns the first iteration only.
 PARAMETERS = ("lr_decay_style", "lr", "min_lr", "warmup", "lr_decay_iters")
 
 
@@ -31,17 +31,21 @@ class LearningRateCurve:
     min_lr: float
     warmup_iters: float
     decay_iters: int
+    from_zero: bool = True
+    """Whether the warm-up starts at a rate of 0. Otherwise the first iteration has the rate of the second one."""
 
     @classmethod
     def of(cls, get: Get) -> LearningRateCurve:
         """Return the curve of a run's parameters."""
         decay_iters = get("lr_decay_iters")
-        return cls(get("lr_decay_style"), get("lr"), get("min_lr"), get("warmup") * decay_iters, decay_iters)
+        warmup_iters, from_zero = get("warmup") * decay_iters, get("warmup_from_zero")
+        return cls(get("lr_decay_style"), get("lr"), get("min_lr"), warmup_iters, decay_iters, from_zero)
 
     def rate(self, iteration: int) -> float:
         """Return the learning rate of an iteration, counted from 0."""
         if iteration <= self.warmup_iters and self.warmup_iters > 0:
-            return self.lr * iteration / self.warmup_iters
+            # GPT-NeoX exceeds lr in the first iteration of a warm-up that is shorter than one iteration.
+            return self.lr * min(1.0, max(iteration, 0 if self.from_zero else 1) / self.warmup_iters)
         span = max(self.decay_iters - self.warmup_iters, 1e-9)
         return max(_DECAYS[self.style](self, (iteration - self.warmup_iters) / span), self.min_lr)
 

@@ -1,6 +1,6 @@
 """`python deepy.py eval.py my.yml`: perplexity of a checkpoint on validation data, and its results on tasks.
 
-The validation samples are the ones that `train.py` evaluates on, in the same number (`eval_iters` batches). Tasks
+The validation samples are those of the first evaluation of `train.py` (`eval_iters` batches). Tasks
 (`eval_tasks`) are those of the lm-evaluation-harness; see lm_eval_harness.py.
 """
 
@@ -21,10 +21,9 @@ from neoxargs.launch.preflight.data_files import TRAINING_DATA
 from neoxargs.launch.targets.wire_format import RankArguments
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
-from neoxargs.resolve.value import Source, Value
 from neoxargs.train import lm_eval_harness
 from neoxargs.train.data.datasets import build_datasets
-from neoxargs.train.data.loader import Loader
+from neoxargs.train.data.loader import Loader, Part
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.generate import for_generation, load_model, make_generator, without_training
 from neoxargs.train.generation.logprobs import Scored, Scorer
@@ -42,7 +41,8 @@ def run(arguments: RankArguments) -> None:
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
-    data = build_datasets(config, tokenizer, mesh, process.local_rank) if reads_data(config) else None
+    parts: Sequence[Part] = ["validation"] if reads_data(config) else []
+    data = build_datasets(config, tokenizer, mesh, process.local_rank, parts) if parts else None
     model_engine, checkpoint = load_model(config, without_training(arguments.deepspeed), tokenizer, mesh, process)
     scorer = Scorer(model_engine, mesh, config.batch.train_micro_batch_size_per_gpu)
     results: dict[str, Any] = {"checkpoint": str(checkpoint)}
@@ -69,9 +69,7 @@ def for_evaluation(config: Config) -> Config:
             hint = "set data_path or text_path to compute perplexity, or eval_tasks to run tasks of lm_eval"
         about = ("eval_iters" if given else "data_path", "eval_tasks")
         raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=about))
-    config = for_generation(config)
-    source = Source("derived", text="an evaluation does not train")
-    return Config({**config.values, "train_iters": Value(1, source)}, config.sections, config.warnings, config.dialect)
+    return for_generation(config)
 
 
 def reads_data(config: Config) -> bool:

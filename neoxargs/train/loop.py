@@ -43,7 +43,7 @@ class Data(Protocol):
 
     def train(self, consumed: int) -> Batches: ...
 
-    def held_out(self, split: Split) -> Batches: ...
+    def held_out(self, split: Split, evaluation: int = 0) -> Batches: ...
 
     def has(self, split: Split) -> bool: ...
 
@@ -86,12 +86,13 @@ class Loop:
                 iteration = self.position.iteration
                 # The evaluation of the last iteration and every save before an exit happen after the loop.
                 if self._due(self.training.eval_interval) and iteration < self.training.train_iters:
-                    self._evaluate("validation")
+                    self._evaluate("validation", self._intervals() - 1)
                 reason = request.answer() or self._exit_reason()
                 if iteration in saves and not reason:
                     self._save()
         if not reason:
-            self._evaluate("validation")
+            # GPT-NeoX evaluates the last iteration twice if its number is a multiple of the interval.
+            self._evaluate("validation", self._intervals())
             self._evaluate("test")
         self._save()
         return Outcome(self.position.iteration, reason, self.saver.last)
@@ -125,11 +126,16 @@ class Loop:
         )
         self._notify(lambda tracker: tracker.on_step(step))
 
-    def _evaluate(self, split: Split) -> None:
+    def _intervals(self) -> int:
+        """Number of complete intervals between evaluations so far."""
+        return self.position.iteration // self.training.eval_interval if self.training.eval_interval else 0
+
+    def _evaluate(self, split: Split, number: int = 0) -> None:
+        """Evaluate and report. number: how many evaluations on this split came before in an uninterrupted run."""
         wanted = self.training.do_valid if split == "validation" else self.training.do_test
         if wanted is False or not self.training.eval_iters or not self.data.has(split):
             return
-        loss = self.engine.evaluate(self.data.held_out(split), self.training.eval_iters)
+        loss = self.engine.evaluate(self.data.held_out(split, number), self.training.eval_iters)
         self._notify(lambda tracker: tracker.on_eval(Evaluation(self.position.iteration, split, loss)))
 
     def _save(self) -> None:

@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "neoxargs"
 #: Who reads a parameter for a run of ours; the tables that only list names are left out.
-READERS = ("train", "launch", "resolve/rules")
+READERS = ("train", "launch", "resolve/rules", "sizes")
 LISTS = ("neox_compat.py", "megatron.py", "megatron_tables.py", "megatron_unsupported.py")
 
 ALIVE = [p for p in REGISTRY.parameters.values() if p.effect not in ("none", "not built") and not p.replaced_by]

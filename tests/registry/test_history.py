@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from datetime import date
+from datetime import date, timedelta
 
 import pytest
 
@@ -56,12 +56,22 @@ def test_every_change_of_a_default_is_there() -> None:
                 assert default_at(name, date.fromisoformat(event["date"])) == ast.literal_eval(after)
 
 
+def test_every_change_of_the_code_that_a_parameter_stands_for_is_there() -> None:
+    rows = read("neox_code_changes.tsv")
+    assert rows
+    for row in rows:
+        parameter, day = REGISTRY.parameters[row["parameter"]], date.fromisoformat(row["date"])
+        assert parameter.ours
+        assert default_at(parameter.name, day - timedelta(1)) == parameter.default
+        assert default_at(parameter.name, day) == ast.literal_eval(row["value"])
+
+
 def test_only_changes_of_defaults_are_there() -> None:
     recorded = {
         (name, date.fromisoformat(event["date"]))
         for event in read("neox_key_history.json")
         for name, *_ in event["default_changed"]
-    }
+    } | {(row["parameter"], date.fromisoformat(row["date"])) for row in read("neox_code_changes.tsv")}
     for name in module._DEFAULTS:
         for day, _ in changes(name):
             assert (name, day) in recorded or day in (introduced(name), date(2021, 4, 30))

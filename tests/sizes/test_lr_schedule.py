@@ -13,7 +13,7 @@ from neoxargs.sizes.lr_schedule import LearningRateCurve, differing
 CURVE = LearningRateCurve(style="linear", lr=1e-3, min_lr=1e-5, warmup_iters=10.0, decay_iters=110)
 RUN = {
     "lr_decay_style": "linear", "lr": 1e-3, "min_lr": 0.0, "warmup": 0.1, "lr_decay_iters": 100, "train_iters": 100,
-    "lr_decay_fraction": None,
+    "lr_decay_fraction": None, "warmup_from_zero": True,
 }  # fmt: skip
 
 
@@ -37,6 +37,14 @@ def test_decay(style: str, halfway: float, end: float, beyond: float) -> None:
     assert [curve.rate(n) for n in (60, 110, 160)] == pytest.approx([halfway, end, beyond])
 
 
+def test_the_first_iteration_may_have_the_rate_of_the_second() -> None:
+    """As in GPT-NeoX since 19 May 2026."""
+    curve = replace(CURVE, from_zero=False)
+    assert [curve.rate(n) for n in (0, 1, 2, 10)] == pytest.approx([1e-4, 1e-4, 2e-4, 1e-3])
+    assert replace(curve, warmup_iters=0.2).rate(0) == 1e-3  # GPT-NeoX exceeds lr here
+    assert replace(curve, warmup_iters=0.0).rate(0) == 1e-3
+
+
 def test_without_warmup_the_first_iteration_has_the_full_rate() -> None:
     assert replace(CURVE, warmup_iters=0.0).rate(0) == 1e-3
 
@@ -47,6 +55,8 @@ def test_warmup_may_take_a_fraction_of_an_iteration() -> None:
 
 def test_a_curve_from_parameters() -> None:
     assert LearningRateCurve.of(RUN.__getitem__) == LearningRateCurve("linear", 1e-3, 0.0, 10.0, 100)
+    changed = LearningRateCurve.of({**RUN, "warmup_from_zero": False}.__getitem__)
+    assert changed == LearningRateCurve("linear", 1e-3, 0.0, 10.0, 100, from_zero=False)
 
 
 LONGER = {"train_iters": 200, "lr_decay_iters": 200}

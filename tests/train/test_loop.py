@@ -59,11 +59,13 @@ class Engine:
 class Data:
     def __init__(self) -> None:
         self.consumed: int | None = None
+        self.evaluations: list[tuple[str, int]] = []
 
     def train(self, consumed: int) -> None:
         self.consumed = consumed
 
-    def held_out(self, split: str) -> None: ...
+    def held_out(self, split: str, evaluation: int = 0) -> None:
+        self.evaluations.append((split, evaluation))
 
     def has(self, split: str) -> bool:
         return split != "test"
@@ -116,6 +118,15 @@ def test_training_takes_train_iters_steps() -> None:
 
 
 @pytest.mark.shows("eval-interval")
+@pytest.mark.parametrize(("start", "before"), [(0, [0, 1, 3]), (3, [1, 3])])
+def test_evaluations_are_counted_from_the_begin_of_the_run(start: int, before: list[int]) -> None:
+    """As in GPT-NeoX, which evaluates the last iteration twice."""
+    run = loop(eval_interval=2, start=start)
+    run.run()
+    assert isinstance(run.data, Data)
+    assert run.data.evaluations == [("validation", number) for number in before]
+
+
 def test_evaluations_at_the_interval_and_once_at_the_end() -> None:
     never = loop(eval_interval=0)
     never.run()

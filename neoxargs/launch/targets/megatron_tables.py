@@ -67,4 +67,5 @@ SENT_OTHERWISE = {
     "mlp_multiple_of", "train_data_weights", "valid_data_weights", "test_data_weights", "log_grad_pct_zeros",
     "use_wandb", "checkpoint_scale", "extra_save_iters", "text_path", "data_impl", "mmap_warmup", "dialect",
     "use_shared_fs", "config_files", "user_script", "git_hash", "softmax_over_padding",
+    "warmup_from_zero", "sample_order", "repeat_eval_samples",
 }  # fmt: skip

@@ -188,7 +188,7 @@ SWITCHED_OFF = (
     ),
     # Schedules
     SwitchedOff(
-        "lr_decay_iters lr_decay_fraction warmup",
+        "lr_decay_iters lr_decay_fraction warmup warmup_from_zero",
         {"scheduler.type": Is(("lrrangetest", "onecycle"))},
         "scheduler.params defines the complete schedule of this scheduler.type",
     ),

@@ -1,4 +1,4 @@
-"""Data sets of samples from token files; megatron-core splits, blends and shuffles them.
+"""Data sets of samples from token files, in GPT-NeoX's order (gpt_neox.py) or megatron-core's (`sample_order`).
 
 Rank 0 (or the first rank of every machine, without a shared file system) writes index files that say which tokens make
 which sample; the other ranks read them. megatron-core is imported inside functions, because importing it warns about
@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -22,8 +23,9 @@ from numpy.typing import NDArray
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.data import Data
+from neoxargs.registry.training import Training
 from neoxargs.resolve.config import Config
-from neoxargs.train.data import indexed
+from neoxargs.train.data import gpt_neox, indexed
 from neoxargs.train.data.build import summary_of
 from neoxargs.train.data.loader import Loader, Part, Samples
 from neoxargs.train.data.sources import PARTS, Source, sources
@@ -49,26 +51,41 @@ class Sampling:
     """Prefix -> open token file."""
 
 
-def build_datasets(config: Config, tokenizer: Tokenizer, mesh: Mesh, local_rank: int = 0) -> Loader:
-    """Build the train, validation and test data of the run. Collective: every rank calls it.
+def build_datasets(
+    config: Config, tokenizer: Tokenizer, mesh: Mesh, local_rank: int = 0, parts: Sequence[Part] = PARTS
+) -> Loader:
+    """Build the train, validation and test data of the run, or only some of them. Collective: every rank calls it.
 
     local_rank: this rank's number on its machine.
     Raises Problems if a token file is missing, damaged or made with another vocabulary, or the train split is empty.
     """
     training, cache = config.training, Path(config.logging.run_dir, "data", "index")
     sampling = Sampling(config.data, config.shape.seq_length, training.seed, tokenizer.eod, tokenizer.vocab_size, cache)
-    iterations: dict[Part, int] = {
-        "train": training.train_iters, "validation": training.eval_iters, "test": training.eval_iters
-    }  # fmt: skip
-    needed = {part: count * config.batch.train_batch_size for part, count in iterations.items()}
+    needed = {
+        part: count * config.batch.train_batch_size if part in parts else 0
+        for part, count in needed_batches(training).items()
+    }
     chosen = sources(config.data)
     _require_token_files(chosen, tokenizer.vocab_size)
-    parts = first_rank_first(
+    built = first_rank_first(
         None if config.data.use_shared_fs else local_rank,
         lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in PARTS},
     )
-    _refuse_empty(parts, chosen, needed)
-    return Loader(parts, mesh, config.batch.train_micro_batch_size_per_gpu, config.data.num_workers)
+    _refuse_empty(built, chosen, needed)
+    evaluation = 0 if config.data.repeat_eval_samples else training.eval_iters * config.batch.train_batch_size
+    micro_batch, order = config.batch.train_micro_batch_size_per_gpu, config.data.sample_order
+    return Loader(built, mesh, micro_batch, config.data.num_workers, evaluation, order == "gpt-neox")
+
+
+def needed_batches(training: Training) -> dict[Part, int]:
+    """Return how many batches of each split a run reads: as many for evaluation as GPT-NeoX prepares.
+
+    The number decides how often the documents are repeated, and so the order of the samples.
+    """
+    evaluations = training.train_iters // training.eval_interval + 1 if training.eval_interval else 1
+    return {
+        "train": training.train_iters, "validation": evaluations * training.eval_iters, "test": training.eval_iters
+    }  # fmt: skip
 
 
 def _refuse_empty(
@@ -118,13 +135,15 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
 
     None if `samples` is 0 or all sources are empty.
     """
-    present = [source for source in chosen if source.weight != 0 and tokens_in(source, sampling)]
-    if not samples or not present:
+    if not samples or not any(source.weight != 0 and tokens_in(source, sampling) for source in chosen):
         return None
+    if sampling.data.sample_order == "gpt-neox":
+        return _in_gpt_neox_order([source for source in chosen if tokens_in(source, sampling)], samples, sampling)
+    present = [source for source in chosen if source.weight != 0 and tokens_in(source, sampling)]
     if len(present) == 1:
         single: Samples = _gpt_dataset(present[0], part, samples, sampling)
         return single
-    weights = _normal([_weight(source, sampling) for source in present])
+    weights = _normal(_weights(present, sampling))
     surplus = _settings(sampling, present).mid_level_dataset_surplus
     # The blend may draw one sample more from a source than its share, hence + 1.
     sizes = [int(np.ceil(np.ceil(samples * weight) * (1 + surplus))) + 1 for weight in weights]
@@ -135,10 +154,28 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
     return blended
 
 
-def _weight(source: Source, sampling: Sampling) -> float:
+def _in_gpt_neox_order(present: Sequence[Source], samples: int, sampling: Sampling) -> Samples:
+    """Return the samples of sources that have tokens. A list of paths with one entry is a blend in GPT-NeoX, too."""
+    build = [partial(_source_samples, source, sampling) for source in present]
+    if len(present) == 1 and present[0].weight is None:
+        return build[0](samples)
+    identity = [_identity(source) for source in present]
+    settings = [sampling.seq_length, sampling.seed]
+    return gpt_neox.blend_samples(build, _weights(present, sampling), samples, [identity, settings], sampling.cache)
+
+
+def _source_samples(source: Source, sampling: Sampling, samples: int) -> gpt_neox.SourceSamples:
+    return gpt_neox.source_samples(
+        _file(source.prefix, sampling), _sequences(source, sampling), samples, sampling.seq_length, sampling.seed,
+        _identity(source), sampling.cache, sampling.eod if sampling.data.eod_mask_loss else None,
+    )  # fmt: skip
+
+
+def _weights(present: Sequence[Source], sampling: Sampling) -> list[float]:
     if sampling.data.weight_by_num_documents:
-        return float(_documents_in(source, sampling) ** sampling.data.weighted_sampler_alpha)
-    return float(tokens_in(source, sampling)) if source.weight is None else float(source.weight)
+        counts = [_documents_in(source, sampling) for source in present]
+        return gpt_neox.document_weights(counts, sampling.data.weighted_sampler_alpha)
+    return [float(tokens_in(source, sampling)) if source.weight is None else float(source.weight) for source in present]
 
 
 def _normal(weights: list[float]) -> list[float]:
@@ -152,14 +189,13 @@ def tokens_in(source: Source, sampling: Sampling) -> int:
 
 
 def _documents_in(source: Source, sampling: Sampling) -> int:
-    ends = _file(source.prefix, sampling).document_indices[1:]
+    """Number of sequences of a source, which GPT-NeoX counts as documents."""
     sequences = _sequences(source, sampling)
-    return int(((ends > sequences.start) & (ends <= sequences.stop)).sum())
+    return int(sequences.stop - sequences.start)
 
 
 def _sequences(source: Source, sampling: Sampling) -> slice:
-    count = len(_file(source.prefix, sampling).sequence_lengths)
-    return slice(*(round(end * count) for end in source.share))
+    return source.share.sequences(len(_file(source.prefix, sampling).sequence_lengths))
 
 
 def _gpt_dataset(source: Source, part: Part, samples: int, sampling: Sampling) -> Any:
@@ -181,7 +217,7 @@ def _settings(sampling: Sampling, chosen: Sequence[Source]) -> Any:
     """
     from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
 
-    identity = {source.prefix: (*source.share, *_stamp(source.prefix)) for source in chosen}
+    identity = {source.prefix: _identity(source) for source in chosen}
     data = sampling.data
     return GPTDatasetConfig(
         random_seed=sampling.seed,
@@ -195,6 +231,11 @@ def _settings(sampling: Sampling, chosen: Sequence[Source]) -> Any:
         eod_mask_loss=data.eod_mask_loss,
         create_attention_mask=False,
     )
+
+
+def _identity(source: Source) -> list[Any]:
+    """Return what the sequences of a source depend on, for the names of index files."""
+    return [str(Path(source.prefix).absolute()), *source.share, *_stamp(source.prefix)]
 
 
 def _stamp(prefix: str) -> tuple[int, int]:

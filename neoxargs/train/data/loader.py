@@ -51,17 +51,18 @@ class Loader:
     micro_batch: int
     workers: int = 0
     """Number of processes that read ahead during training; 0 reads in this process."""
+    evaluation: int = 0
+    """Number of samples of one evaluation if each continues where the one before ended; 0 if all read the same ones."""
+    drops_last: bool = False
+    """Start over after the last micro batch that is full on all ranks, as GPT-NeoX does, not after the last sample."""
 
     def train(self, consumed: int) -> Iterator[Batch] | None:
         """Return endless micro batches from sample `consumed` on; None on a pipeline stage that reads no data."""
         return self._batches("train", consumed, self.workers)
 
-    def held_out(self, part: Literal["validation", "test"]) -> Iterator[Batch] | None:
-        """Return the micro batches of an evaluation, the same ones every time.
-
-        Losses of different iterations are therefore comparable, and no position has to be saved.
-        """
-        return self._batches(part, 0, workers=0)
+    def held_out(self, part: Literal["validation", "test"], evaluation: int = 0) -> Iterator[Batch] | None:
+        """Return the micro batches of an evaluation. evaluation: how many came before it since the run began."""
+        return self._batches(part, evaluation * self.evaluation, workers=0)
 
     def has(self, part: Part) -> bool:
         """Whether the split has data; equal on every rank."""
@@ -71,7 +72,7 @@ class Loader:
         samples = self.parts.get(part)
         if samples is None or not reads_data(self.mesh):
             return None
-        return batches(samples, consumed, self.mesh.data, self.micro_batch, workers)
+        return batches(samples, consumed, self.mesh.data, self.micro_batch, workers, self.drops_last)
 
 
 def reads_data(mesh: Mesh) -> bool:
@@ -79,9 +80,14 @@ def reads_data(mesh: Mesh) -> bool:
     return mesh.pipe.rank in (0, mesh.pipe.size - 1)
 
 
-def batches(samples: Samples, consumed: int, data: Axis, micro_batch: int, workers: int = 0) -> Iterator[Batch]:
+def batches(
+    samples: Samples, consumed: int, data: Axis, micro_batch: int, workers: int = 0, drops_last: bool = False
+) -> Iterator[Batch]:
     """Yield this rank's micro batches endlessly; after the last sample, start over with the first."""
-    indices = sample_indices(len(samples), consumed, data, micro_batch)
+    step, length = micro_batch * data.size, len(samples)
+    if drops_last and length > step:
+        length -= length % step
+    indices = sample_indices(length, consumed, data, micro_batch)
     if workers == 0:
         return (collate([samples[index] for index in chosen]) for chosen in indices)
     return iter(

@@ -5,14 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from neoxargs.registry.data import Data
 from neoxargs.train.data.loader import Part
 
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
-Share = tuple[float, float]
-"""A contiguous range of a token file's sequences: start and end as fractions of 1."""
+
+
+class Share(NamedTuple):
+    """A contiguous range of a token file's sequences: one part of those that `proportions` divide it into."""
+
+    proportions: tuple[float, ...]
+    part: int
+
+    def sequences(self, count: int) -> slice:
+        """Return the sequences of a file with `count` of them, rounded as GPT-NeoX does.
+
+        The parts are rounded one by one, and the first one takes what is left.
+        """
+        ends = [0]
+        for proportion in self.proportions:
+            ends.append(ends[-1] + round(proportion / sum(self.proportions) * float(count)))
+        surplus = ends[-1] - count
+        ends[1:] = [max(0, end - surplus) for end in ends[1:]]
+        return slice(ends[self.part], ends[self.part + 1])
+
+
+WHOLE = Share((1.0,), 0)
 
 
 @dataclass(frozen=True)
@@ -23,7 +43,7 @@ class Source:
     """
 
     prefix: str
-    share: Share = (0.0, 1.0)
+    share: Share = WHOLE
     weight: float | None = None
 
 
@@ -70,9 +90,8 @@ def blend(data_path: str | Sequence[str | float]) -> list[tuple[str, float | Non
 def split_shares(split: str | Sequence[float]) -> list[Share | None]:
     """Parse `split`, such as `969, 30, 1`, into the share of each split; None for a split that gets no data."""
     numbers = [float(n) for n in re.findall(r"[0-9.]+(?:e-?[0-9]+)?", split)] if isinstance(split, str) else list(split)
-    numbers = [*numbers, 0.0, 0.0][:3]
-    ends = [end / sum(numbers) for end in accumulate(numbers, initial=0.0)]
-    return [(a, b) if b > a else None for a, b in pairwise(ends)]
+    proportions = tuple([*map(float, numbers), 0.0, 0.0][:3])
+    return [Share(proportions, part) if proportion else None for part, proportion in enumerate(proportions)]
 
 
 def _weighted(

@@ -41,7 +41,7 @@ class Schedule:
         return {"iteration": self.iteration, **asdict(self.curve)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        saved = LearningRateCurve(**{name: state[name] for name in asdict(self.curve)})
+        saved = LearningRateCurve(**{name: state.get(name, mine) for name, mine in asdict(self.curve).items()})
         if self.reload == "neither":
             _require_same(self.curve, saved)
         if self.reload == "theirs":
@@ -68,7 +68,8 @@ def _require_same(ours: LearningRateCurve, saved: LearningRateCurve) -> None:
         "or use_checkpoint_lr_scheduler: true to use the checkpoint's"
     )
     theirs = asdict(saved)
-    different = [(name, mine, theirs[name]) for name, mine in asdict(ours).items() if mine != theirs[name]]
+    values = asdict(ours).items()
+    different = [(name, mine, theirs[name]) for name, mine in values if mine != theirs[name] and name != "from_zero"]
     if different:
         raise Problems(
             Problem(

@@ -184,6 +184,7 @@ def test_everything_but_the_edited_lines_is_kept() -> None:
             '  "attention-dropout": 0.1,\n'
             '  "hidden-dropout": 0.1,\n'
             '  "weight-decay": 0.01,\n'
+            '  "warmup-from-zero": true,\n'
             '  "dialect": "neox-2026"\n',
         )
     )

@@ -103,17 +103,20 @@ class TestParts:
     @pytest.mark.parametrize(
         ("split", "shares"),
         [
-            ("969, 30, 1", [(0, 0.969), (0.969, 0.999), (0.999, 1)]),
-            ("1", [(0, 1), None, None]),
-            ([0.5, 0, 0.5], [(0, 0.5), None, (0.5, 1)]),
-            ("90/10", [(0, 0.9), (0.9, 1), None]),
+            ("969, 30, 1", [slice(0, 969), slice(969, 999), slice(999, 1000)]),
+            ("1", [slice(0, 1000), None, None]),
+            ([0.5, 0, 0.5], [slice(0, 500), None, slice(500, 1000)]),
+            ("90/10", [slice(0, 900), slice(900, 1000), None]),
+            ("1, 1, 1", [slice(0, 334), slice(334, 667), slice(667, 1000)]),
         ],
     )
     def test_proportions(self, split, shares) -> None:
-        found = sources.split_shares(split)
-        for pair, expected in zip(found, shares, strict=True):
-            assert (pair is None) == (expected is None)
-            assert pair is None or pair == pytest.approx(expected)
+        assert [share and share.sequences(1000) for share in sources.split_shares(split)] == shares
+
+    def test_a_split_never_begins_before_the_first_document(self) -> None:
+        """GPT-NeoX fails in an assertion here."""
+        _, validation, test = sources.split_shares("0, 1, 1")
+        assert (validation.sequences(3), test.sequences(3)) == (slice(0, 1), slice(1, 3))
 
     def test_separate_files(self, tmp_path) -> None:
         paths = {
@@ -179,7 +182,7 @@ class TestBlending:
         expected = {1: 20 / 120, 2: 40 / 120, 3: 60 / 120}
         assert self.shares(tmp_path, [Source(file) for file in files]) == pytest.approx(expected, abs=0.005)
 
-    @pytest.mark.parametrize(("alpha", "shares"), [(1.0, (1 / 6, 2 / 6, 3 / 6)), (0.0, (1 / 3, 1 / 3, 1 / 3))])
+    @pytest.mark.parametrize(("alpha", "shares"), [(1.0, (5 / 22, 8 / 22, 9 / 22)), (0.0, (5 / 12, 4 / 12, 3 / 12))])
     def test_weights_by_documents(self, tmp_path, files, alpha, shares) -> None:
         options = {"weight_by_num_documents": True, "weighted_sampler_alpha": alpha}
         found = self.shares(tmp_path, [Source(file, weight=1.0) for file in files], **options)
@@ -188,7 +191,7 @@ class TestBlending:
     @pytest.mark.parametrize("samples", [1, 2, 7])
     def test_few_samples(self, tmp_path, files, samples) -> None:
         chosen = [Source(file, weight=1.0) for file in files]
-        assert len(made(chosen, samples, sampling(tmp_path))) == samples
+        assert len(made(chosen, samples, sampling(tmp_path))) >= samples
 
     def test_how_a_blend_is_written(self) -> None:
         assert sources.blend("a") == [("a", None)]
@@ -240,11 +243,18 @@ class TestOrder:
         indices = sample_indices(5, 4, Axis(), 3)
         assert [next(indices) for _ in range(2)] == [[4, 0, 1], [2, 3, 4]]
 
-    def test_every_evaluation_uses_the_same_samples(self, tmp_path) -> None:
-        prefix = numbered(tmp_path / "data", 100)
-        loader = build_datasets(config(tmp_path, data_path=prefix), TOKENIZER, one_process())
-        first, second = (next(loader.held_out("validation")).tokens for _ in range(2))
-        assert torch.equal(first, second)
+    @pytest.mark.parametrize("repeat", [False, True])
+    def test_an_evaluation_continues_where_the_last_one_ended_or_repeats_it(self, tmp_path, repeat) -> None:
+        options = {"data_path": numbered(tmp_path / "data", 100), "eval_interval": 2, "repeat_eval_samples": repeat}
+        loader = build_datasets(config(tmp_path, **options), TOKENIZER, one_process())
+        # 2 batches of 4 samples, in micro batches of 2
+        evaluations = [
+            [next(batches).tokens for _ in range(4)] for batches in map(loader.held_out, ["validation"] * 2, range(2))
+        ]
+        first, second = map(torch.cat, evaluations)
+        assert torch.equal(first, second) == repeat
+        samples = loader.parts["validation"]
+        assert torch.equal(second, torch.stack([samples[i]["tokens"] for i in (range(8) if repeat else range(8, 16))]))
 
     @pytest.mark.shows("num-workers")
     @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork, Python 3.12
@@ -404,7 +414,7 @@ def test_ranks_that_build_at_once_agree_with_one_process(tmp_path) -> None:
     for first, second in zip(*run_ranks(first_batches, 2, str(tmp_path)), strict=True):
         assert first[:2] + second[:2] + first[2:] + second[2:] == expected
     for run_dir in ("all", "machine0", "machine1"):
-        assert len(list((tmp_path / run_dir / "data" / "index").glob("*-BlendedDataset-*-dataset_index.npy"))) == 3
+        assert len(list((tmp_path / run_dir / "data" / "index").glob("*-blend-source.npy"))) == 3
 
 
 def test_a_failure_of_the_first_rank_does_not_block_the_others(monkeypatch) -> None:

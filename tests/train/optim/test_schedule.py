@@ -11,6 +11,7 @@ import pytest
 from neoxargs.problems import Problems
 from neoxargs.sizes.lr_schedule import LearningRateCurve
 from neoxargs.train.optim.schedule import Schedule, build_schedule
+from tests.support.configure import configure
 from tests.support.small_gpt import small
 
 CURVE = LearningRateCurve(style="linear", lr=1e-3, min_lr=1e-5, warmup_iters=10.0, decay_iters=110)
@@ -56,6 +57,22 @@ def test_a_switch_says_whose_schedule_a_resumed_run_follows(switch: str, lr: flo
     assert (resumed.iteration, resumed.get_lr()[0]) == (10, lr)
     with pytest.raises(Problems):
         build_schedule(small(**ours), optimizer()).load_state_dict(saved)
+
+
+def test_the_dialect_decides_whether_the_first_update_changes_weights() -> None:
+    text = "lr: 0.001\nwarmup: 0.1\ntrain_iters: 100\n"
+    for dialect, rate in (("2026-05-18", 0.0), ("2026-05-19", 1e-4)):
+        config = configure(f"{text}dialect: '{dialect}'\n")
+        assert build_schedule(config, optimizer()).get_lr()[0] == pytest.approx(rate)
+
+
+def test_a_checkpoint_may_differ_in_the_first_rate_or_not_know_it() -> None:
+    state = Schedule(optimizer(), CURVE).state_dict() | {"iteration": 10}
+    del state["from_zero"]
+    for saved in (state, state | {"from_zero": True}):
+        schedule = Schedule(optimizer(), replace(CURVE, from_zero=False))
+        schedule.load_state_dict(saved)
+        assert schedule.get_lr()[0] == 1e-3
 
 
 @pytest.mark.parametrize(("reload", "lr"), [("ours", 1e-3), ("theirs", 2e-3)])

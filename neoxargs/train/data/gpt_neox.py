@@ -1,0 +1,191 @@
+"""Samples in GPT-NeoX's order: which tokens make sample i of a token file, and which file sample i of a blend is from.
+
+GPT-NeoX repeats the documents of a source for as many epochs as the run needs, shuffles all of them together, joins
+them, cuts samples that overlap by one token, and shuffles the samples. megatron-core does the same, except that it
+keeps a last epoch of which less than 80 % is needed separate from the others. It also sizes the sources of a blend
+differently. tests/reference/neox_sample_orders.json holds orders that GPT-NeoX's own code computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Integers = NDArray[np.integer[Any]]
+Arrays = dict[str, Integers]
+
+
+@dataclass(frozen=True)
+class SourceSamples:
+    """Samples of one token file; sample i consists of seq_length + 1 tokens.
+
+    masked: token id that does not count in the loss as an input, for `eod_mask_loss`; None if all count.
+    """
+
+    file: Any
+    """megatron-core's IndexedDataset."""
+    documents: Integers
+    """The sequences of all epochs, shuffled and then joined."""
+    starts: Integers
+    """(samples + 1, 2): index into `documents` and offset of a sample's first token, which is also the last token of
+    the sample before."""
+    order: Integers
+    """Sample i of the source -> its position in `starts`."""
+    masked: int | None = None
+
+    def __len__(self) -> int:
+        # GPT-NeoX has not counted the last sample since July 2021, but a blend may read it.
+        return max(len(self.order) - 1, 1)
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        text = torch.from_numpy(self.text(index))
+        tokens, labels = text[:-1].contiguous(), text[1:].contiguous()
+        mask = torch.ones(len(tokens)) if self.masked is None else (tokens != self.masked).float()
+        return {"tokens": tokens, "labels": labels, "loss_mask": mask}
+
+    def text(self, index: int) -> NDArray[np.int64]:
+        """Return the tokens of a sample, (seq_length + 1)."""
+        position = self.order[index if index < len(self.order) else index % len(self)]
+        (first, offset), (last, end) = self.starts[position].tolist(), self.starts[position + 1].tolist()
+        parts = []
+        for place in range(first, last + 1):
+            begin = offset if place == first else 0
+            length = end + 1 - begin if place == last else None
+            parts.append(self.file.get(int(self.documents[place]), offset=begin, length=length))
+        return np.concatenate(parts).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class BlendSamples:
+    """Samples of several sources in proportion to their weights."""
+
+    sources: Sequence[SourceSamples]
+    source: Integers
+    """Sample i of the blend -> index in `sources`."""
+    index: Integers
+    """Sample i of the blend -> sample of that source."""
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Mapping[str, Tensor]:
+        index %= len(self)
+        return self.sources[int(self.source[index])][int(self.index[index])]
+
+
+def source_samples(
+    file: Any, sequences: slice, samples: int, seq_length: int, seed: int, identity: Any, cache: Path,
+    masked: int | None = None,
+) -> SourceSamples:  # fmt: skip
+    """Return at least `samples` samples of some sequences of a token file.
+
+    identity: what the contents of the file depend on; JSON. cache: folder of the index files, written if missing.
+    """
+    lengths = file.sequence_lengths
+
+    def build() -> Arrays:
+        return source_order(lengths, sequences, samples, seq_length, seed)
+
+    key = ["source", identity, sequences.start, sequences.stop, samples, seq_length, seed]
+    arrays = _cached(cache, key, ("documents", "starts", "order"), build)
+    return SourceSamples(file, arrays["documents"], arrays["starts"], arrays["order"], masked)
+
+
+def source_order(lengths: Integers, sequences: slice, samples: int, seq_length: int, seed: int) -> Arrays:
+    """Return the arrays of `SourceSamples` for sequences of a token file with these lengths."""
+    chosen = np.arange(sequences.start, sequences.stop, dtype=np.int32)
+    tokens = int(lengths[chosen].sum(dtype=np.int64))
+    count = epochs(tokens, samples, seq_length)
+    random = np.random.RandomState(seed)
+    documents = np.tile(chosen, count)
+    random.shuffle(documents)
+    starts = _helpers().build_sample_idx(np.array(lengths, np.int32), documents, seq_length, count, tokens)
+    order = np.arange(len(starts) - 1, dtype=np.uint32 if len(starts) < 2**32 - 1 else np.int64)
+    random.shuffle(order)
+    return {"documents": documents, "starts": starts, "order": order}
+
+
+def epochs(tokens: int, samples: int, seq_length: int) -> int:
+    """Return how often a source of so many tokens must be repeated for so many samples, at least once.
+
+    The samples overlap by one token: n of them need n x seq_length + 1 tokens.
+    """
+    return max(1, -(-(samples * seq_length + 1) // tokens))
+
+
+def blend_samples(
+    build: Sequence[Callable[[int], SourceSamples]], weights: Sequence[float], samples: int, identity: Any, cache: Path
+) -> BlendSamples:
+    """Return at least `samples` samples, unless the sources have just one sample fewer than the blend draws from them.
+
+    build: one function for each source, which returns it with at least the given number of samples.
+    """
+    total = sum(weights)
+    weights = [weight / total for weight in weights]
+    # GPT-NeoX makes 0.5 % more samples than each source's share.
+    sources = [one(math.ceil(samples * weight * 1.005)) for one, weight in zip(build, weights, strict=True)]
+    size = sum(map(len, sources))
+
+    def blend() -> Arrays:
+        return blend_order(weights, size)
+
+    arrays = _cached(cache, ["blend", identity, weights, size], ("source", "index"), blend)
+    return BlendSamples(sources, arrays["source"], arrays["index"])
+
+
+def blend_order(weights: Sequence[float], size: int) -> Arrays:
+    """Return the arrays of `BlendSamples`: every sample is from the source that lags furthest behind its share."""
+    shares = np.array(weights, np.float64)
+    shares /= shares.sum()
+    source, index = np.zeros(size, np.int16), np.zeros(size, np.int64)
+    _helpers().build_blending_indices(source, index, shares, len(shares), size, False)
+    return {"source": source, "index": index}
+
+
+def document_weights(counts: Sequence[int], alpha: float) -> list[float]:
+    """Return the weights of `weight_by_num_documents`, from the number of documents of each source.
+
+    A source with the share p of all documents gets p^alpha (1 - p); the weights add up to 1.
+    """
+    if len(counts) == 1:
+        return [1.0]
+    shares = [count / sum(counts) for count in counts]
+    powers = [share**alpha for share in shares]
+    total = sum(powers)
+    weights = [power / total * (1 - share) for power, share in zip(powers, shares, strict=True)]
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def _helpers() -> Any:
+    """Return megatron-core's module of loops in C++, which it has from the same source as GPT-NeoX."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from megatron.core.datasets import helpers
+    return helpers
+
+
+def _cached(cache: Path, key: Any, names: Sequence[str], build: Callable[[], Arrays]) -> Arrays:
+    """Return arrays from their files, mapped into memory; if one is missing, build and write them."""
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+    files = {name: cache / f"{digest}-{key[0]}-{name}.npy" for name in names}
+    if not all(file.is_file() for file in files.values()):
+        cache.mkdir(parents=True, exist_ok=True)
+        for name, array in build().items():
+            part = files[name].with_suffix(f".{os.getpid()}.part")
+            with open(part, "wb") as stream:
+                np.save(stream, array)
+            os.replace(part, files[name])
+    return {name: np.load(file, mmap_mode="r") for name, file in files.items()}
