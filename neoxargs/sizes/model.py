@@ -54,7 +54,7 @@ def parameters(config: Config, rows: int) -> int:
     layers = len(set(weights_of_layers(shape)))
     norms = (norms_of_block(config) * layers + 1) * norm_size(config) + layers * head_norms_size(config)
     relative = embedding.rpe_num_buckets * shape.num_attention_heads if embedding.pos_emb == "rpe" else 0
-    return tables * shape.hidden_size + relative + norms + layers * (_matrices(config) + _biases(config))
+    return tables * shape.hidden_size + relative + norms + layers * (matrices_of_layer(config) + _biases(config))
 
 
 def flops_per_token(config: Config, rows: int) -> float:
@@ -64,11 +64,11 @@ def flops_per_token(config: Config, rows: int) -> float:
     et al. 2022, "PaLM", appendix B). As in Megatron, attention is counted as if it were not causal.
     """
     shape = config.shape
-    matrices = shape.num_layers * _matrices(config) + rows * shape.hidden_size
+    matrices = shape.num_layers * matrices_of_layer(config) + rows * shape.hidden_size
     return 6.0 * matrices + 12.0 * shape.num_layers * shape.hidden_size * shape.seq_length
 
 
-def _matrices(config: Config) -> int:
+def matrices_of_layer(config: Config) -> int:
     """Return the matrix elements of one layer: query, key, value, output, and those of the MLP."""
     hidden = config.shape.hidden_size
     return hidden * (qkv_rows(config) + hidden + mlp_rows(config) + mlp_width(config.shape, config.mlp))

@@ -225,6 +225,11 @@ def _masked(config: Config) -> float:
     return sum(kind not in CAUSAL for kind in kinds) / len(kinds)
 
 
+def unfused_share(config: Config) -> float:
+    """Share of the layers whose attention stores the scores on a GPU."""
+    return 0.0 if config.precision.precision == "fp32" else _unfused_softmax(config)
+
+
 def _unfused_softmax(config: Config) -> float:
     """Share of the layers with softmax in fp32 and without its fused kernel, which `flash` layers always have."""
     wanted = config.attention.attention_softmax_in_fp32 or config.attention.apply_query_key_layer_scaling

@@ -1,0 +1,124 @@
+"""A rank of a run on GPUs, in one process of a machine without any.
+
+Process groups are torch's fake ones, which send nothing. Tensors are on torch's meta device: operators return tensors
+with a shape and no values, as fast for a model of 175 billion parameters as for a small one. Where torch or the model
+computes differently on a GPU, a stand-in calls what a GPU would run, and torch's own autograd formula of that operator
+says what it keeps:
+
+- attention: the flash kernel in 16 bits without a mask, else the memory-efficient one, as torch chooses on an A100 or
+  H100. flex_attention, which keeps the same tensors (inputs, output, logarithm of the softmax's sum), counts as flash;
+- dropout keeps a mask of one byte per number, and RMSNorm is one operator.
+
+Two more stand-ins replace values that do not exist: initial weights, and the seeds of dropout, which differ between
+tensor parallel ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from deepspeed.accelerator import real_accelerator
+from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+from torch import Tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from neoxargs.tools.plan.memory.activations import FLEX_WIDTHS
+from neoxargs.train.kernels import flex, fused, sdpa
+from neoxargs.train.model import attention, embedding
+from neoxargs.train.parallel import make
+from neoxargs.train.process import setup
+
+DEVICE = torch.device("meta")
+
+
+@contextmanager
+def fake_rank(rank: int, world: int) -> Iterator[None]:
+    """Make this process rank `rank` of `world` ranks on GPUs. Only once in a process: caches keep its tensors."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(world), "DS_ACCELERATOR": "cpu"}
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    setup.init_distributed("fake")
+    with ExitStack() as stack:
+        for context in (setup.suppress_output(), *_stand_ins(), DEVICE, NoValues()):
+            stack.enter_context(context)
+        yield
+    dist.destroy_process_group()
+
+
+class Accelerator(CPU_Accelerator):  # type: ignore[misc]
+    """DeepSpeed's accelerator object of a CPU, with tensors on the meta device."""
+
+    def device_name(self, device_index: int | None = None) -> str:
+        return str(DEVICE)
+
+    def current_device_name(self) -> str:
+        return str(DEVICE)
+
+
+class NoValues(TorchDispatchMode):
+    """Run what the meta device has no operators for: messages, and copies to the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "c10d":  # nobody reads the tensors that it returns
+            one = tree_map_only(Tensor, lambda _: torch.empty(1, device="cpu"), args)
+            return func(*one, **kwargs)
+        if func is torch.ops.aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
+            return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype, device="cpu")
+        return func(*args, **kwargs)
+
+
+def _stand_ins() -> Iterator[Any]:
+    yield patch.object(real_accelerator, "ds_accelerator", Accelerator())
+    yield patch.object(F, "scaled_dot_product_attention", fused_attention)
+    yield patch.object(F, "rms_norm", rms_norm)
+    yield patch.object(F, "dropout", dropout)
+    yield patch.object(flex, "attend", lambda query, key, value, *_: fused_attention(query, key, value))
+    yield patch.object(flex, "is_supported", lambda query, dropout: query.shape[-1] in FLEX_WIDTHS and not dropout)
+    yield patch.object(sdpa, "has_gqa_kernel", lambda query, masked: not masked and query.dtype != torch.float32)
+    for module in (fused, attention, embedding):
+        yield patch.object(module, "different_on_each_rank", lambda axis, device: nullcontext())
+    yield patch.object(make, "initial_values", lambda shape, *_, **__: torch.empty(shape, dtype=torch.float32))
+    yield patch.object(Tensor, "tolist", lambda tensor: [0] * tensor.numel())
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Call the kernel that torch would choose on a GPU."""
+    aten = torch.ops.aten
+    if attn_mask is None and query.dtype != torch.float32:
+        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    mask = None if attn_mask is None else _as_bias(attn_mask, query, key)
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, mask, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _as_bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
+    return mask.expand(*query.shape[:3], key.shape[2])
+
+
+def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    return torch.ops.aten._fused_rms_norm(x, shape, weight, eps)[0]  # type: ignore[no-any-return]
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    return torch.native_dropout(x, p, True)[0] if training and p else x

@@ -1,0 +1,112 @@
+"""Messages of one micro batch on a rank of a pipeline stage: tensor parallel collectives and those between stages.
+
+They are the calls of `train/parallel/communicate.py`, `train/kernels/cross_entropy.py` and DeepSpeed's pipeline engine
+(`runtime/pipe/engine.py`), which between stages sends each tensor parallel rank's share and gathers it on arrival
+(Narayanan et al. 2021, arXiv:2104.04473, section 4.1). Without: messages once per step, and integers that describe a
+tensor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from neoxargs.resolve.config import Config
+from neoxargs.sizes.layout import Layout
+from neoxargs.tools.plan.assumptions import LOGITS_AT_ONCE, SINGLE
+from neoxargs.tools.plan.memory.activations import ActivationSizes
+from neoxargs.tools.plan.memory.stages import Stage
+from neoxargs.tools.plan.operations import recomputed_groups, stops_early
+
+Operator = Literal["all_reduce", "all_gather", "reduce_scatter", "send", "recv"]
+
+
+class Message(NamedTuple):
+    """One kind of message: the operator, and the bytes of the tensor on each rank; of a collective, of the whole."""
+
+    operator: Operator
+    size: int
+
+
+#: Message -> how often a micro batch sends it.
+Messages = Counter[Message]
+
+#: What a region's border costs in both passes together: with sequence parallelism, and without.
+SHARDED: tuple[Operator, ...] = ("all_gather", "reduce_scatter")
+SUMMED: tuple[Operator, ...] = ("all_reduce",)
+
+
+def tensor_messages(config: Config, stage: Stage, rows: int, kind: str = "cuda") -> Messages:
+    """Return the collectives of the tensor parallel ranks of a stage. rows: of the padded vocabulary."""
+    sizes = ActivationSizes(config, kind)
+    if sizes.tensor == 1:
+        return Counter()
+    messages: Messages = Counter()
+    for operator, count in _of_layers(config, len(stage.layers)):
+        messages[Message(operator, sizes.hidden)] += count
+    for operator in _at_the_ends(config, stage):
+        messages[Message(operator, sizes.hidden)] += 1
+    if stage.last:
+        at_once = max(1, LOGITS_AT_ONCE[kind] // (rows // sizes.tensor))
+        for start in range(0, sizes.tokens, at_once):  # the largest logit, and two sums, of each token
+            tokens = min(at_once, sizes.tokens - start)
+            messages[Message("all_reduce", tokens * SINGLE)] += 1
+            messages[Message("all_reduce", 2 * tokens * SINGLE)] += 1
+    return +messages
+
+
+def pipeline_messages(config: Config, stage: Stage) -> Messages:
+    """Return what a rank exchanges with the stages before and after its own."""
+    sizes = ActivationSizes(config)
+    activation, gradient = (sizes.stream // (sizes.tensor if part else 1) for part in partitioned(config))
+    messages: Messages = Counter()
+    if not stage.first:
+        messages += Counter((Message("recv", activation), Message("send", gradient)))
+    if not stage.last:
+        messages += Counter((Message("send", activation), Message("recv", gradient)))
+    return messages
+
+
+def partitioned(config: Config) -> tuple[bool, bool]:
+    """Return whether activations, and whether gradients, are partitioned for their way between stages."""
+    shared = config.parallel.model_parallel_size > 1
+    return shared and config.pipeline.pipe_partitioned, shared and config.pipeline.grad_partitioned
+
+
+def _of_layers(config: Config, layers: int) -> Iterator[tuple[Operator, int]]:
+    """Yield the collectives of transformer layers, each of the residual stream.
+
+    Two inputs enter the tensor parallel regions of a layer, and two outputs leave them, or one if attention and
+    feed-forward are parallel. With sequence parallelism an input is gathered and an output scattered.
+    """
+    leaving = 1 if config.attention.gpt_j_residual else 2
+    groups = recomputed_groups(config, layers)
+    again = layers if groups else 0
+    dropped = config.regularization.hidden_dropout and not config.attention.gpt_j_residual
+    # a group's last sum is not computed again if nothing reads it
+    summed = (layers + again) * leaving - (groups if stops_early(config) and not dropped else 0)
+    if config.parallel.sequence_parallel:
+        yield "all_gather", 2 * (layers + again) + 2 * layers + leaving * layers
+        yield "reduce_scatter", summed + 2 * layers
+    else:
+        yield "all_reduce", summed + 2 * layers
+    if config.recompute.partition_activations:
+        yield "all_gather", groups
+
+
+def _at_the_ends(config: Config, stage: Stage) -> Iterator[Operator]:
+    """Yield the collectives of the embedding, of the loss, and of what arrives from other stages."""
+    in_shards = config.parallel.sequence_parallel
+    if stage.first:
+        yield from SHARDED if in_shards else SUMMED
+    if stage.last:
+        yield from SHARDED if in_shards else SUMMED
+    activations, gradients = partitioned(config)
+    if Layout.of(config).pipe == 1:
+        return
+    if not stage.first and activations:
+        yield "all_gather"
+    if not stage.last:  # the output again, for the backward pass, and its gradient
+        for _ in range(activations + gradients):
+            yield "all_gather"

@@ -1,0 +1,61 @@
+"""Messages of a micro batch, counted by hand; bench/plan_against_trace.py compares them with the model's calls."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from neoxargs.resolve.config import Config
+from neoxargs.tools.plan.communication import Messages, pipeline_messages, tensor_messages
+from neoxargs.tools.plan.memory.stages import pipeline_stages
+from tests.support.small_gpt import small
+
+ROWS, HIDDEN = 64, 2 * 16 * 32 * 2
+BATCH = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, "world_size": 4}
+LOSS = {("all_reduce", 2 * 16 * 4): 1, ("all_reduce", 2 * 16 * 8): 1}
+
+
+def configuration(**changes: object) -> Config:
+    return small(**{**BATCH, "precision": "bfloat16", "model_parallel_size": 2, **changes})
+
+
+def of_tensor_ranks(config: Config) -> list[Messages]:
+    return [tensor_messages(config, stage, ROWS) for stage in pipeline_stages(config, ROWS)]
+
+
+def test_a_layer_has_two_sums_in_each_direction() -> None:
+    assert of_tensor_ranks(configuration()) == [Counter({("all_reduce", HIDDEN): 2 * 4 + 2, **LOSS})]
+
+
+def test_parallel_attention_and_feed_forward_share_a_sum() -> None:
+    assert of_tensor_ranks(configuration(gpt_j_residual=True)) == [Counter({("all_reduce", HIDDEN): 2 * 3 + 2, **LOSS})]
+
+
+def test_recomputation_repeats_the_sums_of_the_forward_pass_but_the_last_of_each_group() -> None:
+    again = {"checkpoint_activations": True}
+    assert of_tensor_ranks(configuration(**again))[0]["all_reduce", HIDDEN] == 2 * 5 + 2  # type: ignore[index]
+    dropout = configuration(**again, hidden_dropout=0.1)
+    assert of_tensor_ranks(dropout)[0]["all_reduce", HIDDEN] == 2 * 6 + 2  # type: ignore[index]
+    one_group = configuration(**again, checkpoint_num_layers=2)
+    assert of_tensor_ranks(one_group)[0]["all_reduce", HIDDEN] == 2 * 6 - 1 + 2  # type: ignore[index]
+
+
+def test_sequence_parallelism_gathers_what_enters_and_scatters_what_leaves() -> None:
+    [messages] = of_tensor_ranks(configuration(sequence_parallel=True))
+    gathers = 2 * (2 + 2 + 2) + 2  # inputs, inputs again for the weights' gradients, gradients; embedding and loss
+    assert messages == Counter({("all_gather", HIDDEN): gathers, ("reduce_scatter", HIDDEN): 2 * 4 + 2, **LOSS})
+
+
+def test_stages_send_shares_and_gather_them() -> None:
+    config = configuration(pipe_parallel_size=2)
+    first, last = pipeline_stages(config, ROWS)
+    assert pipeline_messages(config, first) == Counter({("send", HIDDEN // 2): 1, ("recv", HIDDEN // 2): 1})
+    assert pipeline_messages(config, last) == pipeline_messages(config, first)
+    one, two = of_tensor_ranks(config)
+    assert one["all_gather", HIDDEN] == 2  # type: ignore[index]
+    assert two["all_gather", HIDDEN] == 1  # type: ignore[index]
+
+
+def test_one_tensor_parallel_rank_is_silent_and_sends_all() -> None:
+    config = configuration(model_parallel_size=1, pipe_parallel_size=2)
+    assert of_tensor_ranks(config) == [Counter(), Counter()]
+    assert pipeline_messages(config, pipeline_stages(config, ROWS)[0])["send", HIDDEN] == 1  # type: ignore[index]
