@@ -104,7 +104,7 @@ DIFFERENCES = [
         ours_only(lambda config: config.regularization.weight_decay),
     ),
     Difference(
-        "DeepSpeed", "communication_data_type", "DeepSpeed's name of fp32_allreduce since 2022",
+        "DeepSpeed", "communication_data_type", "DeepSpeed's name for fp32_allreduce since 2022",
         ours_only(lambda config: "fp32"),
     ),
     Difference("DeepSpeed", "fp32_allreduce", "DeepSpeed no longer reads it", theirs_only),

@@ -96,7 +96,7 @@ def loss_scaling(_: Path) -> bool:
 
 def rates(_: Path) -> bool:
     said = varied("{lr: 0.1, optimizer: {params: {lr: 0.2}}}")
-    return configured("lr: 0.1").optimizer_params.lr == 0.1 and "two values for one setting" in said
+    return configured("lr: 0.1").optimizer_params.lr == 0.1 and "are the same setting and must be equal" in said
 
 
 def summed(_: Path) -> bool:
@@ -105,7 +105,7 @@ def summed(_: Path) -> bool:
 
 def schedules(_: Path) -> bool:
     told = deepspeed_json(configured("scheduler: {type: WarmupLR}"))["scheduler"]
-    return told["type"] == "WarmupLR" and "two learning rate schedules" in varied(
+    return told["type"] == "WarmupLR" and "both define the learning rate schedule" in varied(
         "{scheduler: {type: WarmupLR}, lr_decay_style: cosine}"
     )
 
@@ -140,8 +140,8 @@ SILENT: dict[str, Callable[[Path], bool]] = {
     "A key in two files": twice,
     "`include` with `num_gpus`": hosts,
     "Layouts that cannot run are started.": layouts,
-    "Loss scaling at top level has no effect.": loss_scaling,
-    "`lr` beside `optimizer.params.lr`": rates,
+    "Loss scaling keys at the top level have no effect.": loss_scaling,
+    "`lr` is ignored if `optimizer.params.lr` is set": rates,
     "`fp32_allreduce` sums in 16 bits.": summed,
     "`scheduler` is ignored": schedules,
     "`precision: bfloat16` without": bfloat16_alone,
