@@ -1,46 +1,221 @@
 """The assumptions of a plan: every number that it uses and no configuration file sets.
 
-Sizes are in bytes, rates in bytes or operations per second. docs/plan.md gives the sources.
+`deepy plan --assumptions` lists them with their sources; `--assume KEY=VALUE` replaces one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from neoxargs.problems import Problem, Problems, did_you_mean
 from neoxargs.text import GIB
 
 #: Bytes of a number in fp32, and in fp16 or bf16.
 SINGLE, HALF = 4, 2
 #: Rows of the vocabulary, before padding, where the tokenizer's size is unknown: GPT-2's.
 VOCABULARY = 50_257
-
-#: Share of a device's memory that a plan may use; the rest covers the error of the estimate, about 5 %.
-USABLE = 0.95
-#: On a GPU, CUDA's context, torch's kernels and cuBLAS' workspace; on a CPU, Python and torch.
-CONTEXT = {"cuda": int(0.75 * GIB), "cpu": int(0.4 * GIB)}
-#: NCCL's buffers for one process group: some tens of 4 MiB, for 2 channels per peer in both directions.
-GROUP_BUFFERS = 200 * 2**20
-#: Memory that torch's allocator reserves and cannot use, as a share of activations, logits and buffers.
-FRAGMENTATION = 0.08
-#: Number of logits that the loss computes at once (train/kernels/cross_entropy.py), by kind of device.
-LOGITS_AT_ONCE = {"cpu": 2**25, "cuda": 2**27}
 #: Most elements of the buffer in which DeepSpeed reduces gradients without ZeRO.
 ALLREDUCE_BUCKET = 500_000_000
+#: Logits that the loss computes at once on a CPU (train/kernels/cross_entropy.py).
+LOGITS_ON_CPU = 2**25
 
-#: Host memory per GPU if --host-memory is not given: half of a DGX A100's 2 TiB, divided by its 8 GPUs.
-HOST_MEMORY_PER_GPU = 128 * GIB
 
-#: Share of a device's peak rate that matrix multiplications of a transformer reach in 16 bits (Narayanan et al. 2021,
-#: arXiv:2104.04473, table 1: 44-52 % on A100) and in fp32 (measured on two CPU cores: 0.5).
-EFFICIENCY = {HALF: 0.45, SINGLE: 0.5}
-#: Tokens in a micro batch at which efficiency is half of that: smaller multiplications do not occupy the device.
-TOKENS_AT_HALF_RATE = {"cuda": 128, "cpu": 8}
-#: Share of a link's rate that a collective reaches (nccl-tests report a bus bandwidth of 70-85 % for large messages).
-LINK_EFFICIENCY = 0.75
-#: Between a GPU and host memory, per GPU: PCIe 4.0 x16 has 32e9, pageable copies reach less.
-HOST_LINK = 12e9
-#: Between NVMe drives and host memory, per GPU (Rajbhandari et al. 2021, arXiv:2104.07857, figure 2b).
-DISK_LINK = 1.6e9
-#: Parameters per second and rank that DeepSpeed's CPU Adam updates (Ren et al. 2021, arXiv:2101.06840, table 4:
-#: 1e9 in 0.26-0.51 s with all cores of a host, which up to 16 ranks share).
-CPU_ADAM = 250e6
-#: Bytes of device memory that the optimizer step reads and writes per parameter: fp32 gradient, master and moments.
-STEP_TRAFFIC = 30
+def assume(default: float, unit: str, meaning: str, source: str) -> Any:
+    """Declare an assumption. default: -1 where the configuration decides unless a value is given."""
+    return field(default=default, metadata={"unit": unit, "meaning": meaning, "source": source})
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """All assumptions. The defaults describe train.py with torch 2.13 on Linux."""
+
+    usable: float = assume(
+        0.97, "share of memory", "what a run may use of a device's memory",
+        "the driver keeps 0.6 to 0.9 GiB of an A100's or H100's 80 (nvidia-smi: 81,251 MiB usable of 81,920); the rest "
+        "is for the error of the estimate",
+    )  # fmt: skip
+    context: float = assume(
+        0.75, "GiB", "CUDA's context and torch's kernels on a GPU; not seen by torch's allocator",
+        "CUDA programming guide, lazy loading: kernels are loaded at first use since CUDA 11.7. Before, torch 1.x "
+        "loaded all of them: about 1.6 GiB on an A100",
+    )  # fmt: skip
+    workspace: float = assume(
+        0.03, "GiB", "cuBLAS' workspace, which torch's allocator holds",
+        "pytorch.org, CUDA semantics: 32 MiB on an H100, 8 MiB before",
+    )  # fmt: skip
+    group_buffers: float = assume(
+        0.2, "GiB", "NCCL's buffers for one process group",
+        "NCCL_BUFFSIZE is 4 MiB per channel and direction; some tens of channels",
+    )  # fmt: skip
+    process: float = assume(0.4, "GiB", "Python and torch in host memory, per rank", "measured with torch 2.13")
+    fragmentation: float = assume(
+        0.08, "share", "memory that torch's allocator reserves beyond activations, logits and buffers, of their size",
+        "assumed for expandable segments, which train.py turns on (pytorch.org, CUDA semantics, memory management)",
+    )  # fmt: skip
+    cached_blocks: float = assume(
+        0.0, "share", "memory in cached blocks of sizes that no later tensor asks for, of everything allocated",
+        "0 with expandable segments. Without them 0.15 to 0.27: both figures are in the logs of "
+        "bigscience-workshop/bigscience, experiments/gpt2-meg",
+    )  # fmt: skip
+    logits_at_once: float = assume(
+        2**27, "numbers", "logits that the loss computes at once on a GPU; 1e15 for all",
+        "train/kernels/cross_entropy.py; Megatron-LM and FSDP programs compute all",
+    )  # fmt: skip
+    logit_bytes: float = assume(
+        8, "bytes", "memory of one of these logits, in 16 bits",
+        "16-bit logits and gradients and their fp32 copy; Megatron-LM's is 6, as softmax is computed in place "
+        "(core/tensor_parallel/cross_entropy.py), before 2023 it was 10, as with torch's cross_entropy",
+    )  # fmt: skip
+    unfused_attention: float = assume(
+        0, "0, 1 or 2", "1: attention stores the scores of all pairs of tokens (--attention unfused); 2: it computes "
+        "them again in the backward pass",
+        "Korthikanti et al. 2022, arXiv:2205.05198, section 4.1: 2 bytes per score, 5 with dropout",
+    )  # fmt: skip
+    score_memory: float = assume(
+        -1, "bytes", "memory that unfused attention keeps of a score", "-1: 2 in 16 bits, 5 with dropout (the same)"
+    )
+    partitioned: float = assume(
+        1, "0 or 1", "whether optimizer state is partitioned in 16 bits even with ZeRO stage 0",
+        "train.py and DeepSpeed's pipeline do; Megatron-LM only with --use-distributed-optimizer",
+    )  # fmt: skip
+    weight_bytes: float = assume(-1, "bytes", "memory of a weight between steps", "-1: by precision")
+    gradient_bytes: float = assume(
+        -1, "bytes", "memory of a gradient", "-1: as DeepSpeed's optimizer for this precision and ZeRO stage keeps it"
+    )
+    optimizer_bytes: float = assume(
+        -1, "bytes", "memory of the master weight and moments of a parameter", "-1: by optimizer and precision"
+    )
+    step_bytes: float = assume(
+        -1, "bytes", "memory of what the optimizer step allocates for a parameter that it updates",
+        "-1: as in deepspeed/runtime/zero; a copy of the gradient in fp32",
+    )  # fmt: skip
+    bucket: float = assume(
+        -1, "numbers", "size of the buffers in which gradients are reduced", "-1: as DeepSpeed allocates them"
+    )
+    host_memory: float = assume(
+        128, "GiB", "host memory per GPU if --host-memory is not given", "half of a DGX A100's 2 TiB, divided by 8"
+    )
+
+    matmul: float = assume(
+        0.8, "share of peak rate", "what large matrix products reach in 16 bits on V100 and A100",
+        "Anthony et al. 2024, arXiv:2401.14489, figures 5 to 8: 230 to 260 of an A100's 312 TFLOP/s",
+    )  # fmt: skip
+    matmul_hopper: float = assume(
+        0.68, "share of peak rate", "the same on H100, H200 and later, whose clocks fall under load",
+        "cuBLAS in bf16 at 8192 x 8192 x 8192 reaches 620 to 720 of 989 TFLOP/s within 700 W",
+    )  # fmt: skip
+    matmul_single: float = assume(0.5, "share of peak rate", "matrix products in fp32", "measured on two CPU cores")
+    matmul_volta: float = assume(
+        0.72, "share of peak rate", "the same on V100",
+        "Anthony et al. 2024, arXiv:2401.14489: 80 to 95 of a V100's 125 TFLOP/s",
+    )  # fmt: skip
+    attention: float = assume(
+        0.56, "share of peak rate", "fused attention of long sequences on A100 and earlier, forward and backward",
+        "Dao 2023, arXiv:2307.08691, figure 4: 150 to 190 TFLOP/s with a causal mask at 4k to 16k tokens; the first "
+        "version of FlashAttention about 0.3",
+    )  # fmt: skip
+    attention_hopper: float = assume(
+        0.4, "share of peak rate", "the same on H100 and later",
+        "Shah et al. 2024, arXiv:2407.08608: FlashAttention-2 reaches 35 to 40 % of an H100's peak",
+    )  # fmt: skip
+    attention_tokens: float = assume(
+        400, "tokens", "length of a sequence at which fused attention reaches half of that",
+        "the same figures: about 90 TFLOP/s at 512 tokens on an A100",
+    )  # fmt: skip
+    score_bytes: float = assume(
+        30, "bytes", "device memory that unfused attention reads and writes per score, forward and backward",
+        "product, softmax and dropout write and read 15 numbers of 16 bits",
+    )  # fmt: skip
+    bandwidth: float = assume(
+        0.85, "share of peak rate", "device memory bandwidth that elementwise kernels reach",
+        "STREAM-like copies reach 85 to 92 % on A100 and H100",
+    )  # fmt: skip
+    kernel: float = assume(
+        4.5e-6, "s", "time that a kernel takes at least", "launch latency of CUDA, measured by many at 3 to 6 us"
+    )
+    eager: float = assume(
+        1.0, "factor", "elementwise passes over activations, relative to eager kernels; compile_layers: 0.6",
+        "counted in speed.py; fused by Inductor, about 40 % fewer",
+    )  # fmt: skip
+    link: float = assume(
+        0.75, "share of a link's rate", "what a collective reaches",
+        "nccl-tests report a bus bandwidth of 70 to 85 % for large messages",
+    )  # fmt: skip
+    latency: float = assume(
+        15e-6, "s", "time that a collective takes at least", "nccl-tests: 10 to 30 us for small messages in one host"
+    )
+    overlap: float = assume(
+        0.8, "share of compute", "time in which communication of weights and gradients can hide",
+        "FSDP, Zhao et al. 2023, arXiv:2304.11277, section 5; DeepSpeed with overlap_comm",
+    )  # fmt: skip
+    host_link: float = assume(
+        12, "GB/s", "between a GPU and host memory", "PCIe 4.0 x16 has 32; pageable copies reach less"
+    )
+    disk_link: float = assume(
+        1.6, "GB/s", "between NVMe drives and host memory, per GPU",
+        "Rajbhandari et al. 2021, arXiv:2104.07857, figure 2b",
+    )  # fmt: skip
+    cpu_adam: float = assume(
+        250e6, "parameters/s", "what DeepSpeed's CPU Adam updates per rank",
+        "Ren et al. 2021, arXiv:2101.06840, table 4: 1e9 in 0.26 to 0.51 s with all cores of a host of up to 16 ranks",
+    )  # fmt: skip
+    logit_traffic: float = assume(
+        48, "bytes", "device memory that the loss reads and writes per logit",
+        "about 8 passes in fp32 by train/kernels/cross_entropy.py, and the products' own",
+    )  # fmt: skip
+    step_traffic: float = assume(
+        30, "bytes", "device memory that the optimizer step reads and writes per parameter",
+        "fp32 gradient, master weight and moments",
+    )  # fmt: skip
+
+    def bytes_of(self, name: str) -> int:
+        """Return an assumption in GiB as bytes."""
+        return int(getattr(self, name) * GIB)
+
+    def most_logits(self, kind: str) -> int:
+        """Return the logits that the loss computes at once on a kind of device."""
+        return LOGITS_ON_CPU if kind == "cpu" else int(self.logits_at_once)
+
+
+#: What a plan assumes unless told otherwise.
+DEFAULT = Assumptions()
+NAMES = tuple(each.name for each in fields(Assumptions))
+
+
+def with_changes(changes: list[str], assumed: Assumptions = DEFAULT) -> Assumptions:
+    """Return assumptions with `KEY=VALUE` changes. Raises Problems that name unknown keys and values."""
+    problems: list[Problem] = []
+    values: dict[str, float] = {}
+    for change in changes:
+        key, _, text = change.partition("=")
+        key = key.strip().replace("-", "_")
+        try:
+            values[key] = float(text)
+        except ValueError:
+            problems.append(_not_a_number(key, text))
+        if key not in NAMES:
+            problems.append(_unknown(key))
+    if problems:
+        raise Problems(problems)
+    return replace(assumed, **values)
+
+
+def _unknown(key: str) -> Problem:
+    hint = did_you_mean(key, NAMES) or "deepy plan --assumptions lists them"
+    return Problem(f"unknown assumption: {key}", hint=hint, id="unknown-assumption")
+
+
+def _not_a_number(key: str, text: str) -> Problem:
+    return Problem(f"--assume {key} ({text!r}) must be a number", hint=f"for example {key}=0.5", id="assumption-value")
+
+
+def list_assumptions(assumed: Assumptions = DEFAULT) -> str:
+    """Return all assumptions with their meaning and source, for `--assumptions`."""
+    blocks = []
+    for each in fields(Assumptions):
+        about = each.metadata
+        value = getattr(assumed, each.name)
+        shown = "as configured" if value == -1 else f"{value:g} {about['unit']}"
+        blocks.append(f"{each.name}: {shown}\n    {about['meaning']}\n    source: {about['source']}")
+    return "\n".join(blocks)

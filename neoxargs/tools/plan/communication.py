@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
-from neoxargs.tools.plan.assumptions import LOGITS_AT_ONCE, SINGLE
+from neoxargs.tools.plan.assumptions import SINGLE
 from neoxargs.tools.plan.memory.activations import ActivationSizes
 from neoxargs.tools.plan.memory.stages import Stage
 from neoxargs.tools.plan.operations import recomputed_groups, stops_early
@@ -48,7 +48,7 @@ def tensor_messages(config: Config, stage: Stage, rows: int, kind: str = "cuda")
     for operator in _at_the_ends(config, stage):
         messages[Message(operator, sizes.hidden)] += 1
     if stage.last:
-        at_once = max(1, LOGITS_AT_ONCE[kind] // (rows // sizes.tensor))
+        at_once = max(1, sizes.assumed.most_logits(kind) // (rows // sizes.tensor))
         for start in range(0, sizes.tokens, at_once):  # the largest logit, and two sums, of each token
             tokens = min(at_once, sizes.tokens - start)
             messages[Message("all_reduce", tokens * SINGLE)] += 1

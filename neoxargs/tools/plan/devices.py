@@ -32,33 +32,49 @@ class Device:
     aliases: tuple[str, ...] = ()
     """Other names; the name without punctuation or `GB` is accepted anyway."""
     kind: Literal["cuda", "cpu"] = "cuda"
+    generation: int = 8
+    """CUDA's compute capability without its fraction: 7 is V100, 8 is A100, 9 is H100."""
 
 
 def _gpu(
-    name: str, gib: int, half: float, single: float, bandwidth: float, links: tuple[float, float], *aliases: str
+    name: str, gib: int, rates: tuple[float, float], bandwidth: float, links: tuple[float, float], *aliases: str
 ) -> Device:
-    neighbours, network = links
+    (half, single), (neighbours, network) = rates, links
+    generation = next(number for prefix, number in GENERATIONS if name.startswith(prefix))
     return Device(
-        name, gib * GIB, half * 1e12, single * 1e12, bandwidth * 1e9, neighbours * 1e9, network * 1e9, aliases
-    )
+        name, gib * GIB, half * 1e12, single * 1e12, bandwidth * 1e9, neighbours * 1e9, network * 1e9, aliases,
+        generation=generation,
+    )  # fmt: skip
 
 
-#: name, memory in GiB, TFLOP/s in 16 bits and in fp32, GB/s to memory, (GB/s to neighbours, to other hosts), aliases.
+#: Start of a device's name, and its generation.
+GENERATIONS = (("V", 7), ("A", 8), ("RTX4090", 8), ("L", 8), ("H", 9), ("B", 10), ("GB", 10))
+
+
+#: name, memory in GiB, TFLOP/s (in 16 bits, in fp32), GB/s to memory, (GB/s to neighbours, to other hosts), aliases.
 #: Network rates assume what such hosts are usually sold with: one port of 100, 200 or 400 Gb/s per GPU.
 DEVICES = {
     device.name: device
     for device in (
-        _gpu("V100-16GB", 16, 125, 15.7, 900, (150, 12.5)),
-        _gpu("V100-32GB", 32, 125, 15.7, 900, (150, 12.5), "v100"),
-        _gpu("A100-40GB", 40, 312, 19.5, 1555, (300, 25)),
-        _gpu("A100-80GB", 80, 312, 19.5, 2039, (300, 25), "a100"),
-        _gpu("H100-80GB", 80, 989, 66.9, 3350, (450, 50), "h100"),
-        _gpu("H200-141GB", 141, 989, 66.9, 4800, (450, 50), "h200"),
-        _gpu("RTX4090-24GB", 24, 165, 82.6, 1008, (20, 1.25), "4090", "rtx4090"),
+        _gpu("V100-16GB", 16, (125, 15.7), 900, (150, 12.5)),
+        _gpu("V100-32GB", 32, (125, 15.7), 900, (150, 12.5), "v100"),
+        _gpu("A100-40GB", 40, (312, 19.5), 1555, (300, 25)),
+        _gpu("A100-80GB", 80, (312, 19.5), 2039, (300, 25), "a100"),
+        _gpu("H100-80GB", 80, (989, 66.9), 3350, (450, 50), "h100"),
+        _gpu("H100-96GB", 96, (989, 66.9), 2400, (450, 50), "h100-96gb-hbm2e", "h100-94gb"),  # HBM2e
+        _gpu("H200-141GB", 141, (989, 66.9), 4800, (450, 50), "h200"),
+        _gpu("B200-180GB", 180, (2250, 75), 7700, (900, 50), "b200"),
+        _gpu("GB200-186GB", 186, (2500, 80), 8000, (900, 50), "gb200"),
+        _gpu("RTX4090-24GB", 24, (165, 82.6), 1008, (20, 1.25), "4090", "rtx4090"),
         # measured with one thread of the machine that ran the measurements in docs/plan.md
         Device("CPU", None, 0.07e12, 0.14e12, 10e9, 2e9, 1.25e9, kind="cpu"),
     )
 }
+#: Rates of networks in bytes per second and GPU, in one direction, for --network.
+NETWORKS = {
+    "ndr": 50e9, "hdr": 25e9, "edr": 12.5e9, "omni-path": 12.5e9, "roce-400": 50e9, "roce-200": 25e9, "efa": 50e9,
+    "ethernet-100": 12.5e9, "ethernet-25": 3.125e9, "ethernet-10": 1.25e9, "ethernet-1": 0.125e9,
+}  # fmt: skip
 #: The device whose rates a plan assumes when none is named.
 ASSUMED_DEVICE = "A100-80GB"
 #: Name of an unnamed device in the output.

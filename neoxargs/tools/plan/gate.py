@@ -13,7 +13,6 @@ from neoxargs.launch.script import Script
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.request import Request
 from neoxargs.tools.plan.advice import suggest_changes
-from neoxargs.tools.plan.assumptions import USABLE
 from neoxargs.tools.plan.devices import ASSUMED_DEVICE, DEVICES, UNKNOWN_NAME, Device, find_device
 from neoxargs.tools.plan.output.wording import NOTHING_FITS, verdict
 from neoxargs.tools.plan.plan import Plan, make_plan
@@ -23,6 +22,8 @@ from neoxargs.tools.plan.target import Target
 PLANNED_PROGRAM = "train"
 MEMORY_QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 MAX_SUGGESTIONS = 2
+#: A run is refused only if it would not fit even if the estimate is this share too high.
+ERROR = 0.05
 
 
 def check_memory(script: Script, spec: RunSpec, request: Request, device: str | None) -> None:
@@ -54,7 +55,7 @@ def _plan_for(spec: RunSpec, device: Device | None) -> Plan | None:
 
 def _surely_too_large(plan: Plan) -> bool:
     memory = plan.target.device.memory
-    return memory is not None and plan.fullest.peak * USABLE > memory
+    return memory is not None and plan.fullest.peak * (1 - ERROR) > memory
 
 
 def _hint(changes: Sequence[str]) -> str:

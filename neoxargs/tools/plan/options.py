@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neoxargs.options import gpu_count
 from neoxargs.request import Request
+from neoxargs.tools.plan.assumptions import list_assumptions
+from neoxargs.tools.plan.devices import NETWORKS
 from neoxargs.tools.plan.placement import GPUS_PER_HOST
 
 DESCRIPTION = (
@@ -26,6 +29,11 @@ class PlanOptions(Request):
     """GiB of one host."""
     built_whole: bool = False
     """Whether the script builds its model outside deepspeed.zero.Init, and ZeRO-3 partitions it afterwards."""
+    attention: str = "fused"
+    network: float | None = None
+    """Bytes per second and GPU to other hosts."""
+    assume: Sequence[str] = ()
+    """`KEY=VALUE` strings that replace assumptions."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +48,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="plan for a script that builds its ZeRO-3 model outside deepspeed.zero.Init",
     )
+    unfused = "fused: no scores are stored; unfused: all of them are, as in programs of 2021 or by old GPUs"
+    add("--attention", choices=("fused", "unfused"), default="fused", help=unfused)
+    networks = f"network between hosts, as a name or in Gb/s per GPU: {', '.join(NETWORKS)}"
+    add("--network", metavar="NAME", type=_network, help=networks)
+    add("--assume", metavar="KEY=VALUE", action="append", default=[], help="replace an assumption; may be repeated")
+    listing = "list all assumptions with their sources, and exit"
+    add("--assumptions", action=ListAssumptions, nargs=0, help=listing)
     add("--html", metavar="FILE", help="also write the plan as an HTML page with charts")
+
+
+class ListAssumptions(argparse.Action):
+    """Print the assumptions and exit, as --version does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(list_assumptions())
+        parser.exit()
 
 
 def options_of(arguments: argparse.Namespace) -> PlanOptions:
@@ -55,7 +78,23 @@ def options_of(arguments: argparse.Namespace) -> PlanOptions:
         gpu_memory=arguments.gpu_memory,
         host_memory=arguments.host_memory,
         built_whole=arguments.built_whole,
+        attention=arguments.attention,
+        network=arguments.network,
+        assume=arguments.assume,
     )
+
+
+def _network(text: str) -> float:
+    """Return bytes per second of a network given by name or in Gb/s."""
+    if text.lower() in NETWORKS:
+        return NETWORKS[text.lower()]
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(NETWORKS)}, or a rate in Gb/s, got {text!r}")
+    return rate * 1e9 / 8
 
 
 def _gibibytes(text: str) -> float:

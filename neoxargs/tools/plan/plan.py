@@ -10,7 +10,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import vocabulary_rows
 from neoxargs.sizes.vocab import padded_vocab_size
-from neoxargs.tools.plan.assumptions import HOST_MEMORY_PER_GPU, USABLE, VOCABULARY
+from neoxargs.tools.plan.assumptions import VOCABULARY
 from neoxargs.tools.plan.devices import ASSUMED_DEVICE, DEVICES, unknown_device
 from neoxargs.tools.plan.memory.breakdown import RankMemory, rank_memory
 from neoxargs.tools.plan.memory.stages import Stage, parameters_by_part, pipeline_stages
@@ -51,7 +51,7 @@ class Plan:
     def usable(self) -> int | None:
         """Bytes of a device that a rank may use; None if the device's memory is unknown."""
         memory = self.target.device.memory
-        return None if memory is None else int(memory * USABLE)
+        return None if memory is None else int(memory * self.target.assumed.usable)
 
     @property
     def ranks_per_host(self) -> int:
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def host_memory(self) -> int:
-        return self.target.host_memory or HOST_MEMORY_PER_GPU * self.ranks_per_host
+        return self.target.host_memory or self.target.assumed.bytes_of("host_memory") * self.ranks_per_host
 
     @property
     def device_fits(self) -> bool:
@@ -94,7 +94,7 @@ class Plan:
     @property
     def assumed_limit_exceeded(self) -> int | None:
         """Usable bytes of ASSUMED_DEVICE if no device is named and ASSUMED_DEVICE could not hold the run, else None."""
-        usable = int((DEVICES[ASSUMED_DEVICE].memory or 0) * USABLE)
+        usable = int((DEVICES[ASSUMED_DEVICE].memory or 0) * self.target.assumed.usable)
         return usable if self.target.device == unknown_device() and self.fullest.peak > usable else None
 
     @property
@@ -113,9 +113,9 @@ def make_plan(spec: RunSpec, target: Target) -> Plan:
     known_rows = vocabulary_rows(config)
     rows = known_rows or _assumed_rows(config)
     stages: list[Stage] = pipeline_stages(config, rows)
-    memory = [rank_memory(config, stage, target.device.kind, target.zero_init) for stage in stages]
+    memory = [rank_memory(config, stage, target.device.kind, target.zero_init, target.assumed) for stage in stages]
     ranks_per_host = max(map(len, spec.resources.hosts.values()))
-    speed = estimate_speed(config, rows, stages, target.device, ranks_per_host)
+    speed = estimate_speed(config, rows, stages, target.device, ranks_per_host, target.assumed)
     return Plan(spec, target, rows, known_rows is None, parameters_by_part(config, rows), memory, speed)
 
 

@@ -2,7 +2,7 @@
 
 Sources: Chowdhery et al. 2022 (arXiv:2204.02311, appendix B) for the model's operations; Narayanan et al. 2021
 (arXiv:2104.04473, sections 2.2 and 3.2) for the pipeline bubble and communication volumes; Rajbhandari et al. 2020
-(arXiv:1910.02054, section 7) for those of ZeRO. No communication is assumed to overlap with computation.
+(arXiv:1910.02054, section 7) for those of ZeRO. The time of kernels is in roofline.py.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import flops_per_token
-from neoxargs.tools.plan import assumptions as assumed
+from neoxargs.tools.plan.assumptions import DEFAULT, SINGLE, Assumptions
 from neoxargs.tools.plan.devices import Device
 from neoxargs.tools.plan.memory.activations import ActivationSizes, selectively_recomputed
 from neoxargs.tools.plan.memory.stages import Stage
 from neoxargs.tools.plan.memory.states import ModelStates, optimizer_bytes_per_parameter
+from neoxargs.tools.plan.roofline import layer_time, loss_time
 
 
 @dataclass(frozen=True)
@@ -66,37 +67,109 @@ class Speed:
         return self.step * self.train_iters
 
 
-def estimate_speed(config: Config, rows: int, stages: list[Stage], device: Device, slots: int) -> Speed:
+def estimate_speed(
+    config: Config, rows: int, stages: list[Stage], device: Device, slots: int, assumed: Assumptions = DEFAULT
+) -> Speed:
     """Return the estimated speed. rows: of the padded vocabulary. slots: devices per host.
 
-    Groups of more ranks than `slots` communicate over the network.
+    Groups that span hosts communicate over the network.
     """
-    layout, sizes = Layout.of(config), ActivationSizes(config, device.kind)
+    layout, sizes = Layout.of(config), ActivationSizes(config, device.kind, assumed)
     batches = config.batch.gradient_accumulation_steps
-    tokens = config.batch.train_batch_size * config.shape.seq_length
-    work = flops_per_token(config, rows) * _with_recomputation(config)
-    peak = device.single if sizes.number_size == assumed.SINGLE else device.half
-    # largest stage relative to the average one: the others wait for it
-    slowest = max(len(stage.layers) for stage in stages) * len(stages) / config.shape.num_layers
-    compute = work * tokens * slowest / layout.ranks / (peak * _efficiency(sizes))
-    compute += _recomputed_traffic(stages, sizes) * batches / device.bandwidth
-    sent, states = _communication_volume(config, stages, sizes), _largest(config, stages)
-    inside = _rate(device, layout.tensor <= slots)
-    between = _rate(device, layout.data * layout.tensor * layout.pipe <= slots)
-    tensor = sent.tensor / inside
+    times = [_stage_time(config, rows, stage, sizes, device) for stage in stages]
+    # the others wait for the slowest stage; a micro batch passes all of them
+    compute, fill = batches * max(times), sum(times) - max(times)
+    sent, states = _communication_volume(config, stages, sizes), _largest(config, stages, assumed)
+    links = _Links(device, slots, layout, assumed)
+    tensor = _tensor_time(config, stages, sent, links) if layout.tensor > 1 else 0.0
     return Speed(
         flops_per_token=flops_per_token(config, rows),
         compute=compute,
-        bubble=(compute + tensor) * (layout.pipe - 1) / batches,
+        bubble=fill + tensor * (layout.pipe - 1) / batches,
         tensor=tensor,
-        pipe=sent.pipe / between,
-        data=sent.data / between,
-        optimizer=_optimizer(states, device, sent),
+        pipe=sent.pipe / links.pipe,
+        data=_exposed(states, sent.data / links.data, batches, compute),
+        optimizer=_optimizer(states, device, sent, assumed),
         volume=sent,
-        tokens=tokens,
+        tokens=config.batch.train_batch_size * config.shape.seq_length,
         ranks=layout.ranks,
         train_iters=config.training.train_iters,
     )
+
+
+def _stage_time(config: Config, rows: int, stage: Stage, sizes: ActivationSizes, device: Device) -> float:
+    """Seconds of one micro batch on a rank of this stage, forward and backward."""
+    forward, both = layer_time(sizes, device)
+    layer = both.total + _recomputation(forward.total, sizes, device)
+    return len(stage.layers) * layer + (loss_time(sizes, rows // sizes.tensor, device).total if stage.last else 0.0)
+
+
+def _recomputation(forward: float, sizes: ActivationSizes, device: Device) -> float:
+    """Seconds of recomputing a layer: its forward pass (Chen et al. 2016, arXiv:1604.06174).
+
+    Selective recomputation reads and writes as much as it computes again.
+    """
+    chosen = sizes.config.recompute.checkpoint_activations
+    if chosen is True:
+        return forward
+    return 2 * selectively_recomputed(sizes) / (device.bandwidth * sizes.assumed.bandwidth) if chosen else 0.0
+
+
+@dataclass(frozen=True)
+class _Links:
+    """Rates of collectives in bytes per second and rank, in one direction."""
+
+    device: Device
+    slots: int
+    layout: Layout
+    assumed: Assumptions
+
+    @property
+    def tensor(self) -> float:
+        return self._rate(self.layout.tensor, self.layout.tensor)
+
+    @property
+    def data(self) -> float:
+        return self._rate(self.layout.tensor * self.layout.data, self.slots // self.layout.tensor)
+
+    @property
+    def pipe(self) -> float:
+        """A stage sends to the next one's rank of the same position."""
+        return self._rate(self.layout.ranks, 1)
+
+    def _rate(self, span: int, together: int) -> float:
+        """The rate of a group whose ranks are within `span` consecutive ranks, `together` of them on a host.
+
+        A ring that crosses hosts enters and leaves each host once, and NCCL makes one through each port.
+        """
+        inside = self.device.neighbours
+        if span > self.slots:
+            inside = min(inside, self.device.network * max(1, min(together, self.slots)))
+        return inside * self.assumed.link
+
+
+def _tensor_time(config: Config, stages: list[Stage], sent: CommunicationVolume, links: _Links) -> float:
+    layers = max(len(stage.layers) for stage in stages)
+    messages = layers * _all_reduces(config) * config.batch.gradient_accumulation_steps
+    return sent.tensor / links.tensor + messages * links.assumed.latency
+
+
+def _exposed(states: ModelStates, seconds: float, batches: int, compute: float) -> float:
+    """Seconds of communicating weights and gradients that computation does not hide.
+
+    ZeRO-3 fetches weights and reduces gradients during every micro batch. Stages 1 and 2 reduce, with `overlap_comm`,
+    during the backward pass, two thirds of the computation, of the last or of every micro batch; they gather weights
+    after the step. A pipeline does not overlap.
+    """
+    options, share = states.config.zero_optimization, states.assumed.overlap
+    if states.zero_stage == 3:
+        return max(0.0, seconds - share * compute) if options.overlap_comm is not False else seconds
+    if not options.overlap_comm or states.pipelined or states.zero_stage == 0:
+        return seconds
+    reduced = batches if states.zero_stage == 2 else 1
+    gathering = seconds / (reduced + 1)
+    hidden = share * compute * 2 / 3 * reduced / batches
+    return gathering + max(0.0, seconds - gathering - hidden)
 
 
 def bubble_share(config: Config) -> float:
@@ -105,24 +178,9 @@ def bubble_share(config: Config) -> float:
     return (pipe - 1) / (batches + pipe - 1)
 
 
-def _efficiency(sizes: ActivationSizes) -> float:
-    tokens = sizes.tokens
-    return assumed.EFFICIENCY[sizes.number_size] * tokens / (tokens + assumed.TOKENS_AT_HALF_RATE[sizes.kind])
-
-
-def _with_recomputation(config: Config) -> float:
-    """Return the factor of recomputation: 4/3, for a second forward pass (Chen et al. 2016, arXiv:1604.06174)."""
-    return 4 / 3 if config.recompute.checkpoint_activations is True else 1.0
-
-
-def _recomputed_traffic(stages: list[Stage], sizes: ActivationSizes) -> int:
-    """Return the bytes that selective recomputation reads and writes per micro batch, as much as it computes again."""
-    return 2 * max(len(stage.layers) for stage in stages) * selectively_recomputed(sizes)
-
-
 def _communication_volume(config: Config, stages: list[Stage], sizes: ActivationSizes) -> CommunicationVolume:
     layout, batches = Layout.of(config), config.batch.gradient_accumulation_steps
-    states = _largest(config, stages)
+    states = _largest(config, stages, sizes.assumed)
     layers = max(len(stage.layers) for stage in stages)
     all_reduce = 2 * (layout.tensor - 1) / layout.tensor  # times that a ring all-reduce sends each number
     return CommunicationVolume(
@@ -175,22 +233,18 @@ def _data_volume(states: ModelStates, batches: int) -> int:
 def _host_volume(states: ModelStates) -> int:
     if not states.offloaded:
         return 0
-    return states.partition * (assumed.SINGLE + states.number_size)
+    return states.partition * (SINGLE + states.number_size)
 
 
-def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume) -> float:
+def _optimizer(states: ModelStates, device: Device, sent: CommunicationVolume, assumed: Assumptions) -> float:
     if states.offloaded:
-        read_and_written = 2 * states.partition * (optimizer_bytes_per_parameter(states) + assumed.SINGLE)
+        read_and_written = 2 * states.partition * (optimizer_bytes_per_parameter(states) + SINGLE)
         swapped = read_and_written if states.on_disk else 0
-        return sent.host / assumed.HOST_LINK + states.partition / assumed.CPU_ADAM + swapped / assumed.DISK_LINK
-    traffic = assumed.STEP_TRAFFIC if optimizer_bytes_per_parameter(states) else 3 * states.number_size
-    return states.partition * traffic / device.bandwidth
+        moved = sent.host / (assumed.host_link * 1e9) + swapped / (assumed.disk_link * 1e9)
+        return moved + states.partition / assumed.cpu_adam
+    traffic = assumed.step_traffic if optimizer_bytes_per_parameter(states) else 3 * states.number_size
+    return states.partition * traffic / (device.bandwidth * assumed.bandwidth)
 
 
-def _largest(config: Config, stages: list[Stage]) -> ModelStates:
-    return ModelStates(config, max(stages, key=lambda stage: stage.parameters))
-
-
-def _rate(device: Device, one_host: bool) -> float:
-    """Bytes per second of a collective within one host, or across hosts."""
-    return (device.neighbours if one_host else device.network) * assumed.LINK_EFFICIENCY
+def _largest(config: Config, stages: list[Stage], assumed: Assumptions) -> ModelStates:
+    return ModelStates(config, max(stages, key=lambda stage: stage.parameters), assumed=assumed)

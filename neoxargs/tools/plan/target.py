@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from neoxargs.launch.report.summary import MAX_GPUS_PER_MACHINE
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.text import GIB
+from neoxargs.tools.plan.assumptions import DEFAULT, Assumptions, with_changes
 from neoxargs.tools.plan.devices import DEVICES, Device, find_device, unknown_device
 from neoxargs.tools.plan.options import PlanOptions
 
@@ -18,9 +19,10 @@ class Target:
 
     device: Device
     host_memory: int | None = None
-    """Bytes of one host; if None, HOST_MEMORY_PER_GPU per device is assumed."""
+    """Bytes of one host; if None, an amount per device is assumed."""
     zero_init: bool = True
     """Whether a ZeRO-3 model is partitioned while it is built, as in our train.py, rather than afterwards."""
+    assumed: Assumptions = DEFAULT
 
 
 def choose_target(options: PlanOptions, spec: RunSpec) -> Target:
@@ -29,7 +31,15 @@ def choose_target(options: PlanOptions, spec: RunSpec) -> Target:
     host_memory = int(options.host_memory * GIB) if options.host_memory else _local_memory(options, device)
     if options.gpu_memory:
         device = replace(device, memory=int(options.gpu_memory * GIB))
-    return Target(device, host_memory, not options.built_whole)
+    if options.network:
+        device = replace(device, network=options.network)
+    return Target(device, host_memory, not options.built_whole, assumptions_of(options))
+
+
+def assumptions_of(options: PlanOptions) -> Assumptions:
+    """Return what to assume. Raises Problems for a key that is no assumption."""
+    unfused = ["unfused_attention=1"] if options.attention == "unfused" else []
+    return with_changes([*unfused, *options.assume])
 
 
 def choose_device(options: PlanOptions, spec: RunSpec) -> Device:

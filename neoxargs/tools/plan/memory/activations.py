@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import GATED, mlp_rows, mlp_width, norms_of_block
-from neoxargs.tools.plan.assumptions import HALF, SINGLE
+from neoxargs.tools.plan.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 from neoxargs.tools.plan.memory.stages import Stage
 
 #: Gated activations that also store the output of the gate's nonlinearity.
@@ -33,6 +33,7 @@ class ActivationSizes:
 
     config: Config
     kind: str = "cuda"
+    assumed: Assumptions = DEFAULT
 
     @property
     def number_size(self) -> int:
@@ -133,10 +134,16 @@ def recomputed(sizes: ActivationSizes, stage: Stage) -> int:
 
 
 def transient(sizes: ActivationSizes) -> int:
-    """Bytes of the gradients of activations inside one layer: of its widest tensor and of that tensor's input."""
+    """Bytes of the gradients of activations inside one layer: of its widest tensor and of that tensor's input.
+
+    Unfused attention holds gradients of the probabilities and of the scores instead, where they are more.
+    """
     config = sizes.config
-    wide = mlp_rows(config)
-    return 2 * sizes.tokens * wide // sizes.tensor * sizes.number_size + 2 * sizes.hidden
+    wide = 2 * sizes.tokens * mlp_rows(config) // sizes.tensor * sizes.number_size
+    if sizes.kind == "cuda" and sizes.assumed.unfused_attention:
+        heads = config.shape.num_attention_heads // sizes.tensor
+        wide = max(wide, 2 * heads * sizes.tokens * config.shape.seq_length * sizes.number_size)
+    return wide + 2 * sizes.hidden
 
 
 def micro_batches_in_flight(config: Config, stage: Stage) -> int:
@@ -205,6 +212,9 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
     mask = config.shape.seq_length**2 if config.embedding.pos_emb == "rpe" else 0  # one byte per pair of tokens
     batch = config.batch.train_micro_batch_size_per_gpu
     dropout = config.regularization.attention_dropout
+    if sizes.kind == "cuda" and sizes.assumed.unfused_attention == 1:  # the probabilities; also their mask and product
+        kept = sizes.number_size + (1 + sizes.number_size if dropout else 0)
+        return int(batch * square * (kept if sizes.assumed.score_memory < 0 else sizes.assumed.score_memory)) + mask
     if sizes.kind == "cpu" and dropout:
         return batch * square * (3 * sizes.number_size)
     unfused = batch * square * (SINGLE + HALF + (1 if dropout else 0))

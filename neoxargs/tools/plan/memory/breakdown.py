@@ -6,16 +6,24 @@ from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
-from neoxargs.tools.plan.assumptions import CONTEXT, FRAGMENTATION, GROUP_BUFFERS, LOGITS_AT_ONCE, SINGLE
+from neoxargs.tools.plan.assumptions import DEFAULT, SINGLE, Assumptions
 from neoxargs.tools.plan.memory import activations, states
 from neoxargs.tools.plan.memory.activations import ActivationSizes
 from neoxargs.tools.plan.memory.stages import Stage
 from neoxargs.tools.plan.memory.states import ModelStates
 
 #: Phases of a run, in the order of time.
-PHASES = ("construction", "forward", "backward", "step")
-#: Parts of device memory, in the order of the output; overhead is what no tensor of the run occupies.
-PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "overhead")
+PHASES = ("construction", "forward", "backward", "step", "evaluation", "saving")
+#: Parts of device memory that a run needs, in the order of the output.
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "fragmentation", "overhead")
+#: Parts that are no tensors. torch's allocator gives cached blocks back when memory runs out, but not what is lost
+#: between tensors; the overhead lies outside of it.
+FRAGMENTATION, CACHED, OVERHEAD = "fragmentation", "cached", "overhead"
+#: Parts whose tensors come and go.
+TRANSIENT = ("activations", "logits", "buffers")
+
+#: A program whose loss may process more logits than this at once computes all of them together.
+LOGITS_OF_ANY_RUN = 1e14
 
 #: Part -> bytes.
 Bytes = dict[str, int]
@@ -41,7 +49,26 @@ class RankMemory:
         return max(PHASES, key=self.total)
 
     def total(self, phase: str) -> int:
-        return sum(self.phases[phase].values())
+        """Bytes that a phase needs: everything but blocks that are cached although no tensor needs them."""
+        return self._without(self.phases[phase], CACHED)
+
+    @property
+    def allocated(self) -> int:
+        """Peak bytes of tensors: torch.cuda.max_memory_allocated."""
+        return max(self._without(parts, FRAGMENTATION, CACHED, OVERHEAD) for parts in self.phases.values())
+
+    @property
+    def reserved(self) -> int:
+        """Peak bytes that torch's allocator holds: torch.cuda.max_memory_reserved."""
+        return max(self._without(parts, OVERHEAD) for parts in self.phases.values())
+
+    @property
+    def occupied(self) -> int:
+        """Peak bytes that nvidia-smi shows on a device that is large enough."""
+        return max(self._without(parts) for parts in self.phases.values())
+
+    def _without(self, parts: Bytes, *left_out: str) -> int:
+        return sum(size for part, size in parts.items() if part not in left_out)
 
     @property
     def host_peak(self) -> int:
@@ -50,36 +77,52 @@ class RankMemory:
         return max(self.host["construction"], running) + self.host["processes"]
 
 
-def rank_memory(config: Config, stage: Stage, kind: str, zero_init: bool = True) -> RankMemory:
+def rank_memory(
+    config: Config, stage: Stage, kind: str, zero_init: bool = True, assumed: Assumptions = DEFAULT
+) -> RankMemory:
     """Return the memory of a rank of `stage`. kind: "cuda" or "cpu". zero_init: see Target."""
-    held, sizes = ModelStates(config, stage, ours=zero_init), ActivationSizes(config, kind)
+    held, sizes = ModelStates(config, stage, zero_init, assumed), ActivationSizes(config, kind, assumed)
     phases = {
-        "construction": _construction(held, kind, zero_init),
+        "construction": _construction(held, zero_init),
         "forward": _forward(held, sizes),
         "backward": _backward(held, sizes),
-        "step": _step(held, kind),
+        "step": _step(held),
+        "evaluation": _evaluation(held, sizes),
+        "saving": _steady(held),
     }
     for parts in phases.values():
-        parts["overhead"] = _overhead(config, parts, kind)
+        _add_what_is_no_tensor(parts, config, kind, assumed)
     return RankMemory(stage, phases, _host(held, sizes, zero_init))
 
 
-def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
-    """Return bytes of the loss, which processes a slice of the tokens at a time (train/kernels/cross_entropy.py).
+def _add_what_is_no_tensor(parts: Bytes, config: Config, kind: str, assumed: Assumptions) -> None:
+    if kind == "cuda":
+        parts["buffers"] = parts.get("buffers", 0) + assumed.bytes_of("workspace")
+    tensors, transient = sum(parts.values()), sum(parts.get(part, 0) for part in TRANSIENT)
+    parts[FRAGMENTATION] = int(assumed.fragmentation * transient)
+    parts[CACHED] = int(assumed.cached_blocks * tensors)
+    parts[OVERHEAD] = _overhead(config, kind, assumed)
 
-    slice: 16-bit logits, their fp32 copy and 16-bit gradient. held: gradients kept until the backward pass, of the
-    hidden states and, in fp32, of the output weight.
+
+def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
+    """Return phase -> bytes of the loss, which processes a slice of the tokens at a time (train/kernels).
+
+    A slice holds 16-bit logits, their fp32 copy and 16-bit gradient. Until the backward pass, gradients of the hidden
+    states and, in fp32, of the output weight are kept. A program that computes all logits at once keeps those instead.
     """
     table = stage.parts.get("output", stage.parts.get("embedding", 0)) if stage.last else 0
     if not table:
-        return {"slice": 0, "held": 0}
+        return {"forward": 0, "backward": 0, "evaluation": 0}
     rows = table // sizes.config.shape.hidden_size
-    at_once = min(sizes.tokens, max(1, LOGITS_AT_ONCE[sizes.kind] // rows))
-    copies = SINGLE if sizes.number_size == SINGLE else SINGLE + 2 * sizes.number_size
-    return {"slice": at_once * rows * copies, "held": sizes.hidden + table * SINGLE}
+    most = sizes.assumed.most_logits(sizes.kind)
+    whole = most > LOGITS_OF_ANY_RUN
+    at_once = min(sizes.tokens, max(1, most // rows))
+    processed = int(at_once * rows * (SINGLE if sizes.number_size == SINGLE else sizes.assumed.logit_bytes))
+    kept = processed if whole else sizes.hidden + table * SINGLE
+    return {"forward": processed + (0 if whole else kept), "backward": kept, "evaluation": processed}
 
 
-def _construction(held: ModelStates, kind: str, zero_init: bool) -> Bytes:
+def _construction(held: ModelStates, zero_init: bool) -> Bytes:
     device, _ = states.construction_peak(held, zero_init)
     # the peak is either during construction, or after it, when optimizer state has been allocated
     ready = states.weights(held) + states.optimizer_state(held)
@@ -89,11 +132,9 @@ def _construction(held: ModelStates, kind: str, zero_init: bool) -> Bytes:
 
 
 def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
-    stage = held.stage
-    loss = logits(sizes, stage)
     return _steady(held) | {
-        "activations": _stored(sizes, stage),
-        "logits": loss["slice"] + loss["held"],
+        "activations": _stored(sizes, held.stage),
+        "logits": logits(sizes, held.stage)["forward"],
         "buffers": states.gathered_weights(held) + _pipe_buffers(held, sizes),
     }
 
@@ -101,19 +142,37 @@ def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
 def _backward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     stage = held.stage
     moving = activations.recomputed(sizes, stage) + activations.transient(sizes)
+    # the pipeline engine reduces gradients after its last backward pass
+    buckets = 0 if held.pipelined else states.buckets(held)
     return _steady(held) | {
         "activations": _stored(sizes, stage) + moving,
-        "logits": logits(sizes, stage)["held"],
-        "buffers": states.gathered_weights(held) + states.buckets(held) + _pipe_buffers(held, sizes),
+        "logits": logits(sizes, stage)["backward"],
+        "buffers": states.gathered_weights(held) + buckets + _pipe_buffers(held, sizes),
     }
 
 
-def _step(held: ModelStates, kind: str) -> Bytes:
-    return _steady(held) | {"buffers": states.buckets(held) + states.step_buffers(held)}
+def _step(held: ModelStates) -> Bytes:
+    """The optimizer step; stage 3 keeps its bucket, a pipeline reduces gradients here before it updates weights."""
+    kept = states.buckets(held) if held.zero_stage in (0, 3) else 0
+    reduced = states.buckets(held) if held.pipelined else 0
+    return _steady(held) | {"buffers": max(reduced, kept + states.step_buffers(held))}
+
+
+def _evaluation(held: ModelStates, sizes: ActivationSizes) -> Bytes:
+    """Evaluation keeps no activations but those of the layer that is computed, and no gradients of the loss."""
+    gathered = states.gathered_weights(held) + _pipe_buffers(held, sizes)
+    return _steady(held) | {
+        "activations": activations.block(sizes) if held.stage.layers else 0,
+        "logits": logits(sizes, held.stage)["evaluation"],
+        "buffers": gathered,
+    }
 
 
 def _steady(held: ModelStates) -> Bytes:
-    """Model states, with gradients in the forward pass too: they exist from the first micro batch on."""
+    """Model states, with gradients in the forward pass too: they exist from the first micro batch on.
+
+    A checkpoint is saved from them: torch.save copies one tensor at a time to host memory.
+    """
     return {
         "weights": states.weights(held),
         "gradients": states.gradients(held),
@@ -131,14 +190,13 @@ def _pipe_buffers(held: ModelStates, sizes: ActivationSizes) -> int:
     return (before + after + after * activations.micro_batches_in_flight(held.config, held.stage)) * sizes.hidden
 
 
-def _overhead(config: Config, parts: Bytes, kind: str) -> int:
-    lost = int(FRAGMENTATION * sum(parts.get(part, 0) for part in ("activations", "logits", "buffers")))
+def _overhead(config: Config, kind: str, assumed: Assumptions) -> int:
     if kind == "cpu":
-        return CONTEXT[kind] + lost
+        return assumed.bytes_of("process")
     layout = Layout.of(config)
     # process groups that communicate: tensor, pipeline and data parallel, and the group of all ranks
     groups = sum(size > 1 for size in (layout.tensor, layout.pipe, layout.data, layout.ranks))
-    return CONTEXT[kind] + groups * GROUP_BUFFERS + lost
+    return assumed.bytes_of("context") + groups * assumed.bytes_of("group_buffers")
 
 
 def _host(held: ModelStates, sizes: ActivationSizes, zero_init: bool) -> Bytes:
@@ -149,5 +207,5 @@ def _host(held: ModelStates, sizes: ActivationSizes, zero_init: bool) -> Bytes:
         "offloaded": states.host_memory(held),
         "pinned": states.pinned_memory(held),
         "checkpoints": len(held.stage.layers) * sizes.hidden // sizes.tensor if in_cpu else 0,
-        "processes": CONTEXT["cpu"],
+        "processes": held.assumed.bytes_of("process"),
     }

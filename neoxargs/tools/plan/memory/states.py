@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.optimizer_state import accumulates_in_fp32, moments
-from neoxargs.tools.plan.assumptions import ALLREDUCE_BUCKET, HALF, SINGLE
+from neoxargs.tools.plan.assumptions import ALLREDUCE_BUCKET, DEFAULT, HALF, SINGLE, Assumptions
 from neoxargs.tools.plan.memory.stages import Stage
 
 
@@ -24,6 +24,7 @@ class ModelStates:
     stage: Stage
     ours: bool = True
     """Whether train.py runs the configuration. Another script leaves 16 bits with stage 0 to DeepSpeed."""
+    assumed: Assumptions = DEFAULT
 
     @property
     def parameters(self) -> int:
@@ -38,7 +39,7 @@ class ModelStates:
     def zero_stage(self) -> int:
         """The ZeRO stage in effect: in 16 bits train.py partitions optimizer state even with stage 0."""
         stage: int = self.config.zero_optimization.stage
-        if stage == 0 and self.number_size == HALF and (self.pipelined or self.ours):
+        if stage == 0 and self.number_size == HALF and (self.pipelined or self.ours) and self.assumed.partitioned:
             return 1
         return stage
 
@@ -95,6 +96,9 @@ class ModelStates:
 
 def weights(states: ModelStates) -> int:
     """Bytes of weights on the device between steps."""
+    if states.assumed.weight_bytes >= 0 and not states.weights_offloaded:
+        held = states.partition if states.zero_stage == 3 else states.parameters
+        return int(held * states.assumed.weight_bytes)
     if states.zero_stage < 3:
         return states.parameters * states.number_size
     return 0 if states.weights_offloaded else states.partition * states.number_size
@@ -112,6 +116,8 @@ def gathered_weights(states: ModelStates) -> int:
 
 def gradients(states: ModelStates) -> int:
     """Bytes of gradients, from the first backward pass to the step."""
+    if states.assumed.gradient_bytes >= 0 and not states.offloaded:
+        return int((states.partition if states.zero_stage >= 2 else states.parameters) * states.assumed.gradient_bytes)
     if states.has_bf16_optimizer:
         return states.parameters * (SINGLE + HALF)
     if states.zero_stage >= 2:
@@ -127,14 +133,21 @@ def optimizer_state(states: ModelStates) -> int:
 
 def optimizer_bytes_per_parameter(states: ModelStates) -> int:
     """Bytes of optimizer state per parameter."""
+    if states.assumed.optimizer_bytes >= 0:
+        return int(states.assumed.optimizer_bytes)
     # weights that are fp32 and not partitioned are their own master weights
     master = SINGLE if states.zero_stage or states.number_size == HALF else 0
     return master + moments(states.config) * SINGLE
 
 
 def buckets(states: ModelStates) -> int:
-    """Bytes of the buffers in which gradients are reduced: `reduce_bucket_size` elements, twice with overlap."""
+    """Bytes of the buffers in which gradients are reduced: `reduce_bucket_size` elements, twice with overlap.
+
+    Stages 1 and 2 allocate them for a backward pass and free them after it; the pipeline engine after its last one.
+    """
     options = states.config.zero_optimization
+    if states.assumed.bucket >= 0:
+        return int(states.assumed.bucket) * states.number_size
     if states.has_bf16_optimizer:
         return 0
     if not states.zero_stage:
@@ -152,6 +165,8 @@ def buckets(states: ModelStates) -> int:
 
 def step_buffers(states: ModelStates) -> int:
     """Bytes that the step needs in addition: this rank's reduced gradients, and their copy in fp32."""
+    if states.assumed.step_bytes >= 0 and not states.offloaded:
+        return int(states.partition * states.assumed.step_bytes)
     if states.offloaded or states.has_bf16_optimizer:
         return 0
     if states.zero_stage == 3:

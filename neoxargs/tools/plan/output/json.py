@@ -32,22 +32,17 @@ def to_json(plan: Plan, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
         "speed": _speed(plan.speed) | {"bubble_share": bubble_share(plan.config)},
         "suggestions": [_suggestion(suggestion) for suggestion in suggestions],
         "assumptions": assumption_notes(plan),
+        "assumed": asdict(plan.target.assumed),
         "placements": [list(placement)[1:] for placement in rank_placements(plan.spec.resources, plan.layout)],
     }
 
 
 def _stage(rank: RankMemory) -> dict[str, Any]:
     stage = rank.stage
-    return {
-        "stage": stage.index,
-        "layers": list(stage.layers),
-        "parameters": stage.parameters,
-        "parts": stage.parts,
-        "peak": rank.peak,
-        "peak_phase": rank.peak_phase,
-        "phases": rank.phases,
-        "host": rank.host,
-    }
+    held = {name: getattr(rank, name) for name in ("phases", "allocated", "reserved", "occupied", "host")}
+    sizes = {"parameters": stage.parameters, "parts": stage.parts}
+    at_peak = {"peak": rank.peak, "peak_phase": rank.peak_phase}
+    return {"stage": stage.index, "layers": list(stage.layers), **sizes, **at_peak, **held}
 
 
 def _speed(speed: Speed) -> dict[str, Any]:

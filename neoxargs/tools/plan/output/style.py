@@ -10,6 +10,7 @@ PARTS = {
     "activations": "#f0953f",
     "logits": "#e2605f",
     "buffers": "#a77bd1",
+    "fragmentation": "#c9a227",
     "overhead": "#9a9aa6",
 }
 #: Component of the step time -> colour.

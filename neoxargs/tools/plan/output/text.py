@@ -96,12 +96,19 @@ def _memory(plan: Plan) -> Iterator[str]:
     name, unit = ("GiB", GIB) if fullest.peak >= GIB else ("MiB", 2**20)
     of_stage = f" of stage {fullest.stage.index}, which has the highest peak" if len(plan.stage_memory) > 1 else ""
     yield f"{name} on each rank{of_stage}"
-    yield f"{'':<13}" + "".join(f"{phase:>14}" for phase in PHASES)
+    yield f"{'':<14}" + "".join(f"{phase:>13}" for phase in PHASES)
     for part in PARTS:
         sizes = [fullest.phases[phase].get(part, 0) for phase in PHASES]
         if any(sizes):
-            yield f"{part:<13}" + "".join(f"{_cell(number / unit):>14}" for number in sizes)
-    yield f"{'total':<13}" + "".join(f"{_cell(fullest.total(phase) / unit):>14}" for phase in PHASES)
+            yield f"{part:<14}" + "".join(f"{_cell(number / unit):>13}" for number in sizes)
+    yield f"{'total':<14}" + "".join(f"{_cell(fullest.total(phase) / unit):>13}" for phase in PHASES)
+    if plan.target.device.kind == "cuda":
+        yield _instruments(fullest)
+
+
+def _instruments(rank: RankMemory) -> str:
+    allocated, reserved, shown = map(format_bytes, (rank.allocated, rank.reserved, rank.occupied))
+    return f"at the peak, tensors have {allocated}, torch's allocator holds {reserved}, nvidia-smi shows {shown}"
 
 
 def _cell(number: float) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from neoxargs.text import format_bytes
-from neoxargs.tools.plan import assumptions
 from neoxargs.tools.plan.advice import Suggestion
+from neoxargs.tools.plan.assumptions import HALF, SINGLE
 from neoxargs.tools.plan.devices import ASSUMED_DEVICE, UNKNOWN_NAME
 from neoxargs.tools.plan.placement import tensor_groups_cross_hosts
 from neoxargs.tools.plan.plan import Plan
+from neoxargs.tools.plan.roofline import Rates
 
 #: The suggestion where no change that was tried helps.
 NOTHING_FITS = (
@@ -20,6 +21,8 @@ DURING = {
     "forward": "in the forward pass",
     "backward": "in the backward pass",
     "step": "in the optimizer step",
+    "evaluation": "in evaluation",
+    "saving": "while a checkpoint is saved",
 }
 
 
@@ -77,18 +80,17 @@ def assumption_notes(plan: Plan) -> list[str]:
     device = plan.target.device
     beyond = " (which could not hold the run)" if plan.assumed_limit_exceeded else ""
     unnamed = f"speed of an {ASSUMED_DEVICE}{beyond}, because no --device is given"
+    assumed, half = plan.target.assumed, plan.config.precision.precision != "fp32"
+    rates = Rates.of(device, HALF if half else SINGLE, plan.config.shape.seq_length, assumed)
     notes = [
         f"{unnamed if device.name == UNKNOWN_NAME else device.name}: links of {device.neighbours / 1e9:g} GB/s per "
         f"device within a host and {device.network / 1e9:g} GB/s between hosts, of which collectives reach "
-        f"{assumptions.LINK_EFFICIENCY:.0%}",
-        f"matrix multiplications reach {assumptions.EFFICIENCY[assumptions.HALF]:.0%} of the device's peak rate in "
-        f"fp16 and bf16, and {assumptions.EFFICIENCY[assumptions.SINGLE]:.0%} in fp32",
+        f"{assumed.link:.0%}",
+        f"large matrix products reach {rates.products / 1e12:.0f} TFLOP/s, attention {rates.attention / 1e12:.0f}, "
+        f"other kernels {rates.memory / 1e9:,.0f} GB/s; deepy plan --assumptions lists everything assumed",
     ]
     if plan.usable is not None:
-        notes.append(
-            f"{1 - assumptions.USABLE:.0%} of the device's memory is kept free, because the estimate can be that much "
-            "too low"
-        )
+        notes.append(f"{1 - assumed.usable:.0%} of the device's memory is kept free, for the driver and for errors")
     if plan.vocab_assumed:
         tokenizer = plan.config.tokenizer.tokenizer_type
         notes.append(

@@ -1,0 +1,299 @@
+"""Compare `deepy plan` with published figures of other people's training runs.
+
+    python bench/plan_against_published.py FIGURES.tsv [--json] [--misses] [--write docs/plan.md]
+
+Each row that train.py could run is planned (bench/published_rows.py maps it, and says why it leaves others out). The
+ratio planned / measured is summarised by source, memory and throughput apart, with the verdicts: published
+out-of-memory runs that the plan foresees, and runs that ran although the plan calls them too large.
+
+Whole sources are set aside: no assumption was chosen by looking at their errors. Which ones is decided by a hash of
+the source's name (`is_set_aside`), written before any error was computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median, quantiles
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+
+from published_rows import Case, LeftOut, Row, case_of  # noqa: E402
+
+from neoxargs.launch.cluster.hosts import assumed_resources  # noqa: E402
+from neoxargs.launch.run_spec import RunSpec  # noqa: E402
+from neoxargs.problems import Problems  # noqa: E402
+from neoxargs.resolve import Text, complete, draft  # noqa: E402
+from neoxargs.text import GIB  # noqa: E402
+from neoxargs.tools.plan.assumptions import DEFAULT  # noqa: E402
+from neoxargs.tools.plan.devices import DEVICES  # noqa: E402
+from neoxargs.tools.plan.placement import group_into_hosts  # noqa: E402
+from neoxargs.tools.plan.plan import Plan, make_plan  # noqa: E402
+from neoxargs.tools.plan.target import Target  # noqa: E402
+
+MEMORY, SPEED, VERDICT = "memory", "throughput", "verdict"
+KINDS = {"peak_mem_gib": MEMORY, "fits/oom": VERDICT, "tokens_per_s_per_gpu": SPEED, "tflops_per_gpu": SPEED,
+         "mfu": SPEED}  # fmt: skip
+#: What identifies a run within its source.
+RUN = ("layers", "hidden", "heads", "seq", "gpus", "gpu_type", "tp", "pp", "zero_or_fsdp", "micro_batch",
+       "global_batch", "act_ckpt", "precision")  # fmt: skip
+FIT, SET_ASIDE = "fit", "set aside"
+START, END = "<!-- score: start, written by bench/plan_against_published.py -->", "<!-- score: end -->"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A planned and a measured value of one row."""
+
+    source: str
+    place: str
+    model: str
+    kind: str
+    planned: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        return self.planned / self.measured
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether a run ran, and whether the plan says that it fits."""
+
+    source: str
+    place: str
+    ran: bool
+    fits: bool
+    peak: float
+    """GiB, planned."""
+
+
+@dataclass
+class Score:
+    """Everything that was compared."""
+
+    comparisons: list[Comparison]
+    outcomes: list[Outcome]
+    left_out: Counter[str]
+    rows: int
+
+
+def source_of(row: Row) -> str:
+    """Return the document of a row; the values of a test suite and the logs of a folder are one source."""
+    path = row["path"].rpartition(":")[0] or row["path"]
+    parts = path.split("/")
+    if path.endswith(".json"):
+        parts = parts[:2]
+    elif path.endswith(".out"):
+        parts = parts[:-1]
+    return "/".join([row["source_repo"], *parts])
+
+
+def is_set_aside(source: str) -> bool:
+    """Whether a source is not looked at when assumptions are chosen: a third of all, by the hash of the name."""
+    return hashlib.sha256(source.encode()).digest()[0] % 3 == 2
+
+
+def plan_of(case: Case) -> Plan:
+    """Return the plan of a case. Raises Problems."""
+    config = complete(draft([Text("row.yml", json.dumps(case.changes))], []), case.gpus)
+    device = DEVICES[case.device]
+    if case.memory:
+        device = replace(device, memory=int(case.memory * GIB))
+    if case.network:
+        device = replace(device, network=case.network)
+    resources = group_into_hosts(replace(assumed_resources(case.gpus), device="cuda"), case.per_host)
+    return make_plan(RunSpec(config, resources), Target(device, assumed=replace(DEFAULT, **case.assume)))
+
+
+def compare(rows: Iterable[Row]) -> Score:
+    """Plan all rows that can be planned."""
+    score = Score([], [], Counter(), 0)
+    seen: set[tuple[str, ...]] = set()
+    outcomes: dict[tuple[str, ...], Outcome] = {}
+    for row in rows:
+        score.rows += 1
+        try:
+            case, run = case_of(row), _run(row)
+            _check_new(row, run, seen)
+            plan = plan_of(case)
+        except LeftOut as reason:
+            score.left_out[str(reason)] += 1
+            continue
+        except Problems as problems:
+            score.left_out[f"train.py refuses it ({problems.problems[0].id})"] += 1
+            continue
+        outcome = _outcome(row, plan)
+        if run not in outcomes or not outcome.ran:
+            outcomes[run] = outcome
+        if KINDS[row["measured_kind"]] != VERDICT:
+            score.comparisons.append(_comparison(row, case, plan))
+    score.outcomes = list(outcomes.values())
+    return score
+
+
+def _run(row: Row) -> tuple[str, ...]:
+    return (source_of(row), *(row[column] for column in RUN))
+
+
+def _check_new(row: Row, run: tuple[str, ...], seen: set[tuple[str, ...]]) -> None:
+    """Raise LeftOut for a figure that its source prints twice, or in a second unit."""
+    kind = KINDS[row["measured_kind"]]
+    stage = row["note"].partition("stage ")[2][:8] if kind == MEMORY else ""
+    repeated = (*run, row["path"], kind, stage, row["note"].partition("«local batch")[0] if kind == SPEED else "")
+    unit = (*run, row["path"], kind)
+    same = (*run, stage, row["measured_kind"], row["measured_value"])
+    if same in seen:
+        raise LeftOut("figure printed twice by its source")
+    if kind == SPEED and unit in seen and repeated not in seen and row["measured_kind"] == "mfu":
+        raise LeftOut("the same run's throughput in a second unit")
+    if repeated in seen and kind == SPEED:
+        raise LeftOut("the same run's throughput in a second unit")
+    seen |= {repeated, same, unit}
+
+
+def _outcome(row: Row, plan: Plan) -> Outcome:
+    return Outcome(source_of(row), row["path"], row["measured_value"] != "oom", plan.fits, plan.fullest.peak / GIB)
+
+
+def _comparison(row: Row, case: Case, plan: Plan) -> Comparison:
+    kind = KINDS[row["measured_kind"]]
+    planned = _planned_memory(row, case, plan) if kind == MEMORY else _planned_speed(row, plan)
+    return Comparison(source_of(row), row["path"], row["model"], kind, planned, float(row["measured_value"]))
+
+
+def _planned_memory(row: Row, case: Case, plan: Plan) -> float:
+    """GiB of the measured stage, as the instrument that the row names counts them."""
+    ranks = plan.stage_memory if case.stage is None else [plan.stage_memory[case.stage]]
+    note = row["note"]
+    if "nvidia-smi" in note:
+        return min(max(rank.occupied for rank in ranks), plan.target.device.memory or 0) / GIB
+    if "allocated" in note:
+        return max(rank.allocated for rank in ranks) / GIB
+    return max(rank.reserved for rank in ranks) / GIB
+
+
+def _planned_speed(row: Row, plan: Plan) -> float:
+    speed, note = plan.speed, row["note"]
+    if row["measured_kind"] == "tokens_per_s_per_gpu":
+        return speed.tokens_per_second / speed.ranks
+    if row["measured_kind"] == "mfu":
+        return 100 * speed.tflops_per_device * 1e12 / plan.target.device.half
+    # Megatron-DeepSpeed counts recomputation (throughput_calculator in megatron/utils.py)
+    if "hardware TFLOPs" not in note and "deepspeedai" not in row["source_repo"]:
+        return speed.tflops_per_device
+    recomputed = 4 / 3 if plan.config.recompute.checkpoint_activations is True else 1.0
+    return speed.tflops_per_device * recomputed * (0.97 if "3 % low" in note else 1.0)
+
+
+def table(score: Score) -> Iterator[str]:
+    """Yield the lines of the score in Markdown."""
+    yield f"{score.rows:,} rows; {len(score.comparisons):,} figures and {_ooms(score)} out-of-memory runs are mapped."
+    yield ""
+    yield "| source | | figure | n | median planned / measured | middle 80 % | within 15 % | within 25 % |"
+    yield "|---|---|---|--:|--:|--:|--:|--:|"
+    for part in (SET_ASIDE, FIT):
+        for kind in (MEMORY, SPEED):
+            chosen = [each for each in score.comparisons if each.kind == kind and _part(each.source) == part]
+            if chosen:
+                yield _line(f"**all {part}**", part, kind, chosen)
+    groups: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
+    for each in score.comparisons:
+        groups[each.source, each.kind].append(each)
+    for (source, kind), chosen in sorted(groups.items()):
+        yield _line(source, _part(source), kind, chosen)
+    yield ""
+    yield "| verdicts | out of memory | foreseen | ran | called too large |"
+    yield "|---|--:|--:|--:|--:|"
+    for part in (SET_ASIDE, FIT):
+        chosen_runs = [each for each in score.outcomes if _part(each.source) == part]
+        failed, ran = [r for r in chosen_runs if not r.ran], [r for r in chosen_runs if r.ran]
+        yield (f"| {part} | {len(failed)} | {sum(not r.fits for r in failed)} | {len(ran)} | "
+               f"{sum(not r.fits for r in ran)} |")  # fmt: skip
+    yield ""
+    yield "| left out because | rows |"
+    yield "|---|--:|"
+    for reason, number in score.left_out.most_common():
+        yield f"| {reason} | {number} |"
+
+
+def _ooms(score: Score) -> int:
+    return sum(not outcome.ran for outcome in score.outcomes)
+
+
+def _part(source: str) -> str:
+    return SET_ASIDE if is_set_aside(source) else FIT
+
+
+def _line(name: str, part: str, kind: str, chosen: Sequence[Comparison]) -> str:
+    ratios = [each.ratio for each in chosen]
+    tenths = quantiles(ratios, n=10, method="inclusive") if len(ratios) > 1 else ratios * 9
+    return (f"| {name} | {part} | {kind} | {len(ratios)} | {median(ratios):.2f} | {tenths[0]:.2f} to {tenths[8]:.2f} | "
+            f"{_within(ratios, 0.15)} | {_within(ratios, 0.25)} |")  # fmt: skip
+
+
+def _within(ratios: Sequence[float], error: float) -> str:
+    return f"{sum(abs(ratio - 1) <= error for ratio in ratios) / len(ratios):.0%}".replace("%", " %")
+
+
+def misses(score: Score) -> Iterator[str]:
+    """Yield the rows that are off by more than 15 % (memory) or 25 % (throughput), and the wrong verdicts."""
+    limits = {MEMORY: 0.15, SPEED: 0.25}
+    for each in sorted(score.comparisons, key=lambda each: each.ratio):
+        if abs(each.ratio - 1) > limits[each.kind]:
+            yield (f"{_part(each.source):10} {each.kind:10} {each.ratio:5.2f} {each.planned:9.2f} {each.measured:9.2f} "
+                   f"{each.model}  {each.place}")  # fmt: skip
+    for run in score.outcomes:
+        if run.ran != run.fits:
+            what = "ran, called too large" if run.ran else "out of memory, not foreseen"
+            yield f"{_part(run.source):10} {what}: {run.peak:.1f} GiB planned  {run.place}"
+
+
+def as_json(score: Score) -> dict[str, object]:
+    aside = {each.source: is_set_aside(each.source) for each in (*score.comparisons, *score.outcomes)}
+    figures = [asdict(each) | {"ratio": each.ratio, "set_aside": aside[each.source]} for each in score.comparisons]
+    runs = [asdict(each) | {"set_aside": aside[each.source]} for each in score.outcomes]
+    return {"rows": score.rows, "figures": figures, "runs": runs, "left_out": dict(score.left_out)}
+
+
+def read_rows(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def write_between_markers(path: Path, lines: Iterable[str]) -> None:
+    """Replace what is between START and END in a page."""
+    before, _, rest = path.read_text(encoding="utf-8").partition(START)
+    _, _, after = rest.partition(END)
+    path.write_text("\n".join([before + START, *lines, END]) + after, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("figures", type=Path, help="a table of published figures")
+    parser.add_argument("--json", action="store_true", help="print every row with its ratio as JSON")
+    parser.add_argument("--misses", action="store_true", help="also list the rows that are far off")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the tables between the markers of this page")
+    options = parser.parse_args()
+    score = compare(read_rows(options.figures))
+    if options.json:
+        print(json.dumps(as_json(score), indent=1))
+        return
+    print("\n".join(table(score)))
+    if options.misses:
+        print("\n".join(misses(score)))
+    if options.write:
+        write_between_markers(options.write, table(score))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The time that a device needs for the kernels of a transformer layer and of the loss, forward and backward.
+
+A matrix product takes its operations at the rate that large products reach, and the traffic of its operands and result
+at the rate of device memory: small and narrow products are slow because they move more numbers per operation. Kernels
+of attention have a rate of their own. Everything else (norms, residual sums, activation functions, rotary embeddings,
+dropout) only moves numbers. The counts are those of train/model with eager kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neoxargs.resolve.config import Config
+from neoxargs.sizes.model import GATED, mlp_rows, mlp_width, norms_of_block, qkv_rows
+from neoxargs.tools.plan.assumptions import SINGLE, Assumptions
+from neoxargs.tools.plan.devices import Device
+from neoxargs.tools.plan.memory.activations import ActivationSizes
+
+#: Forward and backward pass of a matrix product: the result, and the gradients of both operands.
+PRODUCTS = 3
+#: Kernels of a layer besides matrix products and attention, forward and backward, with eager kernels.
+KERNELS = 50
+#: Residual sums of a layer.
+SUMS = 2
+#: Products of fused attention: 2 forward and 5 backward, which computes the scores again.
+FUSED_FORWARD, FUSED = 2, 7
+
+
+@dataclass(frozen=True)
+class Time:
+    """Seconds of one micro batch on one rank."""
+
+    products: float
+    attention: float
+    elementwise: float
+
+    @property
+    def total(self) -> float:
+        return self.products + self.attention + self.elementwise
+
+    def plus(self, other: Time) -> Time:
+        return Time(
+            self.products + other.products, self.attention + other.attention, self.elementwise + other.elementwise
+        )
+
+    def times(self, factor: float) -> Time:
+        return Time(self.products * factor, self.attention * factor, self.elementwise * factor)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What kernels reach on a device: operations and bytes per second."""
+
+    products: float
+    attention: float
+    memory: float
+
+    @classmethod
+    def of(cls, device: Device, number_size: int, seq_length: int, assumed: Assumptions) -> Rates:
+        peak = device.single if number_size == SINGLE else device.half
+        share = assumed.matmul_single if number_size == SINGLE else getattr(assumed, _by_generation("matmul", device))
+        fused = getattr(assumed, "attention_hopper" if device.generation >= HOPPER else "attention")
+        long_enough = seq_length / (seq_length + assumed.attention_tokens)
+        return cls(peak * share, peak * fused * long_enough, device.bandwidth * assumed.bandwidth)
+
+
+#: Value of `unfused_attention` for scores that the backward pass computes again.
+COMPUTED_AGAIN = 2
+#: Compute capability of V100, H100.
+VOLTA, HOPPER = 7, 9
+
+
+def _by_generation(name: str, device: Device) -> str:
+    return f"{name}_volta" if device.generation == VOLTA else f"{name}_hopper" if device.generation >= HOPPER else name
+
+
+def layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time, Time]:
+    """Return the time of a transformer layer: of its forward pass, and of forward and backward pass."""
+    rates = Rates.of(device, sizes.number_size, sizes.config.shape.seq_length, sizes.assumed)
+    attention = _attention(sizes, rates)
+    once = _products(sizes, rates)
+    forward, backward = _passes(sizes)
+    moved = sizes.tokens * sizes.config.shape.hidden_size * sizes.number_size * sizes.assumed.eager
+    least = KERNELS * sizes.assumed.kernel if device.kind == "cuda" else 0.0
+    elementwise = max((forward + backward) * moved / rates.memory, least)
+    share = forward / (forward + backward)
+    return Time(once, attention[0], elementwise * share), Time(PRODUCTS * once, attention[1], elementwise)
+
+
+def loss_time(sizes: ActivationSizes, rows: int, device: Device) -> Time:
+    """Return the time of the output layer and loss, forward and backward. rows: of the vocabulary on a rank."""
+    rates = Rates.of(device, sizes.number_size, sizes.config.shape.seq_length, sizes.assumed)
+    product = _product(sizes, rates, rows, sizes.config.shape.hidden_size)
+    return Time(PRODUCTS * product, 0.0, sizes.tokens * rows * sizes.assumed.logit_traffic / rates.memory)
+
+
+def _products(sizes: ActivationSizes, rates: Rates) -> float:
+    """Seconds of the four products of a layer, forward."""
+    config, tensor = sizes.config, sizes.tensor
+    hidden, width = config.shape.hidden_size, mlp_width(config.shape, config.mlp)
+    shapes = ((qkv_rows(config) // tensor, hidden), (hidden, hidden // tensor), (mlp_rows(config) // tensor, hidden),
+              (hidden, width // tensor))  # fmt: skip
+    return sum(_product(sizes, rates, *shape) for shape in shapes)
+
+
+def _product(sizes: ActivationSizes, rates: Rates, outputs: int, inputs: int) -> float:
+    tokens = sizes.tokens
+    moved = (tokens * (inputs + outputs) + inputs * outputs) * sizes.number_size
+    rate = rates.products * min(_alignment(inputs), _alignment(outputs))
+    return 2.0 * tokens * inputs * outputs / rate + moved / rates.memory
+
+
+#: Largest power of two that divides a dimension -> share of the rate of products. Tensor cores read rows of 128 bytes:
+#: Anthony et al. 2024 (arXiv:2401.14489, figure 7) find full rates with multiples of 64, a third less with those of 8.
+ALIGNED = ((64, 1.0), (32, 0.9), (16, 0.8), (8, 0.65))
+#: The share below that, where no tensor cores are used: an A100's 78 TFLOP/s at most.
+UNALIGNED = 0.15
+
+
+def _alignment(size: int) -> float:
+    """Return the share of the rate of products that one reaches with a dimension of this size."""
+    return next((share for multiple, share in ALIGNED if size % multiple == 0), UNALIGNED)
+
+
+def _attention(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
+    """Seconds of scores, softmax and weighted sum: forward, and forward and backward.
+
+    A fused kernel skips what the causal mask hides, half of the scores, or what lies outside of a sliding window.
+    """
+    config = sizes.config
+    length, batch = config.shape.seq_length, config.batch.train_micro_batch_size_per_gpu
+    heads = config.shape.num_attention_heads // sizes.tensor
+    product = 2.0 * batch * length * length * config.shape.hidden_size / sizes.tensor
+    if _unfused(sizes):
+        moved = batch * heads * length * length * sizes.assumed.score_bytes * sizes.number_size / 2 / rates.memory
+        forward = 2 * product / (rates.products * _alignment(heads_width(config))) + moved / 3
+        both = 6 * product / (rates.products * _alignment(heads_width(config))) + moved
+        return forward, both + (forward if sizes.assumed.unfused_attention == COMPUTED_AGAIN else 0.0)
+    window = config.attention.sliding_window_width
+    visible = min(0.5, (window or length) / length)
+    return FUSED_FORWARD * product * visible / rates.attention, FUSED * product * visible / rates.attention
+
+
+def heads_width(config: Config) -> int:
+    """Return the numbers of a head's query."""
+    return config.shape.hidden_size // config.shape.num_attention_heads
+
+
+def _unfused(sizes: ActivationSizes) -> bool:
+    return bool(sizes.assumed.unfused_attention) and sizes.kind == "cuda"
+
+
+def _passes(sizes: ActivationSizes) -> tuple[float, float]:
+    """Times that a layer's other kernels read or write the residual stream: in the forward and the backward pass.
+
+    A norm reads and writes once forward; backward it reads its input and gradient twice and writes once. A residual sum
+    moves 3, backward as many. An activation function moves 2 (gated 5) times the width of the MLP, backward 3 (8).
+    """
+    config, tensor = sizes.config, sizes.tensor
+    ratio = mlp_width(config.shape, config.mlp) / config.shape.hidden_size / tensor
+    gated = config.mlp.activation in GATED
+    stream = 1 / tensor if config.parallel.sequence_parallel else 1.0
+    norms, sums = norms_of_block(config), SUMS * (4.5 if config.regularization.hidden_dropout else 3)
+    # queries and keys are rotated in fp32 and back, by eager kernels
+    rotary = 10 / tensor if config.embedding.pos_emb == "rotary" else 0.0
+    forward = stream * (2 * norms + sums) + (5 if gated else 2) * ratio + rotary
+    backward = stream * (5 * norms + sums) + (8 if gated else 3) * ratio + rotary
+    return forward, backward + _bias_passes(config, stream, ratio, tensor)
+
+
+def _bias_passes(config: Config, stream: float, ratio: float, tensor: int) -> float:
+    """The same for gradients of biases, which are sums over all tokens."""
+    in_mlp = stream + ratio if config.mlp.use_bias_in_mlp else 0.0
+    return in_mlp + (stream + 3 / tensor if config.attention.use_bias_in_attn_linear else 0.0)

@@ -1,0 +1,105 @@
+"""Assumptions can be listed and replaced, and each one changes a plan."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from neoxargs.problems import Problems
+from neoxargs.tools.plan import plan_and_suggest
+from neoxargs.tools.plan.assumptions import DEFAULT, NAMES, Assumptions, list_assumptions, with_changes
+from neoxargs.tools.plan.options import PlanOptions
+from neoxargs.tools.plan.plan import Plan, make_plan
+
+LAYOUT = ("precision=bfloat16", "model_parallel_size=2", "pipe_parallel_size=2", "zero_optimization.stage=1",
+          "gradient_accumulation_steps=4", "attention_dropout=0.1")  # fmt: skip
+#: Assumption -> what else must be assumed or set so that it matters.
+NEEDED = {
+    "score_memory": (["unfused_attention=1"], []), "score_bytes": (["unfused_attention=1"], []),
+    "overlap": ([], ["zero_optimization.stage=3", "pipe_parallel_size=0", "seq_length=16"]),
+    "attention": ([], ["model_parallel_size=1"]),
+    "partitioned": ([], ["zero_optimization.stage=0", "precision=fp16"]),
+    "step_bytes": ([], ["zero_optimization.reduce_bucket_size=1000"]),
+    "kernel": ([], ["seq_length=16"]),
+    "bucket": ([], ["zero_optimization.stage=2", "pipe_parallel_size=0"]),
+    "cpu_adam": ([], ["pipe_parallel_size=0", "zero_optimization.offload_optimizer.device=cpu"]),
+    "host_link": ([], ["pipe_parallel_size=0", "zero_optimization.offload_optimizer.device=cpu"]),
+    "disk_link": ([], ["pipe_parallel_size=0", "zero_optimization.stage=3",
+                       "zero_optimization.offload_optimizer.device=nvme",
+                       "zero_optimization.offload_optimizer.nvme_path=/disk"]),
+    "matmul_single": ([], ["precision=fp32"]),
+}  # fmt: skip
+#: Assumption -> value that matters, where a third of the default does not.
+VALUES = {"partitioned": 0, "logits_at_once": 1e6}
+DEVICES = {"matmul_volta": "V100-32GB", "matmul_hopper": "H100", "attention_hopper": "H100"}
+
+
+def plan_with(path: str, name: str, value: float | None) -> Plan:
+    assume, changes = NEEDED.get(name, ([], []))
+    base = {each.partition("=")[0]: each for each in (*LAYOUT, *changes)}
+    given = [*assume, *([f"{name}={value}"] if value is not None else [])]
+    device = DEVICES.get(name, "A100")
+    return plan_and_suggest(PlanOptions([path], list(base.values()), gpus=16, device=device, assume=given))[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_assumption_changes_the_plan(name: str, middle: str) -> None:
+    plain = plan_with(middle, name, None)
+    value = getattr(plain.target.assumed, name)
+    changed = 9 if value == -1 else 1 if value == 0 else value / 3
+    other = plan_with(middle, name, VALUES.get(name, changed))
+    assert figures(plain) != figures(other)
+
+
+def figures(plan: Plan) -> tuple[object, ...]:
+    return [rank.phases for rank in plan.stage_memory], plan.speed, plan.usable, plan.host_peak, plan.host_memory
+
+
+def test_the_list_names_value_unit_and_source_of_each() -> None:
+    text = list_assumptions()
+    for each in fields(Assumptions):
+        assert f"{each.name}: " in text and each.metadata["source"] in text and each.metadata["meaning"] in text
+    assert "step_bytes: as configured" in text
+
+
+def test_an_unknown_assumption_is_an_error() -> None:
+    with pytest.raises(Problems) as caught:
+        with_changes(["overlaps=1", "link=fast"])
+    messages = str(caught.value)
+    assert "unknown assumption: overlaps" in messages and "did you mean overlap" in messages
+    assert "link ('fast') must be a number" in messages
+
+
+def test_dashes_are_underscores() -> None:
+    assert with_changes(["group-buffers=1"]) == replace(DEFAULT, group_buffers=1.0)
+
+
+def test_all_logits_at_once_take_more_memory(middle: str) -> None:
+    """16-bit logits and their softmax in fp32, of all tokens, on the last stage."""
+    plan = plan_with(middle, "logits_at_once", 1e15)
+    batch, shape = plan.config.batch, plan.config.shape
+    logits = batch.train_micro_batch_size_per_gpu * shape.seq_length * plan.vocab_rows // 2
+    assert plan.stage_memory[-1].phases["backward"]["logits"] == logits * DEFAULT.logit_bytes
+
+
+def test_what_the_allocator_and_nvidia_smi_show(middle: str) -> None:
+    plan = plan_with(middle, "cached_blocks", 0.2)
+    rank = plan.fullest
+    assert rank.allocated < rank.reserved < rank.occupied
+    assert rank.reserved >= 1.2 * rank.allocated
+    # cached blocks are given back when memory runs out, so that a run does not need them
+    assert rank.peak == plan_with(middle, "cached_blocks", None).fullest.peak < rank.occupied
+
+
+def test_unfused_attention_stores_scores_and_is_slower(middle: str) -> None:
+    options = PlanOptions([middle], ["precision=bfloat16"], gpus=8, device="A100")
+    fused, _ = plan_and_suggest(options)
+    unfused = make_plan(fused.spec, replace(fused.target, assumed=with_changes(["unfused_attention=1"])))
+    assert plan_and_suggest(replace(options, attention="unfused"))[0].speed == unfused.speed
+    shape = fused.config.shape
+    scores = fused.config.batch.train_micro_batch_size_per_gpu * shape.num_attention_heads * shape.seq_length**2
+    more = unfused.fullest.phases["forward"]["activations"] - fused.fullest.phases["forward"]["activations"]
+    statistics = 4 * scores // shape.seq_length  # which fused attention stores instead
+    assert more == shape.num_layers * 2 * scores or more == shape.num_layers * (2 * scores - statistics)
+    assert unfused.speed.step > fused.speed.step

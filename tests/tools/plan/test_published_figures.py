@@ -1,0 +1,100 @@
+"""bench/plan_against_published.py maps rows, says what it leaves out, and keeps the score in docs/plan.md."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from tests.support.paths import CORPUS, DOCS, ROOT
+
+FIGURES = CORPUS.parent / "reference" / "published_figures.tsv"
+ROW = {
+    "source_repo": "bigscience-workshop/bigscience", "path": "train/chronicle.md:10", "model": "GPT 18B",
+    "layers": "40", "hidden": "6144", "heads": "32", "kv_heads": "32", "ffn": "24576", "vocab": "50257", "seq": "1024",
+    "gpus": "16", "gpu_type": "V100-32GB", "tp": "4", "pp": "4", "dp": "1", "zero_or_fsdp": "none", "micro_batch": "1",
+    "global_batch": "4", "act_ckpt": "full", "precision": "fp16", "measured_kind": "peak_mem_gib",
+    "measured_value": "25.590", "note": "torch max allocated of rank 0, stage 0 of 4",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[ModuleType]:
+    folder = str(ROOT / "bench")
+    sys.path.insert(0, folder)
+    yield importlib.import_module("plan_against_published")
+    sys.path.remove(folder)
+
+
+def test_memory_is_compared_on_the_measured_stage_and_by_the_named_instrument(bench: ModuleType) -> None:
+    last = {**ROW, "note": "torch max allocated of rank 12, stage 3 of 4"}
+    shown = {**ROW, "note": "mem = nvidia-smi", "measured_value": "31"}
+    score = bench.compare([ROW, last, shown])
+    first, second, third = (each.planned for each in score.comparisons)
+    assert first == pytest.approx(25.59, rel=0.15) and second != first
+    assert 1.15 * first < third <= 32  # cached blocks, context and buffers, and no more than the device has
+
+
+def test_one_run_counts_once_and_in_one_unit(bench: ModuleType) -> None:
+    speed = {**ROW, "measured_kind": "tflops_per_gpu", "measured_value": "40", "note": ""}
+    mfu = {**speed, "measured_kind": "mfu", "measured_value": "32"}
+    score = bench.compare([ROW, ROW, speed, mfu])
+    assert len(score.comparisons) == 2 and len(score.outcomes) == 1
+    assert score.left_out == {
+        "figure printed twice by its source": 1, "the same run's throughput in a second unit": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"precision": "FP8"}, "products in 8 or 4 bits"),
+        ({"note": "expert parallel 8; mixture of experts"}, "mixture of experts"),
+        ({"note": "cp 2; virtual pipeline 1"}, "context parallelism"),
+        ({"note": "virtual pipeline 5"}, "interleaved pipeline schedule"),
+        ({"layers": ""}, "layers not stated"),
+        ({"act_ckpt": ""}, "recomputation not stated"),
+        ({"gpus": "17"}, "tensor x pipeline x data parallel size is not the number of GPUs"),
+        ({"gpu_type": "MI300X"}, "no data sheet of MI300X"),
+        (
+            {"path": "tests/functional_tests/test_cases/gpt/other/values.json"},
+            "flags of the test not known",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_planned_is_left_out_with_a_reason(
+    bench: ModuleType, change: dict[str, str], reason: str
+) -> None:
+    score = bench.compare([{**ROW, **change}])
+    assert not score.comparisons and score.left_out == {reason: 1}
+
+
+def test_verdicts_of_runs(bench: ModuleType) -> None:
+    failed = {**ROW, "measured_kind": "fits/oom", "measured_value": "oom", "note": "", "micro_batch": "64",
+              "global_batch": "256", "act_ckpt": "none"}  # fmt: skip
+    ran, unforeseen = ROW, {**ROW, "measured_kind": "fits/oom", "measured_value": "oom", "path": "other.md:1"}
+    outcomes = bench.compare([failed, ran, unforeseen]).outcomes
+    assert [(run.ran, run.fits) for run in outcomes] == [(False, False), (True, True), (False, True)]
+
+
+def test_sources_are_whole_and_a_third_is_set_aside(bench: ModuleType) -> None:
+    golden = {**ROW, "path": "tests/functional_tests/test_cases/gpt/a/golden.json"}
+    log, line = {**ROW, "path": "experiments/gpt2/run-1.out"}, {**ROW, "path": "docs/page.md:17"}
+    assert [bench.source_of(row).removeprefix(f"{ROW['source_repo']}/") for row in (golden, log, line)] == [
+        "tests/functional_tests", "experiments/gpt2", "docs/page.md",
+    ]  # fmt: skip
+    aside = sum(bench.is_set_aside(f"source {number}") for number in range(300))
+    assert 70 < aside < 130
+
+
+@pytest.mark.skipif(not FIGURES.is_file(), reason=f"the published figures are not in {FIGURES}")
+@pytest.mark.slow
+def test_the_score_in_the_docs_is_the_present_one(bench: ModuleType) -> None:
+    page = (DOCS / "plan.md").read_text(encoding="utf-8")
+    written = page.partition(bench.START)[2].partition(bench.END)[0].strip()
+    score = "\n".join(bench.table(bench.compare(bench.read_rows(FIGURES))))
+    command = "python bench/plan_against_published.py FIGURES --write docs/plan.md"
+    assert written == score.strip(), f"run {command}"
