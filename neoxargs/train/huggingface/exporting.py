@@ -21,7 +21,7 @@ from neoxargs.request import Request
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_rows, qkv_rows, weights_of_layers
 from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, SavedWeights
+from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, SavedWeights, Weights
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, tokens
@@ -29,6 +29,8 @@ from neoxargs.train.huggingface.family import Family, Piece
 from neoxargs.train.huggingface.folder import exit_code, output_folder, weight_name
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Spec, Writer
+from neoxargs.train.neox import exporting as gpt_neox
+from neoxargs.train.neox.loading import weights_of
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -39,7 +41,7 @@ class Export(NamedTuple):
 
     config: Config
     family: Family
-    saved: SavedWeights
+    saved: Weights
     tokenizer: Tokenizer
     sizes: Sizes
     dtype: torch.dtype
@@ -190,6 +192,20 @@ def prepare(config: Config, architecture: str | None, dtype: str | None, rows: i
     rows: number of embedding rows to write; None writes one per token of the tokenizer.
     """
     family = choose_family(config, architecture)
+    saved, kind = weights(config)
+    tokenizer, shape = build_tokenizer(config.tokenizer), config.shape
+    offset = config.embedding.opt_pos_emb_offset
+    queries = shape.num_attention_heads // shape.num_kv_heads
+    sizes = Sizes(queries, shape.num_kv_heads, rows or tokenizer.vocab_size, offset)
+    return Export(config, family, saved, tokenizer, sizes, DTYPES[dtype or kind])
+
+
+def weights(config: Config) -> tuple[Weights, str]:
+    """Return the weights of the checkpoint, deepy's or GPT-NeoX's, and the name of their type; raise Problems."""
+    if (root := config.checkpoint.load or config.checkpoint.save) and (
+        theirs := weights_of(config, Path(root), config.training.iteration)
+    ):
+        return theirs, str(theirs.dtype).removeprefix("torch.")
     folder = checkpoint(config)
     inventories = inventory.read(folder)
     if not inventories:
@@ -198,18 +214,14 @@ def prepare(config: Config, architecture: str | None, dtype: str | None, rows: i
             "continue the run with train.py for one step, because train.py writes a weight index with every checkpoint"
         )
         raise Problems(Problem(what, hint=hint, id="checkpoint-without-inventory", about=("load",)))
-    tokenizer, shape = build_tokenizer(config.tokenizer), config.shape
-    offset = config.embedding.opt_pos_emb_offset
-    queries = shape.num_attention_heads // shape.num_kv_heads
-    sizes = Sizes(queries, shape.num_kv_heads, rows or tokenizer.vocab_size, offset)
-    kind = DTYPES[dtype or inventories[0]["dtype"].removeprefix("torch.")]
-    return Export(config, family, SavedWeights(folder, inventories), tokenizer, sizes, kind)
+    return SavedWeights(folder, inventories), inventories[0]["dtype"].removeprefix("torch.")
 
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy export", allow_abbrev=False,
-        description="Convert a checkpoint to a Hugging Face folder: config.json, safetensors files and the tokenizer.",
+        description="Convert a checkpoint to a Hugging Face folder (config.json, safetensors files, tokenizer) or to "
+        "a checkpoint of GPT-NeoX.",
     )  # fmt: skip
     add = parser.add_argument
     add("files", metavar="FILE", nargs="+", help="merge these YAML files; .yml may be omitted")
@@ -218,6 +230,8 @@ def parser() -> argparse.ArgumentParser:
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value, such as iteration=1000")
     add("--gpus", metavar="N", type=_count,
         help="assume N GPUs instead of those of this machine")  # fmt: skip
+    add("--format", choices=("huggingface", "neox"), default="huggingface",
+        help="write a Hugging Face folder, or a checkpoint of GPT-NeoX (default: %(default)s)")  # fmt: skip
     add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"use one of {', '.join(FAMILIES)}")
     add("--dtype", choices=list(DTYPES), metavar="NAME",
         help=f"write weights as one of {', '.join(DTYPES)} (default: the checkpoint's type)")  # fmt: skip
@@ -248,6 +262,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _export(options: argparse.Namespace) -> None:
     config = resolve_run(Request.of(options), os.environ).config
+    if options.format == "neox":
+        saved, _ = weights(config)
+        with output_folder(options.to) as folder:
+            state = "" if gpt_neox.write(config, saved, folder) else ", without optimizer state"
+        print(f"exported {saved.folder} to {options.to} in GPT-NeoX's format{state}")
+        return
     export = prepare(config, options.architecture, options.dtype, options.vocab_size)
     with output_folder(options.to) as folder:
         has_tokenizer = write(export, folder, options.max_shard_size)

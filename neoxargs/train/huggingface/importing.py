@@ -20,6 +20,7 @@ import yaml
 from torch import Tensor
 
 from neoxargs.launch.targets.ranks import train_values
+from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
@@ -29,12 +30,14 @@ from neoxargs.train.checkpoint.commit import begin, commit
 from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import BUILDERS, build_tokenizer
-from neoxargs.train.huggingface import tokens
+from neoxargs.train.huggingface import exporting, tokens
 from neoxargs.train.huggingface.configuration import ImportedModel, read
 from neoxargs.train.huggingface.family import Piece
 from neoxargs.train.huggingface.folder import exit_code, output_folder, weight_name
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Reader
+from neoxargs.train.neox import importing as gpt_neox
+from neoxargs.train.neox import loading
 
 YAML, STATES = "model.yml", "mp_rank_00_model_states.pt"
 PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bfloat16"}
@@ -194,11 +197,20 @@ def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy import", allow_abbrev=False,
-        description=f"Convert a Hugging Face folder to {YAML} and a checkpoint that a run of any layout can load.",
+        description=f"Convert a Hugging Face folder or a checkpoint of GPT-NeoX to {YAML} and a checkpoint that a run "
+        "of any layout can load.",
     )  # fmt: skip
     add = parser.add_argument
-    add("source", metavar="FOLDER", type=Path, help="read config.json, safetensors files and the tokenizer from FOLDER")
-    add("--to", required=True, metavar="FOLDER", type=Path, help="write to FOLDER, which must not exist yet")
+    add("source", metavar="FOLDER", type=Path,
+        help="read config.json, safetensors files and tokenizer, or a GPT-NeoX checkpoint, from FOLDER")  # fmt: skip
+    add("--to", metavar="FOLDER", type=Path, help="write to FOLDER, which must not exist yet")
+    add("--dry-run", action="store_true", help="only list what would be taken over from GPT-NeoX's checkpoint")
+    add("--iteration", type=int, metavar="N", help="take GPT-NeoX's checkpoint of this iteration (default: the newest)")
+    add("--config", metavar="FILE", type=Path, action="append", default=[],
+        help="the configuration of GPT-NeoX's run, if the checkpoint does not have it; may be repeated")  # fmt: skip
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value of that configuration")
+    add("--format", choices=("deepy", "huggingface"), default="deepy",
+        help="what to write of GPT-NeoX's checkpoint (default: %(default)s)")  # fmt: skip
     add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME", help=f"use one of {', '.join(BUILDERS)}")
     add("--vocab-file", metavar="FILE",
         help="read the tokenizer's vocabulary from FILE, if the folder has no tokenizer")  # fmt: skip
@@ -208,16 +220,44 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `deepy import` and return its exit code."""
-    return exit_code(_import, parser().parse_args(argv))
+    words = parser()
+    options = words.parse_args(argv)
+    if options.to is None and not options.dry_run:
+        words.error("--to FOLDER is required")
+    return exit_code(_import, options)
 
 
 def _import(options: argparse.Namespace) -> None:
+    if contents := Contents.at(options.source, options.iteration):
+        return _import_neox(options, contents)
+    if options.dry_run:
+        what, hint = f"{options.source} is not a checkpoint of GPT-NeoX", "only these can be listed with --dry-run"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-missing"))
     given = {name: getattr(options, name) for name in ("tokenizer_type", "vocab_file", "merge_file")}
     named = {name: value for name, value in given.items() if value}
     source, final = Import(options.source), options.to.resolve()
     with output_folder(final) as folder:
         write(source, named or tokens.tokenizer_parameters(options.source), folder, final)
     print(f"imported {options.source} ({source.model.family.architecture}) to {options.to / YAML}")
+
+
+def _import_neox(options: argparse.Namespace, contents: Contents) -> None:
+    chosen = [f"iteration={options.iteration}"] if options.iteration is not None else []
+    root = options.source.resolve()
+    config = gpt_neox.configuration(contents, root, options.config, [*options.set, *chosen])
+    weights = loading.checked(contents, config)
+    if options.dry_run:
+        print("\n".join(gpt_neox.listing(config, weights)))
+        return
+    with output_folder(options.to.resolve()) as folder:
+        if options.format == "huggingface":
+            export = exporting.prepare(config, None, None, None)
+            exporting.write(export, folder, exporting.UNITS["GB"] * 5)
+        else:
+            gpt_neox.write(config, weights, options.config, folder, options.to.resolve())
+    kind = f"as {export.family.architecture}" if options.format == "huggingface" else f"to {options.to / YAML}"
+    state = "" if weights.complete else f"; without optimizer state: {weights.why_incomplete}"
+    print(f"imported {contents.folder} (GPT-NeoX, iteration {contents.iteration}) {kind}{state}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from neoxargs.neox_checkpoint.comparison import mismatches
 from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.lr_schedule import LearningRateCurve
 from neoxargs.train.checkpoint import relayout
 from neoxargs.train.neox.weights import NeoxWeights
 from neoxargs.train.optim.schedule import Schedule
@@ -28,8 +29,11 @@ def weights_of(config: Config, root: Path, iteration: int | None) -> NeoxWeights
     Raises Problems if it is damaged, or of another model.
     """
     contents = Contents.at(root, iteration)
-    if contents is None:
-        return None
+    return checked(contents, config) if contents else None
+
+
+def checked(contents: Contents, config: Config) -> NeoxWeights:
+    """Return the weights of a checkpoint; raise Problems if it is damaged, or of another model."""
     weights = NeoxWeights(contents, config)
     if different := list(mismatches(config, contents, weights.located)):
         raise Problems(different)
@@ -68,18 +72,19 @@ def load(engine: Any, saved: NeoxWeights, with_optimizer: bool) -> dict[str, Any
         about = ("load", "finetune", "no_load_optim")
         raise Problems(Problem(what + saved.why_incomplete, hint=hint, id="checkpoint-without-optimizer", about=about))
     common = saved.common
-    common["lr_scheduler"] = schedule_state(engine.lr_scheduler, common["lr_scheduler"], common["iteration"])
+    schedule = engine.lr_scheduler
+    if isinstance(schedule, Schedule):
+        common["lr_scheduler"] = schedule_state(schedule.curve, common["lr_scheduler"], common["iteration"])
+    else:  # one of DeepSpeed's, which only has a step
+        common["lr_scheduler"] = {"last_batch_iteration": common["iteration"] - 1}
     relayout.load_weights(engine, saved, with_optimizer)
     if with_optimizer:
         relayout.restore_counters(engine, saved, common)
     return common
 
 
-def schedule_state(schedule: Any, theirs: Any, iteration: int) -> dict[str, Any]:
-    """Return the state of this run's schedule that continues GPT-NeoX's; raise nothing, the schedule compares."""
-    if not isinstance(schedule, Schedule):  # one of DeepSpeed's, which only has a step
-        return {"last_batch_iteration": iteration - 1}
-    ours = asdict(schedule.curve)
+def schedule_state(curve: LearningRateCurve, theirs: Any, iteration: int) -> dict[str, Any]:
+    """Return the state of a schedule that continues GPT-NeoX's, with the values of `curve` for what it does not say."""
     known = theirs if isinstance(theirs, Mapping) else {}
     values = {name: known[other] for name, other in CURVE.items() if other in known}
-    return {**ours, **values, "iteration": known.get("num_iters", iteration)}
+    return {**asdict(curve), **values, "iteration": known.get("num_iters", iteration)}

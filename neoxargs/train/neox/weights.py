@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
@@ -82,9 +83,18 @@ class NeoxWeights:
             "lr_scheduler": state.get("lr_scheduler"),
         }
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the model's weights."""
+        return getattr(torch, next(iter(self.slices.values())).tensors[0][0].dtype)  # type: ignore[no-any-return]
+
     def shape(self, name: str) -> list[int]:
         """Return the shape of a weight, joined over all tensor parallel ranks."""
         return list(self.slices[name].shape())
+
+    def size(self, name: str) -> int:
+        """Return the bytes of a weight, joined over all tensor parallel ranks."""
+        return prod(self.shape(name)) * self.dtype.itemsize
 
     def is_trained(self, norm: str) -> bool:
         """Return whether the weight of a norm differs from its first values, which are 1."""

@@ -1,0 +1,229 @@
+"""`deepy export --format neox`: write a checkpoint in GPT-NeoX's format of 2024-11-13 and later.
+
+One file per layer and tensor parallel rank, or one file per rank with `pipe_parallel_size: 0`. The optimizer state is
+written for fp32 without ZeRO and with at most one pipeline stage, where GPT-NeoX has one tensor per weight.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from torch import Tensor
+
+from neoxargs.launch.targets.nesting import nested
+from neoxargs.neox_checkpoint.files import layer_file
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+from neoxargs.sizes.model import GATED, vocabulary_rows, weights_of_layers
+from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS
+from neoxargs.train.checkpoint.weights_by_name import Weights, rank_slice
+from neoxargs.train.huggingface.forms import HEADS, Sizes
+from neoxargs.train.neox.loading import CURVE
+from neoxargs.train.parallel.make import TensorShard
+
+#: Our modules in a layer -> GPT-NeoX's, in the order in which its model has them.
+MODULES = {
+    "input_layernorm": "input_layernorm", "attention.query_key_value": "attention.query_key_value",
+    "attention.dense": "attention.dense", "post_attention_layernorm": "post_attention_layernorm",
+    "mlp.dense_h_to_4h": "mlp.linear1", "mlp.dense_4h_to_h": "mlp.linear2",
+}  # fmt: skip
+#: Our name of a norm's parameter, by kind of norm -> GPT-NeoX's.
+NORM_PARAMETERS = {"rmsnorm": {"weight": "scale"}, "scalenorm": {"scale": "g"}}
+STATES = ("exp_avg", "exp_avg_sq")
+
+
+class Target(NamedTuple):
+    """A tensor of GPT-NeoX and the weight of ours that it is made of."""
+
+    layer: int
+    name: str
+    ours: str
+    """Without such a weight, the tensor has its first values: 1 for the weight of a norm, 0 for a bias."""
+
+
+def write(config: Config, saved: Weights, folder: Path) -> bool:
+    """Write the checkpoint below `folder`; return whether it has optimizer state.
+
+    Raises Problems if GPT-NeoX has no tensor for a weight.
+    """
+    common = saved.common
+    final = folder / f"global_step{common['iteration']}"
+    final.mkdir(parents=True)
+    writer = _Writer(config, saved)
+    for rank in range(writer.ranks):
+        layers = writer.layers(rank, "")
+        state = _state(config, common, writer.ranks, writer.rows)
+        if config.parallel.pipe_parallel_size:
+            for number, tensors in layers:
+                torch.save(OrderedDict(tensors), final / layer_file(number, rank))
+        else:
+            named = ((f"sequential.{number}.{name}", x) for number, tensors in layers for name, x in tensors.items())
+            state["module"] = OrderedDict(named)
+        if writer.has_optimizer:
+            state["optimizer"] = writer.optimizer(rank)
+        for stage in range(max(config.parallel.pipe_parallel_size, 1)):
+            torch.save(state, final / f"mp_rank_{stage * writer.ranks + rank:02d}_model_states.pt")
+    (final / "configs").mkdir()
+    (final / "configs" / "deepy.yml").write_text(_yaml(config), encoding="utf-8")
+    (folder / "latest").write_text(final.name, encoding="utf-8")
+    return writer.has_optimizer
+
+
+class _Writer:
+    """Cuts weights and optimizer states into those of GPT-NeoX's ranks."""
+
+    def __init__(self, config: Config, saved: Weights) -> None:
+        self.config, self.saved = config, saved
+        self.ranks = config.parallel.model_parallel_size
+        self.rows = vocabulary_rows(config) or saved.shape("embedding.word_embeddings.weight")[0]
+        self.targets = list(_targets(config, saved))
+        one_stage = config.parallel.pipe_parallel_size <= 1 and not config.zero_optimization.stage
+        whole = one_stage and config.get("precision") in (None, "fp32")
+        self.has_optimizer = whole and saved.complete
+
+    def layers(self, rank: int, state: str) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Yield the tensors of each layer. state: of the optimizer; "" for the weights."""
+        for number in dict.fromkeys(target.layer for target in self.targets):
+            here = [target for target in self.targets if target.layer == number]
+            yield number, {target.name: self._tensor(target, rank, state) for target in here}
+
+    def optimizer(self, rank: int) -> dict[str, Any]:
+        """Return the state of DeepSpeed's Adam: norms and biases are in a group of their own, without decay."""
+        by_state = {state: dict(self.layers(rank, state)) for state in STATES}
+        keys = [(target.layer, target.name) for target in self.targets]
+        groups = [[key for key in keys if decays(key[1]) == wanted] for wanted in (True, False)]
+        step = max(int(self.saved.states(name).get("step", 0)) for name in self.saved.slices)
+        ordered = [key for group in groups for key in group]
+        states = {
+            number: {"step": step, **{state: by_state[state][layer][name] for state in STATES}}
+            for number, (layer, name) in enumerate(ordered)
+        }
+        cut, get = len(groups[0]), self.config.get
+        adam = {"betas": tuple(get("optimizer.params.betas")), "eps": get("optimizer.params.eps")}
+        common = {"lr": get("lr"), "bias_correction": True, **adam, "step": step}
+        decay = {"name": "weight_decay_params", "weight_decay": self.config.regularization.weight_decay}
+        return {"state": states, "param_groups": [
+            {**decay, **common, "params": list(range(cut))},
+            {"name": "no_weight_decay_params", "weight_decay": 0.0, **common, "params": list(range(cut, len(ordered)))},
+        ]}  # fmt: skip
+
+    def _tensor(self, target: Target, rank: int, state: str) -> Tensor:
+        if target.ours not in self.saved.slices:
+            width = 1 if target.name.endswith(".g") else self.config.shape.hidden_size
+            return torch.zeros(width) if state or target.name.endswith("bias") else torch.ones(width)
+        full = self.saved.full_tensor(target.ours, state, master=self.has_optimizer and not state)
+        # A copy: a slice would be saved with the whole tensor.
+        return self._slice(target, full, rank, state).clone(memory_format=torch.contiguous_format)
+
+    def _slice(self, target: Target, full: Tensor, rank: int, state: str) -> Tensor:
+        ours, ranks = target.ours, self.ranks
+        if ours in VOCABULARY_WEIGHTS:
+            rows = full.new_zeros(self.rows, *full.shape[1:])
+            rows[: min(len(full), self.rows)] = full[: self.rows]
+            return rows.chunk(ranks)[rank]
+        if ".attention.query_key_value." in ours:
+            return self._heads(full.chunk(ranks)[rank])
+        if ".mlp.dense_h_to_4h." in ours:
+            halves = 2 if self.config.mlp.activation in GATED else 1
+            return rank_slice(full, TensorShard(0, halves, rank, ranks))
+        if ours.endswith((".attention.dense.weight", ".mlp.dense_4h_to_h.weight")) or ours == "relative.table":
+            return full.chunk(ranks, 1)[rank]
+        added_by_every_rank = self.config.attention.gpt_j_residual and not state
+        if ours.endswith((".attention.dense.bias", ".mlp.dense_4h_to_h.bias")) and added_by_every_rank:
+            return full / ranks
+        return full
+
+    def _heads(self, rows: Tensor) -> Tensor:
+        """Return a rank's rows in GPT-NeoX's order: with grouped queries all queries, all keys, all values."""
+        shape = self.config.shape
+        if shape.num_kv_heads == shape.num_attention_heads:
+            return rows
+        groups = shape.num_kv_heads // self.ranks
+        return torch.cat(HEADS.to_theirs(rows, Sizes(shape.num_attention_heads // shape.num_kv_heads, groups, 0)))
+
+
+def decays(name: str) -> bool:
+    """Return whether GPT-NeoX decays a weight: neither norms nor biases."""
+    return not name.endswith("bias") and "layernorm" not in name and not name.startswith("norm.")
+
+
+def _targets(config: Config, saved: Weights) -> Iterator[Target]:
+    """Yield GPT-NeoX's tensors in the order of its modules; raise Problems about weights that it does not have."""
+    order, names = weights_of_layers(config.shape), set(saved.slices)
+    used = [*_ends(config, names, first=True)]
+    for layer, index in enumerate(order):
+        used += _of_layer(config, names, layer + 2, f"layers.{index}.")
+    used += _ends(config, names, first=False)
+    surplus = sorted(names - {target.ours for target in used})
+    if surplus:
+        what = f"GPT-NeoX's format has no tensor for {surplus[0]}"
+        raise Problems(Problem(what, id="checkpoint-other-weights", about=("load",)))
+    yield from used
+
+
+def _ends(config: Config, names: set[str], first: bool) -> Iterator[Target]:
+    if first:
+        yield Target(0, "word_embeddings.weight", "embedding.word_embeddings.weight")
+        if "positions.table" in names:
+            yield Target(0, "position_embeddings.weight", "positions.table")
+        return
+    depth = config.shape.num_layers
+    yield from _of_norm(config, depth + 3, "norm", "final_norm")
+    if "output.weight" in names:
+        yield Target(depth + 4, "final_linear.weight", "output.weight")
+
+
+def _of_layer(config: Config, names: set[str], number: int, prefix: str) -> Iterator[Target]:
+    for ours, theirs in MODULES.items():
+        if "layernorm" in ours:
+            # With gpt_j_tied there is one norm here, and a second one in GPT-NeoX, which nothing uses.
+            yield from _of_norm(config, number, theirs, prefix + ours)
+            continue
+        for kind in ("weight", "bias"):
+            if f"{prefix}{ours}.{kind}" in names:
+                yield Target(number, f"{theirs}.{kind}", f"{prefix}{ours}.{kind}")
+        if ours == "attention.query_key_value" and "relative.table" in names:
+            yield Target(number, "attention.rpe.weight", "relative.table")
+
+
+def _of_norm(config: Config, number: int, theirs: str, ours: str) -> Iterator[Target]:
+    kinds = {"layernorm": ("weight", "bias"), "rmsnorm": ("weight",), "scalenorm": ("scale",)}
+    for kind in kinds.get(config.norm.norm, ()):
+        name = NORM_PARAMETERS.get(config.norm.norm, {}).get(kind, kind)
+        yield Target(number, f"{theirs}.{name}", f"{ours}.{kind}")
+
+
+def _state(config: Config, common: Mapping[str, Any], ranks: int, rows: int) -> dict[str, Any]:
+    """Return a rank's state without weights, as DeepSpeed and GPT-NeoX store it."""
+    names = (
+        "num_layers", "hidden_size", "num_attention_heads", "max_position_embeddings", "make_vocab_size_divisible_by",
+        "tokenizer_type", "model_parallel_size",
+    )  # fmt: skip
+    iteration = common["iteration"]
+    schedule = common.get("lr_scheduler") or {}
+    theirs = {other: schedule.get(name, schedule.get(other)) for name, other in CURVE.items()}
+    return {
+        "module": None, "buffer_names": [], "optimizer": None, "param_shapes": None, "frozen_param_shapes": None,
+        "shared_params": None, "frozen_param_fragments": None,
+        "lr_scheduler": {**theirs, "num_iters": schedule.get("iteration", iteration)} if schedule else None,
+        "data_sampler": None, "random_ltd": None, "sparse_tensor_module_names": set(), "skipped_steps": 0,
+        "global_steps": common.get("global_steps", iteration), "global_samples": common.get("consumed_samples", 0),
+        "dp_world_size": 1, "mp_world_size": ranks, "ds_config": {}, "ds_version": metadata.version("deepspeed"),
+        "iteration": iteration, "args": {**{name: config.get(name) for name in names}, "padded_vocab_size": rows},
+    }  # fmt: skip
+
+
+def _yaml(config: Config) -> str:
+    """Return the settings of the configuration that GPT-NeoX knows."""
+    values = {
+        parameter.name: value.value
+        for parameter, value in config.items()
+        if value.source.set_by_user and not parameter.ours and parameter.name not in ("load", "save")
+    }
+    return yaml.safe_dump(nested(values), sort_keys=False)

@@ -1,0 +1,133 @@
+"""`deepy import` of a GPT-NeoX checkpoint: to a checkpoint of deepy, or straight to a Hugging Face folder.
+
+The configuration is the one that GPT-NeoX stored in the checkpoint, or files that the user names. The new checkpoint
+has a file of weights and a file of optimizer states per layer, so that only one layer is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint
+from neoxargs.launch.targets.nesting import nested
+from neoxargs.launch.targets.ranks import train_values
+from neoxargs.neox_checkpoint.contents import Contents
+from neoxargs.problems import Problem, Problems, render
+from neoxargs.resolve import resolve
+from neoxargs.resolve.config import Config
+from neoxargs.sizes.lr_schedule import LearningRateCurve
+from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint.commit import begin, commit
+from neoxargs.train.data.meter import Meter
+from neoxargs.train.neox.loading import schedule_state
+from neoxargs.train.neox.weights import NeoxWeights
+
+YAML, STATES = "model.yml", "mp_rank_00_model_states.pt"
+#: Parameters of the run that wrote the checkpoint which another run does not take over.
+NOT_TAKEN = ("load", "save", "iteration", "finetune", "hostfile", "include", "exclude", "num_gpus", "num_nodes")
+HEAD = """\
+# {source}, which GPT-NeoX wrote; values as in its configuration, {files}
+#
+#   python deepy.py train.py {file} --set save=FOLDER
+"""
+
+
+def configuration(contents: Contents, root: Path, files: Sequence[Path], overrides: Sequence[str]) -> Config:
+    """Return the configuration of the run that wrote the checkpoint, with `load` set to the checkpoint.
+
+    files: the configuration, if it is not in the checkpoint. Raises Problems.
+    """
+    found = [*files] or contents.configurations
+    if not found:
+        what = f"{contents.folder} has no configuration of the run that wrote it"
+        hint = "pass --config FILE with the run's YAML files; GPT-NeoX stores them in checkpoints since November 2021"
+        raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load",)))
+    layout = contents.files
+    gpus = layout.tensor_ranks * layout.stages * max(layout.data_ranks, 1)
+    return resolve(found, [*overrides, f"load={root}"], gpus=gpus)
+
+
+def listing(config: Config, weights: NeoxWeights) -> Iterator[str]:
+    """Yield what would be taken over: the messages of `check`, then every weight with its shape."""
+    if found := list(neox_checkpoint(config)):
+        yield render(found)
+    counts: dict[tuple[str, str], int] = {}
+    for name in weights.slices:
+        key = re.sub(r"^layers\.\d+", "layers.*", name), " x ".join(map(str, weights.shape(name)))
+        counts[key] = counts.get(key, 0) + 1
+    for (name, shape), count in counts.items():
+        yield f"{count:4} x {name:42} {shape}"
+
+
+def write(config: Config, weights: NeoxWeights, files: Sequence[Path], folder: Path, final: Path) -> None:
+    """Write the YAML file and the checkpoint. final: the folder's path after renaming."""
+    (folder / YAML).write_text(_yaml(config, weights, files, final), encoding="utf-8")
+    common = weights.common
+    curve = LearningRateCurve.of(config.get)
+    common["lr_scheduler"] = schedule_state(curve, common["lr_scheduler"], common["iteration"])
+    part = begin(folder, common["iteration"])
+    with Meter(sum(map(weights.size, weights.slices)), "reading GPT-NeoX's checkpoint") as meter:
+        for stem, names in groupby(weights.slices, _stem):
+            meter.advance(_write_layer(weights, part, stem, list(names)))
+    torch.save(common, part / STATES)
+    (part / "config.json").write_text(json.dumps(train_values(config), indent=1), encoding="utf-8")
+    commit(folder, common["iteration"])
+
+
+def _write_layer(weights: NeoxWeights, part: Path, stem: str, names: list[str]) -> int:
+    """Write the files of one layer; return the bytes of its weights."""
+    tensors = {name: weights.full_tensor(name).contiguous() for name in names}
+    file, optimizer = f"weights-{stem}.pt", f"optimizer-{stem}.pt" if weights.complete else STATES
+    torch.save(tensors, part / file)
+    where = {name: [file, name, list(tensor.shape), None] for name, tensor in tensors.items()}
+    pieces = [[name, number, 0, 0, tensor.numel()] for number, (name, tensor) in enumerate(tensors.items())]
+    content = {
+        "kind": "imported", "dtype": str(weights.dtype), "states": STATES, "optimizer": optimizer, "weights": where,
+        "pieces": pieces if weights.complete else [], "complete": weights.complete,
+    }  # fmt: skip
+    (part / f"{inventory.PREFIX}{stem}.json").write_text(json.dumps(content), encoding="utf-8")
+    if weights.complete:
+        torch.save({"optimizer_state_dict": _optimizer(weights, names)}, part / optimizer)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def _optimizer(weights: NeoxWeights, names: Sequence[str]) -> dict[str, Any]:
+    """Return the optimizer state of some weights, as SavedWeights reads the files of `deepy import`."""
+    masters = [weights.full_tensor(name, master=True).flatten() for name in names] if weights.optimizer.masters else []
+    states = {
+        number: {
+            state: weights.full_tensor(name, state).flatten() if value is None else value
+            for state, value in weights.states(name).items()
+        }
+        for number, name in enumerate(names)
+    }
+    plain = {key: value for key, value in weights.loss_scale.items() if isinstance(value, bool | int | float)}
+    inner = {"state": states, "param_groups": []}
+    return {"single_partition_of_fp32_groups": masters, "base_optimizer_state": inner, **plain}
+
+
+def _stem(name: str) -> str:
+    match = re.match(r"layers\.\d+|[a-z_]+", name)
+    assert match
+    return match[0]
+
+
+def _yaml(config: Config, weights: NeoxWeights, files: Sequence[Path], final: Path) -> str:
+    values = {
+        parameter.name: value.value
+        for parameter, value in config.items()
+        if value.source.set_by_user and parameter.name not in NOT_TAKEN
+    }
+    dialect = config.dialect.name if config.dialect else "neox-2026"
+    values |= {"dialect": dialect, "load": str(final), **({} if weights.complete else {"finetune": True})}
+    listed = ", ".join(path.name for path in files or weights.contents.configurations)
+    head = HEAD.format(source=weights.folder, files=listed, file=final / YAML)
+    return f"{head}\n{yaml.safe_dump(nested(values), sort_keys=False)}"
