@@ -32,8 +32,8 @@ python deepy.py explain --all FILE ...                                     list 
 python deepy.py explain PROBLEM_ID                                         describe a problem
 python deepy.py migrate SOURCE ...                                         convert to a current YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                       tokenise text
-python deepy.py export FILE ... --to FOLDER                                write Hugging Face files, GPT-NeoX checkpoints
-python deepy.py import FOLDER --to FOLDER                                  read Hugging Face files, GPT-NeoX checkpoints
+python deepy.py export FILE ... --to FOLDER                                write Hugging Face or GPT-NeoX files
+python deepy.py import FOLDER --to FOLDER                                  read Hugging Face or GPT-NeoX files
 python deepy.py docs [--check]                                             regenerate docs/
 
 examples:
