@@ -34,7 +34,8 @@ class DropoutAdd(nn.Module):
         if not (self.training and self.probability):
             return residual + x
         with different_on_each_rank(self.shards, x.device):
-            if self.fused and should_compile(x.device.type):
+            # As a part of a larger graph it is compiled with that, and asking for a compiler would break the graph.
+            if self.fused and not torch.compiler.is_compiling() and should_compile(x.device.type):
                 return _compiled()(x, residual, self.probability)  # type: ignore[no-any-return]
             return _dropout_add(x, residual, self.probability)
 

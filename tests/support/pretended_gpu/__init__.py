@@ -11,7 +11,8 @@ runs `function` on ranks with a GPU each. Mark the test `compiler`; it is skippe
 available.
 
 csrc/ implements the device in C++ and is compiled by compiling.py. start.py loads it into a process; cuda.py and
-nccl.py are its Python part.
+nccl.py are its Python part. ahead_of_time.py compiles the kernels of torch.compile for such a GPU, without running
+them.
 """
 
 from tests.support.pretended_gpu.machine import MACHINE

@@ -118,6 +118,9 @@ def _answers(count: int) -> dict[str, Any]:
         "_lazy_init": _nothing,
         "device_count": lambda: count,
         "current_device": lambda: pretended.pretended_current(),
+        # Two functions, because Dynamo has a handler for each.
+        "_exchange_device": lambda number: _exchange(number),
+        "_maybe_exchange_device": lambda number: _exchange(number),
         "set_device": lambda number: pretended.pretended_set_current(_number(number)),
         "device": OnDevice,
         "synchronize": lambda device=None: report("synchronize"),
@@ -163,21 +166,22 @@ def _memory(pretended: Any) -> dict[str, Any]:
     }
 
 
+def _exchange(number: int) -> int:
+    """Make this device the current one, unless the number is negative, and return the one before."""
+    before = int(device().pretended_current())
+    if number >= 0:
+        device().pretended_set_current(number)
+    return before
+
+
 def _native_answers(count: int) -> dict[str, Any]:
     pretended = device()
-
-    def exchange(number: int) -> int:
-        before = int(pretended.pretended_current())
-        if number >= 0:
-            pretended.pretended_set_current(number)
-        return before
-
     return {
         "_cuda_getDeviceCount": lambda: count,
         "_cuda_getDevice": lambda: int(pretended.pretended_current()),
         "_cuda_setDevice": lambda number: pretended.pretended_set_current(number),  # Dynamo wants to hash it
-        "_cuda_exchangeDevice": exchange,
-        "_cuda_maybeExchangeDevice": exchange,
+        "_cuda_exchangeDevice": _exchange,
+        "_cuda_maybeExchangeDevice": _exchange,
         "_cuda_getCurrentRawStream": lambda number: 0,
         "_nccl_version": lambda: 2 << 32 | 27 << 16,
         "_nccl_version_suffix": lambda: b"",

@@ -15,6 +15,8 @@ def start() -> None:
     """Load the device, then torch, and install the device's Python side."""
     assert "torch" not in sys.modules, "torch looks for CUDA once, so the device must be loaded before it"
     os.environ.pop("DS_ACCELERATOR", None)  # DeepSpeed detects the GPU
+    # Nothing runs a compiled kernel here, so code must take the path without Triton, also where Triton is installed.
+    os.environ["TORCHINDUCTOR_TRITON_DISABLE_DEVICE_DETECTION"] = "1"
     device()
     from tests.support.pretended_gpu import cuda, nccl
 

@@ -1,0 +1,191 @@
+"""What torch.compile makes of our modules is compiled for the A100 and the H100: no graph break, kernels that fit.
+
+Nothing of this package is written in Triton itself, so there are no kernels of ours to run in its interpreter. Causal
+attention is torch's own kernel on a GPU; the pretended GPU has none, and torch.compile takes it apart.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from tests.support import pretended_gpu
+from tests.support.ranks import run_ranks
+
+pytestmark = [
+    pytest.mark.compiler,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        find_spec("triton") is None, reason="Triton is not installed: pip install -c constraints.txt -e '.[kernels]'"
+    ),
+]
+
+A100, H100 = (8, 0), (9, 0)
+both = pytest.mark.parametrize("capability", [A100, H100], ids=["A100", "H100"])
+SEQ = 256
+SHAPE: dict[str, Any] = {"num_attention_heads": 4, "num_kv_heads": 4, "hidden_size": 256, "seq_length": SEQ}
+BLOCKS: dict[str, dict[str, Any]] = {
+    "GPT-3, dropout": {"hidden_dropout": 0.1, "bias_dropout_fusion": True},
+    "Pythia": {"pos_emb": "rotary", "rotary_pct": 0.25, "gpt_j_residual": True, "bias_gelu_fusion": True},
+    "Llama 3": {"pos_emb": "rotary", "norm": "rmsnorm", "activation": "swiglu", "num_kv_heads": 2,
+                "use_bias_in_mlp": False, "use_bias_in_attn_linear": False},
+}  # fmt: skip
+#: Name, bytes of shared memory, bytes of code; and whether it fits.
+Found = dict[str, list[tuple[str, int, int, bool]]]
+
+
+def compile_blocks(capability: tuple[int, int]) -> Found:
+    """Return the kernels of the forward and backward pass of each block; raise if its graph breaks."""
+    from neoxargs.train.model.block import TransformerBlock
+    from neoxargs.train.parallel.make import Make
+    from tests.support.pretended_gpu import ahead_of_time
+    from tests.support.small_gpt import small
+
+    kernels, found = ahead_of_time.start(capability), {}
+    for name, changes in BLOCKS.items():
+        torch._dynamo.reset()
+        block = TransformerBlock(small(**SHAPE | changes), Make()).to("cuda", torch.bfloat16)
+        hidden = torch.randn(2, SEQ, SHAPE["hidden_size"], device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        before = len(kernels)
+        output = torch.compile(block, fullgraph=True)(hidden)
+        between = len(kernels)
+        output.sum().backward()
+        for part, compiled in (("forward", kernels[before:between]), ("backward", kernels[between:])):
+            found[f"{name}, {part}"] = [(*kernel, kernel.fits(capability)) for kernel in compiled]
+    return found
+
+
+def assert_compiled(kernels: list[tuple[str, int, int, bool]], name: str) -> None:
+    assert kernels, name
+    for kernel in kernels:
+        _, _, code, fits = kernel
+        assert code, (name, kernel)
+        assert fits, (name, kernel)
+
+
+@both
+def test_a_block_is_one_graph(capability: tuple[int, int]) -> None:
+    [found] = run_ranks(compile_blocks, 1, capability, timeout=800, on=pretended_gpu.MACHINE)
+    assert list(found) == [f"{name}, {part}" for name in BLOCKS for part in ("forward", "backward")]
+    for name, kernels in found.items():
+        assert_compiled(kernels, name)
+
+
+SPARSE = {"block": 16, "different_layout_per_head": True, "num_random_blocks": 1}
+MIXED = {"pos_emb": "alibi", "sliding_window_width": 100, "reset_attention_mask": True,
+         "attention_config": ["bigbird"] * 2, "sparsity_config": SPARSE}  # fmt: skip
+#: What positions determine, dimension of a head, precision, query heads that share a key.
+MASKED: dict[str, tuple[dict[str, Any], int, torch.dtype, int]] = {
+    "ALiBi": ({"pos_emb": "alibi"}, 64, torch.bfloat16, 1),
+    "everything": (MIXED, 128, torch.float16, 2),
+    "widest heads": ({"sliding_window_width": 100}, 256, torch.bfloat16, 1),
+    "widest heads, fp32": ({"pos_emb": "alibi"}, 256, torch.float32, 1),
+}
+
+
+def compile_attention(capability: tuple[int, int]) -> Found:
+    """Return the kernels of flex_attention for the forward and backward pass of each kind of mask."""
+    from neoxargs.train.model.attention import SelfAttention
+    from neoxargs.train.model.documents import document_starts
+    from neoxargs.train.parallel.make import Make
+    from tests.support.pretended_gpu import ahead_of_time
+    from tests.support.small_gpt import small
+
+    kernels, found = ahead_of_time.start(capability), {}
+    starts = document_starts(torch.arange(2 * SEQ, device="cuda").view(2, SEQ) % 50, 5)
+    for name, (changes, width, precision, shared) in MASKED.items():
+        before, hidden = len(kernels), 4 * width
+        shape = SHAPE | {"hidden_size": hidden, "num_kv_heads": 4 // shared}
+        layer = SelfAttention(small(**shape | changes), Make()).to("cuda", precision)
+        inputs = torch.randn(2, SEQ, hidden, device="cuda", dtype=precision, requires_grad=True)
+        layer(inputs, starts).sum().backward()
+        found[name] = [(*kernel, kernel.fits(capability)) for kernel in kernels[before:]]
+    return found
+
+
+@both
+def test_masked_attention_is_a_kernel_that_fits(capability: tuple[int, int]) -> None:
+    [found] = run_ranks(compile_attention, 1, capability, timeout=800, on=pretended_gpu.MACHINE)
+    assert list(found) == list(MASKED)
+    for name, kernels in found.items():
+        assert_compiled(kernels, name)
+        names = [kernel for kernel, *_ in kernels if "flex_attention" in kernel]
+        assert {"backward" in kernel for kernel in names} == {False, True}, (name, names)
+
+
+def break_graphs() -> list[str]:
+    """Return what torch.compile says of a block that branches on a number of a tensor, and of one that breaks."""
+    from neoxargs.train.model.block import TransformerBlock
+    from neoxargs.train.parallel.make import Make
+    from tests.support.pretended_gpu import ahead_of_time
+    from tests.support.small_gpt import small
+
+    ahead_of_time.start(H100)
+    block = TransformerBlock(small(**SHAPE), Make()).to("cuda", torch.bfloat16)
+    hidden = torch.randn(2, SEQ, SHAPE["hidden_size"], device="cuda", dtype=torch.bfloat16)
+    forward, said = TransformerBlock.forward, []
+    errors = torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError
+
+    def reads(block: Any, x: torch.Tensor) -> Any:
+        return forward(block, x) * (2.0 if x.sum().item() > 0 else 1.0)
+
+    def breaks(block: Any, x: torch.Tensor) -> Any:
+        torch._dynamo.graph_break()
+        return forward(block, x)
+
+    for fault in (reads, breaks):
+        torch._dynamo.reset()
+        with patch.object(TransformerBlock, "forward", fault), pytest.raises(errors) as caught:
+            torch.compile(block, fullgraph=True)(hidden)
+        said.append(str(caught.value))
+    return said
+
+
+def test_a_graph_break_is_found() -> None:
+    [(read, broken)] = run_ranks(break_graphs, 1, timeout=400, on=pretended_gpu.MACHINE)
+    assert "data-dependent" in read
+    assert "graph_break" in broken
+
+
+def too_much() -> tuple[str, int, int, bool]:
+    """Return the kernel of attention with blocks of 128 tokens of 256 numbers, and three of them on their way."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    from tests.support.pretended_gpu import ahead_of_time
+
+    kernels = ahead_of_time.start(A100)
+    inputs = torch.randn(3, 1, 1, SEQ, 256, device="cuda", dtype=torch.bfloat16)
+    options = {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 3}
+    torch.compile(flex_attention)(*inputs, kernel_options=options)
+    return (*kernels[-1], kernels[-1].fits(A100))
+
+
+def test_a_kernel_that_needs_too_much_shared_memory_is_found() -> None:
+    [(name, shared, code, fits)] = run_ranks(too_much, 1, timeout=400, on=pretended_gpu.MACHINE)
+    assert "flex_attention" in name
+    assert code
+    assert shared > 163 * 1024
+    assert not fits
+
+
+def compile_dropout() -> list[tuple[str, int, int, bool]]:
+    """Return the kernels that `bias_dropout_fusion` makes."""
+    from neoxargs.train.kernels.fused import DropoutAdd
+    from tests.support.pretended_gpu import ahead_of_time
+
+    kernels = ahead_of_time.start(A100)
+    x, residual = torch.randn(2, 2, SEQ, 256, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    DropoutAdd(0.1, fused=True)(x, residual).sum().backward()
+    return [(*kernel, kernel.fits(A100)) for kernel in kernels]
+
+
+def test_dropout_and_addition_are_one_kernel() -> None:
+    [kernels] = run_ranks(compile_dropout, 1, timeout=400, on=pretended_gpu.MACHINE)
+    assert_compiled(kernels, "dropout")
+    forward = {name for name, *_ in kernels if "backward" not in name}  # each in several block sizes
+    assert len(forward) == 1, kernels
