@@ -162,6 +162,27 @@ NATURAL = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("name", NATURAL)
+def test_layouts_do_not_recompute_what_fits(name: str) -> None:
+    """On 80 GB, a smaller micro batch fits where a larger one would need recomputation, a third more work."""
+    layout, gpus = NATURAL[name]
+    config = combined(name, layout, "a100", gpus=gpus)
+    made = planned(config, gpus)
+    assert made.fits and not config.recompute.checkpoint_activations
+
+
+#: Share of an H100's peak rate that a plan promises with the shipped layouts.
+SHARES = {"gpt-3-1.3b": 0.48, "pythia-1.4b": 0.45, "llama-2-7b": 0.53}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_the_shipped_share_of_an_h100(name: str) -> None:
+    layout, gpus = NATURAL[name]
+    config = combined(name, layout, "a100", gpus=gpus)
+    speed = make_plan(RunSpec(config, assumed_resources(gpus)), Target(DEVICES["H100-80GB"])).speed
+    assert speed.tflops_per_device * 1e12 / DEVICES["H100-80GB"].half > SHARES[name]
+
+
 def summary() -> Iterator[str]:
     """For each model what it is on A100s of 80 GB, for each layout and machine what other programs are told."""
     for name in MODELS:

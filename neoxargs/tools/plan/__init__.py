@@ -13,6 +13,7 @@ from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import render
 from neoxargs.resolve import Text
 from neoxargs.tools.plan.advice import Suggestion, suggest_changes
+from neoxargs.tools.plan.levers import suggest_faster
 from neoxargs.tools.plan.options import PlanOptions, options_of
 from neoxargs.tools.plan.placement import group_into_hosts
 from neoxargs.tools.plan.plan import Plan, make_plan
@@ -49,11 +50,13 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
 
 
 def plan_and_suggest(options: PlanOptions) -> tuple[Plan, list[Suggestion]]:
-    """Return the plan and, if the run does not fit, changes with which it would. Raises Problems."""
+    """Return the plan and changes: with which the run would fit, or if it does, be faster. Raises Problems."""
     spec = _resolve(options, [])
     plan = make_plan(spec, choose_target(options, spec))
-    suggestions = [] if plan.fits else suggest_changes(plan, lambda changes: _resolve(options, changes))
-    return plan, suggestions
+    suggest = suggest_faster if plan.fits else suggest_changes
+    if plan.fits and not plan.has_verdict:
+        return plan, []
+    return plan, suggest(plan, lambda changes: _resolve(options, changes))
 
 
 def _resolve(options: PlanOptions, changes: Sequence[str]) -> RunSpec:

@@ -49,7 +49,7 @@ def suggest_changes(original: Plan, resolve: Resolve) -> list[Suggestion]:
     candidates: list[tuple[Changes, Plan]] = [({}, original)]
     for _ in range(MAX_COMBINED):
         candidates = list(_with_one_more_change(candidates, resolve, original.target))
-        fitting = [_suggestion(changes, plan, original) for changes, plan in candidates if plan.fits]
+        fitting = [suggestion_of(changes, plan, original) for changes, plan in candidates if plan.fits]
         if fitting:
             break
         candidates = sorted(candidates, key=lambda pair: _fill(pair[1]))[:MAX_SUGGESTIONS]
@@ -70,7 +70,7 @@ def _with_one_more_change(
             if name in seen:
                 continue
             seen.add(name)
-            planned = _try_changes(changes, resolve, target)
+            planned = try_changes(changes, resolve, target)
             if planned:
                 yield changes, planned
 
@@ -82,8 +82,8 @@ def _tensor_and_pipeline(original: Plan, resolve: Resolve) -> list[Suggestion]:
     """
     for saving in _savings(original.config):
         tried = [{**sizes, **saving} for sizes in _tensor_pipeline_sizes(original.config)]
-        plans = [(changes, _try_changes(changes, resolve, original.target)) for changes in tried]
-        fitting = [_suggestion(changes, plan, original) for changes, plan in plans if plan and plan.fits]
+        plans = [(changes, try_changes(changes, resolve, original.target)) for changes in tried]
+        fitting = [suggestion_of(changes, plan, original) for changes, plan in plans if plan and plan.fits]
         if fitting:
             return [min(fitting, key=lambda suggestion: suggestion.cost)]
     return []
@@ -101,7 +101,7 @@ def _savings(config: Config) -> Iterator[Changes]:
         yield changes
 
 
-def _try_changes(changes: Changes, resolve: Resolve, target: Target) -> Plan | None:
+def try_changes(changes: Changes, resolve: Resolve, target: Target) -> Plan | None:
     """Return the plan with these changes, or None if a rule forbids them."""
     try:
         return make_plan(resolve([f"{key}={_as_yaml(value)}" for key, value in changes.items()]), target)
@@ -189,7 +189,8 @@ def _batch(micro: int, steps: int) -> dict[str, object]:
     return {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
 
 
-def _suggestion(changes: Changes, plan: Plan, original: Plan) -> Suggestion:
+def suggestion_of(changes: Changes, plan: Plan, original: Plan) -> Suggestion:
+    """Return the suggestion of these changes, with which `original` becomes `plan`."""
     return Suggestion(changes, plan, plan.speed.step / original.speed.step)
 
 

@@ -88,7 +88,7 @@ def estimate_speed(
         bubble=fill + tensor * (layout.pipe - 1) / batches,
         tensor=tensor,
         pipe=sent.pipe / links.pipe,
-        data=_exposed(states, sent.data / links.data, batches, compute),
+        data=_exposed(states, sent.data / links.data + _waits(states, batches, assumed), batches, compute),
         optimizer=_optimizer(states, device, sent, assumed),
         volume=sent,
         tokens=config.batch.train_batch_size * config.shape.seq_length,
@@ -152,6 +152,14 @@ def _tensor_time(config: Config, stages: list[Stage], sent: CommunicationVolume,
     layers = max(len(stage.layers) for stage in stages)
     messages = layers * _all_reduces(config) * config.batch.gradient_accumulation_steps
     return sent.tensor / links.tensor + messages * links.assumed.latency
+
+
+def _waits(states: ModelStates, batches: int, assumed: Assumptions) -> float:
+    """Seconds that stages 1 and 2 wait for messages to start: one for each bucket of gradients that is reduced."""
+    if states.zero_stage not in (1, 2) or states.data_ranks == 1:
+        return 0.0
+    buckets = -(-states.parameters // max(1, states.config.zero_optimization.reduce_bucket_size))
+    return buckets * (batches if states.zero_stage == 2 else 1) * assumed.latency
 
 
 def _exposed(states: ModelStates, seconds: float, batches: int, compute: float) -> float:

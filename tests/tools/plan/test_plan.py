@@ -18,7 +18,7 @@ NEOX_20B = NEOX_HEAD / "20B.yml"
 @needs_corpus
 def test_neox_20b_fits_the_gpus_it_was_trained_on() -> None:
     plan, suggestions = plan_and_suggest(PlanOptions([str(NEOX_20B)], gpus=96, device="A100-40GB"))
-    assert plan.fits and not suggestions
+    assert plan.fits and all(suggestion.plan.fits and suggestion.cost < 1 for suggestion in suggestions)
     assert sum(plan.parts.values()) == pytest.approx(20.55e9, rel=0.001)
     assert plan.overflows_in is None
 

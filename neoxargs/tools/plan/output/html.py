@@ -38,9 +38,10 @@ def to_html(plan: Plan, suggestions: Sequence[Suggestion], files: Sequence[str])
 
 
 def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
-    if not plan.fits:
+    if suggestions or not plan.fits:
         order = "in order of step time" if len(suggestions) > 1 else ""
-        yield _section("Changes that would fit", order, _suggestions(suggestions))
+        title = "Changes that would be faster" if plan.fits else "Changes that would fit"
+        yield _section(title, order, _suggestions(suggestions))
     fullest = plan.fullest
     where = f"stage {fullest.stage.index}, which has the highest peak," if len(plan.stage_memory) > 1 else "the model"
     yield _section("Memory", f"per rank of {where} in each phase", memory_chart(plan))

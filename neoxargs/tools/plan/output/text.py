@@ -36,7 +36,7 @@ def to_text(plan: Plan, suggestions: Sequence[Suggestion]) -> str:
     """Return the plan and the suggested changes as lines of at most 100 columns; tables may be wider."""
     rows = [
         ("plan", [verdict(plan)]),
-        ("would fit", list(_suggestions(plan, suggestions))),
+        ("faster" if plan.fits else "would fit", list(_suggestions(plan, suggestions))),
         *_run_rows(plan),
         ("stages", list(_stages(plan))),
         ("memory", list(_memory(plan))),
@@ -170,9 +170,7 @@ def _communication_volume(plan: Plan) -> Iterator[str]:
 
 
 def _suggestions(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
-    if plan.fits:
-        return
-    if not suggestions:
+    if not plan.fits and not suggestions:
         yield NOTHING_FITS
     for number, suggestion in enumerate(suggestions, 1):
         yield f"{number}. {' '.join(f'--set {override}' for override in suggestion.overrides)}"
