@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 #: The marks of the tests that plain `pytest` leaves out.
@@ -13,6 +16,12 @@ CLUSTER = {"hosts", "node"}
 def add_option(parser: pytest.Parser) -> None:
     help_text = f"run what plain `pytest` leaves out: the tests marked {', '.join(REST)}"
     parser.addoption("--rest", action="store_true", help=help_text)
+
+
+def mostly_slow(values: Iterable[Any], every: int = 3) -> list[Any]:
+    """Return the values as parameters of a test, of which plain `pytest` runs one in `every`."""
+    slow = pytest.mark.slow
+    return [pytest.param(value, marks=[slow] if number % every else []) for number, value in enumerate(values)]
 
 
 def runs_all_files(config: pytest.Config) -> bool:

@@ -14,6 +14,7 @@ from neoxargs.tools.migrate.neox.verify import differences
 from neoxargs.tools.migrate.resolution import resolved
 from tests.support.paths import CORPUS, NEOX_2021, NEOX_HEAD, corpus_files, needs_corpus
 from tests.support.reference import read
+from tests.support.selection import mostly_slow
 
 #: Files with a mistyped number, or with names that GPT-NeoX never had.
 REFUSED = ("gmlp_small.yml", "llemma")
@@ -35,7 +36,9 @@ CASES = cases()
 
 @needs_corpus
 @pytest.mark.parametrize("to", NAMES)
-@pytest.mark.parametrize("name", [name for name in CASES if not any(word in str(CASES[name]) for word in REFUSED)])
+@pytest.mark.parametrize(
+    "name", mostly_slow(name for name in CASES if not any(word in str(CASES[name]) for word in REFUSED))
+)
 def test_the_same_configuration(name: str, to: str) -> None:
     texts = read_files(CASES[name])
     once = migrate(texts, to).texts

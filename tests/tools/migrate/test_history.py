@@ -16,6 +16,7 @@ from neoxargs.tools.migrate.neox.migrate import migrate
 from neoxargs.tools.migrate.result import Result
 from neoxargs.tools.migrate.yaml_edit import yaml_value
 from tests.support.reference import read
+from tests.support.selection import mostly_slow
 
 SIZES = """\
 num_layers: 4
@@ -87,7 +88,7 @@ def keys(result: Result) -> set[str]:
     return {normal(key) for key in draft(result.texts).values}
 
 
-@pytest.mark.parametrize("name", DROPPED)
+@pytest.mark.parametrize("name", mostly_slow(DROPPED))
 def test_a_dropped_name(name: str) -> None:
     tried = list(values(name))
     assert tried
@@ -103,7 +104,7 @@ def test_a_dropped_name(name: str) -> None:
             assert any(change.before.startswith(name) and change.why and change.since for change in result.changes)
 
 
-@pytest.mark.parametrize("name", [name for name in GAINED if not removed(name)])
+@pytest.mark.parametrize("name", mostly_slow(name for name in GAINED if not removed(name)))
 def test_an_added_name(name: str) -> None:
     for value in values(name) if REGISTRY.find(name) else []:
         result = migrated(name, value, "neox-2021")
