@@ -1,9 +1,12 @@
-"""Measure the CPU time of `deepy check`, of its imports alone, and of the start of Python.
+"""Measure how long commands take before they do their work: `check` and `--dry-run`, and `train.py` to its first step.
 
-    python bench/startup.py [--runs 15] [--json]
+    python bench/startup.py [--runs 15] [--starts 3] [--against DIR] [--json]
 
-Each figure is the median CPU time (user and system) of several child processes. Other load on the machine has little
-effect on it.
+`check` and `--dry-run` are measured in CPU time, on which other load on the machine has little effect, beside an empty
+Python. The start of a run is measured in wall time, beside a bare `import torch, deepspeed`, for one process and for
+tp2 x pp2: to the line of iteration 1, and from the last line to the end of the command. `--against` measures another
+trainer that starts with `python DIR/deepy.py train.py FILE`, such as GPT-NeoX, with the same file. All commands take
+turns. Each figure is a median.
 """
 
 from __future__ import annotations
@@ -11,37 +14,60 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
+from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "bench"))
+
+import train_cpu  # noqa: E402
+
 #: Without PYTHONDONTWRITEBYTECODE, which would make every start compile the sources, unlike an installed package.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+EMPTY = "python -c pass"
 COMMANDS = {
-    "python -c pass": ["-c", "pass"],
+    EMPTY: ["-c", "pass"],
     "imports of deepy check": ["-c", "import neoxargs.cli, neoxargs.tools.check"],
     "deepy.py check configs/quickstart.yml": ["deepy.py", "check", "configs/quickstart.yml"],
-}
+    "deepy.py train.py configs/quickstart.yml --dry-run": [
+        "deepy.py", "train.py", "configs/quickstart.yml", "--dry-run",
+    ],
+}  # fmt: skip
+IMPORT = "import torch, deepspeed"
+LAYOUTS = ("1 process", "tp2 x pp2")
+#: The line of a first step, here and in GPT-NeoX.
+FIRST_STEP = re.compile(rb"\biteration\s+1\s*/")
+
+
+class Start(NamedTuple):
+    """Seconds of a run of one step."""
+
+    to_first_step: float
+    to_exit: float
+    """From the last line of output to the end of the command."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=15, help="number of runs of each command (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print milliseconds as JSON")
-    options = parser.parse_args()
+    options = _options()
     cpu_time(COMMANDS["deepy.py check configs/quickstart.yml"])  # writes the .pyc files
-    medians = {
-        name: statistics.median(cpu_time(words) for _ in range(options.runs)) for name, words in COMMANDS.items()
-    }
+    measured = {name: [cpu_time(words) for words in [COMMANDS[name]] * options.runs] for name in COMMANDS}
+    medians = {name: statistics.median(times) for name, times in measured.items()}
+    starts = measured_starts(options.starts, options.against)
     if options.json:
-        print(json.dumps(medians, indent=2))
+        print(json.dumps({"cpu_ms": medians, "start_s": starts}, indent=2))
         return
-    base = medians["python -c pass"]
     for name, milliseconds in medians.items():
-        print(f"{name:40} {milliseconds:6.0f} ms  {milliseconds / base:5.1f} x")
+        print(f"{name:52} {milliseconds:6.0f} ms CPU  {milliseconds / medians[EMPTY]:5.1f} x")
+    for name, seconds in starts.items():
+        print(f"{name:52} {seconds:6.1f} s       {seconds / starts[IMPORT]:5.2f} x")
 
 
 def cpu_time(arguments: list[str]) -> float:
@@ -50,6 +76,53 @@ def cpu_time(arguments: list[str]) -> float:
     subprocess.run([sys.executable, *arguments], cwd=ROOT, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return 1000 * (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+
+
+def measured_starts(repetitions: int, other: Path | None) -> dict[str, float]:
+    """Return median seconds by name, of commands that take turns."""
+    found = defaultdict(list)
+    trainers = {"deepy": ROOT / "deepy.py"} | ({other.name: other / "deepy.py"} if other else {})
+    with tempfile.TemporaryDirectory() as folder:
+        config = train_cpu.prepare(Path(folder), 512, 1) | {"log_interval": 1}
+        for _ in range(repetitions):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-c", IMPORT], env=ENVIRONMENT | {"DS_ACCELERATOR": "cpu"}, check=True,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+            found[IMPORT].append(time.perf_counter() - began)
+            for layout in LAYOUTS:
+                file = train_cpu.configuration_file(config | train_cpu.LAYOUTS[layout][0])
+                for name, program in trainers.items():
+                    start = timed_start([sys.executable, str(program), "train.py", str(file)])
+                    found[f"{name}, {layout}, to the first step"].append(start.to_first_step)
+                    found[f"{name}, {layout}, from the last line to the end"].append(start.to_exit)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def timed_start(words: list[str]) -> Start:
+    """Run a command to its end and time its output."""
+    began = time.perf_counter()
+    first = last = 0.0
+    output = []
+    environment = ENVIRONMENT | {"DS_ACCELERATOR": "cpu", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment) as process:
+        assert process.stdout
+        for line in process.stdout:
+            last = time.perf_counter()
+            output.append(line)
+            if not first and FIRST_STEP.search(line):
+                first = last
+    if process.returncode or not first:
+        sys.exit(b"".join(output[-40:]).decode(errors="replace"))
+    return Start(first - began, time.perf_counter() - last)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=15, help="runs of each command (default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=3, help="starts of each run (default: %(default)s)")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="checkout of another trainer")
+    parser.add_argument("--json", action="store_true", help="print milliseconds and seconds as JSON")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

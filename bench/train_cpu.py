@@ -64,7 +64,7 @@ def main() -> None:
     print(f"{'layout':26}{'vocabulary':>11}{'tokens/s':>10}{'GFLOP/s':>9}{'prototype, scaled':>19}{'ratio':>7}")
     for vocabulary in options.vocabulary:
         with tempfile.TemporaryDirectory() as folder:
-            config = _prepare(Path(folder), vocabulary, options.steps)
+            config = prepare(Path(folder), vocabulary, options.steps)
             speeds = {name: _measure(name, config, vocabulary) for name in options.layouts}
             if options.profile:
                 _profile(min(speeds, key=speeds.__getitem__), config)
@@ -94,9 +94,7 @@ def _profile(name: str, config: dict[str, Any]) -> None:
 
 def run(config: dict[str, Any]) -> float:
     """Return the median tokens/s of the second half of a run."""
-    folder = Path(config["run_dir"])
-    file = folder / "run.yml"
-    file.write_text(json.dumps({**config, "master_port": _free_port()}))  # YAML reads JSON
+    folder, file = Path(config["run_dir"]), configuration_file(config)
     command = [sys.executable, str(ROOT / "deepy.py"), "train.py", str(file)]
     environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
@@ -105,6 +103,13 @@ def run(config: dict[str, Any]) -> float:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     speeds = [row["tokens_per_second"] for row in rows if row["event"] == "step"]
     return statistics.median(speeds[len(speeds) // 2 :])
+
+
+def configuration_file(config: dict[str, Any]) -> Path:
+    """Write a configuration with a port of its own into its `run_dir`."""
+    file = Path(config["run_dir"]) / "run.yml"
+    file.write_text(json.dumps({**config, "master_port": _free_port()}))  # YAML reads JSON
+    return file
 
 
 def _free_port() -> int:
@@ -125,7 +130,7 @@ def matrix_product_gflops(size: int = 1024, seconds: float = 1.0) -> float:
     return 2 * size**3 / best / 1e9
 
 
-def _prepare(folder: Path, vocabulary: int, steps: int) -> dict[str, Any]:
+def prepare(folder: Path, vocabulary: int, steps: int) -> dict[str, Any]:
     """Write a tokenizer and a token file, and return the configuration. Small token ids are frequent, as in text."""
     words = {"<|endoftext|>": 0} | {f"w{i}": i for i in range(1, vocabulary)}
     tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "<|endoftext|>"}}

@@ -5,27 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
+from neoxargs.launch.script import Program
+
 #: The module of each program, which is imported in a rank only when its log is open.
-MODULES = {"train": "neoxargs.train.run", "generate": "neoxargs.train.generate", "eval": "neoxargs.train.evaluate"}
+MODULES: dict[Program, str] = {
+    "train": "neoxargs.train.run",
+    "generate": "neoxargs.train.generate",
+    "eval": "neoxargs.train.evaluate",
+}
 
 
 def main(argv: Sequence[str]) -> int:
     """Train as one rank and return its exit code."""
-    return _supervised(MODULES["train"], argv)
+    return run_program("train", argv)
 
 
 def sample(argv: Sequence[str]) -> int:
     """Generate text as one rank and return its exit code."""
-    return _supervised(MODULES["generate"], argv)
+    return run_program("generate", argv)
 
 
 def evaluation(argv: Sequence[str]) -> int:
     """Evaluate as one rank and return its exit code."""
-    return _supervised(MODULES["eval"], argv)
+    return run_program("eval", argv)
 
 
-def _supervised(program: str, argv: Sequence[str]) -> int:
-    """Run the module `program` with a log of this rank, if the launcher gave the run an attempt name.
+def run_program(program: Program, argv: Sequence[str]) -> int:
+    """Run a program as one rank, with a log of this rank if the launcher gave the run an attempt name.
 
     torch is imported after the log is open, so that errors of the import are in it.
     """
@@ -40,17 +46,17 @@ def _supervised(program: str, argv: Sequence[str]) -> int:
         arguments = parse_rank_arguments(argv)
         mpi.set_rank_environment(arguments.config)
     except Problems:
-        return _run(program, argv)  # raises the same problems and reports them
+        return _run(MODULES[program], argv)  # raises the same problems and reports them
     gpu_environment.set_environment(arguments.config)
     if not arguments.attempt:
-        return _run(program, argv)
+        return _run(MODULES[program], argv)
     config = arguments.config
     logs = failures.logs_folder(config, arguments.attempt)
-    return run_supervised(lambda: _run(program, argv), logs, config.checkpoint.save, shows_all(config))
+    return run_supervised(lambda: _run(MODULES[program], argv), logs, config.checkpoint.save, shows_all(config))
 
 
-def _run(program: str, argv: Sequence[str]) -> int:
-    """Run the module `program` and return the exit code: 0 on success, 1 after an error, which is reported."""
+def _run(module: str, argv: Sequence[str]) -> int:
+    """Run a module and return the exit code: 0 on success, 1 after an error, which is reported."""
     from neoxargs.launch.processes.console_filter import shows_all
     from neoxargs.launch.targets.wire_format import parse_rank_arguments
     from neoxargs.train.deepspeed import lean_import
@@ -62,7 +68,7 @@ def _run(program: str, argv: Sequence[str]) -> int:
         setup.show_all = shows_all(arguments.config)
         setup.set_numerics(arguments.config)
         lean_import.import_packages()
-        import_module(program).run(arguments)
+        import_module(module).run(arguments)
     except Exception as error:
         report.report_failure(error)
         return 1

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import gc
 import os
-import runpy
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,11 +19,11 @@ from pathlib import Path
 
 from neoxargs.launch.cluster.devices import device
 from neoxargs.launch.processes.process_tree import send_signal
-from neoxargs.launch.processes.supervisor import FORWARDED
-from neoxargs.launch.script import program_of
+from neoxargs.launch.processes.supervisor import FORWARDED, exit_at_once
+from neoxargs.launch.script import Program, program_of
 from neoxargs.launch.targets.wire_format import LOCAL_RANK, parse_rank_arguments
 from neoxargs.problems import Problems
-from neoxargs.train import MODULES
+from neoxargs.train import MODULES, run_program
 from neoxargs.train.process import gpu_environment
 
 #: Seconds that the other ranks have to end after one has failed, as in DeepSpeed's launcher.
@@ -32,22 +31,28 @@ AFTER_A_FAILURE = 30
 
 
 def main(argv: Sequence[str]) -> int:
-    """Start the ranks, wait for them, and return the exit code of the first that failed; returns in each fork too."""
+    """Start the ranks, wait for them, and return the exit code of the first that failed."""
     options = _parser().parse_args(argv)
     devices = options.devices.split(",")
-    forks = _import_to_fork(options.script, options.arguments)
+    program = _imported_program(options.script, options.arguments)
     ranks = set()
     for rank in range(len(devices)):
         variables = _environment(options, rank, devices)
         words = [options.script, f"{LOCAL_RANK}={rank}", *options.arguments]
-        if not forks:
-            ranks.add(os.posix_spawn(sys.executable, [sys.executable, "-u", *words], os.environ | variables))
-        elif pid := os.fork():
-            ranks.add(pid)
+        if program:
+            ranks.add(_fork(program, words, variables))
         else:
-            os.environ.update(variables)
-            return _run_script(words)
+            ranks.add(os.posix_spawn(sys.executable, [sys.executable, "-u", *words], os.environ | variables))
     return _Ranks(ranks).wait()
+
+
+def _fork(program: Program, words: list[str], variables: dict[str, str]) -> int:
+    """Run a program in a fork of this process, and return the number of that process."""
+    if pid := os.fork():
+        return pid
+    os.environ.update(variables)
+    sys.argv = words
+    exit_at_once(run_program(program, words[1:]))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,19 +75,19 @@ def _environment(options: argparse.Namespace, rank: int, devices: list[str]) -> 
     }  # fmt: skip
 
 
-def _import_to_fork(script: str, arguments: Sequence[str]) -> bool:
-    """Import what every rank of a program needs, if the ranks are to be forked; return whether they can be.
+def _imported_program(script: str, arguments: Sequence[str]) -> Program | None:
+    """Import the program that a script runs and return it, if the ranks are to be forked and can be.
 
-    What fails here fails in every rank too, where it is logged and reported.
+    An error here is left to the ranks, which have the same and log and report it.
     """
     program = program_of(Path(script))
     try:
         config = parse_rank_arguments(arguments).config
     except Problems:
-        return False
+        return None
     forks, on_gpus = config.runner_extras.fork_ranks, device(os.environ) == "cuda"
     if not program or not (not on_gpus if forks is None else forks):
-        return False
+        return None
     gpu_environment.set_environment(config)
     if on_gpus:  # torch would otherwise create a device context to look for GPUs
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
@@ -91,13 +96,14 @@ def _import_to_fork(script: str, arguments: Sequence[str]) -> bool:
             import_module("neoxargs.train.deepspeed.lean_import").import_packages()
             import_module(MODULES[program])
     except Exception:
-        return False
+        return None
     # A garbage collection in a rank would otherwise visit, and so copy, the pages of all these modules.
     gc.collect()
     gc.freeze()
     if obstacles := _fork_obstacles():
         print(f"deepy: every rank imports torch, because this process has {obstacles}", file=sys.stderr, flush=True)
-    return not obstacles
+        return None
+    return program
 
 
 @contextlib.contextmanager
@@ -124,14 +130,6 @@ def _fork_obstacles() -> str:
         "a process group": distributed.is_initialized(),
     }
     return " and ".join(name for name, exists in obstacles.items() if exists)
-
-
-def _run_script(words: list[str]) -> int:
-    """Run a script as Python does, in a process forked for it."""
-    sys.argv = words
-    sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
-    runpy.run_path(words[0], run_name="__main__")
-    return 0
 
 
 class _Ranks:
@@ -162,4 +160,4 @@ class _Ranks:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_at_once(main(sys.argv[1:]))

@@ -7,6 +7,7 @@ signals, and records how the rank failed; `failures.py` writes and reads these r
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
@@ -24,7 +25,7 @@ import tty
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, NoReturn
 
 from neoxargs.launch.processes import failures
 from neoxargs.launch.processes.console_filter import ConsoleFilter
@@ -58,7 +59,7 @@ def run_supervised(run: Callable[[], int], folder: Path, save: str | None = None
     if not pid:
         _become_rank(outputs, supervisor_pid)
         failures.current_rank = failures.CurrentRank(folder, rank, save)
-        return run()
+        exit_at_once(run())
     with failures.log_file(folder, rank).open("ab", buffering=0) as file:
         supervisor = _Supervisor(pid, outputs, file, folder)
         code, peak = supervisor.wait()
@@ -182,6 +183,15 @@ def _become_rank(outputs: list[_Output], supervisor: int) -> None:
         if isinstance(stream, io.TextIOWrapper):  # `python -u` would write parts of lines, and ranks would mix theirs
             stream.reconfigure(line_buffering=True, write_through=False)
     faulthandler.enable()
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End this process after its exit handlers, without the time that Python takes to free torch's modules."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _die_by_signal(number: int) -> None:
