@@ -158,7 +158,7 @@ _REMOVED = {
 
 #: Parameter -> (date, default from that date on); before the first date the registry's default holds. `log_interval`
 #: had the default 100 at SEED and none for two years afterwards; it is treated as 100 throughout.
-#: `warmup_from_zero` is a parameter of deepy that stands for a change in GPT-NeoX's code.
+#: `rms_norm_epsilon_under_root` and `warmup_from_zero`, parameters of deepy, stand for changes in GPT-NeoX's code.
 _DEFAULTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "attention_dropout": (("2023-12-26", 0.0),),
     "clip_grad": (("2023-12-26", 1.0),),
@@ -169,6 +169,7 @@ _DEFAULTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "num_samples": (("2021-04-22", 0), ("2022-02-01", 1)),
     "output_layer_parallelism": (("2021-09-29", "row"), ("2023-05-02", "column")),
     "pipe_partition_method": (("2021-03-19", "type:transformer"), ("2021-05-19", "type:transformer|mlp")),
+    "rms_norm_epsilon_under_root": (("2025-05-09", True),),
     "sample_output_file": (("2021-04-22", None), ("2022-02-01", "samples.txt")),
     "temperature": (("2021-04-22", 1.0), ("2021-05-06", 0.0)),
     "text_gen_type": (("2022-02-01", "unconditional"), ("2022-02-10", None)),

@@ -144,6 +144,11 @@ class Norm(Group, origin="NeoX", effect="model"):
     rms_norm_epsilon: Positive = param(1e-8, megatron="norm-epsilon")
     """Added to the mean square by `norm: rmsnorm`. Llama's weights expect 1e-5 or 1e-6."""
 
+    rms_norm_epsilon_under_root: bool = param(derived=True, ours=True)
+    """Whether `norm: rmsnorm` adds `rms_norm_epsilon` to the mean square, under the root, as everyone does today, or to
+    the root, as GPT-NeoX did until May 2025. Follows the dialect, except that an epsilon of 1e-7 or less, for which it
+    hardly matters, is always under the root."""
+
     scalenorm_epsilon: Positive = param(1e-8)
     """Lower bound of the vector length that `norm: scalenorm` divides by."""
 

@@ -103,10 +103,12 @@ def _other_function(config: Config, contents: Contents, located: Located) -> Ite
             "here; softmax_over_padding: true computes GPT-NeoX's loss"
         )
     version = contents.deepspeed
-    if config.norm.norm == "rmsnorm" and not (version and version >= EPSILON_UNDER_ROOT):
+    under_root = config.get("rms_norm_epsilon_under_root") is not False
+    if config.norm.norm == "rmsnorm" and under_root and not (version and version >= EPSILON_UNDER_ROOT):
         yield (
             f"RMSNorm: if GPT-NeoX was older than 2025-05-09, it added rms_norm_epsilon, "
-            f"{config.norm.rms_norm_epsilon}, to the root; here it is under the root"
+            f"{config.norm.rms_norm_epsilon}, to the root; here it is under the root, "
+            "unless rms_norm_epsilon_under_root is false"
         )
     if contents.files.tensor_ranks > 1 and config.attention.gpt_j_residual:
         yield "biases: each tensor parallel rank of GPT-NeoX has its own, whose sum is taken over; here there is one"

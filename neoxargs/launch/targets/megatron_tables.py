@@ -45,6 +45,7 @@ SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "init_method": ("normal", "xavier_uniform"),
     "output_layer_init_method": ("scaled_normal", "xavier_uniform"),
     "z_loss": (0.0,),
+    "rms_norm_epsilon_under_root": (True,),
     "gpt_j_residual": (False,),
     "gpt_j_tied": (False,),
     "num_unique_layers": (None,),

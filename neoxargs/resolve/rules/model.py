@@ -9,6 +9,7 @@ from typing import Any
 from neoxargs.problems import did_you_mean
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
 from neoxargs.resolve.rules.shared_findings import multiple_of, nearest
+from neoxargs.resolve.rules.synonyms import Default
 
 #: The kinds of layers in `attention_config`.
 LAYER_KINDS = (
@@ -19,6 +20,14 @@ LAYER_KINDS = (
 GROUPED_KINDS = ("global", "flash")
 #: Kinds without attention heads.
 HEADLESS_KINDS = ("mamba", "rwkv", "gmlp")
+
+
+@derive
+def rms_norm_epsilon_under_root(norm: str, rms_norm_epsilon: float, default: Default) -> bool | None:
+    """GPT-NeoX added rms_norm_epsilon to the root until May 2025"""
+    if default("rms_norm_epsilon_under_root") is True:
+        return None
+    return norm != "rmsnorm" or rms_norm_epsilon <= 1e-7
 
 
 @derives("attention_config")

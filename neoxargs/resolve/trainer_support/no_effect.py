@@ -300,7 +300,7 @@ SWITCHED_OFF = (
         {"norm": IsNot(("layernorm", "non_parametric_layernorm"))},
         "norm is neither layernorm nor non_parametric_layernorm",
     ),
-    SwitchedOff("rms_norm_epsilon", {"norm": IsNot(("rmsnorm",))}, "norm is not rmsnorm"),
+    SwitchedOff("rms_norm_epsilon rms_norm_epsilon_under_root", {"norm": IsNot(("rmsnorm",))}, "norm is not rmsnorm"),
     SwitchedOff("scalenorm_epsilon", {"norm": IsNot(("scalenorm",))}, "norm is not scalenorm"),
     SwitchedOff(
         "init_method_std",

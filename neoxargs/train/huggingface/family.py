@@ -137,9 +137,9 @@ HARMLESS = (
     "seq_length", "max_position_embeddings", "expansion_factor", "mlp_multiple_of", "num_unique_layers",
     "param_sharing_style", "gpt_j_tied", "rotary_pct", "rotary_emb_base", "rpe_num_buckets", "rpe_max_distance",
     "rpe_causal", "opt_pos_emb_offset", "make_vocab_size_divisible_by", "padded_vocab_size", "softmax_over_padding",
-    "layernorm_epsilon", "rms_norm_epsilon", "scalenorm_epsilon", "use_bias_in_norms", "sparsity", "sparsity_config",
-    "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "attention_dropout", "hidden_dropout",
-    "weight_decay",
+    "layernorm_epsilon", "rms_norm_epsilon", "rms_norm_epsilon_under_root", "scalenorm_epsilon", "use_bias_in_norms",
+    "sparsity", "sparsity_config", "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "attention_dropout",
+    "hidden_dropout", "weight_decay",
 )  # fmt: skip
 
 
@@ -223,6 +223,11 @@ def only(ours: str, *values: Any) -> Demand:
     return Demand(ours, lambda config: config.get(ours) in values, supported)
 
 
+EPSILON_UNDER_ROOT = Demand(
+    "rms_norm_epsilon_under_root",
+    lambda config: config.get("rms_norm_epsilon_under_root") is not False,
+    "rms_norm_epsilon_under_root: true",
+)
 FULL_ATTENTION = Demand(
     "attention_config",
     lambda config: set(config.get("attention_config") or ()) <= {"global", "flash"},

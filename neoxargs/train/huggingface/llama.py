@@ -9,6 +9,7 @@ from __future__ import annotations
 from neoxargs.train.huggingface.family import (
     ALWAYS_GATED,
     COMMON_FIXED,
+    EPSILON_UNDER_ROOT,
     FULL_ATTENTION,
     Family,
     Fixed,
@@ -39,7 +40,7 @@ SETTINGS = (
 )
 DEMANDS = (
     only("norm", "rmsnorm"), only("pos_emb", "rotary"), only("rotary_pct", 1.0), only("gpt_j_residual", False),
-    only("apply_residual_connection_post_layernorm", False), ALWAYS_GATED, FULL_ATTENTION,
+    only("apply_residual_connection_post_layernorm", False), ALWAYS_GATED, EPSILON_UNDER_ROOT, FULL_ATTENTION,
 )  # fmt: skip
 CONSTANTS = {"norm": "rmsnorm", "pos_emb": "rotary", "rotary_pct": 1.0, "hidden_dropout": 0.0}
 WEIGHTS = (

@@ -34,9 +34,29 @@ class ScaleNorm(nn.Module):
         return self.scale * nn.functional.normalize(x, dim=-1, eps=self.epsilon)
 
 
+class EpsilonOutsideRoot(nn.Module):
+    """RMSNorm that adds epsilon to the root of the mean square, as GPT-NeoX's did until May 2025."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        precise = x.float()
+        root = precise.square().mean(-1, keepdim=True).sqrt()
+        return (precise / (root + self.epsilon)).to(x.dtype) * self.weight
+
+
+def _rms_norm(width: int, options: Norm) -> nn.Module:
+    under_root = options.__dict__.get("rms_norm_epsilon_under_root", True)
+    layer = nn.RMSNorm if under_root else EpsilonOutsideRoot
+    return layer(width, options.rms_norm_epsilon)
+
+
 NORMS: dict[str, Callable[[int, Norm], nn.Module]] = {
     "layernorm": lambda width, options: nn.LayerNorm(width, options.layernorm_epsilon, bias=options.use_bias_in_norms),
-    "rmsnorm": lambda width, options: nn.RMSNorm(width, options.rms_norm_epsilon),
+    "rmsnorm": _rms_norm,
     "scalenorm": lambda width, options: ScaleNorm(options.scalenorm_epsilon),
     "non_parametric_layernorm": lambda width, options: nn.LayerNorm(
         width, options.layernorm_epsilon, elementwise_affine=False

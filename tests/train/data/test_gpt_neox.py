@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from neoxargs.registry.runner import Runner
+from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
 from neoxargs.train.data import gpt_neox, indexed
 from neoxargs.train.data.datasets import build_datasets
 from neoxargs.train.data.loader import Loader
-from neoxargs.train.data.tokenizer import ByteTokenizer
+from neoxargs.train.data.tokenizer import ByteTokenizer, build_tokenizer
 from neoxargs.train.process.mesh import Axis, Mesh
+from tests.support.paths import ROOT
 from tests.support.reference import read
 
+RUNS = ROOT.parent / "shared" / "reference" / "neox_runs"
 REFERENCE = read("neox_sample_orders.json")
 CASES = {case["name"]: case for case in REFERENCE["cases"]}
 TOKENIZER = ByteTokenizer(500, 0)
@@ -95,6 +99,23 @@ def facts(found: Rows) -> dict[str, Any]:
 def test_every_row_is_gpt_neoxs(name: str, files: Path, tmp_path: Path) -> None:
     found = rows(CASES[name], files, tmp_path)
     assert {part: facts(of_part) for part, of_part in found.items()} == CASES[name]["splits"]
+
+
+@pytest.mark.skipif(not RUNS.is_dir(), reason=f"GPT-NeoX's runs are not in {RUNS}")
+def test_first_batches_of_gpt_neoxs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(RUNS)
+    recorded = sorted(Path().glob("*/batches.npy"))
+    assert recorded
+    for file in recorded:
+        theirs = np.load(file).astype(np.int64)  # (iterations, micro batches, samples, seq + 1)
+        given = [f"run_dir={tmp_path / file.parent}", "num_workers=0"]
+        config = resolve([next(file.parent.glob("*.yml"))], given, gpus=lambda draft: draft.group(Runner).num_gpus or 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            data = build_datasets(config, build_tokenizer(config.tokenizer), Mesh())
+        micro_batches = islice(data.train(0) or [], theirs.shape[0] * theirs.shape[1])
+        ours = [np.hstack([batch.tokens.numpy(), batch.labels.numpy()[:, -1:]]) for batch in micro_batches]
+        assert np.array_equal(theirs, np.stack(ours).reshape(theirs.shape)), file.parent
 
 
 @pytest.mark.parametrize(("name", "same"), [("1.9 epochs", True), ("1.08 epochs", False), ("a list of one", False)])

@@ -93,11 +93,22 @@ def test_layernorm_epsilon() -> None:
 
 @pytest.mark.shows("rms-norm", "rms-norm-epsilon")
 def test_rms_norm() -> None:
-    for text, epsilon in (("rms-norm: true", 1e-8), ("{rms-norm: true, rms-norm-epsilon: 0.5}", 0.5)):
+    new = "dialect: '2025-05-09'"
+    for text, epsilon in (("rms-norm: true", 1e-8), (f"{{rms-norm: true, rms-norm-epsilon: 0.5, {new}}}", 0.5)):
         model = built(text)
         assert not any(name.endswith("norm.bias") for name in model.state_dict())
         x = hidden() + 1  # a mean that LayerNorm would take away
         torch.testing.assert_close(model.final_norm(x), x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt())
+
+
+def test_epsilon_of_rms_norm_was_added_to_the_root() -> None:
+    """In GPT-NeoX until 8 May 2025; an epsilon too small to matter is always under the root, in torch's kernel."""
+    model = built("{norm: rmsnorm, rms-norm-epsilon: 0.5, dialect: '2025-05-08'}")
+    x = hidden() + 1
+    torch.testing.assert_close(model.final_norm(x), x / (x.square().mean(-1, keepdim=True).sqrt() + 0.5))
+    assert [name for name in model.state_dict() if name.startswith("final_norm")] == ["final_norm.weight"]
+    small = built("{norm: rmsnorm, dialect: '2025-05-08'}")
+    assert type(small.final_norm) is torch.nn.RMSNorm
 
 
 def tanh_gelu(x: Tensor) -> Tensor:
