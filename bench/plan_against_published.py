@@ -45,6 +45,11 @@ KINDS = {"peak_mem_gib": MEMORY, "fits/oom": VERDICT, "tokens_per_s_per_gpu": SP
 #: What identifies a run within its source.
 RUN = ("layers", "hidden", "heads", "seq", "gpus", "gpu_type", "tp", "pp", "zero_or_fsdp", "micro_batch",
        "global_batch", "act_ckpt", "precision")  # fmt: skip
+#: Columns of a table of figures, for rows that lack some.
+EMPTY = dict.fromkeys(
+    ("source_repo", "path", "model", *RUN, "kv_heads", "ffn", "vocab", "dp", "measured_kind", "measured_value", "note"),
+    "",
+)
 FIT, SET_ASIDE = "fit", "set aside"
 START, END = "<!-- score: start, written by bench/plan_against_published.py -->", "<!-- score: end -->"
 
@@ -123,7 +128,7 @@ def compare(rows: Iterable[Row]) -> Score:
     for row in rows:
         score.rows += 1
         try:
-            case, run = case_of(row), _run(row)
+            case, run = _case(row), _run(row)
             _check_new(row, run, seen)
             plan = plan_of(case)
         except LeftOut as reason:
@@ -139,6 +144,18 @@ def compare(rows: Iterable[Row]) -> Score:
             score.comparisons.append(_comparison(row, case, plan))
     score.outcomes = list(outcomes.values())
     return score
+
+
+def _case(row: Row) -> Case:
+    """Return the case of a row, or raise LeftOut, also for what cannot be read."""
+    if row["measured_kind"] not in KINDS:
+        raise LeftOut(f"no comparison of {row['measured_kind'] or 'an unnamed quantity'}")
+    try:
+        if KINDS[row["measured_kind"]] != VERDICT:
+            float(row["measured_value"])
+        return case_of(row)
+    except ValueError as error:
+        raise LeftOut("a number that cannot be read") from error
 
 
 def _run(row: Row) -> tuple[str, ...]:
@@ -267,7 +284,10 @@ def as_json(score: Score) -> dict[str, object]:
 
 def read_rows(path: Path) -> list[Row]:
     with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t"))
+        return [
+            {**EMPTY, **{key: value or "" for key, value in row.items() if key}}
+            for row in csv.DictReader(file, delimiter="\t")
+        ]
 
 
 def write_between_markers(path: Path, lines: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -57,6 +58,8 @@ def test_one_run_counts_once_and_in_one_unit(bench: ModuleType) -> None:
         ({"note": "virtual pipeline 5"}, "interleaved pipeline schedule"),
         ({"layers": ""}, "layers not stated"),
         ({"act_ckpt": ""}, "recomputation not stated"),
+        ({"measured_kind": "hours"}, "no comparison of hours"),
+        ({"measured_value": "about 80"}, "a number that cannot be read"),
         ({"gpus": "17"}, "tensor x pipeline x data parallel size is not the number of GPUs"),
         ({"gpu_type": "MI300X"}, "no data sheet of MI300X"),
         (
@@ -70,6 +73,13 @@ def test_a_row_that_cannot_be_planned_is_left_out_with_a_reason(
 ) -> None:
     score = bench.compare([{**ROW, **change}])
     assert not score.comparisons and score.left_out == {reason: 1}
+
+
+def test_a_table_with_fewer_columns_can_be_read(bench: ModuleType, tmp_path: Path) -> None:
+    kept = {key: value for key, value in ROW.items() if key not in ("kv_heads", "dp")}
+    (tmp_path / "few.tsv").write_text("\t".join(kept) + "\n" + "\t".join(kept.values()) + "\n")
+    with_all, with_few = (bench.compare(rows) for rows in ([ROW], bench.read_rows(tmp_path / "few.tsv")))
+    assert with_all.comparisons == with_few.comparisons and len(with_few.comparisons) == 1
 
 
 def test_verdicts_of_runs(bench: ModuleType) -> None:
