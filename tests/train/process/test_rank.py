@@ -77,6 +77,20 @@ def test_a_signal_to_the_process_group_saves_too(tmp_path: Path, number: signal.
     assert not any(map(is_running, workers))
 
 
+@pytest.mark.timeout(200)
+def test_a_killed_loader_worker_ends_the_run(tmp_path: Path) -> None:
+    """A system that runs out of memory may kill one; the rank must not wait for it forever."""
+    changes = {"train_iters": 10_000, "num_workers": 2}
+    with start_ranks(tmp_path, 1, **changes) as run:
+        wait_for_step(tmp_path, 3)
+        killed, other = readers(run.processes[0])
+        os.kill(killed, signal.SIGKILL)
+        codes, _, errors = run.wait()
+    assert codes == [1]
+    assert f"DataLoader worker (pid {killed}) is killed by signal: Killed" in errors
+    wait_for_end([killed, other])
+
+
 def interrupted(arguments: list[str], folder: Path) -> tuple[int, str, str]:
     """Told to end after the third step, as a launcher tells every rank."""
 

@@ -1,0 +1,190 @@
+"""Runs the trials of bench/on_gpu.py in a process of its own, on a GPU or, with DS_ACCELERATOR=cpu, on the CPU.
+
+Reads a JSON list of trials from standard input, and appends one line of JSON for each to the file that is its argument.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from neoxargs.launch.targets.deepspeed import deepspeed_json  # noqa: E402
+from neoxargs.resolve import Config, Text, read_files, resolve_texts  # noqa: E402
+
+#: Steps before the measured ones, in which torch compiles kernels and its allocator finds its size.
+WARM_UP = 3
+#: Different batches, which repeat.
+BATCHES = 4
+
+
+class Trial(TypedDict):
+    """One configuration to train."""
+
+    name: str
+    file: str | None
+    """A configuration file."""
+    sets: dict[str, Any]
+    """Name of a parameter -> its value, which overrides the file's."""
+    measure: str
+    """`losses` or `speed`."""
+    steps: int
+    seconds: float
+    """After this time no step of `speed` is begun, once there are three."""
+
+
+def main() -> int:
+    trials: list[Trial] = json.load(sys.stdin)
+    configs = [resolve_trial(trial["file"], trial["sets"]) for trial in trials]
+    from neoxargs.train.process import gpu_environment
+
+    for config in configs:
+        gpu_environment.set_environment(config)
+    from neoxargs.train.process import setup
+
+    setup.start("nccl", configs[0].training.seed)
+    with open(sys.argv[1], "a", encoding="utf-8") as results:
+        for trial, config in zip(trials, configs, strict=True):
+            row = _attempt(trial, config)
+            print(json.dumps(row), file=results, flush=True)
+            if "CUDA error" in row.get("error", ""):  # after it, the process can do nothing more on the GPU
+                return 1
+    setup.stop()
+    return 0
+
+
+def resolve_trial(file: str | None, sets: dict[str, Any]) -> Config:
+    """Return the configuration of one rank; raises Problems."""
+    texts = read_files([file]) if file else [Text("trial.yml", "{}")]
+    return resolve_texts(texts, [f"{name}={json.dumps(value)}" for name, value in sets.items()], gpus=1)
+
+
+def _attempt(trial: Trial, config: Config) -> dict[str, Any]:
+    """Return what was measured, or the error."""
+    import torch
+
+    from neoxargs.train.process import mesh, setup
+
+    setup.set_numerics(config)
+    try:
+        return measure_losses(trial, config) if trial["measure"] == "losses" else measure_speed(trial, config)
+    except Exception as error:
+        first, *_ = str(error).strip().splitlines() or [""]
+        return {"error": f"{type(error).__name__}: {first}"}
+    finally:
+        mesh.destroy_groups()
+        torch.use_deterministic_algorithms(False)
+        _free()
+
+
+def _free() -> None:
+    """Free what the trial before has left: tensors, and compiled kernels, of which torch keeps only a few."""
+    import torch
+
+    gc.collect()
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def measure_losses(trial: Trial, config: Config) -> dict[str, Any]:
+    """Train some steps from the same weights as on every device; a deterministic run also a second time."""
+    row = _losses(trial, config)
+    if config.training.deterministic:
+        row["repeats"] = _losses(trial, config)["losses"] == row["losses"]
+    return row
+
+
+def _losses(trial: Trial, config: Config) -> dict[str, Any]:
+    from neoxargs.train.process import mesh
+
+    trained, batches = _build(config)
+    logits = _logits(trained, config) if config.parallel.pipe_parallel_size == 0 else None
+    losses = [trained.train_step(batches).loss for _ in range(trial["steps"])]
+    mesh.destroy_groups()
+    return {"losses": losses, "logits": logits}
+
+
+def measure_speed(trial: Trial, config: Config) -> dict[str, Any]:
+    """Return the median seconds of a step, and the peak memory in bytes. Only on a GPU."""
+    import torch
+
+    torch.cuda.reset_peak_memory_stats()
+    trained, batches = _build(config)
+    losses = [trained.train_step(batches).loss for _ in range(WARM_UP)]
+    seconds: list[float] = []
+    end = time.perf_counter() + trial["seconds"]
+    while len(seconds) < trial["steps"] and (len(seconds) < 3 or time.perf_counter() < end):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        losses.append(trained.train_step(batches).loss)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    free, total = torch.cuda.mem_get_info()
+    return {
+        "seconds": statistics.median(seconds),
+        "steps": len(seconds),
+        "tensors": torch.cuda.max_memory_allocated(),
+        "used": total - free,
+        "losses": losses,
+    }
+
+
+def _build(config: Config) -> tuple[Any, Iterator[tuple[Any, Any]]]:
+    """Return the engine and its micro batches: random tokens in pinned memory, as a data loader delivers them."""
+    from neoxargs.train.engine import build as engine
+    from neoxargs.train.kernels.cross_entropy import Vocabulary
+    from neoxargs.train.process import mesh, setup
+
+    rows = config.embedding.padded_vocab_size
+    layout = mesh.build_mesh(config.parallel)
+    setup.set_seeds(config.training.seed)
+    trained = engine.build(config, deepspeed_json(config), Vocabulary(rows, rows, eod=0), layout)
+    return trained, _batches(config, trained.deepspeed.device.type == "cuda")
+
+
+def _batches(config: Config, pin: bool) -> Iterator[tuple[Any, Any]]:
+    count = BATCHES * config.batch.gradient_accumulation_steps
+    pairs = []
+    for number in range(count):
+        tokens = _tokens(config, number)
+        pair = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        pairs.append(tuple(half.pin_memory() for half in pair) if pin else pair)
+    return itertools.cycle(pairs)
+
+
+def _tokens(config: Config, number: int) -> Any:
+    """Return random tokens (micro batch, seq + 1), the same on every device; small ones are frequent, as in text."""
+    import torch
+
+    generator = torch.Generator().manual_seed(number)
+    shape = config.batch.train_micro_batch_size_per_gpu, config.shape.seq_length + 1
+    return (config.embedding.padded_vocab_size ** torch.rand(shape, generator=generator)).long() - 1
+
+
+def _logits(trained: Any, config: Config) -> list[float]:
+    """Return the untrained model's logits of the last token of each sample."""
+    import torch
+
+    module = trained.deepspeed.module
+    module.eval()
+    with torch.no_grad():
+        logits = module(_tokens(config, 0)[:, :-1].to(trained.deepspeed.device))
+    module.train()
+    return logits[:, -1].float().flatten().tolist()  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+    sys.exit(main())
