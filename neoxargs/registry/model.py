@@ -303,6 +303,12 @@ class Fusion(Group, origin="Meg", effect="model"):
     `hidden_dropout` is above 0; its dropout masks differ. On a CPU, or without Triton and a C compiler, two kernels of
     torch are used. The bias is added inside the matrix product in any case."""
 
+    compile_layers: bool = param(False, origin="NeoX", ours=True)
+    """Compiles each transformer layer with torch.compile, which computes norms, rotations, activation functions and
+    additions in fewer kernels. The first steps take minutes longer. Losses are equal except for rounding; dropout masks
+    differ. Needs Triton and a C compiler on GPUs, a C++ compiler on CPUs. Communication between tensor parallel ranks
+    divides a layer into parts, which are compiled separately."""
+
     rope_fusion: bool = param(
         False,
         origin="NeoX",

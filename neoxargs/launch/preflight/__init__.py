@@ -13,6 +13,7 @@ from neoxargs.launch.preflight.hardware import (
     fp16_without_support,
     fp32_without_tf32,
     gpu_only_kernels,
+    layers_that_cannot_compile,
     nvme_problems,
     ops_that_cannot_compile,
 )
@@ -58,6 +59,7 @@ def machine_problems(spec: RunSpec) -> list[Problem]:
     if not resources.remote and can_train_here():
         problems += [*untested_packages(), *missing_packages(config), *missing_backend(config)]
         problems += ops_that_cannot_compile(config, resources.device)
+        problems += layers_that_cannot_compile(config, resources.device)
         problems += [*nvme_problems(config, resources.device), *gpu_only_kernels(config, resources.device)]
     return problems
 

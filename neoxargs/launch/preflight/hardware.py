@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,10 @@ FP16 = ("avx512_fp16", "avx_ne_convert")
 #: (Adam on the device is PyTorch's; Lion and Lamb need no op.)
 OPS = {"adam": ("", "cpu_adam"), "adamw": ("", "cpu_adam"), "cpu_adam": ("cpu_adam", "cpu_adam"),
         "adagrad": ("", "cpu_adagrad")}  # fmt: skip
+#: Device -> the kind of compiler that torch.compile calls, the environment variable that names it, usual names.
+COMPILERS: dict[Device, tuple[str, str, tuple[str, ...]]] = {
+    "cpu": ("C++", "CXX", ("g++",)), "cuda": ("C", "CC", ("gcc", "clang")),
+}  # fmt: skip
 #: Parameters that DeepSpeed implements for GPUs only. Below ZeRO stage 3 it does not read them.
 GPUS_ONLY = (
     "zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_nontrainable_weights",
@@ -73,6 +78,17 @@ def ops_that_cannot_compile(config: Config, device: Device) -> list[Problem]:
     from neoxargs.launch import compiled_ops
 
     return list(compiled_ops.uncompilable(needed, os.environ))
+
+
+def layers_that_cannot_compile(config: Config, device: Device) -> Iterator[Problem]:
+    """`compile_layers` without the compiler that torch.compile calls for this kind of device."""
+    kind, variable, usual = COMPILERS[device]
+    names = os.environ.get(variable, "").split()[:1] or usual
+    if config.fusion.compile_layers and not any(map(shutil.which, names)):
+        what = f"compile_layers needs a {kind} compiler, which is not installed on this machine"
+        hint = f"install {usual[0]}, set {variable} in the environment to a compiler, or remove compile_layers"
+        place = config.place("compile_layers")
+        yield Problem(what, place, hint, id="layers-cannot-compile", about=("compile_layers",))
 
 
 def nvme_problems(config: Config, device: Device) -> Iterator[Problem]:

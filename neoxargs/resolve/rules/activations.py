@@ -78,3 +78,39 @@ def selective_recompute_excludes_zero_3(
         "set checkpoint_activations to true or false, or zero_optimization.stage to 2 or less",
         about=["checkpoint_activations", "zero_optimization.stage"],
     )
+
+
+@check
+def compile_layers_excludes_zero_3(compile_layers: bool, zero_optimization__stage: object) -> Finding | None:
+    """ZeRO stage 3 gathers and frees weights in hooks around every module inside a layer. torch.compile breaks a layer
+    at each of these hooks, and would compile again whenever a weight has another shape than before.
+
+        compile_layers: true
+        zero_optimization: {stage: 3}
+    """
+    if not compile_layers or zero_optimization__stage != 3:
+        return None
+    return refuse(
+        "compile_layers cannot be combined with ZeRO stage 3",
+        "set compile_layers to false, or zero_optimization.stage to 2 or less",
+        about=["compile_layers", "zero_optimization.stage"],
+    )
+
+
+@check
+def compile_layers_excludes_selective_recompute(
+    compile_layers: bool, checkpoint_activations: bool | str
+) -> Finding | None:
+    """torch.compile decides by itself which cheap activations of a layer are computed again in the backward pass. The
+    hooks of selective recomputation would break the compiled layer at every activation.
+
+        compile_layers: true
+        checkpoint_activations: selective
+    """
+    if not compile_layers or checkpoint_activations != "selective":
+        return None
+    return refuse(
+        "compile_layers and checkpoint_activations (selective) cannot be combined",
+        "remove checkpoint_activations, because compiled layers recompute what is cheap, or remove compile_layers",
+        about=["compile_layers", "checkpoint_activations"],
+    )

@@ -24,6 +24,7 @@ from neoxargs.sizes.vocab import padded_vocab_size
 from neoxargs.train.deepspeed import bf16_step, patches, swap
 from neoxargs.train.deepspeed.partial_gradients import sum_once_per_step
 from neoxargs.train.engine import recompute, timing
+from neoxargs.train.engine.compiled import compile_layers
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
@@ -60,6 +61,8 @@ def build(
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():
         module = _pipeline(config, vocabulary, make, mesh) if pipelined else _gpt(config, json, vocabulary, make, mesh)
+        if trains and config.fusion.compile_layers:  # text is generated at all lengths, each of which would be compiled
+            compile_layers(module, torch.device(get_accelerator().current_device_name()))
         settings = timing.settings(json, config)
         engine = (
             _training_engine(config, settings, module, mesh, make.widths) if trains else _engine(settings, module, mesh)

@@ -24,7 +24,7 @@ from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import positions_in_document, same_document
 from neoxargs.train.model.init import initializer
 from neoxargs.train.model.norm import norm
-from neoxargs.train.model.rotary import rotate
+from neoxargs.train.model.rotary import cosine_and_sine, rotate
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
@@ -122,6 +122,18 @@ class SelfAttention(nn.Module):
             return attend(query, key, value, mask, 0.0, self.unfused, self.masks.tables)
         with different_on_each_rank(self.tensor, query.device):
             return attend(query, key, value, mask, dropout, self.unfused, self.masks.tables)
+
+    def prepare_for_compilation(self, device: torch.device) -> None:
+        """Keep what layers share out of their compiled graphs.
+
+        Masks other than the causal one are made outside, where the kernel is called too; flex_attention is compiled by
+        itself. Rotations are made now: a layer that makes them is another graph than the same layer when recomputed.
+        """
+        if self.rotated:
+            cosine_and_sine(self.rotated, self.rotary_base, self.seq_length, device, self.masks.tables)
+        if self.reset_mask or not self.masks.is_causal(self.seq_length):
+            outside = torch.compiler.disable(self._attend)  # type: ignore[no-untyped-call]
+            setattr(self, "_attend", outside)  # noqa: B010
 
     def _fits_flex(self, query: Tensor, starts: Tensor | None, dropout: float) -> bool:
         """Whether positions determine more than the causal mask, and flex_attention can compute it.

@@ -26,9 +26,7 @@ def rotate(
     may exceed the length of x, as in generation with a cache. tables: where the cosines and sines are kept.
     """
     seq = x.shape[2]
-    cosine, sine = (tables or Tables()).rows(
-        ("rotary", width, base, x.device), max(seq, length), lambda size: _cosine_and_sine(size, width, base, x.device)
-    )
+    cosine, sine = cosine_and_sine(width, base, max(seq, length), x.device, tables or Tables())
     if positions is not None:
         cosine, sine = cosine[positions].unsqueeze(1), sine[positions].unsqueeze(1)  # (batch, 1, seq, width / 2)
     else:
@@ -37,6 +35,11 @@ def rotate(
     # The cosines and sines are fp32, and so are these products, also when x has 16 bits.
     rotated = (first * cosine - second * sine, second * cosine + first * sine)
     return torch.cat((*(part.to(x.dtype) for part in rotated), rest), dim=-1)
+
+
+def cosine_and_sine(width: int, base: float, seq: int, device: torch.device, tables: Tables) -> tuple[Tensor, ...]:
+    """Return cosine and sine of at least `seq` positions from the tables, each (positions, width / 2)."""
+    return tables.rows(("rotary", width, base, device), seq, lambda size: _cosine_and_sine(size, width, base, device))
 
 
 def _cosine_and_sine(seq: int, width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:

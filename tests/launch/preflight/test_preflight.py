@@ -147,6 +147,33 @@ def test_a_missing_compiler_is_a_problem_of_the_run(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
+    ("device", "variables", "missing"),
+    [
+        ("cpu", {}, "C++"),
+        ("cpu", {"CXX": "true -O2"}, None),
+        ("cuda", {"CXX": "true"}, "C"),
+        ("cuda", {"CC": "true"}, None),
+        ("cuda", {"CC": "no-compiler"}, "C"),
+    ],
+)
+def test_a_missing_compiler_for_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Device, variables: dict[str, str], missing: str | None
+) -> None:
+    (tmp_path / "true").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("CC", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "run.yml").write_text(f"{YAML}compile_layers: true\n")
+    config = resolve_run(Request([str(tmp_path / "run.yml")], [], gpus=1), {}).config
+    found = [problem.what for problem in hardware.layers_that_cannot_compile(config, device)]
+    expected = f"compile_layers needs a {missing} compiler, which is not installed on this machine"
+    assert found == ([expected] if missing else [])
+    assert not list(hardware.layers_that_cannot_compile(spec(tmp_path, tmp_path).config, device))
+
+
+@pytest.mark.parametrize(
     ("more", "device", "warns"),
     [
         ("", "cuda", True),

@@ -72,6 +72,8 @@ CASES = [
     "contiguous_checkpointing: true",
     "{checkpoint_activations: true, checkpoint_num_layers: 5}",
     "{checkpoint_activations: selective, zero_stage: 3}",
+    "{compile_layers: true, zero_stage: 3}",
+    "{compile_layers: true, checkpoint_activations: selective}",
     'attention_config: [[["flash"], 12]]',
     "{lr_decay_style: WSD}",
     'attention_config: [[["local", "global", "flash"], "all"]]',

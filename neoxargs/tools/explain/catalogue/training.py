@@ -135,6 +135,10 @@ PROBLEMS: dict[str, Entry] = {
     "optimizer-not-available": row(
         "The optimizer cannot be built on this machine, because its kernels exist only for a different kind of device."
     ),
+    "layers-cannot-compile": row(
+        "torch.compile generates C++ for CPUs, and for GPUs kernels in Triton with a small C program for each. Without "
+        "the compiler, the first step would fail on every rank."
+    ),
     "loss-not-finite": row(
         "The loss is infinite or NaN. Later steps and checkpoints would be useless, so the run stops without saving."
     ),

@@ -1,0 +1,26 @@
+"""`compile_layers`: torch.compile makes the kernels of the transformer layers.
+
+Layers that are alike share their kernels. torch divides a layer where it cannot compile a call, such as a collective
+operation. Embedding, output layer and loss are not compiled.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from neoxargs.problems import Problem, Problems
+from neoxargs.train.kernels.fused import should_compile
+from neoxargs.train.model.block import TransformerBlock
+
+
+def compile_layers(module: nn.Module, device: torch.device) -> None:
+    """Compile this rank's transformer layers, each when it first runs; raise Problems on a GPU without Triton."""
+    if device.type == "cuda" and not should_compile("cuda"):
+        what = "compile_layers needs Triton and a C compiler, which are not installed on this machine"
+        hint = "install triton and gcc, or remove compile_layers"
+        raise Problems(Problem(what, hint=hint, id="layers-cannot-compile", about=("compile_layers",)))
+    for layer in module.modules():
+        if isinstance(layer, TransformerBlock):
+            layer.attention.prepare_for_compilation(device)
+            layer.compile(dynamic=False)  # sequences have one length, and a recomputed layer must run the same graph
