@@ -78,6 +78,8 @@ ACTIVATIONS = {
 ACTIVATIONS_WHY = "DeepSpeed's section is derived from Megatron's flags, so that both agree"
 ZERO_LIST_WHY = "GPT-NeoX leaves it out if the stage is a list for the autotuner"
 
+CODE_WHY = "new: stands for a change of GPT-NeoX's code"
+
 DIFFERENCES = [
     # what DeepSpeed is told
     Difference(
@@ -163,6 +165,8 @@ DIFFERENCES = [
         "ranks", "run_dir", "new: the folder of metrics and logs",
         ours_only(lambda config: config.checkpoint.save or "runs"),
     ),
+    Difference("ranks", "warmup_from_zero", CODE_WHY, ours_only(lambda config: False)),
+    Difference("ranks", "rms_norm_epsilon_under_root", CODE_WHY, ours_only(lambda config: True)),
     Difference(
         "ranks", "deepspeed_extra_args", "`precision: bfloat16` turns on the section bf16 itself",
         lambda theirs, ours, config: theirs == {"bf16": {"enabled": True}} and config.bf16.enabled,
