@@ -22,16 +22,27 @@ def suggest_faster(original: Plan, resolve: Resolve) -> list[Suggestion]:
 
 
 def _levers(plan: Plan) -> Iterator[Changes]:
-    """Less recomputation; gradients reduced during the backward pass, in large messages between hosts."""
-    config, zero = plan.config, plan.config.zero_optimization
-    chosen = config.recompute.checkpoint_activations
+    yield from _less_work(plan)
+    if plan.layout.data > 1 and not plan.config.parallel.pipe_parallel_size:
+        yield from _overlapped(plan)
+
+
+def _less_work(plan: Plan) -> Iterator[Changes]:
+    """Less recomputation; compiled layers."""
+    chosen = plan.config.recompute.checkpoint_activations
     if chosen:
         yield {"checkpoint_activations": False}
     if chosen is True:
         yield {"checkpoint_activations": "selective"}
-    if plan.layout.data == 1 or config.parallel.pipe_parallel_size:
-        return
-    if (zero.stage in (1, 2) and not zero.overlap_comm) or (zero.stage == 3 and zero.overlap_comm is False):
+    if not plan.config.fusion.compile_layers and plan.target.device.kind == "cuda":
+        yield {"compile_layers": True}
+
+
+def _overlapped(plan: Plan) -> Iterator[Changes]:
+    """Communication during computation; gradients reduced in large messages between hosts."""
+    zero, hosts = plan.config.zero_optimization, len(plan.spec.resources.hosts)
+    in_turn = not zero.overlap_comm if zero.stage in (1, 2) else zero.stage == 3 and zero.overlap_comm is False
+    if in_turn:
         yield {"zero_optimization.overlap_comm": True}
-    if zero.stage in (1, 2) and zero.reduce_bucket_size < LARGE_BUCKET and len(plan.spec.resources.hosts) > 1:
+    if zero.stage in (1, 2) and zero.reduce_bucket_size < LARGE_BUCKET and hosts > 1:
         yield {"zero_optimization.reduce_bucket_size": LARGE_BUCKET}

@@ -80,11 +80,17 @@ def layer_time(sizes: ActivationSizes, device: Device) -> tuple[Time, Time]:
     attention = _attention(sizes, rates)
     once = _products(sizes, rates)
     forward, backward = _passes(sizes)
-    moved = sizes.tokens * sizes.config.shape.hidden_size * sizes.number_size * sizes.assumed.eager
+    moved = sizes.tokens * sizes.config.shape.hidden_size * sizes.number_size * _fused(sizes)
     least = KERNELS * sizes.assumed.kernel if device.kind == "cuda" else 0.0
     elementwise = max((forward + backward) * moved / rates.memory, least)
     share = forward / (forward + backward)
     return Time(once, attention[0], elementwise * share), Time(PRODUCTS * once, attention[1], elementwise)
+
+
+def _fused(sizes: ActivationSizes) -> float:
+    """Return how much elementwise kernels move, relative to the count of torch's own."""
+    compiled = sizes.assumed.compiled if sizes.config.fusion.compile_layers else 1.0
+    return sizes.assumed.eager * compiled
 
 
 def loss_time(sizes: ActivationSizes, rows: int, device: Device) -> Time:

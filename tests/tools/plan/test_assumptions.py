@@ -22,6 +22,7 @@ NEEDED = {
     "partitioned": ([], ["zero_optimization.stage=0", "precision=fp16"]),
     "step_bytes": ([], ["zero_optimization.reduce_bucket_size=1000"]),
     "kernel": ([], ["seq_length=16"]),
+    "compiled": ([], ["compile_layers=true"]),
     "bucket": ([], ["zero_optimization.stage=2", "pipe_parallel_size=0"]),
     "cpu_adam": ([], ["pipe_parallel_size=0", "zero_optimization.offload_optimizer.device=cpu"]),
     "host_link": ([], ["pipe_parallel_size=0", "zero_optimization.offload_optimizer.device=cpu"]),

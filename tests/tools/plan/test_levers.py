@@ -24,6 +24,7 @@ def test_recomputation_that_memory_does_not_need_is_named_first(middle: str) -> 
     assert list(found)[:2] == ["checkpoint_activations=false", "checkpoint_activations=selective"]
     assert 0.7 < found["checkpoint_activations=false"] < 0.85
     assert list(found.values()) == sorted(found.values())
+    assert 0.8 < found["compile_layers=true"] < 0.98
 
 
 def test_overlap_is_named_where_communication_takes_time(middle: str) -> None:
