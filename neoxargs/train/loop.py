@@ -157,7 +157,9 @@ class Loop:
 
 
 class StopRequest:
-    """Request to stop by SIGTERM, Ctrl-C or the stop file: finish the step, save, exit with code 0, as Megatron does.
+    """Request to stop by a signal or the stop file: finish the step, save, exit with code 0, as Megatron does.
+
+    The signals are SIGTERM, Ctrl-C, and SIGHUP of a terminal that closes, which `nohup` lets a run ignore.
 
     Signals reach the ranks at different steps, so every step begins an all-reduce of the received signal. It overlaps
     with the computation of the step. SIGTERM may arrive more than once, because a launcher forwards a signal that its
@@ -172,7 +174,10 @@ class StopRequest:
         self.flag = torch.zeros(1, dtype=torch.int32, device=device)
 
     def __enter__(self) -> StopRequest:
-        self.before = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        handled = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            handled.append(signal.SIGHUP)
+        self.before = {number: signal.signal(number, self._receive) for number in handled}
         return self
 
     def __exit__(self, *_: object) -> None:

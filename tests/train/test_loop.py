@@ -178,7 +178,7 @@ def test_exit_interval_saves_and_stops() -> None:
     assert happened(run, "save", "validation") == [("save", 4)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_run_after_the_next_step_with_a_checkpoint(number: signal.Signals) -> None:
     class Interrupt(Tracker):
         def on_step(self, step: Step) -> None:
@@ -190,6 +190,21 @@ def test_a_signal_ends_the_run_after_the_next_step_with_a_checkpoint(number: sig
     run.trackers.append(Interrupt())
     assert run.run() == Outcome(3, number.name, Path("at3"))
     assert signal.getsignal(number) == before
+
+
+def test_a_run_under_nohup_does_not_stop() -> None:
+    class HangUp(Tracker):
+        def on_step(self, step: Step) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run = loop(save="x")
+        run.trackers.append(HangUp())
+        assert run.run() == Outcome(6, "", Path("at6"))
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.shows("adlr-autoresume", "adlr-autoresume-interval")

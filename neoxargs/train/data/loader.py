@@ -105,13 +105,14 @@ def batches(
 
 
 def _obey_the_rank_only(worker: int) -> None:
-    """In a worker process: end by a SIGTERM of the rank, and ignore SIGINT and everybody else's SIGTERM.
+    """In a worker process: end by a SIGTERM of the rank, and ignore SIGINT, SIGHUP and everybody else's SIGTERM.
 
     Slurm, launchers and terminals signal all processes of a run to stop it. The rank then finishes its step, for which
     it needs its workers, and saves a checkpoint. A rank that is killed cannot end them: torch's workers look for it
     every few seconds.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         # A blocked signal waits for sigwaitinfo, which says who sent it; a Python handler would not know.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

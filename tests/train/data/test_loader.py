@@ -37,6 +37,7 @@ def signalled() -> None:
     if not os.fork():  # by another process: a worker obeys its rank
         os.kill(worker.pid or 0, signal.SIGTERM)
         os.kill(worker.pid or 0, signal.SIGINT)
+        os.kill(worker.pid or 0, signal.SIGHUP)
         os._exit(0)
     os.wait()
     for index in range(2, 22, 2):

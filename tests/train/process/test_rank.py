@@ -61,7 +61,7 @@ def test_a_killed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     wait_for_end(workers)  # of their own accord, when their rank has been killed
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 @pytest.mark.timeout(200)
 def test_a_signal_to_the_process_group_saves_too(tmp_path: Path, number: signal.Signals) -> None:
     """Slurm, torchrun and terminals signal the processes that read ahead as well."""
