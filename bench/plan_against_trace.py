@@ -2,7 +2,7 @@
 
     python bench/plan_against_trace.py [--only pythia-1b] [--layout tp2-pp2] [--set KEY=VALUE] [--json] [--write]
 
-The model is built by train.py's own builder, on fake tensors of a GPU: every operator of the forward and the backward
+The model is built by train.py's own builder, on tensors without values: every operator of the forward and the backward
 pass runs and returns shapes, so neither a GPU nor memory is needed (bench/traced/). One rank of the first, a middle and
 the last pipeline stage is traced, on the first of the shipped layouts without and the first with a pipeline on which
 the plan says that the model fits on 64 H100. Compared are the most memory that activations and logits occupy at a time
@@ -105,14 +105,14 @@ def main() -> int:
         if options.only in (None, model):
             for layout in _fitting(model, options.layout, options.set):
                 rows += list(compare(model, layout, options.set, show=not options.json))
+                if options.write:
+                    _write(rows)
     if not rows:
         sys.exit(f"nothing to compare: {options.only or 'no model'} fits on no layout")
     if options.json:
         print(json.dumps([_as_json(row) for row in rows], indent=1))
     else:
         print(f"{sum(row.agrees for row in rows)} of {len(rows)} ranks agree")
-    if options.write:
-        _write(rows)
     return int(not all(row.agrees for row in rows))
 
 
@@ -123,7 +123,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--layout", choices=layouts, help="compare on this file of configs/layouts only")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a value")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--write", action="store_true", help=f"write the table of {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help=f"write the table of docs/{PAGE.name}")
     return parser.parse_args()
 
 
@@ -222,10 +222,9 @@ def _trace(sender: Any, plan: Plan, files: Sequence[str], sets: Sequence[str], s
     samples = f"train_batch_size={micro_batches * batch.train_micro_batch_size_per_gpu}"
     one_replica = resolve(files, [*sets, samples], gpus=layout.tensor * layout.pipe)
     device = find_device(DEVICE)
-    with fake_rank(stage * layout.tensor, layout.tensor * layout.pipe):
-        recorder = trace(
-            build(one_replica, plan.vocab_rows), one_replica, Roof(device.half, device.single, device.bandwidth)
-        )
+    with fake_rank(stage * layout.tensor, one_replica.parallel) as mesh:
+        deepspeed = build(one_replica, plan.vocab_rows, mesh)
+        recorder = trace(deepspeed, one_replica, Roof(device.half, device.single, device.bandwidth))
     messages = [message for message in recorder.messages if message.floats and message.operator != "broadcast"]
     between = [message for message in messages if message.operator in ("send", "recv")]
     figures = Figures(

@@ -7,7 +7,7 @@ says what it keeps:
 
 - attention: the flash kernel in 16 bits without a mask, else the memory-efficient one, as torch chooses on an A100 or
   H100. flex_attention, which keeps the same tensors (inputs, output, logarithm of the softmax's sum), counts as flash;
-- dropout keeps a mask of one byte per number, and RMSNorm is one operator.
+- dropout keeps a mask of one byte per number, and RMSNorm is one operator, with the kernels of LayerNorm.
 
 Two more stand-ins replace values that do not exist: initial weights, and the seeds of dropout, which differ between
 tensor parallel ranks.
@@ -31,25 +31,29 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from neoxargs.registry.parallel import Parallel
 from neoxargs.tools.plan.memory.activations import FLEX_WIDTHS
 from neoxargs.train.kernels import flex, fused, sdpa
 from neoxargs.train.model import attention, embedding
 from neoxargs.train.parallel import make
 from neoxargs.train.process import setup
+from neoxargs.train.process.mesh import Mesh, build_mesh
 
 DEVICE = torch.device("meta")
 
 
 @contextmanager
-def fake_rank(rank: int, world: int) -> Iterator[None]:
-    """Make this process rank `rank` of `world` ranks on GPUs. Only once in a process: caches keep its tensors."""
+def fake_rank(rank: int, parallel: Parallel) -> Iterator[Mesh]:
+    """Make this process a rank of `world_size` ranks on GPUs. Only once in a process: caches keep its tensors."""
+    world = parallel.world_size
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(world), "DS_ACCELERATOR": "cpu"}
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     setup.init_distributed("fake")
+    mesh = build_mesh(parallel)
     with ExitStack() as stack:
         for context in (setup.suppress_output(), *_stand_ins(), DEVICE, NoValues()):
             stack.enter_context(context)
-        yield
+        yield mesh
     dist.destroy_process_group()
 
 
@@ -87,6 +91,7 @@ def _stand_ins() -> Iterator[Any]:
     for module in (fused, attention, embedding):
         yield patch.object(module, "different_on_each_rank", lambda axis, device: nullcontext())
     yield patch.object(make, "initial_values", lambda shape, *_, **__: torch.empty(shape, dtype=torch.float32))
+    yield patch.object(torch, "is_autocast_enabled", lambda *_: False)
     yield patch.object(Tensor, "tolist", lambda tensor: [0] * tensor.numel())
 
 
@@ -117,7 +122,29 @@ def _as_bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    return torch.ops.aten._fused_rms_norm(x, shape, weight, eps)[0]  # type: ignore[no-any-return]
+    return RmsNorm.apply(x, shape, weight)  # type: ignore[no-any-return]
+
+
+class RmsNorm(torch.autograd.Function):
+    """LayerNorm's kernels, which read and write the same as RMSNorm's but for the mean, which is not kept.
+
+    torch's fused RMSNorm exists for CUDA only; the meta device gets the operations that it replaces.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: list[int], weight: Tensor | None) -> Tensor:
+        normed, _, deviation = torch.native_layer_norm(x, shape, weight, None, 0.0)
+        ctx.save_for_backward(x, weight, deviation)
+        ctx.shape = shape
+        return normed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, deviation = ctx.saved_tensors
+        wanted = [True, weight is not None, False]
+        backward = torch.ops.aten.native_layer_norm_backward
+        of_x, of_weight, _ = backward(gradient, x, ctx.shape, deviation, deviation, weight, None, wanted)
+        return of_x, None, of_weight
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

@@ -24,13 +24,12 @@ from neoxargs.resolve.config import Config
 from neoxargs.train.engine import build as engine
 from neoxargs.train.generate import without_training
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
-from neoxargs.train.process.mesh import build_mesh
+from neoxargs.train.process.mesh import Mesh
 from traced.recorder import ACTIVATIONS, GRADIENTS, LOGITS, PIPELINE, Recorder, Roof
 
 
-def build(config: Config, rows: int) -> Any:
+def build(config: Config, rows: int, mesh: Mesh) -> Any:
     """Build DeepSpeed's engine of this rank. rows: of the padded vocabulary."""
-    mesh = build_mesh(config.parallel)
     json = without_training(deepspeed_json(config))
     return engine.build(config, json, Vocabulary(rows, rows), mesh, trains=False).deepspeed
 

@@ -63,9 +63,9 @@ class Assumptions:
         "train/kernels/cross_entropy.py; Megatron-LM and FSDP programs compute all",
     )  # fmt: skip
     logit_bytes: float = assume(
-        8, "bytes", "memory of one of these logits, in 16 bits",
-        "16-bit logits and gradients and their fp32 copy; Megatron-LM's is 6, as softmax is computed in place "
-        "(core/tensor_parallel/cross_entropy.py), before 2023 it was 10, as with torch's cross_entropy",
+        6, "bytes", "memory of one of these logits, in 16 bits",
+        "fp32 logits, and the 16-bit ones or their 16-bit gradient; Megatron-LM's is 6 too, as softmax is computed in "
+        "place (core/tensor_parallel/cross_entropy.py), before 2023 it was 10, as with torch's cross_entropy",
     )  # fmt: skip
     unfused_attention: float = assume(
         0, "0, 1 or 2", "1: attention stores the scores of all pairs of tokens (--attention unfused); 2: it computes "

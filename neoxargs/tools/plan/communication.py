@@ -16,8 +16,8 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.tools.plan.assumptions import SINGLE
 from neoxargs.tools.plan.memory.activations import ActivationSizes
+from neoxargs.tools.plan.memory.recompute import recomputed_groups, stops_early
 from neoxargs.tools.plan.memory.stages import Stage
-from neoxargs.tools.plan.operations import recomputed_groups, stops_early
 
 Operator = Literal["all_reduce", "all_gather", "reduce_scatter", "send", "recv"]
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
-from neoxargs.sizes.model import GATED, mlp_rows, mlp_width, norms_of_block
+from neoxargs.sizes.model import GATED, mlp_width, norms_of_block
 from neoxargs.tools.plan.assumptions import DEFAULT, HALF, SINGLE, Assumptions
+from neoxargs.tools.plan.memory.recompute import stops_early
 from neoxargs.tools.plan.memory.stages import Stage
 
 #: Gated activations that also store the output of the gate's nonlinearity.
@@ -129,21 +130,40 @@ def recomputed(sizes: ActivationSizes, stage: Stage) -> int:
     """Bytes of the activations that the backward pass recomputes at a time."""
     if is_selective(sizes.config):
         return _mlp(sizes, False) - _mlp(sizes, True) if stage.layers else 0
-    every = sizes.config.recompute.checkpoint_num_layers
-    return min(every, len(stage.layers)) * block(sizes) if _checkpoints(sizes.config, stage) else 0
+    if not _checkpoints(sizes.config, stage):
+        return 0
+    layers = min(sizes.config.recompute.checkpoint_num_layers, len(stage.layers))
+    return layers * block(sizes) - sizes.stream  # the input of the first of them is the checkpoint
 
 
 def transient(sizes: ActivationSizes) -> int:
-    """Bytes of the gradients of activations inside one layer: of its widest tensor and of that tensor's input.
+    """Bytes in addition to what a layer stores, when its backward pass needs the most.
 
-    Unfused attention holds gradients of the probabilities and of the scores instead, where they are more.
+    That is either at the end of recomputation, or in feed-forward, when the gradient of the activation's output
+    replaces what the layer after it stored, and that of its input comes on top: of both halves if it is gated. Unfused
+    attention holds gradients of the probabilities and of the scores instead, where they are more.
     """
     config = sizes.config
-    wide = 2 * sizes.tokens * mlp_rows(config) // sizes.tensor * sizes.number_size
+    wide = sizes.tokens * mlp_width(config.shape, config.mlp) // sizes.tensor * sizes.number_size
+    gathered = sizes.hidden if config.parallel.sequence_parallel else 0  # the gradient of the layer's output
+    gradients = (2 if config.mlp.activation in GATED else 1) * wide + gathered
     if sizes.kind == "cuda" and sizes.assumed.unfused_attention:
         heads = config.shape.num_attention_heads // sizes.tensor
-        wide = max(wide, 2 * heads * sizes.tokens * config.shape.seq_length * sizes.number_size)
-    return wide + 2 * sizes.hidden
+        gradients = max(gradients, 2 * heads * sizes.tokens * config.shape.seq_length * sizes.number_size)
+    if config.recompute.checkpoint_activations is not True:
+        return gradients
+    output = 0 if stops_early(config) else sizes.stream  # it exists until the backward pass of its layers is over
+    return max(output + gradients, _end_of_recomputation(sizes))
+
+
+def _end_of_recomputation(sizes: ActivationSizes) -> int:
+    """Bytes that the last operations of a recomputed layer need: what leaves feed-forward, and what it is added to."""
+    config = sizes.config
+    attended = sizes.hidden if config.attention.gpt_j_residual else 0  # otherwise a norm stores it
+    dropped = sizes.hidden if config.regularization.hidden_dropout else 0
+    if stops_early(config):
+        return attended + 2 * dropped
+    return attended + dropped + sizes.hidden + (sizes.hidden if config.parallel.sequence_parallel else sizes.stream)
 
 
 def micro_batches_in_flight(config: Config, stage: Stage) -> int:
@@ -268,11 +288,40 @@ def _mlp(sizes: ActivationSizes, selective: bool) -> int:
 def _first_and_last_layers(sizes: ActivationSizes, stage: Stage, recomputed: bool) -> int:
     """Bytes of the first stage's token ids (int64) and embedding dropout, and of the last stage's final norm."""
     first = sizes.tokens * 8 + (0 if recomputed and _uses_pipeline_engine(sizes) else sizes.mask) if stage.first else 0
-    if stage.first and recomputed and _uses_pipeline_engine(sizes) and sizes.mask:
+    if stage.first and recomputed and _uses_pipeline_engine(sizes) and _keeps_embedding(sizes):
         first += checkpoint(sizes)  # the position layer of the pipeline is checkpointed as well
     if not stage.last:
         return first
     return first + sizes.stream + (0 if recomputed and _uses_pipeline_engine(sizes) else _inside_norm(sizes))
+
+
+def _keeps_embedding(sizes: ActivationSizes) -> bool:
+    """Whether the checkpoint of the position layer is a tensor of its own: what it adds to is no longer needed."""
+    adds = sizes.config.embedding.pos_emb in ("learned", "sinusoidal")
+    return bool(sizes.mask) or (adds and not stops_early(sizes.config))
+
+
+def at_the_loss(sizes: ActivationSizes, stage: Stage) -> int:
+    """Bytes of hidden states on the last stage while the loss is computed: its input, and what DeepSpeed still keeps.
+
+    DeepSpeed's pipeline engine keeps the loss of the micro batch before, with whose graph goes the stage's input.
+    """
+    if not stage.last:
+        return 0
+    gathered = sizes.hidden if sizes.config.parallel.sequence_parallel else 0
+    before = _outputs_before(sizes) * (1 if stage.first else 2)
+    return gathered + sizes.stream + before
+
+
+def kept_output(sizes: ActivationSizes, stage: Stage) -> int:
+    """Bytes of the loss's input on the last stage of a pipeline, of this micro batch and of the one before."""
+    return sizes.stream + _outputs_before(sizes) if stage.last and _uses_pipeline_engine(sizes) else 0
+
+
+def _outputs_before(sizes: ActivationSizes) -> int:
+    """The loss's input of the micro batch before, in the second of DeepSpeed's two buffers."""
+    several = sizes.config.batch.gradient_accumulation_steps > 1
+    return sizes.stream if several and _uses_pipeline_engine(sizes) else 0
 
 
 def _uses_pipeline_engine(sizes: ActivationSizes) -> bool:

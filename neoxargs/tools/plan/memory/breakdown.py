@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
-from neoxargs.tools.plan.assumptions import DEFAULT, SINGLE, Assumptions
+from neoxargs.tools.plan.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 from neoxargs.tools.plan.memory import activations, states
 from neoxargs.tools.plan.memory.activations import ActivationSizes
 from neoxargs.tools.plan.memory.stages import Stage
@@ -107,19 +107,21 @@ def _add_what_is_no_tensor(parts: Bytes, config: Config, kind: str, assumed: Ass
 def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
     """Return phase -> bytes of the loss, which processes a slice of the tokens at a time (train/kernels).
 
-    A slice holds 16-bit logits, their fp32 copy and 16-bit gradient. Until the backward pass, gradients of the hidden
-    states and, in fp32, of the output weight are kept. A program that computes all logits at once keeps those instead.
+    A slice holds fp32 logits, the 16-bit logits that they are copied from or their 16-bit gradient, and its part of the
+    output weight's gradient. Until the backward pass begins, gradients of the hidden states and, in fp32, of the output
+    weight are kept. A program that computes all logits at once keeps those instead, into the backward pass.
     """
     table = stage.parts.get("output", stage.parts.get("embedding", 0)) if stage.last else 0
     if not table:
         return {"forward": 0, "backward": 0, "evaluation": 0}
     rows = table // sizes.config.shape.hidden_size
     most = sizes.assumed.most_logits(sizes.kind)
-    whole = most > LOGITS_OF_ANY_RUN
-    at_once = min(sizes.tokens, max(1, most // rows))
-    processed = int(at_once * rows * (SINGLE if sizes.number_size == SINGLE else sizes.assumed.logit_bytes))
-    kept = processed if whole else sizes.hidden + table * SINGLE
-    return {"forward": processed + (0 if whole else kept), "backward": kept, "evaluation": processed}
+    at_once, in_half = min(sizes.tokens, max(1, most // rows)), sizes.number_size == HALF
+    processed = int(at_once * rows * (sizes.assumed.logit_bytes if in_half else SINGLE))
+    if most > LOGITS_OF_ANY_RUN:
+        return {"forward": processed, "backward": processed, "evaluation": processed}
+    kept = sizes.hidden + table * (SINGLE + (HALF if in_half else 0))
+    return {"forward": processed + kept, "backward": 0, "evaluation": processed}
 
 
 def _construction(held: ModelStates, zero_init: bool) -> Bytes:
@@ -133,7 +135,7 @@ def _construction(held: ModelStates, zero_init: bool) -> Bytes:
 
 def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     return _steady(held) | {
-        "activations": _stored(sizes, held.stage),
+        "activations": _stored(sizes, held.stage) + activations.at_the_loss(sizes, held.stage),
         "logits": logits(sizes, held.stage)["forward"],
         "buffers": states.gathered_weights(held) + _pipe_buffers(held, sizes),
     }
@@ -142,6 +144,7 @@ def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
 def _backward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     stage = held.stage
     moving = activations.recomputed(sizes, stage) + activations.transient(sizes)
+    moving += activations.kept_output(sizes, stage)
     # the pipeline engine reduces gradients after its last backward pass
     buckets = 0 if held.pipelined else states.buckets(held)
     return _steady(held) | {

@@ -16,7 +16,7 @@ def test_legends_list_the_parts_of_the_chart(middle: str) -> None:
         drawn, named_parts = set(re.findall(r"<title>(\w+):", chart)), re.findall(r"</i>(\w+)</span>", chart)
         assert drawn == set(named_parts)
         assert len(named_parts) == len(drawn)
-    assert "logits" in stages_chart(plan)
+    assert "activations" in stages_chart(plan)
 
 
 def test_the_line_of_usable_memory_does_not_cross_captions(middle: str) -> None:

@@ -1,0 +1,97 @@
+"""bench/plan_against_trace.py on two small models: the plan agrees with the trace, and an error in the model shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from neoxargs.train.model.mlp import FeedForward
+from tests.support.paths import CONFIGS
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(CONFIGS.parent / "bench"))
+    import plan_against_trace
+
+    return plan_against_trace
+
+
+def test_the_plan_agrees_on_every_stage_of_a_pipeline(bench: Any) -> None:
+    rows = list(bench.compare("pythia-70m", "tp2-pp2"))
+    assert [row.stage for row in rows] == [0, 1]
+    for row in rows:
+        assert row.memory_error == pytest.approx(0, abs=0.05)
+        assert row.flops_error == pytest.approx(0, abs=0.01)
+        assert row.planned.tensor == row.traced.tensor and row.planned.tensor
+        assert row.planned.pipeline == row.traced.pipeline and row.planned.pipeline
+        assert row.agrees and 0 < row.share < 1
+
+
+def test_the_plan_agrees_without_recomputation(bench: Any) -> None:
+    [row] = bench.compare("gpt-2-small", "data-parallel", ["checkpoint_activations=false"])
+    assert row.agrees
+    assert not row.traced.tensor and not row.traced.pipeline
+
+
+def extra_activation(self: FeedForward, x: Tensor) -> Tensor:
+    return self.dense_4h_to_h(self.activation(self.dense_h_to_4h(x)).sin())  # type: ignore[no-any-return]
+
+
+def extra_product(self: FeedForward, x: Tensor) -> Tensor:
+    wide = self.activation(self.dense_h_to_4h(x))
+    self.dense_4h_to_h(wide)
+    return self.dense_4h_to_h(wide)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("forward", "figure"), [(extra_activation, "memory"), (extra_product, "flops")])
+def test_one_tensor_or_product_more_in_a_block_is_seen(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, forward: Any, figure: str
+) -> None:
+    monkeypatch.setattr(FeedForward, "forward", forward)
+    [row] = bench.compare("gpt-2-small", "data-parallel", ["checkpoint_activations=false"])
+    assert not row.agrees
+    off = {"memory": row.memory_error, "flops": row.flops_error}[figure]
+    assert off < -{"memory": 0.05, "flops": 0.01}[figure]
+
+
+def test_one_message_more_in_a_block_is_seen(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = FeedForward.forward
+
+    def summed_twice(self: FeedForward, x: Tensor) -> Tensor:
+        out = plain(self, x)
+        torch.distributed.all_reduce(out.detach(), group=self.dense_h_to_4h.tensor.group)
+        return out
+
+    monkeypatch.setattr(FeedForward, "forward", summed_twice)
+    plan = bench.plan_of(bench.files_of("pythia-14m", "tp2-pp2"), [])
+    files = bench.files_of("pythia-14m", "tp2-pp2")
+    row = bench.compare_stage(plan, files, [], 1, ("pythia-14m", "tp2-pp2"))
+    assert not row.agrees
+    assert sum((row.traced.tensor - row.planned.tensor).values()) == 2 * len(plan.stage_memory[1].stage.layers)
+
+
+def test_the_memory_of_a_trace_has_names(bench: Any) -> None:
+    """Storages are counted once, from the operator that allocates them until their last reference is dropped."""
+    from traced.recorder import ACTIVATIONS, GRADIENTS, Recorder, Roof
+
+    recorder = Recorder(Roof(1.0, 1.0, 1.0))
+    with torch.device("meta"):
+        weight = torch.empty(4, 4, requires_grad=True)
+        recorder.ignore([weight])
+        with recorder:
+            first = torch.ones(8, 4) @ weight
+            view = first[:2]
+            del first
+            total = (view + 1).sum()
+            total.backward()
+            recorder.recount(weight.grad, GRADIENTS)
+    peak = recorder.peak(ACTIVATIONS)
+    assert recorder.total.flops == 2 * 2 * 8 * 4 * 4  # forward, and the weight's gradient
+    assert peak.tensors["activations: mm float32 (8, 4)"] == 8 * 4 * 4
+    assert recorder.peak(GRADIENTS).total == 4 * 4 * 4
