@@ -114,7 +114,7 @@ def test_summary_and_dry_run_for_every_launcher(launcher: Launcher, spec: RunSpe
 def test_hosts_that_a_scheduler_will_choose(launcher: Launcher, spec: RunSpec) -> None:
     changes = ["hostfile=/nowhere", "num_nodes=3", "num_gpus=2"]
     if not launcher.allocates_hosts:
-        with pytest.raises(Problems, match="no hostfile that lists other machines"):
+        with pytest.raises(Problems, match="no hostfile to list the other machines"):
             resolve_run(Request(["my.yml"], changes), {})
         return
     asked = resolve_run(Request(["my.yml"], changes), {})
