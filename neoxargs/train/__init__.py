@@ -67,7 +67,7 @@ def _run(module: str, argv: Sequence[str]) -> int:
         mpi.set_rank_environment(arguments.config)
         setup.show_all = shows_all(arguments.config)
         setup.set_numerics(arguments.config)
-        lean_import.import_packages()
+        lean_import.import_packages(arguments.config.fusion.compile_layers)
         import_module(module).run(arguments)
     except Exception as error:
         report.report_failure(error)

@@ -93,7 +93,9 @@ def _imported_program(script: str, arguments: Sequence[str]) -> Program | None:
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     try:
         with _one_blas_thread():
-            import_module("neoxargs.train.deepspeed.lean_import").import_packages()
+            from neoxargs.train.deepspeed import lean_import
+
+            lean_import.import_packages(config.fusion.compile_layers)
             import_module(MODULES[program])
     except Exception:
         return None

@@ -9,17 +9,18 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 #: Optional imports of DeepSpeed 0.19 and megatron-core 0.16, in `try` statements that accept an ImportError.
-UNUSED = ("transformers", "torch._dynamo", "torch._inductor", "wandb")
+UNUSED = ("transformers", "wandb")
+COMPILER = ("torch._dynamo", "torch._inductor")
 #: A module that imports torch's compiler, and that DeepSpeed imports unconditionally for a pass of its own compiler.
 PARTITIONERS = "torch._functorch.partitioners"
 #: What every rank imports; the first two import nearly all others.
@@ -27,26 +28,36 @@ MODULES = ("deepspeed", "megatron.core.parallel_state", "deepspeed.module_inject
 
 
 @functools.cache
-def import_packages() -> None:
-    """Import DeepSpeed and megatron-core, as far as every rank needs them."""
-    with _without_unused(), _deferred_partitioners(), _deferred_compiler(), warnings.catch_warnings():
+def import_packages(compiles: bool = False) -> None:
+    """Import DeepSpeed and megatron-core, as far as every rank needs them.
+
+    compiles: whether torch compiles layers, which call functions of DeepSpeed; its compiler is then imported too.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_without(UNUSED if compiles else UNUSED + COMPILER))
+        if not compiles:
+            stack.enter_context(_deferred_partitioners())
+            stack.enter_context(_deferred_compiler())
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # megatron-core recommends Transformer Engine and Apex, which are not used
         for name in MODULES:
             import_module(name)
 
 
-class _Refusal:
-    """A finder of modules that finds none and refuses some."""
+class _Refusal(NamedTuple):
+    """A finder of modules that finds none and refuses those of these names."""
+
+    names: Sequence[str]
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name in UNUSED:
+        if name in self.names:
             raise ModuleNotFoundError(f"{name} is not imported here", name=name)
         return None
 
 
 @contextmanager
-def _without_unused() -> Iterator[None]:
-    refusal = _Refusal()
+def _without(names: Sequence[str]) -> Iterator[None]:
+    refusal = _Refusal(names)
     sys.meta_path.insert(0, refusal)
     try:
         yield
