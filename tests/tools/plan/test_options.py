@@ -1,0 +1,36 @@
+"""Options of `deepy plan` that name a network, an attention kernel or assumptions."""
+
+from __future__ import annotations
+
+import pytest
+
+from neoxargs.cli import main
+from neoxargs.tools.plan.assumptions import NAMES
+
+
+def test_the_assumptions_are_listed_without_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", "--assumptions"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert all(f"\n{name}: " in f"\n{printed}" for name in NAMES)
+
+
+@pytest.mark.parametrize(("name", "rate"), [("ethernet-25", 3.125), ("EDR", 12.5), ("40", 5)])
+def test_a_network_is_a_name_or_a_rate(name: str, rate: float, middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plan", middle, "--gpus", "16", "--device", "A100", "--network", name])
+    assert f"{rate:g} GB/s between hosts" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("name", ["token-ring", "-1", "inf"])
+def test_an_unknown_network_is_an_error(name: str, middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", middle, f"--network={name}"])
+    assert ended.value.code != 0
+    error = capsys.readouterr().err
+    assert "expected one of ndr, hdr" in error and repr(name) in error
+
+
+def test_an_unknown_assumption_is_named(middle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", middle, "--assume", "usabel=0.5"]) == 1
+    assert "unknown assumption: usabel" in capsys.readouterr().err
