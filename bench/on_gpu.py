@@ -96,6 +96,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     },
     "parallel residual": BF16 | {"gpt_j_residual": True, "pos_emb": "rotary", "rotary_pct": 0.25},
     "SwiGLU, RMSNorm": BF16 | {"activation": "swiglu", "norm": "rmsnorm"},
+    "compiled layers": BF16 | {"compile_layers": True},
+    "compiled layers, rotary, recomputed": BF16 | RECOMPUTED | {"compile_layers": True, "pos_emb": "rotary"},
     "dropout in one kernel": BF16 | {"hidden_dropout": 0.1, "bias_dropout_fusion": True},
     **{
         f"optimizer: {kind}": BF16 | {"optimizer.type": kind}
@@ -230,8 +232,8 @@ def layout(name: str) -> dict[str, Any]:
 
 
 def reference(name: str) -> dict[str, Any]:
-    """Return what a layout is compared with on the CPU: fp32, and no dropout, whose masks no other device draws."""
-    return layout(name) | {"precision": "fp32", "hidden_dropout": 0.0}
+    """Return what a layout is compared with on the CPU: fp32, uncompiled, and no dropout, whose masks would differ."""
+    return layout(name) | {"precision": "fp32", "hidden_dropout": 0.0, "compile_layers": False}
 
 
 def compare(name: str, found: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:

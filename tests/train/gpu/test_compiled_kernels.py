@@ -50,6 +50,7 @@ def compile_blocks(capability: tuple[int, int]) -> Found:
     for name, changes in BLOCKS.items():
         torch._dynamo.reset()
         block = TransformerBlock(small(**SHAPE | changes), Make()).to("cuda", torch.bfloat16)
+        block.attention.prepare_for_compilation(torch.device("cuda", 0))  # as `compile_layers` does
         hidden = torch.randn(2, SEQ, SHAPE["hidden_size"], device="cuda", dtype=torch.bfloat16, requires_grad=True)
         before = len(kernels)
         output = torch.compile(block, fullgraph=True)(hidden)
