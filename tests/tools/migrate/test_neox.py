@@ -197,6 +197,18 @@ def test_everything_but_the_edited_lines_is_kept() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("dialect", "to", "value"), [("neox-2026", "neox-2021", "true"), ("neox-2021", "neox-2026", "false")]
+)
+def test_a_default_that_is_derived_in_one_of_the_dialects_is_written(dialect: str, to: str, value: str) -> None:
+    shape = (
+        "num_layers: 2\nhidden_size: 8\nnum_attention_heads: 2\nseq_length: 16\ntrain_iters: 10\ntrain_batch_size: 4\n"
+    )
+    text = f"{shape}norm: rmsnorm\nrms_norm_epsilon: 0.00001\ndialect: {dialect}\n"
+    assert f"rms_norm_epsilon_under_root: {value}\n" in migrate([Text("my.yml", text)], to).texts[0].text
+    assert "under_root" not in migrate([Text("my.yml", text.replace("0.00001", "1e-8"))], to).texts[0].text
+
+
 def test_defaults_are_written_only_if_the_file_does_not_set_them() -> None:
     settings = "clip-grad: 2.0\nattention-dropout: 0\noptimizer: {type: Adam}\nfp16: {enabled: true}\n"
     text = lines(migrated(settings, sizes=OF_2021))

@@ -246,7 +246,8 @@ class _Migration:
         for name, value in list(self.changed_defaults()):
             document.add("", self.spelled_like(document, name), value, comment="" if _is_json(document) else comment)
             comment = ""
-            default = format_node(node_of(default_at(name, self.day)))
+            then = default_at(name, self.day)
+            default = "derived" if then is ABSENT else format_node(node_of(then))
             why = f"the default changed to {default}" if self.day == NEWEST else f"the default was {default}"
             place = Place(document.name, 0, 0)
             self.changes.append(Change(place, "", f"{name}: {format_node(node_of(value))}", why, _changed(name)))
