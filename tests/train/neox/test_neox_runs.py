@@ -11,6 +11,7 @@ import pytest
 
 from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.resolve import resolve
+from neoxargs.train.huggingface import importing
 from tests.support.paths import ROOT
 from tests.support.processes import step_rows, train_on_rank
 from tests.support.ranks import run_ranks
@@ -110,6 +111,13 @@ def test_the_logits_are_gpt_neox_s(tmp_path: Path, name: str) -> None:
     found = run_ranks(logits, 1, arguments, np.load(RUNS / name / "tokens.npy"))[0]
     expected = np.load(RUNS / name / "logits.npy")
     assert np.abs(found[..., :500] - expected[..., :500]).max() < 1e-5
+
+
+def test_an_imported_checkpoint_continues_as_well(tmp_path: Path) -> None:
+    folder = tmp_path / "imported"
+    words = [str(RUNS / "pythia/checkpoints"), "--iteration", "10", "--to", str(folder)]
+    assert importing.main(words) == 0
+    assert losses(tmp_path / "run", "pythia", "pp2", load=folder) == pytest.approx(theirs("pythia"), abs=1e-5)
 
 
 def test_a_copy_under_another_name_loads_as_well(tmp_path: Path) -> None:
