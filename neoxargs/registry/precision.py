@@ -23,7 +23,7 @@ class Precision(Group, origin="Meg", effect="engine"):
         "highest", origin="NeoX", ours=True, effect="run"
     )
     """How matrix products of fp32 tensors are computed, in torch's words. `highest` is fp32. `high` is TF32 on GPUs
-    since Ampere, about eight times as fast: factors are rounded to 10 bits of mantissa, sums are fp32. `medium` permits
+    since Ampere, up to eight times as fast: factors are rounded to 10 bits of mantissa, sums are fp32. `medium` permits
     bf16 as well. Matters for `precision: fp32`, and has no effect on products of 16 bits."""
 
     fp32_allreduce: bool = param(False, origin=("Meg", "DSC"), megatron="accumulate-allreduce-grads-in-fp32")

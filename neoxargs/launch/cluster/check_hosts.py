@@ -66,7 +66,7 @@ def host_problems(config: Config, resources: Resources) -> list[Problem]:
     if not hosts or not resources.remote or not launcher.by_ssh or config.runner.no_ssh_check:
         return []
     results = _run_on_hosts(hosts, config.runner.ssh_port, "ls /dev", CONNECT_TIMEOUT + 5)
-    hint = "make ssh work without a password, or set no_ssh_check: true to skip this check"
+    hint = "set up passwordless ssh, or set no_ssh_check: true to skip this check"
     problems = [replace(problem, hint=hint) for host, done in results.items() if (problem := _unreachable(host, done))]
     for host, done in results.items():
         present = len(re.findall(r"(?m)^nvidia\d+$", done.stdout)) if done else 0

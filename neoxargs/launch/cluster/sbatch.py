@@ -86,7 +86,7 @@ def _ranks(config: Config, deepy: str) -> Iterator[str]:
     port = str(runner.master_port) if config.is_set("master_port") else "$((29500 + SLURM_JOB_ID % 1000))"
     yield f"export MASTER_ADDR={address} MASTER_PORT={port}"
     yield ""
-    yield "# Every task runs one rank, and finds the number of its rank in the environment that srun sets."
+    yield "# Every task is one rank and reads its rank number from the variables that srun sets."
     yield f"srun --kill-on-bad-exit=1 {f'{runner.launcher_args} ' if runner.launcher_args else ''}{deepy}"
     yield "code=$?"
     summarize = shlex.join([sys.executable, "-m", "neoxargs.launch.processes.failures"])

@@ -171,7 +171,7 @@ def record_exception(error: BaseException) -> None:
     explained = isinstance(error, Problems)
     reason = sentence(error.problems[0]) if isinstance(error, Problems) else f"{type(error).__name__}: {first_line}"
     if _is_full(current_rank.save):
-        reason = f"the disk of {current_rank.save} is full; earlier checkpoints are intact; {reason}"
+        reason = f"no space left on the disk that holds {current_rank.save}; earlier checkpoints are intact; {reason}"
     record = {"reason": reason + _location(error), "cause": cause_of(error), "explained": explained}
     _write_in_place(_reserved_files(current_rank.logs, current_rank.rank)[1], record)
 

@@ -117,7 +117,8 @@ def test_a_full_disk_has_space_for_the_record(tmp_path):
         assert ended(disk / "logs", does) == 1
         code, said = failures.summarize(disk / "logs")
         assert code == 1
-        assert f"failed first: the disk of {disk} is full; earlier checkpoints are intact; OSError: " in said[0]
+        full = f"failed first: no space left on the disk that holds {disk}; earlier checkpoints are intact; OSError: "
+        assert full in said[0]
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 

@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_while_saving(tmp_path, small_disk):
         cluster.fill_disk(small_disk)
         output, _ = run.communicate(timeout=30)
     assert run.returncode == 1, output
-    assert f"failed first: the disk of {save} is full" in output
+    assert f"failed first: no space left on the disk that holds {save}" in output
     assert not cluster.ranks(tmp_path)
     newest = checkpoint_folder.newest(save)
     assert newest and newest.name == (save / checkpoint_folder.LATEST).read_text()

@@ -160,7 +160,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "cpu-without-fp16": row("The CPU of this machine cannot compute in fp16; every rank would fail in its first step."),
     "fp32-without-tf32": Entry(
-        "If TF32 is allowed, GPUs since Ampere multiply fp32 matrices about eight times as fast. A run with neither "
+        "If TF32 is allowed, GPUs since Ampere multiply fp32 matrices up to eight times as fast. A run with neither "
         "TF32 nor 16-bit precision takes several times as long, often only because `precision` was forgotten.",
         Example("precision: fp32\n", without=("float32_matmul_precision",)),
     ),
