@@ -22,8 +22,12 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return plan_against_trace
 
 
-def test_the_plan_agrees_on_every_stage_of_a_pipeline(bench: Any) -> None:
-    rows = list(bench.compare("pythia-70m", "tp2-pp2"))
+KEPT, RECOMPUTED = "checkpoint_activations=false", "checkpoint_activations=true"
+
+
+@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED])
+def test_the_plan_agrees_on_every_stage_of_a_pipeline(bench: Any, recompute: str) -> None:
+    rows = list(bench.compare("pythia-70m", "tp2-pp2", [recompute]))
     assert [row.stage for row in rows] == [0, 1]
     for row in rows:
         assert row.memory_error == pytest.approx(0, abs=0.05)
@@ -33,8 +37,9 @@ def test_the_plan_agrees_on_every_stage_of_a_pipeline(bench: Any) -> None:
         assert row.agrees and 0 < row.share < 1
 
 
-def test_the_plan_agrees_without_recomputation(bench: Any) -> None:
-    [row] = bench.compare("gpt-2-small", "data-parallel", ["checkpoint_activations=false"])
+@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED])
+def test_the_plan_agrees_without_a_pipeline(bench: Any, recompute: str) -> None:
+    [row] = bench.compare("gpt-2-small", "data-parallel", [recompute])
     assert row.agrees
     assert not row.traced.tensor and not row.traced.pipeline
 
@@ -54,7 +59,7 @@ def test_one_tensor_or_product_more_in_a_block_is_seen(
     bench: Any, monkeypatch: pytest.MonkeyPatch, forward: Any, figure: str
 ) -> None:
     monkeypatch.setattr(FeedForward, "forward", forward)
-    [row] = bench.compare("gpt-2-small", "data-parallel", ["checkpoint_activations=false"])
+    [row] = bench.compare("gpt-2-small", "data-parallel", [KEPT])
     assert not row.agrees
     off = {"memory": row.memory_error, "flops": row.flops_error}[figure]
     assert off < -{"memory": 0.05, "flops": 0.01}[figure]
@@ -69,9 +74,9 @@ def test_one_message_more_in_a_block_is_seen(bench: Any, monkeypatch: pytest.Mon
         return out
 
     monkeypatch.setattr(FeedForward, "forward", summed_twice)
-    plan = bench.plan_of(bench.files_of("pythia-14m", "tp2-pp2"), [])
     files = bench.files_of("pythia-14m", "tp2-pp2")
-    row = bench.compare_stage(plan, files, [], 1, ("pythia-14m", "tp2-pp2"))
+    plan = bench.plan_of(files, [RECOMPUTED])
+    row = bench.compare_stage(plan, files, [RECOMPUTED], 1, ("pythia-14m", "tp2-pp2"))
     assert not row.agrees
     assert sum((row.traced.tensor - row.planned.tensor).values()) == 2 * len(plan.stage_memory[1].stage.layers)
 
