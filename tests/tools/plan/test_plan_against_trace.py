@@ -78,7 +78,8 @@ def test_one_message_more_in_a_block_is_seen(bench: Any, monkeypatch: pytest.Mon
     plan = bench.plan_of(files, [RECOMPUTED])
     row = bench.compare_stage(plan, files, [RECOMPUTED], 1, ("pythia-14m", "tp2-pp2"))
     assert not row.agrees
-    assert sum((row.traced.tensor - row.planned.tensor).values()) == 2 * len(plan.stage_memory[1].stage.layers)
+    passes = 2 if plan.config.recompute.checkpoint_activations else 1
+    assert sum((row.traced.tensor - row.planned.tensor).values()) == passes * len(plan.stage_memory[1].stage.layers)
 
 
 def test_the_memory_of_a_trace_has_names(bench: Any) -> None:
