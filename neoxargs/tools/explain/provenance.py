@@ -77,7 +77,8 @@ def _dialect_default(name: str, config: Config) -> str:
     if config.dialect is None or not changes(name):
         return ""
     defaults = {dialect: default_at(name, day) for dialect, day in NAMES.items()}
-    others = [f"{dialect} has {json.dumps(v)}" for dialect, v in defaults.items() if v != config.get(name)]
+    words = {dialect: "derives it" if v is ABSENT else f"has {json.dumps(v)}" for dialect, v in defaults.items()}
+    others = [f"{dialect} {words[dialect]}" for dialect, v in defaults.items() if v != config.get(name)]
     return "; ".join([f"{config.dialect.name}'s default", *others])
 
 
