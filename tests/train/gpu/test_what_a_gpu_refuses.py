@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from neoxargs.train import local_ranks
 from tests.support import pretended_gpu
 from tests.support.pretended_gpu.waits import Wait, listed
 from tests.support.ranks import run_ranks
@@ -157,3 +158,14 @@ def test_faults_in_a_step_are_found() -> None:
     assert f"8 x blocking copy to host at {HERE}:" in listed(found["moves"].waits)
     assert f"8 x blocking copy to device at {HERE}:" in listed(found["moves"].waits)
     assert "found at least two devices" in found["left_on_host"].error
+
+
+def fork_obstacles() -> str:
+    torch.ones(1, device="cuda")
+    return local_ranks._fork_obstacles()
+
+
+def test_a_process_that_has_used_its_gpu_is_not_forked() -> None:
+    [obstacles] = run_ranks(fork_obstacles, 1, on=pretended_gpu.MACHINE)
+    assert "a device context" in obstacles
+    assert "a process group" in obstacles
