@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from neoxargs.launch.cluster.hosts import SELECTION_FLAGS, Resources
 from neoxargs.launch.cluster.rendezvous import rendezvous_address, rendezvous_port
 from neoxargs.launch.environment import with_package
-from neoxargs.launch.launchers import Launcher, Start, launcher_named
+from neoxargs.launch.launchers import Start, launcher_named
 from neoxargs.launch.launchers.deepspeed import runner_command
-from neoxargs.launch.launchers.local import IMPLEMENTED, LOCAL
+from neoxargs.launch.launchers.local import launcher_of
 from neoxargs.launch.targets import deepspeed
 from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.problems import Problem, Problems
@@ -56,19 +56,6 @@ def command(
     # `resources` already reflects CUDA_VISIBLE_DEVICES; the launcher would only warn that it ignores it
     without = () if resources.remote else tuple(name for name in ("CUDA_VISIBLE_DEVICES",) if name in environ)
     return Command(tuple(words), dict(_environment(resources, environ)), without)
-
-
-def launcher_of(config: Config, resources: Resources) -> Launcher:
-    """Return what starts the ranks: the launcher that is set, or LOCAL where one machine needs none."""
-    if resources.remote or len(resources.hosts) > 1 or settings_for_a_launcher(config):
-        return launcher_named(config.runner.launcher)
-    return LOCAL
-
-
-def settings_for_a_launcher(config: Config) -> list[str]:
-    """Return the parameters that are set and that LOCAL does not implement."""
-    flags = [word[2:].partition("=")[0] for word in deepspeed.runner_flags(config) if word.startswith("--")]
-    return [flag for flag in flags if flag not in IMPLEMENTED]
 
 
 def runner_flags(config: Config, resources: Resources, port: int | None = None) -> list[str]:

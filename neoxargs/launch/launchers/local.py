@@ -7,8 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from neoxargs.launch.launchers import launcher_named
 from neoxargs.launch.launchers.launcher import Launcher, Start
+from neoxargs.launch.targets import deepspeed
+from neoxargs.resolve.config import Config
+
+if TYPE_CHECKING:
+    from neoxargs.launch.cluster.hosts import Resources
 
 #: The flags of DeepSpeed's runner that this start implements, or that only concern connections to other hosts.
 IMPLEMENTED = frozenset(
@@ -26,3 +33,16 @@ def local_command(start: Start) -> Sequence[str]:
 
 
 LOCAL = Launcher("local", command=local_command)
+
+
+def launcher_of(config: Config, resources: Resources) -> Launcher:
+    """Return what starts the ranks: the launcher that is set, or LOCAL where one machine needs none."""
+    if resources.remote or len(resources.hosts) > 1 or settings_for_a_launcher(config):
+        return launcher_named(config.runner.launcher)
+    return LOCAL
+
+
+def settings_for_a_launcher(config: Config) -> list[str]:
+    """Return the parameters that are set and that LOCAL does not implement."""
+    flags = [word[2:].partition("=")[0] for word in deepspeed.runner_flags(config) if word.startswith("--")]
+    return [flag for flag in flags if flag not in IMPLEMENTED]

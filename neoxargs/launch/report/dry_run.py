@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 
 from neoxargs.launch import environment
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.launchers.command import Command, launcher_of, runner_flags
+from neoxargs.launch.launchers.command import Command, runner_flags
+from neoxargs.launch.launchers.local import launcher_of
 from neoxargs.launch.prepare import data_command
 from neoxargs.launch.report.rank_grid import compact_numbers
 from neoxargs.launch.targets import deepspeed, megatron, neox_compat, ranks

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.launchers.command import launcher_of, settings_for_a_launcher
-from neoxargs.launch.launchers.local import LOCAL
+from neoxargs.launch.launchers.local import LOCAL, launcher_of, settings_for_a_launcher
 from neoxargs.launch.report.provenance import derived, describe_source, overridden, shorten
 from neoxargs.launch.report.rank_grid import compact_numbers, rank_grid
 from neoxargs.launch.run_spec import RunSpec

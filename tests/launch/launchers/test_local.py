@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neoxargs.launch.cluster.hosts import Resources
-from neoxargs.launch.launchers.command import launcher_of
+from neoxargs.launch.launchers.local import launcher_of
 from neoxargs.launch.report.summary import to_text
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.resolve import Text, complete, draft

@@ -84,7 +84,7 @@ def test_auto_is_part_of_the_source(tmp_path: Path) -> None:
     path = tmp_path / "my.yml"
     text = Path(QUICKSTART).read_text(encoding="utf-8").replace("lr: 1.0e-3", "lr: auto")
     path.write_text(f"{text}zero_optimization: {{stage: 1, reduce_bucket_size: auto}}\n")
-    assert source_of("zero_optimization.reduce_bucket_size", str(path)).endswith("; auto is hidden_size squared")
+    assert source_of("zero_optimization.reduce_bucket_size", str(path)).endswith("; auto means hidden_size squared")
     assert source_of("optimizer.params.lr", str(path)).endswith(" (set to `auto`)")
 
 
