@@ -32,8 +32,8 @@ python deepy.py explain --all FILE ...                                     list 
 python deepy.py explain PROBLEM_ID                                         describe a problem
 python deepy.py migrate SOURCE ...                                         convert to a current YAML
 python deepy.py data TEXT ... --output-prefix PREFIX                       tokenise text
-python deepy.py export FILE ... --to FOLDER                                write Hugging Face or GPT-NeoX files
-python deepy.py import FOLDER --to FOLDER                                  read Hugging Face or GPT-NeoX files
+python deepy.py export FILE ... --to FOLDER                                write other formats
+python deepy.py import FOLDER --to FOLDER                                  read other formats
 python deepy.py docs [--check]                                             regenerate docs/
 
 examples:
@@ -215,12 +215,12 @@ def data(words: list[str]) -> int:
 
 
 def export(words: list[str]) -> int:
-    """`deepy export FILE ... --to FOLDER`: write a checkpoint as a Hugging Face folder."""
+    """`deepy export FILE ... --to FOLDER`: write a checkpoint in Hugging Face's or GPT-NeoX's format."""
     _become_module("neoxargs.train.huggingface.exporting", words)
 
 
 def import_(words: list[str]) -> int:
-    """`deepy import FOLDER --to FOLDER`: convert a Hugging Face folder to a YAML file and a checkpoint."""
+    """`deepy import FOLDER --to FOLDER`: convert a Hugging Face folder or a GPT-NeoX checkpoint."""
     _become_module("neoxargs.train.huggingface.importing", words)
 
 

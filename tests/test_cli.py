@@ -298,7 +298,7 @@ def test_each_form_alone(capsys):
 def test_a_dry_run_for_other_gpus(capsys):
     facts = dry_run(capsys, "my_script.py", *BOTH, "--gpus", "16")
     assert facts["deepspeed_config"]["train_batch_size"] == 16
-    assert "--num_gpus=16" in facts["command"]
+    assert f"--devices={','.join(map(str, range(16)))}" in facts["command"]
     assert "DS_ACCELERATOR" not in facts["environment"]
 
 

@@ -27,6 +27,9 @@ def describe_type(wanted: Any, many: bool = False) -> str:
         single_first = sorted(arguments, key=is_list)
         has_float = any(_base(member) is float for member in arguments)
         named = [m for m in single_first if m is not _NOTHING and not (has_float and _base(m) is int)]
+        choices = [word for member in named for word in _choices(member)]
+        if len(choices) > 2 and all(map(_choices, named)):
+            return f"{', '.join(choices[:-1])} or {choices[-1]}"
         members = [describe_type(member, many) for member in named]
         if len(members) > 2 or any("," in member for member in members):
             return ", or ".join(word for word in (", ".join(members[:-1]), members[-1]) if word)
@@ -35,6 +38,13 @@ def describe_type(wanted: Any, many: bool = False) -> str:
         element = describe_type(arguments[0], True) if arguments and arguments[0] is not Any else ""
         return ("lists" if many else "a list") + (f" of {element}" if element else "")
     return _WORDS[origin][many]
+
+
+def _choices(wanted: Any) -> list[str]:
+    """Return the values of a type that has only a few, as they are written in YAML."""
+    if wanted is bool:
+        return ["true", "false"]
+    return list(map(str, get_args(wanted))) if get_origin(wanted) is Literal else []
 
 
 def _base(wanted: Any) -> Any:

@@ -32,5 +32,7 @@ PROBLEMS: dict[str, Entry] = {
     "plan-of-several-runs": row(
         "With a list of ZeRO stages, DeepSpeed's autotuner starts several runs, but a plan describes a single one."
     ),
+    "unknown-assumption": row("`plan --assume KEY=VALUE` replaces an assumption, and none has this name."),
+    "assumption-value": row("Every assumption of a plan is a number."),
     "unknown-device": row("The plan has no data (memory, speed) for a device of this name."),
 }
