@@ -12,7 +12,7 @@ _NOTHING = type(None)
 def describe_type(wanted: Any, many: bool = False) -> str:
     """Describe a type, as in `a whole number, at least 1`. many: as the elements of a list, in the plural.
 
-    Where a type allows any number, whole numbers are not named as well.
+    Where a union allows any number, whole numbers are not named as well.
     """
     origin, arguments = get_origin(wanted) or wanted, get_args(wanted)
     if origin is Annotated:
@@ -24,20 +24,24 @@ def describe_type(wanted: Any, many: bool = False) -> str:
         words = {word: None for word in words if word == word.lower() or word.lower() not in words}
         return f"{'any of ' if many else 'one of ' if len(words) > 1 else ''}{', '.join(words)}"
     if origin in UNIONS:
-        single_first = sorted(arguments, key=is_list)
-        has_float = any(_base(member) is float for member in arguments)
-        named = [m for m in single_first if m is not _NOTHING and not (has_float and _base(m) is int)]
-        choices = [word for member in named for word in _choices(member)]
-        if len(choices) > 2 and all(map(_choices, named)):
-            return f"{', '.join(choices[:-1])} or {choices[-1]}"
-        members = [describe_type(member, many) for member in named]
-        if len(members) > 2 or any("," in member for member in members):
-            return ", or ".join(word for word in (", ".join(members[:-1]), members[-1]) if word)
-        return " or ".join(members)
+        return _describe_union(arguments, many)
     if origin is list:
         element = describe_type(arguments[0], True) if arguments and arguments[0] is not Any else ""
         return ("lists" if many else "a list") + (f" of {element}" if element else "")
     return _WORDS[origin][many]
+
+
+def _describe_union(members: tuple[Any, ...], many: bool) -> str:
+    single_first = sorted(members, key=is_list)
+    has_float = any(_base(member) is float for member in members)
+    named = [m for m in single_first if m is not _NOTHING and not (has_float and _base(m) is int)]
+    choices = [word for member in named for word in _choices(member)]
+    if len(choices) > 2 and all(map(_choices, named)):
+        return f"{', '.join(choices[:-1])} or {choices[-1]}"
+    words = [describe_type(member, many) for member in named]
+    if len(words) > 2 or any("," in word for word in words):
+        return ", or ".join(word for word in (", ".join(words[:-1]), words[-1]) if word)
+    return " or ".join(words)
 
 
 def _choices(wanted: Any) -> list[str]:
