@@ -5,10 +5,10 @@
 The model is built by train.py's own builder, on tensors without values: every operator of the forward and the backward
 pass runs and returns shapes, so neither a GPU nor memory is needed (bench/traced/). One rank of the first, a middle and
 the last pipeline stage is traced, on the first of the shipped layouts without and the first with a pipeline on which
-the plan says that the model fits on 64 H100. Compared are the most memory that activations and logits occupy at a time
-(within 5 %), the floating point operations of a micro batch (within 1 %), and the number and bytes of messages between
-tensor parallel ranks and between stages (exactly). What is not traced: weights, gradients and the optimizer, which
-tests/tools/plan/memory/test_measured_memory.py measures, and what a kernel allocates while it runs.
+the plan says that the model fits on 64 H100, or else on 128. Compared are the most memory that activations and logits
+occupy at a time (within 5 %), the floating point operations of a micro batch (within 1 %), and the number and bytes of
+messages between tensor parallel ranks and between stages (exactly). What is not traced: weights, gradients and the
+optimizer, which tests/tools/plan/memory/test_measured_memory.py measures, and what a kernel allocates while it runs.
 
 The roofline time is a model: the sum over all operators of the larger of their operations at the device's peak rate and
 their memory traffic at its bandwidth, as if each operator reached the better of both by itself. Communication, launches
@@ -48,7 +48,7 @@ from neoxargs.tools.plan.target import choose_target  # noqa: E402
 MODELS = sorted(path.stem for path in (ROOT / "configs" / "models").glob("*.yml"))
 #: In the order in which they are tried. ZeRO-3 needs an optimizer while it computes.
 LAYOUTS = (("data-parallel", "zero1", "tp8"), ("tp2-pp2", "tp8-pp4", "tp8-pp8"))
-DEVICE, GPUS = "H100-80GB", 64
+DEVICE, GPUS = "H100-80GB", (64, 128)
 MEMORY_TOLERANCE, FLOPS_TOLERANCE = 0.05, 0.01
 PAGE = ROOT / "docs" / "plan-against-trace.md"
 BEGIN, END = "<!-- written by bench/plan_against_trace.py -->\n", "<!-- end -->\n"
@@ -103,8 +103,8 @@ def main() -> int:
     rows = []
     for model in MODELS:
         if options.only in (None, model):
-            for layout in _fitting(model, options.layout, options.set):
-                rows += list(compare(model, layout, options.set, show=not options.json))
+            for layout, gpus in _fitting(model, options.layout, options.set):
+                rows += list(compare(model, layout, options.set, not options.json, gpus))
                 if options.write:
                     _write(rows)
     if not rows:
@@ -127,14 +127,20 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _fitting(model: str, layout: str | None, sets: Sequence[str]) -> Iterator[str]:
-    """Yield the layouts to trace: the first of each group that fits, or the one asked for."""
-    for group in LAYOUTS if layout is None else ((layout,),):
-        for name in group:
-            plan = plan_of(files_of(model, name), sets)
-            if plan is not None and (layout or plan.fits):
-                yield name
-                break
+def _fitting(model: str, layout: str | None, sets: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the layouts to trace, with their numbers of GPUs: the first of each group that fits."""
+    if layout:
+        return [(layout, GPUS[0])]
+    for gpus in GPUS:
+        fitting = [[name for name in group if _fits(model, name, sets, gpus)] for group in LAYOUTS]
+        if any(fitting):
+            return [(names[0], gpus) for names in fitting if names]
+    return []
+
+
+def _fits(model: str, layout: str, sets: Sequence[str], gpus: int) -> bool:
+    plan = plan_of(files_of(model, layout), sets, gpus)
+    return plan is not None and plan.fits
 
 
 def files_of(model: str, layout: str) -> list[str]:
@@ -142,7 +148,7 @@ def files_of(model: str, layout: str) -> list[str]:
     return [str(ROOT / "configs" / folder / f"{name}.yml") for folder, name in folders]
 
 
-def plan_of(files: Sequence[str], sets: Sequence[str], gpus: int = GPUS) -> Plan | None:
+def plan_of(files: Sequence[str], sets: Sequence[str], gpus: int = GPUS[0]) -> Plan | None:
     """Return the plan; None if the layout does not suit the model, as when 8 ranks cannot share 12 heads."""
     options = PlanOptions(files, sets, gpus=gpus, device=DEVICE)
     try:
@@ -152,11 +158,13 @@ def plan_of(files: Sequence[str], sets: Sequence[str], gpus: int = GPUS) -> Plan
     return make_plan(spec, choose_target(options, spec))
 
 
-def compare(model: str, layout: str, sets: Sequence[str] = (), show: bool = False) -> Iterator[Row]:
+def compare(
+    model: str, layout: str, sets: Sequence[str] = (), show: bool = False, gpus: int = GPUS[0]
+) -> Iterator[Row]:
     """Trace the first, a middle and the last stage, each in a process of its own, and yield the comparison."""
     files = files_of(model, layout)
-    plan = plan_of(files, sets)
-    assert plan is not None
+    plan = plan_of(files, sets, gpus)
+    assert plan is not None, f"{layout} does not suit {model}"
     for stage in sorted({0, plan.layout.pipe // 2, plan.layout.pipe - 1}):
         began = time.monotonic()
         row = compare_stage(plan, files, sets, stage, (model, layout))
@@ -309,9 +317,14 @@ def _cell(planned: Messages, traced: Messages) -> str:
 
 
 def _write(rows: Sequence[Row]) -> None:
+    """Write the rows into the page's table, where they replace those of the same models."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    PAGE.write_text(before + BEGIN + table(rows) + END + rest.partition(END)[2], encoding="utf-8")
+    written, _, after = rest.partition(END)
+    head, new = table([]).splitlines(), table(rows).splitlines()[2:]
+    kept = [line for line in written.splitlines()[2:] if line.split("|")[1].strip() not in {row.model for row in rows}]
+    lines = sorted([*kept, *new], key=lambda line: line.split("|")[1].strip())
+    PAGE.write_text(before + BEGIN + "\n".join([*head, *lines]) + "\n" + END + after, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -101,3 +101,14 @@ def test_the_memory_of_a_trace_has_names(bench: Any) -> None:
     assert recorder.total.flops == 2 * 2 * 8 * 4 * 4  # forward, and the weight's gradient
     assert peak.tensors["activations: mm float32 (8, 4)"] == 8 * 4 * 4
     assert recorder.peak(GRADIENTS).total == 4 * 4 * 4
+
+
+def test_the_page_has_todays_plans(bench: Any) -> None:
+    """After a change of the plan or of shipped files, `python bench/plan_against_trace.py --write` writes the table."""
+    text = bench.PAGE.read_text(encoding="utf-8").partition(bench.BEGIN)[2].partition(bench.END)[0]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:]]
+    assert {model for model, *_ in cells} == set(bench.MODELS)
+    for model, layout, stage, memory, _, _, flops, *_ in cells:
+        plan = bench.plan_of(bench.files_of(model, layout), [])  # on 128 GPUs these figures are the same
+        figures = bench.planned(plan, int(stage.split()[0]) - 1)
+        assert (f"{figures.memory / 2**30:.3f}", f"{figures.flops / 1e12:.3f}") == (memory, flops), (model, layout)
