@@ -37,7 +37,7 @@ class Contents:
         if number not in self._states:
             found = read(self.files.states[number]) if number in self.files.states else {}
             if not isinstance(found, dict):
-                raise unreadable(self.files.states[number], "it has no state of a run")
+                raise unreadable(self.files.states[number], "it contains no rank state")
             self._states[number] = found
         return self._states[number]
 
@@ -53,8 +53,10 @@ class Contents:
         for value in (found, named, self.common.get("global_steps")):
             if isinstance(value, int):
                 return value
-        what = f"load ({self.folder}): neither a file nor the folder's name says which iteration the checkpoint is of"
-        hint = "rename the folder to global_step and the iteration, or set finetune: true to load only the weights"
+        what = f"load ({self.folder}): neither the files nor the folder name contain the iteration of the checkpoint"
+        hint = (
+            "rename the folder to global_stepN, with the iteration as N, or set finetune: true to load only the weights"
+        )
         raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load", "finetune")))
 
     @property
@@ -89,23 +91,23 @@ class Contents:
                 if not name.endswith(BUFFERS):
                     found.setdefault(number, {})[name] = [self._tensor(rank, number, name) for rank in by_rank]
         if not found:
-            what = f"load ({self.folder}): the files have no weights of a model"
+            what = f"load ({self.folder}): the files contain no model weights"
             raise Problems(Problem(what, id="checkpoint-other-weights", about=("load",)))
         return found
 
     def _require_ranks(self) -> None:
         """Raise Problems if the files of whole tensor parallel ranks are missing, or the weights are partitioned."""
         if self.files.zero3 and not self.files.by_layer:
-            what = f"load ({self.folder}): ZeRO-3 stored the weights only in partitions, in the optimizer's files"
+            what = f"load ({self.folder}): ZeRO-3 stored only partitions of the weights, in the optimizer files"
             hint = (
-                "write whole weights first: run the zero_to_fp32.py that DeepSpeed put beside the checkpoint, or save"
+                "run the zero_to_fp32.py that DeepSpeed saved with the checkpoint, or save the checkpoint again with "
             )
-            hint += " it with zero_optimization.stage3_gather_16bit_weights_on_model_save: true"
+            hint += "zero_optimization.stage3_gather_16bit_weights_on_model_save: true"
             raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load",)))
         said = self.arguments.get("model_parallel_size") or self.common.get("mp_world_size")
         if isinstance(said, int) and said != self.files.tensor_ranks:
             what = (
-                f"load ({self.folder}): the checkpoint was written with model_parallel_size {said}, and there are "
+                f"load ({self.folder}): the checkpoint was written with model_parallel_size {said}, but has "
                 f"files of {self.files.tensor_ranks} tensor parallel rank{'s' * (self.files.tensor_ranks > 1)}"
             )
             hint = "copy the missing files from where the checkpoint was written"
@@ -123,7 +125,7 @@ class Contents:
     def _layer(self, file: Path) -> dict[str, TensorRef]:
         found = read(file)
         if not isinstance(found, dict):
-            raise unreadable(file, "it has no weights of a layer")
+            raise unreadable(file, "it contains no layer weights")
         return {name: tensor for name, tensor in found.items() if isinstance(tensor, TensorRef)}
 
     def _tensor(self, of_rank: dict[int, dict[str, TensorRef]], number: int, name: str) -> TensorRef:

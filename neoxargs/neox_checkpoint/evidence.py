@@ -30,21 +30,22 @@ def query_key_value_order(contents: Contents, located: Located, shape: Shape, ch
     if chosen is not None:
         return Decision(chosen, "load_query_key_value_order")
     if not grouped and not _is_converted(contents, located):
-        return Decision("per_head", "every head has keys and values of its own")
+        return Decision("per_head", "every head has its own keys and values")
     if grouped and located.legacy:
-        return Decision("per_head", "the names of the MLP's weights are older than September 2024")
+        return Decision("per_head", "the MLP weights have their names from before September 2024")
     version = contents.deepspeed
     if grouped and version and version >= CONCATENATED_SINCE:
         return Decision(
-            "concatenated", f"DeepSpeed {version[0]}.{version[1]}, which wrote it, is newer than 2024-11-13"
+            "concatenated", f"DeepSpeed {version[0]}.{version[1]}, which wrote the checkpoint, is newer than 2024-11-13"
         )
-    why = "GPT-NeoX changed it on 2024-11-13" if grouped else "its converter from Llama changed it on 2025-05-09"
+    program, day = ("GPT-NeoX", "2024-11-13") if grouped else ("GPT-NeoX's converter from Llama", "2025-05-09")
     what = (
-        f"load ({contents.folder}): the files do not say in which order the rows of queries, keys and values are; {why}"
+        f"load ({contents.folder}): the files do not show the order of the query, key and value rows, which {program} "
     )
+    what += f"changed on {day}"
     hint = (
         "set load_query_key_value_order: per_head if the checkpoint is older, or concatenated if it is newer; with the "
-        "wrong one, the first loss is close to that of a new model"
+        "wrong order, the first loss is close to that of an untrained model"
     )
     about = ("load", "load_query_key_value_order")
     raise Problems(Problem(what, hint=hint, id="checkpoint-order-unknown", about=about))

@@ -127,7 +127,7 @@ def find(root: Path, iteration: int | None = None) -> Files | None:
     found = _select(root, iteration)
     if found and (missing := list(found.missing())):
         rest = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        what = f"load ({found.folder}): GPT-NeoX's checkpoint is incomplete: {', '.join(missing[:3])}{rest} missing"
+        what = f"load ({found.folder}): the GPT-NeoX checkpoint is incomplete; missing: {', '.join(missing[:3])}{rest}"
         hint = "copy the missing files from where the checkpoint was written, or choose another with iteration: NUMBER"
         raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load", "iteration")))
     return found
@@ -157,6 +157,6 @@ def _as_latest_says(root: Path, found: Files | None) -> Files | None:
         return found
     if other := _named_by_latest(root):
         return other
-    what = f"load ({root}): the file latest names {name!r}, and there is no such checkpoint in this folder"
-    hint = f"set iteration: {found.iteration} for the newest one, or write the right name into {root / 'latest'}"
+    what = f"load ({root}): the file latest names {name!r}, but this folder has no such checkpoint"
+    hint = f"set iteration: {found.iteration} to load the newest checkpoint, or correct the name in {root / 'latest'}"
     raise Problems(Problem(what, hint=hint, id="checkpoint-latest-wrong", about=("load", "iteration")))

@@ -81,7 +81,7 @@ def locate_state(contents: Contents) -> OptimizerState:
                 (rank, layer, name) not in parts for parts in found.states.values() for rank in range(len(refs))
             )
             if lacks and not name.startswith(UNUSED):
-                raise NotUsable(f"it lacks that of {name} in layer {layer}")
+                raise NotUsable(f"it does not contain the state of {name} in layer {layer}")
     return found
 
 
@@ -110,7 +110,7 @@ def _add(found: OptimizerState, contents: Contents, number: int, orders: _Orders
 def _partition(contents: Contents, number: int, part: int) -> dict[str, Any]:
     outer = read(contents.files.optimizer[number, part]).get("optimizer_state_dict")
     if not isinstance(outer, dict) or not {PARTITIONS, SUB_PARTITIONS} & set(outer):
-        raise NotUsable("it is in a format of DeepSpeed that is not supported, such as that of ZeRO-3")
+        raise NotUsable("its DeepSpeed format is not supported (ZeRO-3, for example)")
     return outer
 
 
@@ -192,7 +192,7 @@ def _shapes(outer: Mapping[str, Any]) -> list[list[tuple[int, ...] | None]]:
             [_shape(outer["state"].get(number, {})) for number in group["params"]] for group in outer["param_groups"]
         ]
     except (KeyError, TypeError):
-        raise NotUsable("it is in a format of DeepSpeed that is not supported") from None
+        raise NotUsable("its DeepSpeed format is not supported") from None
 
 
 def _shape(state: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -256,7 +256,7 @@ class _Orders:
         if named is None:
             return self._rebuilt(number, len(sizes), lambda groups: [_elements(group) for group in groups] == sizes)
         if len(named) != len(sizes) or any(_elements(group) > size for group, size in zip(named, sizes, strict=True)):
-            raise NotUsable("the sizes of its parts do not match the model's weights")
+            raise NotUsable("its sizes do not match the model weights")
         return named
 
     def _named(self, number: int) -> Groups | None:
@@ -278,7 +278,7 @@ class _Orders:
                 if len(groups := _groups(weights, count)) == count and fits(groups):
                     self.next_layer[rank] = layers[end - 1] + 1
                     return groups
-        raise NotUsable("the sizes of its parts do not match the model's weights")
+        raise NotUsable("its sizes do not match the model weights")
 
     def _weights(self, layer: int, rank: int) -> list[_Weight]:
         return [_Weight(layer, name, refs[rank].shape) for name, refs in self.contents.layers[layer].items()]

@@ -132,7 +132,7 @@ def unreadable(file: Path, why: str) -> Problems:
 
 
 def _refusal(file: Path, name: str) -> Problems:
-    what = f"{file} names {name}, which is neither a tensor nor anything that GPT-NeoX stores; nothing in it was run"
+    what = f"{file} refers to {name}, which is not a class that GPT-NeoX stores; no code in the file was executed"
     hint = "do not load this file with other programs either, unless you know who wrote it"
     return Problems(Problem(what, hint=hint, id="checkpoint-file-refused", about=("load",)))
 
@@ -145,7 +145,7 @@ def _why_no_archive(file: Path) -> str:
     if not start:
         return "it is empty"
     if start[:1] == b"\x80":
-        return "it has the format that torch.save wrote before version 1.6; load and save it once with a newer torch"
+        return "torch before 1.6 saved it, in another format; load and save the file once with a newer torch"
     return "torch.save did not write it"
 
 

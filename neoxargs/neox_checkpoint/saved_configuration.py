@@ -55,8 +55,8 @@ def differences(config: Config, contents: Contents) -> Iterator[Problem]:
         )
         return
     if names:
-        pairs = [f"{name} {yaml_form(saved.get(name))} there and {yaml_form(config.get(name))} here" for name in names]
-        what = f"load ({contents.folder}): the model differs from the one in the checkpoint's configuration: "
+        pairs = [f"{name} (saved {yaml_form(saved.get(name))}, here {yaml_form(config.get(name))})" for name in names]
+        what = f"load ({contents.folder}): the model differs from the configuration saved with the checkpoint: "
         hint = f"compare with {listed(map(str, contents.configurations), 'and')}"
         places = [place for name in names if (place := config.place(name))]
         first, *others = [*places, config.place("load")]

@@ -108,7 +108,7 @@ def _problems(contents: Contents, blocks: list[int], unknown: list[str]) -> Iter
         what = f"load ({contents.folder}): the checkpoint has a tensor {name}{why}"
         yield Problem(what, id="checkpoint-other-weights", about=("load",))
     if not unknown and blocks != list(range(2, 2 + len(blocks))):
-        what = f"load ({contents.folder}): the transformer layers are not numbered one after the other: {blocks[:8]}"
+        what = f"load ({contents.folder}): the transformer layers are not numbered consecutively: {blocks[:8]}"
         yield Problem(what, id="checkpoint-incomplete", about=("load",))
 
 

@@ -33,12 +33,12 @@ def test_the_layout_follows_from_the_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gone", "named"),
     [
-        ("layer_02-model_00-model_states.pt", "layer_02-model_00-model_states.pt missing"),
-        ("layer_02-model_01-model_states.pt", "layer_02-model_01-model_states.pt missing"),
-        ("layer_03*", "layer_03-model_00-model_states.pt, layer_03-model_01-model_states.pt missing"),
-        ("mp_rank_02*", "mp_rank_02_model_states.pt missing"),
-        ("zero_pp_rank_1_mp_rank_03*", "zero_pp_rank_1_mp_rank_03_optim_states.pt missing"),
-        ("mp_rank_03*", "mp_rank_03_model_states.pt missing"),
+        ("layer_02-model_00-model_states.pt", "missing: layer_02-model_00-model_states.pt"),
+        ("layer_02-model_01-model_states.pt", "missing: layer_02-model_01-model_states.pt"),
+        ("layer_03*", "missing: layer_03-model_00-model_states.pt, layer_03-model_01-model_states.pt"),
+        ("mp_rank_02*", "missing: mp_rank_02_model_states.pt"),
+        ("zero_pp_rank_1_mp_rank_03*", "missing: zero_pp_rank_1_mp_rank_03_optim_states.pt"),
+        ("mp_rank_03*", "missing: mp_rank_03_model_states.pt"),
     ],
 )
 def test_a_missing_file_is_named(tmp_path: Path, gone: str, named: str) -> None:
@@ -62,7 +62,7 @@ def test_latest_chooses(tmp_path: Path) -> None:
 def test_a_wrong_latest_is_refused(tmp_path: Path) -> None:
     checkpoint(tmp_path / "global_step3")
     (tmp_path / "latest").write_text("global_step4")
-    with pytest.raises(Problems, match="latest names 'global_step4', and there is no such checkpoint"):
+    with pytest.raises(Problems, match="latest names 'global_step4', but this folder has no such checkpoint"):
         find(tmp_path)
     assert find(tmp_path, 3) is not None
 

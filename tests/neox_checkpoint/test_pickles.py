@@ -79,7 +79,7 @@ def test_a_hostile_file_is_refused_by_name_and_nothing_runs(tmp_path: Path, name
     with pytest.raises(Problems) as raised:
         read(file)
     (problem,) = raised.value.problems
-    assert problem.id == "checkpoint-file-refused" and f"{file} names {name}," in problem.what
+    assert problem.id == "checkpoint-file-refused" and f"{file} refers to {name}," in problem.what
     assert not mark.exists()
 
 
@@ -147,7 +147,7 @@ DAMAGE = {
     compressed: "it is compressed",
     flipped_index: "cannot be read",
     flipped_program: "cannot be read",
-    older_format: "the format that torch.save wrote before version 1.6",
+    older_format: "torch before 1.6 saved it, in another format",
     text: "torch.save did not write it",
 }
 

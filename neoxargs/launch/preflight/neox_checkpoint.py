@@ -56,8 +56,8 @@ def _taken_over(config: Config, contents: Contents, located: Located) -> Iterato
     order = query_key_value_order(contents, located, config.shape, options.load_query_key_value_order)
     grouped = config.shape.num_kv_heads != config.shape.num_attention_heads
     reason = f" (query_key_value {order.order.replace('_', ' ')}: {order.reason})" * grouped
-    lines.append(f"taken over: weights of {located.depth} layers{reason}")
-    not_taken = ["states of random generators"]
+    lines.append(f"restored: weights of {located.depth} layers{reason}")
+    not_taken = ["random states"]
     if options.finetune:
         not_taken += ["optimizer state", "learning rate schedule", "iteration (finetune: true)"]
     else:
@@ -71,9 +71,9 @@ def _taken_over(config: Config, contents: Contents, located: Located) -> Iterato
                 lines[-1] += f", optimizer state after {step} steps"
             except NotUsable as why:
                 yield _no_optimizer(config, contents, str(why))
-    lines.append(f"not taken over: {', '.join(not_taken)}")
+    lines.append(f"not restored: {', '.join(not_taken)}")
     lines += [*_padding(config, located), *_other_function(config, contents, located)]
-    what = f"load ({contents.folder}) is a checkpoint of GPT-NeoX\n" + "\n".join(f"  {line}" for line in lines)
+    what = f"load ({contents.folder}) is a GPT-NeoX checkpoint\n" + "\n".join(f"  {line}" for line in lines)
     yield Problem(what, severity="warning", id="checkpoint-of-gpt-neox", about=("load",))
 
 
@@ -82,15 +82,16 @@ def _layouts(config: Config, contents: Contents) -> str:
     there = f"model_parallel_size {files.tensor_ranks}, pipe_parallel_size {files.stages if files.by_layer else 0}"
     partitioned = f", optimizer state on {files.data_ranks} ranks" if files.data_ranks else ""
     here = f"model_parallel_size {parallel.model_parallel_size}, pipe_parallel_size {parallel.pipe_parallel_size}"
-    return f"layout there: {there}{partitioned}; here: {here}"
+    return f"layout of the checkpoint: {there}{partitioned}; of this run: {here}"
 
 
 def _padding(config: Config, located: Located) -> Iterator[str]:
     theirs = located.weights["embedding.word_embeddings.weight"].shape()[0]
     ours = vocabulary_rows(config)
     if ours is not None and ours != theirs:
-        what = "dropped" if ours < theirs else "added, with zeros"
-        yield f"vocabulary: {theirs} rows there, {ours} here; {abs(theirs - ours)} rows of padding are {what}"
+        what = "dropped" if ours < theirs else "added and filled with zeros"
+        rows = f"{theirs} rows in the checkpoint, {ours} in this run"
+        yield f"vocabulary: {rows}; {abs(theirs - ours)} padding rows are {what}"
 
 
 def _other_function(config: Config, contents: Contents, located: Located) -> Iterator[str]:
@@ -99,23 +100,23 @@ def _other_function(config: Config, contents: Contents, located: Located) -> Ite
     tokens = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
     if tokens is not None and rows > tokens and not config.embedding.softmax_over_padding:
         yield (
-            f"another loss: {rows - tokens} rows of padding took part in GPT-NeoX's softmax and have probability 0 "
-            "here; softmax_over_padding: true computes GPT-NeoX's loss"
+            f"different loss: GPT-NeoX's softmax includes {rows - tokens} padding rows, which have probability 0 here; "
+            "softmax_over_padding: true computes GPT-NeoX's loss"
         )
     version = contents.deepspeed
     under_root = config.get("rms_norm_epsilon_under_root") is not False
     if config.norm.norm == "rmsnorm" and under_root and not (version and version >= EPSILON_UNDER_ROOT):
         yield (
-            f"RMSNorm: if GPT-NeoX was older than 2025-05-09, it added rms_norm_epsilon, "
-            f"{config.norm.rms_norm_epsilon}, to the root; here it is under the root, "
-            "unless rms_norm_epsilon_under_root is false"
+            f"RMSNorm: GPT-NeoX before 2025-05-09 added rms_norm_epsilon ({config.norm.rms_norm_epsilon}) to the root; "
+            "this run adds it under the root; if an older GPT-NeoX wrote the checkpoint, set "
+            "rms_norm_epsilon_under_root: false"
         )
     if contents.files.tensor_ranks > 1 and config.attention.gpt_j_residual:
-        yield "biases: each tensor parallel rank of GPT-NeoX has its own, whose sum is taken over; here there is one"
+        yield "biases: in GPT-NeoX each tensor parallel rank has its own biases; this run uses their sum"
 
 
 def _no_optimizer(config: Config, contents: Contents, why: str) -> Problem:
-    what = f"load ({contents.folder}): the optimizer state of GPT-NeoX's checkpoint cannot be taken over: {why}"
+    what = f"load ({contents.folder}): the optimizer state of the GPT-NeoX checkpoint cannot be restored: {why}"
     hint = "set finetune: true to load only the weights and start at iteration 0, or no_load_optim: true to continue at"
     hint += f" iteration {contents.iteration} with a fresh optimizer state"
     about = ("load", "finetune", "no_load_optim")
@@ -136,7 +137,7 @@ def _other_schedule(config: Config, contents: Contents) -> Iterator[Problem]:
     for name, there, here in different:
         unit = " iterations" * (name in ("warmup", "lr_decay_iters"))
         what = f"load ({contents.folder}): the checkpoint's learning rate schedule has {name} {there}{unit}, "
-        what += f"this configuration {here}{unit}"
+        what += f"but this configuration has {here}{unit}"
         hint = "set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule, or "
         hint += "override_lr_scheduler: true to use this configuration's"
         place, about = config.place(name) or config.place("load"), ("load", name)

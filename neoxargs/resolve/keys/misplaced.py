@@ -12,7 +12,7 @@ from neoxargs.resolve.yaml.nodes import Entry, Mapping
 def dotted_key(name: str, entry: Entry) -> Problem:
     """The problem of a dotted key such as `fp16.enabled` in a file."""
     what = "dotted keys are allowed only in --set"
-    return Problem(what, entry.place, f"write `{nested(entry.key)}` in a file", id="dotted-key", about=(name,))
+    return Problem(what, entry.place, f"in a YAML file, write `{nested(entry.key)}`", id="dotted-key", about=(name,))
 
 
 def nested(name: str) -> str:

@@ -60,7 +60,7 @@ def plugin_value_problems(config: Config) -> Iterator[Problem]:
     for name, values in WIDENED.items():
         if (value := config.get(name)) in values and name != "launcher":
             what = f"{name} ({yaml_form(value)}), which plugin {values[value]} adds, is not supported by train.py"
-            hint = f"launch the plugin's script, or change {name}"
+            hint = f"launch the plugin's own script instead of train.py, or set {name} to a built-in value"
             yield Problem(what, config.place(name), hint, id="not-built", about=(name,))
 
 

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--write",
         action="store_true",
-        help="write the changes, to all files or, after an error, to none; overwrite an existing FILE",
+        help="write the changes, or none if any file has an error; overwrite an existing FILE",
     )
 
 

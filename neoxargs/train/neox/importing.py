@@ -47,7 +47,7 @@ def configuration(contents: Contents, root: Path, files: Sequence[Path], overrid
     """
     found = [*files] or contents.configurations
     if not found:
-        what = f"{contents.folder} has no configuration of the run that wrote it"
+        what = f"{contents.folder} contains no configuration of the run that wrote it"
         hint = "pass --config FILE with the run's YAML files; GPT-NeoX stores them in checkpoints since November 2021"
         raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load",)))
     layout = contents.files

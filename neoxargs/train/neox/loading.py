@@ -54,7 +54,7 @@ def _wrong_tied(weights: NeoxWeights) -> Problem | None:
         return None
     if weights.is_trained(second) != attention.gpt_j_tied:
         return None
-    used = "is as it was created" if attention.gpt_j_tied is False else "was trained"
+    used = "still has its initial values" if attention.gpt_j_tied is False else "was trained"
     what = f"load ({weights.folder}): {located[second].names[0]} {used}, which contradicts gpt_j_tied "
     what += str(attention.gpt_j_tied).lower()
     hint = f"set gpt_j_tied: {str(not attention.gpt_j_tied).lower()}"
@@ -64,11 +64,11 @@ def _wrong_tied(weights: NeoxWeights) -> Problem | None:
 def load(engine: Any, saved: NeoxWeights, with_optimizer: bool) -> dict[str, Any]:
     """Fill a DeepSpeed engine; return the counters. Collective: every rank calls it."""
     if with_optimizer and saved.why_incomplete:
-        what = f"load ({saved.folder}): the optimizer state of GPT-NeoX's checkpoint cannot be taken over: "
+        what = f"load ({saved.folder}): the optimizer state of the GPT-NeoX checkpoint cannot be restored: "
         hint = (
             "set finetune: true to load only the weights and start at iteration 0, or no_load_optim: true to continue"
         )
-        hint += " at its iteration with a fresh optimizer state"
+        hint += " at the checkpoint's iteration with a fresh optimizer state"
         about = ("load", "finetune", "no_load_optim")
         raise Problems(Problem(what + saved.why_incomplete, hint=hint, id="checkpoint-without-optimizer", about=about))
     common = saved.common

@@ -208,7 +208,7 @@ def test_layers_with_experts_that_are_not_every_nth(form: str, flag: str) -> Non
     (problem,) = migrated(f"{head}\npython p.py {SIZES} {last}").problems
     assert problem.id == "migrate-flag-without-counterpart"
     assert problem.what.endswith("moe_expert_interval puts experts in every N-th layer, starting with the first")
-    assert problem.hint == "set moe_expert_interval in the new file to the interval that is closest to this list"
+    assert problem.hint == "set moe_expert_interval in the new file to the interval that best approximates this list"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_a_dry_run_lists_and_writes_nothing(tmp_path: Path, capsys: Any) -> None
     before = sorted(tmp_path.rglob("*"))
     assert importing.main([str(tmp_path / "theirs"), "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "taken over: weights of 2 layers (query_key_value concatenated: DeepSpeed 0.19" in shown
+    assert "restored: weights of 2 layers (query_key_value concatenated: DeepSpeed 0.19" in shown
     assert "   2 x layers.*.attention.query_key_value.weight  64 x 32\n" in shown
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -139,7 +139,7 @@ def test_a_checkpoint_without_configuration_needs_one(tmp_path: Path, capsys: An
     (tmp_path / "theirs" / "global_step3" / "configs" / "my.yml").unlink()
     words = [str(tmp_path / "theirs"), "--to", str(tmp_path / "ours")]
     assert importing.main(words) == 1
-    assert "has no configuration of the run that wrote it" in capsys.readouterr().err
+    assert "contains no configuration of the run that wrote it" in capsys.readouterr().err
     assert importing.main([*words, "--config", str(tmp_path / "my.yml")]) == 0
 
 

@@ -60,8 +60,8 @@ PROBLEMS: dict[str, Entry] = {
         Example("seed: 1\n", without=("num_layers", "hidden_size", "num_attention_heads", "seq_length")),
     ),
     "dialect-unknown": row(
-        "A dialect is a date: it selects the version of GPT-NeoX whose defaults apply. This value is neither a date "
-        "nor the name of a dialect.",
+        "`dialect` selects the version of GPT-NeoX whose defaults apply. It must be a date such as 2022-12-14 or a "
+        "name such as neox-2021.",
         "dialect: neox-2030\n",
     ),
     "dialect-guessed": Entry(

@@ -80,15 +80,15 @@ PROBLEMS: dict[str, Entry] = {
     "checkpoint-incomplete": row("A GPT-NeoX checkpoint lacks files, or its files do not contain all of the weights."),
     "checkpoint-latest-wrong": row("The file `latest` names a checkpoint that is not in the folder."),
     "checkpoint-file-damaged": row(
-        "A file of a GPT-NeoX checkpoint is truncated, empty, changed, or was not written by torch.save."
+        "A file of a GPT-NeoX checkpoint is empty, truncated or modified, or was not written by torch.save."
     ),
     "checkpoint-file-refused": row(
         "A file of a GPT-NeoX checkpoint refers to a class or function that GPT-NeoX does not store. Reading the file "
         "with pickle or torch.load could run malicious code, so deepy stops without reading it."
     ),
     "checkpoint-order-unknown": row(
-        "The rows of queries, keys and values have two possible orders, and no file of the GPT-NeoX checkpoint says "
-        "which of the two it uses."
+        "GPT-NeoX has stored query, key and value rows in two orders, and no file of the checkpoint shows which order "
+        "it uses."
     ),
     "checkpoint-all-damaged": row(
         "Every checkpoint in the folder is truncated or incomplete, so the run cannot continue from any of them."

@@ -96,7 +96,7 @@ PROBLEMS: dict[str, Entry] = {
         "seed: 1\n- global\n",
     ),
     "yaml-text-after-value": row("There is text after a quoted value, so the value is ambiguous.", "save: 'a' b\n"),
-    "yaml-text-after-end": row("There is text after the `{ }` that contains the configuration.", '{"seed": 1}\nlr\n'),
+    "yaml-text-after-end": row("There is text after the closing `}` of the configuration.", '{"seed": 1}\nlr\n'),
     "yaml-directive": row(
         "A line that starts with `%` is an instruction to the YAML parser.", "%YAML 3.0\n---\nseed: 1\n"
     ),

@@ -80,7 +80,7 @@ def expert_layers(reading: Reading, option: Option) -> None:
         reading.set("moe_expert_interval", interval, option.text)
     else:
         why = "moe_expert_interval puts experts in every N-th layer, starting with the first"
-        hint = "set moe_expert_interval in the new file to the interval that is closest to this list"
+        hint = "set moe_expert_interval in the new file to the interval that best approximates this list"
         reading.leave_to_write(option, "moe_expert_interval", hint, why)
 
 

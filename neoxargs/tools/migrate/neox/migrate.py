@@ -145,7 +145,8 @@ class _Migration:
             place = self.files.place(document, entry)
             if "".join(name.rpartition(".")[:2]) + key in document.entries():
                 what = f"the file has both {name} and {key}, which are names of the same section"
-                self.warn("migrate-section-twice", what, place, f"move all keys to {key}; deepy reads both sections")
+                hint = f"move all keys into {key}: deepy reads both sections, but migrate cannot merge them"
+                self.warn("migrate-section-twice", what, place, hint)
                 continue
             self.changes.append(Change(place, name, key, "renamed", introduced(key)))
             document.rename(name, key)

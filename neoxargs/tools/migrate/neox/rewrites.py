@@ -211,7 +211,9 @@ def _no_precision(value: Any, _: Context) -> New | None:
 
 
 REWRITES_TO_2021 = (
-    Rewrite("attention_config", ANY_VALUE, _kinds, "in February 2021, sparsity selected dense and sparse layers"),
+    Rewrite(
+        "attention_config", ANY_VALUE, _kinds, "in February 2021, sparsity set which layers were dense and which sparse"
+    ),
     Rewrite("precision", ANY_VALUE, _no_precision, "in February 2021, the section fp16 selected the precision"),
 )
 

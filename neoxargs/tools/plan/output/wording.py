@@ -45,7 +45,7 @@ def verdict(plan: Plan) -> str:
         later = f" and {format_bytes(fullest.peak)} {DURING[fullest.peak_phase]}" if fullest.peak > first else ""
         needed = f"{where}a rank needs {format_bytes(first)} {DURING[overflow]}{later}"
         return f"does not fit: {needed}, more than the usable {limit}"
-    return f"fits: {peak}; {limit} are usable"
+    return f"fits: {peak}; the run can use {limit}"
 
 
 def _unfit_for_assumed_device(plan: Plan) -> str:
