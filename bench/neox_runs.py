@@ -114,8 +114,10 @@ class Run:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="read the runs in this folder")
-    parser.add_argument("--runs", nargs="+", help="only these (default: all)")
-    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS), help="default: all")
+    parser.add_argument("--runs", nargs="+", help="compare only these runs (default: all)")
+    parser.add_argument(
+        "--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS), help="compare only these (default: all)"
+    )
     parser.add_argument("--dialect", default="neox-2026", help="date of the GPT-NeoX that made the runs (%(default)s)")
     parser.add_argument("--write", action="store_true", help=f"replace the table in {PAGE.name}")
     options = parser.parse_args()

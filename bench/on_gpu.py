@@ -167,8 +167,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", metavar="FILE", help="write the page to this Markdown file")
     parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
-    parser.add_argument("--minutes", type=float, default=10, help="time for everything (default: %(default)g)")
-    parser.add_argument("--device", metavar="NAME", help="the GPU in the plan's table (default: by the GPU's own name)")
+    parser.add_argument("--minutes", type=float, default=10, help="total time limit in minutes (default: %(default)g)")
+    parser.add_argument("--device", metavar="NAME", help="the GPU's name in the plan (default: from the GPU itself)")
     parser.add_argument("--small", action="store_true", help="use tiny models, to try this program itself")
     only = "train only layouts and models whose name contains one of these"
     parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help=only)

@@ -41,20 +41,20 @@ class Assumptions:
         "loaded all of them: about 1.6 GiB on an A100",
     )  # fmt: skip
     workspace: float = assume(
-        0.03, "GiB", "cuBLAS' workspace, which torch's allocator holds",
+        0.03, "GiB", "cuBLAS workspace, allocated by torch's allocator",
         "pytorch.org, CUDA semantics: 32 MiB on an H100, 8 MiB before",
     )  # fmt: skip
     group_buffers: float = assume(
-        0.2, "GiB", "NCCL's buffers for one process group",
+        0.2, "GiB", "NCCL buffers of one process group",
         "NCCL_BUFFSIZE is 4 MiB per channel and direction; some tens of channels",
     )  # fmt: skip
     process: float = assume(0.4, "GiB", "Python and torch in host memory, per rank", "measured with torch 2.13")
     fragmentation: float = assume(
-        0.08, "share", "memory that torch's allocator reserves beyond activations, logits and buffers, of their size",
+        0.08, "share", "memory that the allocator reserves beyond activations, logits and buffers, relative to them",
         "assumed for expandable segments, which train.py turns on (pytorch.org, CUDA semantics, memory management)",
     )  # fmt: skip
     cached_blocks: float = assume(
-        0.0, "share", "memory in cached blocks of sizes that no later tensor asks for, of everything allocated",
+        0.0, "share", "memory in cached blocks that no later tensor can reuse, relative to all allocated memory",
         "0 with expandable segments. Without them 0.15 to 0.27: both figures are in the logs of "
         "bigscience-workshop/bigscience, experiments/gpt2-meg",
     )  # fmt: skip
@@ -63,7 +63,7 @@ class Assumptions:
         "train/kernels/cross_entropy.py; Megatron-LM and FSDP programs compute all",
     )  # fmt: skip
     logit_bytes: float = assume(
-        6, "bytes", "memory of one of these logits, in 16 bits",
+        6, "bytes", "memory of each logit that the loss computes at once, in 16 bits",
         "fp32 logits, and the 16-bit ones or their 16-bit gradient; Megatron-LM's is 6 too, as softmax is computed in "
         "place (core/tensor_parallel/cross_entropy.py), before 2023 it was 10, as with torch's cross_entropy",
     )  # fmt: skip
@@ -73,7 +73,7 @@ class Assumptions:
         "Korthikanti et al. 2022, arXiv:2205.05198, section 4.1: 2 bytes per score, 5 with dropout",
     )  # fmt: skip
     score_memory: float = assume(
-        -1, "bytes", "memory that unfused attention keeps of a score", "-1: 2 in 16 bits, 5 with dropout (the same)"
+        -1, "bytes", "memory that unfused attention keeps per score", "-1: 2 in 16 bits, 5 with dropout (the same)"
     )
     partitioned: float = assume(
         1, "0 or 1", "whether optimizer state is partitioned in 16 bits even with ZeRO stage 0",
@@ -121,7 +121,7 @@ class Assumptions:
         "Shah et al. 2024, arXiv:2407.08608: FlashAttention-2 reaches 35 to 40 % of an H100's peak",
     )  # fmt: skip
     attention_tokens: float = assume(
-        400, "tokens", "length of a sequence at which fused attention reaches half of that",
+        400, "tokens", "sequence length at which fused attention reaches half of its rate",
         "the same figures: about 90 TFLOP/s at 512 tokens on an A100",
     )  # fmt: skip
     score_bytes: float = assume(
@@ -133,7 +133,7 @@ class Assumptions:
         "copies reach 85 to 92 %: 3.0 of 3.35 TB/s measured on an H100, 4.3 of 4.8 on an H200",
     )  # fmt: skip
     kernel: float = assume(
-        4.5e-6, "s", "time that a kernel takes at least", "launch latency of CUDA, measured by many at 3 to 6 us"
+        4.5e-6, "s", "minimum time of a kernel", "launch latency of CUDA, measured by many at 3 to 6 us"
     )
     eager: float = assume(
         1.0, "factor", "what kernels besides products and attention read and write, relative to the count",
@@ -144,21 +144,21 @@ class Assumptions:
         "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Llama 3.1 8B is 16 % faster compiled",
     )  # fmt: skip
     link: float = assume(
-        0.75, "share of a link's rate", "what a collective reaches",
+        0.75, "share of a link's rate", "share that a collective reaches",
         "nccl-tests report a bus bandwidth of 70 to 85 % for large messages",
     )  # fmt: skip
     latency: float = assume(
-        15e-6, "s", "time that a collective takes at least", "nccl-tests: 10 to 30 us for small messages in one host"
+        15e-6, "s", "minimum time of a collective", "nccl-tests: 10 to 30 us for small messages in one host"
     )
     overlap: float = assume(
         0.8, "share of compute", "time in which communication of weights and gradients can hide",
         "FSDP, Zhao et al. 2023, arXiv:2304.11277, section 5; DeepSpeed with overlap_comm",
     )  # fmt: skip
     host_link: float = assume(
-        12, "GB/s", "between a GPU and host memory", "PCIe 4.0 x16 has 32; pageable copies reach less"
+        12, "GB/s", "transfer rate between a GPU and host memory", "PCIe 4.0 x16 has 32; pageable copies reach less"
     )
     disk_link: float = assume(
-        1.6, "GB/s", "between NVMe drives and host memory, per GPU",
+        1.6, "GB/s", "transfer rate between NVMe drives and host memory, per GPU",
         "Rajbhandari et al. 2021, arXiv:2104.07857, figure 2b",
     )  # fmt: skip
     cpu_adam: float = assume(
