@@ -43,7 +43,7 @@ def test_raising_train_iters_resumes_with_a_warning(tmp_path: Path, capsys: pyte
     assert "warning: train_iters (9) is 6 in the checkpoint, which changes the decay: at iteration 6 " in told
     assert "the learning rate jumps from 0 to 0.00037" in told
     for words in (
-        "set lr_decay_iters: 6 to end the decay where the checkpoint's schedule does",
+        "set lr_decay_iters: 6 to end the decay where the checkpoint's schedule ends it",
         "set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule (0)",
         "override_lr_scheduler: true to use this configuration's (0.00037)",
     ):
@@ -62,7 +62,7 @@ def test_raising_train_iters_resumes_with_a_warning(tmp_path: Path, capsys: pyte
     ("changes", "words"),
     [
         ({"lr_decay_iters": 5}, f"lr_decay_iters is 5 in this configuration and 6 in the checkpoint {OTHER}"),
-        ({"lr_decay_iters": 5}, "  = set lr_decay_iters: 6 to end the decay where the checkpoint's schedule does; "),
+        ({"lr_decay_iters": 5}, "  = set lr_decay_iters: 6 to end the decay where the checkpoint's schedule ends it; "),
         (
             {"warmup": 0.5, "train_iters": 9},
             f"rate schedule: warmup is 0.5 in this configuration and 0.1 in the checkpoint {OTHER}",
@@ -80,7 +80,7 @@ def test_a_schedule_that_the_ranks_refuse_is_refused_by_check(
     assert (code, words in told) == (1, True), told
     [(code, _, errors)] = run_ranks(train_on_rank, 1, arguments(finished, **{"train_iters": 6} | changes))
     assert code == 1
-    assert "learning rate schedule: " in errors
+    assert "the learning rate schedules differ: " in errors
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ Case = Callable[[Path], Any]
 def cases(root: str) -> dict[str, Any]:
     """Return the result of every case; each folder has checkpoints of iterations 2 and 3."""
     from neoxargs.train.checkpoint.save_load import Checkpoints, Position
-    from neoxargs.train.process import mesh, setup
+    from neoxargs.train.process import setup
 
     process = setup.start("gloo", seed=1)
     found: dict[str, Any] = {}
@@ -25,7 +25,6 @@ def cases(root: str) -> dict[str, Any]:
     def start(**options: Any) -> tuple[Training, Any]:
         deepspeed = {"zero_optimization": {"stage": options.get("zero_optimization.stage", 0)}}
         built = Training(Trial({"hidden_dropout": 0.1}, deepspeed), **options)
-        mesh.destroy_groups()
         return built, Checkpoints(built.config, built.engine.deepspeed, process)
 
     def saved(name: str, **options: Any) -> Path:
