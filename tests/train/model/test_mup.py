@@ -114,7 +114,10 @@ def test_steps(file: str, kind: str, inner: float, outer: float, norm: float) ->
 def test_files_that_are_none(tmp_path: Path, file: str) -> None:
     other = tmp_path / "other.yml"
     other.write_text("layers.0: 3\n")
-    for path, words in ((tmp_path / "missing.yml", "cannot be read"), (other, "must map names of weights to lists of sizes")):
+    for path, words in (
+        (tmp_path / "missing.yml", "cannot be read"),
+        (other, "must map names of weights to lists of sizes"),
+    ):
         with pytest.raises(Problems, match=words):
             mup.widths(small(**wide(str(path))))
     config = small(**wide(file, num_layers=3))
