@@ -85,7 +85,7 @@ def launch_parser(script: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--force", action="store_true", help="start even if the plan predicts that memory is insufficient"
     )
-    group = parser.add_argument_group("options of GPT-NeoX (each is short for a --set option)")
+    group = parser.add_argument_group("GPT-NeoX options (each is short for a --set option)")
     for name, settings in NEOX_OPTIONS.items():
         names = [word for word in (settings.get("short"), f"--{name}") if word]
         group.add_argument(*names, dest=f"neox_{name}", metavar=settings["metavar"], nargs=settings.get("nargs"))
@@ -115,7 +115,7 @@ def add_files(parser: argparse.ArgumentParser, nargs: str = "+") -> None:
     )
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for FILEs in DIR first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value (repeatable)")
-    add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs instead of those of this machine")
+    add("--gpus", metavar="N", type=gpu_count, help="assume N GPUs instead of this machine's")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

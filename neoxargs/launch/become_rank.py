@@ -50,7 +50,7 @@ def _execute(script: Script, spec: RunSpec) -> NoReturn:
 def _check_tokenised(spec: RunSpec) -> None:
     config, tokenises = spec.config, data_command(spec.config)
     if tokenises and not os.path.exists(f"{config.data.data_path}.idx"):
-        what = "the text of text_path is not tokenised yet; it must be tokenised before the ranks start"
+        what = "the text in text_path is not tokenised yet; it must be tokenised before the ranks start"
         hint, about = f"run this command once, then start the ranks again: {shlex.join(tokenises)}", ("text_path",)
         refuse([Problem(what, config.place("text_path"), hint, id="text-not-tokenised", about=about)])
 

@@ -53,7 +53,7 @@ class Contents:
         for value in (found, named, self.common.get("global_steps")):
             if isinstance(value, int):
                 return value
-        what = f"load ({self.folder}): neither the files nor the folder name contain the iteration of the checkpoint"
+        what = f"load ({self.folder}): neither the files nor the folder name contain the checkpoint's iteration"
         hint = (
             "rename the folder to global_stepN, with the iteration as N, or set finetune: true to load only the weights"
         )

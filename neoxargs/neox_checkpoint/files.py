@@ -157,6 +157,6 @@ def _as_latest_says(root: Path, found: Files | None) -> Files | None:
         return found
     if other := _named_by_latest(root):
         return other
-    what = f"load ({root}): the file latest names {name!r}, but this folder has no such checkpoint"
+    what = f"load ({root}): the file `latest` points to {name!r}, but this folder has no such checkpoint"
     hint = f"set iteration: {found.iteration} to load the newest checkpoint, or correct the name in {root / 'latest'}"
     raise Problems(Problem(what, hint=hint, id="checkpoint-latest-wrong", about=("load", "iteration")))

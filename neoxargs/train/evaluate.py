@@ -63,10 +63,10 @@ def for_evaluation(config: Config) -> Config:
         given = next((name for name in TRAINING_DATA if config.get(name)), None)
         if given:
             what = f"there is nothing to evaluate: eval_iters is 0, so {given} is not used, and eval_tasks is not set"
-            hint = "set eval_iters, for example to 10, to compute perplexity, or eval_tasks to run tasks of lm_eval"
+            hint = "set eval_iters, for example to 10, to compute perplexity, or eval_tasks to run lm_eval tasks"
         else:
             what = "there is nothing to evaluate: neither validation data nor eval_tasks is set"
-            hint = "set data_path or text_path to compute perplexity, or eval_tasks to run tasks of lm_eval"
+            hint = "set data_path or text_path to compute perplexity, or eval_tasks to run lm_eval tasks"
         about = ("eval_iters" if given else "data_path", "eval_tasks")
         raise Problems(Problem(what, hint=hint, id="evaluation-without-data", about=about))
     return for_generation(config)

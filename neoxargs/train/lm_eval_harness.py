@@ -140,7 +140,7 @@ def _unknown(name: str, available: Collection[str]) -> Problem:
         )
     hint = (
         did_you_mean(name, available)
-        or "set eval_tasks to names of tasks of lm_eval, or to paths of YAML files that define tasks"
+        or "set eval_tasks to lm_eval task names, or to paths of YAML files that define tasks"
     )
     return Problem(
         f"eval_tasks ({name}): lm_eval has no such task", hint=hint, id="evaluation-task-unknown", about=("eval_tasks",)

@@ -48,7 +48,7 @@ def parse_hostfile(text: str, name: str) -> dict[str, int]:
         place = Place(name, number, line.index(entry[0]) + 1, line, len(entry))
         match = _ENTRY.match(entry)
         if not match:
-            what = "this line must name a host and its number of slots"
+            what = "this line must contain a host name and a number of slots"
             problems.append(_without_host(what, place, id="hostfile-line-without-host"))
         elif match[1] in seen:
             what, first = f"host {match[1]} is listed twice", seen[match[1]]
@@ -122,10 +122,10 @@ def _check_nodes(nodes: Hosts, everything: Hosts, key: str, where: Place | None)
     for host, slots in nodes.items():
         if host not in everything:
             hint = did_you_mean(host, everything) or f"use the hosts {', '.join(everything)}"
-            what = f"{key} names an unknown host: {host}"
+            what = f"{key} lists an unknown host: {host}"
             raise Problems([Problem(what, where, hint, id="filter-unknown-host", about=(key, "hostfile"))])
         unknown = [slot for slot in slots if slot not in everything[host]] if key == "exclude" else []
         if unknown:
             hint = f"use slots 0 to {len(everything[host]) - 1} of {host}"
-            what = f"exclude names slot {unknown[0]}, which host {host} does not have"
+            what = f"exclude lists slot {unknown[0]}, which host {host} does not have"
             raise Problems([Problem(what, where, hint, id="filter-unknown-slot", about=(key, "hostfile"))])

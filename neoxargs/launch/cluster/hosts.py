@@ -189,7 +189,8 @@ def _on_hosts(
     first = next(iter(hosts))
     if len(hosts) == 1 and not remote and not runner.no_ssh and first not in own_names():
         starter = "DeepSpeed" if launcher.through_deepspeed else launcher.name
-        what = f"{first} is the only host, but {starter} starts the ranks of a single host on this machine"
+        what = f"{first} is the only host, but with a single host {starter} ignores its name and starts the ranks on "
+        what += "this machine"
         hint = f"set force_multi: true to run on {first}"
         warnings.append(_warning("single-host-not-reached", what, filters.where, "hostfile", hint=hint))
     return Resources(hosts, _hosts_device(environ), selection, len(hosts) > 1 or remote, tuple(warnings))
@@ -234,11 +235,11 @@ def _allocated(launcher: Launcher, filters: Filters, environ: Mapping[str, str])
 def _every_slot(pool: Mapping[str, int], launcher: Launcher, selection: dict[str, str], filters: Filters) -> Hosts:
     if len(selection) > 1:
         key = "exclude" if filters.exclude else list(selection)[1]
-        what = f"launcher {launcher.name} starts a rank on every slot of the hostfile and ignores {key}"
+        what = f"launcher {launcher.name} starts a rank on every slot in the hostfile and ignores {key}"
         hint = f"remove {key} and list only the hosts and slots to use in the hostfile"
         raise _refusal("launcher-needs-every-slot", what, filters.where, key, hint=hint)
     if launcher.even_slots and len(set(pool.values())) > 1:
-        what = f"launcher {launcher.name} needs the same number of slots on every host of the hostfile"
+        what = f"launcher {launcher.name} needs the same number of slots on every host in the hostfile"
         hint = "give every host the same number of slots, or set launcher to pdsh or ssh"
         raise _refusal("launcher-needs-even-slots", what, filters.where, "launcher", hint=hint)
     return {host: list(range(slots)) for host, slots in pool.items()}

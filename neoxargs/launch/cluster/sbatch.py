@@ -72,7 +72,7 @@ def _assumptions(resources: Resources) -> Iterator[str]:
             yield f"The script assumes {resources.gpus} ranks on nodes with {ASSUMED_GPUS_PER_NODE} GPUs each."
     elif not resources.scheduler_picks_hosts:
         names = ",".join(resources.hosts)
-        yield f"Slurm chooses the nodes. To use those of the hostfile, add: #SBATCH --nodelist={names}"
+        yield f"Slurm chooses the nodes. To use those in the hostfile, add: #SBATCH --nodelist={names}"
     if "ntasks" in _shape(resources):
         yield "The nodes have different numbers of ranks; Slurm distributes the tasks."
 

@@ -47,7 +47,7 @@ class Launcher:
     reads_env_files: bool = False
     """Whether remote ranks get the lines of `.deepspeed_env`."""
     argv_visible: bool = False
-    """Whether these lines and DeepSpeed's exports are put on command lines, which every user of the hosts can read."""
+    """Whether these lines and DeepSpeed's exports are put on command lines, which every user on the hosts can read."""
 
     by_ssh: bool = False
     """Whether other hosts are reached by ssh."""

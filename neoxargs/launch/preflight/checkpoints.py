@@ -21,7 +21,7 @@ def overwritten_checkpoint(config: Config) -> Iterator[Problem]:
     if iteration is not None:
         other = "set save to a different folder"
         hint = other if load else f"set load: {save} to continue from this checkpoint, or {other}"
-        what = f"save ({save}) already holds a checkpoint of iteration {iteration}, which the run would overwrite"
+        what = f"save ({save}) already holds a checkpoint from iteration {iteration}, which the run would overwrite"
         yield Problem(what, config.place("save"), hint, id="checkpoint-overwritten", about=("save", "load"))
 
 

@@ -90,7 +90,7 @@ def _invalid_environment_lines(environ: Mapping[str, str]) -> Iterator[Problem]:
 def _unquoted_paths(launcher: Launcher, script: str) -> Iterator[Problem]:
     for kind, path in (("the working directory", os.getcwd()), ("Python", sys.executable), ("the script", script)):
         if not SAFE_PATH.fullmatch(path):
-            what = f"launcher {launcher.name}: the path of {kind} ({path}) has special characters,"
+            what = f"launcher {launcher.name}: the path to {kind} ({path}) contains special characters,"
             what += " which DeepSpeed does not quote for remote shells"
             hint = "set launcher: ssh, or use a path without spaces and special characters"
             yield Problem(what, hint=hint, id="path-not-quoted", about=("launcher",))

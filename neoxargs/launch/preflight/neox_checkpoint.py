@@ -82,7 +82,7 @@ def _layouts(config: Config, contents: Contents) -> str:
     there = f"model_parallel_size {files.tensor_ranks}, pipe_parallel_size {files.stages if files.by_layer else 0}"
     partitioned = f", optimizer state on {files.data_ranks} ranks" if files.data_ranks else ""
     here = f"model_parallel_size {parallel.model_parallel_size}, pipe_parallel_size {parallel.pipe_parallel_size}"
-    return f"layout of the checkpoint: {there}{partitioned}; of this run: {here}"
+    return f"checkpoint layout: {there}{partitioned}; this run's layout: {here}"
 
 
 def _padding(config: Config, located: Located) -> Iterator[str]:

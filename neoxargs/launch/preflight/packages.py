@@ -23,8 +23,8 @@ TOKENIZERS = {"SPMTokenizer": "sentencepiece", "TiktokenTokenizer": "tiktoken"}
 BACKENDS = {
     "nccl": "set distributed_backend: gloo, or install a build of torch with CUDA",
     "gloo": "set distributed_backend: nccl",
-    "mpi": "remove distributed_backend; to start the ranks with mpirun, set deepspeed_mpi: true, which needs no MPI "
-    "in torch",
+    "mpi": "remove distributed_backend; to start the ranks with mpirun, set deepspeed_mpi: true, which does not "
+    "require torch to be built with MPI",
 }
 #: Package of PyPI -> the versions it was tested in, by their first two numbers; constraints.txt has the full numbers.
 TESTED = {"deepspeed": "0.19", "megatron-core": "0.16", "torch": "2.13"}

@@ -57,7 +57,7 @@ def _refusal(config: Config, theirs: Get, names: Sequence[str], iteration: int, 
     pairs = ", ".join(
         f"{name} is {config.get(name)} in this configuration and {theirs(name)} in the checkpoint" for name in names
     )
-    what = f"load ({config.checkpoint.load}): the checkpoint of iteration {iteration} has a different learning rate"
+    what = f"load ({config.checkpoint.load}): the checkpoint from iteration {iteration} has a different learning rate"
     what += f" schedule: {pairs}"
     places = [place for name in names if (place := config.place(name))]
     first: Place | None = places[0] if places else config.place("load")

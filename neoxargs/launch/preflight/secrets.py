@@ -23,7 +23,7 @@ def problems(config: Config, resources: Resources, environ: Mapping[str, str]) -
     handed_over += [(name, place) for name, _, place in variables_of_files(environ, os.getcwd())]
     for name, where in handed_over:
         if SECRET.search(name):
-            what = f"launcher {launcher.name} would put {name} on command lines, which every user of the hosts can read"
+            what = f"launcher {launcher.name} would put {name} on command lines, which every user on the hosts can read"
             hint = "set launcher: ssh, which passes the variable through ssh's standard input"
             if where:
                 hint = f"remove this line, export {name} in this shell and set launcher: ssh"
@@ -33,7 +33,7 @@ def problems(config: Config, resources: Resources, environ: Mapping[str, str]) -
 def _in_configuration(config: Config) -> Iterator[Problem]:
     for name, value in config.values.items():
         if value.value and re.search(r"(api_key|password|secret)$", name):
-            what = f"{name} would appear on the command line of every rank, which every user of the hosts can read"
+            what = f"{name} would appear on every rank's command line, which every user on the hosts can read"
             variable, place = name.replace(".", "_").upper(), config.place(name)
             where = place and place._replace(text="")  # the excerpt of the line would show the secret
             hint = f"remove {name} and set {variable} in the environment"

@@ -45,14 +45,12 @@ def dry_run(config: Config, resources: Resources, command: Command) -> str:
     values |= {name: list(values[name]) for name in ("config_files",) if name in values}
     abbreviated = replace(command, words=tuple(map(_abbreviate, command.words)))
     parts = {
-        "Ranks of each host": "\n".join(_ranks_of_hosts(resources)),
+        "Ranks on each host": "\n".join(_ranks_of_hosts(resources)),
         "DeepSpeed's JSON": pretty_json(deepspeed.deepspeed_json(config)),
         "Values that every rank's script receives": pretty_json(values),
         "Command that runs before the ranks start": shlex.join(data_command(config)),
         "Environment of the ranks": environment.table(variables),
-        "Command (<base64: ...> is an abbreviated argument; --emit command prints the command to run)": str(
-            abbreviated
-        ),
+        "Command (base64 arguments are shortened to <base64: ...>; --emit command prints it in full)": str(abbreviated),
     }
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts.items() if text)
 

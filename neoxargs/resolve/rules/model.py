@@ -100,7 +100,7 @@ def _repeated(item: Any, num_layers: int) -> tuple[list[str], int]:
             pass
         case _:
             raise Contradiction(
-                f"attention_config: expected [[kinds of layers], times], got {item}",
+                f"attention_config: expected [[layer types], times], got {item}",
                 'for example, write [[["global"], 10], [["flash"], 2]], or [[["local", "global"], "all"]]',
                 about=["attention_config"],
             )
@@ -186,7 +186,7 @@ def attention_kinds_exist(attention_config: Sequence[str]) -> Finding | None:
     if unknown is None:
         return None
     advice = did_you_mean(unknown, LAYER_KINDS) or f"use one of {', '.join(LAYER_KINDS)}"
-    return refuse(f"attention_config contains an unknown kind of layer: {unknown}", advice)
+    return refuse(f"attention_config contains an unknown layer type: {unknown}", advice)
 
 
 @check
@@ -312,8 +312,8 @@ def shared_layers_have_one_kind(
     kinds = " and ".join(sorted(set(mixed)))
     what = f"num_unique_layers ({num_unique_layers}) and param_sharing_style ({param_sharing_style}) make layers"
     return refuse(
-        f"{what} of different kinds share weights: {kinds}",
-        "use one kind of layer in attention_config for all layers that share weights",
+        f"{what} of different types share weights: {kinds}",
+        "use one layer type in attention_config for all layers that share weights",
         about=["attention_config", "num_unique_layers", "param_sharing_style"],
     )
 

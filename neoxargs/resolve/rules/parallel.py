@@ -23,7 +23,7 @@ def world_size_equals_gpus(world_size: int | None, gpus: int) -> int:
         world_size: 4
     """
     if world_size not in (None, gpus):
-        sentence = f"world_size ({world_size}) must equal the number of processes of the run ({gpus})"
+        sentence = f"world_size ({world_size}) must equal the run's number of processes ({gpus})"
         raise Contradiction(sentence, "remove world_size; deepy starts one process per GPU")
     return gpus
 
@@ -39,7 +39,7 @@ def global_num_gpus_equals_gpus(global_num_gpus: int | None, gpus: int) -> int:
     """
     if global_num_gpus not in (None, gpus):
         raise Contradiction(
-            f"global_num_gpus ({global_num_gpus}) must equal the number of GPUs of the run ({gpus})",
+            f"global_num_gpus ({global_num_gpus}) must equal the run's number of GPUs ({gpus})",
             "remove global_num_gpus; hostfile, include, num_nodes and num_gpus determine the number of GPUs",
         )
     return gpus

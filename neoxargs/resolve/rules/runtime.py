@@ -60,7 +60,7 @@ def deepspeed_extra_args_are_not_parameters(
     """
     for key in deepspeed_extra_args or {}:
         if key in _names_in_rules() or key in written:
-            what = f"deepspeed_extra_args must not contain {key}, which is a parameter of deepy"
+            what = f"deepspeed_extra_args must not contain {key}, which is a deepy parameter"
             return refuse(what, f"set {key} at the top level instead", about=["deepspeed_extra_args", key])
     return None
 

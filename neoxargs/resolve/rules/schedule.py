@@ -24,11 +24,11 @@ def train_length_given_once(train_iters: int | None, train_epochs: int | None) -
         train_iters: 100
     """
     if train_iters is None and train_epochs is None:
-        what = "the length of the run is missing: neither train_iters nor train_epochs is set"
+        what = "the run length is missing: neither train_iters nor train_epochs is set"
         raise Contradiction(what, "set train_iters to the number of optimizer steps, for example to 1000")
     if train_iters is not None and train_epochs is not None:
         raise Contradiction(
-            f"train_iters ({train_iters}) and train_epochs ({train_epochs}) both set the length of the run",
+            f"train_iters ({train_iters}) and train_epochs ({train_epochs}) both set the run length",
             "remove one of them",
         )
     return train_iters
@@ -165,4 +165,4 @@ def one_lr_schedule_on_resume(override_lr_scheduler: bool, use_checkpoint_lr_sch
         return None
     what = "override_lr_scheduler and use_checkpoint_lr_scheduler cannot be combined"
     advice = "keep only override_lr_scheduler to use this configuration's schedule,"
-    return refuse(what, f"{advice} or only use_checkpoint_lr_scheduler to use that of the checkpoint")
+    return refuse(what, f"{advice} or only use_checkpoint_lr_scheduler to use the checkpoint's")

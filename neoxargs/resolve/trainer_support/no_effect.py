@@ -190,7 +190,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         "lr_decay_iters lr_decay_fraction warmup warmup_from_zero",
         {"scheduler.type": Is(("lrrangetest", "onecycle"))},
-        "scheduler.params defines the complete schedule of this scheduler.type",
+        "with this scheduler.type, scheduler.params alone defines the whole schedule",
     ),
     SwitchedOff(
         "lr_decay_iters lr_decay_fraction",
@@ -228,7 +228,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         _CHECKPOINT_OPTIONS,
         {"checkpoint_activations": Is(("selective",))},
-        "checkpoint_activations is selective and keeps no inputs of layers",
+        "checkpoint_activations is selective and keeps no layer inputs",
     ),
     *(
         SwitchedOff(f"{section}.*", {f"{section}.device": OFF}, f"{section}.device is none, so nothing is offloaded")
@@ -318,7 +318,7 @@ SWITCHED_OFF = (
     SwitchedOff(
         "split",
         {"data_path": OFF, "train_data_paths": IsNot((None,))},
-        "train_data_paths, valid_data_paths and test_data_paths already divide the data",
+        "train_data_paths, valid_data_paths and test_data_paths already split the data",
     ),
     *(
         SwitchedOff(f"{part}_data_weights", {f"{part}_data_paths": OFF}, f"{part}_data_paths is not set")

@@ -237,13 +237,11 @@ _NO_NAME = "yaml-key-not-a-name"
 def _not_a_name(key: Node) -> Problem:
     if isinstance(key, Scalar):
         if not key.text:
-            return Problem(
-                "this key is empty", key.place, "write the name of a parameter before the colon", id=_NO_NAME
-            )
-        what = f"a key must be the name of a parameter; YAML reads `{key.text}` as {_kind(key.value)}"
-        hint = f"replace `{key.text}` with the name of a parameter, or remove this line"
+            return Problem("this key is empty", key.place, "write a parameter name before the colon", id=_NO_NAME)
+        what = f"a key must be a parameter name; YAML reads `{key.text}` as {_kind(key.value)}"
+        hint = f"replace `{key.text}` with a parameter name, or remove this line"
         return Problem(what, key.place, hint, id=_NO_NAME)
-    what = "a key must be the name of a parameter, not a list or a mapping"
+    what = "a key must be a parameter name, not a list or a mapping"
     return Problem(what, key.place, "write `key: value`", id=_NO_NAME)
 
 

@@ -19,7 +19,7 @@ def is_conflict_mark(line: str) -> bool:
 
 
 RUN_OUTPUT_HINT = (
-    "use the files that the run was started with; GPT-NeoX saves them in the folder `configs` of each checkpoint"
+    "use the files that the run was started with; GPT-NeoX saves them in each checkpoint's `configs` folder"
 )
 #: Problem id -> pattern of the line, what is wrong, hint. An empty hint becomes the line rewritten as `key: value`.
 _PATTERNS: dict[str, tuple[str, str, str]] = {

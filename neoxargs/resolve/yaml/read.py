@@ -82,7 +82,7 @@ def _find(path: str, directory: str | None) -> str:
         hint = f"pass one of its files: {listed(inside, most=6)}" if inside else "pass a YAML file"
         _stop(found[0], "this is a folder, not a file", hint, id="file-is-directory")
     if directory and not os.path.isdir(directory):
-        _stop(directory, "-d names this folder, but it does not exist", id="directory-missing")
+        _stop(directory, "-d points to this folder, but it does not exist", id="directory-missing")
     _stop(bases[0], "there is no such file", _nearest(bases, path), id="file-missing")
 
 

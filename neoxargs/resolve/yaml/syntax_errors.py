@@ -103,10 +103,10 @@ def _surrogate(failure: ParseFailure) -> Problem:
 def _not_a_key(failure: ParseFailure) -> Problem:
     if failure.character == "-" and failure.begins_line:
         what = "a list item is not allowed between `key: value` lines"
-        hint = "remove the `-`, or write the list below a key, as the value of the key"
+        hint = "remove the `-`, or write the list below a key, as its value"
         return Problem(what, failure.where, hint, id="yaml-misplaced-list")
     if failure.begins_line and failure.character == ":":
-        hint = "write the name of a parameter before the colon"
+        hint = "write a parameter name before the colon"
         return Problem("this key is empty", failure.where, hint, id="yaml-key-not-a-name")
     if failure.begins_line:
         hint = "align this line with the keys of its section"
@@ -125,7 +125,7 @@ def _not_a_key(failure: ParseFailure) -> Problem:
 
 def _not_an_item(failure: ParseFailure) -> Problem:
     what = "a key cannot follow a list of `- ` items"
-    return Problem(what, failure.where, "write the list below a key, as the value of the key", id="yaml-misplaced-list")
+    return Problem(what, failure.where, "write the list below a key, as its value", id="yaml-misplaced-list")
 
 
 def _item(failure: ParseFailure) -> Problem:

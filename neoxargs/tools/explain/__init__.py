@@ -26,7 +26,7 @@ def explain(key: str, request: Request) -> str:
     if found is None and problem.is_problem(key):
         return _json(problem.to_json(key)) if as_json else problem.to_text(key)
     if found is None and keyword_search.is_file(key):
-        what = f"explain: expected the name of a parameter first, got the file {key}"
+        what = f"explain: expected a parameter name first, got the file {key}"
         raise Problems([Problem(what, hint=USAGE_HINT, id="explain-needs-a-name")])
     spec = resolve_run(request, os.environ) if request.files else None
     config = spec.config if spec else None

@@ -59,7 +59,7 @@ def _value_lines(name: str, config: Config | None) -> list[str]:
         return []
     values = _values(name, config)
     if not values:
-        return ["", f"values of {name}: all are defaults"]
+        return ["", f"{name}: all values are defaults"]
     lines = [
         f"  {full.rpartition('.')[2]} {json.dumps(value, default=str)} ({why})" for full, (value, why) in values.items()
     ]

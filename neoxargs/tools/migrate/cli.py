@@ -22,7 +22,7 @@ from neoxargs.tools.write import changed_files, diff, write_all
 
 DESCRIPTION = (
     "Convert a configuration to current YAML. GPT-NeoX YAML keeps its comments; the changes are shown as a diff, or "
-    "written to the files with --write. Name all files of a run in one command."
+    "written to the files with --write. Give all of a run's files in one command."
 )
 
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     names = [source.name for source in SOURCES]
     add("--from", dest="source", choices=names, help="read SOURCE as this format")
-    variable = "set a variable of the script (repeatable)"
+    variable = "set a script variable (repeatable)"
     add("--var", metavar="NAME=VALUE", action="append", default=[], type=_variable, help=variable)
     add("--choose", metavar="N", type=int, help="convert the N-th of several configurations in SOURCE")
     add("-o", "--output", metavar="FILE", help="write the new YAML to FILE instead of stdout")

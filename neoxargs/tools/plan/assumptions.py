@@ -31,9 +31,9 @@ class Assumptions:
     """All assumptions. The defaults describe train.py with torch 2.13 on Linux."""
 
     usable: float = assume(
-        0.97, "share of memory", "what a run may use of a device's memory",
-        "the driver keeps 0.4 to 0.9 GiB of 80 (nvidia-smi: 81,559 MiB of an H100, 81,251 of an A100); the rest is for "
-        "the error of the estimate",
+        0.97, "share of memory", "how much of a device's memory a run may use",
+        "the driver keeps 0.4 to 0.9 GiB of 80 (nvidia-smi: 81,559 MiB of an H100, 81,251 of an A100); the rest covers "
+        "the estimate's error",
     )  # fmt: skip
     context: float = assume(
         0.75, "GiB", "CUDA's context and torch's kernels on a GPU; not seen by torch's allocator",
@@ -42,10 +42,10 @@ class Assumptions:
     )  # fmt: skip
     workspace: float = assume(
         0.03, "GiB", "cuBLAS workspace, allocated by torch's allocator",
-        "pytorch.org, CUDA semantics: 32 MiB on an H100, 8 MiB before",
+        "pytorch.org, CUDA semantics: 32 MiB on an H100, 8 MiB on earlier GPUs",
     )  # fmt: skip
     group_buffers: float = assume(
-        0.2, "GiB", "NCCL buffers of one process group",
+        0.2, "GiB", "NCCL buffers per process group",
         "NCCL_BUFFSIZE is 4 MiB per channel and direction; some tens of channels",
     )  # fmt: skip
     process: float = assume(0.4, "GiB", "Python and torch in host memory, per rank", "measured with torch 2.13")
@@ -55,15 +55,15 @@ class Assumptions:
     )  # fmt: skip
     cached_blocks: float = assume(
         0.0, "share", "memory in cached blocks that no later tensor can reuse, relative to all allocated memory",
-        "0 with expandable segments. Without them 0.15 to 0.27: both figures are in the logs of "
-        "bigscience-workshop/bigscience, experiments/gpt2-meg",
+        "0 with expandable segments; 0.15 to 0.27 without (both ends of the range come from the logs of "
+        "bigscience-workshop/bigscience, experiments/gpt2-meg)",
     )  # fmt: skip
     logits_at_once: float = assume(
         2**27, "numbers", "logits that the loss computes at once on a GPU; 1e15 for all",
         "train/kernels/cross_entropy.py; Megatron-LM and FSDP programs compute all",
     )  # fmt: skip
     logit_bytes: float = assume(
-        6, "bytes", "memory of each logit that the loss computes at once, in 16 bits",
+        6, "bytes", "memory per logit that the loss computes at once, in 16 bits",
         "fp32 logits, and the 16-bit ones or their 16-bit gradient; Megatron-LM's is 6 too, as softmax is computed in "
         "place (core/tensor_parallel/cross_entropy.py), before 2023 it was 10, as with torch's cross_entropy",
     )  # fmt: skip
@@ -79,26 +79,24 @@ class Assumptions:
         1, "0 or 1", "whether optimizer state is partitioned in 16 bits even with ZeRO stage 0",
         "train.py and DeepSpeed's pipeline do; Megatron-LM only with --use-distributed-optimizer",
     )  # fmt: skip
-    weight_bytes: float = assume(-1, "bytes", "memory of a weight between steps", "-1: by precision")
+    weight_bytes: float = assume(-1, "bytes", "memory per weight between steps", "-1: by precision")
     gradient_bytes: float = assume(
-        -1, "bytes", "memory of a gradient", "-1: as DeepSpeed's optimizer for this precision and ZeRO stage keeps it"
+        -1, "bytes", "memory per gradient", "-1: as DeepSpeed's optimizer for this precision and ZeRO stage keeps it"
     )
     optimizer_bytes: float = assume(
-        -1, "bytes", "memory of the master weight and moments of a parameter", "-1: by optimizer and precision"
+        -1, "bytes", "memory of master weight and moments, per parameter", "-1: by optimizer and precision"
     )
     step_bytes: float = assume(
-        -1, "bytes", "memory of what the optimizer step allocates for a parameter that it updates",
+        -1, "bytes", "memory that the optimizer step allocates, per updated parameter",
         "-1: as in deepspeed/runtime/zero; a copy of the gradient in fp32",
     )  # fmt: skip
-    bucket: float = assume(
-        -1, "numbers", "size of the buffers in which gradients are reduced", "-1: as DeepSpeed allocates them"
-    )
+    bucket: float = assume(-1, "numbers", "size of the gradient reduction buffers", "-1: as DeepSpeed allocates them")
     host_memory: float = assume(
         128, "GiB", "host memory per GPU if --host-memory is not given", "half of a DGX A100's 2 TiB, divided by 8"
     )
 
     matmul: float = assume(
-        0.8, "share of peak rate", "what large matrix products reach in 16 bits on V100 and A100",
+        0.8, "share of peak rate", "rate of large 16-bit matrix products on A100",
         "Anthony et al. 2024, arXiv:2401.14489, figures 5 to 8: 230 to 260 of an A100's 312 TFLOP/s",
     )  # fmt: skip
     matmul_hopper: float = assume(
@@ -114,29 +112,27 @@ class Assumptions:
     attention: float = assume(
         0.56, "share of peak rate", "fused attention of long sequences on A100 and earlier, forward and backward",
         "Dao 2023, arXiv:2307.08691, figure 4: 150 to 190 TFLOP/s with a causal mask at 4k to 16k tokens; the first "
-        "version of FlashAttention about 0.3",
+        "version of FlashAttention reaches about 0.3 of the peak rate",
     )  # fmt: skip
     attention_hopper: float = assume(
         0.4, "share of peak rate", "the same on H100 and later",
         "Shah et al. 2024, arXiv:2407.08608: FlashAttention-2 reaches 35 to 40 % of an H100's peak",
     )  # fmt: skip
     attention_tokens: float = assume(
-        400, "tokens", "sequence length at which fused attention reaches half of its rate",
+        400, "tokens", "sequence length at which fused attention runs at half its rate",
         "the same figures: about 90 TFLOP/s at 512 tokens on an A100",
     )  # fmt: skip
     score_bytes: float = assume(
         30, "bytes", "device memory that unfused attention reads and writes per score, forward and backward",
-        "product, softmax and dropout write and read 15 numbers of 16 bits",
+        "QK^T, softmax and dropout together read and write fifteen 16-bit values per score",
     )  # fmt: skip
     bandwidth: float = assume(
-        0.85, "share of peak rate", "device memory bandwidth that elementwise kernels reach",
+        0.85, "share of peak rate", "device memory bandwidth that elementwise kernels achieve",
         "copies reach 85 to 92 %: 3.0 of 3.35 TB/s measured on an H100, 4.3 of 4.8 on an H200",
     )  # fmt: skip
-    kernel: float = assume(
-        4.5e-6, "s", "minimum time of a kernel", "launch latency of CUDA, measured by many at 3 to 6 us"
-    )
+    kernel: float = assume(4.5e-6, "s", "minimum kernel time", "CUDA's launch latency, commonly measured at 3 to 6 us")
     eager: float = assume(
-        1.0, "factor", "what kernels besides products and attention read and write, relative to the count",
+        1.0, "factor", "memory traffic of kernels other than products and attention, relative to the count",
         "counted in tools/plan/roofline.py for torch's eager kernels",
     )  # fmt: skip
     compiled: float = assume(
@@ -144,25 +140,26 @@ class Assumptions:
         "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Llama 3.1 8B is 16 % faster compiled",
     )  # fmt: skip
     link: float = assume(
-        0.75, "share of a link's rate", "share that a collective reaches",
+        0.75, "share of a link's rate", "share that a collective achieves",
         "nccl-tests report a bus bandwidth of 70 to 85 % for large messages",
     )  # fmt: skip
     latency: float = assume(
-        15e-6, "s", "minimum time of a collective", "nccl-tests: 10 to 30 us for small messages in one host"
+        15e-6, "s", "minimum collective time", "nccl-tests: 10 to 30 us for small messages in one host"
     )
     overlap: float = assume(
-        0.8, "share of compute", "time in which communication of weights and gradients can hide",
+        0.8, "share of compute", "compute time that can hide weight and gradient communication",
         "FSDP, Zhao et al. 2023, arXiv:2304.11277, section 5; DeepSpeed with overlap_comm",
     )  # fmt: skip
     host_link: float = assume(
-        12, "GB/s", "transfer rate between a GPU and host memory", "PCIe 4.0 x16 has 32; pageable copies reach less"
-    )
+        12, "GB/s", "transfer rate between a GPU and host memory",
+        "PCIe 4.0 x16 peaks at 32; pageable copies are slower",
+    )  # fmt: skip
     disk_link: float = assume(
         1.6, "GB/s", "transfer rate between NVMe drives and host memory, per GPU",
         "Rajbhandari et al. 2021, arXiv:2104.07857, figure 2b",
     )  # fmt: skip
     cpu_adam: float = assume(
-        250e6, "parameters/s", "what DeepSpeed's CPU Adam updates per rank",
+        250e6, "parameters/s", "update rate of DeepSpeed's CPU Adam per rank",
         "Ren et al. 2021, arXiv:2101.06840, table 4: 1e9 in 0.26 to 0.51 s with all cores of a host of up to 16 ranks",
     )  # fmt: skip
     logit_traffic: float = assume(

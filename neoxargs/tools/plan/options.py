@@ -39,8 +39,8 @@ class PlanOptions(Request):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", metavar="NAME", help="plan for this device: A100-40GB, A100-80GB, H100, H200, V100-32GB, 4090, CPU")
-    add("--gpu-memory", metavar="GIB", type=_gibibytes, help="set the memory of one device, in GiB")
-    add("--host-memory", metavar="GIB", type=_gibibytes, help="set the memory of one host, in GiB")
+    add("--gpu-memory", metavar="GIB", type=_gibibytes, help="set the memory per device, in GiB")
+    add("--host-memory", metavar="GIB", type=_gibibytes, help="set the memory per host, in GiB")
     per_host = f"set the number of GPUs per host, used with --gpus (default: {GPUS_PER_HOST})"
     add("--per-host", metavar="N", type=gpu_count, default=GPUS_PER_HOST, help=per_host)
     add(
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="plan for a script that builds its ZeRO-3 model outside deepspeed.zero.Init",
     )
-    unfused = "fused: no scores are stored; unfused: all of them are, as in programs of 2021 or by old GPUs"
+    unfused = "fused: no scores are stored; unfused: all of them are, as in programs from 2021 or on old GPUs"
     add("--attention", choices=("fused", "unfused"), default="fused", help=unfused)
     networks = f"network between hosts, as a name or in Gb/s per GPU: {', '.join(NETWORKS)}"
     add("--network", metavar="NAME", type=_network, help=networks)

@@ -196,7 +196,7 @@ class Checkpoints:
         )
         kind, other = self.config.optimizer.type or "Adam", theirs.get("optimizer", {}).get("type") or "Adam"
         if with_optimizer and _state_type(kind) != _state_type(other):
-            what = f"load ({checkpoint}): the checkpoint has the state of optimizer.type {other}"
+            what = f"load ({checkpoint}): the checkpoint's optimizer state was written by optimizer.type {other}"
             what += f", but this run uses optimizer.type {kind}"
             hint = "set no_load_optim: true to start with a fresh optimizer state"
             raise Problems(Problem(what, hint=hint, id="checkpoint-other-optimizer", about=("load", "optimizer.type")))

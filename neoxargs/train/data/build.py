@@ -179,7 +179,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help=f"tokenise a file, a folder, a pattern, or {text.STDLIB}")
-    add("--text-path", nargs="+", default=[], metavar="TEXT", help="same as TEXT, under the name of the parameter")
+    add("--text-path", nargs="+", default=[], metavar="TEXT", help="same as TEXT, under the parameter's name")
     add("--output-prefix", required=True, metavar="PREFIX", help="write PREFIX.bin, PREFIX.idx and PREFIX.json")
     add("--tokenizer-type", default="GPT2BPETokenizer", choices=list(BUILDERS), metavar="NAME",
         help=f"use one of {', '.join(BUILDERS)} (default: %(default)s)")  # fmt: skip
@@ -188,7 +188,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="read the tokenizer's vocabulary from FILE: vocab.json, tokenizer.json or a .model file",
     )
-    add("--merge-file", metavar="FILE", help="read the merges of GPT2BPETokenizer from FILE, a merges.txt")
+    add("--merge-file", metavar="FILE", help="read GPT2BPETokenizer's merges from FILE, a merges.txt")
     add("--append-eod", action=argparse.BooleanOptionalAction, default=True,
         help="append the end-of-document token to each document (default: on)")  # fmt: skip
     add(

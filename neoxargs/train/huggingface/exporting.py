@@ -221,7 +221,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy export", allow_abbrev=False,
         description="Convert a checkpoint to a Hugging Face folder (config.json, safetensors files, tokenizer) or to "
-        "a checkpoint of GPT-NeoX.",
+        "a GPT-NeoX checkpoint.",
     )  # fmt: skip
     add = parser.add_argument
     add("files", metavar="FILE", nargs="+", help="merge these YAML files; .yml may be omitted")
@@ -229,9 +229,9 @@ def parser() -> argparse.ArgumentParser:
     add("-d", "--conf_dir", "--conf-dir", metavar="DIR", help="look for FILEs in DIR first")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value, such as iteration=1000")
     add("--gpus", metavar="N", type=_count,
-        help="assume N GPUs instead of those of this machine")  # fmt: skip
+        help="assume N GPUs instead of this machine's")  # fmt: skip
     add("--format", choices=("huggingface", "neox"), default="huggingface",
-        help="write a Hugging Face folder, or a checkpoint of GPT-NeoX (default: %(default)s)")  # fmt: skip
+        help="write a Hugging Face folder, or a GPT-NeoX checkpoint (default: %(default)s)")  # fmt: skip
     add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"use one of {', '.join(FAMILIES)}")
     add("--dtype", choices=list(DTYPES), metavar="NAME",
         help=f"write weights as one of {', '.join(DTYPES)} (default: the checkpoint's type)")  # fmt: skip

@@ -197,24 +197,24 @@ def _rows(vocabulary: int, tokenizer: dict[str, str]) -> dict[str, int]:
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deepy import", allow_abbrev=False,
-        description=f"Convert a Hugging Face folder or a checkpoint of GPT-NeoX to {YAML} and a checkpoint that a run "
+        description=f"Convert a Hugging Face folder or a GPT-NeoX checkpoint to {YAML} and a checkpoint that a run "
         "of any layout can load.",
     )  # fmt: skip
     add = parser.add_argument
     add("source", metavar="FOLDER", type=Path,
         help="read config.json, safetensors files and tokenizer, or a GPT-NeoX checkpoint, from FOLDER")  # fmt: skip
     add("--to", metavar="FOLDER", type=Path, help="write to FOLDER, which must not exist yet")
-    add("--dry-run", action="store_true", help="only list what would be taken over from GPT-NeoX's checkpoint")
-    add("--iteration", type=int, metavar="N", help="take GPT-NeoX's checkpoint of this iteration (default: the newest)")
+    add("--dry-run", action="store_true", help="only list what would be taken over from the GPT-NeoX checkpoint")
+    add("--iteration", type=int, metavar="N", help="read the GPT-NeoX checkpoint at this iteration (default: newest)")
     add("--config", metavar="FILE", type=Path, action="append", default=[],
-        help="the configuration of GPT-NeoX's run, if the checkpoint does not have it; may be repeated")  # fmt: skip
-    add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value of that configuration")
+        help="the GPT-NeoX run's configuration, if the checkpoint does not have it; may be repeated")  # fmt: skip
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value in that configuration")
     add("--format", choices=("deepy", "huggingface"), default="deepy",
-        help="what to write of GPT-NeoX's checkpoint (default: %(default)s)")  # fmt: skip
+        help="what to write from the GPT-NeoX checkpoint (default: %(default)s)")  # fmt: skip
     add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME", help=f"use one of {', '.join(BUILDERS)}")
     add("--vocab-file", metavar="FILE",
         help="read the tokenizer's vocabulary from FILE, if the folder has no tokenizer")  # fmt: skip
-    add("--merge-file", metavar="FILE", help="read the merges of GPT2BPETokenizer from FILE, a merges.txt")
+    add("--merge-file", metavar="FILE", help="read GPT2BPETokenizer's merges from FILE, a merges.txt")
     return parser
 
 
@@ -231,7 +231,7 @@ def _import(options: argparse.Namespace) -> None:
     if contents := Contents.at(options.source, options.iteration):
         return _import_neox(options, contents)
     if options.dry_run:
-        what, hint = f"{options.source} is not a checkpoint of GPT-NeoX", "only these can be listed with --dry-run"
+        what, hint = f"{options.source} is not a GPT-NeoX checkpoint", "only these can be listed with --dry-run"
         raise Problems(Problem(what, hint=hint, id="checkpoint-missing"))
     given = {name: getattr(options, name) for name in ("tokenizer_type", "vocab_file", "merge_file")}
     named = {name: value for name, value in given.items() if value}

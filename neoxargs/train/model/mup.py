@@ -41,7 +41,7 @@ def widths(config: Config) -> Widths | None:
             Problem(what, hint=SAVE_HINT, id="base-shapes-unreadable", about=("base_shapes_file",))
         ) from None
     if not isinstance(base, dict) or not all(isinstance(sizes, list) for sizes in base.values()):
-        what = f"base_shapes_file ({file}) must map names of weights to lists of sizes"
+        what = f"base_shapes_file ({file}) must map weight names to lists of sizes"
         raise Problems(Problem(what, hint=SAVE_HINT, id="base-shapes-malformed", about=("base_shapes_file",)))
     return Widths(base, config.mup.mup_init_scale)
 

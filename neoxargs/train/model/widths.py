@@ -12,7 +12,7 @@ from neoxargs.problems import Problem, Problems
 
 #: Weight -> its size in the base model along each dimension; None for a dimension that does not grow with the model.
 BaseShapes = Mapping[str, list[int | None]]
-SAVE_HINT = "to write the file, run the configuration of the base model with save_base_shapes: true"
+SAVE_HINT = "to write the file, run train.py with the base model's configuration and save_base_shapes: true"
 
 
 @dataclass(frozen=True)

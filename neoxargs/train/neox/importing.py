@@ -34,7 +34,7 @@ YAML, STATES = "model.yml", "mp_rank_00_model_states.pt"
 #: Parameters of the run that wrote the checkpoint which another run does not take over.
 NOT_TAKEN = ("load", "save", "iteration", "finetune", "hostfile", "include", "exclude", "num_gpus", "num_nodes")
 HEAD = """\
-# {source}, which GPT-NeoX wrote; values as in its configuration, {files}
+# Imported from {source}, written by GPT-NeoX; values taken from its configuration, {files}
 #
 #   python deepy.py train.py {file} --set save=FOLDER
 """
@@ -47,7 +47,7 @@ def configuration(contents: Contents, root: Path, files: Sequence[Path], overrid
     """
     found = [*files] or contents.configurations
     if not found:
-        what = f"{contents.folder} contains no configuration of the run that wrote it"
+        what = f"{contents.folder} does not contain the configuration of the run that wrote it"
         hint = "pass --config FILE with the run's YAML files; GPT-NeoX stores them in checkpoints since November 2021"
         raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load",)))
     layout = contents.files

@@ -86,7 +86,7 @@ class Mpu:
     """
 
     def __init__(self, mesh: Mesh) -> None:
-        assert mesh.pipe.size == 1, "the pipeline engine brings its own mpu"
+        assert mesh.pipe.size == 1, "the pipeline engine provides its own mpu"
         self.mesh = mesh
 
     def get_model_parallel_group(self) -> dist.ProcessGroup | None:

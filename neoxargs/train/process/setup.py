@@ -148,7 +148,7 @@ def _gpu(local_rank: int, present: int, environ: Mapping[str, str]) -> int:
     if present == 1 and (len(visible_devices(environ) or ()) == 1 or in_step(environ)):
         return 0  # Slurm and wrapper scripts make only its own GPU visible to each rank
     what = f"{socket.gethostname()} has no GPU for local rank {local_rank}: number of GPUs that torch finds: {present}"
-    hint = "reduce the slots of this machine in the hostfile, or num_gpus, to the number of its GPUs"
+    hint = "lower num_gpus, or this machine's slots in the hostfile, to the number of GPUs it has"
     raise Problems(Problem(what, hint=hint, id="rank-without-gpu", about=("hostfile", "num_gpus")))
 
 

@@ -103,11 +103,11 @@ def test_every_invalid_line_is_reported_at_once():
     with pytest.raises(Problems) as caught:
         parse_hostfile("a\nb slots=2\nb slots=3\nc slots\n", "hosts")
     assert str(caught.value) == (
-        "hosts:1:1: error: this line must name a host and its number of slots [hostfile-line-without-host]\n"
+        "hosts:1:1: error: this line must contain a host name and a number of slots [hostfile-line-without-host]\n"
         "  1 | a\n    | ^\n  = write one host per line, such as: worker-0 slots=4\n\n"
         "hosts:3:1: error: host b is listed twice [hostfile-duplicate-host]\n  3 | b slots=3\n    | ^^^^^^^^^\n"
         "  also at hosts:2:1\n  2 | b slots=2\n    | ^^^^^^^^^\n  = remove one of the two lines\n\n"
-        "hosts:4:1: error: this line must name a host and its number of slots [hostfile-line-without-host]\n"
+        "hosts:4:1: error: this line must contain a host name and a number of slots [hostfile-line-without-host]\n"
         "  4 | c slots\n    | ^^^^^^^\n"
         "  = write one host per line, such as: worker-0 slots=4"
     )
@@ -335,7 +335,7 @@ def test_a_machine_without_slots_is_a_problem(tmp_path):
 
 def test_a_single_remote_host_is_not_used_which_is_a_warning(tmp_path):
     path = hostfile(tmp_path, "w5 slots=2\n")
-    what = "w5 is the only host, but DeepSpeed starts the ranks of a single host on this machine"
+    what = "w5 is the only host, but with a single host DeepSpeed ignores its name and starts the ranks on this machine"
     assert messages(resources(Runner(hostfile=path), 1, {})) == [what]
     assert messages(resources(Runner(hostfile=path, force_multi=True), 1, {})) == []
     assert messages(resources(Runner(hostfile=hostfile(tmp_path, f"{os.uname().nodename} slots=1\n")), 1, {})) == []

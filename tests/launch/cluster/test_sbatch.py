@@ -60,7 +60,7 @@ def test_nodes_and_ranks(emitted, text, words, nodes, each):
     ("text", "words", "ranks", "assumption"),
     [
         ("hostfile: uneven\n", (), "6", "The nodes have different numbers of ranks"),
-        ("hostfile: uneven\n", (), "6", "To use those of the hostfile, add: #SBATCH --nodelist=gpu0,gpu1"),
+        ("hostfile: uneven\n", (), "6", "To use those in the hostfile, add: #SBATCH --nodelist=gpu0,gpu1"),
         ("", ("--gpus", "11"), "11", "The script assumes 11 ranks on nodes with 8 GPUs each."),
     ],
 )

@@ -105,7 +105,7 @@ def test_summary_and_dry_run_for_every_launcher(launcher: Launcher, spec: RunSpe
     assert "4 = tensor 1 x pipeline 1 x data 4" in summary.to_text(spec)
     assert "on 2 machines, 2 GPUs each" in summary.to_text(spec)
     said = dry_run.dry_run(spec.config, spec.resources, started(spec))
-    assert said.partition("\n\n")[0] == "# Ranks of each host\nw0  rank 0 1 on GPU 0 1\nw1  rank 2 3 on GPU 0 1"
+    assert said.partition("\n\n")[0] == "# Ranks on each host\nw0  rank 0 1 on GPU 0 1\nw1  rank 2 3 on GPU 0 1"
     assert "hunter" not in said
     assert ("set launcher: ssh" in said) == (not launcher.inherits_environment)
     assert dry_run.emit("command", spec.config, spec.resources, started(spec)) == str(started(spec))

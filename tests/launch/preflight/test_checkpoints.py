@@ -36,7 +36,7 @@ def test_an_earlier_run_is_not_overwritten(capsys, started):
         Path(f"out/global_step{iteration}").mkdir(parents=True)
     assert main(["train.py", "a.yml"]) == 1
     shown = capsys.readouterr().err
-    assert "a.yml:10:1: error: save (out) already holds a checkpoint of iteration 100, " in shown
+    assert "a.yml:10:1: error: save (out) already holds a checkpoint from iteration 100, " in shown
     assert "  = set load: out to continue from this checkpoint, or set save to a different folder\n" in shown
     assert len(started) == 1
 
@@ -66,7 +66,7 @@ def test_dry_run_and_check_only_warn_about_it(capsys):
     Path("out/global_step20").mkdir(parents=True)
     for words in (["train.py", "a.yml", "--dry-run"], ["check", "a.yml"]):
         assert main(words) == 0
-        assert "warning: save (out) already holds a checkpoint of iteration 20" in capsys.readouterr().err
+        assert "warning: save (out) already holds a checkpoint from iteration 20" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["check", "a.yml"], ["train.py", "a.yml"]])

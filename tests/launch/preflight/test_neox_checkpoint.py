@@ -70,8 +70,8 @@ def test_what_is_taken_over_is_listed_at_load(tmp_path: Path, run: Run) -> None:
     assert render([problem]).replace(str(tmp_path), "FOLDER") == (
         "FOLDER/my.yml:19:1: warning: load (FOLDER/theirs/global_step3) is a GPT-NeoX checkpoint "
         "[checkpoint-of-gpt-neox]\n"
-        "  layout of the checkpoint: model_parallel_size 2, pipe_parallel_size 1, optimizer state on 2 ranks; of "
-        "this run: model_parallel_size 1, pipe_parallel_size 0\n"
+        "  checkpoint layout: model_parallel_size 2, pipe_parallel_size 1, optimizer state on 2 ranks; this "
+        "run's layout: model_parallel_size 1, pipe_parallel_size 0\n"
         "  restored: weights of 2 layers, iteration 3, learning rate schedule, optimizer state after 3 steps\n"
         "  not restored: random states\n"
         "  different loss: GPT-NeoX's softmax includes 63 padding rows, which have probability 0 here; "

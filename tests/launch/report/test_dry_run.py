@@ -20,10 +20,10 @@ def printed(launcher: str, resources: Resources = TWO, form: dry_run.Form | None
 
 
 def test_the_ranks_of_each_host():
-    assert "# Ranks of each host\nw0        rank 0 1 on GPU 0 1\nworker-1  rank 2 on GPU 3\n" in printed("pdsh")
+    assert "# Ranks on each host\nw0        rank 0 1 on GPU 0 1\nworker-1  rank 2 on GPU 3\n" in printed("pdsh")
     many = Resources({f"w{number}": [0, 1, 2] for number in range(40)}, "cpu", {"hostfile": "hosts"}, remote=True)
     assert "w15  rank 45-47\n... 40 hosts in total\n" in printed("pdsh", many)
-    assert "Ranks of each host" not in printed("pdsh", Resources({"localhost": [0, 1]}, "cuda"))
+    assert "Ranks on each host" not in printed("pdsh", Resources({"localhost": [0, 1]}, "cuda"))
 
 
 @pytest.mark.parametrize("launcher", ["pdsh", "ssh"])
@@ -31,7 +31,7 @@ def test_encoded_arguments_are_abbreviated_and_emit_command_has_them(launcher):
     text = printed(launcher)
     assert "eyJ" not in text
     assert text.count("_config '<base64: ") == 3
-    assert "--emit command prints the command to run" in text
+    assert "--emit command prints it in full" in text
     assert printed(launcher, form="command").count("_config eyJ") == 3
     if launcher == "ssh":
         assert """'--world_info=<base64: {"w0": [0, 1], "worker-1": [3]}>'""" in text

@@ -117,7 +117,7 @@ def test_a_layer_that_does_not_exist_is_one_problem() -> None:
     with pytest.raises(Unresolved) as stop:
         configure('attention_config: [[["hyena"], 4]]')
     assert [problem.what for problem in [*stop.value.problems, *trainer_problems(stop.value.certain)]] == [
-        "attention_config contains an unknown kind of layer: hyena"
+        "attention_config contains an unknown layer type: hyena"
     ]
 
 

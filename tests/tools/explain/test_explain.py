@@ -222,7 +222,7 @@ def test_a_section_shows_what_is_in_the_files() -> None:
     values = json.loads(explain("optimizer.params", Request([QUICKSTART], gpus=4, as_json=True)))["values"]
     assert values["optimizer.params.betas"] == [0.9, 0.95]
     assert "values of" not in explain("optimizer.params", Request([]))
-    assert "values of amp: all are defaults" in explain("amp", Request([QUICKSTART], gpus=4))
+    assert "amp: all values are defaults" in explain("amp", Request([QUICKSTART], gpus=4))
 
 
 def test_a_word_finds_the_parameters_with_it_in_their_names() -> None:
@@ -243,9 +243,9 @@ def test_a_word_in_no_name_is_searched_in_descriptions() -> None:
 @pytest.mark.parametrize(
     ("key", "files", "what", "hint"),
     [
-        (QUICKSTART, [], f"explain: expected the name of a parameter first, got the file {QUICKSTART}",
+        (QUICKSTART, [], f"explain: expected a parameter name first, got the file {QUICKSTART}",
          "use `explain KEY FILE`, or `explain --all FILE` for all parameters"),
-        ("my.json", ["seed"], "explain: expected the name of a parameter first, got the file my.json",
+        ("my.json", ["seed"], "explain: expected a parameter name first, got the file my.json",
          "use `explain KEY FILE`, or `explain --all FILE` for all parameters"),
         ("zzzz", [], "zzzz is not a parameter",
          "look it up in docs/parameters.md; no parameter has this word in its name or description"),

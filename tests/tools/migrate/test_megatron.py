@@ -188,10 +188,10 @@ def test_flags_without_a_counterpart_are_warnings() -> None:
     assert {problem.severity for problem in problems} == {"warning"}
     assert [(str(problem.where), problem.what, problem.hint) for problem in problems] == [
         ("run.sh:2:3",
-         "--overlap-grad-reduce is left out, because it is an implementation detail of Megatron-LM", ""),
-        ("run.sh:2:25", "--hiden-size 3 is not a flag of Megatron-LM (as of 2026) and is left out",
+         "--overlap-grad-reduce is left out, because it is a Megatron-LM implementation detail", ""),
+        ("run.sh:2:25", "--hiden-size 3 is not a Megatron-LM flag (as of 2026) and is left out",
          "did you mean --hidden-size?"),
-        ("run.sh:2:40", "--noop-layers 1 is not a flag of Megatron-LM (as of 2026) and is left out", ""),
+        ("run.sh:2:40", "--noop-layers 1 is not a Megatron-LM flag (as of 2026) and is left out", ""),
         ("run.sh:2:56",
          "--recompute-granularity selective is left out, because fused attention stores no scores to recompute", ""),
     ]  # fmt: skip
@@ -237,11 +237,11 @@ def test_each_unknown_value_is_one_warning_and_the_rest_is_converted() -> None:
         ("run.sh", "the value of $SIZE is taken from the environment",
          "add --var SIZE=VALUE to use a different value"),
         ("run.sh:2:1", "only the branch `else` is read", ""),
-        ("run.sh:5:21", "the value of $STEPS is unknown, so steps_per_print of DeepSpeed's JSON is left out",
+        ("run.sh:5:21", "the value of $STEPS is unknown, so steps_per_print in DeepSpeed's JSON is left out",
          "add --var STEPS=VALUE"),
         ("run.sh:4:24",
          "zero_optimization.stage is 1 in the flags and 2 in DeepSpeed's JSON, which takes precedence",
-         "if the value of the flag is right, set zero_optimization.stage in the new file"),
+         "if the flag's value is right, set zero_optimization.stage in the new file"),
         ("run.sh:7:83", "the value of $OUT is unknown, so --save and --load cannot be converted",
          "add --var OUT=VALUE"),
         ("run.sh:7:105", "the value of ${LR:?} is unknown, so --lr cannot be converted",
@@ -277,7 +277,7 @@ def test_an_unknown_condition_is_a_warning() -> None:
     text = "if [ -f x ]; then N=3; else N=4; fi\npython p.py --num-layers $N"
     (problem,) = convert_script(Text("run.sh", text)).problems
     assert problem.what == "only the branch `then` is read, because the condition is unknown"
-    assert problem.hint == "set the variables of the condition with --var NAME=VALUE"
+    assert problem.hint == "set the condition's variables with --var NAME=VALUE"
 
 
 def check_round_trip(before: Config, gpus: int) -> None:

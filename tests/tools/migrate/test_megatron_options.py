@@ -62,7 +62,7 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
     ("flags", "why", "hint"),
     [
         ("--rl-profile", "it does not concern the pretraining of a GPT", ""),
-        ("--kv-channels 7", "the width of a head is always hidden_size / num_attention_heads", ""),
+        ("--kv-channels 7", "the head width is always hidden_size / num_attention_heads", ""),
         ("--window-size 4,4", "sliding_window_width counts only earlier tokens", "use --window-size W,0"),
         ("--rampup-batch-size 1 1 9", "the batch size cannot change during a run", ""),
         ("--skip-train", "deepy has no equivalent setting", ""),
@@ -77,7 +77,7 @@ def test_reasons(flags: str, why: str, hint: str) -> None:
 @pytest.mark.parametrize(("flags", "hint"), [("--num-layer 3", "did you mean --num-layers?"), ("--of-my-own 3", "")])
 def test_flags_that_megatron_does_not_have(flags: str, hint: str) -> None:
     (problem,) = convert_script(Text("run.sh", f"python p.py {SIZES} {flags}")).problems
-    assert (problem.what, problem.hint) == (f"{flags} is not a flag of Megatron-LM (as of 2026) and is left out", hint)
+    assert (problem.what, problem.hint) == (f"{flags} is not a Megatron-LM flag (as of 2026) and is left out", hint)
 
 
 SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32"

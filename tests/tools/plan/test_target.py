@@ -27,7 +27,7 @@ def test_a_run_for_gpus_is_not_planned_for_a_cpu(changes: list[str], capsys: pyt
     assert print_plan(PlanOptions([str(QUICKSTART)], [*changes, "model_parallel_size=8"])) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert output.startswith("plan no verdict: ")
-    assert "the memory of the device is unknown: add --device A100-80GB or --gpu-memory GIB" in output
+    assert "the device's memory is unknown: add --device A100-80GB or --gpu-memory GIB" in output
     assert "CPU" not in output
 
 

@@ -199,7 +199,7 @@ def test_finetuning_starts_at_0(cases: dict[str, Any]) -> None:
     ("name", "words"),
     [
         ("bare, all", "the checkpoint has no optimizer state"),
-        ("sgd", "the checkpoint has the state of optimizer.type Adam, but this run uses optimizer.type SGD"),
+        ("sgd", "optimizer state was written by optimizer.type Adam, but this run uses optimizer.type SGD"),
         ("untied", "the checkpoint does not fit this model: it lacks weight output.weight"),
         ("sm3, all", "the optimizer state 'slices' cannot be converted to a different layout of ranks"),
     ],

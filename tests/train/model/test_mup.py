@@ -116,7 +116,7 @@ def test_files_that_are_none(tmp_path: Path, file: str) -> None:
     other.write_text("layers.0: 3\n")
     for path, words in (
         (tmp_path / "missing.yml", "cannot be read"),
-        (other, "must map names of weights to lists of sizes"),
+        (other, "must map weight names to lists of sizes"),
     ):
         with pytest.raises(Problems, match=words):
             mup.widths(small(**wide(str(path))))

@@ -34,5 +34,5 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "unknown-assumption": row("`plan --assume KEY=VALUE` replaces an assumption, and none has this name."),
     "assumption-value": row("Every assumption of a plan is a number."),
-    "unknown-device": row("The plan has no data (memory, speed) for a device of this name."),
+    "unknown-device": row("The plan has no data (memory, speed) for a device with this name."),
 }

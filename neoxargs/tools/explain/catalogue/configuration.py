@@ -16,7 +16,7 @@ PROBLEMS: dict[str, Entry] = {
         "fp16:\nenabled: true\n",
     ),
     "dotted-key": row(
-        "In a file, a key of a section is an indented line below the name of the section; a dotted name works only "
+        "In a file, a section's keys are indented lines below its name; a dotted name works only "
         "with --set. DeepSpeed would not read the dotted name.",
         "fp16.enabled: true\n",
     ),
@@ -46,8 +46,8 @@ PROBLEMS: dict[str, Entry] = {
         "lr: 0.0006\noptimizer: {type: Adam, params: {lr: 0.00015}}\n",
     ),
     "retired-key-contradicts": row(
-        "A retired key of GPT-NeoX and a newer key set the same parameter. If their values differ, an old and a new "
-        "version of GPT-NeoX would train different models from the same file.",
+        "A retired GPT-NeoX key and a newer key set the same parameter. If their values differ, an old and a "
+        "new GPT-NeoX version would train different models from the same file.",
         "geglu: true\nactivation: relu\n",
     ),
     "required-parameter-missing": Entry(
@@ -60,7 +60,7 @@ PROBLEMS: dict[str, Entry] = {
         Example("seed: 1\n", without=("num_layers", "hidden_size", "num_attention_heads", "seq_length")),
     ),
     "dialect-unknown": row(
-        "`dialect` selects the version of GPT-NeoX whose defaults apply. It must be a date such as 2022-12-14 or a "
+        "`dialect` selects the GPT-NeoX version whose defaults apply. It must be a date such as 2022-12-14 or a "
         "name such as neox-2021.",
         "dialect: neox-2030\n",
     ),
@@ -80,12 +80,12 @@ PROBLEMS: dict[str, Entry] = {
         'attention_config: [[["mamba"], "all"]]\n',
     ),
     "optimizer-unknown": row(
-        "Neither deepy nor torch nor DeepSpeed has an optimizer of this name. Every rank would stop when it builds "
+        "Neither deepy nor torch nor DeepSpeed has an optimizer with this name. Every rank would stop when it builds "
         "the optimizer.",
         "optimizer: {type: Adamm}\n",
     ),
     "onebit-optimizer-needs-older-deepspeed": row(
-        "The installed release of DeepSpeed no longer has the 1-bit optimizers. Every rank would stop when it builds "
+        "The installed DeepSpeed release no longer has the 1-bit optimizers. Every rank would stop when it builds "
         "the optimizer."
     ),
 }

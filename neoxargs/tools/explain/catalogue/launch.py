@@ -13,8 +13,8 @@ def _hostfile(protects_from: str, hosts: str, config: str = "") -> Entry:
 PROBLEMS: dict[str, Entry] = {
     # hosts
     "hostfile-line-without-host": _hostfile(
-        "Every line of a hostfile has the name of a host and its number of slots. If an unreadable line were skipped, "
-        "the run would lack the ranks of that host, or its other ranks would wait for them.",
+        "Every hostfile line has a host name and a number of slots. If an unreadable line were skipped, "
+        "the run would lack that host's ranks, or its other ranks would wait for them.",
         "worker-0 slots=4\nworker-1 4\n",
     ),
     "hostfile-without-host": _hostfile(
@@ -41,13 +41,13 @@ PROBLEMS: dict[str, Entry] = {
         "include: worker-0:a\n",
     ),
     "filter-unknown-host": _hostfile(
-        "include or exclude names a host that is not in the hostfile. This is usually a typo, and the intended host "
+        "include or exclude lists a host that is not in the hostfile. This is usually a typo, and the intended host "
         "would not be included or excluded.",
         "worker-0 slots=4\n",
         "include: worker-1\n",
     ),
     "filter-unknown-slot": _hostfile(
-        "exclude names a slot that the host does not have, so the run would use the slot that was meant to be "
+        "exclude lists a slot that the host does not have, so the run would use the slot that was meant to be "
         "excluded.",
         "worker-0 slots=4\n",
         "exclude: worker-0:7\n",
@@ -56,7 +56,7 @@ PROBLEMS: dict[str, Entry] = {
         "include and exclude leave no device to run on.", "worker-0 slots=4\n", "exclude: worker-0\n"
     ),
     "visible-devices-not-numbers": row(
-        "CUDA_VISIBLE_DEVICES names devices by UUID. DeepSpeed's launcher reads only indices and stops with a "
+        "CUDA_VISIBLE_DEVICES lists devices by UUID. DeepSpeed's launcher reads only indices and stops with a "
         "ValueError on every host."
     ),
     "too-many-ranks": row(
@@ -67,12 +67,12 @@ PROBLEMS: dict[str, Entry] = {
         "The job scheduler chooses the hosts when the job starts, so the hosts cannot be checked earlier."
     ),
     "host-not-reached": row(
-        "A host cannot be reached with ssh. The run would start without the ranks of this host, and the other ranks "
+        "A host cannot be reached with ssh. The run would start without this host's ranks, and the other ranks "
         "would wait for them until the timeout, half an hour later."
     ),
     "host-without-python": row(
-        "A host cannot run Python at the same path and in the same folder as this machine. The ranks of that host "
-        "would fail at once, and the others would wait for them."
+        "A host cannot run Python at the same path and in the same folder as this machine. That host's ranks would "
+        "fail at once, and the others would wait for them."
     ),
     "host-other-python": row(
         "Different versions of Python pickle objects differently: collectives of Python objects would fail, and so "
@@ -83,8 +83,8 @@ PROBLEMS: dict[str, Entry] = {
         "other, or compute different numbers without an error."
     ),
     "host-without-file": row(
-        "A file is missing on a host. Data and checkpoints must have the same paths on all hosts; the ranks of that "
-        "host would stop when they open the file."
+        "A file is missing on a host. Data and checkpoints must have the same paths on all hosts; that host's ranks "
+        "would stop when they open the file."
     ),
     "host-with-fewer-gpus": row(
         "The hostfile gives a host more slots than it has GPUs. The ranks without a GPU would fail, and the others "
@@ -92,13 +92,13 @@ PROBLEMS: dict[str, Entry] = {
     ),
     # starting ranks
     "script-missing": row(
-        "Neither this folder nor the package contains a script of this name, so no rank could start it."
+        "Neither this folder nor the package contains a script with this name, so no rank could start it."
     ),
     "launcher-program-missing": row(
         "The launcher's program (pdsh, mpirun, srun, ...) is not installed on this machine."
     ),
     "launcher-without-flags": row(
-        "The flags of DeepSpeed's launcher were requested, but the configured launcher is not one of DeepSpeed's."
+        "DeepSpeed launcher flags were requested, but the configured launcher is not one of DeepSpeed's."
     ),
     "rendezvous-address-is-local": row(
         "Ranks on several hosts need one rendezvous address. `localhost` is a different machine on each host: every "
@@ -108,8 +108,8 @@ PROBLEMS: dict[str, Entry] = {
         "Ranks on several hosts need a rendezvous address, and the configuration does not determine one."
     ),
     "rendezvous-failed": row(
-        "The ranks could not connect to the rendezvous address and port: another run may use the port, or a firewall "
-        "may block it."
+        "The ranks could not connect to the rendezvous address and port: another run may be using the port, or a "
+        "firewall may be blocking it."
     ),
     "rank-without-gpu": row(
         "A rank was started on a machine that has no GPU left for it: the number of slots in the hostfile, or "
@@ -124,7 +124,7 @@ PROBLEMS: dict[str, Entry] = {
         "the limit, no rank would start (`Argument list too long`)."
     ),
     "path-not-quoted": row(
-        "DeepSpeed's launcher does not quote paths for the shell of the other hosts. A path with a space would be "
+        "DeepSpeed's launcher does not quote paths for the other hosts' shells. A path with a space would be "
         "split into two words there."
     ),
     "environment-file-bad-line": row(
@@ -132,10 +132,10 @@ PROBLEMS: dict[str, Entry] = {
         "on every host."
     ),
     "secret-on-command-line": row(
-        "DeepSpeed's launchers pass exported variables on command lines, which every user of the machine can read."
+        "DeepSpeed's launchers pass exported variables on command lines, which every user on the machine can read."
     ),
     "secret-in-configuration": row(
-        "The configuration is on the command line of every rank, which every user of the hosts can read. A key or "
+        "The configuration is on every rank's command line, which every user on the hosts can read. A key or "
         "password in it would be visible to all of them."
     ),
     "rank-argument-missing": row(
@@ -145,9 +145,7 @@ PROBLEMS: dict[str, Entry] = {
         "The launcher sent a parameter that the package on this rank does not have: the installed versions differ, or "
         "a plugin is missing."
     ),
-    "rank-argument-unreadable": row(
-        "The configuration on the command line of a rank is damaged and cannot be decoded."
-    ),
+    "rank-argument-unreadable": row("The configuration on a rank's command line is damaged and cannot be decoded."),
     # before a start
     "folder-not-writable": row(
         "A folder cannot be written to. The run would compute for hours and then fail at its first checkpoint, or "
@@ -158,7 +156,7 @@ PROBLEMS: dict[str, Entry] = {
         "The disk has space for the first checkpoint, but not for all that the run will keep: the run would fail when "
         "it saves a later one."
     ),
-    "cpu-without-fp16": row("The CPU of this machine cannot compute in fp16; every rank would fail in its first step."),
+    "cpu-without-fp16": row("This machine's CPU cannot compute in fp16; every rank would fail in its first step."),
     "fp32-without-tf32": Entry(
         "If TF32 is allowed, GPUs since Ampere multiply fp32 matrices up to eight times as fast. A run with neither "
         "TF32 nor 16-bit precision takes several times as long, often only because `precision` was forgotten.",
@@ -173,7 +171,7 @@ PROBLEMS: dict[str, Entry] = {
         "some cases hours later, at the first evaluation."
     ),
     "package-untested": row(
-        "train.py uses internals of DeepSpeed that change between versions, and the numbers of a run depend on torch. "
+        "train.py uses DeepSpeed internals that change between versions, and a run's numbers depend on torch. "
         "With a version other than the tested one, a run may stop with an error or compute different numbers."
     ),
     "trainer-missing": row(
@@ -188,18 +186,17 @@ PROBLEMS: dict[str, Entry] = {
         "Another process is compiling the same op, or was killed while compiling and left its lock behind: the ranks "
         "would wait for the lock forever."
     ),
-    "compiled-op-not-loadable": row("A rank cannot load a compiled op of DeepSpeed: a library is missing on its host."),
+    "compiled-op-not-loadable": row("A rank cannot load a compiled DeepSpeed op: a library is missing on its host."),
     "megatron-not-expressible": row(
         "Megatron-LM has no flag for this value, so the printed command would train a different model from the one "
         "that the file describes."
     ),
     "megatron-setting-left-out": row(
-        "Megatron-LM has no flag for this setting, so the printed command lacks the setting, and a run of that "
-        "command lacks its effect."
+        "Megatron-LM has no flag for this setting, so the printed command leaves it out, and its effect is lost."
     ),
     # plugins
     "plugin-missing": row(
-        "There is no Python module of this name. The parameters that the plugin declares would be unknown keys."
+        "There is no Python module with this name. The parameters that the plugin declares would be unknown keys."
     ),
     "plugin-not-importable": row("Importing the plugin's module raises an error."),
     "plugin-declares-nothing": row("The module declares neither parameters nor choices, so it is not a plugin."),
@@ -214,7 +211,7 @@ PROBLEMS: dict[str, Entry] = {
     "plugin-type-unsupported": row("YAML cannot express values of this type, so no file could set the parameter."),
     "plugin-parameter-without-description": row("A parameter without a description cannot be explained or documented."),
     "plugin-choice-not-possible": row(
-        "Choices can be added only to a parameter that has choices. Either there is no parameter of this name, or it "
+        "Choices can be added only to a parameter that has choices. Either there is no parameter with this name, or it "
         "accepts any value of its type."
     ),
     "plugin-choice-taken": row("The value is already a choice of the parameter, so it would have two meanings."),

@@ -16,8 +16,8 @@ PROBLEMS: dict[str, Entry] = {
     # GPT-NeoX
     "migrate-no-counterpart": row("A retired setting cannot be expressed with the names of the new dialect."),
     "migrate-newer-than-dialect": row(
-        "This key was added to GPT-NeoX after the date of the new dialect, so GPT-NeoX of that date would reject the "
-        "file."
+        "This key was added to GPT-NeoX after the date of the new dialect, so GPT-NeoX as of that date would reject "
+        "the file."
     ),
     "migrate-section-twice": row(
         "The file has a section both under its old and under its current name, so the section is not renamed."
@@ -39,7 +39,7 @@ PROBLEMS: dict[str, Entry] = {
         "The file contains several configurations, and migrate does not guess which one is meant."
     ),
     "migrate-too-many-configurations": row("The file contains too many configurations to list and choose from."),
-    "migrate-choice-out-of-range": row("--choose names a configuration that the file does not contain."),
+    "migrate-choice-out-of-range": row("--choose selects a configuration that the file does not contain."),
     "migrate-model-missing": row(
         "DeepSpeed's JSON does not describe a model. Add the model to the new file before you start a run."
     ),
@@ -54,30 +54,26 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "migrate-json-value": row("The text is not a JSON value, usually because a script fills in the value later."),
     # Megatron-LM and its scripts
-    "migrate-no-command": row("The file contains no command line of Megatron-LM."),
+    "migrate-no-command": row("The file contains no Megatron-LM command line."),
     "migrate-script-without-megatron": row("The script starts a program other than Megatron-LM."),
     "migrate-several-commands": row("The script starts several runs; only the command with the most flags is read."),
     "migrate-flags-from-variables": row(
-        "The script does not start Megatron-LM, so the flags are read from the values of its variables."
+        "The script does not start Megatron-LM, so the flags are read from its shell variables."
     ),
     "migrate-flag-without-value": row("A flag that needs a value has none, so the setting is unknown."),
-    "migrate-flag-value": row("Megatron-LM would reject this value of a flag, or read it as a different type."),
-    "migrate-unknown-flag": row(
-        "The flag is misspelt, or belongs to a fork of Megatron-LM, so its meaning is unknown."
-    ),
+    "migrate-flag-value": row("Megatron-LM would reject this flag's value, or parse it as a different type."),
+    "migrate-unknown-flag": row("The flag is misspelt, or belongs to a Megatron-LM fork, so its meaning is unknown."),
     "migrate-placeholder": row("A published script has a placeholder where each user has to insert a value."),
     "migrate-flag-and-json-differ": row(
         "A flag and the DeepSpeed JSON of the same script set a parameter to different values."
     ),
-    "migrate-flag-without-counterpart": row("A flag of Megatron-LM has no equivalent in deepy and is left out."),
-    "migrate-branch-read": row(
-        "The script has an `if` or a `case`; the new file contains the values of one branch only."
-    ),
+    "migrate-flag-without-counterpart": row("A Megatron-LM flag has no equivalent in deepy and is left out."),
+    "migrate-branch-read": row("The script has an `if` or a `case`; the new file contains only one branch's values."),
     "migrate-variable-unset": row(
         "The script does not set one of its variables, so you have to fill in a value in the new file."
     ),
     "migrate-variable-from-environment": row(
         "A value comes from an environment variable of this shell and may differ in another shell."
     ),
-    "migrate-expansion-too-long": row("Variables of the script refer to each other in a loop."),
+    "migrate-expansion-too-long": row("Some of the script's variables refer to each other in a loop."),
 }

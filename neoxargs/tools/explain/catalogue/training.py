@@ -35,7 +35,7 @@ PROBLEMS: dict[str, Entry] = {
         "tokenise it and write to the same file."
     ),
     "text-not-given": row("There is no text to tokenise."),
-    "text-missing": row("A file or folder of text does not exist."),
+    "text-missing": row("A text file or folder does not exist."),
     "text-folder-empty": row("A folder contains no file that ends like a text file, such as .txt or .jsonl."),
     "text-pattern-matches-nothing": row(
         "A pattern matches no file; it may contain a mistake or be relative to a different folder."
@@ -49,8 +49,8 @@ PROBLEMS: dict[str, Entry] = {
         "Every line of a .jsonl file must be a JSON object; this line is a different value, such as a list."
     ),
     "text-line-without-key": row("The JSON object in this line has no text under the configured key."),
-    "tokenizer-unknown": row("There is no tokenizer of this name."),
-    "tokenizer-unknown-encoding": row("tiktoken has no encoding of this name."),
+    "tokenizer-unknown": row("There is no tokenizer with this name."),
+    "tokenizer-unknown-encoding": row("tiktoken has no encoding with this name."),
     "tokenizer-file-unreadable": row("The tokenizer's file does not have the format that this tokenizer reads."),
     "tokenizer-not-fetched": row(
         "The tokenizer has to be downloaded from the Hugging Face Hub, which could not be reached."
@@ -70,7 +70,7 @@ PROBLEMS: dict[str, Entry] = {
         Example("load: checkpoints\n"),
     ),
     "checkpoint-overwritten": row(
-        "save is a folder with checkpoints of another run, and load does not continue from them: the new run would "
+        "save is a folder with another run's checkpoints, and load does not continue from them: the new run would "
         "overwrite them one by one."
     ),
     "checkpoint-of-gpt-neox": row(
@@ -78,17 +78,17 @@ PROBLEMS: dict[str, Entry] = {
         "checkpoint and what it does not restore."
     ),
     "checkpoint-incomplete": row("A GPT-NeoX checkpoint lacks files, or its files do not contain all of the weights."),
-    "checkpoint-latest-wrong": row("The file `latest` names a checkpoint that is not in the folder."),
+    "checkpoint-latest-wrong": row("The file `latest` points to a checkpoint that is not in the folder."),
     "checkpoint-file-damaged": row(
-        "A file of a GPT-NeoX checkpoint is empty, truncated or modified, or was not written by torch.save."
+        "A GPT-NeoX checkpoint file is empty, truncated or modified, or was not written by torch.save."
     ),
     "checkpoint-file-refused": row(
-        "A file of a GPT-NeoX checkpoint refers to a class or function that GPT-NeoX does not store. Reading the file "
+        "A GPT-NeoX checkpoint file refers to a class or function that GPT-NeoX does not store. Reading the file "
         "with pickle or torch.load could run malicious code, so deepy stops without reading it."
     ),
     "checkpoint-order-unknown": row(
-        "GPT-NeoX has stored query, key and value rows in two orders, and no file of the checkpoint shows which order "
-        "it uses."
+        "Different GPT-NeoX versions store the query, key and value rows in different orders, and nothing in the "
+        "checkpoint shows which one it uses."
     ),
     "checkpoint-all-damaged": row(
         "Every checkpoint in the folder is truncated or incomplete, so the run cannot continue from any of them."
@@ -99,7 +99,7 @@ PROBLEMS: dict[str, Entry] = {
         "The checkpoint belongs to a model with different dimensions, so its weights cannot be loaded into this model."
     ),
     "checkpoint-other-optimizer": row(
-        "The checkpoint contains the state of a different optimizer, which this optimizer cannot use."
+        "The checkpoint contains a different optimizer's state, which this optimizer cannot use."
     ),
     "checkpoint-other-weights": row("The checkpoint lacks weights of this model, or has weights that the model lacks."),
     "checkpoint-weight-shape": row("A weight in the checkpoint does not have the shape that it has in this model."),
@@ -111,7 +111,7 @@ PROBLEMS: dict[str, Entry] = {
         "The checkpoint has no weight index (layout-*.json), which maps each weight to its files."
     ),
     "checkpoint-layout-not-convertible": row(
-        "The checkpoint was saved on a different layout of ranks, and the state of this optimizer can be loaded only "
+        "The checkpoint was saved on a different layout of ranks, and this optimizer's state can be loaded only "
         "on the same layout."
     ),
     "checkpoint-state-not-divisible": row(
@@ -130,7 +130,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     # the run
     "cpu-adam-needs-host-memory": row(
-        "The optimizer states are offloaded to the memory of the host, which is too small for them."
+        "The optimizer states are offloaded to host memory, which is too small for them."
     ),
     "optimizer-not-available": row(
         "The optimizer cannot be built on this machine, because its kernels exist only for a different kind of device."
@@ -143,10 +143,10 @@ PROBLEMS: dict[str, Entry] = {
         "The loss is infinite or NaN. Later steps and checkpoints would be useless, so the run stops without saving."
     ),
     "base-shapes-unreadable": row(
-        "The file with the shapes of the base model cannot be read. muP needs these shapes to scale initial weights "
+        "The file with the base model's shapes cannot be read. muP needs these shapes to scale initial weights "
         "and learning rates."
     ),
-    "base-shapes-malformed": row("The file does not contain the shapes of the weights of a base model."),
+    "base-shapes-malformed": row("The file does not contain a base model's weight shapes."),
     "base-shapes-weight-missing": row("A weight of this model is missing in the base model, so muP cannot scale it."),
     "tracker-refuses": row(
         "The experiment tracker rejects the run, for example because the API key is missing or wrong, or because the "
@@ -155,14 +155,14 @@ PROBLEMS: dict[str, Entry] = {
     # sampling and evaluation
     "generation-type-unsupported": row("generate.py does not support this text_gen_type."),
     "prompt-file-not-given": row("The prompts should be read from a file, but sample_input_file is not set."),
-    "prompt-file-unreadable": row("The file of prompts cannot be read."),
-    "prompt-file-empty": row("The file of prompts contains no prompt."),
+    "prompt-file-unreadable": row("The prompt file cannot be read."),
+    "prompt-file-empty": row("The prompt file contains no prompts."),
     "evaluation-without-data": row("There is nothing to evaluate on: neither data nor tasks are configured."),
-    "evaluation-task-unknown": row("lm-eval has no task of this name."),
+    "evaluation-task-unknown": row("lm-eval has no task with this name."),
     "evaluation-task-not-loadable": row(
-        "A task of lm-eval cannot be loaded, because its data, its code or a package is missing."
+        "An lm-eval task cannot be loaded, because its data, its code or a package is missing."
     ),
-    "evaluation-task-file-missing": row("A task is given as the path of a file that does not exist."),
+    "evaluation-task-file-missing": row("A task is given as the path to a file that does not exist."),
     # Hugging Face
     "output-folder-exists": row("The output folder already exists, and its files would be mixed with the new ones."),
     "output-folder-unwritable": row("The output folder cannot be written to."),
@@ -180,7 +180,7 @@ PROBLEMS: dict[str, Entry] = {
         "deepy's model supports only attention heads whose width is hidden_size / num_attention_heads."
     ),
     "huggingface-weights-missing": row("The folder contains no weights in safetensors files."),
-    "huggingface-weights-unreadable": row("A file of weights is damaged or truncated."),
+    "huggingface-weights-unreadable": row("A weight file is damaged or truncated."),
     "huggingface-index-unreadable": row("The index that maps weights to files cannot be read."),
     "huggingface-weight-missing": row("The folder lacks a weight that the architecture requires."),
     "huggingface-weight-unknown": row(
@@ -191,5 +191,5 @@ PROBLEMS: dict[str, Entry] = {
     "huggingface-tokenizer-missing": row(
         "The folder contains no tokenizer, and the imported model cannot be used without one."
     ),
-    "huggingface-tokenizer-too-large": row("The tokenizer has more tokens than the embedding of the model has rows."),
+    "huggingface-tokenizer-too-large": row("The tokenizer has more tokens than the model's embedding has rows."),
 }

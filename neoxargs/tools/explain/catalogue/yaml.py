@@ -11,9 +11,9 @@ PROBLEMS: dict[str, Entry] = {
         "intended."
     ),
     "directory-missing": row("The folder given with -d does not exist, so no file can be found in it."),
-    "file-is-directory": row("The path is that of a folder, and deepy does not guess which of its files is meant."),
+    "file-is-directory": row("The path is a folder, and deepy does not guess which of its files is meant."),
     "file-given-twice": row(
-        "The same file is named twice, possibly through a link. One of the two was probably meant to be a different "
+        "The same file is given twice, possibly through a link. One of the two was probably meant to be a different "
         "file."
     ),
     "file-unreadable": row(
@@ -92,7 +92,7 @@ PROBLEMS: dict[str, Entry] = {
         "save: @checkpoints\n",
     ),
     "yaml-misplaced-list": row(
-        "Lines of `key: value` and lines of `- item` cannot be at the same level of indentation.",
+        "Lines of `key: value` and lines of `- item` cannot be at the same indentation level.",
         "seed: 1\n- global\n",
     ),
     "yaml-text-after-value": row("There is text after a quoted value, so the value is ambiguous.", "save: 'a' b\n"),
@@ -109,7 +109,7 @@ PROBLEMS: dict[str, Entry] = {
         "deepspeed_extra_args: &a {b: *a}\n",
     ),
     "yaml-too-many-aliases": row(
-        "A few lines of nested aliases can expand to billions of values and fill the memory of the host."
+        "A few lines of nested aliases can expand to billions of values and fill the host's memory."
     ),
     "yaml-merge-key-needs-mapping": row(
         "`<<` merges the keys of another mapping into this one. The value given here has no keys.", "<<: 3\n"
@@ -126,11 +126,11 @@ PROBLEMS: dict[str, Entry] = {
         "seed: 1\n---\nseed: 2\n",
     ),
     "yaml-type-tag": row(
-        "A tag such as `!!python/object` can make a YAML parser run code. No value of a configuration needs a tag.",
+        "A tag such as `!!python/object` can make a YAML parser run code. No configuration value needs a tag.",
         "seed: !!str 1\n",
     ),
     "yaml-key-not-a-name": row(
-        "A key must be the name of a parameter. An empty key is not a name, and YAML reads `on`, `null` and numbers "
+        "A key must be a parameter name. An empty key is not a name, and YAML reads `on`, `null` and numbers "
         "as values of other types.",
         "on: true\n",
     ),

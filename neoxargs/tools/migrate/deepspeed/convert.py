@@ -39,7 +39,7 @@ def _missing_model(version: Version) -> Iterator[Problem]:
     missing = [p.name for p in REGISTRY.parameters.values() if p.required and p.name not in version.draft.values]
     if missing:
         what = f"the file does not describe a model; missing: {', '.join(missing)}"
-        hint = "add them to the new file, or to a second file of the same run"
+        hint = "add them to the new file, or to a second file for the same run"
         yield Problem(what, hint=hint, severity="warning", id="migrate-model-missing", about=tuple(missing))
 
 

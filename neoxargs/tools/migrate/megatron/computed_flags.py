@@ -66,7 +66,7 @@ def window(reading: Reading, option: Option) -> None:
 def head_size(reading: Reading, option: Option) -> None:
     hidden, heads = reading.number("hidden-size"), reading.number("num-attention-heads")
     if not (hidden and heads and reading.number(option.name) == hidden / heads):
-        reading.leave_out(option, "the width of a head is always hidden_size / num_attention_heads")
+        reading.leave_out(option, "the head width is always hidden_size / num_attention_heads")
 
 
 def expert_layers(reading: Reading, option: Option) -> None:
@@ -205,7 +205,7 @@ def tokenizer(reading: Reading, option: Option) -> None:
 
 def vocabulary(reading: Reading, option: Option) -> None:
     if "tokenizer-type" not in reading.options or reading.options["tokenizer-type"].text != "NullTokenizer":
-        reading.leave_out(option, "the tokenizer determines the size of the vocabulary")
+        reading.leave_out(option, "the tokenizer determines the vocabulary size")
 
 
 def samples(name: str) -> Callable[[Reading, Option], None]:

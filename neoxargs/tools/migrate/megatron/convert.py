@@ -152,7 +152,7 @@ def _leave_unread(reading: Reading, option: Option) -> None:
     # A flag that the command has as well is a candidate only if it is very similar.
     meant = [flag for flag in similar if flag not in reading.options or close_matches(option.name, [flag], alike=0.85)]
     hint = f"did you mean {' or '.join(f'--{flag}' for flag in meant)}?" if meant else ""
-    what = f"{option} is not a flag of Megatron-LM (as of 2026) and is left out"
+    what = f"{option} is not a Megatron-LM flag (as of 2026) and is left out"
     reading.warn("migrate-unknown-flag", what, option.place, hint)
 
 
@@ -166,7 +166,7 @@ def _read_json(reading: Reading, text: Text, choose: int | None) -> None:
             what = (
                 f"{name} is {flag.value} in the flags and {setting.value} in DeepSpeed's JSON, which takes precedence"
             )
-            hint = f"if the value of the flag is right, set {name} in the new file"
+            hint = f"if the flag's value is right, set {name} in the new file"
             reading.warn("migrate-flag-and-json-differ", what, places.get(name), hint, [name])
         reading.settings[name] = setting
 
@@ -190,7 +190,7 @@ def _no_command(text: Text) -> Problem:
 
 
 def _flags_of_variables(text: Text) -> Problem:
-    what = "no command in this file has Megatron-LM flags; those in the values of its variables are read instead"
+    what = "no command in this file has Megatron-LM flags; reading the flags stored in its shell variables instead"
     return Problem(what, Place(text.name, 0, 0), severity="warning", id="migrate-flags-from-variables")
 
 

@@ -47,7 +47,7 @@ def _unset(tree: Mapping) -> Iterator[Problem]:
         if isinstance(entry.value, Mapping):
             yield from _unset(entry.value)
         elif isinstance(entry.value, Scalar) and _is_unset(entry.value):
-            what = f"the value of {entry.value.text} is unknown, so {entry.key} of DeepSpeed's JSON is left out"
+            what = f"the value of {entry.value.text} is unknown, so {entry.key} in DeepSpeed's JSON is left out"
             hint = _hint(entry.value.text)
             yield Problem(what, entry.value.place, hint, severity="warning", id="migrate-variable-unset")
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from functools import cache
 
-IMPLEMENTATION = "it is an implementation detail of Megatron-LM"
+IMPLEMENTATION = "it is a Megatron-LM implementation detail"
 #: Implementation details of older versions, or of Megatron-DeepSpeed.
 OLD_FLAGS = ("use-legacy-models", "no-async-tensor-model-parallel-allreduce", "data-impl", "DDP-impl", "deepspeed")
-CHECKPOINTS = "it concerns the format and storage of Megatron-LM's checkpoints"
+CHECKPOINTS = "it concerns Megatron-LM's checkpoint format and storage"
 LOGGING = "it concerns Megatron-LM's logging"
 FAULT_TOLERANCE = "it concerns Megatron-LM's fault tolerance, which deepy does not use"
 OTHER_PROGRAMS = "it does not concern the pretraining of a GPT"
@@ -84,13 +84,13 @@ REASONS = {
         softmax-type window-attn-skip-freq qk-clip* qk-l2-norm add-qkv-bias gdp-num-*""",
     "this kind of feed-forward layer is not supported": """
         quick-geglu squared-relu glu-linear-offset activation-func-clamp-value""",
-    "only the number, the top-k and the jitter of experts can be set": "moe-* expert-tensor-parallel-size",
+    "only the number of experts, the top-k and the jitter can be set": "moe-* expert-tensor-parallel-size",
     "only layers with attention and a feed-forward network are supported": """
         hybrid-* is-hybrid-model mamba-* mtp-* enable-mhc-connections mhc-*""",
     "fp8 and fp4 are not supported": """
         fp8-* fp4-* disable-fp8-wgrad first-last-layers-bf16 num-layers-at-*-in-bf16 keep-fp8-transpose-cache""",
     "this kind of norm is not supported": "apply-layernorm-1p",
-    "the residual stream and the logits have the precision of the model": """
+    "the residual stream and the logits have the model's precision": """
         fp32-residual-connection output-logit-dtype""",
     "layers cannot be frozen": "freeze-all-layers",
     "init_method and output_layer_init_method determine the initial weights": "embedding-init-method-std mup-*",
@@ -109,7 +109,7 @@ REASONS = {
     "deepy has no equivalent setting": """
         full-validation multiple-validation-sets dataloader-inter-document-masking start-eval-at-iter skip-train
         iterations-to-skip test-mode yaml-cfg""",
-    "the files of the tokenizer determine this": """
+    "the tokenizer's files determine this": """
         tokenizer-* disable-tokenizer-* no-tokenizer-* tiktoken-* null-tokenizer-* allow-ambiguous-pad-tokens
         disable-pad-vocab-size no-pad-vocab-size""",
 }

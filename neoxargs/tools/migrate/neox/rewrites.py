@@ -136,10 +136,10 @@ def _moe(current: Any, value: Any, context: Context) -> New | None:
 
 
 _MOVED = "GPT-NeoX reads this value from DeepSpeed's section optimizer"
-_RETRIEVAL = "a parameter of BERT and retrieval models, which GPT-NeoX removed"
+_RETRIEVAL = "a parameter for BERT and retrieval models, which GPT-NeoX removed"
 
 SPECIAL_REWRITES = (
-    Rewrite("sparsity", ANY_VALUE, _sparsity, "attention_config lists the attention type of each layer"),
+    Rewrite("sparsity", ANY_VALUE, _sparsity, "attention_config lists each layer's attention type"),
     Rewrite("mlp_type", "llama", _llama, "llama stood for a gated activation, no biases and width 8/3 hidden_size"),
     Rewrite("fp16.fp16", ANY_VALUE, {}, "no effect: DeepSpeed reads fp16.enabled and now rejects this key"),
     Rewrite("bf16.bf16", ANY_VALUE, {}, "no effect: DeepSpeed reads bf16.enabled and rejects this key"),

@@ -95,5 +95,5 @@ class Branches:
 
     def _note(self, where: Place, branch: str, known: bool = True) -> None:
         what = f"only the branch `{branch}` is read{'' if known else ', because the condition is unknown'}"
-        hint = "" if known else "set the variables of the condition with --var NAME=VALUE"
+        hint = "" if known else "set the condition's variables with --var NAME=VALUE"
         self.notes.append(Problem(what, where, hint, severity="warning", id="migrate-branch-read"))

@@ -133,7 +133,7 @@ def _bars(plan: Plan) -> Iterator[str]:
 
 def _host(plan: Plan) -> Iterator[str]:
     if plan.target.device.kind == "cpu":
-        yield f"{format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}, including all memory of the ranks"
+        yield f"{format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}, including the ranks' memory"
         return
     parts = max(plan.stage_memory, key=lambda rank: rank.host_peak).host
     words = {"processes": "Python and torch"}

@@ -58,8 +58,8 @@ def _unfit_for_assumed_device(plan: Plan) -> str:
 
 def _missing_memory(plan: Plan) -> str:
     if plan.target.device.kind == "cpu":
-        return "the memory of the host is unknown: add --host-memory GIB"
-    return f"the memory of the device is unknown: add --device {ASSUMED_DEVICE} or --gpu-memory GIB"
+        return "the host's memory is unknown: add --host-memory GIB"
+    return f"the device's memory is unknown: add --device {ASSUMED_DEVICE} or --gpu-memory GIB"
 
 
 def ranks_per_host(plan: Plan) -> str:
@@ -84,9 +84,9 @@ def assumption_notes(plan: Plan) -> list[str]:
     rates = Rates.of(device, HALF if half else SINGLE, plan.config.shape.seq_length, assumed)
     notes = [
         f"{unnamed if device.name == UNKNOWN_NAME else device.name}: links of {device.neighbours / 1e9:g} GB/s per "
-        f"device within a host and {device.network / 1e9:g} GB/s between hosts, of which collectives reach "
+        f"device within a host and {device.network / 1e9:g} GB/s between hosts, of which collectives achieve "
         f"{assumed.link:.0%}",
-        f"large matrix products reach {rates.products / 1e12:.0f} TFLOP/s, attention {rates.attention / 1e12:.0f}, "
+        f"large matrix products run at {rates.products / 1e12:.0f} TFLOP/s, attention {rates.attention / 1e12:.0f}, "
         f"other kernels {rates.memory / 1e9:,.0f} GB/s; deepy plan --assumptions lists everything assumed",
     ]
     if plan.usable is not None:
