@@ -108,7 +108,7 @@ class Contents:
         if isinstance(said, int) and said != self.files.tensor_ranks:
             what = (
                 f"load ({self.folder}): the checkpoint was written with model_parallel_size {said}, but has "
-                f"files of {self.files.tensor_ranks} tensor parallel rank{'s' * (self.files.tensor_ranks > 1)}"
+                f"files for {self.files.tensor_ranks} tensor parallel rank{'s' * (self.files.tensor_ranks > 1)}"
             )
             hint = "copy the missing files from where the checkpoint was written"
             raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load",)))

@@ -116,7 +116,7 @@ def _other_function(config: Config, contents: Contents, located: Located) -> Ite
 
 
 def _no_optimizer(config: Config, contents: Contents, why: str) -> Problem:
-    what = f"load ({contents.folder}): the optimizer state of the GPT-NeoX checkpoint cannot be restored: {why}"
+    what = f"load ({contents.folder}): the GPT-NeoX checkpoint's optimizer state cannot be restored: {why}"
     hint = "set finetune: true to load only the weights and start at iteration 0, or no_load_optim: true to continue at"
     hint += f" iteration {contents.iteration} with a fresh optimizer state"
     about = ("load", "finetune", "no_load_optim")

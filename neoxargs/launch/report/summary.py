@@ -244,7 +244,7 @@ def _data(config: Config, cut: bool) -> Iterator[str]:
         yield "none"
         return
     tokenizer = config.tokenizer.tokenizer_type
-    tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", tokens of {tokenizer}"
+    tokens = f", tokenised by {tokenizer} to {data.data_path}" if data.text_path else f", tokenised by {tokenizer}"
     yield f"{shorten(source, 3 * 66 if cut else None)}{tokens}"
     if data.data_path:
         yield f"split {data.split} into training, validation and test"

@@ -172,7 +172,7 @@ def mlp_width_given_once(
         )
     both = f"intermediate_size ({intermediate_size}) and expansion_factor ({expansion_factor})"
     about = ["intermediate_size", "expansion_factor"]
-    return refuse(f"{both} both set the width of the MLP", "remove one of them", about=about)
+    return refuse(f"{both} both set the MLP width", "remove one of them", about=about)
 
 
 @check
@@ -254,7 +254,7 @@ def rotary_dims_even(hidden_size: int, num_attention_heads: int, rotary_pct: flo
     rotated = int(head * rotary_pct)
     if pos_emb != "rotary" or rotated % 2 == 0:
         return None
-    what = f"rotary_pct ({rotary_pct}) rotates {rotated} of the {head} dimensions of each head; the number must be even"
+    what = f"rotary_pct ({rotary_pct}) rotates {rotated} of each head's {head} dimensions; the number must be even"
     return refuse(what, f"set rotary_pct to {ceil((rotated - 1) / head * 1e4) / 1e4:g}", about=["rotary_pct"])
 
 

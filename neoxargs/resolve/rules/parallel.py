@@ -63,7 +63,7 @@ def gpus_hold_whole_replicas(gpus: int, model_parallel_size: int, pipe_parallel_
         return None
     factors = f"model_parallel_size ({model_parallel_size}) x pipe_parallel_size ({stages(pipe_parallel_size)})"
     if gpus < replica:
-        what = f"one replica of the model needs {factors} = {replica} GPUs, but the run has {gpus}"
+        what = f"one model replica needs {factors} = {replica} GPUs, but the run has {gpus}"
         return refuse(what, f"use {replica} GPUs, or reduce model_parallel_size or pipe_parallel_size")
     what = f"the number of GPUs ({gpus}) must be a multiple of {factors} = {replica}"
     return refuse(what, f"use {nearest(gpus, replica)} GPUs, or change model_parallel_size or pipe_parallel_size")

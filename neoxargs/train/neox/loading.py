@@ -64,7 +64,7 @@ def _wrong_tied(weights: NeoxWeights) -> Problem | None:
 def load(engine: Any, saved: NeoxWeights, with_optimizer: bool) -> dict[str, Any]:
     """Fill a DeepSpeed engine; return the counters. Collective: every rank calls it."""
     if with_optimizer and saved.why_incomplete:
-        what = f"load ({saved.folder}): the optimizer state of the GPT-NeoX checkpoint cannot be restored: "
+        what = f"load ({saved.folder}): the GPT-NeoX checkpoint's optimizer state cannot be restored: "
         hint = (
             "set finetune: true to load only the weights and start at iteration 0, or no_load_optim: true to continue"
         )

@@ -21,7 +21,7 @@ CHARTS = {
     "lr": ("Learning rate", ""),
     "grad_norm": ("Gradient norm", "before clipping"),
     "tokens_per_second": ("Throughput", "tokens/s"),
-    "memory": ("Peak memory of rank 0", "bytes"),
+    "memory": ("Peak memory on rank 0", "bytes"),
 }
 #: Files of `run_dir` that the page links to, if they exist.
 FILES = {"config.json": "configuration", FILE: "metrics", "loss.png": "loss curve", "profile.txt": "profile"}

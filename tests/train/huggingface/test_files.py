@@ -278,7 +278,7 @@ class TestImport:
         del tensors["gpt_neox.layers.1.mlp.dense_4h_to_h.weight"]
         save_file(tensors | {"gpt_neox.extra.weight": torch.ones(1)}, theirs / "model.safetensors")
         assert self.told(theirs, capsys) == (
-            "error: FOLDER lacks weight layers.1.mlp.dense_4h_to_h.weight of GPTNeoXForCausalLM "
+            "error: FOLDER lacks GPTNeoXForCausalLM's weight layers.1.mlp.dense_4h_to_h.weight "
             "[huggingface-weight-missing]\n\n"
             "error: FOLDER contains weight gpt_neox.extra.weight, which GPTNeoXForCausalLM does not have "
             "[huggingface-weight-unknown]\n"
@@ -304,7 +304,7 @@ class TestImport:
         (theirs / "model.safetensors").write_bytes(b"no")
         assert "FOLDER/model.safetensors cannot be read: " in self.told(theirs, capsys)
         save_file({"gpt_neox.embed_in.weight": torch.ones(257, 32).to(torch.float64)}, theirs / "model.safetensors")
-        assert "FOLDER lacks weight embed_out.weight of GPTNeoXForCausalLM" in self.told(theirs, capsys)
+        assert "FOLDER lacks GPTNeoXForCausalLM's weight embed_out.weight" in self.told(theirs, capsys)
         (theirs / INDEX).write_text("[]")
         assert f"FOLDER/{INDEX} is not a valid weight index: " in self.told(theirs, capsys)
         (theirs / INDEX).unlink()

@@ -80,7 +80,7 @@ def test_the_tolerance_would_reveal_a_fresh_optimizer(tmp_path: Path) -> None:
 
 
 def test_without_optimizer_state_the_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="the optimizer state of the GPT-NeoX checkpoint cannot be restored: the"):
+    with pytest.raises(AssertionError, match="the GPT-NeoX checkpoint's optimizer state cannot be restored: the"):
         losses(tmp_path / "run", "llama", "1 process")
 
 

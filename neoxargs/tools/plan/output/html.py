@@ -45,7 +45,7 @@ def _sections(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     fullest = plan.fullest
     where = f"stage {fullest.stage.index}, which has the highest peak," if len(plan.stage_memory) > 1 else "the model"
     yield _section("Memory", f"per rank of {where} in each phase", memory_chart(plan))
-    yield _section("Stages", "peak memory per rank of each pipeline stage", stages_chart(plan))
+    yield _section("Stages", "peak memory per rank in each pipeline stage", stages_chart(plan))
     layout = f"tensor {plan.layout.tensor} x pipeline {plan.layout.pipe} x data {plan.layout.data}"
     labels = "; d is the replica, t the tensor parallel rank" if plan.layout.ranks <= MAX_LABELLED else ""
     legend = f"{layout}; each frame is a host, joined cells are a tensor parallel group{labels}"
