@@ -81,7 +81,7 @@ def test_an_explanation_shows_the_example_and_what_check_says_of_it() -> None:
     text = explain("[rotary-dims-even]", Request([]))
     assert text.startswith("rotary-dims-even\n  Rotary position embeddings rotate")
     assert "    pos_emb: rotary\n    rotary_pct: 0.7\n" in text
-    assert "    my.yml:2:1: error: rotary_pct (0.7) rotates 11 of the 16 dimensions" in text
+    assert "    my.yml:2:1: error: rotary_pct (0.7) rotates 11 of each head's 16 dimensions" in text
     assert text.endswith("      = set rotary_pct to 0.625")
     answer = json.loads(explain("rotary_dims_even", Request([], as_json=True)))
     assert answer["name"] == answer["problem"]["id"] == "rotary-dims-even"
