@@ -143,6 +143,18 @@ def test_only_train_imports_torch_and_its_neighbours() -> None:
     } <= light
 
 
+def test_private_names_of_deepspeed_are_used_in_one_folder_only() -> None:
+    private = re.compile(r"\b(deepspeed|engine|module|optimizer|pipeline)\._[a-z]\w*")
+    home = PACKAGE / "train" / "deepspeed"
+    found = {
+        f"{path.relative_to(PACKAGE)}: {use[0]}"
+        for path in (PACKAGE / "train").rglob("*.py")
+        if home not in path.parents
+        for use in private.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert not found
+
+
 def test_folders_can_be_seen_at_a_glance() -> None:
     sides = {str(path.relative_to(PACKAGE)): len(list(path.glob("*.py"))) for path in [PACKAGE, *PACKAGE.rglob("*/")]}
     assert {folder: count for folder, count in sides.items() if count > WIDEST and folder not in TABLES} == {}

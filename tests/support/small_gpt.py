@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
+from neoxargs.train.deepspeed.pipeline_module import layer_specs
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
@@ -75,7 +76,7 @@ def _in_gpt(name: str, pipeline: Any) -> str:
     first, _, rest = name.partition(".")
     if first == "tied_modules":
         return rest.replace("layers-", "layers.")
-    last = len(pipeline._layer_specs) - 1
+    last = len(layer_specs(pipeline)) - 1
     place = {1: "positions", last - 1: "final_norm", last: "output"}
     if int(first) == 0:
         return f"embedding.{rest}"

@@ -14,6 +14,7 @@ from torch import nn
 
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
+from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
 from neoxargs.train.parallel.pipeline import gpt_name, named_weights, stage_layers
 
 PREFIX = "layout-"
@@ -75,7 +76,7 @@ def _file_name(content: Inventory) -> str:
 
 
 def _weights(module: Any, states: str) -> dict[str, Any]:
-    if not hasattr(module, "_layer_specs"):  # not DeepSpeed's PipelineModule: one file has all weights
+    if not is_pipeline_module(module):  # one file has all weights
         return {name: [states, name, *_shape_and_shard(weight)] for name, weight in named_weights(module).items()}
     entries: dict[str, Any] = {}
     for path, layer, number in stage_layers(module):

@@ -24,7 +24,9 @@ COMPILER = ("torch._dynamo", "torch._inductor")
 #: A module that imports torch's compiler, and that DeepSpeed imports unconditionally for a pass of its own compiler.
 PARTITIONERS = "torch._functorch.partitioners"
 #: What every rank imports; the first two import nearly all others.
-MODULES = ("deepspeed", "megatron.core.parallel_state", "deepspeed.module_inject", "deepspeed.moe.utils")
+MODULES = (
+    "deepspeed", "megatron.core.datasets.blended_dataset", "deepspeed.module_inject", "deepspeed.moe.utils",
+)  # fmt: skip
 
 
 @functools.cache

@@ -7,6 +7,7 @@ be removed. Versions that a row does not name have not been examined.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -90,6 +91,18 @@ def print_profile(engine: Any) -> None:
         return loss
 
     engine.train_batch = train_batch_and_print
+
+
+def print_state(engine: Any) -> None:
+    """Print the configuration that DeepSpeed has read, and the attributes of its engine."""
+    from deepspeed.runtime.engine import print_configuration
+
+    logger = logging.getLogger("DeepSpeed")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    engine._config.print("DeepSpeedEngine configuration")
+    print_configuration(engine, "DeepSpeedEngine")
+    logger.setLevel(before)
 
 
 def monitor_loss(engine: Any, loss: float) -> None:

@@ -23,6 +23,7 @@ from neoxargs.sizes.optimizer_state import accumulates_in_fp32, is_onebit
 from neoxargs.sizes.vocab import padded_vocab_size
 from neoxargs.train.deepspeed import bf16_step, patches, swap
 from neoxargs.train.deepspeed.partial_gradients import sum_once_per_step
+from neoxargs.train.deepspeed.pipeline_module import pipeline_module
 from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.compiled import compile_layers
 from neoxargs.train.engine.reports import StepReporter
@@ -101,7 +102,8 @@ def _init_device(config: Config) -> torch.device:
 
 def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) -> PipelineModule:
     topology = PipeModelDataParallelTopology(num_pp=mesh.pipe.size, num_mp=mesh.tensor.size, num_dp=mesh.data.size)
-    module = _PipelineModule(
+    module = pipeline_module(
+        count_weights,
         layers=layers(config, vocabulary, make),
         topology=topology,
         loss_fn=Loss.of(config, vocabulary, make),
@@ -114,13 +116,6 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
     )
     tie_relative_bias(module)
     return module
-
-
-class _PipelineModule(PipelineModule):  # type: ignore[misc]
-    """PipelineModule that counts weights for `pipe_partition_method: parameters` without building every layer."""
-
-    def _count_layer_params(self) -> list[int]:
-        return count_weights(self._layer_specs)
 
 
 def _gpt(config: Config, json: dict[str, Any], vocabulary: Vocabulary, make: Make, mesh: Mesh) -> GPT:

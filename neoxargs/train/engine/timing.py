@@ -32,7 +32,7 @@ def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
     if engine.steps_per_print() or _times(json) or communication or json.get("memory_breakdown"):
         logging.getLogger("DeepSpeed").setLevel(logging.INFO)
     if json.get("dump_state") and engine.global_rank == 0:
-        _dump(engine)
+        patches.print_state(engine)
     if pipelined and engine.flops_profiler_enabled():
         patches.print_profile(engine)
     if pipelined and json.get("wall_clock_breakdown"):
@@ -41,14 +41,3 @@ def install(engine: Any, json: dict[str, Any], pipelined: bool) -> None:
 
 def _times(json: dict[str, Any]) -> bool:
     return bool(json.get("wall_clock_breakdown") or json.get("flops_profiler", {}).get("enabled"))
-
-
-def _dump(engine: Any) -> None:
-    from deepspeed.runtime.engine import print_configuration
-
-    logger = logging.getLogger("DeepSpeed")
-    before = logger.level
-    logger.setLevel(logging.INFO)
-    engine._config.print("DeepSpeedEngine configuration")
-    print_configuration(engine, "DeepSpeedEngine")
-    logger.setLevel(before)

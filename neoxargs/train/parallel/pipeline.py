@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import weights_of_layers
+from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module, layer_specs, stage_specs
 from neoxargs.train.kernels.cross_entropy import Readout, Vocabulary
 from neoxargs.train.model.bias import RelativeBias, relative_bias
 from neoxargs.train.model.block import TransformerBlock
@@ -111,7 +112,7 @@ def tie_relative_bias(pipeline: Any) -> None:
     tables = [module for module in pipeline.modules() if isinstance(module, RelativeBias)]
     if tables:
         pipeline.tied_modules["relative"] = tables[0]
-    uses = [index for index, spec in enumerate(pipeline._layer_specs) if _reads_relative(spec)]
+    uses = [index for index, spec in enumerate(layer_specs(pipeline)) if _reads_relative(spec)]
     stages = sorted({pipeline.stage_owner(index) for index in uses})
     for line in pipeline.topology().get_axis_comm_lists("pipe") if len(stages) > 1 else ():
         ranks = [line[stage] for stage in stages]
@@ -128,7 +129,7 @@ def _reads_relative(spec: Any) -> bool:
 
 def named_weights(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return this rank's weights by their names in `GPT`, each once, in the model's order."""
-    if not hasattr(module, "_layer_specs"):
+    if not is_pipeline_module(module):
         return dict(module.named_parameters())
     weights: dict[str, nn.Parameter] = {}
     for path, layer, _ in stage_layers(module):
@@ -140,8 +141,7 @@ def named_weights(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def stage_layers(pipeline: Any) -> Iterator[tuple[str, nn.Module, int]]:
     """Yield the layers of this rank's stage of a PipelineModule: name, module, index within the stage."""
-    specs = pipeline._layer_specs[pipeline._local_start : pipeline._local_stop]
-    for number, (spec, layer) in enumerate(zip(specs, pipeline.forward_funcs, strict=True)):
+    for number, (spec, layer) in enumerate(zip(stage_specs(pipeline), pipeline.forward_funcs, strict=True)):
         makes = [argument for argument in spec.module_args if isinstance(argument, Make)]
         # forward_funcs has a function for a tied layer; the module is in tied_modules.
         module = pipeline.tied_modules[spec.key] if hasattr(spec, "key") else layer

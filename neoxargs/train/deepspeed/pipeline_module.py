@@ -1,0 +1,38 @@
+"""What the pipeline needs of DeepSpeed's PipelineModule that has private names there: its lists of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+#: Counts the weights of each layer of the list that a PipelineModule is made of.
+CountWeights = Callable[[Sequence[Any]], list[int]]
+
+
+def pipeline_module(count_weights: CountWeights, **options: Any) -> Any:
+    """Return a PipelineModule that counts weights for `pipe_partition_method: parameters` without building layers."""
+    from deepspeed.pipe import PipelineModule
+
+    class Counted(PipelineModule):  # type: ignore[misc]
+        def _count_layer_params(self) -> list[int]:
+            return count_weights(self._layer_specs)
+
+    return Counted(**options)
+
+
+def is_pipeline_module(module: nn.Module) -> bool:
+    """Return whether a model is a PipelineModule, without importing DeepSpeed."""
+    return hasattr(module, "_layer_specs")
+
+
+def layer_specs(module: Any) -> list[Any]:
+    """Return the layers of all pipeline stages, as they were given to the PipelineModule."""
+    specs: list[Any] = module._layer_specs
+    return specs
+
+
+def stage_specs(module: Any) -> list[Any]:
+    """Return the layers of this rank's pipeline stage, as they were given to the PipelineModule."""
+    return layer_specs(module)[module._local_start : module._local_stop]
