@@ -106,9 +106,11 @@ class TransformersTraining:
             options.min_lr / params.lr,
         )
 
+        first = 0 if options.warmup_from_zero else 1
+
         def factor(step: int) -> float:
             if step < warmup:
-                return step / warmup
+                return min(max(step, first) / warmup, 1.0)
             return lowest + (1 - lowest) * (1 + math.cos(math.pi * (step - warmup) / (last - warmup))) / 2
 
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factor)

@@ -63,7 +63,7 @@ def build_datasets(
     sampling = Sampling(config.data, config.shape.seq_length, training.seed, tokenizer.eod, tokenizer.vocab_size, cache)
     needed = {
         part: count * config.batch.train_batch_size if part in parts else 0
-        for part, count in needed_batches(training).items()
+        for part, count in needed_batches(training, config.data.repeat_eval_samples).items()
     }
     chosen = sources(config.data)
     _require_token_files(chosen, tokenizer.vocab_size)
@@ -77,12 +77,13 @@ def build_datasets(
     return Loader(built, mesh, micro_batch, config.data.num_workers, evaluation, order == "gpt-neox")
 
 
-def needed_batches(training: Training) -> dict[Part, int]:
+def needed_batches(training: Training, repeat_eval_samples: bool) -> dict[Part, int]:
     """Return how many batches of each split a run reads: as many for evaluation as GPT-NeoX prepares.
 
     The number decides how often the documents are repeated, and so the order of the samples.
     """
-    evaluations = training.train_iters // training.eval_interval + 1 if training.eval_interval else 1
+    repeats = repeat_eval_samples or not training.eval_interval
+    evaluations = 1 if repeats else training.train_iters // training.eval_interval + 1
     return {
         "train": training.train_iters, "validation": evaluations * training.eval_iters, "test": training.eval_iters
     }  # fmt: skip

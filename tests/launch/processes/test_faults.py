@@ -51,7 +51,7 @@ PHASES: dict[str, tuple[Callable[[Path], bool], dict[str, Any]]] = {
     "first step": (has("start"), {}),
     "step": (has("step", 3), {}),
     "save": (saving, {"checkpoint_factor": 1}),
-    "eval": (has("step"), {"eval_interval": 1, "eval_iters": 100_000}),
+    "eval": (has("step"), {"eval_interval": 1, "eval_iters": 100_000, "repeat_eval_samples": True}),
 }
 
 
