@@ -185,11 +185,14 @@ def test_a_signal_ends_the_run_after_the_next_step_with_a_checkpoint(number: sig
             if step.iteration == 2:
                 os.kill(os.getpid(), number)
 
-    before = signal.getsignal(number)
-    run = loop(save="x")
-    run.trackers.append(Interrupt())
-    assert run.run() == Outcome(3, number.name, Path("at3"))
-    assert signal.getsignal(number) == before
+    before = signal.signal(number, signal.default_int_handler)  # under nohup, the tests would ignore SIGHUP
+    try:
+        run = loop(save="x")
+        run.trackers.append(Interrupt())
+        assert run.run() == Outcome(3, number.name, Path("at3"))
+        assert signal.getsignal(number) == signal.default_int_handler
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_run_under_nohup_does_not_stop() -> None:
