@@ -20,7 +20,7 @@ from tests.support.paths import ROOT
 PACKAGE = ROOT / "neoxargs"
 PAGE = ROOT / "docs" / "architecture.md"
 #: Modules side by side in a folder; a table by subject may be as wide as it has subjects.
-WIDEST, TABLES = 14, {"registry", "resolve/rules", "launch/launchers"}
+WIDEST, TABLES = 14, {"registry", "resolve/rules"}
 
 
 class Import(NamedTuple):

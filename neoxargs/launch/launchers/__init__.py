@@ -1,4 +1,4 @@
-"""The launchers, one file each; a plugin can add more.
+"""The launchers, one file each, those of MPI in one; a plugin can add more.
 
     def flux(start: Start) -> list[str]:
         return ["flux", "run", f"--nodes={len(start.hosts)}", f"--ntasks={start.ranks}", *start.words]
@@ -15,11 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neoxargs.launch.launchers.deepspeed import THROUGH_RUNNER
-from neoxargs.launch.launchers.impi import IMPI
 from neoxargs.launch.launchers.launcher import Launcher, Start
-from neoxargs.launch.launchers.mpich import MPICH
-from neoxargs.launch.launchers.mvapich import MVAPICH
-from neoxargs.launch.launchers.openmpi import OPENMPI
+from neoxargs.launch.launchers.mpirun import IMPI, MPICH, MVAPICH, OPENMPI
 from neoxargs.launch.launchers.pdsh import PDSH
 from neoxargs.launch.launchers.slurm import SLURM
 from neoxargs.launch.launchers.srun import SRUN

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from neoxargs.launch.launchers.launcher import Launcher
 
 #: The common fields of all launchers that DeepSpeed's runner starts.
 THROUGH_RUNNER = Launcher("", inherits_environment=False, reads_env_files=True, argv_visible=True)
-#: The common fields of the MPI launchers.
-MPIRUN = replace(THROUGH_RUNNER, by_ssh=True, needs_every_slot=True, mpirun=True)
 
 
 def runner_command(flags: Sequence[str], program: Sequence[str]) -> list[str]:

@@ -1,9 +1,0 @@
-"""MPICH's `mpirun`; DeepSpeed's runner starts the same number of ranks on every host."""
-
-from __future__ import annotations
-
-from dataclasses import replace
-
-from neoxargs.launch.launchers.deepspeed import MPIRUN
-
-MPICH = replace(MPIRUN, name="mpich", program="mpirun", even_slots=True)
