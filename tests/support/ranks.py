@@ -83,7 +83,7 @@ def run_ranks(
 def forked_from(preload: str) -> Iterator[None]:
     """Fork the processes that start within the block from one that has imported `preload`.
 
-    multiprocessing has one fork server; ranks with a pretended GPU need another one than ranks on a CPU.
+    multiprocessing has one fork server; ranks with a simulated GPU need another one than ranks on a CPU.
     """
     connect = _fork_server(preload).connect_to_new_process
     with patch.object(multiprocessing.forkserver, "connect_to_new_process", connect):

@@ -1,4 +1,4 @@
-"""bench/on_gpu.py: what it trains, how it judges, that no trial can hang it, and all of it on a pretended GPU."""
+"""bench/on_gpu.py: what it trains, how it judges, that no trial can hang it, and all of it on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from neoxargs.tools.plan.devices import DEVICES
-from tests.support import pretended_gpu
+from tests.support import simulated_gpu
 from tests.support.paths import ROOT
 
 
@@ -131,7 +131,7 @@ def test_without_a_gpu_it_says_so(bench: Any, monkeypatch: pytest.MonkeyPatch) -
 SITE = """
 import os
 if os.environ.get("DS_ACCELERATOR") != "cpu":
-    from tests.support.pretended_gpu.start import start
+    from tests.support.simulated_gpu.start import start
     start()
 """
 
@@ -139,8 +139,8 @@ if os.environ.get("DS_ACCELERATOR") != "cpu":
 @pytest.mark.compiler
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_whole_program_on_a_pretended_gpu(tmp_path: Path) -> None:
-    pretended_gpu.MACHINE.prepare()
+def test_the_whole_program_on_a_simulated_gpu(tmp_path: Path) -> None:
+    simulated_gpu.MACHINE.prepare()
     (tmp_path / "sitecustomize.py").write_text(SITE)
     paths = os.pathsep.join([str(tmp_path), str(ROOT)])
     environ = {name: value for name, value in os.environ.items() if name != "DS_ACCELERATOR"}
@@ -158,5 +158,5 @@ def test_the_whole_program_on_a_pretended_gpu(tmp_path: Path) -> None:
     assert model["seconds"] > 0
     assert 0 < model["plan"]["tensors"] < model["plan"]["used"]
     assert model["tensors"] > 16 * model["parameters"]  # bf16 weights; gradients, and Adam's state, in fp32
-    for text in ("# Measured on one GPU", "Pretended H100", "| ZeRO-3 |", "| GPT-3 6.7B |"):
+    for text in ("# Measured on one GPU", "Simulated H100", "| ZeRO-3 |", "| GPT-3 6.7B |"):
         assert text in done.stdout

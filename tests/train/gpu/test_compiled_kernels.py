@@ -1,7 +1,7 @@
 """What torch.compile makes of our modules is compiled for the A100 and the H100: no graph break, kernels that fit.
 
 Nothing of this package is written in Triton itself, so there are no kernels of ours to run in its interpreter. Causal
-attention is torch's own kernel on a GPU; the pretended GPU has none, and torch.compile takes it apart.
+attention is torch's own kernel on a GPU; the simulated GPU has none, and torch.compile takes it apart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from tests.support import pretended_gpu
+from tests.support import simulated_gpu
 from tests.support.ranks import run_ranks
 
 pytestmark = [
@@ -43,7 +43,7 @@ def compile_blocks(capability: tuple[int, int]) -> Found:
     """Return the kernels of the forward and backward pass of each block; raise if its graph breaks."""
     from neoxargs.train.model.block import TransformerBlock
     from neoxargs.train.parallel.make import Make
-    from tests.support.pretended_gpu import ahead_of_time
+    from tests.support.simulated_gpu import ahead_of_time
     from tests.support.small_gpt import small
 
     kernels, found = ahead_of_time.start(capability), {}
@@ -71,7 +71,7 @@ def assert_compiled(kernels: list[tuple[str, int, int, bool]], name: str) -> Non
 
 @both
 def test_a_block_is_one_graph(capability: tuple[int, int]) -> None:
-    [found] = run_ranks(compile_blocks, 1, capability, timeout=800, on=pretended_gpu.MACHINE)
+    [found] = run_ranks(compile_blocks, 1, capability, timeout=800, on=simulated_gpu.MACHINE)
     assert list(found) == [f"{name}, {part}" for name in BLOCKS for part in ("forward", "backward")]
     for name, kernels in found.items():
         assert_compiled(kernels, name)
@@ -94,7 +94,7 @@ def compile_attention(capability: tuple[int, int]) -> Found:
     from neoxargs.train.model.attention import SelfAttention
     from neoxargs.train.model.documents import document_starts
     from neoxargs.train.parallel.make import Make
-    from tests.support.pretended_gpu import ahead_of_time
+    from tests.support.simulated_gpu import ahead_of_time
     from tests.support.small_gpt import small
 
     kernels, found = ahead_of_time.start(capability), {}
@@ -111,7 +111,7 @@ def compile_attention(capability: tuple[int, int]) -> Found:
 
 @both
 def test_masked_attention_is_a_kernel_that_fits(capability: tuple[int, int]) -> None:
-    [found] = run_ranks(compile_attention, 1, capability, timeout=800, on=pretended_gpu.MACHINE)
+    [found] = run_ranks(compile_attention, 1, capability, timeout=800, on=simulated_gpu.MACHINE)
     assert list(found) == list(MASKED)
     for name, kernels in found.items():
         assert_compiled(kernels, name)
@@ -123,7 +123,7 @@ def break_graphs() -> list[str]:
     """Return what torch.compile says of a block that branches on a number of a tensor, and of one that breaks."""
     from neoxargs.train.model.block import TransformerBlock
     from neoxargs.train.parallel.make import Make
-    from tests.support.pretended_gpu import ahead_of_time
+    from tests.support.simulated_gpu import ahead_of_time
     from tests.support.small_gpt import small
 
     ahead_of_time.start(H100)
@@ -148,7 +148,7 @@ def break_graphs() -> list[str]:
 
 
 def test_a_graph_break_is_found() -> None:
-    [(read, broken)] = run_ranks(break_graphs, 1, timeout=400, on=pretended_gpu.MACHINE)
+    [(read, broken)] = run_ranks(break_graphs, 1, timeout=400, on=simulated_gpu.MACHINE)
     assert "data-dependent" in read
     assert "graph_break" in broken
 
@@ -157,7 +157,7 @@ def too_much() -> tuple[str, int, int, bool]:
     """Return the kernel of attention with blocks of 128 tokens of 256 numbers, and three of them on their way."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    from tests.support.pretended_gpu import ahead_of_time
+    from tests.support.simulated_gpu import ahead_of_time
 
     kernels = ahead_of_time.start(A100)
     inputs = torch.randn(3, 1, 1, SEQ, 256, device="cuda", dtype=torch.bfloat16)
@@ -167,7 +167,7 @@ def too_much() -> tuple[str, int, int, bool]:
 
 
 def test_a_kernel_that_needs_too_much_shared_memory_is_found() -> None:
-    [(name, shared, code, fits)] = run_ranks(too_much, 1, timeout=400, on=pretended_gpu.MACHINE)
+    [(name, shared, code, fits)] = run_ranks(too_much, 1, timeout=400, on=simulated_gpu.MACHINE)
     assert "flex_attention" in name
     assert code
     assert shared > 163 * 1024
@@ -177,7 +177,7 @@ def test_a_kernel_that_needs_too_much_shared_memory_is_found() -> None:
 def compile_dropout() -> list[tuple[str, int, int, bool]]:
     """Return the kernels that `bias_dropout_fusion` makes."""
     from neoxargs.train.kernels.fused import DropoutAdd
-    from tests.support.pretended_gpu import ahead_of_time
+    from tests.support.simulated_gpu import ahead_of_time
 
     kernels = ahead_of_time.start(A100)
     x, residual = torch.randn(2, 2, SEQ, 256, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -186,7 +186,7 @@ def compile_dropout() -> list[tuple[str, int, int, bool]]:
 
 
 def test_dropout_and_addition_are_one_kernel() -> None:
-    [kernels] = run_ranks(compile_dropout, 1, timeout=400, on=pretended_gpu.MACHINE)
+    [kernels] = run_ranks(compile_dropout, 1, timeout=400, on=simulated_gpu.MACHINE)
     assert_compiled(kernels, "dropout")
     forward = {name for name, *_ in kernels if "backward" not in name}  # each in several block sizes
     assert len(forward) == 1, kernels

@@ -1,4 +1,4 @@
-"""Tests skip with a reason if the pretended GPU is not available."""
+"""Tests skip with a reason if the simulated GPU is not available."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import pretended_gpu
-from tests.support.pretended_gpu import compiling
+from tests.support import simulated_gpu
 from tests.support.ranks import run_ranks
+from tests.support.simulated_gpu import compiling
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +23,8 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_no_compiler() -> None:
-    with pytest.raises(pytest.skip.Exception, match=r"no C\+\+ compiler for the pretended GPU"):
-        run_ranks(print, 1, on=pretended_gpu.MACHINE)
+    with pytest.raises(pytest.skip.Exception, match=r"no C\+\+ compiler for the simulated GPU"):
+        run_ranks(print, 1, on=simulated_gpu.MACHINE)
 
 
 def test_another_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.support import pretended_gpu
+from tests.support import simulated_gpu
 from tests.support.ranks import CPU, Machine, all_ranks, run_ranks
 from tests.support.trials import Training, Trial
 
@@ -44,7 +44,7 @@ BORN = {
 }
 
 
-@pytest.mark.parametrize(("machine", "device"), [(CPU, "cpu"), (pretended_gpu.MACHINE, "cuda")])
+@pytest.mark.parametrize(("machine", "device"), [(CPU, "cpu"), (simulated_gpu.MACHINE, "cuda")])
 def test_weights_are_created_on_the_device_in_their_final_type(machine: Machine, device: str) -> None:
     assert run_ranks(born, 1, BORN, on=machine)[0] == {
         "fp32": {(device, "torch.float32")},
@@ -77,7 +77,7 @@ def _noting(name: str, call: Any, called: list[str]) -> Any:
 
 
 def test_shards_are_gathered_and_scattered_in_one_tensor() -> None:
-    for found in run_ranks(gathered_and_scattered, 2, on=pretended_gpu.MACHINE):
+    for found in run_ranks(gathered_and_scattered, 2, on=simulated_gpu.MACHINE):
         assert found == (["reduce_scatter_tensor", "all_gather_into_tensor"], True)
     for found in run_ranks(gathered_and_scattered, 2):
         assert found == (["reduce_scatter", "all_gather"], True)
@@ -86,7 +86,7 @@ def test_shards_are_gathered_and_scattered_in_one_tensor() -> None:
 def loaded() -> tuple[list[bool], list[float], list[str]]:
     """Store three tensors and load them in reverse; return whether each copy had started, their values, and waits."""
     from neoxargs.train.engine.host_copies import HostCopies
-    from tests.support.pretended_gpu import waits
+    from tests.support.simulated_gpu import waits
 
     copies = HostCopies(torch.device("cuda", 0))
     tensors = [torch.full((4,), float(number), device="cuda") for number in range(3)]
@@ -100,4 +100,4 @@ def loaded() -> tuple[list[bool], list[float], list[str]]:
 
 
 def test_the_previous_layer_is_copied_back_while_a_layer_is_computed() -> None:
-    assert run_ranks(loaded, 1, on=pretended_gpu.MACHINE) == [([False, True, True], [2.0, 1.0, 0.0], [])]
+    assert run_ranks(loaded, 1, on=simulated_gpu.MACHINE) == [([False, True, True], [2.0, 1.0, 0.0], [])]

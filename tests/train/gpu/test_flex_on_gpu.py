@@ -1,6 +1,6 @@
-"""flex_attention on pretended GPUs: losses and gradients are those of the CPU's masks, and the host does not wait.
+"""flex_attention on simulated GPUs: losses and gradients are those of the CPU's masks, and the host does not wait.
 
-Triton compiles for no pretended GPU, so torch's uncompiled flex_attention runs here.
+Triton compiles for no simulated GPU, so torch's uncompiled flex_attention runs here.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.support import pretended_gpu
-from tests.support.pretended_gpu.measure import STEPS, Measured, measure
-from tests.support.pretended_gpu.waits import listed
+from tests.support import simulated_gpu
 from tests.support.ranks import CPU, run_ranks
+from tests.support.simulated_gpu.measure import STEPS, Measured, measure
+from tests.support.simulated_gpu.waits import listed
 from tests.support.trials import Trial, train
 
 pytestmark = pytest.mark.compiler
@@ -61,7 +61,7 @@ def train_with_flex() -> tuple[dict[str, Measured], Called]:
 
 @pytest.fixture(scope="module")
 def on_gpu() -> tuple[dict[str, Measured], Called]:
-    return run_ranks(train_with_flex, 1, timeout=400, on=pretended_gpu.MACHINE)[0]
+    return run_ranks(train_with_flex, 1, timeout=400, on=simulated_gpu.MACHINE)[0]
 
 
 def test_it_trains_as_the_masks_do(on_gpu: tuple[dict[str, Measured], Called]) -> None:

@@ -1,4 +1,4 @@
-"""Layouts on pretended GPUs: fp32 losses equal the CPU's, and a step stays within its budget of waits."""
+"""Layouts on simulated GPUs: fp32 losses equal the CPU's, and a step stays within its budget of waits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support import pretended_gpu
-from tests.support.pretended_gpu.measure import STEPS, Measured, measure
-from tests.support.pretended_gpu.waits import listed
+from tests.support import simulated_gpu
 from tests.support.ranks import run_ranks
+from tests.support.simulated_gpu.measure import STEPS, Measured, measure
+from tests.support.simulated_gpu.waits import listed
 from tests.support.trials import Losses, Trial, train
 
 pytestmark = [pytest.mark.compiler, pytest.mark.timeout(900)]
@@ -179,7 +179,7 @@ def measured() -> dict[str, list[Measured]]:
     """Each layout on GPUs, by rank."""
     found: dict[str, list[Measured]] = {}
     for world, trials in ((1, ONE), (2, TWO)):
-        ranks = run_ranks(measure, world, trials, timeout=400, on=pretended_gpu.MACHINE)
+        ranks = run_ranks(measure, world, trials, timeout=400, on=simulated_gpu.MACHINE)
         found |= {name: [rank[name] for rank in ranks] for name in trials}
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.support import pretended_gpu
+from tests.support import simulated_gpu
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.compiler
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.compiler
 def compressed() -> tuple[str, bool]:
     """The waits of the host, and whether the signs survive."""
     from neoxargs.train.deepspeed.onebit import _compress, _unpack
-    from tests.support.pretended_gpu.waits import listed, recorded
+    from tests.support.simulated_gpu.waits import listed, recorded
 
     values = torch.randn(64, device="cuda")
     error = torch.zeros_like(values)
@@ -25,4 +25,4 @@ def compressed() -> tuple[str, bool]:
 
 
 def test_the_host_does_not_wait() -> None:
-    assert run_ranks(compressed, 1, on=pretended_gpu.MACHINE)[0] == ("", True)
+    assert run_ranks(compressed, 1, on=simulated_gpu.MACHINE)[0] == ("", True)

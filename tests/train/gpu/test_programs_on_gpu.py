@@ -1,4 +1,4 @@
-"""Whole programs on pretended GPUs: train with loader workers, save, resume, relayout, generate, eval, export."""
+"""Whole programs on simulated GPUs: train with loader workers, save, resume, relayout, generate, eval, export."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from unittest.mock import patch
 import pytest
 
 from neoxargs.train.huggingface import exporting
-from tests.support import pretended_gpu
-from tests.support.pretended_gpu.waits import Wait, listed
+from tests.support import simulated_gpu
 from tests.support.processes import rank_arguments, start_ranks, step_rows, train_on_rank
 from tests.support.ranks import CPU, Machine, run_ranks
+from tests.support.simulated_gpu.waits import Wait, listed
 
 pytestmark = [pytest.mark.compiler, pytest.mark.slow]
 
-GPU = pretended_gpu.MACHINE
+GPU = simulated_gpu.MACHINE
 RUN: dict[str, Any] = {"hidden_dropout": 0.0, "attention_dropout": 0.0, "num_workers": 2, "train_iters": 4,
                        "checkpoint_factor": 2, "log_interval": 1, "pos_emb": "rotary"}  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_a_run_continues_on_any_layout(on_cpu: dict[int, float], copy: Path, lay
 def iterations(arguments: list[str]) -> list[list[Wait]]:
     """Run train.py; return what makes the host wait from the start of an iteration to the start of the next."""
     from neoxargs.train.loop import StopRequest
-    from tests.support.pretended_gpu.waits import recorded
+    from tests.support.simulated_gpu.waits import recorded
 
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # a daemon may not start workers
     starts, ask = [], StopRequest.ask

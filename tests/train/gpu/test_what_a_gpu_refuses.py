@@ -1,4 +1,4 @@
-"""The pretended GPU reports faults that a real GPU would have: tensors left on the host, operations that wait."""
+"""The simulated GPU reports faults that a real GPU would have: tensors left on the host, operations that wait."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from neoxargs.train import local_ranks
-from tests.support import pretended_gpu
-from tests.support.pretended_gpu.waits import Wait, listed
+from tests.support import simulated_gpu
 from tests.support.ranks import run_ranks
+from tests.support.simulated_gpu.waits import Wait, listed
 
 pytestmark = pytest.mark.compiler
 
@@ -57,12 +57,12 @@ def refuse() -> None:
 
 
 def test_operands_and_collectives_must_be_on_the_device() -> None:
-    run_ranks(refuse, 1, on=pretended_gpu.MACHINE)
+    run_ranks(refuse, 1, on=simulated_gpu.MACHINE)
 
 
 def wait() -> dict[str, list[Wait]]:
     """Return the waits of each kind of operation."""
-    from tests.support.pretended_gpu.waits import recorded
+    from tests.support.simulated_gpu.waits import recorded
 
     device, host, pinned = torch.ones(2, device="cuda"), torch.ones(2), torch.ones(2).pin_memory()
     assert pinned.is_pinned() and not host.is_pinned() and pinned[1:].is_pinned()
@@ -94,7 +94,7 @@ def wait() -> dict[str, list[Wait]]:
 
 
 def test_what_makes_the_host_wait_is_named() -> None:
-    [found] = run_ranks(wait, 1, on=pretended_gpu.MACHINE)
+    [found] = run_ranks(wait, 1, on=simulated_gpu.MACHINE)
     assert {name: [wait.what for wait in waits] for name, waits in found.items()} == {
         "item": ["item"],
         "bool": ["item"],
@@ -123,7 +123,7 @@ def train_wrongly() -> dict[str, Any]:
     """Return what is reported about faults in the middle of a training step."""
     from neoxargs.train.engine.steps import Plain
     from neoxargs.train.model.block import TransformerBlock
-    from tests.support.pretended_gpu.measure import measure
+    from tests.support.simulated_gpu.measure import measure
     from tests.support.trials import Trial
 
     forward = TransformerBlock.forward
@@ -148,7 +148,7 @@ def train_wrongly() -> dict[str, Any]:
 
 
 def test_faults_in_a_step_are_found() -> None:
-    [found] = run_ranks(train_wrongly, 1, on=pretended_gpu.MACHINE)
+    [found] = run_ranks(train_wrongly, 1, on=simulated_gpu.MACHINE)
     expected = len(found["none"].waits)
     layers_and_micro_batches = 2 * 4
     assert found["none"].losses
@@ -166,6 +166,6 @@ def fork_obstacles() -> str:
 
 
 def test_a_process_that_has_used_its_gpu_is_not_forked() -> None:
-    [obstacles] = run_ranks(fork_obstacles, 1, on=pretended_gpu.MACHINE)
+    [obstacles] = run_ranks(fork_obstacles, 1, on=simulated_gpu.MACHINE)
     assert "a device context" in obstacles
     assert "a process group" in obstacles

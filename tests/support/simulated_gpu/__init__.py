@@ -1,13 +1,13 @@
-"""A pretended GPU: torch's CPU build with a CUDA device whose operators run on the CPU, to test CUDA's code paths.
+"""A simulated GPU: torch's CPU build with a CUDA device whose operators run on the CPU, to test CUDA's code paths.
 
 Tensors have `device='cuda'` and CUDA's dispatch key, but are in host memory, and every operator falls through to the
 CPU's kernel: the numbers are real. As on a GPU, operands on different devices raise, "NCCL" (gloo underneath) refuses
 CPU tensors, and each operation that makes the host wait is reported with file and line (waits.py). What it cannot show:
 the numerics of GPU kernels, races between streams, NCCL itself, speed.
 
-    run_ranks(function, 2, on=pretended_gpu.MACHINE)
+    run_ranks(function, 2, on=simulated_gpu.MACHINE)
 
-runs `function` on ranks with a GPU each. Mark the test `compiler`; it is skipped where the pretended GPU is not
+runs `function` on ranks with a GPU each. Mark the test `compiler`; it is skipped where the simulated GPU is not
 available.
 
 csrc/ implements the device in C++ and is compiled by compiling.py. start.py loads it into a process; cuda.py and
@@ -15,6 +15,6 @@ nccl.py are its Python part. ahead_of_time.py compiles the kernels of torch.comp
 them.
 """
 
-from tests.support.pretended_gpu.machine import MACHINE
+from tests.support.simulated_gpu.machine import MACHINE
 
 __all__ = ["MACHINE"]

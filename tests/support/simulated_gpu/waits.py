@@ -11,11 +11,11 @@ from types import FrameType
 from typing import NamedTuple
 
 from tests.support.paths import ROOT
-from tests.support.pretended_gpu.start import device
+from tests.support.simulated_gpu.start import device
 
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 #: Files whose lines are skipped, because they only forward calls.
-_FORWARDING = ("tests/support/pretended_gpu/", "torch/", "deepspeed/accelerator/")
+_FORWARDING = ("tests/support/simulated_gpu/", "torch/", "deepspeed/accelerator/")
 
 
 class Wait(NamedTuple):
@@ -46,11 +46,11 @@ def recorded() -> Iterator[list[Wait]]:
         found.append(Wait(what.decode(), _where(sys._getframe())))
 
     callback = _CALLBACK(record)
-    device().pretended_listen(callback)
+    device().simulated_listen(callback)
     try:
         yield found
     finally:
-        device().pretended_listen(None)
+        device().simulated_listen(None)
 
 
 def _where(frame: FrameType | None) -> str:

@@ -1,4 +1,4 @@
-"""The functions of `torch.cuda` for pretended GPUs."""
+"""The functions of `torch.cuda` for simulated GPUs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from tests.support.pretended_gpu.start import device
+from tests.support.simulated_gpu.start import device
 
 #: The properties of an H100.
 PROPERTIES = SimpleNamespace(
-    name="Pretended H100", major=9, minor=0, total_memory=80 << 30, multi_processor_count=132, warp_size=32,
+    name="Simulated H100", major=9, minor=0, total_memory=80 << 30, multi_processor_count=132, warp_size=32,
     regs_per_multiprocessor=65536, shared_memory_per_block=48 << 10, shared_memory_per_block_optin=227 << 10,
     L2_cache_size=50 << 20, max_threads_per_multi_processor=2048, gcnArchName="", is_integrated=False,
 )  # fmt: skip
@@ -82,22 +82,22 @@ class OnDevice:
         self.number = _number(number)
 
     def __enter__(self) -> None:
-        self.before = device().pretended_current()
-        device().pretended_set_current(self.number)
+        self.before = device().simulated_current()
+        device().simulated_set_current(self.number)
 
     def __exit__(self, *_: object) -> None:
-        device().pretended_set_current(self.before)
+        device().simulated_set_current(self.before)
 
 
 def report(what: str) -> None:
     """Report an operation that makes the host wait."""
-    device().pretended_report(what.encode())
+    device().simulated_report(what.encode())
 
 
 def install() -> None:
     """Replace functions of `torch.cuda` and, where they call C++, of `torch._C`."""
-    count = device().pretended_devices()
-    make_generator = torch.ops.pretended_gpu.default_generator
+    count = device().simulated_devices()
+    make_generator = torch.ops.simulated_gpu.default_generator
     history = {"_record_memory_history": _nothing, "_dump_snapshot": lambda filename: Path(filename).touch()}
     answers = {torch.cuda: _answers(count), torch._C: _native_answers(count), torch.cuda.memory: history}
     for module, named in answers.items():
@@ -110,18 +110,18 @@ def install() -> None:
 
 
 def _answers(count: int) -> dict[str, Any]:
-    pretended = device()
+    simulated = device()
     return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "init": _nothing,
         "_lazy_init": _nothing,
         "device_count": lambda: count,
-        "current_device": lambda: pretended.pretended_current(),
+        "current_device": lambda: simulated.simulated_current(),
         # Two functions, because Dynamo has a handler for each.
         "_exchange_device": lambda number: _exchange(number),
         "_maybe_exchange_device": lambda number: _exchange(number),
-        "set_device": lambda number: pretended.pretended_set_current(_number(number)),
+        "set_device": lambda number: simulated.simulated_set_current(_number(number)),
         "device": OnDevice,
         "synchronize": lambda device=None: report("synchronize"),
         "Stream": Stream,
@@ -138,19 +138,19 @@ def _answers(count: int) -> dict[str, Any]:
         "get_device_name": lambda device=None: PROPERTIES.name,
         "get_device_capability": lambda device=None: CAPABILITY,
         "get_arch_list": lambda: ["sm_90"],
-        **_memory(pretended),
+        **_memory(simulated),
     }
 
 
-def _memory(pretended: Any) -> dict[str, Any]:
+def _memory(simulated: Any) -> dict[str, Any]:
     def now(device: Any = None) -> int:
-        return int(pretended.pretended_allocated(_number(device)))
+        return int(simulated.simulated_allocated(_number(device)))
 
     def most(device: Any = None) -> int:
-        return int(pretended.pretended_peak(_number(device)))
+        return int(simulated.simulated_peak(_number(device)))
 
     def reset(device: Any = None) -> None:
-        pretended.pretended_reset_peak(_number(device))
+        simulated.simulated_reset_peak(_number(device))
 
     def statistics(device: Any = None) -> dict[str, int]:
         return {"allocated_bytes.all.current": now(device), "allocated_bytes.all.peak": most(device)}
@@ -168,18 +168,18 @@ def _memory(pretended: Any) -> dict[str, Any]:
 
 def _exchange(number: int) -> int:
     """Make this device the current one, unless the number is negative, and return the one before."""
-    before = int(device().pretended_current())
+    before = int(device().simulated_current())
     if number >= 0:
-        device().pretended_set_current(number)
+        device().simulated_set_current(number)
     return before
 
 
 def _native_answers(count: int) -> dict[str, Any]:
-    pretended = device()
+    simulated = device()
     return {
         "_cuda_getDeviceCount": lambda: count,
-        "_cuda_getDevice": lambda: int(pretended.pretended_current()),
-        "_cuda_setDevice": lambda number: pretended.pretended_set_current(number),  # Dynamo wants to hash it
+        "_cuda_getDevice": lambda: int(simulated.simulated_current()),
+        "_cuda_setDevice": lambda number: simulated.simulated_set_current(number),  # Dynamo wants to hash it
         "_cuda_exchangeDevice": _exchange,
         "_cuda_maybeExchangeDevice": _exchange,
         "_cuda_getCurrentRawStream": lambda number: 0,
@@ -193,7 +193,7 @@ def _number(device_or_number: Any) -> int:
     if isinstance(device_or_number, int):
         return device_or_number
     index = None if device_or_number is None else torch.device(device_or_number).index
-    return int(device().pretended_current()) if index is None else index
+    return int(device().simulated_current()) if index is None else index
 
 
 def _stream_context(stream: Any) -> AbstractContextManager[Any]:

@@ -10,7 +10,7 @@
 #include <map>
 #include <mutex>
 
-namespace pretended {
+namespace simulated {
 constexpr auto kCuda = c10::DeviceType::CUDA;
 constexpr c10::DeviceIndex kDevices = 4;
 inline thread_local c10::DeviceIndex current = 0;
@@ -24,7 +24,7 @@ inline void report(const char* what) {
   if (call && !inside) call(what);
 }
 
-// A pretended GPU has one stream, on which everything is done at once.
+// A simulated GPU has one stream, on which everything is done at once.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   static c10::Stream stream(c10::Device device) { return c10::Stream(c10::Stream::DEFAULT, device); }
   c10::DeviceType type() const override { return kCuda; }
@@ -163,13 +163,13 @@ struct CUDAHooks final : at::CUDAHooksInterface {
     return at::make_generator<Random>(or_current(device));
   }
 };
-}  // namespace pretended
+}  // namespace simulated
 
 namespace at {
-using pretended::CUDAHooks;
+using simulated::CUDAHooks;
 REGISTER_CUDA_HOOKS(CUDAHooks)
 }  // namespace at
 
-namespace pretended {
+namespace simulated {
 inline const bool registered = (c10::SetAllocator(kCuda, &device_memory), true);
 }

@@ -1,11 +1,11 @@
-"""Trials on ranks with a pretended GPU: losses, and what makes the host wait in one step."""
+"""Trials on ranks with a simulated GPU: losses, and what makes the host wait in one step."""
 
 from __future__ import annotations
 
 import traceback
 from typing import NamedTuple
 
-from tests.support.pretended_gpu.waits import Wait, recorded
+from tests.support.simulated_gpu.waits import Wait, recorded
 from tests.support.trials import Losses, Training, Trial, allow_fp16
 
 STEPS = 3

@@ -1,4 +1,4 @@
-"""NCCL for pretended GPUs: gloo that accepts only tensors on the device.
+"""NCCL for simulated GPUs: gloo that accepts only tensors on the device.
 
 Every collective is complete when its call returns, so in a run that passes no two ranks wait for each other.
 """
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from tests.support.pretended_gpu.start import device
+from tests.support.simulated_gpu.start import device
 
 #: Called with options objects and, from older names, with lists, which torch's own types do not say.
 _Base: Any = dist.ProcessGroup
@@ -189,11 +189,11 @@ class ProcessGroupNCCL(_Base):  # type: ignore[misc]
 @contextmanager
 def _inside() -> Iterator[None]:
     """Do not report copies within the block: real NCCL would not make them."""
-    device().pretended_inside(1)
+    device().simulated_inside(1)
     try:
         yield
     finally:
-        device().pretended_inside(-1)
+        device().simulated_inside(-1)
 
 
 def install() -> None:

@@ -1,11 +1,11 @@
-"""Machines with pretended GPUs, for `run_ranks`."""
+"""Machines with simulated GPUs, for `run_ranks`."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.pretended_gpu import compiling
 from tests.support.ranks import Machine
+from tests.support.simulated_gpu import compiling
 
 
 def _require() -> None:
@@ -16,4 +16,4 @@ def _require() -> None:
         pytest.skip(str(missing))
 
 
-MACHINE = Machine("nccl", "tests.support.pretended_gpu.preload", {}, prepare=_require)
+MACHINE = Machine("nccl", "tests.support.simulated_gpu.preload", {}, prepare=_require)

@@ -1,4 +1,4 @@
-"""Gives this process pretended GPUs. Call `start()` before torch is imported."""
+"""Gives this process simulated GPUs. Call `start()` before torch is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from typing import Any
 
-from tests.support.pretended_gpu import compiling
+from tests.support.simulated_gpu import compiling
 
 
 def start() -> None:
@@ -18,7 +18,7 @@ def start() -> None:
     # Nothing runs a compiled kernel here, so code must take the path without Triton, also where Triton is installed.
     os.environ["TORCHINDUCTOR_TRITON_DISABLE_DEVICE_DETECTION"] = "1"
     device()
-    from tests.support.pretended_gpu import cuda, nccl
+    from tests.support.simulated_gpu import cuda, nccl
 
     cuda.install()
     nccl.install()
@@ -29,6 +29,6 @@ def device() -> Any:
     """Return the compiled device, loaded into this process."""
     ctypes.CDLL(str(compiling.torch_folder() / "lib" / "libtorch_cpu.so"), mode=ctypes.RTLD_GLOBAL)
     found = ctypes.CDLL(str(compiling.library()), mode=ctypes.RTLD_GLOBAL)
-    found.pretended_allocated.restype = found.pretended_peak.restype = ctypes.c_int64
-    found.pretended_listen.restype = None
+    found.simulated_allocated.restype = found.simulated_peak.restype = ctypes.c_int64
+    found.simulated_listen.restype = None
     return found

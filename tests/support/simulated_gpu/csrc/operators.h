@@ -10,7 +10,7 @@
 
 #include "device.h"
 
-namespace pretended {
+namespace simulated {
 using at::Tensor;
 
 // The same memory as a CPU's tensor.
@@ -162,30 +162,30 @@ inline void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   inside--;
 }
-}  // namespace pretended
+}  // namespace simulated
 
-TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&pretended::fallback>()); }
+TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&simulated::fallback>()); }
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
-  m.impl("empty.memory_format", pretended::empty);
-  m.impl("empty_strided", pretended::empty_strided);
-  m.impl("copy_", pretended::copy_);
-  m.impl("_copy_from", pretended::copy_from);
-  m.impl("_copy_from_and_resize", pretended::copy_from_and_resize);
-  m.impl("_local_scalar_dense", pretended::item);
-  m.impl("resize_", pretended::resize_);
+  m.impl("empty.memory_format", simulated::empty);
+  m.impl("empty_strided", simulated::empty_strided);
+  m.impl("copy_", simulated::copy_);
+  m.impl("_copy_from", simulated::copy_from);
+  m.impl("_copy_from_and_resize", simulated::copy_from_and_resize);
+  m.impl("_local_scalar_dense", simulated::item);
+  m.impl("resize_", simulated::resize_);
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
   m.impl("view", TORCH_FN(at::native::view));
   m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
   m.impl("unfold", TORCH_FN(at::native::unfold));
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("set_.source_Storage", TORCH_FN(at::native::set_));
-  m.impl("set_.source_Storage_storage_offset", pretended::set_storage);
+  m.impl("set_.source_Storage_storage_offset", simulated::set_storage);
   m.impl("record_stream", [](at::Tensor&, c10::Stream) {});
 }
 
-TORCH_LIBRARY(pretended_gpu, m) {
+TORCH_LIBRARY(simulated_gpu, m) {
   m.def("default_generator(int device) -> Generator?", [](int64_t device) {
-    return pretended::default_generator(static_cast<c10::DeviceIndex>(device));
+    return simulated::default_generator(static_cast<c10::DeviceIndex>(device));
   });
 }

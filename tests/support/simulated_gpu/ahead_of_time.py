@@ -1,7 +1,7 @@
 """Compiles kernels for a GPU that is not there: torch.compile and Triton do what they do on a GPU, except to run them.
 
 Triton from PyPI brings NVIDIA's assembler, so kernels are compiled to the GPU's own code. A kernel that is called
-writes nothing: results are whatever the memory held. Call `start` once in a process with a pretended GPU.
+writes nothing: results are whatever the memory held. Call `start` once in a process with a simulated GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tests.support.pretended_gpu import cuda
+from tests.support.simulated_gpu import cuda
 
 #: Compute capability, such as (9, 0).
 Capability = tuple[int, int]
@@ -72,7 +72,7 @@ class Driver:
 
 
 def start(capability: Capability) -> list[Kernel]:
-    """Pretend a GPU of this capability, and return the list to which every kernel is added that is compiled."""
+    """Simulate a GPU of this capability, and return the list to which every kernel is added that is compiled."""
     import triton
     from torch._inductor import config
     from torch._inductor.runtime import triton_helpers, triton_heuristics
@@ -86,7 +86,7 @@ def start(capability: Capability) -> list[Kernel]:
     _set(triton_helpers, set_driver_to_gpu=lambda: None)
     # In this process, where they are recorded, and not taken from the cache of an earlier test.
     config.compile_threads, config.force_disable_caches = 1, True
-    config.triton_disable_device_detection = False  # the pretended GPU has set it
+    config.triton_disable_device_detection = False  # the simulated GPU has set it
     has_triton.cache_clear()
     autotuner = triton_heuristics.CachingAutotuner
     _set(autotuner, _make_launchers=lambda self: setattr(self, "launchers", [None]))

@@ -1,4 +1,4 @@
-"""Compiles the pretended GPU once for each torch and source, into the user's cache."""
+"""Compiles the simulated GPU once for each torch and source, into the user's cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TESTED_TORCH = "2.13.0"
 
 
 class Unavailable(Exception):
-    """Why the pretended GPU is not available on this machine."""
+    """Why the simulated GPU is not available on this machine."""
 
 
 @cache
@@ -27,7 +27,7 @@ def library() -> Path:
     compiler = _require()
     folder = _cache_folder() / _key()
     folder.mkdir(parents=True, exist_ok=True)
-    found = folder / "pretended_gpu.so"
+    found = folder / "simulated_gpu.so"
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another test process may be compiling it
         if not found.exists():
@@ -49,17 +49,17 @@ def _require() -> str:
     except PackageNotFoundError:
         raise Unavailable("torch is not installed") from None
     if installed != TESTED_TORCH:
-        raise Unavailable(f"the pretended GPU is made for torch {TESTED_TORCH}, not {installed}")
+        raise Unavailable(f"the simulated GPU is made for torch {TESTED_TORCH}, not {installed}")
     if (torch_folder() / "lib" / "libtorch_cuda.so").exists():
-        raise Unavailable(f"the pretended GPU needs torch's build for CPUs, not {installed}+{build}")
+        raise Unavailable(f"the simulated GPU needs torch's build for CPUs, not {installed}+{build}")
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
-        raise Unavailable("no C++ compiler for the pretended GPU: neither g++ nor clang++")
+        raise Unavailable("no C++ compiler for the simulated GPU: neither g++ nor clang++")
     return compiler
 
 
 def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "neoxargs" / "pretended_gpu"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "neoxargs" / "simulated_gpu"
 
 
 def _key() -> str:
@@ -77,5 +77,5 @@ def _compile(compiler: str, target: Path) -> None:
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
-        raise RuntimeError(f"the pretended GPU does not compile\n{' '.join(command)}\n{result.stderr[-4000:]}")
+        raise RuntimeError(f"the simulated GPU does not compile\n{' '.join(command)}\n{result.stderr[-4000:]}")
     unfinished.rename(target)

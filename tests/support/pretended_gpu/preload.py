@@ -1,7 +1,0 @@
-"""Imported once by the process from which ranks with pretended GPUs fork: the device, then everything else."""
-
-from tests.support.pretended_gpu.start import start
-
-start()
-
-import tests.support.warm  # noqa: E402, F401
