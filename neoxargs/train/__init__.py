@@ -46,17 +46,17 @@ def run_program(program: Program, argv: Sequence[str]) -> int:
         arguments = parse_rank_arguments(argv)
         mpi.set_rank_environment(arguments.config)
     except Problems:
-        return _run(MODULES[program], argv)  # raises the same problems and reports them
+        return _run(program, argv)  # raises the same problems and reports them
     gpu_environment.set_environment(arguments.config)
     if not arguments.attempt:
-        return _run(MODULES[program], argv)
+        return _run(program, argv)
     config = arguments.config
     logs = failures.logs_folder(config, arguments.attempt)
-    return run_supervised(lambda: _run(MODULES[program], argv), logs, config.checkpoint.save, shows_all(config))
+    return run_supervised(lambda: _run(program, argv), logs, config.checkpoint.save, shows_all(config))
 
 
-def _run(module: str, argv: Sequence[str]) -> int:
-    """Run a module and return the exit code: 0 on success, 1 after an error, which is reported."""
+def _run(program: Program, argv: Sequence[str]) -> int:
+    """Run a program's module and return the exit code: 0 on success, 1 after an error, which is reported."""
     from neoxargs.launch.processes.console_filter import shows_all
     from neoxargs.launch.targets.wire_format import parse_rank_arguments
     from neoxargs.train.deepspeed import lean_import
@@ -68,7 +68,7 @@ def _run(module: str, argv: Sequence[str]) -> int:
         setup.show_all = shows_all(arguments.config)
         setup.set_numerics(arguments.config)
         lean_import.import_packages(arguments.config.fusion.compile_layers)
-        import_module(module).run(arguments)
+        import_module(MODULES[program]).run(arguments)
     except Exception as error:
         report.report_failure(error)
         return 1

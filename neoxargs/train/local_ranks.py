@@ -22,7 +22,7 @@ from neoxargs.launch.processes.process_tree import send_signal
 from neoxargs.launch.processes.supervisor import FORWARDED, exit_at_once
 from neoxargs.launch.script import Program, program_of
 from neoxargs.launch.targets.wire_format import LOCAL_RANK, parse_rank_arguments
-from neoxargs.problems import Problems
+from neoxargs.resolve.config import Config
 from neoxargs.train import MODULES, run_program
 from neoxargs.train.process import gpu_environment
 
@@ -83,29 +83,35 @@ def _imported_program(script: str, arguments: Sequence[str]) -> Program | None:
     program = program_of(Path(script))
     try:
         config = parse_rank_arguments(arguments).config
-    except Problems:
-        return None
-    forks, on_gpus = config.runner_extras.fork_ranks, device(os.environ) == "cuda"
-    if not program or not (not on_gpus if forks is None else forks):
-        return None
-    gpu_environment.set_environment(config)
-    if on_gpus:  # torch would otherwise create a device context to look for GPUs
-        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    try:
-        with _one_blas_thread():
-            from neoxargs.train.deepspeed import lean_import
-
-            lean_import.import_packages(config.fusion.compile_layers)
-            import_module(MODULES[program])
+        if not program or not _is_to_fork(config):
+            return None
+        _import(program, config)
     except Exception:
         return None
-    # A garbage collection in a rank would otherwise visit, and so copy, the pages of all these modules.
-    gc.collect()
-    gc.freeze()
     if obstacles := _fork_obstacles():
         print(f"deepy: every rank imports torch, because this process has {obstacles}", file=sys.stderr, flush=True)
         return None
     return program
+
+
+def _is_to_fork(config: Config) -> bool:
+    forks = config.runner_extras.fork_ranks
+    return device(os.environ) == "cpu" if forks is None else forks
+
+
+def _import(program: Program, config: Config) -> None:
+    """Import what every rank of a program needs, in the environment of the ranks."""
+    gpu_environment.set_environment(config)
+    if device(os.environ) == "cuda":  # torch would otherwise create a device context to look for GPUs
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    with _one_blas_thread():
+        from neoxargs.train.deepspeed import lean_import
+
+        lean_import.import_packages(config.fusion.compile_layers)
+        import_module(MODULES[program])
+    # A garbage collection in a rank would otherwise visit, and so copy, the pages of all these modules.
+    gc.collect()
+    gc.freeze()
 
 
 @contextlib.contextmanager
