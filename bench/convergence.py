@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import sys
 import sysconfig
 import time
@@ -35,6 +34,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from neoxargs.launch.cluster.rendezvous import unused_port  # noqa: E402
 from neoxargs.launch.targets.deepspeed import deepspeed_json  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
 from neoxargs.resolve.config import Config  # noqa: E402
@@ -60,10 +60,7 @@ Losses = dict[tuple[str, str], float]
 
 def main() -> int:
     options = _options()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_rank, (port, options), nprocs=RANKS)
+    torch.multiprocessing.spawn(_rank, (unused_port(), options), nprocs=RANKS)
     return 0
 
 

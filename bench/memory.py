@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -96,11 +95,10 @@ def _print(name: str, trials: dict[str, Any], peaks: Sequence[int]) -> bool:
 
 def measure(ranks: int, trials: dict[str, dict[str, Any]]) -> list[int]:
     """Return the peak of rank 0 in bytes for each trial."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    from neoxargs.launch.cluster.rendezvous import unused_port
+
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (ranks, port, list(trials.values()), folder)
+        arguments = (ranks, unused_port(), list(trials.values()), folder)
         torch.multiprocessing.start_processes(_rank, arguments, nprocs=ranks, start_method="spawn")
         return [int(line) for line in Path(folder, "peaks").read_text().split()]
 

@@ -19,7 +19,6 @@ import json
 import multiprocessing
 import os
 import re
-import socket
 import sys
 import tempfile
 import textwrap
@@ -35,6 +34,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from neoxargs.launch.cluster.rendezvous import unused_port  # noqa: E402
 from neoxargs.launch.targets.wire_format import script_arguments  # noqa: E402
 from neoxargs.problems import Problems  # noqa: E402
 from neoxargs.registry.parallel import Parallel  # noqa: E402
@@ -334,10 +334,8 @@ def compute_logits(arguments: list[str], folder: Path, run: Path) -> None:
 
 def on_ranks(config: Config, ranks: int, function: Any, folder: Path, *arguments: Any) -> str:
     """Call a function on every rank, in new processes; return why it failed, or ""."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port()), "WORLD_SIZE": str(ranks),
+              "OMP_NUM_THREADS": "1"}  # fmt: skip
     context, words = multiprocessing.get_context("forkserver"), script_arguments(config)
     processes = [
         context.Process(target=_rank, args=(common | {"RANK": str(rank)}, folder, function, words, folder, *arguments))

@@ -39,9 +39,9 @@ from gpu_trials import Trial, resolve_trial  # noqa: E402
 from neoxargs.launch.cluster.hosts import assumed_resources  # noqa: E402
 from neoxargs.launch.run_spec import RunSpec  # noqa: E402
 from neoxargs.problems import Problem, Problems, render  # noqa: E402
-from neoxargs.tools.plan.devices import DEVICES, Device, find_device, unknown_device  # noqa: E402
+from neoxargs.tools.plan.devices import DEVICES, Device, find_device, normalized, unknown_device  # noqa: E402
 from neoxargs.tools.plan.plan import Plan, make_plan  # noqa: E402
-from neoxargs.tools.plan.target import Target  # noqa: E402
+from neoxargs.tools.plan.target import Target, host_memory  # noqa: E402
 
 CHILD = ROOT / "bench" / "gpu_trials.py"
 #: The layouts' model. Heads of 32 and sequences of 256, for which all kernels exist.
@@ -201,13 +201,9 @@ def machine(name: str | None) -> tuple[Device, dict[str, Any]]:
     return device, facts
 
 
-def host_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def known_device(name: str) -> Device:
     """Return the row of the plan's table for a name that torch reports, such as `NVIDIA A100-SXM4-80GB`."""
-    reported = "".join(letter for letter in name.lower() if letter.isalnum())
+    reported = normalized(name)
     rows = [row for row in DEVICES.values() if row.kind == "cuda" and row.name.split("-")[0].lower() in reported]
     exact = [row for row in rows if row.name.split("-")[1].lower() in reported]
     return (exact or rows or [unknown_device()])[-1]

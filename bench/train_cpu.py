@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from neoxargs.launch.cluster.rendezvous import unused_port  # noqa: E402
 from neoxargs.train.data import indexed  # noqa: E402
 
 REFERENCE_GFLOPS = 280
@@ -108,14 +108,8 @@ def run(config: dict[str, Any]) -> float:
 def configuration_file(config: dict[str, Any]) -> Path:
     """Write a configuration with a port of its own into its `run_dir`."""
     file = Path(config["run_dir"]) / "run.yml"
-    file.write_text(json.dumps({**config, "master_port": _free_port()}))  # YAML reads JSON
+    file.write_text(json.dumps({**config, "master_port": unused_port()}))  # YAML reads JSON
     return file
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def matrix_product_gflops(size: int = 1024, seconds: float = 1.0) -> float:

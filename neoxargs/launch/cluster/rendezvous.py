@@ -27,6 +27,11 @@ def free_port(config: Config, resources: Resources) -> int | None:
     read_by_ranks = resources.remote or config.get("force_multi")  # remote ranks read master_port from the payload
     if read_by_ranks or "master_port" in resources.selection or config.is_set("master_port"):
         return None
+    return unused_port()
+
+
+def unused_port() -> int:
+    """Return a TCP port of this machine on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

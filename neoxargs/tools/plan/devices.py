@@ -88,7 +88,7 @@ def unknown_device() -> Device:
 
 def find_device(name: str) -> Device:
     """Return the device of this name or alias, ignoring case and punctuation; raises Problems if there is none."""
-    device = _by_spelling().get(_normalized(name))
+    device = _by_spelling().get(normalized(name))
     if device is None:
         hint = did_you_mean(name, DEVICES) or f"expected one of: {', '.join(DEVICES)}"
         hint = f"{hint}; for a device that is not listed, use deepy plan --gpu-memory GIB"
@@ -99,11 +99,12 @@ def find_device(name: str) -> Device:
 def _by_spelling() -> dict[str, Device]:
     spellings = {}
     for name, device in DEVICES.items():
-        plain = _normalized(name)
-        for spelling in (plain, plain.removesuffix("gb"), *map(_normalized, device.aliases)):
+        plain = normalized(name)
+        for spelling in (plain, plain.removesuffix("gb"), *map(normalized, device.aliases)):
             spellings[spelling] = device
     return spellings
 
 
-def _normalized(name: str) -> str:
+def normalized(name: str) -> str:
+    """Return the name in lower case, without punctuation."""
     return "".join(letter for letter in name.lower() if letter.isalnum())

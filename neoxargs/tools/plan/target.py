@@ -61,6 +61,11 @@ def _local_memory(options: PlanOptions, device: Device) -> int | None:
     """Bytes of this machine's memory if the plan is for its CPU, else None."""
     if options.device or device.kind != "cpu":
         return None
+    return host_memory()
+
+
+def host_memory() -> int:
+    """Return the bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -19,6 +19,7 @@ import torch
 import torch.distributed
 
 from neoxargs.launch.cluster.devices import visible_devices
+from neoxargs.launch.cluster.rendezvous import unused_port
 from neoxargs.launch.cluster.slurm import in_step
 from neoxargs.launch.preflight.packages import BACKENDS
 from neoxargs.problems import Problem, Problems
@@ -118,11 +119,8 @@ def _default_to_single_process() -> None:
     """Set the environment for a run of one process if no launcher has set it (`python train.py ...`)."""
     if "RANK" in os.environ:
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    for name, value in alone.items():
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in (alone | {"MASTER_PORT": str(unused_port())}).items():
         os.environ.setdefault(name, value)
 
 
