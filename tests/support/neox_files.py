@@ -175,10 +175,6 @@ def _shapes(run: Run, here: Mapping[tuple[int, str], Tensor]) -> list[OrderedDic
     ]
 
 
-class LossScaler:
-    """Stands for DeepSpeed's class of this name."""
-
-
 def _optimizer(
     run: Run, folder: Path, number: int, here: Mapping[tuple[int, str], Tensor], rank: int
 ) -> dict[str, Any]:
