@@ -1,7 +1,7 @@
 """`python deepy.py eval.py my.yml`: perplexity of a checkpoint on validation data, and its results on tasks.
 
-The validation samples are those of the first evaluation of `train.py` (`eval_iters` batches). Tasks
-(`eval_tasks`) are those of the lm-evaluation-harness; see lm_eval_harness.py.
+The validation samples are those of the first evaluation of `train.py` (`eval_iters` batches). Tasks (`eval_tasks`) are
+those of the lm-evaluation-harness; see lm_eval_harness.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.train import lm_eval_harness
 from neoxargs.train.data.datasets import build_datasets
-from neoxargs.train.data.loader import Loader, Part
+from neoxargs.train.data.loader import Loader
 from neoxargs.train.data.tokenizer import Tokenizer, build_tokenizer
 from neoxargs.train.generate import for_generation, load_model, make_generator, without_training
 from neoxargs.train.generation.logprobs import Scored, Scorer
@@ -41,8 +41,7 @@ def run(arguments: RankArguments) -> None:
     process = setup.start(config.training.distributed_backend, config.training.seed, arguments.local_rank)
     mesh = build_mesh(config.parallel)
     tokenizer = build_tokenizer(config.tokenizer)
-    parts: Sequence[Part] = ["validation"] if reads_data(config) else []
-    data = build_datasets(config, tokenizer, mesh, process.local_rank, parts) if parts else None
+    data = build_datasets(config, tokenizer, mesh, process.local_rank, ["validation"]) if reads_data(config) else None
     model_engine, checkpoint = load_model(config, without_training(arguments.deepspeed), tokenizer, mesh, process)
     scorer = Scorer(model_engine, mesh, config.batch.train_micro_batch_size_per_gpu)
     results: dict[str, Any] = {"checkpoint": str(checkpoint)}

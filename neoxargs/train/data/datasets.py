@@ -72,9 +72,15 @@ def build_datasets(
         lambda: {part: dataset(chosen[part], part, needed[part], sampling) for part in PARTS},
     )
     _refuse_empty(built, chosen, needed)
-    evaluation = 0 if config.data.repeat_eval_samples else training.eval_iters * config.batch.train_batch_size
-    micro_batch, order = config.batch.train_micro_batch_size_per_gpu, config.data.sample_order
-    return Loader(built, mesh, micro_batch, config.data.num_workers, evaluation, order == "gpt-neox")
+    evaluated = training.eval_iters * config.batch.train_batch_size
+    return Loader(
+        built,
+        mesh,
+        config.batch.train_micro_batch_size_per_gpu,
+        config.data.num_workers,
+        samples_per_evaluation=0 if config.data.repeat_eval_samples else evaluated,
+        drops_last=config.data.sample_order == "gpt-neox",
+    )
 
 
 def needed_batches(training: Training, repeat_eval_samples: bool) -> dict[Part, int]:
@@ -136,11 +142,12 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
 
     None if `samples` is 0 or all sources are empty.
     """
-    if not samples or not any(source.weight != 0 and tokens_in(source, sampling) for source in chosen):
+    filled = [source for source in chosen if tokens_in(source, sampling)] if samples else []
+    present = [source for source in filled if source.weight != 0]
+    if not present:
         return None
     if sampling.data.sample_order == "gpt-neox":
-        return _in_gpt_neox_order([source for source in chosen if tokens_in(source, sampling)], samples, sampling)
-    present = [source for source in chosen if source.weight != 0 and tokens_in(source, sampling)]
+        return _in_gpt_neox_order(filled, samples, sampling)
     if len(present) == 1:
         single: Samples = _gpt_dataset(present[0], part, samples, sampling)
         return single
@@ -155,14 +162,14 @@ def dataset(chosen: Sequence[Source], part: Part, samples: int, sampling: Sampli
     return blended
 
 
-def _in_gpt_neox_order(present: Sequence[Source], samples: int, sampling: Sampling) -> Samples:
+def _in_gpt_neox_order(filled: Sequence[Source], samples: int, sampling: Sampling) -> Samples:
     """Return the samples of sources that have tokens. A list of paths with one entry is a blend in GPT-NeoX, too."""
-    build = [partial(_source_samples, source, sampling) for source in present]
-    if len(present) == 1 and present[0].weight is None:
+    build = [partial(_source_samples, source, sampling) for source in filled]
+    if len(filled) == 1 and filled[0].weight is None:
         return build[0](samples)
-    identity = [_identity(source) for source in present]
+    identity = [_identity(source) for source in filled]
     settings = [sampling.seq_length, sampling.seed]
-    return gpt_neox.blend_samples(build, _weights(present, sampling), samples, [identity, settings], sampling.cache)
+    return gpt_neox.blend_samples(build, _weights(filled, sampling), samples, [identity, settings], sampling.cache)
 
 
 def _source_samples(source: Source, sampling: Sampling, samples: int) -> gpt_neox.SourceSamples:

@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 
 class Samples(Protocol):
-    """A megatron-core data set. A sample has `tokens`, `labels` and `loss_mask`, each (seq)."""
+    """A data set. A sample has `tokens`, `labels` and `loss_mask`, each (seq)."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Mapping[str, Tensor]: ...
@@ -51,7 +51,7 @@ class Loader:
     micro_batch: int
     workers: int = 0
     """Number of processes that read ahead during training; 0 reads in this process."""
-    evaluation: int = 0
+    samples_per_evaluation: int = 0
     """Number of samples of one evaluation if each continues where the one before ended; 0 if all read the same ones."""
     drops_last: bool = False
     """Start over after the last micro batch that is full on all ranks, as GPT-NeoX does, not after the last sample."""
@@ -62,7 +62,7 @@ class Loader:
 
     def held_out(self, part: Literal["validation", "test"], evaluation: int = 0) -> Iterator[Batch] | None:
         """Return the micro batches of an evaluation. evaluation: how many came before it since the run began."""
-        return self._batches(part, evaluation * self.evaluation, workers=0)
+        return self._batches(part, evaluation * self.samples_per_evaluation, workers=0)
 
     def has(self, part: Part) -> bool:
         """Whether the split has data; equal on every rank."""
