@@ -59,7 +59,7 @@ def attend(
     mask: Tensor | None,
     dropout: float,
     unfused: UnfusedCases,
-    tables: Tables | None = None,
+    tables: Tables,
 ) -> Tensor:
     """Compute attention: (batch, heads, seq, head_dim) of each -> the query's shape.
 
@@ -69,7 +69,7 @@ def attend(
     """
     if unfused.include(query.dtype, masked=mask is not None):
         if mask is None:
-            mask = shared_causal_mask(query.shape[2], query.device, tables or Tables())
+            mask = shared_causal_mask(query.shape[2], query.device, tables)
         return _attend_unfused(query, key, value, mask, dropout, unfused.layer)
     gqa = key.shape[1] < query.shape[1]
     if gqa and not has_gqa_kernel(query, mask is not None):

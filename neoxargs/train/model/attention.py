@@ -8,7 +8,6 @@ tensor parallel size that divides `num_kv_heads`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +26,6 @@ from neoxargs.train.model.norm import norm
 from neoxargs.train.model.rotary import cosine_and_sine, rotate
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
-
-
-class Places(NamedTuple):
-    """Positions of the tokens in their document, or None for 0, 1, 2, ..., and an upper bound of them (exclusive)."""
-
-    positions: Tensor | None
-    bound: int
 
 
 class SelfAttention(nn.Module):
@@ -82,9 +74,9 @@ class SelfAttention(nn.Module):
         mixed = self.query_key_value(hidden).unflatten(-1, (self.groups, self.queries + 2, self.head_dim))
         # One split: its backward pass is one concatenation, where three slices would each fill a tensor with zeros.
         query, key, value = mixed.split((self.queries, 1, 1), dim=3)
-        places = self._places(starts, mixed.shape[1]) if self.rotated else None
-        query = self.recompute(lambda x: self._prepared(x, 0, places), query)
-        key = self.recompute(lambda x: self._prepared(x, 1, places), key)
+        angles = self._angles(starts, mixed.shape[1], mixed.device) if self.rotated else ()
+        query = self.recompute(lambda x: self._prepared(x, 0, angles), query)
+        key = self.recompute(lambda x: self._prepared(x, 1, angles), key)
         value = _by_head(value)
         if self.cache is not None:
             key, value = self.cache.add(key, value)
@@ -92,22 +84,29 @@ class SelfAttention(nn.Module):
         context = self._attend(query, key, value, starts if self.reset_mask else None, dropout)
         return self.dense(self.recompute(_by_token, context))  # type: ignore[no-any-return]
 
-    def _places(self, starts: Tensor | None, seq: int) -> Places:
+    def _angles(self, starts: Tensor | None, seq: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the cosines and sines that `rotate` takes, for the tokens of this pass."""
         if self.cache is not None:
-            return Places(self.cache.positions, self.cache.capacity)
-        return Places(positions_in_document(starts) if starts is not None and self.reset_positions else None, seq)
+            positions, bound = self.cache.positions, self.cache.capacity
+        else:
+            positions = positions_in_document(starts) if starts is not None and self.reset_positions else None
+            bound = seq
+        table = cosine_and_sine(self.rotated, self.rotary_base, bound, device, self.masks.tables)
+        if positions is None:
+            return tuple(part[:seq] for part in table)
+        return tuple(part[positions].unsqueeze(1) for part in table)
 
-    def _prepared(self, x: Tensor, number: int, places: Places | None) -> Tensor:
+    def _prepared(self, x: Tensor, number: int, angles: tuple[Tensor, ...]) -> Tensor:
         """Return queries (number 0) or keys (1) as attention takes them: normalised, scaled, rotated.
 
-        (batch, seq, groups, heads of a group, head_dim) -> (batch, heads, seq, head_dim). places: None if not rotated.
+        (batch, seq, groups, heads of a group, head_dim) -> (batch, heads, seq, head_dim). angles: empty if not rotated.
         """
         x = _by_head(x)
         if self.norms is not None:
             x = self.norms[number](x)
         if number == 0:
             x = mup.scale_by(x, self.scale)
-        return x if places is None else rotate(x, self.rotated, self.rotary_base, *places, self.masks.tables)
+        return rotate(x, *angles) if angles else x
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, starts: Tensor | None, dropout: float) -> Tensor:
         """Run the kernel that fits the mask: (batch, heads, seq, head_dim) of each -> the query's shape.

@@ -12,33 +12,20 @@ from torch import Tensor
 from neoxargs.train.kernels.tables import Tables
 
 
-def rotate(
-    x: Tensor,
-    width: int,
-    base: float,
-    positions: Tensor | None = None,
-    length: int = 0,
-    tables: Tables | None = None,
-) -> Tensor:
-    """Rotate the first `width` dimensions of x, (batch, heads, seq, head_dim), by angles proportional to the position.
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate the first `width` dimensions of x, (batch, heads, seq, head_dim), by the angles of its tokens.
 
-    positions: (batch, seq); None means 0, 1, 2, ... length: upper bound of `positions` (exclusive), for positions that
-    may exceed the length of x, as in generation with a cache. tables: where the cosines and sines are kept.
+    cosine, sine: (seq, width / 2) if they are the same for all samples, else (batch, 1, seq, width / 2).
     """
-    seq = x.shape[2]
-    cosine, sine = cosine_and_sine(width, base, max(seq, length), x.device, tables or Tables())
-    if positions is not None:
-        cosine, sine = cosine[positions].unsqueeze(1), sine[positions].unsqueeze(1)  # (batch, 1, seq, width / 2)
-    else:
-        cosine, sine = cosine[:seq], sine[:seq]
-    first, second, rest = x.split((width // 2, width // 2, x.shape[-1] - width), dim=-1)  # type: ignore[no-untyped-call]
+    half = cosine.shape[-1]
+    first, second, rest = x.split((half, half, x.shape[-1] - 2 * half), dim=-1)  # type: ignore[no-untyped-call]
     # The cosines and sines are fp32, and so are these products, also when x has 16 bits.
     rotated = (first * cosine - second * sine, second * cosine + first * sine)
     return torch.cat((*(part.to(x.dtype) for part in rotated), rest), dim=-1)
 
 
 def cosine_and_sine(width: int, base: float, seq: int, device: torch.device, tables: Tables) -> tuple[Tensor, ...]:
-    """Return cosine and sine of at least `seq` positions from the tables, each (positions, width / 2)."""
+    """Return cosine and sine of positions 0, 1, 2, ..., at least `seq` of them, each (positions, width / 2)."""
     return tables.rows(("rotary", width, base, device), seq, lambda size: _cosine_and_sine(size, width, base, device))
 
 

@@ -12,6 +12,7 @@ from neoxargs.resolve import Text, complete, draft
 from neoxargs.resolve.config import Config
 from neoxargs.train.kernels import sdpa
 from neoxargs.train.kernels.sparsity import Pattern, layer_pattern, layout, window_mask
+from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import alibi_slopes, bucket
 from neoxargs.train.model.documents import document_starts, positions_in_document
@@ -194,7 +195,7 @@ def test_a_window_as_wide_as_the_sequence_needs_no_mask() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_queries_that_share_keys_where_no_kernel_lets_them(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     query, key, value = torch.randn(2, 4, SEQ, 8), torch.randn(2, 2, SEQ, 8), torch.randn(2, 2, SEQ, 8)
-    arguments = (query, key, value, window_mask(SEQ, 3, CPU) if masked else None, 0.0, sdpa.UnfusedCases())
+    arguments = (query, key, value, window_mask(SEQ, 3, CPU) if masked else None, 0.0, sdpa.UnfusedCases(), Tables())
     shared = sdpa.attend(*arguments)
     monkeypatch.setattr(sdpa, "has_gqa_kernel", lambda *_: False)
     torch.testing.assert_close(sdpa.attend(*arguments), shared)
@@ -309,7 +310,8 @@ def test_layer_scaling_keeps_fp16_from_overflowing() -> None:
 def test_steps_and_kernel_agree_where_queries_share_keys(groups: int) -> None:
     query, key, value = torch.randn(3, 2, 4, SEQ, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     key, value = key[:, :groups], value[:, :groups]
-    both = [sdpa.attend(query, key, value, None, 0.0, sdpa.UnfusedCases(causal=step)) for step in (True, False)]
+    cases = [sdpa.UnfusedCases(causal=step) for step in (True, False)]
+    both = [sdpa.attend(query, key, value, None, 0.0, case, Tables()) for case in cases]
     torch.testing.assert_close(*both, rtol=0.05, atol=0.05)
 
 
