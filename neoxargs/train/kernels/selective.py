@@ -42,9 +42,7 @@ class _Output(NamedTuple):
     """A tensor that need not be stored. It is held until the layer ends, so that no other tensor gets its memory."""
 
     tensor: Tensor
-    function: Function
-    inputs: tuple[Tensor, ...]
-    versions: tuple[int, ...]
+    recipe: Recipe
 
     def is_seen_by(self, saved: Tensor) -> bool:
         """Whether `saved` is this tensor, or a view of all its elements in the same order."""
@@ -70,7 +68,7 @@ class Selective:
         output = function(*inputs)
         if self._outputs is not None:
             given = tuple(x.detach() for x in inputs)
-            self._outputs.append(_Output(output.detach(), function, given, _versions(given)))
+            self._outputs.append(_Output(output.detach(), Recipe(function, given, _versions(given), output.shape)))
         return output
 
     def layer(self) -> AbstractContextManager[None]:
@@ -89,7 +87,7 @@ class Selective:
     def _pack(self, saved: Tensor) -> Any:
         for output in self._outputs or ():
             if output.is_seen_by(saved):
-                return Recipe(output.function, output.inputs, output.versions, saved.shape)
+                return output.recipe._replace(shape=saved.shape)
         return saved
 
 

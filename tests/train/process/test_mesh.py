@@ -1,4 +1,4 @@
-"""Both libraries number ranks alike, and the mesh's groups hold the ranks they should."""
+"""Ranks are numbered as in DeepSpeed, and the mesh's groups hold the ranks they should."""
 
 from __future__ import annotations
 
