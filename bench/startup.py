@@ -25,10 +25,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "bench"))
-
-import train_cpu  # noqa: E402
+from cpu_runs import LAYOUTS, ROOT, configuration_file, prepare
 
 #: Without PYTHONDONTWRITEBYTECODE, which would make every start compile the sources, unlike an installed package.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -42,7 +39,7 @@ COMMANDS = {
     ],
 }  # fmt: skip
 IMPORT = "import torch, deepspeed"
-LAYOUTS = ("1 process", "tp2 x pp2")
+STARTED = ("1 process", "tp2 x pp2")
 #: The line of a first step, here and in GPT-NeoX.
 FIRST_STEP = re.compile(rb"\biteration\s+1\s*/")
 
@@ -58,8 +55,7 @@ class Start(NamedTuple):
 def main() -> None:
     options = _options()
     cpu_time(COMMANDS["deepy.py check configs/quickstart.yml"])  # writes the .pyc files
-    measured = {name: [cpu_time(words) for words in [COMMANDS[name]] * options.runs] for name in COMMANDS}
-    medians = {name: statistics.median(times) for name, times in measured.items()}
+    medians = measured_commands(options.runs)
     starts = measured_starts(options.starts, options.against)
     if options.json:
         print(json.dumps({"cpu_ms": medians, "start_s": starts}, indent=2))
@@ -78,19 +74,25 @@ def cpu_time(arguments: list[str]) -> float:
     return 1000 * (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
 
 
+def measured_commands(repetitions: int) -> dict[str, float]:
+    """Return median CPU milliseconds by name, of commands that take turns."""
+    rounds = [{name: cpu_time(words) for name, words in COMMANDS.items()} for _ in range(repetitions)]
+    return {name: statistics.median(times[name] for times in rounds) for name in COMMANDS}
+
+
 def measured_starts(repetitions: int, other: Path | None) -> dict[str, float]:
     """Return median seconds by name, of commands that take turns."""
     found = defaultdict(list)
     trainers = {"deepy": ROOT / "deepy.py"} | ({other.name: other / "deepy.py"} if other else {})
     with tempfile.TemporaryDirectory() as folder:
-        config = train_cpu.prepare(Path(folder), 512, 1) | {"log_interval": 1}
+        config = prepare(Path(folder), 512, 1) | {"log_interval": 1}
         for _ in range(repetitions):
             began = time.perf_counter()
             subprocess.run([sys.executable, "-c", IMPORT], env=ENVIRONMENT | {"DS_ACCELERATOR": "cpu"}, check=True,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
             found[IMPORT].append(time.perf_counter() - began)
-            for layout in LAYOUTS:
-                file = train_cpu.configuration_file(config | train_cpu.LAYOUTS[layout][0])
+            for layout in STARTED:
+                file = configuration_file(config | LAYOUTS[layout])
                 for name, program in trainers.items():
                     start = timed_start([sys.executable, str(program), "train.py", str(file)])
                     found[f"{name}, {layout}, to the first step"].append(start.to_first_step)
