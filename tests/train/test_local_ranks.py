@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.train import local_ranks
+from tests.support.configure import configure
 from tests.support.paths import ROOT
 
 WAIT = """
@@ -43,15 +45,24 @@ def test_the_first_rank_that_fails_ends_the_others(tmp_path: Path, end: str, cod
     assert (tmp_path / "stopped1").read_text() == "x"
 
 
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(60)
+print("ended by itself")
+"""
+
+
 def test_a_rank_that_ignores_the_request_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_ranks, "AFTER_A_FAILURE", 1)
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE) as other:
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as other:
         assert other.stdout and other.stdout.readline()
         failing = os.posix_spawn(sys.executable, [sys.executable, "-c", "exit(5)"], os.environ)
         handlers = {number: signal.getsignal(number) for number in (*local_ranks.FORWARDED, signal.SIGALRM)}
         try:
             assert local_ranks._Ranks({failing, other.pid}).wait() == 5
+            assert other.stdout.read() == b""
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -67,6 +78,31 @@ def test_a_signal_asks_every_rank_to_stop(tmp_path: Path, number: int) -> None:
     process.send_signal(number)
     assert process.wait(30) == 0
     assert [(tmp_path / f"stopped{rank}").read_text() for rank in range(2)] == ["x", "x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "forks"),
+    [
+        ("", "cpu", True),
+        ("", "cuda", False),
+        ("fork_ranks: false", "cpu", False),
+        ("fork_ranks: true", "cuda", True),
+    ],
+)
+def test_ranks_are_forked_on_cpus_unless_fork_ranks_is_set(
+    monkeypatch: pytest.MonkeyPatch, text: str, device: str, forks: bool
+) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", device)
+    assert local_ranks._is_to_fork(configure(text)) is forks
+
+
+@pytest.mark.slow
+def test_the_imports_of_training_leave_nothing_that_prevents_a_fork() -> None:
+    call = "print(local_ranks._imported_program('train.py', sys.argv[1:]))"
+    code = f"import sys; from neoxargs.train import local_ranks; {call}"
+    words = [sys.executable, "-c", code, *script_arguments(configure())]
+    done = subprocess.run(words, cwd=ROOT, env=os.environ | {"DS_ACCELERATOR": "cpu"}, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["train"], done.stderr
 
 
 def test_a_process_with_threads_is_not_forked() -> None:
