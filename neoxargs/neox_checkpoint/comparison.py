@@ -6,29 +6,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from neoxargs.neox_checkpoint.contents import Contents
-from neoxargs.neox_checkpoint.weights import Found, Located
+from neoxargs.neox_checkpoint.weights import NORM_PARAMETERS, Found, Located
 from neoxargs.problems import Problem
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.sizes.model import GATED, mlp_width
-
-#: Parameter of a norm in a file -> the values of `norm` that have it.
-NORMS = {"scale": ("rmsnorm",), "g": ("scalenorm",), "weight": ("layernorm",)}
 
 
 def mismatches(config: Config, contents: Contents, located: Located) -> Iterator[Problem]:
     """Yield every parameter with another value in the checkpoint than in the configuration."""
     for name, theirs, ours in _differences(config, contents, located):
         if theirs != ours:
-            what = f"load ({contents.folder}): the checkpoint has {name} {_text(theirs)}"
-            what += f", but this configuration has {_text(ours)}"
-            hint = f"set {name}: {_text(theirs)}, or load another checkpoint"
+            what = f"load ({contents.folder}): the checkpoint has {name} {yaml_form(theirs)}"
+            what += f", but this configuration has {yaml_form(ours)}"
+            hint = f"set {name}: {yaml_form(theirs)}, or load another checkpoint"
             place = config.place(name) or config.place("load")
             yield Problem(what, place, hint, id="checkpoint-other-model", about=("load", name))
-
-
-def _text(value: Any) -> str:
-    return yaml_form(value)
 
 
 def _differences(config: Config, contents: Contents, located: Located) -> Iterator[tuple[str, Any, Any]]:
@@ -64,9 +57,9 @@ MLP = "mlp.dense_h_to_4h"
 def _of_norms(config: Config, weights: dict[str, Found]) -> Iterator[tuple[str, Any, Any]]:
     found = [item for name, item in weights.items() if name.startswith("final_norm.")]
     kinds = {item.names[0].rpartition(".")[2] for item in found}
-    allowed = next((names for kind, names in NORMS.items() if kind in kinds), ("non_parametric_layernorm",))
-    yield "norm", allowed[0], config.norm.norm
-    if config.norm.norm == "layernorm" == allowed[0]:
+    norm = next((norm for norm, names in NORM_PARAMETERS.items() if kinds & set(names)), "non_parametric_layernorm")
+    yield "norm", norm, config.norm.norm
+    if config.norm.norm == "layernorm" == norm:
         yield "use_bias_in_norms", "bias" in kinds, config.norm.use_bias_in_norms
 
 

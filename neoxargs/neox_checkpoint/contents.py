@@ -11,10 +11,15 @@ from neoxargs.neox_checkpoint.files import Files, find
 from neoxargs.neox_checkpoint.pickles import TensorRef, read, unreadable
 from neoxargs.problems import Problem, Problems
 
-#: Tensor parallel rank -> tensor; the layer and the name of the tensor are the key.
+#: Number of a layer -> name of a tensor -> the tensors of all tensor parallel ranks.
 Layers = dict[int, dict[str, list[TensorRef]]]
 #: Endings of the names of tensors that are computed from the configuration.
 BUFFERS = ("inv_freq", "alibi_embed.slopes", "_extra_state", "masked_bias", "rotary_emb.cos", "rotary_emb.sin")
+#: Field of a learning rate curve -> its name in the saved schedule, and the parameter that sets it here.
+SCHEDULE = {
+    "style": ("decay_style", "lr_decay_style"), "lr": ("start_lr", "lr"), "min_lr": ("min_lr", "min_lr"),
+    "warmup_iters": ("warmup_iter", "warmup"), "decay_iters": ("end_iter", "lr_decay_iters"),
+}  # fmt: skip
 #: Prefix of a tensor's name without pipeline: `sequential.` and the number of the layer.
 SEQUENTIAL = re.compile(r"(?:module\.)?sequential\.(\d+)\.(.+)")
 
@@ -76,9 +81,8 @@ class Contents:
     def configurations(self) -> list[Path]:
         """The YAML files of the run that wrote the checkpoint."""
         inside = sorted((self.folder / "configs").glob("*"))
-        return [
-            path for path in inside or sorted(self.folder.glob("*.yml")) if path.suffix in (".yml", ".yaml", ".json")
-        ]
+        found = inside or sorted(self.folder.glob("*.yml"))
+        return [path for path in found if path.suffix in (".yml", ".yaml", ".json")]
 
     @cached_property
     def layers(self) -> Layers:

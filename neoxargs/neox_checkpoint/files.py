@@ -67,6 +67,11 @@ class Files:
         return 1 + max((rank for _, rank in self.optimizer), default=-1)
 
     @property
+    def ranks(self) -> int:
+        """The number of ranks that the run had, as far as the files show: one per replica without ZeRO."""
+        return self.tensor_ranks * self.stages * max(self.data_ranks, 1)
+
+    @property
     def iteration(self) -> int | None:
         """The iteration in the folder's name."""
         match = re.search(r"(\d+)$", self.folder.name)
@@ -85,7 +90,7 @@ class Files:
                 yield from (layer_file(number, rank) for rank in ranks if rank not in have)
         stages = -(-(1 + max(self.states, default=-1)) // self.tensor_ranks)
         numbers = range(stages * self.tensor_ranks) if self.by_layer else range(1 + max(self.states, default=-1))
-        yield from (f"mp_rank_{number:02d}_model_states.pt" for number in numbers if number not in self.states)
+        yield from (state_file(number) for number in numbers if number not in self.states)
         parts = sorted(self.optimizer)
         for number in sorted({number for number, _ in parts} | set(self.states)) if parts else ():
             for rank in range(self.data_ranks):
@@ -95,6 +100,11 @@ class Files:
 
 def layer_file(number: int, rank: int) -> str:
     return f"layer_{number:02d}-model_{rank:02d}-model_states.pt"
+
+
+def state_file(number: int) -> str:
+    """Return the name of a rank's state file. number: as in Files."""
+    return f"mp_rank_{number:02d}_model_states.pt"
 
 
 def files_of(folder: Path) -> Files | None:

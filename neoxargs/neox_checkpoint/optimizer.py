@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from neoxargs.neox_checkpoint.contents import SEQUENTIAL, Contents
 from neoxargs.neox_checkpoint.pickles import Inert, TensorRef, read
+from neoxargs.neox_checkpoint.weights import decays
+from neoxargs.problems import Problem
 
 #: Tensor parallel rank, number of the layer, name of the tensor.
 Key = tuple[int, int, str]
@@ -36,6 +38,15 @@ class Part(NamedTuple):
 
 class NotUsable(Exception):
     """Why the optimizer state cannot be taken over, as the end of a sentence."""
+
+
+def not_restorable(contents: Contents, why: str) -> Problem:
+    """Return the problem of a run that continues a checkpoint whose optimizer state cannot be taken over."""
+    what = f"load ({contents.folder}): the GPT-NeoX checkpoint's optimizer state cannot be restored: {why}"
+    hint = "set finetune: true to load only the weights and start at iteration 0, or no_load_optim: true to continue at"
+    hint += f" iteration {contents.iteration} with a fresh optimizer state"
+    about = ("load", "finetune", "no_load_optim")
+    return Problem(what, hint=hint, id="checkpoint-without-optimizer", about=about)
 
 
 @dataclass
@@ -288,14 +299,9 @@ def _groups(weights: list[_Weight], count: int) -> Groups:
     """Return GPT-NeoX's parameter groups: with and without weight decay, or one group if there is no decay."""
     if count == 1:
         return [weights]
-    return [[weight for weight in weights if _decays(weight) == wanted] for wanted in (True, False)]
-
-
-def _decays(weight: _Weight) -> bool:
-    """Return whether GPT-NeoX decays a weight: neither norms nor biases."""
-    module, _, kind = weight.name.rpartition(".")
-    is_norm = "layernorm" in module or module == "norm" or (not module and len(weight.shape) == 1)
-    return kind != "bias" and not is_norm
+    return [
+        [weight for weight in weights if decays(weight.name, len(weight.shape)) == wanted] for wanted in (True, False)
+    ]
 
 
 def _elements(group: Sequence[_Weight]) -> int:

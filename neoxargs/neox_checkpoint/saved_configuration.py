@@ -25,23 +25,12 @@ FREE = (
 )  # fmt: skip
 
 
-def saved_configuration(contents: Contents, dialect: str | None = None) -> Config | None:
-    """Return the resolved configuration of the run that wrote the checkpoint; None if it is not there or not valid."""
-    files = contents.files
-    ranks = files.tensor_ranks * files.stages * max(files.data_ranks, 1)
-    overrides = [f"dialect={dialect}"] if dialect else []
-    try:
-        return resolve(contents.configurations, overrides, gpus=ranks) if contents.configurations else None
-    except Problems:
-        return None
-
-
 def differences(config: Config, contents: Contents) -> Iterator[Problem]:
     """Yield a warning that lists the parameters of the model with another value in the saved configuration.
 
     Whether attention and MLP are parallel decides how the biases of several ranks are joined, so that is an error.
     """
-    saved = saved_configuration(contents, config.dialect.name if config.dialect else None)
+    saved = _saved_configuration(contents, config.dialect.name if config.dialect else None)
     if saved is None:
         return
     names = [name for name in _comparable(config) if saved.get(name) != config.get(name)]
@@ -64,6 +53,16 @@ def differences(config: Config, contents: Contents) -> Iterator[Problem]:
             what + listed(pairs, "and"), first, hint, also=tuple(place for place in others if place),
             severity="warning", id="checkpoint-other-model", about=("load", *names),
         )  # fmt: skip
+
+
+def _saved_configuration(contents: Contents, dialect: str | None) -> Config | None:
+    """Return the resolved configuration of the run that wrote the checkpoint; None if it is not there or not valid."""
+    if not contents.configurations:
+        return None
+    try:
+        return resolve(contents.configurations, [f"dialect={dialect}"] if dialect else [], gpus=contents.files.ranks)
+    except Problems:
+        return None
 
 
 def _comparable(config: Config) -> Iterator[str]:

@@ -17,24 +17,37 @@ from neoxargs.problems import Problem, Problems
 #: them or all.
 Cut = Literal["rows", "columns", "heads", "copies", "row bias"]
 
-#: Name of a module in a layer -> ours, and the cut of its weight. A bias of `rows` or `heads` is cut like the weight.
+#: Name of a module in a layer -> ours, and the cut of its weight, in the order in which GPT-NeoX's model has them.
 MODULES: dict[str, tuple[str, Cut]] = {
     "input_layernorm": ("input_layernorm", "copies"),
-    "post_attention_layernorm": ("post_attention_layernorm", "copies"),
     "attention.query_key_value": ("attention.query_key_value", "heads"),
     "attention.dense": ("attention.dense", "columns"),
+    "post_attention_layernorm": ("post_attention_layernorm", "copies"),
     "mlp.linear1": ("mlp.dense_h_to_4h", "rows"),
     "mlp.linear2": ("mlp.dense_4h_to_h", "columns"),
+}
+#: The same for the names that the MLP had until September 2024.
+LEGACY_MODULES: dict[str, tuple[str, Cut]] = {
     "mlp.dense_h_to_4h": ("mlp.dense_h_to_4h", "rows"),
     "mlp.dense_4h_to_h": ("mlp.dense_4h_to_h", "columns"),
     "mlp.w2": ("mlp.dense_4h_to_h", "columns"),
 }
+#: Name of a tensor in layer 0 -> ours, and its cut.
+EMBEDDINGS: dict[str, tuple[str, Cut]] = {
+    "word_embeddings.weight": ("embedding.word_embeddings.weight", "rows"),
+    "position_embeddings.weight": ("positions.table", "copies"),
+}
+#: The position biases: one tensor for all layers, which every layer has.
+RELATIVE = "attention.rpe.weight"
 #: Numbers of the final norm and of the output layer, counted from the last transformer layer.
 FINAL_NORM, OUTPUT = 2, 3
 #: The gated MLP of 2023: value and gate in two tensors.
 VALUE, GATE = "mlp.w3", "mlp.w1"
-#: Name of a norm's parameter -> ours. A ScaleNorm has one number, which both call differently.
-NORM_PARAMETERS = {"weight": "weight", "bias": "bias", "scale": "weight", "g": "scale"}
+#: Value of `norm` -> name of each of its parameters -> ours.
+NORM_PARAMETERS = {
+    "layernorm": {"weight": "weight", "bias": "bias"}, "rmsnorm": {"scale": "weight"}, "scalenorm": {"g": "scale"},
+}  # fmt: skip
+_ANY_NORM = {theirs: ours for names in NORM_PARAMETERS.values() for theirs, ours in names.items()}
 #: Parts of names that only models have which deepy's `train.py` does not support.
 OTHER_MODELS = {
     "mixer.": "Mamba", "att.": "RWKV", "router": "mixture of experts", "moe": "mixture of experts",
@@ -91,13 +104,13 @@ def locate(contents: Contents) -> Located:
                 for name, item in _of_end(number - last, names, _hidden(layers), unknown)
             }
         found |= pairs
-    if blocks and "attention.rpe.weight" in layers[blocks[0]]:
-        refs = layers[blocks[0]]["attention.rpe.weight"]
-        found["relative.table"] = Found(blocks[0], ("attention.rpe.weight",), (tuple(refs),), "columns")
+    if blocks and RELATIVE in layers[blocks[0]]:
+        refs = layers[blocks[0]][RELATIVE]
+        found["relative.table"] = Found(blocks[0], (RELATIVE,), (tuple(refs),), "columns")
     problems = list(_problems(contents, blocks, unknown))
     if problems:
         raise Problems(problems)
-    legacy = any(name.startswith(("mlp.dense_", "mlp.w")) for number in blocks for name in layers[number])
+    legacy = any(name.rpartition(".")[0] in LEGACY_MODULES for number in blocks for name in layers[number])
     return Located(found, len(blocks), legacy)
 
 
@@ -113,13 +126,9 @@ def _problems(contents: Contents, blocks: list[int], unknown: list[str]) -> Iter
 
 
 def _of_embedding(number: int, names: Mapping[str, list[TensorRef]], unknown: list[str]) -> Iterator[tuple[str, Found]]:
-    known: dict[str, tuple[str, Cut]] = {
-        "word_embeddings.weight": ("embedding.word_embeddings.weight", "rows"),
-        "position_embeddings.weight": ("positions.table", "copies"),
-    }
     for name, refs in names.items():
-        if name in known and number == 0:
-            ours, cut = known[name]
+        if name in EMBEDDINGS and number == 0:
+            ours, cut = EMBEDDINGS[name]
             yield ours, Found(number, (name,), (tuple(refs),), cut)
         else:
             unknown.append(f"{number}.{name}")
@@ -135,8 +144,8 @@ def _of_end(
     """Yield the weights of the final norm, which comes 2 after the last transformer layer, and of the output layer."""
     for name, refs in names.items():
         kind, tensors = name.removeprefix("norm."), (tuple(refs),)
-        if number == FINAL_NORM and kind in NORM_PARAMETERS:
-            yield f"final_norm.{NORM_PARAMETERS[kind]}", Found(number, (name,), tensors, "copies")
+        if number == FINAL_NORM and kind in _ANY_NORM:
+            yield f"final_norm.{_ANY_NORM[kind]}", Found(number, (name,), tensors, "copies")
         elif number == OUTPUT and name in ("final_linear.weight", "weight") and len(refs[0].shape) == 2:
             yield "output.weight", Found(number, (name,), tensors, _output_cut(refs, hidden))
         else:
@@ -149,19 +158,34 @@ def _output_cut(refs: list[TensorRef], hidden: int) -> Cut:
 
 
 def _of_block(number: int, names: Mapping[str, list[TensorRef]], unknown: list[str]) -> Iterator[tuple[str, Found]]:
+    modules = MODULES | LEGACY_MODULES
     for name, refs in names.items():
         module, _, kind = name.rpartition(".")
         tensors = (tuple(refs),)
-        if name in (f"{VALUE}.weight", "attention.rpe.weight"):
+        if name in (f"{VALUE}.weight", RELATIVE):
             continue  # with the gate; one for all layers
         if name == f"{GATE}.weight" and f"{VALUE}.weight" in names:
             value = tuple(names[f"{VALUE}.weight"])
             yield "mlp.dense_h_to_4h.weight", Found(number, (f"{VALUE}.weight", name), (value, *tensors), "rows")
-        elif module in MODULES and (cut := MODULES[module][1]) == "copies" and kind in NORM_PARAMETERS:
-            yield f"{module}.{NORM_PARAMETERS[kind]}", Found(number, (name,), tensors, cut)
-        elif module in MODULES and kind in ("weight", "bias"):
-            ours, cut = MODULES[module]
-            bias: Cut = "row bias" if cut == "columns" else cut
-            yield f"{ours}.{kind}", Found(number, (name,), tensors, bias if kind == "bias" else cut)
+        elif module in modules and (cut := modules[module][1]) == "copies" and kind in _ANY_NORM:
+            yield f"{module}.{_ANY_NORM[kind]}", Found(number, (name,), tensors, cut)
+        elif module in modules and kind in ("weight", "bias"):
+            ours, cut = modules[module]
+            yield f"{ours}.{kind}", Found(number, (name,), tensors, cut_of(cut, kind))
         else:
             unknown.append(f"{number}.{name}")
+
+
+def cut_of(cut: Cut, kind: str) -> Cut:
+    """Return the cut of a module's weight or bias from that of its weight. kind: `weight` or `bias`."""
+    return "row bias" if kind == "bias" and cut == "columns" else cut
+
+
+def decays(name: str, dimensions: int) -> bool:
+    """Return whether GPT-NeoX decays a tensor: neither norms nor biases. It puts the others into a group of their own.
+
+    dimensions: of the tensor; the final norm of early 2021 has no name of its own.
+    """
+    module, _, kind = name.rpartition(".")
+    is_norm = "layernorm" in module or module == "norm" or (not module and dimensions == 1)
+    return kind != "bias" and not is_norm

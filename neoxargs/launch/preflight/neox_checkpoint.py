@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from neoxargs.launch.preflight.resumed_schedule import chooses_schedule
 from neoxargs.neox_checkpoint.comparison import mismatches
-from neoxargs.neox_checkpoint.contents import Contents
+from neoxargs.neox_checkpoint.contents import SCHEDULE, Contents
 from neoxargs.neox_checkpoint.evidence import query_key_value_order
-from neoxargs.neox_checkpoint.optimizer import NotUsable, locate_state
+from neoxargs.neox_checkpoint.optimizer import NotUsable, locate_state, not_restorable
 from neoxargs.neox_checkpoint.saved_configuration import differences
 from neoxargs.neox_checkpoint.weights import Located, locate
 from neoxargs.problems import Problem, Problems
@@ -18,12 +18,6 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import LearningRateCurve
 from neoxargs.sizes.model import vocabulary_rows
 from neoxargs.sizes.vocab import vocabulary_size
-
-#: Field of a learning rate curve -> GPT-NeoX's name of it, and the parameters that set it here.
-SCHEDULE = {
-    "style": ("decay_style", "lr_decay_style"), "lr": ("start_lr", "lr"), "min_lr": ("min_lr", "min_lr"),
-    "warmup_iters": ("warmup_iter", "warmup"), "decay_iters": ("end_iter", "lr_decay_iters"),
-}  # fmt: skip
 
 #: The first DeepSpeed that was released after GPT-NeoX moved RMSNorm's epsilon under the root, on 2025-05-09.
 EPSILON_UNDER_ROOT = (0, 17)
@@ -70,7 +64,7 @@ def _taken_over(config: Config, contents: Contents, located: Located) -> Iterato
                 step = locate_state(contents).step
                 lines[-1] += f", optimizer state after {step} steps"
             except NotUsable as why:
-                yield _no_optimizer(config, contents, str(why))
+                yield not_restorable(contents, str(why))
     lines.append(f"not restored: {', '.join(not_taken)}")
     lines += [*_padding(config, located), *_other_function(config, contents, located)]
     what = f"load ({contents.folder}) is a GPT-NeoX checkpoint\n" + "\n".join(f"  {line}" for line in lines)
@@ -115,26 +109,16 @@ def _other_function(config: Config, contents: Contents, located: Located) -> Ite
         yield "biases: in GPT-NeoX each tensor parallel rank has its own biases; this run uses their sum"
 
 
-def _no_optimizer(config: Config, contents: Contents, why: str) -> Problem:
-    what = f"load ({contents.folder}): the GPT-NeoX checkpoint's optimizer state cannot be restored: {why}"
-    hint = "set finetune: true to load only the weights and start at iteration 0, or no_load_optim: true to continue at"
-    hint += f" iteration {contents.iteration} with a fresh optimizer state"
-    about = ("load", "finetune", "no_load_optim")
-    return Problem(what, hint=hint, id="checkpoint-without-optimizer", about=about)
-
-
 def _other_schedule(config: Config, contents: Contents) -> Iterator[Problem]:
-    options, theirs = config.schedule, contents.common.get("lr_scheduler")
-    chosen = options.override_lr_scheduler or options.use_checkpoint_lr_scheduler or config.scheduler.type is not None
-    if chosen or config.checkpoint.no_load_optim or not isinstance(theirs, dict):
+    theirs = contents.common.get("lr_scheduler")
+    if chooses_schedule(config) or config.checkpoint.no_load_optim or not isinstance(theirs, dict):
         return
-    curve: Any = LearningRateCurve.of(config.get)
-    different = [
-        (ours, theirs[name], getattr(curve, attribute))
-        for attribute, (name, ours) in SCHEDULE.items()
-        if name in theirs and theirs[name] != getattr(curve, attribute)
-    ]
-    for name, there, here in different:
+    curve = LearningRateCurve.of(config.get)
+    for field, (key, name) in SCHEDULE.items():
+        here = getattr(curve, field)
+        there = theirs.get(key, here)
+        if there == here:
+            continue
         unit = " iterations" * (name in ("warmup", "lr_decay_iters"))
         what = f"load ({contents.folder}): the checkpoint's learning rate schedule has {name} {there}{unit}, "
         what += f"but this configuration has {here}{unit}"

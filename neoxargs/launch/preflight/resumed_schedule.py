@@ -16,7 +16,7 @@ from neoxargs.sizes.lr_schedule import Get, LearningRateCurve, differing
 
 def other_schedule(config: Config) -> Iterator[Problem]:
     """The error that every rank would raise for another schedule, or a warning about a jump of the learning rate."""
-    checkpoint = None if _chooses_schedule(config) else _resumed_checkpoint(config)
+    checkpoint = None if chooses_schedule(config) else _resumed_checkpoint(config)
     theirs = checkpoint_folder.schedule(checkpoint) if checkpoint else None
     if checkpoint is None or theirs is None:
         return
@@ -36,7 +36,7 @@ def other_schedule(config: Config) -> Iterator[Problem]:
         yield Problem(what, place, hint, severity="warning", id="checkpoint-lr-jumps", about=about)
 
 
-def _chooses_schedule(config: Config) -> bool:
+def chooses_schedule(config: Config) -> bool:
     """Return whether the configuration chooses the schedule, or uses one of DeepSpeed's, which only save a step."""
     options = config.schedule
     return options.override_lr_scheduler or options.use_checkpoint_lr_scheduler or config.scheduler.type is not None

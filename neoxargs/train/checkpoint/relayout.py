@@ -120,15 +120,22 @@ class _Loader:
         expected = list(self.shape)
         if self.shard:
             expected[self.shard.dimension] *= self.shard.size
-        if name in VOCABULARY_WEIGHTS and full.shape[0] != expected[0]:
-            rows = full.new_zeros(expected)
-            rows[: min(len(full), expected[0])] = full[: expected[0]]
-            full = rows
+        if name in VOCABULARY_WEIGHTS:
+            full = with_rows(full, expected[0])
         if list(full.shape) != expected:
             shapes = f"shape {_size(full.shape)} in the checkpoint, but this run expects {_size(expected)}"
             what = f"load ({self.saved.folder}): {name} has {shapes}"
             raise Problems(Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",)))
         return rank_slice(full, self.shard) if self.shard else full
+
+
+def with_rows(full: Tensor, count: int) -> Tensor:
+    """Return a weight with `count` rows: padding rows are dropped, or added with zeros."""
+    if len(full) == count:
+        return full
+    rows = full.new_zeros(count, *full.shape[1:])
+    rows[: min(len(full), count)] = full[:count]
+    return rows
 
 
 def _in_optimizer(tensor: Tensor, piece: Piece) -> Tensor:

@@ -17,24 +17,28 @@ import yaml
 from torch import Tensor
 
 from neoxargs.launch.targets.nesting import nested
-from neoxargs.neox_checkpoint.files import layer_file
+from neoxargs.neox_checkpoint.contents import SCHEDULE
+from neoxargs.neox_checkpoint.files import layer_file, state_file
+from neoxargs.neox_checkpoint.weights import (
+    EMBEDDINGS,
+    FINAL_NORM,
+    MODULES,
+    NORM_PARAMETERS,
+    OUTPUT,
+    RELATIVE,
+    Cut,
+    cut_of,
+    decays,
+)
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import GATED, vocabulary_rows, weights_of_layers
-from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS
+from neoxargs.sizes.model import vocabulary_rows, weights_of_layers
+from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
 from neoxargs.train.checkpoint.weights_by_name import Weights, rank_slice
 from neoxargs.train.huggingface.forms import HEADS, Sizes
-from neoxargs.train.neox.loading import CURVE
+from neoxargs.train.neox.weights import halves_of
 from neoxargs.train.parallel.make import TensorShard
 
-#: Our modules in a layer -> GPT-NeoX's, in the order in which its model has them.
-MODULES = {
-    "input_layernorm": "input_layernorm", "attention.query_key_value": "attention.query_key_value",
-    "attention.dense": "attention.dense", "post_attention_layernorm": "post_attention_layernorm",
-    "mlp.dense_h_to_4h": "mlp.linear1", "mlp.dense_4h_to_h": "mlp.linear2",
-}  # fmt: skip
-#: Our name of a norm's parameter, by kind of norm -> GPT-NeoX's.
-NORM_PARAMETERS = {"rmsnorm": {"weight": "scale"}, "scalenorm": {"scale": "g"}}
 STATES = ("exp_avg", "exp_avg_sq")
 
 
@@ -45,6 +49,7 @@ class Target(NamedTuple):
     name: str
     ours: str
     """Without such a weight, the tensor has its first values: 1 for the weight of a norm, 0 for a bias."""
+    cut: Cut
 
 
 def write(config: Config, saved: Weights, folder: Path) -> bool:
@@ -68,7 +73,7 @@ def write(config: Config, saved: Weights, folder: Path) -> bool:
         if writer.has_optimizer:
             state["optimizer"] = writer.optimizer(rank)
         for stage in range(max(config.parallel.pipe_parallel_size, 1)):
-            torch.save(state, final / f"mp_rank_{stage * writer.ranks + rank:02d}_model_states.pt")
+            torch.save(state, final / state_file(stage * writer.ranks + rank))
     (final / "configs").mkdir()
     (final / "configs" / "deepy.yml").write_text(_yaml(config), encoding="utf-8")
     (folder / "latest").write_text(final.name, encoding="utf-8")
@@ -95,23 +100,27 @@ class _Writer:
 
     def optimizer(self, rank: int) -> dict[str, Any]:
         """Return the state of DeepSpeed's Adam: norms and biases are in a group of their own, without decay."""
-        by_state = {state: dict(self.layers(rank, state)) for state in STATES}
-        keys = [(target.layer, target.name) for target in self.targets]
-        groups = [[key for key in keys if decays(key[1]) == wanted] for wanted in (True, False)]
+        by_state = {state: list(self._tensors(rank, state)) for state in STATES}
         step = max(int(self.saved.states(name).get("step", 0)) for name in self.saved.slices)
-        ordered = [key for group in groups for key in group]
+        decaying = [decays(name, tensor.dim()) for name, tensor in by_state[STATES[0]]]
+        order = sorted(range(len(decaying)), key=lambda index: not decaying[index])
         states = {
-            number: {"step": step, **{state: by_state[state][layer][name] for state in STATES}}
-            for number, (layer, name) in enumerate(ordered)
+            number: {"step": step, **{state: tensors[index][1] for state, tensors in by_state.items()}}
+            for number, index in enumerate(order)
         }
-        cut, get = len(groups[0]), self.config.get
+        cut, count, get = sum(decaying), len(order), self.config.get
         adam = {"betas": tuple(get("optimizer.params.betas")), "eps": get("optimizer.params.eps")}
         common = {"lr": get("lr"), "bias_correction": True, **adam, "step": step}
         decay = {"name": "weight_decay_params", "weight_decay": self.config.regularization.weight_decay}
         return {"state": states, "param_groups": [
             {**decay, **common, "params": list(range(cut))},
-            {"name": "no_weight_decay_params", "weight_decay": 0.0, **common, "params": list(range(cut, len(ordered)))},
+            {"name": "no_weight_decay_params", "weight_decay": 0.0, **common, "params": list(range(cut, count))},
         ]}  # fmt: skip
+
+    def _tensors(self, rank: int, state: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors of all layers with their names in the layer."""
+        for _, tensors in self.layers(rank, state):
+            yield from tensors.items()
 
     def _tensor(self, target: Target, rank: int, state: str) -> Tensor:
         if target.ours not in self.saved.slices:
@@ -122,21 +131,15 @@ class _Writer:
         return self._slice(target, full, rank, state).clone(memory_format=torch.contiguous_format)
 
     def _slice(self, target: Target, full: Tensor, rank: int, state: str) -> Tensor:
-        ours, ranks = target.ours, self.ranks
-        if ours in VOCABULARY_WEIGHTS:
-            rows = full.new_zeros(self.rows, *full.shape[1:])
-            rows[: min(len(full), self.rows)] = full[: self.rows]
-            return rows.chunk(ranks)[rank]
-        if ".attention.query_key_value." in ours:
-            return self._heads(full.chunk(ranks)[rank])
-        if ".mlp.dense_h_to_4h." in ours:
-            halves = 2 if self.config.mlp.activation in GATED else 1
-            return rank_slice(full, TensorShard(0, halves, rank, ranks))
-        if ours.endswith((".attention.dense.weight", ".mlp.dense_4h_to_h.weight")) or ours == "relative.table":
-            return full.chunk(ranks, 1)[rank]
-        added_by_every_rank = self.config.attention.gpt_j_residual and not state
-        if ours.endswith((".attention.dense.bias", ".mlp.dense_4h_to_h.bias")) and added_by_every_rank:
-            return full / ranks
+        if target.ours in VOCABULARY_WEIGHTS:
+            full = with_rows(full, self.rows)
+        if target.cut == "heads":
+            return self._heads(full.chunk(self.ranks)[rank])
+        if target.cut in ("rows", "columns"):
+            dimension = 1 if target.cut == "columns" else 0
+            return rank_slice(full, TensorShard(dimension, halves_of(self.config, target.ours), rank, self.ranks))
+        if target.cut == "row bias" and self.config.attention.gpt_j_residual and not state:
+            return full / self.ranks  # every rank adds its own
         return full
 
     def _heads(self, rows: Tensor) -> Tensor:
@@ -148,18 +151,16 @@ class _Writer:
         return torch.cat(HEADS.to_theirs(rows, Sizes(shape.num_attention_heads // shape.num_kv_heads, groups, 0)))
 
 
-def decays(name: str) -> bool:
-    """Return whether GPT-NeoX decays a weight: neither norms nor biases."""
-    return not name.endswith("bias") and "layernorm" not in name and not name.startswith("norm.")
-
-
 def _targets(config: Config, saved: Weights) -> Iterator[Target]:
     """Yield GPT-NeoX's tensors in the order of its modules; raise Problems about weights that it does not have."""
     order, names = weights_of_layers(config.shape), set(saved.slices)
-    used = [*_ends(config, names, first=True)]
-    for layer, index in enumerate(order):
-        used += _of_layer(config, names, layer + 2, f"layers.{index}.")
-    used += _ends(config, names, first=False)
+    used = [Target(0, theirs, ours, cut) for theirs, (ours, cut) in EMBEDDINGS.items() if ours in names]
+    for number, index in enumerate(order, start=2):
+        used += _of_layer(config, names, number, f"layers.{index}.")
+    last = len(order) + 1
+    used += _of_norm(config, last + FINAL_NORM, "norm", "final_norm")
+    if "output.weight" in names:
+        used.append(Target(last + OUTPUT, "final_linear.weight", "output.weight", "rows"))
     surplus = sorted(names - {target.ours for target in used})
     if surplus:
         what = f"GPT-NeoX's format has no tensor for {surplus[0]}"
@@ -167,36 +168,22 @@ def _targets(config: Config, saved: Weights) -> Iterator[Target]:
     yield from used
 
 
-def _ends(config: Config, names: set[str], first: bool) -> Iterator[Target]:
-    if first:
-        yield Target(0, "word_embeddings.weight", "embedding.word_embeddings.weight")
-        if "positions.table" in names:
-            yield Target(0, "position_embeddings.weight", "positions.table")
-        return
-    depth = config.shape.num_layers
-    yield from _of_norm(config, depth + 3, "norm", "final_norm")
-    if "output.weight" in names:
-        yield Target(depth + 4, "final_linear.weight", "output.weight")
-
-
 def _of_layer(config: Config, names: set[str], number: int, prefix: str) -> Iterator[Target]:
-    for ours, theirs in MODULES.items():
-        if "layernorm" in ours:
+    for theirs, (ours, cut) in MODULES.items():
+        if cut == "copies":
             # With gpt_j_tied there is one norm here, and a second one in GPT-NeoX, which nothing uses.
             yield from _of_norm(config, number, theirs, prefix + ours)
             continue
         for kind in ("weight", "bias"):
             if f"{prefix}{ours}.{kind}" in names:
-                yield Target(number, f"{theirs}.{kind}", f"{prefix}{ours}.{kind}")
+                yield Target(number, f"{theirs}.{kind}", f"{prefix}{ours}.{kind}", cut_of(cut, kind))
         if ours == "attention.query_key_value" and "relative.table" in names:
-            yield Target(number, "attention.rpe.weight", "relative.table")
+            yield Target(number, RELATIVE, "relative.table", "columns")
 
 
 def _of_norm(config: Config, number: int, theirs: str, ours: str) -> Iterator[Target]:
-    kinds = {"layernorm": ("weight", "bias"), "rmsnorm": ("weight",), "scalenorm": ("scale",)}
-    for kind in kinds.get(config.norm.norm, ()):
-        name = NORM_PARAMETERS.get(config.norm.norm, {}).get(kind, kind)
-        yield Target(number, f"{theirs}.{name}", f"{ours}.{kind}")
+    for name, kind in NORM_PARAMETERS.get(config.norm.norm, {}).items():
+        yield Target(number, f"{theirs}.{name}", f"{ours}.{kind}", "copies")
 
 
 def _state(config: Config, common: Mapping[str, Any], ranks: int, rows: int) -> dict[str, Any]:
@@ -207,7 +194,7 @@ def _state(config: Config, common: Mapping[str, Any], ranks: int, rows: int) -> 
     )  # fmt: skip
     iteration = common["iteration"]
     schedule = common.get("lr_scheduler") or {}
-    theirs = {other: schedule.get(name, schedule.get(other)) for name, other in CURVE.items()}
+    theirs = {key: schedule.get(field, schedule.get(key)) for field, (key, _) in SCHEDULE.items()}
     return {
         "module": None, "buffer_names": [], "optimizer": None, "param_shapes": None, "frozen_param_shapes": None,
         "shared_params": None, "frozen_param_fragments": None,

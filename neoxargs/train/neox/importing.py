@@ -50,9 +50,7 @@ def configuration(contents: Contents, root: Path, files: Sequence[Path], overrid
         what = f"{contents.folder} does not contain the configuration of the run that wrote it"
         hint = "pass --config FILE with the run's YAML files; GPT-NeoX stores them in checkpoints since November 2021"
         raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load",)))
-    layout = contents.files
-    gpus = layout.tensor_ranks * layout.stages * max(layout.data_ranks, 1)
-    return resolve(found, [*overrides, f"load={root}"], gpus=gpus)
+    return resolve(found, [*overrides, f"load={root}"], gpus=contents.files.ranks)
 
 
 def listing(config: Config, weights: NeoxWeights) -> Iterator[str]:

@@ -8,19 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from neoxargs.neox_checkpoint.comparison import mismatches
-from neoxargs.neox_checkpoint.contents import Contents
+from neoxargs.neox_checkpoint.contents import SCHEDULE, Contents
+from neoxargs.neox_checkpoint.optimizer import not_restorable
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import LearningRateCurve
 from neoxargs.train.checkpoint import relayout
 from neoxargs.train.neox.weights import NeoxWeights
 from neoxargs.train.optim.schedule import Schedule
-
-#: Field of a learning rate curve -> GPT-NeoX's name of it.
-CURVE = {
-    "style": "decay_style", "lr": "start_lr", "min_lr": "min_lr", "warmup_iters": "warmup_iter",
-    "decay_iters": "end_iter",
-}  # fmt: skip
 
 
 def weights_of(config: Config, root: Path, iteration: int | None) -> NeoxWeights | None:
@@ -64,13 +59,7 @@ def _wrong_tied(weights: NeoxWeights) -> Problem | None:
 def load(engine: Any, saved: NeoxWeights, with_optimizer: bool) -> dict[str, Any]:
     """Fill a DeepSpeed engine; return the counters. Collective: every rank calls it."""
     if with_optimizer and saved.why_incomplete:
-        what = f"load ({saved.folder}): the GPT-NeoX checkpoint's optimizer state cannot be restored: "
-        hint = (
-            "set finetune: true to load only the weights and start at iteration 0, or no_load_optim: true to continue"
-        )
-        hint += " at the checkpoint's iteration with a fresh optimizer state"
-        about = ("load", "finetune", "no_load_optim")
-        raise Problems(Problem(what + saved.why_incomplete, hint=hint, id="checkpoint-without-optimizer", about=about))
+        raise Problems(not_restorable(saved.contents, saved.why_incomplete))
     common = saved.common
     schedule = engine.lr_scheduler
     if isinstance(schedule, Schedule):
@@ -86,5 +75,5 @@ def load(engine: Any, saved: NeoxWeights, with_optimizer: bool) -> dict[str, Any
 def schedule_state(curve: LearningRateCurve, theirs: Any, iteration: int) -> dict[str, Any]:
     """Return the state of a schedule that continues GPT-NeoX's, with the values of `curve` for what it does not say."""
     known = theirs if isinstance(theirs, Mapping) else {}
-    values = {name: known[other] for name, other in CURVE.items() if other in known}
+    values = {field: known[key] for field, (key, _) in SCHEDULE.items() if key in known}
     return {**asdict(curve), **values, "iteration": known.get("num_iters", iteration)}

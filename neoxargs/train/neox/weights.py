@@ -47,18 +47,22 @@ class NeoxWeights:
         """Whether the optimizer state can be taken over."""
         return self.why_incomplete == ""
 
-    @cached_property
+    @property
     def why_incomplete(self) -> str:
         """Why the optimizer state cannot be taken over; "" if it can."""
-        try:
-            locate_state(self.contents)
-        except NotUsable as why:
-            return str(why)
-        return ""
+        return self._state[1]
+
+    @property
+    def optimizer(self) -> OptimizerState:
+        """The optimizer state, empty if it cannot be taken over."""
+        return self._state[0]
 
     @cached_property
-    def optimizer(self) -> OptimizerState:
-        return locate_state(self.contents)
+    def _state(self) -> tuple[OptimizerState, str]:
+        try:
+            return locate_state(self.contents), ""
+        except NotUsable as why:
+            return OptimizerState(), str(why)
 
     @property
     def groups(self) -> list[dict[str, Any]]:
@@ -132,7 +136,7 @@ class NeoxWeights:
             # optimizer's states of all of them are those of one bias.
             return _sum(read(0)) if summed and self.config.attention.gpt_j_residual else _mean(read(0))
         dimension = 1 if found.cut == "columns" else 0
-        halves = 2 if self._is_gated(name) and len(found.names) == 1 else 1
+        halves = halves_of(self.config, name) if len(found.names) == 1 else 1
         joined = [
             join_slices(read(item), TensorShard(dimension, halves, 0, len(found.tensors[item])))
             for item in range(len(found.names))
@@ -141,9 +145,6 @@ class NeoxWeights:
 
     def _keys(self, found: Found) -> list[tuple[int, int, str]]:
         return [(rank, found.layer, name) for name in found.names for rank in range(len(found.tensors[0]))]
-
-    def _is_gated(self, name: str) -> bool:
-        return ".mlp.dense_h_to_4h." in name and self.config.mlp.activation in GATED
 
     def _group_major(self, rows: Tensor) -> Tensor:
         """Return a rank's rows of queries, keys and values in deepy's order: by group of heads that share a key."""
@@ -160,6 +161,11 @@ class NeoxWeights:
             by_head = rows.reshape(heads, width + 2 * share, *rows.shape[1:])
             parts = [part.flatten(0, 1) for part in torch.split(by_head, [width, share, share], dim=1)]
         return HEADS.to_ours(parts, Sizes(heads // groups, groups, 0))
+
+
+def halves_of(config: Config, name: str) -> int:
+    """Return how many parts of a weight tensor parallel ranks share one by one: 2 if it has a value and a gate."""
+    return 2 if ".mlp.dense_h_to_4h." in name and config.mlp.activation in GATED else 1
 
 
 def _mean(copies: Sequence[Tensor]) -> Tensor:
