@@ -57,7 +57,7 @@ class Slice:
 
 
 class Weights(Protocol):
-    """A checkpoint, of this or another program, as `relayout` reads it: see SavedWeights."""
+    """A checkpoint, of this or another program, as `relayout` and `deepy export` read it: see SavedWeights."""
 
     folder: Path
 
@@ -65,6 +65,9 @@ class Weights(Protocol):
     def slices(self) -> Collection[str]:
         """The names of the weights."""
         ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
 
     @property
     def complete(self) -> bool: ...
@@ -98,6 +101,11 @@ class SavedWeights:
         self.optimizer_files: dict[str, OptimizerFile] = {}
         for inventory in inventories:
             self._add(inventory)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the model's weights."""
+        return getattr(torch, self.inventories[0]["dtype"].removeprefix("torch."))  # type: ignore[no-any-return]
 
     @property
     def complete(self) -> bool:

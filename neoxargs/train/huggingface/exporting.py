@@ -34,6 +34,8 @@ from neoxargs.train.neox.loading import weights_of
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+#: Maximum size of a safetensors file, in bytes, if the user sets none.
+MAX_SHARD_SIZE = 5 * UNITS["GB"]
 
 
 class Export(NamedTuple):
@@ -62,7 +64,7 @@ class Export(NamedTuple):
         """Return names and shapes of the tensors to write. No weight is read: the forms convert meta tensors."""
         specs = []
         for piece in pieces:
-            parts = piece.form.to_theirs(torch.empty(self.shape(piece.ours), device="meta"), self.sizes)
+            parts = piece.form.to_theirs(torch.empty(self.saved.shape(piece.ours), device="meta"), self.sizes)
             specs += [Spec(name, tuple(part.shape), self.dtype) for name, part in zip(piece.theirs, parts, strict=True)]
         return specs
 
@@ -71,15 +73,11 @@ class Export(NamedTuple):
         master = self.dtype == torch.float32 and self.saved.complete
         return piece.form.to_theirs(self.saved.full_tensor(piece.ours, master=master), self.sizes)
 
-    def shape(self, name: str) -> list[int]:
-        """Return the shape of a weight, joined over all tensor parallel ranks."""
-        return self.saved.shape(name)
-
     def _name(self, module: str, kind: str) -> str:
         return f"{'' if module in ('lm_head', 'embed_out') else self.family.prefix}{module}.{kind}"
 
 
-def write(export: Export, folder: Path, limit: int) -> bool:
+def write(export: Export, folder: Path, limit: int = MAX_SHARD_SIZE) -> bool:
     """Write all files of the folder; return whether they include a tokenizer.
 
     limit: maximum size of a safetensors file, in bytes. Raises Problems if the checkpoint does not fit the model.
@@ -136,19 +134,19 @@ def _other_shapes(export: Export, subject: str) -> Iterator[Problem]:
         f"{first}.mlp.dense_h_to_4h.weight": [mlp_rows(export.config), hidden],
     }
     for name, shape in expected.items():
-        if export.shape(name) != shape:
-            sizes = [" x ".join(map(str, each)) for each in (export.shape(name), shape)]
+        if (found := export.saved.shape(name)) != shape:
+            sizes = [" x ".join(map(str, each)) for each in (found, shape)]
             what = (
                 f"{subject}: {name} has shape {sizes[0]} in the checkpoint, but this configuration expects {sizes[1]}"
             )
             yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-weight-shape", about=("load",))
-    if (available := export.shape("embedding.word_embeddings.weight")[0]) < rows:
+    if (available := export.saved.shape("embedding.word_embeddings.weight")[0]) < rows:
         what = f"{subject}: the checkpoint's word embedding has {available} rows, but {rows} rows are to be written"
         hint = f"pass --vocab-size {available}, or use the tokenizer that the model was trained with"
         yield Problem(what, hint=hint, id="checkpoint-too-few-vocabulary-rows", about=("load",))
 
 
-def choose_family(config: Config, architecture: str | None) -> Family:
+def choose_family(config: Config, architecture: str | None = None) -> Family:
     """Return the first family that can represent the model, or the one of `architecture`.
 
     Raises Problems with every parameter that prevents it; if no family is suitable, those of the closest family.
@@ -186,26 +184,26 @@ def checkpoint(config: Config) -> Path:
     return folder
 
 
-def prepare(config: Config, architecture: str | None, dtype: str | None, rows: int | None) -> Export:
-    """Check everything that can be checked before writing; raise Problems.
+def prepare(
+    config: Config, saved: Weights, family: Family, dtype: torch.dtype | None = None, rows: int | None = None
+) -> Export:
+    """Return what `write` needs.
 
-    rows: number of embedding rows to write; None writes one per token of the tokenizer.
+    dtype: None writes the checkpoint's. rows: of the embedding; None writes one per token of the tokenizer.
     """
-    family = choose_family(config, architecture)
-    saved, kind = weights(config)
     tokenizer, shape = build_tokenizer(config.tokenizer), config.shape
     offset = config.embedding.opt_pos_emb_offset
     queries = shape.num_attention_heads // shape.num_kv_heads
     sizes = Sizes(queries, shape.num_kv_heads, rows or tokenizer.vocab_size, offset)
-    return Export(config, family, saved, tokenizer, sizes, DTYPES[dtype or kind])
+    return Export(config, family, saved, tokenizer, sizes, dtype or saved.dtype)
 
 
-def weights(config: Config) -> tuple[Weights, str]:
-    """Return the weights of the checkpoint, deepy's or GPT-NeoX's, and the name of their type; raise Problems."""
+def weights(config: Config) -> Weights:
+    """Return the weights of the checkpoint, deepy's or GPT-NeoX's; raise Problems."""
     if (root := config.checkpoint.load or config.checkpoint.save) and (
         theirs := weights_of(config, Path(root), config.training.iteration)
     ):
-        return theirs, str(theirs.dtype).removeprefix("torch.")
+        return theirs
     folder = checkpoint(config)
     inventories = inventory.read(folder)
     if not inventories:
@@ -214,7 +212,7 @@ def weights(config: Config) -> tuple[Weights, str]:
             "continue the run with train.py for one step, because train.py writes a weight index with every checkpoint"
         )
         raise Problems(Problem(what, hint=hint, id="checkpoint-without-inventory", about=("load",)))
-    return SavedWeights(folder, inventories), inventories[0]["dtype"].removeprefix("torch.")
+    return SavedWeights(folder, inventories)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -235,8 +233,8 @@ def parser() -> argparse.ArgumentParser:
     add("--architecture", choices=list(FAMILIES), metavar="NAME", help=f"use one of {', '.join(FAMILIES)}")
     add("--dtype", choices=list(DTYPES), metavar="NAME",
         help=f"write weights as one of {', '.join(DTYPES)} (default: the checkpoint's type)")  # fmt: skip
-    add("--max-shard-size", type=_bytes, default="5GB", metavar="SIZE",
-        help="limit each safetensors file to SIZE (default: %(default)s)")  # fmt: skip
+    add("--max-shard-size", type=_bytes, default=MAX_SHARD_SIZE, metavar="SIZE",
+        help=f"limit each safetensors file to SIZE (default: {MAX_SHARD_SIZE // UNITS['GB']}GB)")  # fmt: skip
     add("--vocab-size", type=_count, metavar="N",
         help="write N rows of the word embedding (default: one per token of the tokenizer)")  # fmt: skip
     return parser
@@ -263,12 +261,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _export(options: argparse.Namespace) -> None:
     config = resolve_run(Request.of(options), os.environ).config
     if options.format == "neox":
-        saved, _ = weights(config)
+        saved = weights(config)
         with output_folder(options.to) as folder:
             state = "" if gpt_neox.write(config, saved, folder) else ", without optimizer state"
         print(f"exported {saved.folder} to {options.to} in GPT-NeoX's format{state}")
         return
-    export = prepare(config, options.architecture, options.dtype, options.vocab_size)
+    family = choose_family(config, options.architecture)
+    export = prepare(config, weights(config), family, DTYPES.get(options.dtype), options.vocab_size)
     with output_folder(options.to) as folder:
         has_tokenizer = write(export, folder, options.max_shard_size)
     print(f"exported {export.saved.folder} to {options.to} as {export.family.architecture}")

@@ -1,4 +1,4 @@
-"""Code that `deepy export` and `deepy import` share: the output folder, exit codes, names of weights."""
+"""Code that `deepy export` and `deepy import` share: the output folder, exit codes, names of files and weights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from neoxargs.problems import Problem, Problems
+
+#: The YAML file that `deepy import` writes.
+YAML = "model.yml"
 
 
 @contextmanager

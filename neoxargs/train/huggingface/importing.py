@@ -1,45 +1,38 @@
 """`deepy import`: convert a Hugging Face folder to a YAML file and a checkpoint that a run of any layout can load.
 
-The checkpoint has one file per layer with unsharded weights, an inventory, and no optimizer state. DeepSpeed cannot
-load it; train/checkpoint/relayout.py does.
+The checkpoint has no optimizer state. GPT-NeoX's checkpoints are imported by train/neox/importing.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
 from torch import Tensor
 
-from neoxargs.launch.targets.ranks import train_values
 from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import resolve
 from neoxargs.sizes.vocab import padded_vocab_size
-from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.commit import begin, commit
+from neoxargs.train.checkpoint import imported
+from neoxargs.train.checkpoint.imported import Imported
 from neoxargs.train.data.encode import Recipe
 from neoxargs.train.data.meter import Meter
 from neoxargs.train.data.tokenizer import BUILDERS, build_tokenizer
 from neoxargs.train.huggingface import exporting, tokens
 from neoxargs.train.huggingface.configuration import ImportedModel, read
 from neoxargs.train.huggingface.family import Piece
-from neoxargs.train.huggingface.folder import exit_code, output_folder, weight_name
+from neoxargs.train.huggingface.folder import YAML, exit_code, output_folder, weight_name
 from neoxargs.train.huggingface.forms import Sizes
 from neoxargs.train.huggingface.safetensors import Reader
 from neoxargs.train.neox import importing as gpt_neox
 from neoxargs.train.neox import loading
 
-YAML, STATES = "model.yml", "mp_rank_00_model_states.pt"
 PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bfloat16"}
 HEAD = """\
 # {architecture} from {source}
@@ -134,33 +127,12 @@ def write(source: Import, tokenizer: dict[str, str], folder: Path, final: Path) 
     text = _yaml(source, final, rows, tokens.copy_files(tokenizer, folder, final))
     (folder / YAML).write_text(text, encoding="utf-8")
     config = resolve([folder / YAML], gpus=1)
-    part = begin(folder, 0)
-    _write_weights(source, part)
-    (part / "config.json").write_text(json.dumps(train_values(config), indent=1), encoding="utf-8")
-    commit(folder, 0)
-
-
-def _write_weights(source: Import, part: Path) -> None:
-    """Write one file per layer, so that only one layer is in memory at a time, and the inventory."""
-    where: dict[str, Any] = {}
+    pieces = {piece.ours: piece for piece in source.pieces}
+    counters = {"iteration": 0, "consumed_samples": 0}
+    weights = Imported(counters, source.dtype, list(pieces), lambda name: source.tensor(pieces[name]))
     total = sum(file.stat().st_size for file in set(source.reader.where.values()))
     with Meter(total, f"reading {source.model.family.architecture}") as meter:
-        for file, pieces in groupby(source.pieces, _file):
-            weights = {piece.ours: source.tensor(piece) for piece in pieces}
-            torch.save(weights, part / file)
-            where |= {name: [file, name, list(weight.shape), None] for name, weight in weights.items()}
-            meter.advance(sum(weight.numel() * weight.element_size() for weight in weights.values()))
-    torch.save({"iteration": 0, "consumed_samples": 0}, part / STATES)
-    described = {"kind": "imported", "dtype": str(source.dtype), "states": STATES, "optimizer": STATES}
-    content = {**described, "weights": where, "pieces": [], "complete": False}
-    (part / f"{inventory.PREFIX}mp_rank_00.json").write_text(json.dumps(content), encoding="utf-8")
-
-
-def _file(piece: Piece) -> str:
-    """Return the name of the file for a weight: one per layer, and one per module outside the layers."""
-    layer = re.match(r"layers\.\d+|[a-z_]+", piece.ours)
-    assert layer
-    return f"weights-{layer[0]}.pt"
+        imported.write(weights, config, folder, meter.advance)
 
 
 def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str, str]) -> str:
@@ -249,13 +221,15 @@ def _import_neox(options: argparse.Namespace, contents: Contents) -> None:
     if options.dry_run:
         print("\n".join(gpt_neox.listing(config, weights)))
         return
-    with output_folder(options.to.resolve()) as folder:
+    final = options.to.resolve()
+    with output_folder(final) as folder:
         if options.format == "huggingface":
-            export = exporting.prepare(config, None, None, None)
-            exporting.write(export, folder, exporting.UNITS["GB"] * 5)
+            export = exporting.prepare(config, weights, exporting.choose_family(config))
+            exporting.write(export, folder)
+            kind = f"as {export.family.architecture}"
         else:
-            gpt_neox.write(config, weights, options.config, folder, options.to.resolve())
-    kind = f"as {export.family.architecture}" if options.format == "huggingface" else f"to {options.to / YAML}"
+            gpt_neox.write(config, weights, options.config, folder, final)
+            kind = f"to {options.to / YAML}"
     state = "" if weights.complete else f"; without optimizer state: {weights.why_incomplete}"
     print(f"imported {contents.folder} (GPT-NeoX, iteration {contents.iteration}) {kind}{state}")
 

@@ -6,31 +6,28 @@ has a file of weights and a file of optimizer states per layer, so that only one
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from neoxargs.launch.preflight.neox_checkpoint import neox_checkpoint
 from neoxargs.launch.targets.nesting import nested
-from neoxargs.launch.targets.ranks import train_values
 from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.problems import Problem, Problems, render
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import LearningRateCurve
-from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.commit import begin, commit
+from neoxargs.train.checkpoint import imported
+from neoxargs.train.checkpoint.imported import Imported
 from neoxargs.train.data.meter import Meter
+from neoxargs.train.huggingface.folder import YAML
 from neoxargs.train.neox.loading import schedule_state
 from neoxargs.train.neox.weights import NeoxWeights
 
-YAML, STATES = "model.yml", "mp_rank_00_model_states.pt"
 #: Parameters of the run that wrote the checkpoint which another run does not take over.
 NOT_TAKEN = ("load", "save", "iteration", "finetune", "hostfile", "include", "exclude", "num_gpus", "num_nodes")
 HEAD = """\
@@ -71,34 +68,14 @@ def write(config: Config, weights: NeoxWeights, files: Sequence[Path], folder: P
     common = weights.common
     curve = LearningRateCurve.of(config.get)
     common["lr_scheduler"] = schedule_state(curve, common["lr_scheduler"], common["iteration"])
-    part = begin(folder, common["iteration"])
+    optimizer = partial(_optimizer, weights) if weights.complete else None
+    source = Imported(common, weights.dtype, list(weights.slices), weights.full_tensor, optimizer)
     with Meter(sum(map(weights.size, weights.slices)), "reading GPT-NeoX's checkpoint") as meter:
-        for stem, names in groupby(weights.slices, _stem):
-            meter.advance(_write_layer(weights, part, stem, list(names)))
-    torch.save(common, part / STATES)
-    (part / "config.json").write_text(json.dumps(train_values(config), indent=1), encoding="utf-8")
-    commit(folder, common["iteration"])
-
-
-def _write_layer(weights: NeoxWeights, part: Path, stem: str, names: list[str]) -> int:
-    """Write the files of one layer; return the bytes of its weights."""
-    tensors = {name: weights.full_tensor(name).contiguous() for name in names}
-    file, optimizer = f"weights-{stem}.pt", f"optimizer-{stem}.pt" if weights.complete else STATES
-    torch.save(tensors, part / file)
-    where = {name: [file, name, list(tensor.shape), None] for name, tensor in tensors.items()}
-    pieces = [[name, number, 0, 0, tensor.numel()] for number, (name, tensor) in enumerate(tensors.items())]
-    content = {
-        "kind": "imported", "dtype": str(weights.dtype), "states": STATES, "optimizer": optimizer, "weights": where,
-        "pieces": pieces if weights.complete else [], "complete": weights.complete,
-    }  # fmt: skip
-    (part / f"{inventory.PREFIX}{stem}.json").write_text(json.dumps(content), encoding="utf-8")
-    if weights.complete:
-        torch.save({"optimizer_state_dict": _optimizer(weights, names)}, part / optimizer)
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        imported.write(source, config, folder, meter.advance)
 
 
 def _optimizer(weights: NeoxWeights, names: Sequence[str]) -> dict[str, Any]:
-    """Return the optimizer state of some weights, as SavedWeights reads the files of `deepy import`."""
+    """Return the optimizer file of some weights."""
     masters = [weights.full_tensor(name, master=True).flatten() for name in names] if weights.optimizer.masters else []
     states = {
         number: {
@@ -109,13 +86,9 @@ def _optimizer(weights: NeoxWeights, names: Sequence[str]) -> dict[str, Any]:
     }
     plain = {key: value for key, value in weights.loss_scale.items() if isinstance(value, bool | int | float)}
     inner = {"state": states, "param_groups": []}
-    return {"single_partition_of_fp32_groups": masters, "base_optimizer_state": inner, **plain}
-
-
-def _stem(name: str) -> str:
-    match = re.match(r"layers\.\d+|[a-z_]+", name)
-    assert match
-    return match[0]
+    return {
+        "optimizer_state_dict": {"single_partition_of_fp32_groups": masters, "base_optimizer_state": inner, **plain}
+    }
 
 
 def _yaml(config: Config, weights: NeoxWeights, files: Sequence[Path], final: Path) -> str:

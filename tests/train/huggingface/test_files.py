@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from neoxargs.problems import Problems
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
-from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.commit import begin, commit
+from neoxargs.train.checkpoint import imported
+from neoxargs.train.checkpoint.imported import Imported
 from neoxargs.train.data.tokenizer import ByteTokenizer, build_tokenizer
 from neoxargs.train.huggingface import FAMILIES, exporting, importing, safetensors, tokens
 from neoxargs.train.huggingface.configuration import read
@@ -47,21 +47,16 @@ def saved(folder: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> t
     """A checkpoint of a small model with random weights everywhere, as `deepy import` writes one."""
     config = small(tokenizer_type="ByteLevelTokenizer", load=str(folder), **changes)
     gpt = randomised(GPT(config, Vocabulary(257, 384), Make())).to(dtype).eval()
-    part = begin(folder, 7)
-    torch.save(dict(gpt.named_parameters()), part / "weights.pt")
-    torch.save({"iteration": 7}, part / "states.pt")
-    where = {name: ["weights.pt", name, list(p.shape), None] for name, p in gpt.named_parameters()}
-    described = {"kind": "imported", "dtype": str(dtype), "states": "states.pt", "optimizer": "states.pt"}
-    layout = {**described, "weights": where, "pieces": [], "complete": False}
-    (part / f"{inventory.PREFIX}x.json").write_text(json.dumps(layout))
-    commit(folder, 7)
+    weights = dict(gpt.named_parameters())
+    source = Imported({"iteration": 7}, dtype, list(weights), lambda name: weights[name].detach())
+    imported.write(source, config, folder, advance=lambda size: None)
     return config, gpt
 
 
 def exported(config: Config, folder: Path, limit: int = 10**9, **choices: Any) -> Path:
     folder.mkdir()
-    options = {"architecture": None, "dtype": None, "rows": None, **choices}
-    assert exporting.write(exporting.prepare(config, **options), folder, limit)
+    export = exporting.prepare(config, exporting.weights(config), exporting.choose_family(config), **choices)
+    assert exporting.write(export, folder, limit)
     return folder
 
 
@@ -82,7 +77,7 @@ def test_shared_weights_are_exported_as_copies(name: str, tmp_path: Path) -> Non
 
 def test_half_precision(tmp_path: Path) -> None:
     config, gpt = saved(tmp_path / "run", torch.bfloat16, **ROTARY)
-    for dtype, wanted in ((None, torch.bfloat16), ("float32", torch.float32)):
+    for dtype, wanted in ((None, torch.bfloat16), (torch.float32, torch.float32)):
         folder = exported(config, tmp_path / str(dtype), dtype=dtype)
         found = load_file(folder / "model.safetensors")["gpt_neox.final_layer_norm.bias"]
         assert found.dtype == wanted and torch.equal(found, gpt.final_norm.bias.to(wanted))
@@ -162,7 +157,7 @@ class TestCheckpoints:
 
     def what(self, config: Config) -> str:
         with pytest.raises(Problems) as caught:
-            export = exporting.prepare(config, None, None, None)
+            export = exporting.prepare(config, exporting.weights(config), exporting.choose_family(config))
             exporting._require_same_model(export, list(export.pieces()))
         return str(caught.value)
 

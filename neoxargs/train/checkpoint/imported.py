@@ -1,0 +1,74 @@
+"""Write a checkpoint of weights from another program: unsharded, in one file per layer.
+
+Only one layer is in memory at a time. DeepSpeed cannot load such a checkpoint; `relayout.py` does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from neoxargs.launch.targets.ranks import train_values
+from neoxargs.resolve.config import Config
+from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint.commit import begin, commit
+
+STATES = "mp_rank_00_model_states.pt"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What to write.
+
+    common: the counters and the state of the schedule. names: of the weights, those of a layer one after the other.
+    optimizer: returns the optimizer file of some weights; None if there is no optimizer state.
+    """
+
+    common: dict[str, Any]
+    dtype: torch.dtype
+    names: Sequence[str]
+    tensor: Callable[[str], Tensor]
+    optimizer: Callable[[Sequence[str]], dict[str, Any]] | None = None
+
+
+def write(source: Imported, config: Config, folder: Path, advance: Callable[[int], object]) -> None:
+    """Add the checkpoint to a folder. advance: called with the bytes of the weights of each layer that is written."""
+    iteration = source.common["iteration"]
+    part = begin(folder, iteration)
+    for layer, names in groupby(source.names, _layer):
+        advance(_write_layer(source, part, layer, list(names)))
+    torch.save(source.common, part / STATES)
+    (part / "config.json").write_text(json.dumps(train_values(config), indent=1), encoding="utf-8")
+    commit(folder, iteration)
+
+
+def _layer(name: str) -> str:
+    """Return the layer of a weight, or its module outside the layers."""
+    match = re.match(r"layers\.\d+|[a-z_]+", name)
+    assert match
+    return match[0]
+
+
+def _write_layer(source: Imported, part: Path, layer: str, names: list[str]) -> int:
+    """Write the files of one layer; return the bytes of its weights."""
+    tensors = {name: source.tensor(name).contiguous() for name in names}
+    file, optimizer = f"weights-{layer}.pt", f"optimizer-{layer}.pt" if source.optimizer else STATES
+    torch.save(tensors, part / file)
+    where = {name: [file, name, list(tensor.shape), None] for name, tensor in tensors.items()}
+    pieces = [[name, number, 0, 0, tensor.numel()] for number, (name, tensor) in enumerate(tensors.items())]
+    content = {
+        "kind": "imported", "dtype": str(source.dtype), "states": STATES, "optimizer": optimizer, "weights": where,
+        "pieces": pieces if source.optimizer else [], "complete": source.optimizer is not None,
+    }  # fmt: skip
+    (part / f"{inventory.PREFIX}{layer}.json").write_text(json.dumps(content), encoding="utf-8")
+    if source.optimizer:
+        torch.save(source.optimizer(names), part / optimizer)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
