@@ -37,9 +37,9 @@ from neoxargs.problems import Problems  # noqa: E402
 from neoxargs.resolve import resolve  # noqa: E402
 from neoxargs.sizes.model import flops_per_token  # noqa: E402
 from neoxargs.text import GIB  # noqa: E402
-from neoxargs.tools.plan.communication import pipeline_messages, tensor_messages  # noqa: E402
+from neoxargs.tools.plan.communication import Message, Messages, pipeline_messages, tensor_messages  # noqa: E402
 from neoxargs.tools.plan.devices import find_device  # noqa: E402
-from neoxargs.tools.plan.memory.activations import micro_batches_in_flight  # noqa: E402
+from neoxargs.tools.plan.memory.activations import ActivationSizes, micro_batches_in_flight  # noqa: E402
 from neoxargs.tools.plan.operations import stage_operations  # noqa: E402
 from neoxargs.tools.plan.options import PlanOptions  # noqa: E402
 from neoxargs.tools.plan.plan import Plan, make_plan  # noqa: E402
@@ -52,9 +52,6 @@ DEVICE, GPUS = "H100-80GB", (64, 128)
 MEMORY_TOLERANCE, FLOPS_TOLERANCE = 0.05, 0.01
 PAGE = ROOT / "docs" / "plan-against-trace.md"
 BEGIN, END = "<!-- written by bench/plan_against_trace.py -->\n", "<!-- end -->\n"
-
-#: (operator, bytes) -> count, of one micro batch
-Messages = Counter[tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -190,13 +187,13 @@ def model_operations(plan: Plan, index: int) -> float:
 
 def planned(plan: Plan, index: int) -> Figures:
     """Return the plan's figures for a rank of a stage."""
-    memory, config, rows = plan.stage_memory[index], plan.config, plan.vocab_rows
+    memory, rows, sizes = plan.stage_memory[index], plan.vocab_rows, ActivationSizes(plan.config)
     most = max(phase.get("activations", 0) + phase.get("logits", 0) for phase in memory.phases.values())
     return Figures(
         most,
-        stage_operations(config, memory.stage, rows).total,
-        Counter({tuple(message): count for message, count in tensor_messages(config, memory.stage, rows).items()}),
-        Counter({tuple(message): count for message, count in pipeline_messages(config, memory.stage).items()}),
+        stage_operations(plan.config, memory.stage, rows).total,
+        tensor_messages(sizes, memory.stage, rows),
+        pipeline_messages(sizes, memory.stage),
     )
 
 
@@ -245,7 +242,7 @@ def _trace(sender: Any, plan: Plan, files: Sequence[str], sets: Sequence[str], s
 
 
 def _per_micro_batch(messages: Sequence[Any], micro_batches: int) -> Messages:
-    counts = Counter((message.operator, message.size) for message in messages)
+    counts = Counter(Message(message.operator, message.size) for message in messages)
     assert all(count % micro_batches == 0 for count in counts.values()), f"not the same in each micro batch: {counts}"
     return Counter({key: count // micro_batches for key, count in counts.items()})
 

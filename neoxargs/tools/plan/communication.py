@@ -37,9 +37,9 @@ SHARDED: tuple[Operator, ...] = ("all_gather", "reduce_scatter")
 SUMMED: tuple[Operator, ...] = ("all_reduce",)
 
 
-def tensor_messages(config: Config, stage: Stage, rows: int, kind: str = "cuda") -> Messages:
+def tensor_messages(sizes: ActivationSizes, stage: Stage, rows: int) -> Messages:
     """Return the collectives of the tensor parallel ranks of a stage. rows: of the padded vocabulary."""
-    sizes = ActivationSizes(config, kind)
+    config = sizes.config
     if sizes.tensor == 1:
         return Counter()
     messages: Messages = Counter()
@@ -48,24 +48,29 @@ def tensor_messages(config: Config, stage: Stage, rows: int, kind: str = "cuda")
     for operator in _at_the_ends(config, stage):
         messages[Message(operator, sizes.hidden)] += 1
     if stage.last:
-        at_once = max(1, sizes.assumed.most_logits(kind) // (rows // sizes.tensor))
-        for start in range(0, sizes.tokens, at_once):  # the largest logit, and two sums, of each token
-            tokens = min(at_once, sizes.tokens - start)
-            messages[Message("all_reduce", tokens * SINGLE)] += 1
-            messages[Message("all_reduce", 2 * tokens * SINGLE)] += 1
+        at_once = max(1, sizes.assumed.most_logits(sizes.kind) // (rows // sizes.tensor))
+        slices, rest = divmod(sizes.tokens, at_once)
+        for tokens, count in ((at_once, slices), (rest, min(rest, 1))):  # the largest logit, and two sums, of each
+            messages[Message("all_reduce", tokens * SINGLE)] += count
+            messages[Message("all_reduce", 2 * tokens * SINGLE)] += count
     return +messages
 
 
-def pipeline_messages(config: Config, stage: Stage) -> Messages:
+def pipeline_messages(sizes: ActivationSizes, stage: Stage) -> Messages:
     """Return what a rank exchanges with the stages before and after its own."""
-    sizes = ActivationSizes(config)
-    activation, gradient = (sizes.stream // (sizes.tensor if part else 1) for part in partitioned(config))
+    activation, gradient = (sizes.stream // (sizes.tensor if part else 1) for part in partitioned(sizes.config))
     messages: Messages = Counter()
     if not stage.first:
         messages += Counter((Message("recv", activation), Message("send", gradient)))
     if not stage.last:
         messages += Counter((Message("send", activation), Message("recv", gradient)))
     return messages
+
+
+def bytes_sent(messages: Messages, ranks: int) -> float:
+    """Return the bytes that each rank of a ring sends: an all-reduce is a reduce-scatter and an all-gather."""
+    passes = sum(size * count * (2 if operator == "all_reduce" else 1) for (operator, size), count in messages.items())
+    return passes * (ranks - 1) / ranks
 
 
 def partitioned(config: Config) -> tuple[bool, bool]:

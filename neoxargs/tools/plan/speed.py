@@ -13,6 +13,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import flops_per_token
 from neoxargs.tools.plan.assumptions import DEFAULT, SINGLE, Assumptions
+from neoxargs.tools.plan.communication import Messages, bytes_sent, pipeline_messages, tensor_messages
 from neoxargs.tools.plan.devices import Device
 from neoxargs.tools.plan.memory.activations import ActivationSizes, selectively_recomputed
 from neoxargs.tools.plan.memory.stages import Stage
@@ -26,6 +27,7 @@ class CommunicationVolume:
 
     tensor: int
     pipe: int
+    """Activations to the next stage and gradients from it."""
     data: int
     host: int
     """Between device and host memory, for offloading."""
@@ -79,9 +81,10 @@ def estimate_speed(
     times = [_stage_time(config, rows, stage, sizes, device) for stage in stages]
     # the others wait for the slowest stage; a micro batch passes all of them
     compute, fill = batches * max(times), sum(times) - max(times)
-    sent, states = _communication_volume(config, stages, sizes), _largest(config, stages, assumed)
+    collectives = [tensor_messages(sizes, stage, rows) for stage in stages]
+    sent, states = _communication_volume(sizes, stages, collectives), _largest(config, stages, assumed)
     links = _Links(device, slots, layout, assumed)
-    tensor = _tensor_time(config, stages, sent, links) if layout.tensor > 1 else 0.0
+    tensor = batches * max(_tensor_time(messages, links) for messages in collectives)
     return Speed(
         flops_per_token=flops_per_token(config, rows),
         compute=compute,
@@ -148,10 +151,9 @@ class _Links:
         return inside * self.assumed.link
 
 
-def _tensor_time(config: Config, stages: list[Stage], sent: CommunicationVolume, links: _Links) -> float:
-    layers = max(len(stage.layers) for stage in stages)
-    messages = layers * _all_reduces(config) * config.batch.gradient_accumulation_steps
-    return sent.tensor / links.tensor + messages * links.assumed.latency
+def _tensor_time(messages: Messages, links: _Links) -> float:
+    """Seconds of the collectives of one micro batch."""
+    return bytes_sent(messages, links.layout.tensor) / links.tensor + messages.total() * links.assumed.latency
 
 
 def _waits(states: ModelStates, batches: int, assumed: Assumptions) -> float:
@@ -186,43 +188,18 @@ def bubble_share(config: Config) -> float:
     return (pipe - 1) / (batches + pipe - 1)
 
 
-def _communication_volume(config: Config, stages: list[Stage], sizes: ActivationSizes) -> CommunicationVolume:
-    layout, batches = Layout.of(config), config.batch.gradient_accumulation_steps
-    states = _largest(config, stages, sizes.assumed)
-    layers = max(len(stage.layers) for stage in stages)
-    all_reduce = 2 * (layout.tensor - 1) / layout.tensor  # times that a ring all-reduce sends each number
+def _communication_volume(
+    sizes: ActivationSizes, stages: list[Stage], collectives: list[Messages]
+) -> CommunicationVolume:
+    """Return the volumes of a step. collectives: those of each stage's tensor parallel ranks, in a micro batch."""
+    batches, states = sizes.config.batch.gradient_accumulation_steps, _largest(sizes.config, stages, sizes.assumed)
+    between = pipeline_messages(sizes, stages[0])
     return CommunicationVolume(
-        tensor=int(layers * _all_reduces(config) * all_reduce * sizes.hidden * batches),
-        pipe=_pipe_volume(config, sizes) * batches if layout.pipe > 1 else 0,
+        tensor=int(batches * max(bytes_sent(messages, sizes.tensor) for messages in collectives)),
+        pipe=batches * sum(size * count for (_, size), count in between.items()),
         data=_data_volume(states, batches),
         host=_host_volume(states),
     )
-
-
-def _all_reduces(config: Config) -> float:
-    """Return the all-reduces of the residual stream per layer and micro batch.
-
-    An all-gather or reduce-scatter counts half. Two inputs enter the tensor parallel regions of a layer; two outputs
-    leave them, or one if attention and feed-forward are parallel (`gpt_j_residual`).
-    """
-    leaving = 1 if config.attention.gpt_j_residual else 2
-    if config.parallel.sequence_parallel:
-        forward, backward = 1 + leaving / 2, 2 + leaving / 2  # the backward pass gathers the inputs again
-    else:
-        forward, backward = leaving, 2
-    recompute = config.recompute
-    if recompute.checkpoint_activations is not True:
-        return forward + backward
-    return (
-        2 * forward + backward + (0.5 if recompute.partition_activations else 0)
-    )  # a partitioned checkpoint is gathered
-
-
-def _pipe_volume(config: Config, sizes: ActivationSizes) -> int:
-    """Return the bytes of an activation and its gradient; where they are partitioned, a rank sends its shard only."""
-    sharded, pipeline = config.parallel.sequence_parallel, config.pipeline
-    partitioned = (sharded or pipeline.pipe_partitioned, sharded or pipeline.grad_partitioned)
-    return sum(sizes.hidden // (sizes.tensor if is_partitioned else 1) for is_partitioned in partitioned)
 
 
 def _data_volume(states: ModelStates, batches: int) -> int:

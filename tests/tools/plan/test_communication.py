@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from neoxargs.resolve.config import Config
+from neoxargs.tools.plan.assumptions import DEFAULT
 from neoxargs.tools.plan.communication import Messages, pipeline_messages, tensor_messages
+from neoxargs.tools.plan.memory.activations import ActivationSizes
 from neoxargs.tools.plan.memory.stages import pipeline_stages
 from tests.support.small_gpt import small
 
@@ -19,7 +22,11 @@ def configuration(**changes: object) -> Config:
 
 
 def of_tensor_ranks(config: Config) -> list[Messages]:
-    return [tensor_messages(config, stage, ROWS) for stage in pipeline_stages(config, ROWS)]
+    return [tensor_messages(ActivationSizes(config), stage, ROWS) for stage in pipeline_stages(config, ROWS)]
+
+
+def between_stages(config: Config) -> list[Messages]:
+    return [pipeline_messages(ActivationSizes(config), stage) for stage in pipeline_stages(config, ROWS)]
 
 
 def test_a_layer_has_two_sums_in_each_direction() -> None:
@@ -47,9 +54,8 @@ def test_sequence_parallelism_gathers_what_enters_and_scatters_what_leaves() -> 
 
 def test_stages_send_shares_and_gather_them() -> None:
     config = configuration(pipe_parallel_size=2)
-    first, last = pipeline_stages(config, ROWS)
-    assert pipeline_messages(config, first) == Counter({("send", HIDDEN // 2): 1, ("recv", HIDDEN // 2): 1})
-    assert pipeline_messages(config, last) == pipeline_messages(config, first)
+    first, last = between_stages(config)
+    assert first == last == Counter({("send", HIDDEN // 2): 1, ("recv", HIDDEN // 2): 1})
     one, two = of_tensor_ranks(config)
     assert one["all_gather", HIDDEN] == 2  # type: ignore[index]
     assert two["all_gather", HIDDEN] == 1  # type: ignore[index]
@@ -58,4 +64,13 @@ def test_stages_send_shares_and_gather_them() -> None:
 def test_one_tensor_parallel_rank_is_silent_and_sends_all() -> None:
     config = configuration(model_parallel_size=1, pipe_parallel_size=2)
     assert of_tensor_ranks(config) == [Counter(), Counter()]
-    assert pipeline_messages(config, pipeline_stages(config, ROWS)[0])["send", HIDDEN] == 1  # type: ignore[index]
+    assert between_stages(config)[0]["send", HIDDEN] == 1  # type: ignore[index]
+
+
+def test_the_loss_has_two_sums_for_each_slice_of_its_tokens() -> None:
+    config = configuration()
+    sizes = ActivationSizes(config, assumed=replace(DEFAULT, logits_at_once=12 * ROWS // 2))
+    [messages] = (tensor_messages(sizes, stage, ROWS) for stage in pipeline_stages(config, ROWS))
+    slices = {(operator, size): count for (operator, size), count in messages.items() if size < HIDDEN}
+    assert slices == {("all_reduce", 12 * 4): 2, ("all_reduce", 12 * 8): 2, ("all_reduce", 8 * 4): 1,
+                      ("all_reduce", 8 * 8): 1}  # fmt: skip

@@ -27,7 +27,7 @@ def plan_and_stream(folder: Path, *changes: str) -> tuple[Plan, float]:
     [
         ([], 4),
         (["checkpoint_activations=true"], 6),
-        (["checkpoint_activations=true", "partition_activations=true"], 6.5),
+        (["checkpoint_activations=true", "partition_activations=true"], 5.5),  # torch's stops early
         (["gpt_j_residual=true"], 3),
         (["gpt_j_residual=true", "checkpoint_activations=true"], 4),
         (["sequence_parallel=true"], 5),
@@ -37,7 +37,10 @@ def plan_and_stream(folder: Path, *changes: str) -> tuple[Plan, float]:
 def test_tensor_parallel_volume(changes: list[str], all_reduces: float, tmp_path: Path) -> None:
     plan, stream = plan_and_stream(tmp_path, "model_parallel_size=2", *changes)
     ring = 2 * (2 - 1) / 2  # times that a ring all-reduce of two ranks sends each number
-    assert plan.speed.volume.tensor == pytest.approx(all_reduces * ring * stream * plan.config.shape.num_layers)
+    ends = 2  # of the embedding and of the loss
+    of_loss = 3 * 4 * plan.config.batch.train_batch_size // plan.layout.data * plan.config.shape.seq_length
+    expected = ring * ((all_reduces * plan.config.shape.num_layers + ends) * stream + of_loss)
+    assert plan.speed.volume.tensor == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
