@@ -29,7 +29,7 @@ from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from neoxargs.registry.parallel import Parallel
 from neoxargs.tools.plan.memory.activations import FLEX_WIDTHS
@@ -72,12 +72,17 @@ class NoValues(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace == "c10d":  # nobody reads the tensors that it returns
-            one = tree_map_only(Tensor, lambda _: torch.empty(1, device="cpu"), args)
-            return func(*one, **kwargs)
+        if func.namespace == "c10d":
+            return func(*_as_small_as_possible(args), **kwargs)
         if func is torch.ops.aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
             return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype, device="cpu")
         return func(*args, **kwargs)
+
+
+def _as_small_as_possible(args: Any) -> Any:
+    """Replace the tensors of a message, which nobody reads; of a reduce-scatter torch checks how many fit in one."""
+    least = max(1, min((x.numel() for x in tree_leaves(args) if isinstance(x, Tensor)), default=1))
+    return tree_map_only(Tensor, lambda x: torch.empty(x.numel() // least, device="cpu"), args)
 
 
 def _stand_ins() -> Iterator[Any]:

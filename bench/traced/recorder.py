@@ -33,9 +33,6 @@ class Message(NamedTuple):
 
     operator: str
     """all_reduce, all_gather, reduce_scatter, send or recv."""
-    group: str
-    """The name of its process group."""
-    ranks: int
     size: int
     """Bytes of the full tensor of a collective, on each rank; bytes that are sent or received otherwise."""
     floats: bool
@@ -44,13 +41,11 @@ class Message(NamedTuple):
 
 @dataclass
 class Work:
-    """What one or several operators do."""
+    """What all operators do together."""
 
     flops: float = 0.0
-    traffic: float = 0.0
-    """Bytes of device memory that are read and written."""
     seconds: float = 0.0
-    """By the roofline: the larger of flops / peak rate and traffic / bandwidth, for each operator by itself."""
+    """By the roofline: the larger of flops / peak rate and memory traffic / bandwidth, for each operator by itself."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,6 @@ class Recorder(TorchDispatchMode):
     def __init__(self, roof: Roof) -> None:
         super().__init__()
         self.roof = roof
-        self.work: Counter[str] = Counter()
         self.total = Work()
         self.messages: list[Message] = []
         self.kind = ACTIVATIONS
@@ -153,7 +147,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         inputs = _tensors((args, kwargs))
         if func.namespace == "c10d":
-            self._communicate(func, args, inputs)
+            self._communicate(func, args)
             return func(*args, **kwargs)
         before = {x.untyped_storage()._cdata for x in inputs}
         result = func(*args, **kwargs)
@@ -173,19 +167,13 @@ class Recorder(TorchDispatchMode):
         is_half = any(x.is_floating_point() and x.element_size() == 2 for x in inputs)
         rate = self.roof.half if is_half else self.roof.single
         self.total.flops += flops
-        self.total.traffic += traffic
         self.total.seconds += max(flops / rate, traffic / self.roof.bandwidth)
-        self.work[func._overloadpacket.__name__] += int(1e12 * max(flops / rate, traffic / self.roof.bandwidth))
 
-    def _communicate(self, func: Any, args: Any, inputs: list[Tensor]) -> None:
+    def _communicate(self, func: Any, args: Any) -> None:
         operator = MESSAGES.get(func._overloadpacket.__name__)
-        if operator is None:
-            return
-        group = next(torch.distributed.ProcessGroup.unbox(x) for x in tree_leaves(args) if _is_group(x))
-        largest = max(inputs, key=lambda x: x.numel() * x.element_size())
-        size = largest.numel() * largest.element_size()
-        message = Message(operator, group.group_name, group.size(), size, largest.is_floating_point())
-        self.messages.append(message)
+        if operator is not None:
+            whole = max(map(_tensors, args), key=_bytes)  # of a gather its outputs, of a scatter its inputs
+            self.messages.append(Message(operator, _bytes(whole), whole[0].is_floating_point()))
 
 
 #: Operator of torch.distributed -> the name of what it does.
@@ -210,9 +198,8 @@ def _traffic(func: Any, inputs: list[Tensor], outputs: list[Tensor]) -> float:
     name = func._overloadpacket.__name__
     if name in ALLOCATING:
         return 0.0
-    written = sum(x.numel() * x.element_size() for x in outputs)
-    read = written if name in READS_ROWS else sum(x.numel() * x.element_size() for x in inputs)
-    return float(read + written)
+    written = _bytes(outputs)
+    return float(written + (written if name in READS_ROWS else _bytes(inputs)))
 
 
 def _without_underscore(packet: Any) -> Any:
@@ -225,5 +212,5 @@ def _tensors(values: Any) -> list[Tensor]:
     return [x for x in tree_leaves(values) if isinstance(x, Tensor)]
 
 
-def _is_group(value: Any) -> bool:
-    return isinstance(value, torch.ScriptObject) and "ProcessGroup" in value._type().name()
+def _bytes(tensors: list[Tensor]) -> int:
+    return sum(x.numel() * x.element_size() for x in tensors)

@@ -24,6 +24,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.train.engine import build as engine
 from neoxargs.train.generate import without_training
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
+from neoxargs.train.parallel.communicate import PARTIAL
 from neoxargs.train.process.mesh import Mesh
 from traced.recorder import ACTIVATIONS, GRADIENTS, LOGITS, PIPELINE, Recorder, Roof
 
@@ -41,6 +42,8 @@ def trace(deepspeed: Any, config: Config, roof: Roof) -> Recorder:
     recorder.ignore(weights)
     for weight in weights:
         weight.register_hook(lambda gradient: recorder.recount(gradient, GRADIENTS))
+        if hasattr(weight, PARTIAL):  # with an optimizer, train/deepspeed/partial_gradients.py sums it once per step
+            getattr(weight, PARTIAL).hook.remove()
     run = _run_stage if isinstance(deepspeed, PipelineEngine) else _run_model
     with patch.object(Loss, "__call__", _allocates(LOGITS, Loss.__call__, recorder)):
         run(deepspeed, config, recorder)

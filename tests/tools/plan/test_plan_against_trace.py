@@ -44,6 +44,13 @@ def test_the_plan_agrees_without_a_pipeline(bench: Any, recompute: str) -> None:
     assert not row.traced.tensor and not row.traced.pipeline
 
 
+@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED])
+def test_the_plan_agrees_with_sequence_parallelism(bench: Any, recompute: str) -> None:
+    for row in bench.compare("pythia-70m", "tp2-pp2", [recompute, "sequence_parallel=true"]):
+        assert row.agrees
+        assert {"all_gather", "reduce_scatter"} <= {operator for operator, _ in row.traced.tensor}
+
+
 def extra_activation(self: FeedForward, x: Tensor) -> Tensor:
     return self.dense_4h_to_h(self.activation(self.dense_h_to_4h(x)).sin())  # type: ignore[no-any-return]
 
@@ -78,8 +85,8 @@ def test_one_message_more_in_a_block_is_seen(bench: Any, monkeypatch: pytest.Mon
     plan = bench.plan_of(files, [RECOMPUTED])
     row = bench.compare_stage(plan, files, [RECOMPUTED], 1, ("pythia-14m", "tp2-pp2"))
     assert not row.agrees
-    passes = 2 if plan.config.recompute.checkpoint_activations else 1
-    assert sum((row.traced.tensor - row.planned.tensor).values()) == passes * len(plan.stage_memory[1].stage.layers)
+    in_both_passes = 2 * len(plan.stage_memory[1].stage.layers)
+    assert sum((row.traced.tensor - row.planned.tensor).values()) == in_both_passes
 
 
 def test_the_memory_of_a_trace_has_names(bench: Any) -> None:
