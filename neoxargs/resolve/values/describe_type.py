@@ -5,6 +5,8 @@ from __future__ import annotations
 import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from neoxargs.problems import listed
+
 UNIONS = (Union, types.UnionType)
 _NOTHING = type(None)
 
@@ -37,10 +39,10 @@ def _describe_union(members: tuple[Any, ...], many: bool) -> str:
     named = [m for m in single_first if m is not _NOTHING and not (has_float and _base(m) is int)]
     choices = [word for member in named for word in _choices(member)]
     if len(choices) > 2 and all(map(_choices, named)):
-        return f"{', '.join(choices[:-1])} or {choices[-1]}"
+        return listed(choices, most=len(choices))
     words = [describe_type(member, many) for member in named]
-    if len(words) > 2 or any("," in word for word in words):
-        return ", or ".join(word for word in (", ".join(words[:-1]), words[-1]) if word)
+    if len(words) > 2 or (len(words) == 2 and any("," in word for word in words)):
+        return f"{', '.join(words[:-1])}, or {words[-1]}"
     return " or ".join(words)
 
 
