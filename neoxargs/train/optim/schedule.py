@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from neoxargs.problems import Problem, Problems
@@ -67,9 +67,8 @@ def _require_same(ours: LearningRateCurve, saved: LearningRateCurve) -> None:
         "set override_lr_scheduler: true to use this run's schedule, "
         "or use_checkpoint_lr_scheduler: true to use the checkpoint's"
     )
-    theirs = asdict(saved)
-    values = asdict(ours).items()
-    different = [(name, mine, theirs[name]) for name, mine in values if mine != theirs[name] and name != "from_zero"]
+    theirs = asdict(replace(saved, from_zero=ours.from_zero))  # which concerns the first iteration only
+    different = [(name, mine, theirs[name]) for name, mine in asdict(ours).items() if mine != theirs[name]]
     if different:
         raise Problems(
             Problem(
