@@ -34,6 +34,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from neoxargs.checkpoint_folder import checkpoints, iteration_of  # noqa: E402
 from neoxargs.launch.cluster.rendezvous import unused_port  # noqa: E402
 from neoxargs.launch.targets.wire_format import script_arguments  # noqa: E402
 from neoxargs.problems import Problems  # noqa: E402
@@ -41,7 +42,7 @@ from neoxargs.registry.parallel import Parallel  # noqa: E402
 from neoxargs.registry.runner import Runner  # noqa: E402
 from neoxargs.resolve import Draft, resolve  # noqa: E402
 from neoxargs.resolve.config import Config  # noqa: E402
-from neoxargs.sizes.vocab import padded_vocab_size, vocabulary_size  # noqa: E402
+from neoxargs.sizes.model import vocabulary_rows  # noqa: E402
 
 PAGE = ROOT / "docs" / "from-gpt-neox.md"
 BEGIN, END = "<!-- bench/neox_runs.py writes this table -->", "<!-- end of the table -->"
@@ -79,8 +80,7 @@ class Run:
     @property
     def checkpoints(self) -> list[int]:
         """Iterations of its checkpoints."""
-        names = [path.name for path in (self.folder / "checkpoints").glob("global_step*")]
-        return sorted(int(name.removeprefix("global_step")) for name in names)
+        return [iteration_of(folder) for folder in checkpoints(self.folder / "checkpoints")]
 
     @property
     def layout(self) -> str:
@@ -93,18 +93,14 @@ class Run:
     def here(self, layout: str, **changes: Any) -> Config:
         """Return the configuration of the run on a layout of this script."""
         ranks, values = LAYOUTS[layout]
-        batch, embedding = self.there.batch, self.there.embedding
-        tokenizer = self.there.tokenizer
-        tokens = vocabulary_size(tokenizer.tokenizer_type, tokenizer.vocab_file)
-        divisor, rows = embedding.make_vocab_size_divisible_by, embedding.__dict__.get("padded_vocab_size")
-        if rows is None and tokens is not None:
-            rows = padded_vocab_size(tokens, divisor, self.there.parallel.model_parallel_size)
+        batch = self.there.batch
         replicas = ranks // (values["model_parallel_size"] * max(1, values["pipe_parallel_size"]))
         micro = batch.train_micro_batch_size_per_gpu
         while batch.train_batch_size % (micro * replicas):
             micro -= 1
         values = {
-            **values, **self.dialect, "softmax_over_padding": True, "padded_vocab_size": rows, "num_workers": 0,
+            **values, **self.dialect, "num_workers": 0,
+            "softmax_over_padding": True, "padded_vocab_size": vocabulary_rows(self.there),
             "train_batch_size": batch.train_batch_size, "train_micro_batch_size_per_gpu": micro,
             "gradient_accumulation_steps": batch.train_batch_size // (micro * replicas), **changes,
         }  # fmt: skip
@@ -267,7 +263,7 @@ def losses_columns(run: Run, layout: str) -> tuple[str, str]:
 def losses_column(run: Run, layout: str, start: int) -> str:
     """Return the largest difference of a loss after a checkpoint. At 0 only the weights are taken over."""
     with tempfile.TemporaryDirectory() as folder:
-        changes = {"load": str(run.folder / "checkpoints"), "iteration": start, "save": None, "run_dir": folder}
+        changes = {"load": str(run.folder / "checkpoints"), "iteration": start, "run_dir": folder}
         try:
             config = run.here(layout, **changes, **({"finetune": True} if start == 0 else {}))
         except Problems as problems:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neoxargs.resolve.config import Config
+
 #: Our modules in a layer -> theirs. The MLP's names are of September 2024 and later.
 NAMES = {
     "input_layernorm": "input_layernorm", "attention.query_key_value": "attention.query_key_value",
@@ -53,6 +55,21 @@ class Run:
     optimizer: str = "none"
     iteration: int = 3
     state: dict[str, Any] = field(default_factory=dict)
+
+
+def run_of(config: Config, weights: Mapping[str, Tensor], **changes: Any) -> Run:
+    """Return the run of today's GPT-NeoX that has these weights, with random moments."""
+    generator, shape = torch.Generator().manual_seed(1), config.shape
+    moments = {
+        state: {key: torch.rand(value.shape, generator=generator) for key, value in weights.items()}
+        for state in ("exp_avg", "exp_avg_sq")
+    }
+    values: dict[str, Any] = {
+        "moments": moments, "gated": config.mlp.activation == "swiglu", "rms": config.norm.norm == "rmsnorm",
+        "order": "concatenated" if shape.num_kv_heads != shape.num_attention_heads else "per_head",
+        "parallel_residual": config.attention.gpt_j_residual,
+    }  # fmt: skip
+    return Run(weights, shape.num_attention_heads, shape.num_kv_heads, **values | changes)
 
 
 def write(run: Run, folder: Path) -> Path:

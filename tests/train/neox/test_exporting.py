@@ -25,7 +25,7 @@ from neoxargs.train.neox import exporting
 from neoxargs.train.neox.loading import weights_of
 from neoxargs.train.neox.weights import NeoxWeights
 from neoxargs.train.parallel.make import Make
-from tests.support.neox_files import Run, write
+from tests.support.neox_files import Run, run_of, write
 from tests.support.small_gpt import randomised
 
 BASE = """\
@@ -63,12 +63,7 @@ def theirs(folder: Path, name: str, **changes: Any) -> tuple[Config, Run]:
     torch.manual_seed(0)
     gpt = randomised(GPT(config, Vocabulary(257, 320), Make()))
     weights = {key: value.detach().clone() for key, value in gpt.named_parameters()}
-    moments = {state: {key: torch.rand_like(value) for key, value in weights.items()} for state in exporting.STATES}
-    run = Run(
-        weights, 4, config.shape.num_kv_heads, moments, gated=name == "llama", rms=name == "llama", tensor=2,
-        order="concatenated" if name == "llama" else "per_head", parallel_residual=name == "pythia",
-        **{"optimizer": "zero1", "data": 2, **changes},
-    )  # fmt: skip
+    run = run_of(config, weights, tensor=2, **{"optimizer": "zero1", "data": 2, **changes})
     write(run, folder / "theirs" / "global_step3")
     (folder / "theirs" / "global_step3" / "configs").mkdir()
     (folder / "theirs" / "global_step3" / "configs" / "my.yml").write_text(BASE + MODELS[name])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import pickle
 import struct
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -49,8 +52,6 @@ def sparse(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 def _program(tensors: dict[str, torch.Tensor]) -> bytes:
-    import pickle
-
     class Pickler(pickle.Pickler):
         def persistent_id(self, value: Any) -> Any:
             if isinstance(value, Stored):
@@ -82,7 +83,9 @@ def checkpoint(folder: Path) -> None:
     for rank in range(TENSOR):
         rows, wide = ROWS // TENSOR, 4 * HIDDEN // TENSOR
         norm = {
-            f"{name}.{kind}": (HIDDEN,) for name in ("input_layernorm", "post_attention_layernorm") for kind in KINDS
+            f"{name}.{kind}": (HIDDEN,)
+            for name in ("input_layernorm", "post_attention_layernorm")
+            for kind in ("weight", "bias")
         }
         layer = norm | {
             "attention.query_key_value.weight": (3 * HIDDEN // TENSOR, HIDDEN),
@@ -103,13 +106,8 @@ def checkpoint(folder: Path) -> None:
         torch.save({"iteration": 150000, "module": None}, folder / f"mp_rank_{number:02d}_model_states.pt")
 
 
-KINDS = ("weight", "bias")
-
-
 def read_stage(folder: str, stage: int) -> tuple[int, int]:
     """Read what one rank of a stage keeps; return the bytes it keeps, and by how much its memory grew at most."""
-    import psutil
-
     from neoxargs.neox_checkpoint.contents import Contents
     from neoxargs.train.neox.weights import NeoxWeights
     from tests.support.small_gpt import small
@@ -118,33 +116,28 @@ def read_stage(folder: str, stage: int) -> tuple[int, int]:
         num_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, num_kv_heads=HEADS, pos_emb="rotary",
         intermediate_size=4 * HIDDEN, gpt_j_residual=True, no_weight_tying=True,
     )  # fmt: skip
-    process = psutil.Process()
     contents = Contents.at(Path(folder), None)
     assert contents is not None
     weights = NeoxWeights(contents, config)
-    kept, most, before = [], 0, process.memory_info().rss
-    grown = Growth(before)
+    kept, grown = [], Growth()
     with grown:
         for name in weights.slices:
             if name.startswith(tuple(f"layers.{stage * 2 + layer}." for layer in range(2))):
                 full = weights.full_tensor(name)
                 dimension = 1 if name.endswith(("dense.weight", "4h_to_h.weight")) else 0
                 kept.append(full.chunk(TENSOR, dimension)[0].clone() if "layernorm" not in name else full)
-    most = grown.most
-    return sum(x.numel() * BYTES for x in kept), most
+    return sum(x.numel() * BYTES for x in kept), grown.most
 
 
 class Growth:
     """Watches the memory of this process in a thread, also while a tensor is being read."""
 
-    def __init__(self, before: int) -> None:
-        self.before, self.most = before, 0
+    def __init__(self) -> None:
+        self.process, self.most, self.done = psutil.Process(), 0, threading.Event()
+        self.before = self.process.memory_info().rss
+        self.thread = threading.Thread(target=self._watch)
 
     def __enter__(self) -> None:
-        import threading
-
-        self.done = threading.Event()
-        self.thread = threading.Thread(target=self._watch)
         self.thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -152,11 +145,8 @@ class Growth:
         self.thread.join()
 
     def _watch(self) -> None:
-        import psutil
-
-        process = psutil.Process()
         while not self.done.wait(0.002):
-            self.most = max(self.most, process.memory_info().rss - self.before)
+            self.most = max(self.most, self.process.memory_info().rss - self.before)
 
 
 @pytest.mark.slow
