@@ -186,17 +186,17 @@ def notes(chosen: Sequence[Run]) -> Iterator[str]:
     clipped = [run.folder.name for run in chosen if clips_by_part_of_the_norm(run.there)]
     if summed:
         yield (
-            f"- {', '.join(summed)}: each tensor parallel rank of GPT-NeoX adds its own biases and updates them, so "
-            "that an update moves their sum once per rank."
+            f"- {', '.join(summed)}: every GPT-NeoX tensor parallel rank adds and updates its own biases, so with "
+            "N ranks an update changes the sum of the biases by N times as much."
         )
     if clipped:
         yield (
-            f"- {', '.join(clipped)}: DeepSpeed leaves the biases and norms of later stages out of the norm that "
-            "gradients are clipped by, so that they are scaled by a larger factor."
+            f"- {', '.join(clipped)}: DeepSpeed leaves the biases and norms of later stages out of the gradient norm, "
+            "so gradients are clipped less than they should be."
         )
     masked = [run.folder.name for run in chosen if drops_out(run.there)]
     if masked:
-        yield f"- {', '.join(masked)}: the dropout masks are others."
+        yield f"- {', '.join(masked)}: the dropout masks differ."
 
 
 def drops_out(config: Config) -> bool:

@@ -62,7 +62,7 @@ def test_its_keys_are_checked_like_any_other(deepy: Deepy) -> None:
 def test_it_is_explained_and_documented(deepy: Deepy, tmp_path: Path) -> None:
     answer = json.loads(deepy("explain", "hyena_filter_order", "my.yml", "--json", *WITH).stdout)
     assert (answer["value"], answer["meaning"]) == (32, "Width of the network that makes the filters.")
-    assert answer["declared by"] == "plugin savanna_keys"
+    assert answer["origin"] == "plugin savanna_keys"
     assert deepy("docs", *WITH, "-o", str(tmp_path / "docs")).returncode == 0
     schema = json.loads((tmp_path / "docs" / "neoxargs.schema.json").read_text())["properties"]
     assert schema["hyena_filter_cls"]["anyOf"][0]["enum"] == ["implicit_modal", "explicit"]
@@ -106,7 +106,7 @@ def test_an_installed_plugin_is_found(deepy: Deepy, tmp_path: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: savanna-keys\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[neoxargs.plugins]\nkeys = savanna_keys\n")
     done = deepy("explain", "hyena_mr_len", "--json", PYTHONPATH=str(tmp_path))
-    assert json.loads(done.stdout)["declared by"] == "plugin savanna_keys"
+    assert json.loads(done.stdout)["origin"] == "plugin savanna_keys"
 
 
 HEAD = "from __future__ import annotations\nfrom neoxargs.registry import Group, param\n"

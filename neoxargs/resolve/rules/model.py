@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from neoxargs.problems import did_you_mean
+from neoxargs.problems import did_you_mean, listed
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
-from neoxargs.resolve.rules.shared_findings import multiple_of, nearest
+from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest, nearest_multiples
 from neoxargs.resolve.rules.synonyms import Default
 
 #: The kinds of layers in `attention_config`.
@@ -20,6 +21,8 @@ LAYER_KINDS = (
 GROUPED_KINDS = ("global", "flash")
 #: Kinds without attention heads.
 HEADLESS_KINDS = ("mamba", "rwkv", "gmlp")
+#: Matrix products and attention kernels are slow, or unavailable, for head sizes that are not multiples of this.
+HEAD_SIZE_STEP = 8
 
 
 @derive
@@ -200,7 +203,15 @@ def heads_divide_hidden_size(
     """
     if all(kind in HEADLESS_KINDS for kind in attention_config):
         return None
-    return multiple_of("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
+    finding = multiple_of("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
+    return finding and replace(finding, advice=_set_hidden_size(hidden_size, num_attention_heads))
+
+
+def _set_hidden_size(hidden_size: int, heads: int) -> str:
+    """Return the hint `set hidden_size to 960 or 1056 (head size 80 or 88)` for 1000 and 12 heads."""
+    sizes = nearest_multiples(hidden_size, HEAD_SIZE_STEP * heads)
+    hidden, per_head = (listed([str(size // divisor) for size in sizes]) for divisor in (1, heads))
+    return f"set hidden_size to {hidden} (head size {per_head})"
 
 
 @check
@@ -222,7 +233,7 @@ def kv_heads_divide_attention_heads(
             f"remove num_kv_heads, or use {' or '.join(GROUPED_KINDS)} layers, which support grouped-query attention",
             about=["num_attention_heads", "num_kv_heads"],
         )
-    return multiple_of("num_attention_heads", num_attention_heads, "num_kv_heads", num_kv_heads)
+    return divisible_by("num_attention_heads", num_attention_heads, "num_kv_heads", num_kv_heads)
 
 
 @check
@@ -259,7 +270,7 @@ def rotary_dims_even(hidden_size: int, num_attention_heads: int, rotary_pct: flo
 
 
 @check
-def sinusoidal_needs_even_hidden_size(hidden_size: int, pos_emb: str) -> Finding | None:
+def sinusoidal_needs_even_hidden_size(hidden_size: int, num_attention_heads: int, pos_emb: str) -> Finding | None:
     """A sinusoidal position embedding holds as many sines as cosines. With an odd hidden_size it is one element shorter
     than the word embedding, and adding them fails on every rank in the first forward pass.
 
@@ -270,7 +281,7 @@ def sinusoidal_needs_even_hidden_size(hidden_size: int, pos_emb: str) -> Finding
     if pos_emb != "sinusoidal" or hidden_size % 2 == 0:
         return None
     what = f"hidden_size ({hidden_size}) must be even if pos_emb is sinusoidal"
-    return refuse(what, f"set hidden_size to {hidden_size + 1}")
+    return refuse(what, _set_hidden_size(hidden_size, num_attention_heads), about=["hidden_size", "pos_emb"])
 
 
 @check

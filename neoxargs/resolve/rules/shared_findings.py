@@ -1,4 +1,4 @@
-"""Findings about a number that must be a multiple of another one, with the nearest multiples as the hint."""
+"""Findings about a number that must be a multiple of another one; the hint lists numbers that fit."""
 
 from __future__ import annotations
 
@@ -23,17 +23,23 @@ def multiple_of(name: str, number: int, of: str, unit: int) -> Finding | None:
 
 def nearest(number: int, unit: int) -> str:
     """Return the multiples of `unit` below and above the number: `24 or 32`."""
+    return listed([str(multiple) for multiple in nearest_multiples(number, unit)])
+
+
+def nearest_multiples(number: int, unit: int) -> list[int]:
+    """Return the positive multiples of `unit` below and above a number that is not a multiple."""
     below = number // unit * unit
-    return f"{below} or {below + unit}" if below else f"{unit}"
+    return [below, below + unit] if below else [unit]
 
 
 def divisible_by(name: str, number: int, divisor_name: str, divisor: int, *others: int) -> Finding | None:
-    """Return the finding of `multiple_of`, with the divisors that fit `number` and all `others` in the hint."""
+    """Return the finding of `multiple_of`, with the divisors of `number` and of all `others` in the hint.
+
+    The hint leaves `number` as it is: a different number of heads, for example, would change the size of each head.
+    """
     finding = multiple_of(name, number, divisor_name, divisor)
     if finding is None:
         return None
     common = gcd(number, *others)
-    multiples = nearest(number, divisor).replace(" or ", " and ")
-    named = f"multiples of {divisor} are" if " " in multiples else f"multiple of {divisor} is"
     sizes = [str(size) for size in range(1, min(common, 1024) + 1) if common % size == 0]
-    return replace(finding, advice=f"set {divisor_name} to {listed(sizes)}; the nearest {named} {multiples}")
+    return replace(finding, advice=f"set {divisor_name} to {listed(sizes)}")

@@ -58,15 +58,13 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
     yield "default", default_words(parameter).replace("`", "").replace("*", "")
     reason = parameter.no_effect_reason.replace("`", "")
     yield "affects", f"nothing: {reason}" if reason else EFFECTS.get(parameter.effect, parameter.effect)
-    yield "origin", ", ".join(ORIGINS[origin] for origin in parameter.origins)
+    yield "origin", _origin(parameter)
     if asked_years := neox_dates(asked if REGISTRY.find(asked) else parameter.name):
         yield "in GPT-NeoX", asked_years
     if parameter.replaced_by:
         replacements = ((_yaml_words(new), json_words(old)) for old, new in parameter.replaced_by.items() if new)
         yield "replaced by", "; ".join(f"{new} (for {old})" for new, old in replacements)
     yield "sent to", destination_words(parameter).replace("`", "") or "nothing: only deepy uses it"
-    if parameter.name in plugins.DECLARED:
-        yield "declared by", f"plugin {plugins.DECLARED[parameter.name]}"
     if parameter.aliases:
         yield "old names", ", ".join(parameter.aliases)
     if config is None or config.source(parameter.name).kind != "derived":
@@ -79,6 +77,13 @@ def _described(parameter: Parameter, asked: str, config: Config | None) -> Itera
         yield "value", None if value is ABSENT else value
         yield "source", origin(parameter.name, config)
         yield "sent as", destinations(parameter, config)
+
+
+def _origin(parameter: Parameter) -> str:
+    """Return what a parameter comes from: a plugin, deepy itself, or the systems whose names it belongs to."""
+    if plugin := plugins.DECLARED.get(parameter.name):
+        return f"plugin {plugin}"
+    return "deepy" if parameter.ours else ", ".join(ORIGINS[origin] for origin in parameter.origins)
 
 
 def _yaml_words(new: Mapping[str, Any]) -> str:

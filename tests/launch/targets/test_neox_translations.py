@@ -75,10 +75,11 @@ ACTIVATIONS = {
     "partition_activations": "partition_activations",
     "synchronize_checkpoint_boundary": "synchronize_each_layer",
 }
-ACTIVATIONS_WHY = "DeepSpeed's section is derived from Megatron's flags, so that both agree"
-ZERO_LIST_WHY = "GPT-NeoX leaves it out if the stage is a list for the autotuner"
+ACTIVATIONS_WHY = "DeepSpeed's section is derived from Megatron's flags, so the two always agree"
+ZERO_LIST_WHY = "GPT-NeoX omits the parameter if the ZeRO stage is a list for the autotuner"
 
-CODE_WHY = "new: stands for a change of GPT-NeoX's code"
+BFLOAT16_WHY = "derived from `precision: bfloat16`; GPT-NeoX puts the section bf16 into deepspeed_extra_args"
+CODE_WHY = "new: selects the behaviour before or after a change in GPT-NeoX's code"
 
 DIFFERENCES = [
     # what DeepSpeed is told
@@ -89,7 +90,7 @@ DIFFERENCES = [
     ),
     Difference(
         "DeepSpeed", "steps_per_print",
-        "GPT-NeoX never sends 10, its own default; DeepSpeed's default is to print nothing",
+        "GPT-NeoX never sends 10, its own default; by default, DeepSpeed prints nothing",
         ours_only(lambda config: 10),
     ),
     Difference(
@@ -102,7 +103,7 @@ DIFFERENCES = [
     ),
     Difference(
         "DeepSpeed", "optimizer.params.weight_decay",
-        "deepy also gives the weight decay to optimizers that DeepSpeed builds; GPT-NeoX only to its own",
+        "deepy also passes the weight decay to optimizers that DeepSpeed builds, GPT-NeoX only to its own optimizers",
         ours_only(lambda config: config.regularization.weight_decay),
     ),
     Difference(
@@ -111,7 +112,7 @@ DIFFERENCES = [
     ),
     Difference("DeepSpeed", "fp32_allreduce", "DeepSpeed no longer reads it", theirs_only),
     Difference(
-        "DeepSpeed", "zero_optimization.cpu_offload", "retired; true becomes offload_optimizer.device: cpu",
+        "DeepSpeed", "zero_optimization.cpu_offload", "retired; `true` becomes offload_optimizer.device: cpu",
         lambda theirs, ours, config: theirs is False and ours is NOTHING,
     ),
     Difference("DeepSpeed", "fp16.fp16", "DeepSpeed rejects it", refused_by_deepspeed),
@@ -135,7 +136,7 @@ DIFFERENCES = [
     Difference("ranks", "rank", "each rank reads it from its environment; GPT-NeoX sends 0 to all", theirs_only),
     Difference("ranks", "local_rank", "the same", theirs_only),
     Difference(
-        "ranks", "sparsity_config", "no section and an empty one mean the same",
+        "ranks", "sparsity_config", "a missing section and an empty one mean the same",
         lambda theirs, ours, config: theirs == {} and ours is None,
     ),
     Difference(
@@ -168,16 +169,17 @@ DIFFERENCES = [
     Difference("ranks", "warmup_from_zero", CODE_WHY, ours_only(lambda config: False)),
     Difference("ranks", "rms_norm_epsilon_under_root", CODE_WHY, ours_only(lambda config: True)),
     Difference(
-        "ranks", "deepspeed_extra_args", "`precision: bfloat16` turns on the section bf16 itself",
+        "ranks", "deepspeed_extra_args", BFLOAT16_WHY,
         lambda theirs, ours, config: theirs == {"bf16": {"enabled": True}} and config.bf16.enabled,
     ),
-    Difference("ranks", "bf16.enabled", "`precision: bfloat16` turns on the section bf16 itself",
+    Difference(
+        "ranks", "bf16.enabled", BFLOAT16_WHY,
         ours_only(lambda config: config.precision.precision == "bfloat16"),
     ),
     Difference("ranks", "precision", FP16_WHY, is_bfloat16_section),
     Difference("ranks", "fp16.enabled", FP16_WHY, is_bfloat16_section),
     Difference(
-        "ranks", "force_multi", "derived for all receivers; GPT-NeoX adds it to the launcher's flags only",
+        "ranks", "force_multi", "derived for all receivers; GPT-NeoX adds it only to the launcher's flags",
         lambda theirs, ours, config: theirs is False and config.training.deepspeed_slurm,
     ),
     *(
@@ -201,7 +203,7 @@ DIFFERENCES = [
         lambda theirs, ours, config: bool(theirs) and ours == [],
     ),
     Difference(
-        "launcher", "launcher_args", "contains the job's comment",
+        "launcher", "launcher_args", "contains the comment of the job",
         lambda theirs, ours, config: theirs == [] and ours == ["--comment=neox"],
     ),
 ]  # fmt: skip

@@ -9,6 +9,24 @@ from tests.support.configure import configure
 
 
 @pytest.mark.parametrize(
+    ("sizes", "hint"),
+    [
+        ("{hidden_size: 1000, num_attention_heads: 12}", "set hidden_size to 960 or 1056 (head size 80 or 88)"),
+        ("{hidden_size: 60, num_attention_heads: 8}", "set hidden_size to 64 (head size 8)"),
+        ("{pos_emb: sinusoidal, hidden_size: 65, num_attention_heads: 5}",
+         "set hidden_size to 40 or 80 (head size 8 or 16)"),
+        ("{num_attention_heads: 4, num_kv_heads: 3}", "set num_kv_heads to 1, 2 or 4"),
+        ("{num_attention_heads: 12, num_kv_heads: 3, hidden_size: 96, model_parallel_size: 2}",
+         "set model_parallel_size to 1 or 3, or num_kv_heads to 2"),
+    ],
+)  # fmt: skip
+def test_hints_suggest_sizes_that_are_in_use(sizes: str, hint: str) -> None:
+    with pytest.raises(Problems) as caught:
+        configure(sizes)
+    assert [problem.hint for problem in caught.value.problems] == [hint]
+
+
+@pytest.mark.parametrize(
     ("text", "layers"),
     [
         ("", "global global global global"),

@@ -127,6 +127,8 @@ def test_a_value_is_shown_in_the_form_that_its_receiver_gets() -> None:
         ("num_hidden_layers", "num_layers\n  alias         num_hidden_layers is another program's name for num_layers"),
         ("optimizer.params.lr", "auto          Hugging Face's --learning_rate, default 5e-05"),
         ("zero_optimization.reduce_bucket_size", "resolved at launch: hidden_size squared"),
+        ("run_dir", "  origin        deepy\n"),
+        ("pos_emb", "  origin        GPT-NeoX\n"),
     ],
 )
 def test_without_files(key: str, expected: str) -> None:
