@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from neoxargs.problems import did_you_mean, listed
+from neoxargs.problems import did_you_mean
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse
-from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest, nearest_multiples
+from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest, set_hidden_size
 from neoxargs.resolve.rules.synonyms import Default
 
 #: The kinds of layers in `attention_config`.
@@ -21,8 +21,6 @@ LAYER_KINDS = (
 GROUPED_KINDS = ("global", "flash")
 #: Kinds without attention heads.
 HEADLESS_KINDS = ("mamba", "rwkv", "gmlp")
-#: Matrix products and attention kernels are slow, or unavailable, for head sizes that are not multiples of this.
-HEAD_SIZE_STEP = 8
 
 
 @derive
@@ -204,14 +202,7 @@ def heads_divide_hidden_size(
     if all(kind in HEADLESS_KINDS for kind in attention_config):
         return None
     finding = multiple_of("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
-    return finding and replace(finding, advice=_set_hidden_size(hidden_size, num_attention_heads))
-
-
-def _set_hidden_size(hidden_size: int, heads: int) -> str:
-    """Return the hint `set hidden_size to 960 or 1056 (head size 80 or 88)` for 1000 and 12 heads."""
-    sizes = nearest_multiples(hidden_size, HEAD_SIZE_STEP * heads)
-    hidden, per_head = (listed([str(size // divisor) for size in sizes]) for divisor in (1, heads))
-    return f"set hidden_size to {hidden} (head size {per_head})"
+    return finding and replace(finding, advice=set_hidden_size(hidden_size, num_attention_heads))
 
 
 @check
@@ -281,7 +272,7 @@ def sinusoidal_needs_even_hidden_size(hidden_size: int, num_attention_heads: int
     if pos_emb != "sinusoidal" or hidden_size % 2 == 0:
         return None
     what = f"hidden_size ({hidden_size}) must be even if pos_emb is sinusoidal"
-    return refuse(what, _set_hidden_size(hidden_size, num_attention_heads), about=["hidden_size", "pos_emb"])
+    return refuse(what, set_hidden_size(hidden_size, num_attention_heads), about=["hidden_size", "pos_emb"])
 
 
 @check

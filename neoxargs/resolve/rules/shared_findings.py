@@ -8,6 +8,9 @@ from math import gcd
 from neoxargs.problems import listed
 from neoxargs.resolve.rules.rule import Finding, refuse
 
+#: Matrix products and attention kernels are slow, or unavailable, for head sizes that are not multiples of this.
+HEAD_SIZE_STEP = 8
+
 
 def multiple_of(name: str, number: int, of: str, unit: int) -> Finding | None:
     """Return `hidden_size (1000) must be a multiple of num_attention_heads (12)` if it is not one, otherwise None.
@@ -23,10 +26,10 @@ def multiple_of(name: str, number: int, of: str, unit: int) -> Finding | None:
 
 def nearest(number: int, unit: int) -> str:
     """Return the multiples of `unit` below and above the number: `24 or 32`."""
-    return listed([str(multiple) for multiple in nearest_multiples(number, unit)])
+    return listed([str(multiple) for multiple in _nearest_multiples(number, unit)])
 
 
-def nearest_multiples(number: int, unit: int) -> list[int]:
+def _nearest_multiples(number: int, unit: int) -> list[int]:
     """Return the positive multiples of `unit` below and above a number that is not a multiple."""
     below = number // unit * unit
     return [below, below + unit] if below else [unit]
@@ -43,3 +46,10 @@ def divisible_by(name: str, number: int, divisor_name: str, divisor: int, *other
     common = gcd(number, *others)
     sizes = [str(size) for size in range(1, min(common, 1024) + 1) if common % size == 0]
     return replace(finding, advice=f"set {divisor_name} to {listed(sizes)}")
+
+
+def set_hidden_size(hidden_size: int, heads: int) -> str:
+    """Return the hint `set hidden_size to 960 or 1056 (head size 80 or 88)` for 1000 and 12 heads."""
+    sizes = _nearest_multiples(hidden_size, HEAD_SIZE_STEP * heads)
+    hidden, per_head = (listed([str(size // divisor) for size in sizes]) for divisor in (1, heads))
+    return f"set hidden_size to {hidden} (head size {per_head})"
