@@ -164,7 +164,7 @@ class Assumptions:
     )  # fmt: skip
     logit_traffic: float = assume(
         48, "bytes", "device memory that the loss reads and writes per logit",
-        "about 8 passes in fp32 by train/kernels/cross_entropy.py, and the products' own",
+        "about 8 passes in fp32 in train/kernels/cross_entropy.py, plus the traffic of its matrix products",
     )  # fmt: skip
     step_traffic: float = assume(
         30, "bytes", "device memory that the optimizer step reads and writes per parameter",

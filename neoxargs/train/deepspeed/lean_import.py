@@ -1,7 +1,8 @@
-"""Imports DeepSpeed and megatron-core without what they import and no rank uses, which halves the time.
+"""Import DeepSpeed and megatron-core without optional packages that no rank uses, which halves the time.
 
-DeepSpeed tries to import transformers and the compiler of torch (torch._dynamo, torch._inductor), megatron-core wandb,
-and both do without. What uses these packages later, such as `torch.compile` and the wandb tracker, imports them then.
+DeepSpeed tries to import transformers and torch's compiler (torch._dynamo, torch._inductor), and megatron-core tries to
+import wandb; both work without them. Code that needs these packages later, such as `torch.compile` and the wandb
+tracker, imports them at that point.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ UNUSED = ("transformers", "wandb")
 COMPILER = ("torch._dynamo", "torch._inductor")
 #: A module that imports torch's compiler, and that DeepSpeed imports unconditionally for a pass of its own compiler.
 PARTITIONERS = "torch._functorch.partitioners"
-#: What every rank imports; the first two import nearly all others.
+#: The modules that every rank imports; the first two import nearly all others.
 MODULES = (
     "deepspeed", "megatron.core.datasets.blended_dataset", "deepspeed.module_inject", "deepspeed.moe.utils",
 )  # fmt: skip
+#: When an import is blocked, and why; completes the message of the ImportError.
+WHILE = "on purpose while deepy imports DeepSpeed and megatron-core, which work without it and load faster"
 
 
 @functools.cache
@@ -53,7 +56,7 @@ class _Refusal(NamedTuple):
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name in self.names:
-            raise ModuleNotFoundError(f"{name} is not imported here", name=name)
+            raise ModuleNotFoundError(f"{name} is blocked {WHILE}", name=name)
         return None
 
 

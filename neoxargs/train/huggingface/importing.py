@@ -203,8 +203,8 @@ def _import(options: argparse.Namespace) -> None:
     if contents := Contents.at(options.source, options.iteration):
         return _import_neox(options, contents)
     if options.dry_run:
-        what, hint = f"{options.source} is not a GPT-NeoX checkpoint", "only these can be listed with --dry-run"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-missing"))
+        hint = "remove --dry-run, which lists only GPT-NeoX checkpoints"
+        raise Problems(Problem(f"{options.source} is not a GPT-NeoX checkpoint", hint=hint, id="checkpoint-missing"))
     given = {name: getattr(options, name) for name in ("tokenizer_type", "vocab_file", "merge_file")}
     named = {name: value for name, value in given.items() if value}
     source, final = Import(options.source), options.to.resolve()
