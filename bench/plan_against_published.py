@@ -16,6 +16,7 @@ import argparse
 import csv
 import hashlib
 import json
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +27,8 @@ from statistics import median, quantiles
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-from published_rows import Case, LeftOut, Row, case_of  # noqa: E402
+from published_programs import LeftOut, Row  # noqa: E402
+from published_rows import Case, case_of  # noqa: E402
 
 from neoxargs.launch.cluster.hosts import assumed_resources  # noqa: E402
 from neoxargs.launch.run_spec import RunSpec  # noqa: E402
@@ -45,6 +47,8 @@ KINDS = {"peak_mem_gib": MEMORY, "fits/oom": VERDICT, "tokens_per_s_per_gpu": SP
 #: What identifies a run within its source.
 RUN = ("layers", "hidden", "heads", "seq", "gpus", "gpu_type", "tp", "pp", "zero_or_fsdp", "micro_batch",
        "global_batch", "act_ckpt", "precision")  # fmt: skip
+#: Words of a note that tell runs of the same shape and layout apart.
+KERNELS = re.compile(r"flash attention [\d.]+|fused softmax|attention in torch|fused RMSNorm|sequence-parallel")
 #: Columns of a table of figures, for rows that lack some.
 EMPTY = dict.fromkeys(
     ("source_repo", "path", "model", *RUN, "kv_heads", "ffn", "vocab", "dp", "measured_kind", "measured_value", "note"),
@@ -159,7 +163,7 @@ def _case(row: Row) -> Case:
 
 
 def _run(row: Row) -> tuple[str, ...]:
-    return (source_of(row), *(row[column] for column in RUN))
+    return (source_of(row), *(row[column] for column in RUN), *KERNELS.findall(row["note"]))
 
 
 def _check_new(row: Row, run: tuple[str, ...], seen: set[tuple[str, ...]]) -> None:

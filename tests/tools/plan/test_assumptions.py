@@ -19,6 +19,7 @@ NEEDED = {
     "score_memory": (["unfused_attention=1"], []), "score_bytes": (["unfused_attention=1"], []),
     "overlap": ([], ["zero_optimization.stage=3", "pipe_parallel_size=0", "seq_length=16"]),
     "attention": ([], ["model_parallel_size=1"]),
+    "unfused_norms": ([], ["norm=rmsnorm"]),
     "partitioned": ([], ["zero_optimization.stage=0", "precision=fp16"]),
     "step_bytes": ([], ["zero_optimization.reduce_bucket_size=1000"]),
     "kernel": ([], ["seq_length=16"]),
