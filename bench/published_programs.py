@@ -49,8 +49,8 @@ FUSED_SOFTMAX = 2048
 #: FlashAttention's first version: Dao et al. 2022 and the comparison in Dao 2023, arXiv:2307.08691, figure 4. The
 #: tables of llm-foundry on A100 are older than torch 2.0 (a comment of the page says so), its second version is newer.
 FLASH_1 = {"attention": 0.3}
-#: Whether in 16 bits, whether with dropout -> bytes per score that eager attention keeps: softmax in fp32, what the next
-#: product reads, and a mask.
+#: Whether in 16 bits, whether with dropout -> bytes per score that eager attention keeps: softmax in fp32, what the
+#: next product reads, and a mask.
 EAGER_SCORES = {(True, True): 7, (True, False): 6, (False, True): 9, (False, False): 4}
 #: gelu_new of transformers and minGPT: x, x / 2, its power, tanh, 1 + tanh and their product; with autocast in fp32
 #: but for two of them.
@@ -93,9 +93,22 @@ def _program(row: Row) -> Assumed:
         return _fsdp(row)
     if is_megatron(row) or is_gpt_neox(row):
         return _megatron(row)
+    if "Aleph-Alpha" in row["source_repo"]:
+        return {**LOGITS_2021, **_aleph_alpha(row), **_eager(row)}
     alone = {"partitioned": 0} if not zero_stage(row) else {}
     old = float(row["gpu_type"].startswith("V100"))
     return {**LOGITS_2021, **alone, "unfused_attention": old, **_eager(row)}
+
+
+def _aleph_alpha(row: Row) -> Assumed:
+    """Derived from which runs ran.
+
+    14 billion parameters train on one GPU of 80 GB, with weights of 26 GiB: gradients take 2 bytes. 32,768 tokens run
+    out of memory with any tensor parallel size, 16,384 do not: the loss is not divided among the ranks, and takes 15
+    to 19 bytes per logit, as torch's does: logits and their gradient, each in 16 bits and in fp32, and the softmax.
+    Unfused attention keeps at least 4 bytes per score: the softmax is in fp32.
+    """
+    return {"gradient_bytes": 2, "logit_bytes": 16 * int(row["tp"] or 1), "score_memory": EAGER_SCORES[True, False]}
 
 
 def _ddp(row: Row) -> Assumed:

@@ -15,11 +15,13 @@ from published_programs import (
     Row,
     assumptions,
     has_dropout,
-    is_gpt_neox,
     is_megatron,
     megatron_test,
     zero_stage,
 )
+
+from neoxargs.tools.plan.assumptions import DEFAULT
+
 
 @dataclass(frozen=True)
 class Case:
@@ -53,6 +55,7 @@ FAMILIES: tuple[tuple[str, dict[str, object]], ...] = (
     ("pythia", {"pos_emb": "rotary", "gpt_j_residual": True, "no_weight_tying": True}),
 )  # fmt: skip
 
+
 def case_of(row: Row) -> Case:
     """Return the run of a row. Raises LeftOut."""
     _check_known(row)
@@ -69,7 +72,8 @@ def case_of(row: Row) -> Case:
         "zero_optimization": _zero(row), "optimizer": {"type": "Adam", "params": {"lr": 1e-4}},
         **_model(row, tensor), **_recomputation(row),
     }  # fmt: skip
-    if is_megatron(row):  # stages send whole activations, from every tensor parallel rank
+    if is_megatron(row) and not row["zero_or_fsdp"].startswith("ZeRO-"):
+        # stages send whole activations, from every tensor parallel rank; DeepSpeed's pipeline engine sends parts
         changes["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
     if _is_sequence_parallel(row):
         changes["sequence_parallel"] = tensor > 1
@@ -229,10 +233,11 @@ def _device(row: Row) -> tuple[str, float | None]:
     raise LeftOut(f"no data sheet of {row['gpu_type'] or 'the GPU'}")
 
 
-#: Bytes per second and GPU between hosts of a site: part of a row's source -> rate, for hosts of 8 GPUs.
+#: Bytes per second and GPU between hosts of a site, before the share that a collective achieves.
 NETWORKS = {
-    # Jean Zay: four Omni-Path ports of 100 Gb/s for 8 A100 (bigscience, train/tr11-176B-ml/README.md)
-    "bigscience": 6.25e9,
+    # Jean Zay, 8 A100 per host: its own all-reduce over four hosts measures a bus bandwidth of 40.5 Gb/s, a tenth of
+    # its four Omni-Path ports (bigscience, experiments/bandwidth/all_reduce_bench-a100-n4.txt, median of 160)
+    "bigscience": 40.5e9 / 8 / 8 / DEFAULT.link,
 }
 
 
