@@ -1,6 +1,7 @@
 """Compare `deepy plan` with published figures of other people's training runs.
 
     python bench/plan_against_published.py FIGURES.tsv [--json] [--misses] [--write docs/plan.md]
+    python bench/plan_against_published.py tests/reference/published_afterwards.tsv --section afterwards --write PAGE
 
 Each row that train.py could run is planned (bench/published_rows.py maps it, and says why it leaves others out). The
 ratio planned / measured is summarised by source, memory and throughput apart, with the verdicts: published
@@ -55,7 +56,8 @@ EMPTY = dict.fromkeys(
     "",
 )
 FIT, SET_ASIDE = "fit", "set aside"
-START, END = "<!-- score: start, written by bench/plan_against_published.py -->", "<!-- score: end -->"
+#: Sections of a page that hold a score: of the figures that the assumptions were chosen with, and of later ones.
+SECTIONS = ("score", "afterwards")
 
 
 @dataclass(frozen=True)
@@ -294,11 +296,24 @@ def read_rows(path: Path) -> list[Row]:
         ]
 
 
-def write_between_markers(path: Path, lines: Iterable[str]) -> None:
-    """Replace what is between START and END in a page."""
-    before, _, rest = path.read_text(encoding="utf-8").partition(START)
-    _, _, after = rest.partition(END)
-    path.write_text("\n".join([before + START, *lines, END]) + after, encoding="utf-8")
+def markers(section: str) -> tuple[str, str]:
+    """Return what stands before and after the score of a section in a page."""
+    return f"<!-- {section}: start, written by bench/plan_against_published.py -->", f"<!-- {section}: end -->"
+
+
+def written_between_markers(path: Path, section: str) -> tuple[str, str, str]:
+    """Return a page in three parts: before, between and after the markers of a section."""
+    start, end = markers(section)
+    before, _, rest = path.read_text(encoding="utf-8").partition(start)
+    written, _, after = rest.partition(end)
+    return before, written, after
+
+
+def write_between_markers(path: Path, section: str, lines: Iterable[str]) -> None:
+    """Replace what is between the markers of a section in a page."""
+    before, _, after = written_between_markers(path, section)
+    start, end = markers(section)
+    path.write_text("\n".join([before + start, *lines, end]) + after, encoding="utf-8")
 
 
 def main() -> None:
@@ -307,6 +322,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print every row with its ratio as JSON")
     parser.add_argument("--misses", action="store_true", help="also list the rows that are far off")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write the tables between the markers of this page")
+    parser.add_argument("--section", choices=SECTIONS, default=SECTIONS[0], help="markers of the page to write between")
     options = parser.parse_args()
     score = compare(read_rows(options.figures))
     if options.json:
@@ -316,7 +332,7 @@ def main() -> None:
     if options.misses:
         print("\n".join(misses(score)))
     if options.write:
-        write_between_markers(options.write, table(score))
+        write_between_markers(options.write, options.section, table(score))
 
 
 if __name__ == "__main__":

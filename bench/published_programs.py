@@ -93,22 +93,26 @@ def _program(row: Row) -> Assumed:
         return _fsdp(row)
     if is_megatron(row) or is_gpt_neox(row):
         return _megatron(row)
+    kept: Assumed = {} if zero_stage(row) else {"partitioned": 0}
+    if "bf16" in row["precision"]:  # gradients are as wide as weights, also where train.py accumulates them in fp32
+        kept["gradient_bytes"] = 2
     if "Aleph-Alpha" in row["source_repo"]:
-        return {**LOGITS_2021, **_aleph_alpha(row), **_eager(row)}
-    alone = {"partitioned": 0} if not zero_stage(row) else {}
+        kept |= _aleph_alpha(row)
     old = float(row["gpu_type"].startswith("V100"))
-    return {**LOGITS_2021, **alone, "unfused_attention": old, **_eager(row)}
+    return {**LOGITS_2021, **kept, "unfused_attention": old, **_eager(row)}
 
 
 def _aleph_alpha(row: Row) -> Assumed:
-    """Derived from which runs ran.
+    """Derived from which runs ran, as the program is not public.
 
     14 billion parameters train on one GPU of 80 GB, with weights of 26 GiB: gradients take 2 bytes. 32,768 tokens run
-    out of memory with any tensor parallel size, 16,384 do not: the loss is not divided among the ranks, and takes 15
-    to 19 bytes per logit, as torch's does: logits and their gradient, each in 16 bits and in fp32, and the softmax.
-    Unfused attention keeps at least 4 bytes per score: the softmax is in fp32.
+    out of memory with any tensor parallel size, 16,384 do not: the loss is not divided among the ranks, and takes 18
+    to 21 bytes per logit, as torch's does: logits and their gradient, each in 16 bits and in fp32, the softmax, and
+    the logits before they were gathered. Unfused attention keeps at least 4 bytes per score: the softmax is in fp32.
     """
-    return {"gradient_bytes": 2, "logit_bytes": 16 * int(row["tp"] or 1), "score_memory": EAGER_SCORES[True, False]}
+    tensor = int(row["tp"] or 1)
+    per_logit = 16 + (2 if tensor > 1 else 0)
+    return {"logit_bytes": per_logit * tensor, "score_memory": EAGER_SCORES[True, False]}
 
 
 def _ddp(row: Row) -> Assumed:
