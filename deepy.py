@@ -1,6 +1,8 @@
 """Entry point: `python deepy.py train.py my.yml`. Implemented in neoxargs/cli.py; see `python deepy.py --help`."""
 
-from neoxargs.cli import program
+import sys
+
+from neoxargs.cli import main
 
 if __name__ == "__main__":
-    program()
+    sys.exit(main())

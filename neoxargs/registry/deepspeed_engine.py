@@ -72,7 +72,9 @@ class Engine(Group, origin="DSC", effect="engine"):
     `sequence_parallel`, which shards activations across the tensor parallel ranks."""
 
     use_data_before_expert_parallelism: bool = param(
-        False, effect="none", no_effect_reason="only mixture-of-experts layers read it, which train.py does not support"
+        False,
+        effect="none",
+        no_effect_reason="train.py divides the experts of its own model, as the parameters moe_... say",
     )
     """Number ranks with data parallelism inside expert parallelism instead of the other way round."""
 

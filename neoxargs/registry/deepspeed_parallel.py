@@ -95,7 +95,7 @@ class ExpertParallel(
     Group,
     origin="DSC",
     effect="none",
-    no_effect_reason="only mixture-of-experts layers read it, which train.py does not support",
+    no_effect_reason="train.py divides the experts of its own model, as the parameters moe_... say",
     section="expert_parallel",
 ):
     """AutoEP: share out the experts of a mixture model that knows nothing of it. What is not given is found out from

@@ -8,77 +8,89 @@ from neoxargs.registry.declare import Group, param
 from neoxargs.registry.types import Count, Natural, NonNegative, Positive
 
 
-class Moe(
-    Group,
-    origin="NeoX",
-    effect="none",
-    no_effect_reason="only mixture-of-experts layers read it, which train.py does not support",
-):
+class Moe(Group, origin="NeoX", effect="model"):
     """Mixture of experts."""
 
-    moe_num_experts: Count = param(1, megatron="num-experts", aliases="num_experts", effect="not built")
-    """Experts per mixture-of-experts layer. 1 leaves the feed-forward layers dense."""
+    moe_num_experts: Count = param(1, megatron="num-experts", aliases="num_experts")
+    """Experts per mixture-of-experts layer. 1 leaves the feed-forward layers dense. Each expert has the width of a
+    dense layer (`intermediate_size`) and no biases."""
 
     moe_expert_interval: Count = param(1, megatron="moe-layer-freq", aliases="expert_interval")
-    """Every how many layers the feed-forward layer is a mixture of experts: 1 all, 2 every second one."""
+    """Every how many layers the feed-forward layer is a mixture of experts: 1 all, 2 the first, third and so on. The
+    default is 2 in a dialect before May 2025, or if a parameter is set that GPT-NeoX retired then."""
 
     moe_top_k: Count = param(1, megatron="moe-router-topk")
     """Experts that process each token."""
 
     moe_router_type: Literal["sinkhorn", "topk"] = param("sinkhorn")
-    """How tokens choose experts: `sinkhorn` balances the load while training by matching tokens and experts, `topk`
-    takes the highest probabilities."""
+    """How tokens choose experts: `topk` takes the highest probabilities; `sinkhorn` does so too, but in training it
+    first balances the load by matching tokens and experts. GPT-NeoX had only `topk` until May 2025: that is the default
+    in a dialect before then, or if a parameter is set that it retired then."""
 
-    moe_lbl_in_fp32: bool = param(False)
+    moe_normalize_expert_weights: bool = param(False, ours=True)
+    """Divide the weights of a token's experts by their sum, as Mixtral does."""
+
+    moe_num_shared_experts: Natural = param(0, ours=True)
+    """Experts that process every token, in addition to those that the token chooses, with weight 1 (DeepSeekMoE)."""
+
+    moe_aux_loss_coeff: NonNegative = param(0.0, megatron="moe-aux-loss-coeff", ours=True)
+    """Weight of the load-balancing loss of each mixture-of-experts layer in the loss that is minimised (Switch
+    Transformers). The reported loss excludes it; it is logged as `moe/load_balancing_loss`. The default is
+    `moe_loss_coeff` if that is set."""
+
+    moe_z_loss_coeff: NonNegative = param(0.0, megatron="moe-z-loss-coeff", ours=True)
+    """Weight of the router's z loss, the mean of the squared logarithm of its softmax's denominator (ST-MoE), in the
+    loss that is minimised. Logged as `moe/z_loss`."""
+
+    moe_lbl_in_fp32: bool = param(
+        False, effect="none", no_effect_reason="the router and its losses are always computed in fp32"
+    )
     """Computes the load-balancing loss of the experts in fp32."""
 
     moe_jitter_eps: NonNegative | None = param(None, megatron="moe-input-jitter-eps")
     """Width of the random factor, from 1 - eps to 1 + eps, on the router's input while training. Left out, there is
     none."""
 
-    # Retired in May 2025, when GPT-NeoX replaced the experts of DeepSpeed and MegaBlocks: no token is dropped,
-    # tensor parallel ranks hold the experts, and there is no load-balancing loss.
-
-    moe_type: Literal["deepspeed", "megablocks"] = param("megablocks")
-    """Retired in May 2025: which library computed the experts. GPT-NeoX now has its own implementation."""
-
     moe_token_dropping: bool = param(False)
-    """Retired in May 2025: whether an expert left out tokens beyond its capacity; false made room for all of them, as
-    GPT-NeoX does now."""
+    """Limit the tokens of each expert to its capacity; those with the lowest weights pass the layer unchanged. false:
+    every expert processes all tokens that chose it."""
 
     moe_train_capacity_factor: Positive = param(1.0)
-    """Retired in May 2025: room of each expert in training, as a multiple of its even share of the tokens. Only read
-    by `moe_type: deepspeed`."""
+    """Capacity of each expert in training, as a multiple of its even share of a micro batch's tokens. Needs
+    `moe_token_dropping`."""
 
     moe_eval_capacity_factor: Positive = param(1.0)
-    """Retired in May 2025: the same room in evaluation. Only read by `moe_type: deepspeed`."""
+    """The same capacity in evaluation and generation."""
 
     moe_min_capacity: Natural = param(4)
-    """Retired in May 2025: minimum number of tokens that each expert has room for, regardless of the factors. Only read
-    by `moe_type: deepspeed`."""
+    """Minimum capacity, regardless of the factors."""
 
-    moe_expert_parallel_size: Count = param(1)
-    """Retired in May 2025: how many data parallel ranks shared the experts of a layer; a divisor of `moe_num_experts`.
-    Now the tensor parallel ranks (`model_parallel_size`) do."""
+    enable_expert_tensor_parallelism: bool = param(False, effect="layout")
+    """Divide the width of every expert among the tensor parallel ranks. false: each rank holds whole experts, an equal
+    number of them."""
 
-    enable_expert_tensor_parallelism: bool = param(False)
-    """Retired in May 2025: also divide every expert among the tensor parallel ranks. Only read by
-    `moe_type: deepspeed`."""
+    moe_expert_parallel_size: Count = param(1, effect="not built")
+    """How many data parallel ranks share the experts of a layer; a divisor of `moe_num_experts`. The tensor parallel
+    ranks (`model_parallel_size`) share them in any case."""
 
-    create_moe_param_group: bool = param(True)
-    """Retired in May 2025: give the optimizer the experts' weights as separate groups, which expert parallelism needs.
-    Only read by `moe_type: deepspeed`."""
+    moe_loss_coeff: NonNegative = param(0.1, effect="model")
+    """Retired in May 2025; `moe_aux_loss_coeff` has replaced it. In GPT-NeoX, no gradient came from this loss."""
 
     moe_use_residual: bool = param(True)
     """Retired in May 2025: a dense feed-forward layer in parallel to the experts, the two mixed by learned weights.
     Only read by `moe_type: deepspeed`."""
 
-    moe_glu: bool = param(False)
-    """Retired in May 2025: gate the experts. Only read by `moe_type: megablocks`, and not at all since September
-    2024."""
+    moe_glu: bool = param(False, effect="not built")
+    """Retired in May 2025: gate the experts. Set `activation` to a gated one, such as `geglu`."""
 
-    moe_loss_coeff: NonNegative = param(0.1)
-    """Retired in May 2025: share of the load-balancing loss in the loss that was logged; no gradient came from it."""
+    moe_type: Literal["deepspeed", "megablocks"] = param("megablocks")
+    """Retired in May 2025: which library computed the experts. `deepspeed` divided the weights of two experts by their
+    sum, and read `moe_use_residual`."""
 
-    use_tutel: bool = param(False)
-    """Retired in May 2025: send tokens to experts through the package Tutel. Only read by `moe_type: deepspeed`."""
+    create_moe_param_group: bool = param(
+        True, effect="none", no_effect_reason="train.py needs no separate parameter groups for experts"
+    )
+    """Retired in May 2025: give the optimizer the experts' weights as separate groups."""
+
+    use_tutel: bool = param(False, effect="none", no_effect_reason="train.py has one implementation of experts")
+    """Retired in May 2025: send tokens to experts through the package Tutel."""

@@ -31,6 +31,16 @@ def mlp_width(shape: Shape, mlp: Mlp) -> int:
     return -(-width // unit) * unit
 
 
+def has_experts(config: Config, layer: int) -> bool:
+    """Whether the feed-forward of a layer is a mixture of experts."""
+    return config.moe.moe_num_experts > 1 and layer % config.moe.moe_expert_interval == 0
+
+
+def layers_with_experts(config: Config) -> list[int]:
+    """Return the layers whose feed-forward is a mixture of experts."""
+    return [layer for layer in range(config.shape.num_layers) if has_experts(config, layer)]
+
+
 def vocabulary_rows(config: Config) -> int | None:
     """Return the rows of the embedding including padding, or None if they cannot be known without the tokenizer."""
     given: int | None = config.embedding.__dict__.get("padded_vocab_size")  # no default: absent if it is not set
@@ -42,19 +52,22 @@ def vocabulary_rows(config: Config) -> int | None:
     return padded_vocab_size(size, config.embedding.make_vocab_size_divisible_by, config.parallel.model_parallel_size)
 
 
-def parameters(config: Config, rows: int) -> int:
+def parameters(config: Config, rows: int, active: bool = False) -> int:
     """Return the trainable parameters of the model over all ranks; tied and shared weights count once.
 
-    rows: of the embedding, as returned by `vocabulary_rows`.
+    rows: of the embedding, as returned by `vocabulary_rows`. active: count only those experts that process a token.
     """
     shape, embedding = config.shape, config.embedding
     tables = rows * (2 if embedding.no_weight_tying else 1)
     if embedding.pos_emb == "learned":
         tables += shape.max_position_embeddings + embedding.opt_pos_emb_offset
-    layers = len(set(weights_of_layers(shape)))
+    used = weights_of_layers(shape)
+    first_uses = [used.index(index) for index in set(used)]
+    layers = len(first_uses)
     norms = (norms_of_block(config) * layers + 1) * norm_size(config) + layers * head_norms_size(config)
     relative = embedding.rpe_num_buckets * shape.num_attention_heads if embedding.pos_emb == "rpe" else 0
-    return tables * shape.hidden_size + relative + norms + layers * (matrices_of_layer(config) + _biases(config))
+    inside = sum(matrices_of_layer(config, layer, active) + _biases(config, layer) for layer in first_uses)
+    return tables * shape.hidden_size + relative + norms + inside
 
 
 def flops_per_token(config: Config, rows: int) -> float:
@@ -64,20 +77,37 @@ def flops_per_token(config: Config, rows: int) -> float:
     et al. 2022, "PaLM", appendix B). As in Megatron, attention is counted as if it were not causal.
     """
     shape = config.shape
-    matrices = shape.num_layers * matrices_of_layer(config) + rows * shape.hidden_size
+    in_layers = sum(matrices_of_layer(config, layer, active=True) for layer in range(shape.num_layers))
+    matrices = in_layers + rows * shape.hidden_size
     return 6.0 * matrices + 12.0 * shape.num_layers * shape.hidden_size * shape.seq_length
 
 
-def matrices_of_layer(config: Config) -> int:
-    """Return the matrix elements of one layer: query, key, value, output, and those of the MLP."""
+def matrices_of_layer(config: Config, layer: int, active: bool = False) -> int:
+    """Return the matrix elements of one layer: query, key, value, output, and those of the feed-forward.
+
+    active: count only those experts that process a token.
+    """
     hidden = config.shape.hidden_size
-    return hidden * (qkv_rows(config) + hidden + mlp_rows(config) + mlp_width(config.shape, config.mlp))
+    attention = hidden * (qkv_rows(config) + hidden)
+    network = hidden * (mlp_rows(config) + mlp_width(config.shape, config.mlp))
+    if not has_experts(config, layer):
+        return attention + network
+    moe, dense = config.moe, has_dense_network(config)
+    networks = (moe.moe_top_k if active else moe.moe_num_experts) + moe.moe_num_shared_experts + dense
+    return attention + networks * network + hidden * (moe.moe_num_experts + 2 * dense)
 
 
-def _biases(config: Config) -> int:
+def has_dense_network(config: Config) -> bool:
+    """Whether the layers with experts have a dense network in parallel, with two rows that weigh both."""
+    return config.moe.moe_type == "deepspeed" and config.moe.moe_use_residual
+
+
+def _biases(config: Config, layer: int) -> int:
     shape = config.shape
     attention = qkv_rows(config) + shape.hidden_size if config.attention.use_bias_in_attn_linear else 0
     mlp = mlp_rows(config) + shape.hidden_size if config.mlp.use_bias_in_mlp else 0
+    if has_experts(config, layer):
+        return attention + (mlp + 2 if has_dense_network(config) else 0)
     return attention + mlp
 
 

@@ -63,12 +63,25 @@ def test_old_spelling_means_the_same(written: str, meant: dict[str, Any]) -> Non
     assert {name: config.get(name) for name in meant} == meant
 
 
-def test_experts_of_2024_are_known_and_not_built() -> None:
-    text = "moe_num_experts: 4\nmoe_type: deepspeed\nmoe_expert_parallel_size: 2\nmoe_use_residual: false\n"
-    found = trainer_problems(resolved(text))
-    assert [(problem.id, problem.about, problem.severity) for problem in found] == [
-        ("not-built", ("moe_num_experts",), "error"),
-    ]
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("moe_num_experts: 4", {"moe_router_type": "sinkhorn", "moe_expert_interval": 1, "moe_aux_loss_coeff": 0.0}),
+        ("dialect: 2024-05-10\nmoe_num_experts: 4", {"moe_router_type": "topk", "moe_expert_interval": 2}),
+        (
+            "moe_num_experts: 4\nmoe_type: deepspeed\nmoe_top_k: 2\nmoe_loss_coeff: 0.01",
+            {
+                "moe_router_type": "topk", "moe_expert_interval": 2, "moe_normalize_expert_weights": True,
+                "moe_aux_loss_coeff": 0.01,
+            },
+        ),
+        ("num_experts: 4\nmoe_token_dropping: true\nmoe_router_type: sinkhorn", {"moe_router_type": "sinkhorn"}),
+    ],
+)  # fmt: skip
+def test_experts_of_2024_and_of_2025_have_their_defaults(written: str, meant: dict[str, Any]) -> None:
+    config = resolved(written)
+    assert {name: config.get(name) for name in meant} == meant
+    assert [problem for problem in trainer_problems(config) if problem.severity == "error"] == []
 
 
 def test_settings_of_experts_without_experts_have_no_effect() -> None:

@@ -30,8 +30,14 @@ CHANGES = {
     "relative positions": {"pos_emb": "rpe"},
     "norms of queries and keys": {"use_qk_layernorm": True},
     "shared layers": {"num_layers": 4, "num_unique_layers": 2},
+    "experts in every second layer": {"moe_num_experts": 4, "moe_top_k": 2, "num_layers": 3},
+    "gated experts and shared ones": {
+        "moe_num_experts": 4, "moe_top_k": 1, "moe_expert_interval": 1, "moe_num_shared_experts": 2,
+        "activation": "swiglu", "intermediate_size": 96, "use_bias_in_mlp": False,
+    },
+    "experts and a dense network": {"moe_num_experts": 4, "moe_top_k": 1, "moe_type": "deepspeed"},
     "wide": {"intermediate_size": 72, "num_layers": 3, "hidden_size": 48},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES)

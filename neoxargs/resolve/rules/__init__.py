@@ -14,6 +14,7 @@ from neoxargs.resolve.rules import (
     data,
     deepspeed,
     model,
+    moe,
     mup,
     optimizer,
     parallel,
@@ -25,7 +26,7 @@ from neoxargs.resolve.rules import (
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
 SUBJECTS = (
-    parallel, batch, model, attention, precision, zero, optimizer, schedule, mup, activations, data, checkpoint,
+    parallel, batch, model, moe, attention, precision, zero, optimizer, schedule, mup, activations, data, checkpoint,
     runtime, deepspeed,
 )  # fmt: skip
 

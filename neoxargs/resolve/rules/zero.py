@@ -144,17 +144,3 @@ def nvme_offload_needs_nvme_path(
             advice = f"set {section}.nvme_path to a folder on the NVMe drive"
             return refuse(what, advice, about=[f"{section}.device", f"{section}.nvme_path"])
     return None
-
-
-@check
-def moe_excludes_zero_2(moe_num_experts: int, zero_optimization__stage: object) -> Finding | None:
-    """Expert parallelism distributes the experts over the ranks and averages the gradients of each expert in a separate
-    group. ZeRO stages 2 and 3 partition gradients across all ranks: different experts would be averaged.
-
-        moe_num_experts: 4
-        zero_optimization: {stage: 2}
-    """
-    if moe_num_experts == 1 or zero_optimization__stage not in (2, 3):
-        return None
-    both = f"moe_num_experts ({moe_num_experts}) and zero_optimization.stage ({zero_optimization__stage})"
-    return refuse(f"{both} cannot be combined", "set zero_optimization.stage to 1")

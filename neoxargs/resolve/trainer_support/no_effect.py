@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 from neoxargs.problems import Problem
@@ -123,8 +122,7 @@ class SwitchedOff(NamedTuple):
 
     def applies(self, config: Config, name: str) -> bool:
         """True if the row contains the parameter and every condition holds for a known value."""
-        names, prefixes = _split(self.names)
-        if name in self.when or not (name in names or name.startswith(prefixes)):
+        if name in self.when or not any(_fits(name, pattern) for pattern in self.names.split()):
             return False
         return not any(
             switch in config.broken or not condition.holds(config, switch) for switch, condition in self.when.items()
@@ -136,11 +134,8 @@ def switched_off_by(config: Config, name: str) -> SwitchedOff | None:
     return next((row for row in SWITCHED_OFF if row.applies(config, name)), None)
 
 
-@cache
-def _split(names: str) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the complete names, and the prefixes of those that end in `*`."""
-    words = names.split()
-    return frozenset(words), tuple(word[:-1] for word in words if word.endswith("*"))
+def _fits(name: str, pattern: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def _lower(value: Any) -> Any:
@@ -315,6 +310,17 @@ SWITCHED_OFF = (
         },
         "init_method and output_layer_init_method compute their own standard deviations",
     ),
+    SwitchedOff(
+        "moe_* enable_expert_tensor_parallelism",
+        {"moe_num_experts": Is((1,))},
+        "moe_num_experts is 1",
+    ),
+    SwitchedOff(
+        "moe_train_capacity_factor moe_eval_capacity_factor moe_min_capacity",
+        {"moe_token_dropping": OFF},
+        "moe_token_dropping is off",
+    ),
+    SwitchedOff("moe_use_residual", {"moe_type": IsNot(("deepspeed",))}, "moe_type is not deepspeed"),
     SwitchedOff("gpt_j_tied", {"gpt_j_residual": OFF}, "gpt_j_residual is off"),
     SwitchedOff(
         "param_sharing_style", {"num_unique_layers": OFF}, "num_unique_layers is not set, so no layers share weights"

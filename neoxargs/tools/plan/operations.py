@@ -38,7 +38,8 @@ def stage_operations(config: Config, stage: Stage, rows: int) -> Operations:
     """Return the operations of a rank of `stage`. rows: of the padded vocabulary."""
     sizes = ActivationSizes(config)
     tensor, hidden, layers = sizes.tensor, config.shape.hidden_size, len(stage.layers)
-    linear = 2 * sizes.tokens * matrices_of_layer(config) // tensor
+    of_layers = sum(matrices_of_layer(config, layer, active=True) for layer in stage.layers)
+    linear = 2 * sizes.tokens * (of_layers // max(layers, 1)) // tensor
     attention = 4 * sizes.tokens * config.shape.seq_length * hidden // tensor
     groups = recomputed_groups(config, layers)
     forward = 2 * layers if groups else layers

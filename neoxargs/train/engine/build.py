@@ -28,9 +28,12 @@ from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.compiled import compile_layers
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Pipelined, Plain
+from neoxargs.train.experts import layer as experts
+from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.cross_entropy import Loss, Vocabulary
 from neoxargs.train.kernels.selective import Selective
 from neoxargs.train.model import mup
+from neoxargs.train.model.block import BLOCKS
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.model.widths import Widths
 from neoxargs.train.optim import build as optimizer
@@ -58,6 +61,7 @@ def build(
         sequence_parallel=config.parallel.sequence_parallel,
         widths=mup.widths(config),
         recompute=Selective(config.recompute.checkpoint_activations == "selective"),
+        losses=AddedLosses(experts.series(config)),
     )
     pipelined = config.parallel.pipe_parallel_size >= 1
     with suppress_output():
@@ -71,7 +75,7 @@ def build(
     timing.install(engine, json, pipelined)
     if trains and not engine.zero_optimization():
         _apply_patches(engine, mesh)
-    reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh)
+    reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh, make.losses)
     if trains:  # after the reporter, which reads the sums
         sum_once_per_step(engine)
     return Pipelined(engine, reporter) if pipelined else Plain(engine, reporter, mesh)
@@ -112,7 +116,7 @@ def _pipeline(config: Config, vocabulary: Vocabulary, make: Make, mesh: Mesh) ->
         activation_checkpoint_func=recompute.checkpoint_function(config, mesh, reentrant=False),
         # Not the token embedding: its inputs are integers without gradients, and DeepSpeed's checkpoint function then
         # computes no gradients of its weights.
-        checkpointable_layers=["PositionEmbedding", "TransformerBlock", "FinalNorm"],
+        checkpointable_layers=["PositionEmbedding", "FinalNorm", *{block.__name__ for block in BLOCKS.values()}],
     )
     tie_relative_bias(module)
     return module

@@ -1,7 +1,8 @@
 """Optional reports of a step, per weight, with the series names of GPT-NeoX.
 
 The series are `gradient_norms/…`, `pct_grad_zeros/…`, `parameter_norms/…`, `optimizer_state_norms/…` and
-`train/noise_scale`. Norms are 2-norms over the full, unsharded weight on every layout.
+`train/noise_scale`. Norms are 2-norms over the full, unsharded weight on every layout. What layers add to the loss is
+always reported.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from torch import Tensor
 
 from neoxargs.registry.logging import Logging
 from neoxargs.train.deepspeed.optimizer_view import Holdings, Shards, before_step
+from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.process.mesh import Mesh
 
 
 class StepReporter:
     """Computes the reports that `options` ask for at every step of an engine."""
 
-    def __init__(self, options: Logging, batch_size: int, engine: Any, mesh: Mesh) -> None:
+    def __init__(self, options: Logging, batch_size: int, engine: Any, mesh: Mesh, losses: AddedLosses) -> None:
         self.options, self.holdings = options, Holdings(engine, mesh)
+        self.engine, self.mesh, self.losses = engine, mesh, losses
         self.values: dict[str, float] = {}
         self.noise: NoiseScale | None = None
         if options.log_gradient_noise_scale:
@@ -30,12 +33,16 @@ class StepReporter:
         if options.log_grad_norm or options.log_grad_pct_zeros or self.noise:
             before_step(engine, self._report_gradients)
 
+    def before_step(self) -> None:
+        """Prepare for the forward and backward passes of a step."""
+        self.losses.begin_step(self.holdings.loss_scale, self.engine.gradient_accumulation_steps())
+
     def after_step(self, skipped: bool) -> dict[str, float]:
         """Return series name -> value, equal on every rank; empty for a skipped step.
 
         Every rank must call this, because norms are summed over the ranks.
         """
-        values, self.values = self.values, {}
+        values, self.values = self.values | self.losses.means(self.mesh, self.engine.device), {}
         if self.options.log_param_norm:
             values |= self._norms("parameter_norms", self.holdings.values())
         if self.options.log_optimizer_states:

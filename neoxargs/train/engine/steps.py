@@ -48,6 +48,7 @@ class Pipelined:
         return _learning_rate(self.deepspeed)
 
     def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
+        self.reporter.before_step()
         return _result(self.deepspeed, self.deepspeed.train_batch(self._on_device(batches)), self.reporter)
 
     def evaluate(self, batches: Iterator[MicroBatch] | None, count: int) -> float:
@@ -75,6 +76,7 @@ class Plain:
     def train_step(self, batches: Iterator[MicroBatch] | None) -> Result:
         assert batches is not None
         self.deepspeed.train()
+        self.reporter.before_step()
         losses = []
         for _ in range(self.deepspeed.gradient_accumulation_steps()):
             loss = self._loss(next(batches))

@@ -177,7 +177,8 @@ def checkpoint(config: Config) -> Path:
         raise Problems(
             Problem(f"load ({root}): there is no checkpoint in this folder", id="checkpoint-missing", about=("load",))
         )
-    if damage := checkpoint_folder.verify(folder):
+    damage = checkpoint_folder.damage(folder) if folder.is_dir() else "it does not exist"
+    if damage:
         what = f"load ({folder}) cannot be exported: {damage}"
         raise Problems(Problem(what, id="checkpoint-not-usable", about=("load", "iteration")))
     return folder

@@ -5,11 +5,14 @@ The class name is part of the interface: `pipe_partition_method: type:transforme
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.model import has_experts
+from neoxargs.train.experts.layer import Experts
 from neoxargs.train.kernels.fused import DropoutAdd
 from neoxargs.train.model.attention import SelfAttention
 from neoxargs.train.model.bias import RelativeBias
@@ -19,6 +22,9 @@ from neoxargs.train.model.norm import norm
 from neoxargs.train.parallel.communicate import leave_region
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import ALONE
+
+#: Whether a layer has experts -> its feed-forward, a module made from the configuration and a `Make`.
+FEED_FORWARD: dict[bool, Callable[[Config, Make], nn.Module]] = {False: FeedForward, True: Experts}
 
 
 class TransformerBlock(nn.Module):
@@ -31,7 +37,7 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, config: Config, make: Make, layer: int = 0, relative: RelativeBias | None = None) -> None:
         super().__init__()
-        shape, init, regularization = config.shape, config.init, config.regularization
+        shape, regularization = config.shape, config.regularization
         self.parallel_residual = config.attention.gpt_j_residual
         self.post_norm_residual = config.norm.apply_residual_connection_post_layernorm
         self.tensor, self.shards, self.recompute = make.tensor, make.shards, make.recompute
@@ -41,7 +47,7 @@ class TransformerBlock(nn.Module):
         self.attention = SelfAttention(config, inside.at("attention"), layer, relative)
         tied = self.parallel_residual and config.attention.gpt_j_tied
         self.post_attention_layernorm = None if tied else norm(shape.hidden_size, config.norm, self.shards)
-        self.mlp = FeedForward(shape, config.mlp, config.fusion, init, inside.at("mlp"))
+        self.mlp = FEED_FORWARD[has_experts(config, layer)](config, inside.at("mlp"))
         self.dropout = nn.Dropout(regularization.hidden_dropout)
         # Partial sums cover all tokens of the sequence, and every rank must drop the same elements of them.
         shards = ALONE if self.one_sum else self.shards
@@ -67,3 +73,15 @@ class TransformerBlock(nn.Module):
         if self.post_attention_layernorm is not None:
             normed = self.recompute(self.post_attention_layernorm, hidden)
         return leave_region(self.add(self.mlp(normed), attended), self.tensor, self.shards)
+
+
+#: Kind of a layer in `attention_config` -> the class of its block, for both engines.
+BLOCKS: dict[str, type[nn.Module]] = dict.fromkeys(
+    ("global", "flash", "local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer"), TransformerBlock
+)
+
+
+def block_class(config: Config, layer: int) -> type[nn.Module]:
+    """Return the class of a layer's block. It is made from the configuration, a `Make`, the layer and the rpe bias."""
+    kinds = config.get("attention_config") or ["global"] * config.shape.num_layers
+    return BLOCKS[kinds[layer]]

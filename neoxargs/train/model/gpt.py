@@ -16,7 +16,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import weights_of_layers
 from neoxargs.train.kernels.cross_entropy import Loss, Readout, Vocabulary
 from neoxargs.train.model.bias import relative_bias
-from neoxargs.train.model.block import TransformerBlock
+from neoxargs.train.model.block import block_class
 from neoxargs.train.model.documents import LayerInput, unpack
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.init import first_rows, initializer
@@ -58,8 +58,8 @@ class GPT(nn.Module):
         self.order = weights_of_layers(config.shape)
         self.relative = relative_bias(config, make)
         self.layers = nn.ModuleList(
-            TransformerBlock(config, make.at(f"layers.{index}"), self.order.index(index), self.relative)
-            for index in sorted(set(self.order))
+            block_class(config, layer)(config, make.at(f"layers.{index}"), layer, self.relative)
+            for index, layer in sorted((index, self.order.index(index)) for index in set(self.order))
         )
         self.final_norm = norm(config.shape.hidden_size, config.norm, make.shards)
         tied = None if config.embedding.no_weight_tying else self.embedding.weight

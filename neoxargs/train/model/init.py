@@ -50,6 +50,17 @@ def first_rows(count: int, method: Initializer) -> Initializer:
     return fill
 
 
+def stacked(method: Initializer) -> Initializer:
+    """Draw the matrices of a stack (count, rows, columns) one by one."""
+
+    def fill(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        for matrix in tensor:
+            method(matrix, generator)
+        return tensor
+
+    return fill
+
+
 def zeros(tensor: Tensor, _: torch.Generator) -> Tensor:
     return tensor.zero_()
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from neoxargs.registry.model import Fusion, Init, Mlp, Shape
+from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import mlp_width
 from neoxargs.train.kernels.selective import Selective
 from neoxargs.train.model.init import initializer
@@ -63,19 +63,24 @@ def _gated(x: Tensor, gate: Callable[[Tensor], Tensor], recompute: Selective) ->
 
 
 class FeedForward(nn.Module):
-    """Position-wise feed-forward network: (batch, seq, hidden) -> (batch, seq, hidden)."""
+    """Position-wise feed-forward network: (batch, seq, hidden) -> (batch, seq, hidden).
 
-    def __init__(self, shape: Shape, mlp: Mlp, fusion: Fusion, init: Init, make: Make) -> None:
+    width, bias: of the layer between the matrices, and whether they have biases; by default as the configuration says.
+    """
+
+    def __init__(self, config: Config, make: Make, width: int | None = None, bias: bool | None = None) -> None:
         super().__init__()
+        shape, mlp, fusion, init = config.shape, config.mlp, config.fusion, config.init
         # GPT-NeoX's fused bias-GELU kernel computes the tanh approximation; models trained with it need the same.
         self.activation = activation(mlp.activation, fusion.bias_gelu_fusion, fusion.onnx_safe, make.recompute)
         self.recompute = make.recompute
-        narrow, wide = shape.hidden_size, mlp_width(shape, mlp)
+        narrow, wide = shape.hidden_size, width or mlp_width(shape, mlp)
+        biased = mlp.use_bias_in_mlp if bias is None else bias
         init_in = initializer(init.init_method, init, shape)
         init_out = initializer(init.output_layer_init_method, init, shape)
         halves = 2 if mlp.activation in GATES else 1
-        self.dense_h_to_4h = make.column("dense_h_to_4h", narrow, halves * wide, init_in, mlp.use_bias_in_mlp, halves)
-        self.dense_4h_to_h = make.row("dense_4h_to_h", wide, narrow, init_out, mlp.use_bias_in_mlp)
+        self.dense_h_to_4h = make.column("dense_h_to_4h", narrow, halves * wide, init_in, biased, halves)
+        self.dense_4h_to_h = make.row("dense_4h_to_h", wide, narrow, init_out, biased)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.dense_4h_to_h(self.recompute(self.activation, self.dense_h_to_4h(x)))  # type: ignore[no-any-return]

@@ -37,6 +37,11 @@ def gather(x: Tensor, axis: Axis) -> Tensor:
     return x if axis.size == 1 else _Gather.apply(x, axis)  # type: ignore[no-untyped-call]
 
 
+def gather_replicated(x: Tensor, axis: Axis) -> Tensor:
+    """`gather` for a tensor that every rank uses in the same way: its gradient is complete on each and not summed."""
+    return x if axis.size == 1 else _GatherReplicated.apply(x, axis)  # type: ignore[no-untyped-call]
+
+
 def sum_and_scatter(x: Tensor, axis: Axis) -> Tensor:
     """Return this rank's shard of the sum of x over the ranks: (batch, seq, …) -> (batch, seq / ranks, …)."""
     return _Scatter.apply(x, axis)  # type: ignore[no-untyped-call, no-any-return]
@@ -140,6 +145,17 @@ class _Gather(torch.autograd.Function):
         return shard, None
 
 
+class _GatherReplicated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
+        ctx.axis = axis
+        return _gathered(x, axis)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.chunk(ctx.axis.size, dim=1)[ctx.axis.rank].contiguous(), None
+
+
 class _Scatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
@@ -172,7 +188,7 @@ def _scattered(x: Tensor, axis: Axis) -> tuple[Tensor, Any]:
 
 
 def has_flat_collectives(group: dist.ProcessGroup | None) -> bool:
-    """Whether the backend gathers into one tensor; NCCL would copy a list of tensors into one first, and back."""
+    """Whether the back end gathers into one tensor; NCCL would copy a list of tensors into one first, and back."""
     return dist.get_backend(group) != "gloo"
 
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from neoxargs.train.kernels.added_losses import AddedLosses
 from neoxargs.train.kernels.selective import Selective
 from neoxargs.train.kernels.tables import Tables
 from neoxargs.train.model.init import CPU, Initializer, initial_values, zeros
@@ -57,6 +58,8 @@ class Make:
     """Masks and other tensors without weights, which the layers made here share."""
     recompute: Selective = field(default_factory=Selective, compare=False)
     """Calls the functions that selective recomputation computes again."""
+    losses: AddedLosses = field(default_factory=AddedLosses, compare=False)
+    """What the layers made here add to the loss."""
 
     def at(self, name: str) -> Make:
         return replace(self, path=self._name(name))

@@ -19,7 +19,7 @@ from neoxargs.sizes.model import weights_of_layers
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module, layer_specs, stage_specs
 from neoxargs.train.kernels.cross_entropy import Readout, Vocabulary
 from neoxargs.train.model.bias import RelativeBias, relative_bias
-from neoxargs.train.model.block import TransformerBlock
+from neoxargs.train.model.block import block_class
 from neoxargs.train.model.documents import LayerInput, unpack
 from neoxargs.train.model.embedding import PositionEmbedding, TokenEmbedding
 from neoxargs.train.model.gpt import OutputLayer, readout_of
@@ -68,7 +68,7 @@ def _block(config: Config, make: Make, index: int, layer: int, relative: Relativ
             ]
             return module
 
-    block = (TransformerBlock, config, make.at(f"layers.{index}"), layer, relative)
+    block = (block_class(config, layer), config, make.at(f"layers.{index}"), layer, relative)
     if config.shape.num_unique_layers in (None, config.shape.num_layers):
         return LayerSpec(*block)
     return Shared(f"layers-{index}", *block)

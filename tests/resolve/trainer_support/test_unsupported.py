@@ -70,7 +70,8 @@ def nested(name: str, value: Any) -> str:
 OTHER: dict[str, Any] = {
     "norm": "te_rmsnorm",
     "sliding_window_width": 8,
-    "moe_num_experts": 4,
+    "moe_expert_parallel_size": 2,
+    "moe_glu": True,
     "optimizer.type": "Shampoo",
     "optimizer.params.comm_backend_name": "mpi",
     "train_impl": "dpo",

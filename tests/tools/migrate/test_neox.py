@@ -95,7 +95,9 @@ FORWARD = {
     "momentum: 0.1\noptimizer: {type: sm3}\n": "optimizer: {type: sm3, params: {momentum: 0.1}}\n",
     "out_seq_length: 30\n": "maximum_tokens: 30\n",
     "soft_prompt_tuning: {n_tokens: 3}\n": "soft_prompt_tuning: {num_tokens: 3}\n",
-    "moe_type: megablocks\nmoe_min_capacity: 4\nnum_experts: 4\n": "moe_num_experts: 4\n",
+    "moe_type: megablocks\nmoe_router_type: topk\nmoe_expert_interval: 2\nnum_experts: 4\n": (
+        "moe_router_type: topk\nmoe_expert_interval: 2\nmoe_num_experts: 4\n"
+    ),
 }
 TO_2021 = {
     "norm: rmsnorm\n": "rms-norm: true\n",

@@ -44,8 +44,8 @@ def pipeline_stages(config: Config, rows: int) -> list[Stage]:
 
 def parameters_by_part(config: Config, rows: int) -> dict[str, int]:
     """Return part -> number of parameters of the whole model; replicated and tied weights count once."""
-    layers = len(set(weights_of_layers(config.shape)))
-    weights_held = [*_embeddings(config, rows), *weights.block(config) * layers, weights.final_norm(config)]
+    layers = weights.blocks(config, range(config.shape.num_layers))
+    weights_held = [*_embeddings(config, rows), *layers, weights.final_norm(config)]
     weights_held += weights.relative_table(config)
     if config.embedding.no_weight_tying:
         weights_held.append(Weight("output", rows * config.shape.hidden_size))
@@ -54,11 +54,8 @@ def parameters_by_part(config: Config, rows: int) -> dict[str, int]:
 
 def _stage(config: Config, rows: int, index: int, layers: range, layout: Layout) -> Stage:
     first, last = index == 0, index == layout.pipe - 1
-    own = weights_of_layers(config.shape)[
-        layers.start : layers.stop
-    ]  # layers that share weights hold them once per stage
-    weights_held = [*(_embeddings(config, rows) if first else []), *weights.block(config) * len(set(own))]
-    weights_held += weights.relative_table(config) if own else []
+    weights_held = [*(_embeddings(config, rows) if first else []), *weights.blocks(config, layers)]
+    weights_held += weights.relative_table(config) if layers else []
     if last:
         weights_held.append(weights.final_norm(config))
         if config.embedding.no_weight_tying or not first:  # the first and the last stage each hold a tied table
@@ -101,8 +98,8 @@ def _costs(config: Config, rows: int) -> list[int]:
     tensor = Layout.of(config).tensor
     table = weights.token_table(config, rows).on_rank(tensor)
     positions = sum(weight.on_rank(tensor) for weight in weights.position_table(config))
-    layer = sum(weight.on_rank(tensor) for weight in weights.block(config))
-    blocks = [layer] * config.shape.num_layers
+    used = weights_of_layers(config.shape)
+    blocks = [sum(weight.on_rank(tensor) for weight in weights.block(config, used.index(index))) for index in used]
     return [table, positions, *blocks, weights.final_norm(config).numel, table]
 
 

@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import head_norms_size, mlp_rows, mlp_width, norm_size, norms_of_block, qkv_rows
+from neoxargs.sizes.model import (
+    has_dense_network,
+    has_experts,
+    head_norms_size,
+    mlp_rows,
+    mlp_width,
+    norm_size,
+    norms_of_block,
+    qkv_rows,
+    weights_of_layers,
+)
 
 
 @dataclass(frozen=True)
@@ -29,9 +39,17 @@ class Weight:
         return self.numel // tensor if self.sharded else self.numel
 
 
-def block(config: Config) -> list[Weight]:
+def block(config: Config, layer: int) -> list[Weight]:
     """Return the weights of one transformer layer."""
-    return [*_attention(config), *_mlp(config), *_norms(config)]
+    feed_forward = _experts(config) if has_experts(config, layer) else _mlp(config)
+    return [*_attention(config), *feed_forward, *_norms(config)]
+
+
+def blocks(config: Config, layers: range) -> list[Weight]:
+    """Return the weights of consecutive layers; those that layers share only once."""
+    used = weights_of_layers(config.shape)
+    first_uses = sorted({used.index(index) for index in used[layers.start : layers.stop]})
+    return [weight for layer in first_uses for weight in block(config, layer)]
 
 
 def token_table(config: Config, rows: int) -> Weight:
@@ -65,6 +83,21 @@ def _attention(config: Config) -> Iterator[Weight]:
 def _mlp(config: Config) -> Iterator[Weight]:
     width = mlp_width(config.shape, config.mlp)
     return _pair("feed-forward", mlp_rows(config), width, config.shape.hidden_size, config.mlp.use_bias_in_mlp)
+
+
+def _experts(config: Config) -> Iterator[Weight]:
+    moe, hidden, width = config.moe, config.shape.hidden_size, mlp_width(config.shape, config.mlp)
+    yield Weight("router", moe.moe_num_experts * hidden, sharded=False)
+    # In both ways of dividing the experts among the tensor parallel ranks, each holds an equal part of the elements.
+    yield Weight("experts", moe.moe_num_experts * mlp_rows(config) * hidden)
+    yield Weight("experts", moe.moe_num_experts * hidden * width)
+    if moe.moe_num_shared_experts:
+        shared = moe.moe_num_shared_experts
+        yield from _pair("feed-forward", shared * mlp_rows(config), shared * width, hidden, biased=False)
+    if has_dense_network(config):
+        yield from _mlp(config)
+        yield Weight("router", 2 * hidden, sharded=False)
+        yield Weight("router", 2, sharded=False)
 
 
 def _pair(part: str, rows: int, inner: int, hidden: int, biased: bool) -> Iterator[Weight]:

@@ -1,0 +1,84 @@
+"""Losses that layers add to the cross entropy, on any pipeline stage and without sending anything to another one.
+
+The loss of a step is the cross entropy plus weight x term, summed over layers and averaged over micro batches. The
+gradient of a term is a constant, so that the layer itself starts the term's backward pass when that of its output
+arrives there (as Megatron-LM does). A term's value is recorded there too: once, also if the layer is recomputed, and
+only in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from neoxargs.train.process.mesh import Mesh
+
+
+class Term(NamedTuple):
+    """A scalar that a layer adds to the loss."""
+
+    value: Tensor
+    weight: float
+    """0: the value is only reported."""
+
+
+class AddedLosses:
+    """The terms of one step, by name. The layers of a model share one.
+
+    series: name of a term -> number of layers of the model that add it; equal on every rank.
+    """
+
+    def __init__(self, series: Mapping[str, int] | None = None) -> None:
+        self.series = dict(series or {})
+        #: The gradient with which the backward pass of a micro batch begins: loss scale / gradient accumulation steps.
+        self.gradient = 1.0
+        self._sums: dict[str, Tensor] = {}
+        self._micro_batches = 1
+
+    def add(self, x: Tensor, terms: Mapping[str, Term]) -> Tensor:
+        """Return x, the layer's output. Its backward pass begins that of the terms."""
+        values = torch.stack([term.value.float() for term in terms.values()])
+        weights = [term.weight for term in terms.values()]
+        return _Add.apply(x, values, weights, list(terms), self)  # type: ignore[no-untyped-call, no-any-return]
+
+    def begin_step(self, loss_scale: float, micro_batches: int) -> None:
+        """Forget the last step. loss_scale: the factor on the loss in the coming backward passes."""
+        self.gradient, self._micro_batches = loss_scale / micro_batches, micro_batches
+        self._sums.clear()
+
+    def record(self, names: list[str], values: Tensor) -> None:
+        for name, value in zip(names, values, strict=True):
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def means(self, mesh: Mesh, device: torch.device) -> dict[str, float]:
+        """Return each term's mean over layers, micro batches and replicas. Collective, unless there are no terms."""
+        if not self.series:
+            return {}
+        zero = torch.zeros((), device=device)
+        total = torch.stack([self._sums.get(name, zero) for name in self.series])
+        for axis in (mesh.pipe, mesh.data):
+            if axis.size > 1:
+                dist.all_reduce(total, group=axis.group)
+        count = self._micro_batches * mesh.data.size
+        return {
+            name: value / layers / count
+            for (name, layers), value in zip(self.series.items(), total.tolist(), strict=True)
+        }
+
+
+class _Add(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor, weights: list[float], names: list[str], to: AddedLosses) -> Tensor:
+        ctx.save_for_backward(values)
+        ctx.weights, ctx.names, ctx.to = weights, names, to
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (values,) = ctx.saved_tensors
+        ctx.to.record(ctx.names, values)
+        return gradient, values.new_tensor(ctx.weights) * ctx.to.gradient, None, None, None
