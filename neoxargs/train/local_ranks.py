@@ -1,8 +1,8 @@
 """Program that starts the ranks of this machine: `python -m neoxargs.train.local_ranks --devices=0,1 ... SCRIPT ...`.
 
-It replaces DeepSpeed's runner and launcher: each rank gets the same environment and arguments from it, and the first
-rank that fails ends all. With `fork_ranks` it imports torch, DeepSpeed and the program once and forks the ranks, which
-share the memory of the imported modules; otherwise it starts a Python process for each rank.
+It replaces DeepSpeed's runner and launcher: each rank gets the same environment and arguments from it, and when a
+rank fails, all others are ended. With `fork_ranks`, it imports torch, DeepSpeed and the program once and forks the
+ranks, which share the memory of the imported modules; otherwise, it starts a Python process for each rank.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _environment(options: argparse.Namespace, rank: int, devices: list[str]) -> 
 def _imported_program(script: str, arguments: Sequence[str]) -> Program | None:
     """Import the program that a script runs and return it, if the ranks are to be forked and can be.
 
-    An error here is left to the ranks, which have the same and log and report it.
+    Errors here are ignored: the ranks meet the same errors, and log and report them.
     """
     program = program_of(Path(script))
     try:
@@ -89,7 +89,11 @@ def _imported_program(script: str, arguments: Sequence[str]) -> Program | None:
     except Exception:
         return None
     if obstacles := _fork_obstacles():
-        print(f"deepy: every rank imports torch, because this process has {obstacles}", file=sys.stderr, flush=True)
+        print(
+            f"deepy: the ranks are not forked, because this process has {obstacles}",
+            file=sys.stderr,
+            flush=True,
+        )
         return None
     return program
 

@@ -201,7 +201,7 @@ def _slots_beyond_hostfile(hosts: Hosts, pool: Mapping[str, int], path: str, fil
     for host, slots in hosts.items() if filters.include else ():
         if slots[-1] >= pool[host]:
             what = f"include uses slot {slots[-1]} of {host}, but {path} lists only slots 0 to {pool[host] - 1}"
-            what += f"; slot {slots[-1]} is used nevertheless"
+            what += f"; slot {slots[-1]} is used anyway"
             yield _warning("include-slot-beyond-hostfile", what, filters.where, "include")
 
 

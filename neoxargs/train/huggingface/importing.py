@@ -176,13 +176,17 @@ def parser() -> argparse.ArgumentParser:
     add("source", metavar="FOLDER", type=Path,
         help="read config.json, safetensors files and tokenizer, or a GPT-NeoX checkpoint, from FOLDER")  # fmt: skip
     add("--to", metavar="FOLDER", type=Path, help="write to FOLDER, which must not exist yet")
-    add("--dry-run", action="store_true", help="only list what would be taken over from the GPT-NeoX checkpoint")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="list what a GPT-NeoX checkpoint contains, and write nothing",
+    )
     add("--iteration", type=int, metavar="N", help="read the GPT-NeoX checkpoint at this iteration (default: newest)")
     add("--config", metavar="FILE", type=Path, action="append", default=[],
-        help="the GPT-NeoX run's configuration, if the checkpoint does not have it; may be repeated")  # fmt: skip
+        help="read the GPT-NeoX configuration from FILE, if the checkpoint has none; may be repeated")  # fmt: skip
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="override a value in that configuration")
     add("--format", choices=("deepy", "huggingface"), default="deepy",
-        help="what to write from the GPT-NeoX checkpoint (default: %(default)s)")  # fmt: skip
+        help="convert the GPT-NeoX checkpoint to this format (default: %(default)s)")  # fmt: skip
     add("--tokenizer-type", choices=list(BUILDERS), metavar="NAME", help=f"use one of {', '.join(BUILDERS)}")
     add("--vocab-file", metavar="FILE",
         help="read the tokenizer's vocabulary from FILE, if the folder has no tokenizer")  # fmt: skip
