@@ -1,13 +1,15 @@
 """The runs that train_cpu.py and startup.py measure: `deepy.py train.py` of a small GPT on CPUs, in each layout.
 
 The model has 4 layers, hidden size 256, 8 heads and sequence length 256. Each step has 2048 tokens, in fp32, with Adam
-and without dropout.
+and without dropout. The file has only keys that GPT-NeoX knows too; deepy gets its own with --set.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +23,29 @@ from neoxargs.train.data import indexed  # noqa: E402
 
 MODEL = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 256, "max_position_embeddings": 256,
-    "train_batch_size": 8, "eval_interval": 0, "eval_iters": 0, "log_interval": 10, "gradient_clipping": 1.0,
-    "optimizer": {"type": "Adam", "params": {"lr": 1e-3}}, "tokenizer_type": "HFTokenizer", "dialect": "neox-2026",
-    "attention_dropout": 0.0, "hidden_dropout": 0.0,
+    "train_batch_size": 8, "eval_interval": 1000000, "eval_iters": 0, "log_interval": 1, "gradient_clipping": 1.0,
+    "optimizer": {"type": "Adam", "params": {"lr": 1e-3}}, "tokenizer_type": "HFTokenizer", "num_gpus": 1,
+    "attention_dropout": 0.0, "hidden_dropout": 0.0, "distributed_backend": "gloo",
 }  # fmt: skip
+TOKENS_PER_STEP = 8 * 256
 #: Name -> changes of the configuration.
 LAYOUTS: dict[str, dict[str, Any]] = {
     "1 process": {"pipe_parallel_size": 1},
-    "tp2": {"pipe_parallel_size": 1, "model_parallel_size": 2},
-    "pp2": {"pipe_parallel_size": 2, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8},
+    "dp2": {"pipe_parallel_size": 1, "num_gpus": 2},
+    "tp2": {"pipe_parallel_size": 1, "model_parallel_size": 2, "num_gpus": 2},
+    "pp2": {
+        "pipe_parallel_size": 2,
+        "num_gpus": 2,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 8,
+    },
     "tp2 x pp2": {
         "pipe_parallel_size": 2,
         "model_parallel_size": 2,
+        "num_gpus": 4,
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 4,
     },
-    "dp2": {"pipe_parallel_size": 1, "num_gpus": 2},
     "1 process, plain engine": {"pipe_parallel_size": 0},
 }
 
@@ -52,12 +61,31 @@ def prepare(folder: Path, vocabulary: int, steps: int) -> dict[str, Any]:
     lengths = [1000] * (len(tokens) // 1000)
     writer.add(tokens, lengths, [True] * len(lengths))
     writer.finish()
-    paths = {"run_dir": str(folder), "data_path": str(folder / "data"), "vocab_file": str(folder / "tokenizer.json")}
+    paths = {"data_path": str(folder / "data"), "vocab_file": str(folder / "tokenizer.json")}
     return {**MODEL, **paths, "train_iters": steps, "make_vocab_size_divisible_by": 64}
 
 
-def configuration_file(config: dict[str, Any]) -> Path:
-    """Write a configuration with a port of its own into its `run_dir`."""
-    file = Path(config["run_dir"]) / "run.yml"
+def configuration_file(config: Mapping[str, Any], folder: Path) -> Path:
+    """Write a configuration with a port of its own into the folder of a run, which is made if needed."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "run.yml"
     file.write_text(json.dumps({**config, "master_port": unused_port()}))  # YAML reads JSON
     return file
+
+
+def command(trainer: Path, file: Path) -> list[str]:
+    """Return the command that trains with `deepy.py` of a checkout, deepy's or that of a trainer with the same keys."""
+    words = [sys.executable, str(trainer / "deepy.py"), "train.py", str(file)]
+    if (trainer / "neoxargs").is_dir():
+        words += ["--set", f"run_dir={file.parent}", "--set", "dialect=neox-2026"]
+    return words
+
+
+def environment(ranks: int) -> dict[str, str]:
+    """Return the environment of a run on CPUs, whose ranks share the cores.
+
+    It has no PYTHONDONTWRITEBYTECODE, which would make every start compile the sources, unlike an installed package.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    threads = max(1, len(os.sched_getaffinity(0)) // ranks)
+    return kept | {"DS_ACCELERATOR": "cpu", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}

@@ -1,6 +1,7 @@
 """Compare `deepy plan` with published figures of other people's training runs.
 
     python bench/plan_against_published.py FIGURES.tsv [--json] [--misses] [--write docs/plan.md]
+    python bench/plan_against_published.py tests/reference/published_afterwards.tsv --section afterwards --write PAGE
 
 Each row that train.py could run is planned (bench/published_rows.py maps it, and says why it leaves others out). The
 ratio planned / measured is summarised by source, memory and throughput apart, with the verdicts: published
@@ -16,6 +17,7 @@ import argparse
 import csv
 import hashlib
 import json
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +28,8 @@ from statistics import median, quantiles
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-from published_rows import Case, LeftOut, Row, case_of  # noqa: E402
+from published_programs import LeftOut, Row  # noqa: E402
+from published_rows import Case, case_of  # noqa: E402
 
 from neoxargs.launch.cluster.hosts import assumed_resources  # noqa: E402
 from neoxargs.launch.run_spec import RunSpec  # noqa: E402
@@ -45,13 +48,16 @@ KINDS = {"peak_mem_gib": MEMORY, "fits/oom": VERDICT, "tokens_per_s_per_gpu": SP
 #: What identifies a run within its source.
 RUN = ("layers", "hidden", "heads", "seq", "gpus", "gpu_type", "tp", "pp", "zero_or_fsdp", "micro_batch",
        "global_batch", "act_ckpt", "precision")  # fmt: skip
+#: Words of a note that tell runs of the same shape and layout apart.
+KERNELS = re.compile(r"flash attention [\d.]+|fused softmax|attention in torch|fused RMSNorm|sequence-parallel")
 #: Columns of a table of figures, for rows that lack some.
 EMPTY = dict.fromkeys(
     ("source_repo", "path", "model", *RUN, "kv_heads", "ffn", "vocab", "dp", "measured_kind", "measured_value", "note"),
     "",
 )
 FIT, SET_ASIDE = "fit", "set aside"
-START, END = "<!-- score: start, written by bench/plan_against_published.py -->", "<!-- score: end -->"
+#: Sections of a page that hold a score: of the figures that the assumptions were chosen with, and of later ones.
+SECTIONS = ("score", "afterwards")
 
 
 @dataclass(frozen=True)
@@ -159,7 +165,7 @@ def _case(row: Row) -> Case:
 
 
 def _run(row: Row) -> tuple[str, ...]:
-    return (source_of(row), *(row[column] for column in RUN))
+    return (source_of(row), *(row[column] for column in RUN), *KERNELS.findall(row["note"]))
 
 
 def _check_new(row: Row, run: tuple[str, ...], seen: set[tuple[str, ...]]) -> None:
@@ -290,11 +296,24 @@ def read_rows(path: Path) -> list[Row]:
         ]
 
 
-def write_between_markers(path: Path, lines: Iterable[str]) -> None:
-    """Replace what is between START and END in a page."""
-    before, _, rest = path.read_text(encoding="utf-8").partition(START)
-    _, _, after = rest.partition(END)
-    path.write_text("\n".join([before + START, *lines, END]) + after, encoding="utf-8")
+def markers(section: str) -> tuple[str, str]:
+    """Return what stands before and after the score of a section in a page."""
+    return f"<!-- {section}: start, written by bench/plan_against_published.py -->", f"<!-- {section}: end -->"
+
+
+def written_between_markers(path: Path, section: str) -> tuple[str, str, str]:
+    """Return a page in three parts: before, between and after the markers of a section."""
+    start, end = markers(section)
+    before, _, rest = path.read_text(encoding="utf-8").partition(start)
+    written, _, after = rest.partition(end)
+    return before, written, after
+
+
+def write_between_markers(path: Path, section: str, lines: Iterable[str]) -> None:
+    """Replace what is between the markers of a section in a page."""
+    before, _, after = written_between_markers(path, section)
+    start, end = markers(section)
+    path.write_text("\n".join([before + start, *lines, end]) + after, encoding="utf-8")
 
 
 def main() -> None:
@@ -303,6 +322,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print every row with its ratio as JSON")
     parser.add_argument("--misses", action="store_true", help="also list the rows that are far off")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write the tables between the markers of this page")
+    parser.add_argument("--section", choices=SECTIONS, default=SECTIONS[0], help="markers of the page to write between")
     options = parser.parse_args()
     score = compare(read_rows(options.figures))
     if options.json:
@@ -312,7 +332,7 @@ def main() -> None:
     if options.misses:
         print("\n".join(misses(score)))
     if options.write:
-        write_between_markers(options.write, table(score))
+        write_between_markers(options.write, options.section, table(score))
 
 
 if __name__ == "__main__":

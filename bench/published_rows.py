@@ -2,23 +2,25 @@
 
 A row is one measurement of a training run: model, layout, hardware and a value, with the place where it was published.
 Only what train.py could run with the same tensors is mapped. How the measured program differs from train.py (all
-logits at once, attention without a fused kernel, other optimizer state) is written as assumptions of the plan.
+logits at once, attention without a fused kernel, other optimizer state) is in published_programs.py.
 """
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-Row = Mapping[str, str]
-ROOT = Path(__file__).resolve().parents[1]
+from published_programs import (
+    LeftOut,
+    Row,
+    assumptions,
+    has_dropout,
+    is_megatron,
+    megatron_test,
+    zero_stage,
+)
 
-
-class LeftOut(Exception):
-    """The row cannot be planned; the message is the reason, the same for all rows of its kind."""
+from neoxargs.tools.plan.assumptions import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -53,32 +55,6 @@ FAMILIES: tuple[tuple[str, dict[str, object]], ...] = (
     ("pythia", {"pos_emb": "rotary", "gpt_j_residual": True, "no_weight_tying": True}),
 )  # fmt: skip
 
-#: What programs do otherwise than train.py: assumptions, each for a reason that its comment names.
-#: Before lazy loading (CUDA 11.7) the context held all kernels; torch's allocator had no expandable segments.
-BEFORE_2023 = {"context": 1.6, "cached_blocks": 0.2, "fragmentation": 0}
-#: All logits at once: in 16 bits, in fp32, and their softmax in a third tensor; the latter in place since 2023.
-LOGITS_2021, LOGITS_NOW = {"logits_at_once": 1e15, "logit_bytes": 10}, {"logits_at_once": 1e15, "logit_bytes": 6}
-#: flash-attn's cross entropy, llm-foundry's default (llmfoundry/models/mpt): logits and their gradients in 16 bits.
-LOGITS_FUSED = {"logits_at_once": 1e15, "logit_bytes": 4}
-#: Megatron-LM: gradients of bf16 in fp32 buffers, those of fp16 in fp16 until the step copies them to fp32.
-MEGATRON = {"partitioned": 0, "bucket": 0}
-MEGATRON_BF16 = {**MEGATRON, "gradient_bytes": 4, "step_bytes": 0}
-MEGATRON_FP16 = {**MEGATRON, "gradient_bytes": 2, "step_bytes": 4}
-#: FSDP: one process group, where the plan counts two; shards of fp32 weights are the master weights.
-FSDP = {"weight_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 8, "step_bytes": 0, "bucket": 0,
-        "group_buffers": 0.1}  # fmt: skip
-#: llm-foundry's PURE: weights, gradients and moments in bf16.
-FSDP_PURE = {"weight_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 4, "step_bytes": 0, "bucket": 0,
-             "group_buffers": 0.1}  # fmt: skip
-#: Layers compiled by torch fuse elementwise kernels: about 40 % of their memory traffic is saved.
-COMPILED = {"eager": 0.6}
-#: Longest sequence of Megatron-LM's fused softmax before 2023; beyond it torch's runs, with copies in fp32 before and
-#: after the mask, probabilities in fp32 and 16 bits, their product with dropout and its mask.
-FUSED_SOFTMAX = 2048
-#: FlashAttention's first version: Dao et al. 2022 and the comparison in Dao 2023, arXiv:2307.08691, figure 4. The
-#: tables of llm-foundry on A100 are older than torch 2.0 (a comment of the page says so), its second version is newer.
-FLASH_1 = {"attention": 0.3}
-
 
 def case_of(row: Row) -> Case:
     """Return the run of a row. Raises LeftOut."""
@@ -96,14 +72,15 @@ def case_of(row: Row) -> Case:
         "zero_optimization": _zero(row), "optimizer": {"type": "Adam", "params": {"lr": 1e-4}},
         **_model(row, tensor), **_recomputation(row),
     }  # fmt: skip
-    if _is_megatron(row):  # stages send whole activations, from every tensor parallel rank
+    if is_megatron(row) and not row["zero_or_fsdp"].startswith("ZeRO-"):
+        # stages send whole activations, from every tensor parallel rank; DeepSpeed's pipeline engine sends parts
         changes["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
     if _is_sequence_parallel(row):
         changes["sequence_parallel"] = tensor > 1
     device, memory = _device(row)
     per_host = _per_host(row, gpus)
     return Case(
-        row, changes, gpus, device, memory, per_host, _assumptions(row), _measured_stage(row, pipe), _network(row)
+        row, changes, gpus, device, memory, per_host, assumptions(row), _measured_stage(row, pipe), _network(row)
     )
 
 
@@ -119,7 +96,7 @@ def _accumulation_steps(row: Row, samples: int) -> int:
 def _is_sequence_parallel(row: Row) -> bool:
     """FSDP programs with tensor parallelism, as torchtitan, divide what is outside of its regions among its ranks."""
     said = "sequence-parallel" in row["note"] or "sequence parallel" in row["act_ckpt"]
-    return said or ("FSDP" in row["zero_or_fsdp"] and not _is_megatron(row))
+    return said or ("FSDP" in row["zero_or_fsdp"] and not is_megatron(row))
 
 
 #: Pattern in a row's precision, note and path, and the reason for which train.py cannot run it.
@@ -181,11 +158,11 @@ def _model(row: Row, tensor: int) -> dict[str, object]:
         changes["no_weight_tying"] = True
     if "disable-bias-linear" in flags:
         changes |= {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False}
-    if _is_megatron(row):  # Megatron-LM's defaults
+    if has_dropout(row):
         changes |= {"attention_dropout": 0.1, "hidden_dropout": 0.1}
     else:
         changes |= {"attention_dropout": 0, "hidden_dropout": 0}
-    test = _megatron_test(row)
+    test = megatron_test(row)
     for key in ("attention_dropout", "hidden_dropout"):
         if test and test[key]:
             changes[key] = float(test[key])
@@ -220,86 +197,16 @@ def _recomputation(row: Row) -> dict[str, object]:
 
 def _zero(row: Row) -> dict[str, object]:
     """The ZeRO section. FSDP gathers the block that is computed and the next one."""
-    stage, layer = _zero_stage(row), 12 * int(row["hidden"]) ** 2
-    if "FSDP" not in row["zero_or_fsdp"]:
-        return {"stage": stage}
-    return {"stage": stage, "stage3_max_live_parameters": 2 * layer, "stage3_prefetch_bucket_size": layer}
-
-
-def _zero_stage(row: Row) -> int:
-    name = row["zero_or_fsdp"]
-    if "FSDP" in name or "ZeRO-3" in name:
-        return 3
-    for stage in (2, 1):
-        if f"ZeRO-{stage}" in name:
-            return stage
-    return 0
-
-
-def _is_megatron(row: Row) -> bool:
-    return bool(re.search("megatron|nemo|bigscience", row["source_repo"].lower()))
-
-
-def _is_deepspeed(row: Row) -> bool:
-    return bool(re.match(r"ZeRO-", row["zero_or_fsdp"]))
-
-
-def _assumptions(row: Row) -> dict[str, float]:
-    """What the measured program does otherwise than train.py."""
-    compiled = COMPILED if "torch.compile" in row["note"] else {}
-    return {**_program(row), **compiled}
-
-
-def _program(row: Row) -> dict[str, float]:
+    stage, layer = zero_stage(row), 12 * int(row["hidden"]) ** 2
+    section: dict[str, object] = {"stage": stage}
+    for part in ("offload_optimizer", "offload_param"):
+        if f"{part} to cpu" in row["note"]:
+            section[part] = {"device": "cpu"}
+    if found := re.search(r"reduce_bucket_size (\d+)", row["note"]):
+        section["reduce_bucket_size"] = int(found[1])
     if "FSDP" in row["zero_or_fsdp"]:
-        pure = "PURE" in row["precision"]
-        kept = FSDP_PURE if pure else FSDP
-        if "llm-foundry" in row["source_repo"]:
-            return {**kept, **LOGITS_FUSED, **(FLASH_1 if "A100" in row["gpu_type"] else {})}
-        return {**LOGITS_2021, **kept}
-    if not _is_megatron(row):
-        alone = {"partitioned": 0} if not _zero_stage(row) else {}
-        return {**LOGITS_2021, **alone, "unfused_attention": float(row["gpu_type"].startswith("V100"))}
-    early = bool(re.search("bigscience|deepspeedai", row["source_repo"]))
-    test = _megatron_test(row)
-    in_place = not early and not (test and test["loss_fusion"])  # core/fusions/fused_cross_entropy.py is not
-    program = {**(LOGITS_NOW if in_place else LOGITS_2021), "unfused_attention": _unfused(row, early)}
-    if early:
-        program |= BEFORE_2023
-    if early and int(row["seq"]) > FUSED_SOFTMAX:
-        program["score_memory"] = 13
-    if test:  # CUBLAS_WORKSPACE_CONFIG of the tests is :4096:8, and TransformerEngine has as much again
-        program["workspace"] = 0.0625
-    if not _is_deepspeed(row):
-        return {**program, **(MEGATRON_BF16 if "bf16" in row["precision"].lower() else MEGATRON_FP16)}
-    return {**program, "partitioned": 0} if "ZeRO-0" in row["zero_or_fsdp"] else program
-
-
-def _unfused(row: Row, old: bool) -> float:
-    if "flash" in row["note"].lower() and "no flash" not in row["note"].lower():
-        return 0
-    if row["act_ckpt"].startswith("selective"):
-        return 2 if "A100" in row["gpu_type"] else 0
-    test = _megatron_test(row)
-    if test:
-        return float(test["attention_backend"] == "unfused" or test["implementation"] == "local")
-    return float(old or ("Megatron-LM" in row["source_repo"] and "A100" in row["gpu_type"]))
-
-
-def _megatron_test(row: Row) -> Row | None:
-    """The flags of one of Megatron-LM's functional tests, if the row is of one. Raises LeftOut if it is not known."""
-    if "functional_tests" not in row["path"]:
-        return None
-    name = row["path"].split("/")[-2]
-    if not _TESTS:
-        with (ROOT / "tests" / "reference" / "megatron_lm_tests.tsv").open(encoding="utf-8", newline="") as file:
-            _TESTS.update({each["test"]: each for each in csv.DictReader(file, delimiter="\t")})
-    if name not in _TESTS:
-        raise LeftOut("flags of the test not known")
-    return _TESTS[name]
-
-
-_TESTS: dict[str, Row] = {}
+        section |= {"stage3_max_live_parameters": 2 * layer, "stage3_prefetch_bucket_size": layer}
+    return section
 
 
 def _measured_stage(row: Row, pipe: int) -> int | None:
@@ -310,22 +217,27 @@ def _measured_stage(row: Row, pipe: int) -> int | None:
 
 
 #: Start of a GPU's name in a row -> our device.
+#: A GPU without a row of rates has those of another of its age; its memory is in its name.
 DEVICES = {"A100-80": "A100-80GB", "A100-40": "A100-40GB", "V100-32": "V100-32GB", "V100-16": "V100-16GB",
            "V100": "V100-32GB", "A100": "A100-80GB", "H100-96": "H100-96GB", "H100-94": "H100-96GB",
-           "H100": "H100-80GB", "H200": "H200-141GB", "GB200": "GB200-186GB", "B200": "B200-180GB"}  # fmt: skip
+           "H100": "H100-80GB", "H200": "H200-141GB", "GB200": "GB200-186GB", "B200": "B200-180GB",
+           "Titan RTX": "V100-32GB", "RTX 3090": "RTX4090-24GB", "A10-": "RTX4090-24GB",
+           "RTX 6000 Ada": "RTX4090-24GB"}  # fmt: skip
 
 
 def _device(row: Row) -> tuple[str, float | None]:
     for start, name in DEVICES.items():
         if row["gpu_type"].startswith(start):
-            return name, 94.0 if start == "H100-94" else None
+            memory = re.search(r"-(\d+)GB", row["gpu_type"])
+            return name, float(memory[1]) if memory and f"-{memory[1]}GB" not in name else None
     raise LeftOut(f"no data sheet of {row['gpu_type'] or 'the GPU'}")
 
 
-#: Bytes per second and GPU between hosts of a site: part of a row's source -> rate, for hosts of 8 GPUs.
+#: Bytes per second and GPU between hosts of a site, before the share that a collective achieves.
 NETWORKS = {
-    # Jean Zay: four Omni-Path ports of 100 Gb/s for 8 A100 (bigscience, train/tr11-176B-ml/README.md)
-    "bigscience": 6.25e9,
+    # Jean Zay, 8 A100 per host: its own all-reduce over four hosts measures a bus bandwidth of 40.5 Gb/s, a tenth of
+    # its four Omni-Path ports (bigscience, experiments/bandwidth/all_reduce_bench-a100-n4.txt, median of 160)
+    "bigscience": 40.5e9 / 8 / 8 / DEFAULT.link,
 }
 
 

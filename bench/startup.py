@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import resource
 import statistics
@@ -25,10 +24,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from cpu_runs import LAYOUTS, ROOT, configuration_file, prepare
+from cpu_runs import LAYOUTS, ROOT, command, configuration_file, environment, prepare
 
-#: Without PYTHONDONTWRITEBYTECODE, which would make every start compile the sources, unlike an installed package.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT = environment(ranks=1)
 EMPTY = "python -c pass"
 COMMANDS = {
     EMPTY: ["-c", "pass"],
@@ -83,30 +81,30 @@ def measured_commands(repetitions: int) -> dict[str, float]:
 def measured_starts(repetitions: int, other: Path | None) -> dict[str, float]:
     """Return median seconds by name, of commands that take turns."""
     found = defaultdict(list)
-    trainers = {"deepy": ROOT / "deepy.py"} | ({other.name: other / "deepy.py"} if other else {})
+    trainers = {"deepy": ROOT} | ({other.name: other} if other else {})
     with tempfile.TemporaryDirectory() as folder:
-        config = prepare(Path(folder), 512, 1) | {"log_interval": 1}
+        config = prepare(Path(folder), 512, 1)
         for _ in range(repetitions):
             began = time.perf_counter()
-            subprocess.run([sys.executable, "-c", IMPORT], env=ENVIRONMENT | {"DS_ACCELERATOR": "cpu"}, check=True,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+            subprocess.run([sys.executable, "-c", IMPORT], env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)  # fmt: skip
             found[IMPORT].append(time.perf_counter() - began)
             for layout in STARTED:
-                file = configuration_file(config | LAYOUTS[layout])
-                for name, program in trainers.items():
-                    start = timed_start([sys.executable, str(program), "train.py", str(file)])
+                changed = config | LAYOUTS[layout]
+                file = configuration_file(changed, Path(folder) / "run")
+                for name, trainer in trainers.items():
+                    start = timed_start(command(trainer, file), changed["num_gpus"])
                     found[f"{name}, {layout}, to the first step"].append(start.to_first_step)
                     found[f"{name}, {layout}, from the last line to the end"].append(start.to_exit)
     return {name: statistics.median(times) for name, times in found.items()}
 
 
-def timed_start(words: list[str]) -> Start:
+def timed_start(words: list[str], ranks: int) -> Start:
     """Run a command to its end and time its output."""
     began = time.perf_counter()
     first = last = 0.0
     output = []
-    environment = ENVIRONMENT | {"DS_ACCELERATOR": "cpu", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment) as process:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(ranks)) as process:
         assert process.stdout
         for line in process.stdout:
             last = time.perf_counter()

@@ -1,107 +1,215 @@
-"""Measure the training throughput of each layout on this machine's CPU, in runs of `deepy.py train.py`.
+"""Measure the training throughput of each layout on this machine's CPU cores, beside other trainers, in turns.
 
-    python bench/train_cpu.py [--vocabulary 512 50304] [--layouts "1 process" pp2] [--steps 30] [--profile]
+    python bench/train_cpu.py [--against DIR ...] [--layouts "1 process" pp2] [--vocabulary 512] [--turns 15] [--json]
+    python bench/train_cpu.py --profile [--layouts pp2]
 
-cpu_runs.py has the model and the layouts. Each result is compared with that of a 100-line prototype that uses the same
-libraries. Because the prototype ran on a machine with 280 GFLOP/s in fp32 matrix multiplications, its result is scaled
-by the rate of this machine. `--profile` profiles the slowest layout.
+For each layout, all runs that are compared are started and paused. Then they take turns: each run continues for a few
+steps, alone, and is paused again. One process is compared with peers.py (a GPT in plain torch, and transformers'), each
+other layout with deepy in one process on the same cores. `--against` adds a checkout whose deepy.py reads the same
+file: GPT-NeoX, or another version of deepy. A turn is repeated if other processes use much of the CPU meanwhile. Each
+figure is a median over the turns, of tokens per second or of the ratio of two runs in the same round. cpu_runs.py has
+the model and the layouts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from threading import Condition, Thread
+from typing import Any, NamedTuple
 
-import torch
-from cpu_runs import LAYOUTS, ROOT, configuration_file, prepare
+import psutil
+from cpu_runs import LAYOUTS, ROOT, TOKENS_PER_STEP, command, configuration_file, environment, prepare
 
-REFERENCE_GFLOPS = 280
-#: Layout -> the prototype's tokens/s for each size of vocabulary.
-PROTOTYPE: dict[str, dict[int, int]] = {
-    "1 process": {512: 6086, 50304: 1425},
-    "tp2": {512: 5123, 50304: 1302},
-    "pp2": {512: 5002, 50304: 803},
-    "tp2 x pp2": {512: 3688, 50304: 1130},
-    "dp2": {512: 5818},
-}
+ALONE = "1 process"
+PEERS = ("plain", "transformers")
+#: The line after each step of all trainers.
+STEP = re.compile(rb"\biteration\s+\d+\s*/")
+#: Steps before the first turn, in which a run allocates memory; and more steps than a run ever makes.
+WARM_UP, ITERATIONS = 5, 10_000
+#: Seconds that a run may take to its first steps or for a turn.
+PATIENCE = 300
+#: The share of the cores that other processes may use during a turn, and how often such a turn is repeated.
+DISTURBANCE, ATTEMPTS = 0.05, 6
+
+
+class Turn(NamedTuple):
+    """A few steps of a run."""
+
+    speed: float
+    """Tokens per second."""
+    others: float
+    """The share of the cores that processes outside the run used."""
+
+
+class Run:
+    """The processes of a training run, which can be paused; steps are timed by the lines that the run prints."""
+
+    def __init__(self, words: list[str], ranks: int) -> None:
+        self.ends: list[float] = []
+        self.output: deque[bytes] = deque(maxlen=40)
+        self.ended, self.changed = False, Condition()
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(ranks))
+        self.reader = Thread(target=self._read, daemon=True)
+        self.reader.start()
+        self._await_steps(WARM_UP)
+        self._signal("suspend")
+
+    def turn(self, steps: int) -> Turn:
+        """Continue for some steps, after the one that the pause interrupted."""
+        done = len(self.ends)
+        self._signal("resume")
+        self._await_steps(done + 1)
+        before = self._others()
+        self._await_steps(done + 1 + steps)
+        after = self._others()
+        self._signal("suspend")
+        seconds = self.ends[done + steps] - self.ends[done]
+        return Turn(steps * TOKENS_PER_STEP / seconds, (after - before) / seconds / psutil.cpu_count())
+
+    def end(self) -> None:
+        """Kill all processes of the run."""
+        self._signal("kill")
+        self.process.wait()
+        self.reader.join()
+        assert self.process.stdout
+        self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            with self.changed:
+                self.output.append(line)
+                if STEP.search(line):
+                    self.ends.append(time.perf_counter())
+                self.changed.notify()
+        with self.changed:
+            self.ended = True
+            self.changed.notify()
+
+    def _await_steps(self, count: int) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: len(self.ends) >= count or self.ended, PATIENCE)
+        if len(self.ends) < count:
+            self.end()
+            sys.exit(b"".join(self.output).decode(errors="replace"))
+
+    def _processes(self) -> list[psutil.Process]:
+        first = psutil.Process(self.process.pid)
+        return [first, *first.children(recursive=True)]
+
+    def _signal(self, name: str) -> None:
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                getattr(process, name)()
+
+    def _others(self) -> float:
+        """Return the CPU seconds since the machine started of all processes that do not belong to the run."""
+        times, own = psutil.cpu_times(), [process.cpu_times() for process in self._processes()]
+        return sum(times) - times.idle - times.iowait - sum(used.user + used.system for used in own)  # type: ignore[no-any-return]
 
 
 def main() -> None:
     options = _options()
-    print(f"{'layout':26}{'vocabulary':>11}{'tokens/s':>10}{'GFLOP/s':>9}{'prototype, scaled':>19}{'ratio':>7}")
-    for vocabulary in options.vocabulary:
-        with tempfile.TemporaryDirectory() as folder:
-            config = prepare(Path(folder), vocabulary, options.steps)
-            speeds = {name: _measure(name, config, vocabulary) for name in options.layouts}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for vocabulary in options.vocabulary:
+            config = prepare(folder, vocabulary, ITERATIONS)
             if options.profile:
-                _profile(min(speeds, key=speeds.__getitem__), config)
+                for layout in options.layouts:
+                    profile(config | LAYOUTS[layout], folder)
+                continue
+            for layout in options.layouts:
+                speeds = measure(layout, config, folder, options)
+                print(json.dumps({"layout": layout, "vocabulary": vocabulary} | speeds) if options.json
+                      else table(layout, vocabulary, speeds), flush=True)  # fmt: skip
 
 
-def _measure(name: str, config: dict[str, Any], vocabulary: int) -> float:
-    prototype = PROTOTYPE.get(name, {})
-    before = matrix_product_gflops()
-    speed = run({**config, **LAYOUTS[name]})
-    gflops = (before + matrix_product_gflops()) / 2  # before and after, because the machine's speed varies
-    row = f"{name:26}{vocabulary:11}{speed:10,.0f}{gflops:9.0f}"
-    if vocabulary in prototype:
-        scaled = prototype[vocabulary] * gflops / REFERENCE_GFLOPS
-        row += f"{scaled:19,.0f}{speed / scaled:7.2f}"
-    print(row, flush=True)
-    return speed
+def measure(layout: str, config: dict[str, Any], folder: Path, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Return the tokens per second of each turn by the name of the run, the layout's own first."""
+    runs: dict[str, Run] = {}
+    try:
+        for name, (words, ranks) in commands(layout, config, folder, options.against).items():
+            runs[name] = Run(words, ranks)
+        speeds: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(options.turns):
+            for name, run in runs.items():
+                speeds[name].append(undisturbed_turn(run, options.steps).speed)
+        return speeds
+    finally:
+        for run in runs.values():
+            run.end()
 
 
-def _profile(name: str, config: dict[str, Any]) -> None:
+def commands(layout: str, config: dict[str, Any], folder: Path, others: list[Path]) -> dict[str, tuple[list[str], int]]:
+    """Return the command and the number of ranks of each run that is compared with a layout, by its name."""
+    trainers = {layout: (ROOT, layout)} | {f"{other.name}, {layout}": (other, layout) for other in others}
+    if layout != ALONE:
+        trainers[ALONE] = (ROOT, ALONE)
+    found = {}
+    for number, (name, (trainer, of)) in enumerate(trainers.items()):
+        changed = config | LAYOUTS[of]
+        found[name] = command(trainer, configuration_file(changed, folder / f"run{number}")), changed["num_gpus"]
+    if layout == ALONE:
+        file = configuration_file(config, folder / "peers")
+        found |= {peer: ([sys.executable, str(ROOT / "bench/peers.py"), peer, str(file)], 1) for peer in PEERS}
+    return found
+
+
+def undisturbed_turn(run: Run, steps: int) -> Turn:
+    """Return the first turn without much other work on the machine, or the least disturbed one of several."""
+    turns: list[Turn] = []
+    while not turns or (turns[-1].others > DISTURBANCE and len(turns) < ATTEMPTS):
+        turns.append(run.turn(steps))
+    return min(turns, key=lambda turn: turn.others)
+
+
+def table(layout: str, vocabulary: int, speeds: Mapping[str, list[float]]) -> str:
+    """Return a line for each run: median tokens per second, and the layout's median ratio to it."""
+    own = speeds[layout]
+    lines = [f"{layout}, vocabulary {vocabulary}"]
+    for name, found in speeds.items():
+        ratio = statistics.median(mine / other for mine, other in zip(own, found, strict=True))
+        lines.append(
+            f"  {name:34}{statistics.median(found):8,.0f} tokens/s" + (f"{ratio:7.2f} x" if name != layout else "")
+        )
+    return "\n".join(lines)
+
+
+def profile(config: dict[str, Any], folder: Path) -> None:
     """Print a profile of rank 0; `gloo:` and `c10d::` include waiting for other ranks."""
-    run({**config, **LAYOUTS[name], "profile": True})
-    table = (Path(config["run_dir"]) / "profile.txt").read_text().splitlines()
-    print(f"\nprofile of {name}: two steps of rank 0")
-    for line in table[:20]:
-        print(line[:60] + line[60:].replace("  ", " ")[:90])
-
-
-def run(config: dict[str, Any]) -> float:
-    """Return the median tokens/s of the second half of a run."""
-    folder, file = Path(config["run_dir"]), configuration_file(config)
-    command = [sys.executable, str(ROOT / "deepy.py"), "train.py", str(file)]
-    environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    file = configuration_file(config | {"train_iters": 10}, folder / "profiled")
+    words = [*command(ROOT, file), "--set", "profile=true"]
+    done = subprocess.run(words, env=environment(config["num_gpus"]), capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stdout[-3000:] + done.stderr[-3000:])
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    speeds = [row["tokens_per_second"] for row in rows if row["event"] == "step"]
-    return statistics.median(speeds[len(speeds) // 2 :])
-
-
-def matrix_product_gflops(size: int = 1024, seconds: float = 1.0) -> float:
-    """Return the highest GFLOP/s of several fp32 matrix multiplications on all cores."""
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        began = time.perf_counter()
-        torch.mm(a, b)
-        best = min(best, time.perf_counter() - began)
-    return 2 * size**3 / best / 1e9
+    print("two steps of rank 0")
+    for line in (file.parent / "profile.txt").read_text().splitlines()[:25]:
+        print(line[:60] + line[60:].replace("  ", " ")[:90])
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    layouts = [name for name in LAYOUTS if name != "1 process, plain engine"]
+    parser.add_argument("--against", type=Path, nargs="+", default=[], metavar="DIR", help="checkouts to compare with")
     parser.add_argument(
-        "--vocabulary", type=int, nargs="+", default=[512, 50304], help="sizes of the vocabulary (default: %(default)s)"
+        "--layouts", nargs="+", default=layouts, choices=list(LAYOUTS), help="default: all with a pipeline"
     )
-    parser.add_argument(
-        "--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS), help="layouts to measure (default: all)"
-    )
-    parser.add_argument("--steps", type=int, default=30, help="training steps per run (default: %(default)s)")
-    parser.add_argument("--profile", action="store_true", help="profile the slowest layout")
+    parser.add_argument("--vocabulary", type=int, nargs="+", default=[512], help="sizes (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=15, help="turns of each run (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=5, help="steps of each turn (default: %(default)s)")
+    parser.add_argument("--profile", action="store_true", help="profile the layouts instead")
+    parser.add_argument("--json", action="store_true", help="print the tokens per second of all turns as JSON")
     return parser.parse_args()
 
 

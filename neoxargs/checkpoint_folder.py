@@ -1,7 +1,7 @@
 """The checkpoints in a folder, and which of them are complete; used before a start and by every rank.
 
     global_step100/           one checkpoint, under DeepSpeed's and GPT-NeoX's name
-        files.json            name and size of every other file in it
+        files.json            name, size and checksum of every other file in it
         config.json           the values of the run that differ from the defaults
     latest                    the name of the newest checkpoint, as DeepSpeed expects it
 
@@ -10,11 +10,15 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from neoxargs.checksums import Digest, digest_of
 from neoxargs.registry import REGISTRY
 from neoxargs.sizes.lr_schedule import Get
 
@@ -22,6 +26,8 @@ PREFIX = "global_step"
 LATEST = "latest"
 FILES = "files.json"
 CONFIG = "config.json"
+#: Files that only deepy writes: which file holds which weight.
+INVENTORIES = "layout-*.json"
 
 
 def tag(iteration: int) -> str:
@@ -41,32 +47,121 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=iteration_of)
 
 
-def newest(folder: Path) -> Path | None:
-    """Return the checkpoint to continue from: the one that `latest` names, or the last undamaged one."""
+def candidates(folder: Path) -> list[Path]:
+    """Return every checkpoint, damaged or not, the one to continue from first: the one that `latest` names."""
     others = list(reversed(checkpoints(folder)))
     named = folder / (latest(folder) or LATEST)  # LATEST is not the name of any checkpoint
-    candidates = [named, *others] if named in others else others
-    return next((candidate for candidate in candidates if not damage(candidate)), None)
+    return [named, *(other for other in others if other != named)] if named in others else others
+
+
+def newest(folder: Path) -> Path | None:
+    """Return the checkpoint to continue from: the one that `latest` names, or the last one with all its files.
+
+    Checksums are not verified: that takes as long as reading the checkpoint.
+    """
+    return next((candidate for candidate in candidates(folder) if not damage(candidate)), None)
+
+
+def digests(checkpoint: Path) -> dict[str, Digest]:
+    """Return what files.json records of each file; raises ValueError if it cannot be read.
+
+    Other programs write no files.json, and earlier versions of deepy recorded sizes only.
+    """
+    try:
+        text = (checkpoint / FILES).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if next(checkpoint.glob(INVENTORIES), None):
+            raise ValueError(f"{FILES} is missing") from None
+        return {}
+    except (OSError, ValueError):
+        raise ValueError(f"{FILES} cannot be read") from None
+    try:
+        found = {name: _digest(record) for name, record in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError, KeyError):
+        raise ValueError(f"{FILES} cannot be read") from None
+    if any(digest.crc32 is not None for digest in found.values()) and text != _as_text(found):
+        raise ValueError(f"{FILES} was changed")
+    return found
+
+
+def _digest(record: Any) -> Digest:
+    if isinstance(record, int):
+        return Digest(record, None)
+    return Digest(int(record["bytes"]), int(record["crc32"], 16))
+
+
+def write_digests(checkpoint: Path, found: Mapping[str, Digest]) -> None:
+    """Write files.json."""
+    (checkpoint / FILES).write_text(_as_text(found), encoding="utf-8")
+
+
+def _as_text(found: Mapping[str, Digest]) -> str:
+    """Return the contents of files.json, with one line for each file."""
+    lines = [
+        f"{json.dumps(name)}: {json.dumps({'bytes': digest.size, 'crc32': f'{digest.crc32 or 0:08x}'})}"
+        for name, digest in sorted(found.items())
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def damage(checkpoint: Path) -> str:
-    """Return what is wrong with a checkpoint (a file is missing or has a wrong size), "" if it is complete.
+    """Return what is wrong with a checkpoint (a file is missing or has a wrong size), "" if nothing is.
 
     Checkpoints of other programs have no files.json and are assumed to be complete.
     """
+    if not checkpoint.is_dir():
+        return "it does not exist"
     try:
-        sizes = json.loads((checkpoint / FILES).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return ""
-    except ValueError:
-        return f"{FILES} cannot be read"
-    for name, size in sizes.items():
+        recorded = digests(checkpoint)
+    except ValueError as error:
+        return str(error)
+    for name, digest in recorded.items():
         file = checkpoint / name
         if not file.exists():
             return f"{name} is missing"
-        if file.stat().st_size != size:
-            return f"{name} has {file.stat().st_size} bytes instead of {size}"
+        if different := digest._replace(crc32=None).difference(Digest(file.stat().st_size, None)):
+            return f"{name} {different}"
     return ""
+
+
+def verify(
+    checkpoint: Path,
+    share: tuple[int, int] = (0, 1),
+    advance: Callable[[int], object] = lambda size: None,
+    threads: int = 4,
+) -> str:
+    """Return what is wrong with a checkpoint, "" if nothing is: like `damage`, with the checksum of every file.
+
+    share: (number, count), to read only one of `count` parts of about equal size. advance: called with the size of each
+    file that has been read.
+    """
+    if found := damage(checkpoint):
+        return found
+    recorded = digests(checkpoint)
+    names = _share({name: digest.size for name, digest in recorded.items() if digest.crc32 is not None}, *share)
+
+    def compare(name: str) -> str:
+        try:
+            different = recorded[name].difference(digest_of(checkpoint / name))
+        except OSError as error:
+            different = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        advance(recorded[name].size)
+        return f"{name} {different}" if different else ""
+
+    with ThreadPoolExecutor(threads) as pool:
+        return next(filter(None, pool.map(compare, names)), "")
+
+
+def _share(sizes: Mapping[str, int], number: int, count: int) -> list[str]:
+    """Return the names in one of `count` parts; the largest file goes to the part that is smallest so far."""
+    parts = [(0, part) for part in range(count)]
+    names = []
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        total, part = heapq.heappop(parts)
+        heapq.heappush(parts, (total + sizes[name], part))
+        if part == number:
+            names.append(name)
+    return names
 
 
 def configuration(checkpoint: Path) -> dict[str, Any] | None:

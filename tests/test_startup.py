@@ -1,4 +1,4 @@
-"""`check` answers before a person notices that it was started: what it may load."""
+"""`check` answers before a person notices that it was started: what it may load, and how it ends."""
 
 import os
 import subprocess
@@ -32,3 +32,26 @@ def loaded() -> set[str]:
 def test_a_check_loads_neither_torch_nor_anything_else_that_takes_long(loaded):
     assert not {name for name in loaded if name.partition(".")[0] in NOT_FOR_CHECK or name in NOT_FOR_CHECK}
     assert {"neoxargs.registry", "neoxargs.resolve", "yaml"} <= loaded
+
+
+def test_a_command_ends_after_its_exit_handlers_without_freeing_modules():
+    program = (
+        "import atexit, sys\n"
+        "class Freed:\n    __del__ = lambda self: print('freed')\n"
+        "kept, sys.argv = Freed(), ['deepy', 'check', 'configs/quickstart.yml']\n"
+        "atexit.register(print, 'exit handler')\n"
+        "from neoxargs.cli import program; program()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=os.environ, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *_, last = done.stdout.splitlines()
+    assert (first, last) == ("ok", "exit handler")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_output_that_cannot_be_written_is_an_error():
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "deepy.py", "check", "configs/quickstart.yml"]
+        done = subprocess.run(words, cwd=ROOT, env=os.environ, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr

@@ -14,18 +14,18 @@ from neoxargs.sizes.model import GATED, mlp_width
 
 
 def mismatches(config: Config, contents: Contents, located: Located) -> Iterator[Problem]:
-    """Yield every parameter with another value in the checkpoint than in the configuration."""
+    """Yield a problem for every parameter whose value in the checkpoint differs from that in the configuration."""
     for name, theirs, ours in _differences(config, contents, located):
         if theirs != ours:
             what = f"load ({contents.folder}): the checkpoint has {name} {yaml_form(theirs)}"
             what += f", but this configuration has {yaml_form(ours)}"
-            hint = f"set {name}: {yaml_form(theirs)}, or load another checkpoint"
+            hint = f"set {name}: {yaml_form(theirs)}, or load a different checkpoint"
             place = config.place(name) or config.place("load")
             yield Problem(what, place, hint, id="checkpoint-other-model", about=("load", name))
 
 
 def _differences(config: Config, contents: Contents, located: Located) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, value in the checkpoint and value in the configuration of what the files say."""
+    """Yield each parameter that the files show, with its values in the checkpoint and in the configuration."""
     weights, shape, embedding = located.weights, config.shape, config.embedding
     words = weights.get("embedding.word_embeddings.weight")
     if words is None or not located.depth:

@@ -20,7 +20,7 @@ SCHEDULE = {
     "style": ("decay_style", "lr_decay_style"), "lr": ("start_lr", "lr"), "min_lr": ("min_lr", "min_lr"),
     "warmup_iters": ("warmup_iter", "warmup"), "decay_iters": ("end_iter", "lr_decay_iters"),
 }  # fmt: skip
-#: Prefix of a tensor's name without pipeline: `sequential.` and the number of the layer.
+#: Prefix of a tensor's name in a run without a pipeline: `sequential.` and the number of the layer.
 SEQUENTIAL = re.compile(r"(?:module\.)?sequential\.(\d+)\.(.+)")
 
 
@@ -38,7 +38,7 @@ class Contents:
         return cls(files) if files else None
 
     def state(self, number: int) -> dict[str, Any]:
-        """Return what one rank's state file has."""
+        """Return the contents of one rank's state file."""
         if number not in self._states:
             found = read(self.files.states[number]) if number in self.files.states else {}
             if not isinstance(found, dict):
@@ -48,7 +48,7 @@ class Contents:
 
     @property
     def common(self) -> dict[str, Any]:
-        """The state of the first rank: what is not a tensor in it is equal on all."""
+        """The state of the first rank; all values in it that are not tensors are equal on all ranks."""
         return self.state(min(self.files.states, default=0))
 
     @property
@@ -72,7 +72,7 @@ class Contents:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The sizes of the model that GPT-NeoX stores since May 2021."""
+        """The sizes of the model, which GPT-NeoX has stored since May 2021."""
         found = self.common.get("args")
         attributes = getattr(found, "attributes", found)
         return attributes if isinstance(attributes, dict) else {}
@@ -100,7 +100,7 @@ class Contents:
         return found
 
     def _require_ranks(self) -> None:
-        """Raise Problems if the files of whole tensor parallel ranks are missing, or the weights are partitioned."""
+        """Raise Problems if all files of a tensor parallel rank are missing, or the weights are partitioned."""
         if self.files.zero3 and not self.files.by_layer:
             what = f"load ({self.folder}): ZeRO-3 stored only partitions of the weights, in the optimizer files"
             hint = (

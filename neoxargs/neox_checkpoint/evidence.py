@@ -1,4 +1,4 @@
-"""What neither names nor shapes of tensors say, and what in the files does; what nothing says is asked for."""
+"""Decide what the names and shapes of tensors leave open, from other contents of the files, or ask the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.registry.model import Shape
 
 #: per_head: the rows of each query head, then its share of the keys and of the values. concatenated: all queries of a
-#: rank, all keys, all values. GPT-NeoX changed the order of models with num_kv_heads on 2024-11-13.
+#: rank, then all keys, then all values. GPT-NeoX changed the order of models with num_kv_heads on 2024-11-13.
 Order = Literal["per_head", "concatenated"]
 #: The first DeepSpeed that was released after that day.
 CONCATENATED_SINCE = (0, 16)

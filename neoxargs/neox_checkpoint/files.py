@@ -1,13 +1,13 @@
 """The files of a GPT-NeoX checkpoint, and what their names say: layout, sizes, what is missing.
 
     latest                                        name of the newest checkpoint
-    global_step1000/                              one checkpoint; published ones often lie in a folder of another name
+    global_step1000/                              one checkpoint; the folder of a published one often has another name
         layer_02-model_00-model_states.pt         layer 2 of tensor parallel rank 0, with pipe_parallel_size 1 or more
         mp_rank_00_model_states.pt                counters and schedule; all weights, with pipe_parallel_size 0
         zero_pp_rank_0_mp_rank_00_optim_states.pt     optimizer state of one rank, with ZeRO
         configs/*.yml                             the configuration, since November 2021
 
-deepy's checkpoints have some files of the same names, and others that GPT-NeoX's never have (`OURS`).
+deepy's checkpoints contain some files with the same names, and others (`OURS`) that GPT-NeoX's never contain.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def state_file(number: int) -> str:
 
 
 def files_of(folder: Path) -> Files | None:
-    """Return the files of a folder that is one of GPT-NeoX's checkpoints; None if it is not."""
+    """Return the files of a folder that is a GPT-NeoX checkpoint; None if it is not one."""
     if not os.path.isdir(folder) or any((folder / name).exists() for name in OURS) or any(folder.glob(OUR_INVENTORIES)):
         return None
     found = Files(folder)
@@ -125,20 +125,22 @@ def files_of(folder: Path) -> Files | None:
 
 
 def is_neox(root: Path) -> bool:
-    """Return whether a folder is, or has, a checkpoint of GPT-NeoX that deepy's own search does not find."""
+    """Return whether a folder is, or contains, a GPT-NeoX checkpoint that deepy's own search does not find."""
     return files_of(root) is not None or _named_by_latest(root) is not None
 
 
 def find(root: Path, iteration: int | None = None) -> Files | None:
-    """Return the GPT-NeoX checkpoint that `load` and `iteration` select; None if it is another program's or none.
+    """Return the GPT-NeoX checkpoint that `load` and `iteration` select; None if there is none.
 
-    Raises Problems if files of it are missing.
+    Raises Problems if some of its files are missing.
     """
     found = _select(root, iteration)
     if found and (missing := list(found.missing())):
         rest = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         what = f"load ({found.folder}): the GPT-NeoX checkpoint is incomplete; missing: {', '.join(missing[:3])}{rest}"
-        hint = "copy the missing files from where the checkpoint was written, or choose another with iteration: NUMBER"
+        hint = (
+            "copy the missing files from where the checkpoint was written, or choose another one with iteration: NUMBER"
+        )
         raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load", "iteration")))
     return found
 
@@ -161,12 +163,12 @@ def _named_by_latest(root: Path) -> Files | None:
 
 
 def _as_latest_says(root: Path, found: Files | None) -> Files | None:
-    """Return the checkpoint, or the one of another name that `latest` selects; raise Problems if that is missing."""
+    """Return the checkpoint, or a different one that `latest` names; raise Problems if that one is missing."""
     name = checkpoint_folder.latest(root)
     if found is None or name is None or found.folder.name == name:
         return found
     if other := _named_by_latest(root):
         return other
-    what = f"load ({root}): the file `latest` points to {name!r}, but this folder has no such checkpoint"
+    what = f"load ({root}): the file `latest` names {name!r}, but the folder contains no such checkpoint"
     hint = f"set iteration: {found.iteration} to load the newest checkpoint, or correct the name in {root / 'latest'}"
     raise Problems(Problem(what, hint=hint, id="checkpoint-latest-wrong", about=("load", "iteration")))

@@ -1,9 +1,9 @@
 """Where GPT-NeoX's files have the optimizer state of each weight: every format of DeepSpeed from 2021 on.
 
-Without ZeRO the state lies in the state files: one tensor per weight in fp32, or one flat tensor per parameter group in
-fp16. With ZeRO-1 and 2 a group is one long vector that is cut at any element, one part per data parallel rank. Newer
-files name the weights of a group in their order. In older ones the order follows from the model: modules one after the
-other, and the weights without decay (norms and biases) in a group of their own.
+Without ZeRO, the state is in the state files: one tensor per weight in fp32, or one flat tensor per parameter group in
+fp16. With ZeRO-1 and ZeRO-2, a group is one long vector, which is divided at any element into one part per data
+parallel rank. Newer files name the weights of a group in their order. In older files, the order follows from the model:
+modules one after the other, with the weights without decay (norms and biases) in a separate group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from neoxargs.problems import Problem
 Key = tuple[int, int, str]
 #: Keys under which DeepSpeed stores the fp32 weights of each group.
 PARTITIONS, SUB_PARTITIONS = "single_partition_of_fp32_groups", "local_sub_partitions_of_fp32_groups"
-#: Start of the names of weights that have no gradient in some models: with `gpt_j_tied` nothing uses this norm.
+#: Start of the names of weights that have no gradient in some models: with `gpt_j_tied`, this norm is not used.
 UNUSED = "post_attention_layernorm."
 #: Prefix of the names of tied weights, which belong to layer 0.
 TIED = "tied_modules.embed."
@@ -37,11 +37,11 @@ class Part(NamedTuple):
 
 
 class NotUsable(Exception):
-    """Why the optimizer state cannot be taken over, as the end of a sentence."""
+    """Why the optimizer state cannot be restored, as the end of a sentence."""
 
 
 def not_restorable(contents: Contents, why: str) -> Problem:
-    """Return the problem of a run that continues a checkpoint whose optimizer state cannot be taken over."""
+    """Return the problem of a run that continues a checkpoint whose optimizer state cannot be restored."""
     what = f"load ({contents.folder}): the GPT-NeoX checkpoint's optimizer state cannot be restored: {why}"
     hint = "set finetune: true to load only the weights and start at iteration 0, or no_load_optim: true to continue at"
     hint += f" iteration {contents.iteration} with a fresh optimizer state"

@@ -89,7 +89,7 @@ class Inert:
 
 
 class _Storage(NamedTuple):
-    """What a pickle says of a storage, with its place in the archive."""
+    """The description of a storage in a pickle, with its place in the archive."""
 
     dtype: str
     itemsize: int
@@ -102,7 +102,7 @@ class _Refused(Exception):
 
 
 def read(file: Path) -> Any:
-    """Return what torch.save wrote to a file; raise Problems if it is damaged or names something foreign."""
+    """Return what torch.save wrote to a file; raise Problems if it is damaged or contains a forbidden name."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = {info.filename: info for info in archive.infolist()}
@@ -127,7 +127,7 @@ def read(file: Path) -> Any:
 
 def unreadable(file: Path, why: str) -> Problems:
     """Return the problem of a damaged or foreign file."""
-    hint = "copy the checkpoint again from where it was written, or choose another one with iteration: NUMBER"
+    hint = "copy the checkpoint again from where it was written, or set iteration to that of another checkpoint"
     return Problems(Problem(f"{file} cannot be read: {why}", hint=hint, id="checkpoint-file-damaged", about=("load",)))
 
 
@@ -145,7 +145,7 @@ def _why_no_archive(file: Path) -> str:
     if not start:
         return "it is empty"
     if start[:1] == b"\x80":
-        return "torch before 1.6 saved it, in another format; load and save the file once with a newer torch"
+        return "it is in the format of torch before 1.6; load the file with a newer torch and save it again"
     return "torch.save did not write it"
 
 
@@ -198,7 +198,7 @@ def _first(value: Any, *_: Any) -> Any:
     return value
 
 
-#: Module and name -> what a file gets for it.
+#: Module and name -> a function that returns the replacement for it in a file.
 _KNOWN: dict[tuple[str, str], Callable[[Path], Any]] = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_in,
     ("torch._utils", "_rebuild_parameter"): lambda _: _first,

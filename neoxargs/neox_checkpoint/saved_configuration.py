@@ -1,6 +1,6 @@
-"""The configuration that GPT-NeoX stored with a checkpoint, and where a run that continues it differs.
+"""The configuration that GPT-NeoX stored with a checkpoint, compared with that of a run that continues it.
 
-Shapes of tensors do not show a rotary base, an activation or an epsilon; these files do.
+The shapes of tensors do not show a rotary base, an activation or an epsilon; these files do.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
 
-#: Modules of the registry with parameters of the function that the weights compute.
+#: Modules of the registry whose parameters determine the function that the weights compute.
 MODULES = tuple(subject.__name__ for subject in (model, regularization))
-#: Parameters that may differ: they do not change the function of the weights, or the weights' shapes show them.
+#: Parameters that may differ: they do not change that function, or the shapes of the weights show them.
 FREE = (
     "seq_length", "make_vocab_size_divisible_by", "padded_vocab_size", "max_position_embeddings", "hidden_dropout",
     "attention_dropout", "weight_decay", "num_layers", "hidden_size", "num_attention_heads", "num_kv_heads",
@@ -26,7 +26,7 @@ FREE = (
 
 
 def differences(config: Config, contents: Contents) -> Iterator[Problem]:
-    """Yield a warning that lists the parameters of the model with another value in the saved configuration.
+    """Yield a warning that lists the model's parameters whose values in the saved configuration differ.
 
     Whether attention and MLP are parallel decides how the biases of several ranks are joined, so that is an error.
     """
@@ -56,7 +56,7 @@ def differences(config: Config, contents: Contents) -> Iterator[Problem]:
 
 
 def _saved_configuration(contents: Contents, dialect: str | None) -> Config | None:
-    """Return the resolved configuration of the run that wrote the checkpoint; None if it is not there or not valid."""
+    """Return the resolved configuration of the run that wrote the checkpoint; None if it is missing or invalid."""
     if not contents.configurations:
         return None
     try:

@@ -1,6 +1,6 @@
 """Where each of deepy's weights is in a GPT-NeoX checkpoint, and how tensor parallel ranks share it.
 
-Names changed over the years. What a name does not say, the shapes say; what neither says, see `evidence.py`.
+Names have changed over the years. Shapes decide what a name leaves open; `evidence.py` decides what both leave open.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EMBEDDINGS: dict[str, tuple[str, Cut]] = {
     "word_embeddings.weight": ("embedding.word_embeddings.weight", "rows"),
     "position_embeddings.weight": ("positions.table", "copies"),
 }
-#: The position biases: one tensor for all layers, which every layer has.
+#: The position biases: one tensor for all layers, which is stored in every layer.
 RELATIVE = "attention.rpe.weight"
 #: Numbers of the final norm and of the output layer, counted from the last transformer layer.
 FINAL_NORM, OUTPUT = 2, 3
@@ -48,7 +48,7 @@ NORM_PARAMETERS = {
     "layernorm": {"weight": "weight", "bias": "bias"}, "rmsnorm": {"scale": "weight"}, "scalenorm": {"g": "scale"},
 }  # fmt: skip
 _ANY_NORM = {theirs: ours for names in NORM_PARAMETERS.values() for theirs, ours in names.items()}
-#: Parts of names that only models have which deepy's `train.py` does not support.
+#: Parts of tensor names that occur only in models that deepy's `train.py` does not support.
 OTHER_MODELS = {
     "mixer.": "Mamba", "att.": "RWKV", "router": "mixture of experts", "moe": "mixture of experts",
     "experts": "mixture of experts", "soft_embedding": "soft prompt tuning", "rm_linear": "reward model",
@@ -83,11 +83,11 @@ class Located(NamedTuple):
     depth: int
     """Number of transformer layers."""
     legacy: bool
-    """Whether the MLP has the names that GPT-NeoX used until September 2024."""
+    """Whether the MLP's weights have the names that GPT-NeoX used until September 2024."""
 
 
 def locate(contents: Contents) -> Located:
-    """Return where each weight is; raise Problems about tensors that this package has no weight for."""
+    """Return where each weight is; raise Problems about tensors for which this package has no weight."""
     layers, found = contents.layers, dict[str, Found]()
     blocks = [number for number, names in layers.items() if "attention.query_key_value.weight" in names]
     unknown: list[str] = []
@@ -182,9 +182,9 @@ def cut_of(cut: Cut, kind: str) -> Cut:
 
 
 def decays(name: str, dimensions: int) -> bool:
-    """Return whether GPT-NeoX decays a tensor: neither norms nor biases. It puts the others into a group of their own.
+    """Return whether GPT-NeoX applies weight decay to a tensor. Norms and biases have none and are in a separate group.
 
-    dimensions: of the tensor; the final norm of early 2021 has no name of its own.
+    dimensions: number of the tensor's dimensions; in early 2021, the final norm did not have its own name.
     """
     module, _, kind = name.rpartition(".")
     is_norm = "layernorm" in module or module == "norm" or (not module and dimensions == 1)

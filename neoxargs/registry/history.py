@@ -190,6 +190,12 @@ def default_at(name: str, day: date) -> Any:
     return next((default for since, default in reversed(changes(name)) if since <= day), parameter.default)
 
 
+def changed_defaults(day: date) -> dict[str, Any]:
+    """Return name -> default in GPT-NeoX of that day, of the parameters for which the registry's default differs."""
+    then = {name: default_at(name, day) for name in _DEFAULTS}
+    return {name: default for name, default in then.items() if default != REGISTRY.parameters[name].default}
+
+
 def changes(name: str) -> tuple[tuple[date, Any], ...]:
     """Return the later defaults of a parameter, each with the date from which it holds."""
     return tuple((date.fromisoformat(since), default) for since, default in _DEFAULTS.get(normal(name), ()))

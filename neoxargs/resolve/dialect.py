@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from neoxargs.problems import Place, Problem, did_you_mean
 from neoxargs.registry import REGISTRY
-from neoxargs.registry.history import NEWEST, SEED, default_at, introduced
+from neoxargs.registry.history import NEWEST, SEED, changed_defaults, default_at, introduced
 from neoxargs.resolve.value import Source, Value
 
 Day = date  # alias for use in Dialect, whose field `date` hides the type
@@ -46,8 +46,7 @@ class Dialect(NamedTuple):
 
 @cache
 def _defaults(day: date, source: Source) -> dict[str, Value]:
-    then = {name: (parameter, default_at(name, day)) for name, parameter in REGISTRY.parameters.items()}
-    return {name: Value(value, source) for name, (parameter, value) in then.items() if value != parameter.default}
+    return {name: Value(default, source) for name, default in changed_defaults(day).items()}
 
 
 def inferred(spelled: Mapping[str, Place]) -> Dialect:

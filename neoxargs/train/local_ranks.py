@@ -18,8 +18,9 @@ from importlib import import_module
 from pathlib import Path
 
 from neoxargs.launch.cluster.devices import device
+from neoxargs.launch.processes.exit_at_once import exit_at_once
 from neoxargs.launch.processes.process_tree import send_signal
-from neoxargs.launch.processes.supervisor import FORWARDED, exit_at_once
+from neoxargs.launch.processes.supervisor import FORWARDED
 from neoxargs.launch.script import Program, program_of
 from neoxargs.launch.targets.wire_format import LOCAL_RANK, parse_rank_arguments
 from neoxargs.resolve.config import Config

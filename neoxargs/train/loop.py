@@ -17,7 +17,7 @@ import torch.distributed
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
-from neoxargs.train.checkpoint.save_load import Position
+from neoxargs.train.checkpoint.saving import Position, Saved
 from neoxargs.train.process import memory
 from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Tracker
 
@@ -53,7 +53,7 @@ class Saver(Protocol):
 
     last: Path | None
 
-    def save(self, position: Position) -> Path: ...
+    def save(self, position: Position) -> Saved: ...
 
 
 @dataclass
@@ -141,9 +141,9 @@ class Loop:
     def _save(self) -> None:
         if not self.checkpoint.save or self.position == self.saved:
             return
-        folder = self.saver.save(self.position)
+        saved = self.saver.save(self.position)
         self.saved = self.position
-        self._notify(lambda tracker: tracker.on_save(self.position.iteration, folder))
+        self._notify(lambda tracker: tracker.on_save(saved.position.iteration, saved.folder))
 
     def _due(self, interval: int | None) -> bool:
         return bool(interval) and self.position.iteration % (interval or 1) == 0

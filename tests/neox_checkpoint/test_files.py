@@ -62,7 +62,7 @@ def test_latest_chooses(tmp_path: Path) -> None:
 def test_a_wrong_latest_is_refused(tmp_path: Path) -> None:
     checkpoint(tmp_path / "global_step3")
     (tmp_path / "latest").write_text("global_step4")
-    with pytest.raises(Problems, match="`latest` points to 'global_step4', but this folder has no such checkpoint"):
+    with pytest.raises(Problems, match="`latest` names 'global_step4', but the folder contains no such checkpoint"):
         find(tmp_path)
     assert find(tmp_path, 3) is not None
 

@@ -147,7 +147,7 @@ DAMAGE = {
     compressed: "it is compressed",
     flipped_index: "cannot be read",
     flipped_program: "cannot be read",
-    older_format: "torch before 1.6 saved it, in another format",
+    older_format: "it is in the format of torch before 1.6",
     text: "torch.save did not write it",
 }
 

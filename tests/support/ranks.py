@@ -32,7 +32,7 @@ class Machine(NamedTuple):
     """The device and environment of the ranks."""
 
     backend: str
-    """The back end of torch.distributed."""
+    """The backend of torch.distributed."""
     preload: str
     """A module that is imported before the ranks are forked, which saves nine seconds per rank."""
     environment: dict[str, str]

@@ -47,7 +47,8 @@ def train(trials: dict[str, Trial], steps: int) -> dict[str, Losses]:
 
 def resume(trials: dict[str, Trial], folder: str) -> dict[str, tuple[list[float], list[float]]]:
     """Return for each trial the losses of steps 4 to 6: uninterrupted, and resumed from a checkpoint of step 3."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.checkpoint.saving import Position
     from neoxargs.train.process import mesh, setup
 
     process = setup.start("nccl", seed=1)

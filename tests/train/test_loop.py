@@ -16,7 +16,7 @@ import torch.distributed
 from neoxargs.problems import Problems
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
-from neoxargs.train.checkpoint.save_load import Position
+from neoxargs.train.checkpoint.saving import Position, Saved
 from neoxargs.train.loop import Loop, save_iterations
 from neoxargs.train.track import Evaluation, Outcome, Step, Tracker
 
@@ -74,9 +74,9 @@ class Data:
 class Saver:
     last: Path | None = None
 
-    def save(self, position: Position) -> Path:
+    def save(self, position: Position) -> Saved:
         self.last = Path(f"at{position.iteration}")
-        return self.last
+        return Saved(position, self.last)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from neoxargs.sizes.optimizer_state import moments
 
 
 def folder_problems(config: Config) -> list[Problem]:
-    """Return the problems of the folders `save` and `run_dir`: not writable, or too small for the checkpoints."""
+    """Return the problems of the folders `save` and `run_dir`: not writable, or no space for the checkpoints."""
     save, unwritable = config.checkpoint.save, list(unwritable_folders(config, "save", "run_dir"))
     if unwritable or not save:
         return unwritable

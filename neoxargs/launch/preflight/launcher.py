@@ -1,4 +1,4 @@
-"""Checks of the launch command, which launchers fail on with a traceback or run wrongly.
+"""Checks for launch commands on which launchers fail with a traceback, or which they run incorrectly.
 
 DeepSpeed's launcher does not quote paths in the command that pdsh passes to remote shells, and it reads every line of
 `.deepspeed_env` as NAME=VALUE.
@@ -46,7 +46,7 @@ def _too_long(config: Config, words: Sequence[str], one_word: bool) -> Iterator[
     size = sum(len(word) + 1 for word in words) if one_word else max(map(len, words))
     if size > MAX_ARGUMENT_BYTES:
         longest = max(config.values, key=lambda name: len(json.dumps(config.get(name), default=str)))
-        what = f"the configuration takes {size:,} bytes on the command line, but the system allows at most"
+        what = f"the configuration needs {size:,} bytes on the command line, but the system allows at most"
         what += f" {MAX_ARGUMENT_BYTES:,}"
         hint = f"shorten {longest}, which has the longest value"
         yield Problem(what, config.place(longest), hint, id="configuration-too-long", about=(longest,))
@@ -82,7 +82,7 @@ def _is_loopback(host: str) -> bool:
 def _invalid_environment_lines(environ: Mapping[str, str]) -> Iterator[Problem]:
     for line, place in lines_of_files(environ, os.getcwd()):
         if "=" not in line:
-            what = "this line is not NAME=VALUE, which DeepSpeed's launcher expects on every line"
+            what = "this line is not of the form NAME=VALUE, which DeepSpeed's launcher expects on every line"
             hint = "remove comments and empty lines from this file"
             yield Problem(what, place, hint, id="environment-file-bad-line")
 
@@ -92,5 +92,5 @@ def _unquoted_paths(launcher: Launcher, script: str) -> Iterator[Problem]:
         if not SAFE_PATH.fullmatch(path):
             what = f"launcher {launcher.name}: the path to {kind} ({path}) contains special characters,"
             what += " which DeepSpeed does not quote for remote shells"
-            hint = "set launcher: ssh, or use a path without spaces and special characters"
+            hint = "set launcher: ssh, or use a path without spaces or special characters"
             yield Problem(what, hint=hint, id="path-not-quoted", about=("launcher",))

@@ -1,4 +1,4 @@
-"""What a run takes over from a GPT-NeoX checkpoint, said before it starts; damage and another model are errors."""
+"""Report before launch what a run restores from a GPT-NeoX checkpoint; damage or a different model is an error."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ EPSILON_UNDER_ROOT = (0, 17)
 
 
 def neox_checkpoint(config: Config) -> Iterator[Problem]:
-    """Yield what is wrong with the GPT-NeoX checkpoint that `load` names, and a warning that lists what is taken over.
+    """Yield what is wrong with the GPT-NeoX checkpoint that `load` names, and a warning that lists what is restored.
 
-    Reads names and shapes of tensors, not the tensors.
+    Reads the names and shapes of tensors, but not their elements.
     """
     if not config.checkpoint.load:
         return
@@ -45,7 +45,7 @@ def neox_checkpoint(config: Config) -> Iterator[Problem]:
 
 
 def _taken_over(config: Config, contents: Contents, located: Located) -> Iterator[Problem]:
-    """Yield the list of what is taken over, and an error about what is missing."""
+    """Yield a warning that lists what is restored, and errors about what is missing."""
     options, lines = config.checkpoint, [_layouts(config, contents)]
     order = query_key_value_order(contents, located, config.shape, options.load_query_key_value_order)
     grouped = config.shape.num_kv_heads != config.shape.num_attention_heads
@@ -89,7 +89,7 @@ def _padding(config: Config, located: Located) -> Iterator[str]:
 
 
 def _other_function(config: Config, contents: Contents, located: Located) -> Iterator[str]:
-    """Yield in what the loss of GPT-NeoX's run differs, of all that `docs/from-gpt-neox.md` lists."""
+    """Yield the differences in `docs/from-gpt-neox.md` that change the loss of this GPT-NeoX run."""
     rows = located.weights["embedding.word_embeddings.weight"].shape()[0]
     tokens = vocabulary_size(config.tokenizer.tokenizer_type, config.tokenizer.vocab_file)
     if tokens is not None and rows > tokens and not config.embedding.softmax_over_padding:

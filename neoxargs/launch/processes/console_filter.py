@@ -18,7 +18,7 @@ NOISE = tuple(
     for pattern in (
         # DeepSpeed 0.19: its schedules are asked for a rate once before the first step, on every rank.
         rb"\[WARNING\] \[lr_schedules\.py:\d+:get_lr\] Attempting to get learning rate from scheduler before it has",
-        # torch's gloo back end, on every rank and for every process group: all of its connections are up.
+        # torch's gloo backend, on every rank and for every process group: all of its connections are up.
         rb"^\[Gloo\] Rank (\d+) is connected to (\d+) peer ranks\. Expected number of connected peer ranks is : \2\s*$",
         # torch 2: the name of a host is only looked up to be logged.
         rb"\[c10d\] The hostname of the client socket cannot be retrieved",

@@ -7,7 +7,6 @@ signals, and records how the rank failed; `failures.py` writes and reads these r
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import faulthandler
@@ -25,10 +24,11 @@ import tty
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import IO, NoReturn
+from typing import IO
 
 from neoxargs.launch.processes import failures
 from neoxargs.launch.processes.console_filter import ConsoleFilter
+from neoxargs.launch.processes.exit_at_once import exit_at_once
 from neoxargs.launch.processes.exit_codes import Evidence, count_memory_kills
 
 #: Signals that launchers and job schedulers send.
@@ -183,15 +183,6 @@ def _become_rank(outputs: list[_Output], supervisor: int) -> None:
         if isinstance(stream, io.TextIOWrapper):  # `python -u` would write parts of lines, and ranks would mix theirs
             stream.reconfigure(line_buffering=True, write_through=False)
     faulthandler.enable()
-
-
-def exit_at_once(code: int) -> NoReturn:
-    """End this process after its exit handlers, without the time that Python takes to free torch's modules."""
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
 
 
 def _die_by_signal(number: int) -> None:

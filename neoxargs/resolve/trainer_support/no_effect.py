@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from neoxargs.problems import Problem
@@ -122,7 +123,8 @@ class SwitchedOff(NamedTuple):
 
     def applies(self, config: Config, name: str) -> bool:
         """True if the row contains the parameter and every condition holds for a known value."""
-        if name in self.when or not any(_fits(name, pattern) for pattern in self.names.split()):
+        names, prefixes = _split(self.names)
+        if name in self.when or not (name in names or name.startswith(prefixes)):
             return False
         return not any(
             switch in config.broken or not condition.holds(config, switch) for switch, condition in self.when.items()
@@ -134,8 +136,11 @@ def switched_off_by(config: Config, name: str) -> SwitchedOff | None:
     return next((row for row in SWITCHED_OFF if row.applies(config, name)), None)
 
 
-def _fits(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+@cache
+def _split(names: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the complete names, and the prefixes of those that end in `*`."""
+    words = names.split()
+    return frozenset(words), tuple(word[:-1] for word in words if word.endswith("*"))
 
 
 def _lower(value: Any) -> Any:

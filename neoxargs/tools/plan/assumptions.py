@@ -75,6 +75,14 @@ class Assumptions:
     score_memory: float = assume(
         -1, "bytes", "memory that unfused attention keeps per score", "-1: 2 in 16 bits, 5 with dropout (the same)"
     )
+    unfused_norms: float = assume(
+        0, "0 or 1", "1: RMSNorm computes in separate kernels, in fp32, and stores what they return",
+        "LlamaRMSNorm of transformers (models/llama/modeling_llama.py); train.py uses torch's fused kernel",
+    )  # fmt: skip
+    activation_memory: float = assume(
+        -1, "bytes", "memory that the activation function keeps per number of its output, its operands included",
+        "-1: its input and output, as with a fused kernel; gelu_new of transformers (activations.py) keeps 18 to 20",
+    )  # fmt: skip
     partitioned: float = assume(
         1, "0 or 1", "whether optimizer state is partitioned in 16 bits even with ZeRO stage 0",
         "train.py and DeepSpeed's pipeline do; Megatron-LM only with --use-distributed-optimizer",

@@ -14,7 +14,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import GATED, mlp_rows, mlp_width, norms_of_block, qkv_rows
 from neoxargs.tools.plan.assumptions import SINGLE, Assumptions
 from neoxargs.tools.plan.devices import Device
-from neoxargs.tools.plan.memory.activations import ActivationSizes
+from neoxargs.tools.plan.memory.activations import ActivationSizes, unfused_rmsnorm
 
 #: Forward and backward pass of a matrix product: the result, and the gradients of both operands.
 PRODUCTS = 3
@@ -169,8 +169,10 @@ def _passes(sizes: ActivationSizes) -> tuple[float, float]:
     norms, sums = norms_of_block(config), SUMS * (4.5 if config.regularization.hidden_dropout else 3)
     # queries and keys are rotated in fp32 and back, by eager kernels
     rotary = 10 / tensor if config.embedding.pos_emb == "rotary" else 0.0
-    forward = stream * (2 * norms + sums) + (5 if gated else 2) * ratio + rotary
-    backward = stream * (5 * norms + sums) + (8 if gated else 3) * ratio + rotary
+    # RMSNorm in separate kernels converts to fp32, squares, averages, multiplies twice and converts back
+    norm_forward, norm_backward = (18, 36) if unfused_rmsnorm(sizes) and sizes.kind == "cuda" else (2, 5)
+    forward = stream * (norm_forward * norms + sums) + (5 if gated else 2) * ratio + rotary
+    backward = stream * (norm_backward * norms + sums) + (8 if gated else 3) * ratio + rotary
     return forward, backward + _bias_passes(config, stream, ratio, tensor)
 
 

@@ -3,18 +3,19 @@
     .writing-global_step200/     being written, or left by a killed run
     .removing-global_step100/    being removed, or left by a killed run
 
-A checkpoint is written under a hidden name and renamed once it is complete. Its files.json lists the size of every
-file, which reveals later damage such as a full disk or an interrupted copy.
+A checkpoint is written under a hidden name and renamed once it is complete. Its files.json lists the size and the
+checksum of every file, which reveal later damage such as an interrupted copy or a failing disk.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
-from neoxargs.checkpoint_folder import FILES, LATEST, checkpoints, tag
+from neoxargs.checkpoint_folder import LATEST, checkpoints, tag, write_digests
+from neoxargs.checksums import Digest, digest_of
 
 WRITING = ".writing-"
 REMOVING = ".removing-"
@@ -30,20 +31,30 @@ def begin(folder: Path, iteration: int) -> Path:
     return part
 
 
-def commit(folder: Path, iteration: int) -> Path:
+def commit(folder: Path, iteration: int, written: Mapping[str, Digest] | None = None) -> Path:
     """Make the checkpoint that `begin` started visible, and the newest one; return its folder.
 
+    written: the digests of files that were computed while they were written; other files are read. Raises OSError if
+    a file does not have the size that was written.
     A checkpoint of the same iteration, left by an earlier run, is removed after the new one has taken its place.
     """
     part, final = folder / (WRITING + tag(iteration)), folder / tag(iteration)
-    sizes = {str(file.relative_to(part)): file.stat().st_size for file in part.rglob("*") if file.is_file()}
-    (part / FILES).write_text(json.dumps(sizes, indent=0, sort_keys=True), encoding="utf-8")
+    write_digests(part, _digests(part, written or {}))
     replaced = _hide(final) if final.exists() else None
     part.rename(final)
     _point_latest_at(folder, final.name)
     if replaced:
         shutil.rmtree(replaced)
     return final
+
+
+def _digests(part: Path, written: Mapping[str, Digest]) -> dict[str, Digest]:
+    files = {str(file.relative_to(part)): file for file in part.rglob("*") if file.is_file()}
+    for name, digest in written.items():
+        size = files[name].stat().st_size if name in files else 0
+        if size != digest.size:
+            raise OSError(f"{part / name} has {size} bytes, but {digest.size} were written")
+    return {name: written.get(name) or digest_of(file) for name, file in files.items()}
 
 
 def prune(folder: Path, keep: int) -> None:

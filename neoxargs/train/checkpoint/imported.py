@@ -20,6 +20,7 @@ from neoxargs.launch.targets.ranks import train_values
 from neoxargs.resolve.config import Config
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.commit import begin, commit
+from neoxargs.train.checkpoint.rank_files import RankFiles
 
 STATES = "mp_rank_00_model_states.pt"
 
@@ -42,12 +43,13 @@ class Imported:
 def write(source: Imported, config: Config, folder: Path, advance: Callable[[int], object]) -> None:
     """Add the checkpoint to a folder. advance: called with the bytes of the weights of each layer that is written."""
     iteration = source.common["iteration"]
-    part = begin(folder, iteration)
+    files = RankFiles(begin(folder, iteration))
     for layer, names in groupby(source.names, _layer):
-        advance(_write_layer(source, part, layer, list(names)))
-    torch.save(source.common, part / STATES)
-    (part / "config.json").write_text(json.dumps(train_values(config), indent=1), encoding="utf-8")
-    commit(folder, iteration)
+        advance(_write_layer(source, files, layer, list(names)))
+    files.save(source.common, files.part / STATES)
+    files.text(json.dumps(train_values(config), indent=1), files.part / "config.json")
+    files.raise_error()
+    commit(folder, iteration, files.digests)
 
 
 def _layer(name: str) -> str:
@@ -57,18 +59,18 @@ def _layer(name: str) -> str:
     return match[0]
 
 
-def _write_layer(source: Imported, part: Path, layer: str, names: list[str]) -> int:
+def _write_layer(source: Imported, files: RankFiles, layer: str, names: list[str]) -> int:
     """Write the files of one layer; return the bytes of its weights."""
     tensors = {name: source.tensor(name).contiguous() for name in names}
     file, optimizer = f"weights-{layer}.pt", f"optimizer-{layer}.pt" if source.optimizer else STATES
-    torch.save(tensors, part / file)
+    files.save(tensors, files.part / file)
     where = {name: [file, name, list(tensor.shape), None] for name, tensor in tensors.items()}
     pieces = [[name, number, 0, 0, tensor.numel()] for number, (name, tensor) in enumerate(tensors.items())]
     content = {
         "kind": "imported", "dtype": str(source.dtype), "states": STATES, "optimizer": optimizer, "weights": where,
         "pieces": pieces if source.optimizer else [], "complete": source.optimizer is not None,
     }  # fmt: skip
-    (part / f"{inventory.PREFIX}{layer}.json").write_text(json.dumps(content), encoding="utf-8")
+    files.text(json.dumps(content), files.part / f"{inventory.PREFIX}{layer}.json")
     if source.optimizer:
-        torch.save(source.optimizer(names), part / optimizer)
+        files.save(source.optimizer(names), files.part / optimizer)
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.deepspeed import swap
 from neoxargs.train.deepspeed.optimizer_layout import checkpoint_files, optimizer_layout
 from neoxargs.train.deepspeed.pipeline_module import is_pipeline_module
@@ -45,14 +46,14 @@ def inventory(engine: Any) -> Inventory | None:
     }
 
 
-def write(engine: Any, folder: Path, complete: bool) -> None:
+def write(engine: Any, files: RankFiles, complete: bool) -> None:
     """Write this rank's inventory, if this rank writes an optimizer file.
 
     complete: whether that file holds the optimizer state (it does not with `no_save_optim`).
     """
     writes = engine.save_zero_checkpoint or engine.save_non_zero_checkpoint
     if content := inventory(engine) if writes else None:
-        (folder / _file_name(content)).write_text(json.dumps({**content, "complete": complete}), encoding="utf-8")
+        files.text(json.dumps({**content, "complete": complete}), files.part / _file_name(content))
 
 
 def read(folder: Path) -> list[Inventory]:

@@ -1,82 +1,39 @@
-"""Saving and resuming a run, on top of DeepSpeed's checkpoint files (their folder: checkpoint_folder.py).
+"""Resuming a run from DeepSpeed's checkpoint files, or from those of another layout or program.
 
 A resumed run is bit-for-bit identical to an uninterrupted one; on GPUs only with `deterministic`, because some kernels
 add in the order in which threads finish. DeepSpeed restores weights, optimizer and schedule; this module restores each
-rank's random states and the number of consumed samples, which alone determines the data.
+rank's random states and the number of consumed samples.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed
-import yaml
 
 from neoxargs import checkpoint_folder
-from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem, Problems
-from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import differing
-from neoxargs.train.checkpoint import commit, inventory, relayout
+from neoxargs.train.checkpoint import inventory, relayout
+from neoxargs.train.checkpoint.choose import choose
+from neoxargs.train.checkpoint.random_states import random_file, restore_random_state
+from neoxargs.train.checkpoint.saving import Position, Saver
 from neoxargs.train.checkpoint.weights_by_name import LAYOUT
+from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.neox import loading
 from neoxargs.train.neox.weights import NeoxWeights
 from neoxargs.train.optim.schedule import Schedule
-from neoxargs.train.process.setup import Process, on_gpu, set_seeds, suppress_output
+from neoxargs.train.process.setup import Process, set_seeds, suppress_output
 
 #: Optimizer types with the same state as Adam, which can load each other's checkpoints.
 ADAMS = ("adam", "adamw", "cpu_adam", "cpu_torch_adam")
 
 
-@dataclass(frozen=True)
-class Position:
-    """Progress of a run."""
-
-    iteration: int = 0
-    samples: int = 0
-    """Training samples consumed so far, which is also the index of the next one."""
-
-
-class Checkpoints:
-    """The checkpoints of one run. `save` and `load` are collective: every rank calls them.
-
-    last: folder of the checkpoint that was saved or loaded last; None before.
-    """
-
-    def __init__(self, config: Config, engine: Any, process: Process) -> None:
-        self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
-        self.last: Path | None = None
-
-    def save(self, position: Position) -> Path:
-        """Write a checkpoint below `save` and return its folder."""
-        assert self.options.save is not None
-        root = Path(self.options.save)
-        part = root / (commit.WRITING + checkpoint_folder.tag(position.iteration))
-        if self.process.main:
-            commit.begin(root, position.iteration)
-        state = {"iteration": position.iteration, "consumed_samples": position.samples}
-        with suppress_output(), self._without_optimizer():
-            self.engine.save_checkpoint(str(root), tag=part.name, client_state=state, save_latest=False)
-        if not self.options.no_save_rng:
-            torch.save(random_state(), part / _random_file(self.process.rank))
-        partitioned = self.engine.zero_optimization_partition_weights()
-        inventory.write(self.engine, part, complete=partitioned or not self.options.no_save_optim)
-        torch.distributed.barrier()
-        if self.process.main:
-            _write_config(part, self.config)
-            commit.commit(root, position.iteration)
-            if self.options.keep_last_n_checkpoints:
-                commit.prune(root, self.options.keep_last_n_checkpoints)
-        self.last = root / checkpoint_folder.tag(position.iteration)
-        return self.last
+class Checkpoints(Saver):
+    """The checkpoints of one run. `save` and `load` are collective: every rank calls them."""
 
     def load(self) -> Position:
         """Restore the run from `load` and return its position; raise Problems if that is impossible.
@@ -87,7 +44,7 @@ class Checkpoints:
             return Position()
         if theirs := loading.weights_of(self.config, Path(self.options.load), self.config.training.iteration):
             return self._continue_gpt_neox(theirs)
-        checkpoint = self._choose_checkpoint(Path(self.options.load))
+        checkpoint = choose(self.config, Path(self.options.load), self.process)
         if checkpoint is None:
             return Position()
         state, same_layout = self._load_state(checkpoint)
@@ -107,18 +64,6 @@ class Checkpoints:
             set_seeds(torch.initial_seed() + state["iteration"])
         self.last = theirs.folder
         return Position(state["iteration"], state["consumed_samples"])
-
-    def _choose_checkpoint(self, root: Path) -> Path | None:
-        if self.config.training.iteration is not None:
-            return _checkpoint_of_iteration(root, self.config.training.iteration)
-        checkpoint = checkpoint_folder.newest(root)
-        if checkpoint is None:
-            _require_first_start(root, self.options.save)
-        elif self.process.main:
-            for newer in checkpoint_folder.checkpoints(root):
-                if damage := checkpoint_folder.damage(newer):
-                    print(f"warning: the checkpoint {newer} is skipped because it is damaged: {damage}", flush=True)
-        return checkpoint
 
     def _load_state(self, checkpoint: Path) -> tuple[dict[str, Any], bool]:
         """Return DeepSpeed's client state, and whether this run has the layout of the checkpoint."""
@@ -162,10 +107,10 @@ class Checkpoints:
         return state  # type: ignore[no-any-return]
 
     def _load_random_state(self, checkpoint: Path, same_layout: bool, iteration: int) -> None:
-        file = checkpoint / _random_file(self.process.rank)
+        file = checkpoint / random_file(self.process.rank)
         has_file = same_layout and file.exists()
         if has_file:
-            restore_random_state(torch.load(file, weights_only=True))
+            restore_random_state(checkpoint_io.read(file))
         else:
             set_seeds(torch.initial_seed() + iteration)  # a new seed, so that the run's first masks are not repeated
         if not _on_every_rank(has_file, self.process) and self.process.main:
@@ -213,84 +158,11 @@ class Checkpoints:
         if not differing(self.config.get, theirs):
             schedule.reload = "ours"
 
-    @contextlib.contextmanager
-    def _without_optimizer(self) -> Iterator[None]:
-        """Within this, DeepSpeed saves no optimizer state if `no_save_optim` is set; it has no such option itself.
-
-        ZeRO-3 saves the weights in the optimizer's files, so these are written nevertheless.
-        """
-        if not self.options.no_save_optim or self.engine.zero_optimization_partition_weights():
-            yield
-            return
-        files, partitioned = self.engine.checkpoint_engine, self.engine.save_zero_checkpoint
-        write = files.save
-
-        def write_rest(state_dict: dict[str, Any], path: str) -> Any:
-            return write({key: value for key, value in state_dict.items() if key != "optimizer"}, path)
-
-        files.save, self.engine.save_zero_checkpoint = write_rest, False
-        try:
-            yield
-        finally:
-            files.save, self.engine.save_zero_checkpoint = write, partitioned
-
-
-def random_state() -> dict[str, Any]:
-    """Return the states of this rank's random generators, in types that `torch.load(weights_only=True)` reads."""
-    name, keys, *rest = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
-        "torch": torch.get_rng_state(),
-    }
-    if on_gpu():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def restore_random_state(state: dict[str, Any]) -> None:
-    name, keys, *rest = state["numpy"]
-    random.setstate(state["python"])
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state and on_gpu():
-        torch.cuda.set_rng_state(state["cuda"])
-
 
 def _raise_any(problems: Iterator[Problem]) -> None:
     collected = list(problems)
     if collected:
         raise Problems(collected)
-
-
-def _checkpoint_of_iteration(root: Path, iteration: int) -> Path:
-    checkpoint = root / checkpoint_folder.tag(iteration)
-    damage = checkpoint_folder.damage(checkpoint) if checkpoint.is_dir() else "it does not exist"
-    if damage:
-        what = f"iteration ({iteration}): {checkpoint} cannot be loaded: {damage}"
-        hint = "remove iteration to load the newest undamaged checkpoint"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-not-usable", about=("iteration", "load")))
-    return checkpoint
-
-
-def _require_first_start(root: Path, save: str | None) -> None:
-    """Raise Problems unless the run may start from scratch: no damaged checkpoints, and `save` is the same folder."""
-    damaged = [f"{path.name}: {checkpoint_folder.damage(path)}" for path in checkpoint_folder.checkpoints(root)]
-    if damaged:
-        what = f"load ({root}): every checkpoint in this folder is damaged ({'; '.join(damaged)})"
-        hint = "set load to a folder with an undamaged checkpoint, or remove load to start from scratch"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-all-damaged", about=("load",)))
-    if save is None or Path(save).resolve() != root.resolve():
-        hint = "remove load to start from scratch, or set load and save to the same folder to resume on every restart"
-        what = f"load ({root}): there is no checkpoint in this folder"
-        raise Problems(Problem(what, hint=hint, id="checkpoint-missing", about=("load",)))
-
-
-def _write_config(part: Path, config: Config) -> None:
-    """Write the run's configuration: config.json for programs that need only the checkpoint, config.yml for people."""
-    values = train_values(config)
-    (part / checkpoint_folder.CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    (part / "config.yml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 
 
 def _on_every_rank(value: bool, process: Process) -> bool:
@@ -308,7 +180,3 @@ def _state_type(kind: str) -> str:
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:300] + " ..."
-
-
-def _random_file(rank: int) -> str:
-    return f"random-rank{rank:05d}.pt"

@@ -18,6 +18,7 @@ from neoxargs import checkpoint_folder
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.train.checkpoint.inventory import Inventory
+from neoxargs.train.deepspeed import checkpoint_io
 from neoxargs.train.deepspeed.optimizer_layout import Piece
 from neoxargs.train.parallel.make import TensorShard
 
@@ -188,8 +189,7 @@ class SavedWeights:
 
     def _file(self, name: str) -> Any:
         if name not in self.files:
-            # weights_only=False, as DeepSpeed itself loads them: the files contain objects of DeepSpeed's classes.
-            self.files[name] = torch.load(self.folder / name, map_location="cpu", mmap=True, weights_only=False)
+            self.files[name] = checkpoint_io.read(self.folder / name, mmap=True)
         return self.files[name]
 
     def _add(self, inventory: Inventory) -> None:

@@ -1,4 +1,4 @@
-"""DeepSpeed's 1-bit optimizers with a compressed all-reduce that works on every back end of torch.distributed.
+"""DeepSpeed's 1-bit optimizers with a compressed all-reduce that works on every backend of torch.distributed.
 
 DeepSpeed's own compression backends need cupy with NCCL, MPI, or compiled operators. The one in this module uses plain
 torch collectives, on CPUs and GPUs.

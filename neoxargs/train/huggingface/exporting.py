@@ -177,8 +177,7 @@ def checkpoint(config: Config) -> Path:
         raise Problems(
             Problem(f"load ({root}): there is no checkpoint in this folder", id="checkpoint-missing", about=("load",))
         )
-    damage = checkpoint_folder.damage(folder) if folder.is_dir() else "it does not exist"
-    if damage:
+    if damage := checkpoint_folder.verify(folder):
         what = f"load ({folder}) cannot be exported: {damage}"
         raise Problems(Problem(what, id="checkpoint-not-usable", about=("load", "iteration")))
     return folder

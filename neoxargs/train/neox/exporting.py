@@ -1,7 +1,7 @@
 """`deepy export --format neox`: write a checkpoint in GPT-NeoX's format of 2024-11-13 and later.
 
 One file per layer and tensor parallel rank, or one file per rank with `pipe_parallel_size: 0`. The optimizer state is
-written for fp32 without ZeRO and with at most one pipeline stage, where GPT-NeoX has one tensor per weight.
+written only for fp32 without ZeRO and at most one pipeline stage, because GPT-NeoX then stores one tensor per weight.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ STATES = ("exp_avg", "exp_avg_sq")
 
 
 class Target(NamedTuple):
-    """A tensor of GPT-NeoX and the weight of ours that it is made of."""
+    """A GPT-NeoX tensor, and the deepy weight from which it is made."""
 
     layer: int
     name: str
     ours: str
-    """Without such a weight, the tensor has its first values: 1 for the weight of a norm, 0 for a bias."""
+    """If there is no such weight, the tensor has its initial values: 1 for the weight of a norm, 0 for a bias."""
     cut: Cut
 
 
@@ -99,7 +99,7 @@ class _Writer:
             yield number, {target.name: self._tensor(target, rank, state) for target in here}
 
     def optimizer(self, rank: int) -> dict[str, Any]:
-        """Return the state of DeepSpeed's Adam: norms and biases are in a group of their own, without decay."""
+        """Return the state of DeepSpeed's Adam, in which norms and biases are in a separate group without decay."""
         by_state = {state: list(self._tensors(rank, state)) for state in STATES}
         step = max(int(self.saved.states(name).get("step", 0)) for name in self.saved.slices)
         decaying = [decays(name, tensor.dim()) for name, tensor in by_state[STATES[0]]]
@@ -171,7 +171,7 @@ def _targets(config: Config, saved: Weights) -> Iterator[Target]:
 def _of_layer(config: Config, names: set[str], number: int, prefix: str) -> Iterator[Target]:
     for theirs, (ours, cut) in MODULES.items():
         if cut == "copies":
-            # With gpt_j_tied there is one norm here, and a second one in GPT-NeoX, which nothing uses.
+            # With gpt_j_tied, deepy has one norm; GPT-NeoX has a second one, which is not used.
             yield from _of_norm(config, number, theirs, prefix + ours)
             continue
         for kind in ("weight", "bias"):

@@ -1,7 +1,7 @@
-"""`deepy import` of a GPT-NeoX checkpoint: to a checkpoint of deepy, or straight to a Hugging Face folder.
+"""Convert a GPT-NeoX checkpoint for `deepy import` to a deepy checkpoint, or directly to a Hugging Face folder.
 
-The configuration is the one that GPT-NeoX stored in the checkpoint, or files that the user names. The new checkpoint
-has a file of weights and a file of optimizer states per layer, so that only one layer is in memory at a time.
+The configuration is the one that GPT-NeoX stored in the checkpoint, or is in files that the user names. The new
+checkpoint has a file of weights and a file of optimizer states per layer, so only one layer is in memory at a time.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from neoxargs.train.huggingface.folder import YAML
 from neoxargs.train.neox.loading import schedule_state
 from neoxargs.train.neox.weights import NeoxWeights
 
-#: Parameters of the run that wrote the checkpoint which another run does not take over.
+#: Parameters that are not copied from the configuration of the run that wrote the checkpoint.
 NOT_TAKEN = ("load", "save", "iteration", "finetune", "hostfile", "include", "exclude", "num_gpus", "num_nodes")
 HEAD = """\
-# Imported from {source}, written by GPT-NeoX; values taken from its configuration, {files}
+# Imported from {source}, which GPT-NeoX wrote. The values are from its configuration, {files}
 #
 #   python deepy.py train.py {file} --set save=FOLDER
 """
@@ -45,13 +45,15 @@ def configuration(contents: Contents, root: Path, files: Sequence[Path], overrid
     found = [*files] or contents.configurations
     if not found:
         what = f"{contents.folder} does not contain the configuration of the run that wrote it"
-        hint = "pass --config FILE with the run's YAML files; GPT-NeoX stores them in checkpoints since November 2021"
+        hint = (
+            "pass the run's YAML files with --config FILE; GPT-NeoX has stored them in checkpoints since November 2021"
+        )
         raise Problems(Problem(what, hint=hint, id="checkpoint-incomplete", about=("load",)))
     return resolve(found, [*overrides, f"load={root}"], gpus=contents.files.ranks)
 
 
 def listing(config: Config, weights: NeoxWeights) -> Iterator[str]:
-    """Yield what would be taken over: the messages of `check`, then every weight with its shape."""
+    """Yield what would be imported: the messages of `check`, then every weight with its shape."""
     if found := list(neox_checkpoint(config)):
         yield render(found)
     counts: dict[tuple[str, str], int] = {}

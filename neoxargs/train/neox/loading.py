@@ -1,4 +1,4 @@
-"""Continue GPT-NeoX's checkpoint: weights, optimizer state, schedule and counters, onto any layout."""
+"""Continue a GPT-NeoX checkpoint on any layout: load its weights, optimizer state, schedule and counters."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from neoxargs.train.optim.schedule import Schedule
 def weights_of(config: Config, root: Path, iteration: int | None) -> NeoxWeights | None:
     """Return the GPT-NeoX checkpoint that `load` and `iteration` select; None if there is none.
 
-    Raises Problems if it is damaged, or of another model.
+    Raises Problems if it is damaged, or belongs to a different model.
     """
     contents = Contents.at(root, iteration)
     return checked(contents, config) if contents else None
 
 
 def checked(contents: Contents, config: Config) -> NeoxWeights:
-    """Return the weights of a checkpoint; raise Problems if it is damaged, or of another model."""
+    """Return the weights of a checkpoint; raise Problems if it is damaged, or belongs to a different model."""
     weights = NeoxWeights(contents, config)
     if different := list(mismatches(config, contents, weights.located)):
         raise Problems(different)
@@ -40,8 +40,8 @@ def checked(contents: Contents, config: Config) -> NeoxWeights:
 def _wrong_tied(weights: NeoxWeights) -> Problem | None:
     """Return the problem of a value of `gpt_j_tied` that contradicts the weights.
 
-    GPT-NeoX creates both norms of a layer in either case, and one that nothing uses keeps its first values. For three
-    weeks of December 2022 the two values of `gpt_j_tied` meant each other.
+    GPT-NeoX creates both norms of a layer in either case, and an unused norm keeps its initial values. For three weeks
+    in December 2022, `gpt_j_tied` had the opposite meaning.
     """
     attention, located = weights.config.attention, weights.located.weights
     first, second = (f"layers.0.{name}.weight" for name in ("input_layernorm", "post_attention_layernorm"))
@@ -64,7 +64,7 @@ def load(engine: Any, saved: NeoxWeights, with_optimizer: bool) -> dict[str, Any
     schedule = engine.lr_scheduler
     if isinstance(schedule, Schedule):
         common["lr_scheduler"] = schedule_state(schedule.curve, common["lr_scheduler"], common["iteration"])
-    else:  # one of DeepSpeed's, which only has a step
+    else:  # one of DeepSpeed's schedules, which saves only a step
         common["lr_scheduler"] = {"last_batch_iteration": common["iteration"] - 1}
     relayout.load_weights(engine, saved, with_optimizer)
     if with_optimizer:
@@ -73,7 +73,7 @@ def load(engine: Any, saved: NeoxWeights, with_optimizer: bool) -> dict[str, Any
 
 
 def schedule_state(curve: LearningRateCurve, theirs: Any, iteration: int) -> dict[str, Any]:
-    """Return the state of a schedule that continues GPT-NeoX's, with the values of `curve` for what it does not say."""
+    """Return the state of a schedule that continues GPT-NeoX's, with the values of `curve` where it has none."""
     known = theirs if isinstance(theirs, Mapping) else {}
     values = {field: known[key] for field, (key, _) in SCHEDULE.items() if key in known}
     return {**asdict(curve), **values, "iteration": known.get("num_iters", iteration)}

@@ -1,7 +1,7 @@
 """Read tensors that `neox_checkpoint/pickles.py` located in a file.
 
-Files are read, not memory-mapped: pages of a mapped file stay in memory as long as there is room, and a process would
-seem to need the whole checkpoint.
+Files are read, not memory-mapped: the pages of a mapped file stay in memory as long as there is room, so a process
+would seem to need memory for the whole checkpoint.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from neoxargs.train.parallel.make import TensorShard
 
 
 class NeoxWeights:
-    """What `relayout.load` and `deepy export` read, as `SavedWeights` has it for deepy's own checkpoints.
+    """The interface through which `relayout.load` and `deepy export` read; `SavedWeights` is for deepy's own.
 
     slices: the weights by name.
     """
@@ -44,17 +44,17 @@ class NeoxWeights:
 
     @property
     def complete(self) -> bool:
-        """Whether the optimizer state can be taken over."""
+        """Whether the optimizer state can be restored."""
         return self.why_incomplete == ""
 
     @property
     def why_incomplete(self) -> str:
-        """Why the optimizer state cannot be taken over; "" if it can."""
+        """Why the optimizer state cannot be restored; "" if it can."""
         return self._state[1]
 
     @property
     def optimizer(self) -> OptimizerState:
-        """The optimizer state, empty if it cannot be taken over."""
+        """The optimizer state; empty if it cannot be restored."""
         return self._state[0]
 
     @cached_property
@@ -66,7 +66,7 @@ class NeoxWeights:
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """Nothing of the optimizer's parameter groups is taken over: the schedule and the configuration set them."""
+        """The optimizer's parameter groups are not restored: the schedule and the configuration set them."""
         return []
 
     @property
@@ -101,7 +101,7 @@ class NeoxWeights:
         return prod(self.shape(name)) * self.dtype.itemsize
 
     def is_trained(self, norm: str) -> bool:
-        """Return whether the weight of a norm differs from its first values, which are 1."""
+        """Return whether the weight of a norm differs from its initial values, which are 1."""
         return bool((_mean([read_tensor(ref) for ref in self.located.weights[norm].tensors[0]]) != 1).any())
 
     def states(self, name: str) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class NeoxWeights:
 
 
 def halves_of(config: Config, name: str) -> int:
-    """Return how many parts of a weight tensor parallel ranks share one by one: 2 if it has a value and a gate."""
+    """Return the number of parts of a weight that are divided among the ranks separately: 2 for a value and a gate."""
     return 2 if ".mlp.dense_h_to_4h." in name and config.mlp.activation in GATED else 1
 
 

@@ -188,7 +188,7 @@ def _scattered(x: Tensor, axis: Axis) -> tuple[Tensor, Any]:
 
 
 def has_flat_collectives(group: dist.ProcessGroup | None) -> bool:
-    """Whether the back end gathers into one tensor; NCCL would copy a list of tensors into one first, and back."""
+    """Whether the backend gathers into one tensor; NCCL would copy a list of tensors into one first, and back."""
     return dist.get_backend(group) != "gloo"
 
 

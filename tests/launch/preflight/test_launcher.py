@@ -80,7 +80,7 @@ def test_a_loopback_rendezvous_address(launcher, hosts, address, refused):
 def test_lines_that_deepspeed_cannot_read(here):
     """It needs a variable on every line, and crashes on an empty one."""
     Path(".deepspeed_env").write_text("A=1\n\n# a remark\n")
-    line = "this line is not NAME=VALUE, which DeepSpeed's launcher expects on every line"
+    line = "this line is not of the form NAME=VALUE, which DeepSpeed's launcher expects on every line"
     assert told("pdsh") == told("openmpi") == f"{line}\n{line}"
     assert told("ssh") == told("srun") == told("pdsh", LOCAL) == ""
 
@@ -97,10 +97,10 @@ def test_paths_that_deepspeed_does_not_quote(here, monkeypatch):
 
 def test_a_configuration_that_is_too_long_for_a_command_line(here):
     paths = [f"/data/part-{number}" for number in range(9000)]
-    what = "the configuration takes 140,000 bytes on the command line, but the system allows at most 131,071"
+    what = "the configuration needs 140,000 bytes on the command line, but the system allows at most 131,071"
     assert told("pdsh", LOCAL, ["a" * 140_000], train_data_paths=paths) == what
     assert told("pdsh", LOCAL, ["a" * 70_000] * 2) == ""
-    assert told("pdsh", REMOTE, ["a" * 70_000] * 2).startswith("the configuration takes 140,002 bytes")
+    assert told("pdsh", REMOTE, ["a" * 70_000] * 2).startswith("the configuration needs 140,002 bytes")
     with pytest.raises(OSError, match="too long"):
         subprocess.run(["true", "a" * (launcher_checks.MAX_ARGUMENT_BYTES + 1)])
     subprocess.run(["true", "a" * launcher_checks.MAX_ARGUMENT_BYTES], check=True)

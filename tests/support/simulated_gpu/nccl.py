@@ -43,13 +43,13 @@ class Done(c10d.Work):
 
 
 class Communicator:
-    """The back end of a group for one type of device; torch.distributed reads whether it supports splitting groups."""
+    """The backend of a group for one type of device; torch.distributed reads whether it supports splitting groups."""
 
     supports_splitting = False
 
 
 class ProcessGroupNCCL(_Base):  # type: ignore[misc]
-    """A process group with the name that torch.distributed uses for the back end `nccl`."""
+    """A process group with the name that torch.distributed uses for the backend `nccl`."""
 
     class Options:
         """The options of NCCL."""
@@ -71,7 +71,7 @@ class ProcessGroupNCCL(_Base):  # type: ignore[misc]
     def _set_sequence_number_for_group(self) -> None:
         pass
 
-    # torch's groups, which are written in C++, store their name with their back ends.
+    # torch's groups, which are written in C++, store their name with their backends.
     group_name = ""
 
     def _set_group_name(self, name: str) -> None:
@@ -203,7 +203,7 @@ def install() -> None:
         "ProcessGroupNCCL": ProcessGroupNCCL,
         "_NCCL_AVAILABLE": True,
         "default_pg_nccl_timeout": timedelta(minutes=10),
-        # torch looks up the device in a list of back ends, which a group written in Python does not have.
+        # torch looks up the device in a list of backends, which a group written in Python does not have.
         "_get_object_coll_device": lambda group=None: "cuda",
         "_get_pg_default_device": lambda group=None: torch.device("cuda"),
     }

@@ -100,11 +100,64 @@ def test_sources_are_whole_and_a_third_is_set_aside(bench: ModuleType) -> None:
     assert 70 < aside < 130
 
 
-@pytest.mark.skipif(not FIGURES.is_file(), reason=f"the published figures are not in {FIGURES}")
+AFTERWARDS = ROOT / "tests" / "reference" / "published_afterwards.tsv"
+SCORED = [
+    pytest.param("score", FIGURES, marks=pytest.mark.skipif(not FIGURES.is_file(), reason=f"no figures in {FIGURES}")),
+    ("afterwards", AFTERWARDS),
+]
+
+
 @pytest.mark.slow
-def test_the_score_in_the_docs_is_the_present_one(bench: ModuleType) -> None:
-    page = (DOCS / "plan.md").read_text(encoding="utf-8")
-    written = page.partition(bench.START)[2].partition(bench.END)[0].strip()
-    score = "\n".join(bench.table(bench.compare(bench.read_rows(FIGURES))))
-    command = "python bench/plan_against_published.py FIGURES --write docs/plan.md"
-    assert written == score.strip(), f"run {command}"
+@pytest.mark.parametrize(("section", "figures"), SCORED)
+def test_the_scores_in_the_docs_are_the_present_ones(bench: ModuleType, section: str, figures: Path) -> None:
+    _, written, _ = bench.written_between_markers(DOCS / "plan.md", section)
+    score = "\n".join(bench.table(bench.compare(bench.read_rows(figures))))
+    command = f"python bench/plan_against_published.py FIGURES --section {section} --write docs/plan.md"
+    assert written.strip() == score.strip(), f"run {command}"
+
+
+def assumed(**columns: str) -> dict[str, float]:
+    """What is assumed for a run of GPT-2 on 2 GPUs whose row has these columns."""
+    programs = importlib.import_module("published_programs")
+    row = {**ROW, "source_repo": "owner/name", "path": "issues/1", "model": "GPT-2", "note": "", "gpus": "2"}
+    return programs.assumptions({**row, **columns})  # type: ignore[no-any-return]
+
+
+def test_ddp_keeps_whole_states_and_buckets(bench: ModuleType) -> None:
+    single, autocast = (assumed(zero_or_fsdp="DDP", precision=name) for name in ("fp32", "fp16 AMP"))
+    assert (single["weight_bytes"], single["gradient_bytes"], single["optimizer_bytes"]) == (4, 8, 8)
+    assert autocast["weight_bytes"] == 6 and single["partitioned"] == 0
+    assert assumed(zero_or_fsdp="DDP", precision="fp32", gpus="1")["gradient_bytes"] == 4
+
+
+def test_eager_kernels_keep_more(bench: ModuleType) -> None:
+    fused, eager = (assumed(zero_or_fsdp="ZeRO-3", precision="fp16", gpu_type="A100-40GB", note=note)
+                    for note in ("", "transformers, eager attention with dropout"))  # fmt: skip
+    assert fused["unfused_attention"] == 0 and eager["unfused_attention"] == 1 and eager["score_memory"] == 7
+    assert eager["logit_bytes"] > fused["logit_bytes"] and eager["activation_memory"] == 18
+
+
+def test_the_stage_of_a_partition_is_the_one_it_names(bench: ModuleType) -> None:
+    programs = importlib.import_module("published_programs")
+    names = ("FSDP SHARD_GRAD_OP (ZeRO-2)", "FSDP FULL_SHARD (ZeRO-3)", "FSDP2", "ZeRO-1", "DDP", "none")
+    assert [programs.zero_stage({"zero_or_fsdp": name}) for name in names] == [2, 3, 3, 1, 0, 0]
+
+
+def test_runs_with_other_kernels_are_other_runs(bench: ModuleType) -> None:
+    failed = {**ROW, "measured_kind": "fits/oom", "measured_value": "oom"}
+    score = bench.compare([{**failed, "note": "flash attention 1.0.8"}, {**failed, "note": "flash attention 2"}])
+    assert len(score.outcomes) == 2
+
+
+def test_deepspeed_sends_parts_between_stages_and_megatron_does_not(bench: ModuleType) -> None:
+    rows = importlib.import_module("published_rows")
+    whole, parts = (rows.case_of({**ROW, "zero_or_fsdp": name}).changes for name in ("none", "ZeRO-1"))
+    assert whole["pipeline"] == {"pipe_partitioned": False, "grad_partitioned": False} and "pipeline" not in parts
+
+
+def test_memory_of_a_gpu_without_a_row_is_in_its_name(bench: ModuleType) -> None:
+    rows = importlib.import_module("published_rows")
+    cases = [rows.case_of({**ROW, "gpu_type": name}) for name in ("RTX 3090-24GB", "RTX 6000 Ada-48GB", "V100-32GB")]
+    assert [(case.device, case.memory) for case in cases] == [
+        ("RTX4090-24GB", None), ("RTX4090-24GB", 48.0), ("V100-32GB", None),
+    ]  # fmt: skip

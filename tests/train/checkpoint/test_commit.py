@@ -29,7 +29,10 @@ def test_a_committed_checkpoint_is_the_newest(tmp_path: Path) -> None:
     whole = write(tmp_path, 100)
     assert checkpoint_folder.newest(tmp_path) == whole
     assert (tmp_path / "latest").read_text() == "global_step100"
-    assert json.loads((whole / "files.json").read_text()) == {"model.pt": 7, "sub/optimizer.pt": 7}
+    assert json.loads((whole / "files.json").read_text()) == {
+        "model.pt": {"bytes": 7, "crc32": "1ad27358"},
+        "sub/optimizer.pt": {"bytes": 7, "crc32": "23e38147"},
+    }
     assert names(tmp_path) == ["global_step100", "global_step90", "latest"]
 
 

@@ -42,7 +42,8 @@ FP32 = [name for name in LAYOUTS if not name.startswith("bf16")]
 
 def write(trials: dict[str, Trial], root: str) -> Curves:
     """Save every trial after step 3; return the losses of the following steps."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.checkpoint.saving import Position
     from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)
@@ -119,7 +120,8 @@ def test_the_tolerance_would_reveal_a_fresh_optimizer(curves: tuple[Curves, dict
 def special(root: str) -> dict[str, Any]:
     """Special cases, in one process."""
     from neoxargs.problems import Problems
-    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.checkpoint.saving import Position
     from neoxargs.train.process import mesh, setup
     from tests.support import trials as shared
 

@@ -2,25 +2,74 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from neoxargs import checkpoint_folder
+from neoxargs.checksums import digest_of
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial
 
 Case = Callable[[Path], Any]
 
 
+class Foreign:
+    """An object whose pickle creates a folder when it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+def watch_reading(unsafe: list[str]) -> None:
+    """Let torch.load add the files that it reads without `weights_only` to a list."""
+    load = torch.load
+
+    def watched(file: Any, *arguments: Any, **options: Any) -> Any:
+        if not options.get("weights_only"):
+            unsafe.append(str(file))
+        return load(file, *arguments, **options)
+
+    torch.load = watched
+
+
+def rewrite_digests(checkpoint: Path) -> None:
+    files = {path.name: path for path in checkpoint.iterdir() if path.name != checkpoint_folder.FILES}
+    checkpoint_folder.write_digests(checkpoint, {name: digest_of(path) for name, path in files.items()})
+
+
+def damage(folder: Path, loaded: Callable[..., None], found: dict[str, Any]) -> None:
+    """Load after each kind of damage to the weights of iteration 3."""
+    states, executed = folder / "global_step3" / "mp_rank_00_model_states.pt", folder / "executed"
+    whole = states.read_bytes()
+    states.write_bytes(whole[:5000] + bytes(byte ^ 0xFF for byte in whole[5000:5040]) + whole[5040:])
+    loaded("40 bytes flipped", folder)
+    loaded("40 bytes flipped, asked for", folder, iteration=3)
+    torch.save({"module": Foreign(executed)}, states)
+    rewrite_digests(states.parent)
+    loaded("foreign", folder)
+    loaded("foreign, another layout", folder, **{"zero_optimization.stage": 1})
+    found["foreign: executed"] = executed.exists()
+    states.write_bytes(b"")
+    loaded("damaged", folder)
+
+
 def cases(root: str) -> dict[str, Any]:
     """Return the result of every case; each folder has checkpoints of iterations 2 and 3."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.checkpoint.saving import Position
     from neoxargs.train.process import setup
 
     process = setup.start("gloo", seed=1)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"read by pickle": []}
+    watch_reading(found["read by pickle"])
 
     def start(**options: Any) -> tuple[Training, Any]:
         deepspeed = {"zero_optimization": {"stage": options.get("zero_optimization.stage", 0)}}
@@ -62,8 +111,7 @@ def cases(root: str) -> dict[str, Any]:
     loaded("another schedule, ours", folder, lr_decay_iters=40, override_lr_scheduler=True)
     loaded("nothing there", Path(root, "nowhere"))
     loaded("nothing there yet", Path(root, "new"), save=str(Path(root, "new")))
-    (folder / "global_step3" / "mp_rank_00_model_states.pt").write_bytes(b"")
-    loaded("damaged", folder)
+    damage(folder, loaded, found)
     for stage in (0, 1):
         bare = saved(f"bare{stage}", no_save_optim=True, no_save_rng=True, **{"zero_optimization.stage": stage})
         found[f"bare{stage}: files"] = sorted(path.name for path in (bare / "global_step3").iterdir())
@@ -116,6 +164,22 @@ def test_an_iteration_can_be_chosen(found: dict[str, Any]) -> None:
     assert "global_step7 cannot be loaded: it does not exist [" in found["iteration that is not there"]
 
 
+def test_flipped_bytes_are_noticed_before_weights_are_used(found: dict[str, Any]) -> None:
+    assert found["40 bytes flipped"][:2] == (2, 2 * SAMPLES)
+    assert "mp_rank_00_model_states.pt has the checksum " in found["40 bytes flipped, asked for"]
+
+
+@pytest.mark.parametrize("name", ["foreign", "foreign, another layout"])
+def test_a_file_with_a_foreign_pickle_is_refused_and_not_executed(found: dict[str, Any], name: str) -> None:
+    assert "mp_rank_00_model_states.pt): the file refers to posix.mkdir" in found[name]
+    assert "[checkpoint-file-refused]" in found[name]
+    assert not found["foreign: executed"]
+
+
+def test_every_file_is_read_without_running_code_of_it(found: dict[str, Any]) -> None:
+    assert found["read by pickle"] == []
+
+
 def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(found: dict[str, Any]) -> None:
     assert found["damaged"][:2] == (2, 2 * SAMPLES)
 
@@ -157,11 +221,11 @@ def test_missing_random_states_of_a_different_rank_are_reported(tmp_path: Path, 
 
     import torch
 
-    from neoxargs.train.checkpoint import save_load
+    from neoxargs.train.checkpoint import random_states, save_load
 
     checkpoints = object.__new__(save_load.Checkpoints)
     checkpoints.process = SimpleNamespace(rank=0, main=True, device="cpu")  # type: ignore[assignment]
-    torch.save(save_load.random_state(), tmp_path / save_load._random_file(0))
+    torch.save(random_states.random_state(), tmp_path / random_states.random_file(0))
     monkeypatch.setattr(save_load, "_on_every_rank", lambda value, process: value)
     checkpoints._load_random_state(tmp_path, True, 3)
     assert capsys.readouterr().out == ""

@@ -36,7 +36,8 @@ def steps(built: Training, count: int) -> list[float]:
 
 def write(root: str) -> Scales:
     """Return each layout's loss scale after every step; save a checkpoint in between."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.checkpoint.saving import Position
     from neoxargs.train.process import mesh, setup
 
     process, found = setup.start("gloo", seed=1), {}

@@ -33,7 +33,8 @@ def zero(stage: int, place: str = "", **more: Any) -> Trial:
 
 def write(root: str) -> tuple[dict[str, list[float]], list[str], dict[str, Any]]:
     """Return losses with and without the drive (a checkpoint after step 3), swap files, and the handles' settings."""
-    from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.checkpoint.saving import Position
     from neoxargs.train.process import mesh, setup
 
     process = setup.start("gloo", seed=1)

@@ -12,7 +12,8 @@ from neoxargs.registry.generation import Generation
 from neoxargs.resolve import resolve
 from neoxargs.resolve.config import Config
 from neoxargs.train.checkpoint.commit import begin, commit
-from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.data.tokenizer import ByteTokenizer
 from neoxargs.train.engine import build as engine
 from neoxargs.train.engine.steps import Pipelined

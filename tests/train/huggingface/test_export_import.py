@@ -14,7 +14,8 @@ from torch import Tensor
 from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.resolve import resolve
 from neoxargs.train.checkpoint import inventory
-from neoxargs.train.checkpoint.save_load import Checkpoints, Position
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.saving import Position
 from neoxargs.train.checkpoint.weights_by_name import SavedWeights
 from neoxargs.train.data.tokenizer import build_tokenizer
 from neoxargs.train.engine import build as engine

@@ -83,15 +83,20 @@ PROBLEMS: dict[str, Entry] = {
         "A GPT-NeoX checkpoint file is empty, truncated or modified, or was not written by torch.save."
     ),
     "checkpoint-file-refused": row(
-        "A GPT-NeoX checkpoint file refers to a class or function that GPT-NeoX does not store. Reading the file "
-        "with pickle or torch.load could run malicious code, so deepy stops without reading it."
+        "A checkpoint file refers to a class or function that no checkpoint contains. Reading the file with pickle or "
+        "with torch.load could run malicious code, so deepy stops without reading it."
     ),
     "checkpoint-order-unknown": row(
         "Different GPT-NeoX versions store the query, key and value rows in different orders, and nothing in the "
         "checkpoint shows which one it uses."
     ),
     "checkpoint-all-damaged": row(
-        "Every checkpoint in the folder is truncated or incomplete, so the run cannot continue from any of them."
+        "In every checkpoint of the folder, a file is missing, truncated or changed (its checksum is not the recorded "
+        "one), so the run cannot continue from any of them."
+    ),
+    "checkpoint-not-saved": row(
+        "A rank could not write its files of a checkpoint, for example because the disk is full. Earlier checkpoints "
+        "are not affected: a checkpoint is visible only once all of its files are complete."
     ),
     "checkpoint-not-usable": row("The checkpoint of the requested iteration is missing or damaged."),
     "checkpoint-not-loadable": row("The checkpoint does not fit the model, or DeepSpeed cannot find it."),

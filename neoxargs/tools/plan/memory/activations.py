@@ -183,13 +183,17 @@ def _inside_norm(sizes: ActivationSizes) -> int:
 
     RMSNorm without a fused kernel computes in fp32 what is in 16 bits.
     """
-    unfused = ("scalenorm", "rmsnorm") if sizes.kind == "cpu" else ("scalenorm",)
-    name = sizes.config.norm.norm
-    if name == "rmsnorm" and sizes.kind == "cpu" and sizes.number_size == HALF:
+    name, unfused = sizes.config.norm.norm, unfused_rmsnorm(sizes)
+    if unfused and sizes.number_size == HALF:
         return 3 * sizes.stream + sizes.tokens * SINGLE
-    if name in unfused:
+    if unfused or name == "scalenorm":
         return sizes.stream + sizes.tokens * SINGLE
     return _statistics(sizes.config) * sizes.tokens * SINGLE
+
+
+def unfused_rmsnorm(sizes: ActivationSizes) -> bool:
+    """Whether the norms are RMSNorm in separate kernels, as on a CPU."""
+    return sizes.config.norm.norm == "rmsnorm" and bool(sizes.kind == "cpu" or sizes.assumed.unfused_norms)
 
 
 def _attention(sizes: ActivationSizes, selective: bool) -> int:
@@ -277,7 +281,10 @@ def _mlp(sizes: ActivationSizes, selective: bool) -> int:
     If gated, also the linear half of the input and, unless the gate is linear, the activated gate.
     """
     config = sizes.config
-    wide = sizes.tokens * mlp_width(config.shape, config.mlp) // sizes.tensor * sizes.number_size
+    numbers = sizes.tokens * mlp_width(config.shape, config.mlp) // sizes.tensor
+    wide = numbers * sizes.number_size
+    if sizes.assumed.activation_memory >= 0:
+        return int(numbers * sizes.assumed.activation_memory)
     if selective:
         return (2 if config.mlp.activation in GATED else 1) * wide
     if config.mlp.activation not in GATED:

@@ -109,19 +109,18 @@ def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
 
     A slice holds fp32 logits, the 16-bit logits that they are copied from or their 16-bit gradient, and its part of the
     output weight's gradient. Until the backward pass begins, gradients of the hidden states and, in fp32, of the output
-    weight are kept. A program that computes all logits at once keeps those instead, into the backward pass.
+    weight are kept. A program that computes all logits at once keeps those instead. Both are gone when the
+    backward pass reaches the layers.
     """
     table = stage.parts.get("output", stage.parts.get("embedding", 0)) if stage.last else 0
     if not table:
-        return {"forward": 0, "backward": 0, "evaluation": 0}
+        return {"forward": 0, "evaluation": 0}
     rows = table // sizes.config.shape.hidden_size
     most = sizes.assumed.most_logits(sizes.kind)
     at_once, in_half = min(sizes.tokens, max(1, most // rows)), sizes.number_size == HALF
     processed = int(at_once * rows * (sizes.assumed.logit_bytes if in_half else SINGLE))
-    if most > LOGITS_OF_ANY_RUN:
-        return {"forward": processed, "backward": processed, "evaluation": processed}
-    kept = sizes.hidden + table * (SINGLE + (HALF if in_half else 0))
-    return {"forward": processed + kept, "backward": 0, "evaluation": processed}
+    kept = 0 if most > LOGITS_OF_ANY_RUN else sizes.hidden + table * (SINGLE + (HALF if in_half else 0))
+    return {"forward": processed + kept, "evaluation": processed}
 
 
 def _construction(held: ModelStates, zero_init: bool) -> Bytes:
@@ -149,7 +148,6 @@ def _backward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
     buckets = 0 if held.pipelined else states.buckets(held)
     return _steady(held) | {
         "activations": _stored(sizes, stage) + moving,
-        "logits": logits(sizes, stage)["backward"],
         "buffers": states.gathered_weights(held) + buckets + _pipe_buffers(held, sizes),
     }
 

@@ -1,0 +1,144 @@
+"""Writing the checkpoints of a run, on top of DeepSpeed's files (their folder: checkpoint_folder.py).
+
+Every rank writes its files; then all ranks compare the outcomes, and rank 0 commits the checkpoint if no rank failed.
+DeepSpeed stores weights, optimizer and schedule; added here are each rank's random states, the number of consumed
+samples, which alone determines the data, the configuration and the inventory for other layouts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch.distributed
+import yaml
+
+from neoxargs import checkpoint_folder
+from neoxargs.checksums import Digest
+from neoxargs.launch.targets.ranks import train_values
+from neoxargs.problems import Problem, Problems
+from neoxargs.resolve.config import Config
+from neoxargs.train.checkpoint import commit, inventory
+from neoxargs.train.checkpoint.random_states import random_file, random_state
+from neoxargs.train.checkpoint.rank_files import RankFiles
+from neoxargs.train.deepspeed import checkpoint_io
+from neoxargs.train.process.setup import Process, suppress_output
+
+
+@dataclass(frozen=True)
+class Position:
+    """Progress of a run."""
+
+    iteration: int = 0
+    samples: int = 0
+    """Training samples consumed so far, which is also the index of the next one."""
+
+
+class Saved(NamedTuple):
+    """A complete checkpoint."""
+
+    position: Position
+    folder: Path
+
+
+class Saver:
+    """Writes the checkpoints of one run. Its methods are collective: every rank calls them.
+
+    last: folder of the checkpoint that was saved or loaded last; None before.
+    """
+
+    def __init__(self, config: Config, engine: Any, process: Process) -> None:
+        self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
+        self.last: Path | None = None
+        self.files: RankFiles | None = None
+        checkpoint_io.replace_io(engine, self._write)
+
+    def save(self, position: Position) -> Saved:
+        """Write a checkpoint below `save`; raises Problems if a rank cannot write its files."""
+        assert self.options.save is not None
+        root, iteration = Path(self.options.save), position.iteration
+        part = root / (commit.WRITING + checkpoint_folder.tag(iteration))
+        self.files = files = RankFiles(part, checkpoint_io.in_zip_format(self.engine))
+        if self.process.main:
+            with files.errors_kept():
+                commit.begin(root, iteration)
+        self._agree(files, position)
+        self._write_files(files, position)
+        written = self._agree(files, position)
+        if self.process.main:
+            with files.errors_kept():
+                commit.commit(root, iteration, written)
+                if self.options.keep_last_n_checkpoints:
+                    commit.prune(root, self.options.keep_last_n_checkpoints)
+        self._agree(files, position)
+        self.last = root / checkpoint_folder.tag(iteration)
+        return Saved(position, self.last)
+
+    def _write_files(self, files: RankFiles, position: Position) -> None:
+        part, rank = files.part, self.process.rank
+        state = {"iteration": position.iteration, "consumed_samples": position.samples}
+        with suppress_output(), self._without_optimizer():
+            self.engine.save_checkpoint(str(part.parent), tag=part.name, client_state=state, save_latest=False)
+        for swapped in part.glob(f"offloaded_tensors/rank{rank:02d}/**/*"):
+            if swapped.is_file():
+                files.add(swapped)
+        if not self.options.no_save_rng:
+            files.save(random_state(), part / random_file(rank))
+        partitioned = self.engine.zero_optimization_partition_weights()
+        inventory.write(self.engine, files, complete=partitioned or not self.options.no_save_optim)
+        if self.process.main:
+            _write_config(files, self.config)
+
+    def _write(self, value: Any, path: Path) -> None:
+        """Write a file for DeepSpeed."""
+        assert self.files is not None
+        self.files.save(value, path)
+
+    def _agree(self, files: RankFiles, position: Position) -> dict[str, Digest]:
+        """Return the digests of all ranks' files; raise Problems on every rank if one of them failed."""
+        outcomes: list[Any] = [None] * self.process.world_size
+        torch.distributed.all_gather_object(outcomes, (files.digests, files.error, socket.gethostname()))
+        for rank, (_, error, host) in enumerate(outcomes):
+            if error:
+                raise Problems(_not_saved(self.options.save, position, f"rank {rank} on {host}: {error}", self.last))
+        return {name: digest for digests, *_ in outcomes for name, digest in digests.items()}
+
+    @contextlib.contextmanager
+    def _without_optimizer(self) -> Iterator[None]:
+        """Within this, DeepSpeed saves no optimizer state if `no_save_optim` is set; it has no such option itself.
+
+        ZeRO-3 saves the weights in the optimizer's files, so these are written nevertheless.
+        """
+        if not self.options.no_save_optim or self.engine.zero_optimization_partition_weights():
+            yield
+            return
+        files, partitioned = self.engine.checkpoint_engine, self.engine.save_zero_checkpoint
+        write = files.save
+
+        def write_rest(state_dict: dict[str, Any], path: str) -> Any:
+            return write({key: value for key, value in state_dict.items() if key != "optimizer"}, path)
+
+        files.save, self.engine.save_zero_checkpoint = write_rest, False
+        try:
+            yield
+        finally:
+            files.save, self.engine.save_zero_checkpoint = write, partitioned
+
+
+def _write_config(files: RankFiles, config: Config) -> None:
+    """Write the run's configuration: config.json for programs that need only the checkpoint, config.yml for people."""
+    values = train_values(config)
+    files.text(json.dumps(values, indent=1), files.part / checkpoint_folder.CONFIG)
+    files.text(yaml.safe_dump(values, sort_keys=False), files.part / "config.yml")
+
+
+def _not_saved(save: str | None, position: Position, reason: str, last: Path | None) -> Problem:
+    latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
+    what = f"save ({save}): the checkpoint of iteration {position.iteration} cannot be written: {reason}; {latest}"
+    hint = "make space on this disk, or set save to another folder"
+    return Problem(what, hint=hint, id="checkpoint-not-saved", about=("save",))

@@ -1,0 +1,64 @@
+"""DeepSpeed's checkpoint files: written by a function of ours, and read without running code of them.
+
+A pickle can name any function, and `torch.load` without `weights_only` calls it. With `weights_only`, torch makes plain
+data and tensors only; the classes below are the ones that DeepSpeed's optimizers store in addition.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neoxargs.problems import Problem, Problems
+
+#: Writes an object to a file.
+Write = Callable[[Any, Path], None]
+
+
+def replace_io(engine: Any, write: Write) -> None:
+    """Let a DeepSpeed engine write its files with `write`, and read them with `read`.
+
+    An engine with another writer than torch's (section `checkpoint.writer`, nebula, DataStates) keeps it.
+    """
+    from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
+
+    files = engine.checkpoint_engine
+    files.load = lambda path, map_location=None: read(path, map_location=map_location)
+    if type(files) is TorchCheckpointEngine:
+        files.save = lambda state_dict, path: write(state_dict, Path(path))
+
+
+def in_zip_format(engine: Any) -> bool:
+    """Whether files are in torch's zip format: `checkpoint.checkpoint_serialization`."""
+    return bool(getattr(engine.checkpoint_engine, "zipfile_serialization", True))
+
+
+def read(path: Path | str, mmap: bool = False, map_location: Any = "cpu") -> Any:
+    """Return what torch.save wrote to a file; raise Problems if it contains other objects than a checkpoint has."""
+    try:
+        with torch.serialization.safe_globals(_classes()):
+            return torch.load(path, map_location=map_location, mmap=mmap, weights_only=True)
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise _refusal(path, str(error)) from None
+
+
+def _classes() -> list[Any]:
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+
+
+def _refusal(path: Path | str, reason: str) -> Problems:
+    named = re.search(r"GLOBAL ([\w.]+)|(?:class|function) `?([\w.]+[.][\w.]+)", reason)
+    name = named and (named[1] or named[2])
+    refers = f"refers to {name}, which no checkpoint contains" if name else "is not one that torch.save wrote"
+    what = f"load ({path}): the file {refers}; no code in it was executed"
+    hint = "do not load this file with other programs either, unless you know who wrote it"
+    return Problems(Problem(what, hint=hint, id="checkpoint-file-refused", about=("load",)))

@@ -1,0 +1,129 @@
+"""All ranks choose the same checkpoint: the newest that is undamaged on every host, or the one that was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from neoxargs import checkpoint_folder
+from neoxargs.train.checkpoint import commit
+from tests.support.ranks import run_ranks
+
+
+def write(root: Path, *iterations: int) -> None:
+    for iteration in iterations:
+        part = commit.begin(root, iteration)
+        for number in range(4):
+            (part / f"{number}.pt").write_bytes(bytes(1000 + number))
+        commit.commit(root, iteration)
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[500] ^= 4
+    file.write_bytes(data)
+
+
+def choices(root: str, iterations: dict[str, int | None], hosts: list[str]) -> dict[str, Any]:
+    """Return for each case the choice of this rank, what it printed, and which files it read.
+
+    hosts: cases in which each rank is a host with folders of its own, below `root/CASE-RANK`.
+    """
+    from neoxargs.train.checkpoint import choose
+    from neoxargs.train.process import setup
+
+    process = setup.start("gloo", seed=1)
+    found: dict[str, Any] = {}
+    real = checkpoint_folder.digest_of
+    for case, iteration in iterations.items():
+        apart = case in hosts
+        folder = Path(root, f"{case}-{process.rank}" if apart else case)
+        config = SimpleNamespace(
+            training=SimpleNamespace(iteration=iteration), checkpoint=SimpleNamespace(save=str(folder))
+        )
+        read: list[str] = []
+
+        def digest_of(file: Path, read: list[str] = read) -> Any:
+            read.append(f"{file.parent.name}/{file.name}")
+            return real(file)
+
+        output = io.StringIO()
+        name = f"host{process.rank}" if apart else "host"
+        with (
+            patch.object(choose.socket, "gethostname", lambda name=name: name),
+            patch.object(checkpoint_folder, "digest_of", digest_of),
+            contextlib.redirect_stdout(output),
+        ):
+            try:
+                chosen = choose.choose(config, folder, process)  # type: ignore[arg-type]
+                outcome = chosen and chosen.name
+            except Exception as error:
+                outcome = str(error)
+        found[case] = outcome, output.getvalue(), sorted(read)
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    root = tmp_path_factory.mktemp("choose")
+    cases: dict[str, int | None] = dict.fromkeys(("whole", "flipped", "all", "hosts", "missing"))
+    cases |= {"asked": 2, "asked whole": 1}
+    hosts = ["hosts", "missing"]
+    for case in cases:
+        write(root / case, 1, 2)
+    for case in ("flipped", "asked", "asked whole"):
+        flip(root / case / "global_step2" / "3.pt")
+    for iteration in (1, 2):
+        flip(root / "all" / f"global_step{iteration}" / "0.pt")
+    for case in hosts:
+        shutil.copytree(root / case, root / f"{case}-0")
+        shutil.copytree(root / case, root / f"{case}-1")
+    flip(root / "hosts-1" / "global_step2" / "1.pt")
+    shutil.rmtree(root / "missing-1" / "global_step2")
+    return run_ranks(choices, 2, str(root), cases, hosts)
+
+
+def test_the_files_are_divided_among_the_ranks(found):
+    read = [rank["whole"][2] for rank in found]
+    assert [len(files) for files in read] == [2, 2]
+    assert sorted([*read[0], *read[1]]) == [f"global_step2/{number}.pt" for number in range(4)]
+    assert [rank["whole"][:2] for rank in found] == [("global_step2", "")] * 2
+
+
+def test_all_ranks_fall_back_with_one_warning(found):
+    assert [rank["flipped"][0] for rank in found] == ["global_step1"] * 2
+    told = found[0]["flipped"][1]
+    assert told.startswith("warning: the checkpoint ")
+    assert "global_step2 is skipped because it is damaged: 3.pt has the checksum " in told
+    assert found[1]["flipped"][1] == ""
+
+
+def test_a_checkpoint_that_was_asked_for_is_refused(found):
+    assert [rank["asked whole"][0] for rank in found] == ["global_step1"] * 2
+    for rank in found:
+        assert "iteration (2): " in rank["asked"][0]
+        assert "global_step2 cannot be loaded: 3.pt has the checksum " in rank["asked"][0]
+        assert "[checkpoint-not-usable]" in rank["asked"][0]
+
+
+def test_every_checkpoint_is_damaged(found):
+    for rank in found:
+        assert "[checkpoint-all-damaged]" in rank["all"][0]
+        assert "global_step2: 0.pt has the checksum " in rank["all"][0]
+        assert "global_step1: 0.pt has the checksum " in rank["all"][0]
+
+
+def test_hosts_with_folders_of_their_own_read_them_alone_and_agree(found):
+    assert [rank["hosts"][0] for rank in found] == ["global_step1"] * 2
+    assert "global_step2 is skipped because it is damaged: 1.pt has the checksum " in found[0]["hosts"][1]
+    assert found[0]["hosts"][1].endswith(" on host host1\n")
+    assert [len(rank["hosts"][2]) for rank in found] == [8, 8]
+    assert [rank["missing"][0] for rank in found] == ["global_step1"] * 2
+    assert found[0]["missing"][1].endswith("because it is damaged: it does not exist on host host1\n")
