@@ -5,6 +5,9 @@
         config.json           the values of the run that differ from the defaults
     latest                    the name of the newest checkpoint, as DeepSpeed expects it
 
+    .writing-global_step200/     being written, or left by a killed run
+    .removing-global_step100/    being removed, or left by a killed run
+
 `train/checkpoint/commit.py` adds a checkpoint, and makes sure that an incomplete one is never found.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 import heapq
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +30,8 @@ PREFIX = "global_step"
 LATEST = "latest"
 FILES = "files.json"
 CONFIG = "config.json"
+WRITING = ".writing-"
+REMOVING = ".removing-"
 #: Files that only deepy writes: which file holds which weight.
 INVENTORIES = "layout-*.json"
 
@@ -45,6 +51,12 @@ def checkpoints(folder: Path) -> list[Path]:
         return []
     found = [path for path in folder.glob(f"{PREFIX}*") if path.is_dir() and path.name[len(PREFIX) :].isdigit()]
     return sorted(found, key=iteration_of)
+
+
+def written(checkpoint: Path) -> int:
+    """Return when a checkpoint was completed, in nanoseconds since 1970."""
+    files = checkpoint / FILES  # the time of the folder changes when a file is removed
+    return (files if files.exists() else checkpoint).stat().st_mtime_ns
 
 
 def candidates(folder: Path) -> list[Path]:
@@ -190,3 +202,21 @@ def latest(folder: Path) -> str | None:
         return (folder / LATEST).read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return None
+
+
+def point_latest_at(checkpoint: Path) -> None:
+    """Let `latest` name a checkpoint of its folder."""
+    # Written beside and renamed, because a rename is atomic and a write is not.
+    part = checkpoint.with_name(f".{LATEST}")
+    part.write_text(checkpoint.name, encoding="utf-8")
+    os.replace(part, checkpoint.with_name(LATEST))
+
+
+def remove(checkpoint: Path) -> None:
+    """Hide the checkpoint, then delete it: an interrupted deletion must not leave a partial one visible."""
+    shutil.rmtree(hide(checkpoint))
+
+
+def hide(checkpoint: Path) -> Path:
+    """Rename a checkpoint, so that it is no longer found; return its new path."""
+    return checkpoint.rename(checkpoint.with_name(REMOVING + checkpoint.name))

@@ -35,6 +35,7 @@ python deepy.py migrate SOURCE ...                                         conve
 python deepy.py data TEXT ... --output-prefix PREFIX                       tokenise text
 python deepy.py export FILE ... --to FOLDER                                write other formats
 python deepy.py import FOLDER --to FOLDER                                  read other formats
+python deepy.py checkpoints FOLDER [--verify] [--prune KEEP]               list checkpoints
 python deepy.py docs [--check]                                             regenerate docs/
 
 examples:
@@ -236,6 +237,16 @@ def import_(words: list[str]) -> int:
     _become_module("neoxargs.train.huggingface.importing", words)
 
 
+def checkpoints(words: list[str]) -> int:
+    """`deepy checkpoints FOLDER`: list, verify and remove checkpoints."""
+    from neoxargs.tools.checkpoints import DESCRIPTION, add_arguments, run
+
+    parser = make_parser("checkpoints", DESCRIPTION)
+    add_arguments(parser)
+    add_json(parser)
+    return run(parse(parser, words))
+
+
 def docs(words: list[str]) -> int:
     """`deepy docs [--check]`: regenerate the documentation."""
     parser = make_parser(
@@ -268,6 +279,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "data": data,
     "export": export,
     "import": import_,
+    "checkpoints": checkpoints,
     "docs": docs,
 }
 

@@ -42,6 +42,7 @@ BAD = [
     ["explain", "hidden_size", "bad.yml"],
     ["explain", "--all", "bad.yml"],
     ["migrate", "missing.yml"],
+    ["checkpoints", "missing"],
     ["train.py", "bad.yml", "--dry-run"],
 ]
 

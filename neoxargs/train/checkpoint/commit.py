@@ -9,16 +9,22 @@ checksum of every file, which reveal later damage such as an interrupted copy or
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from neoxargs.checkpoint_folder import LATEST, checkpoints, tag, write_digests
+from neoxargs.checkpoint_folder import (
+    REMOVING,
+    WRITING,
+    checkpoints,
+    hide,
+    point_latest_at,
+    remove,
+    tag,
+    write_digests,
+    written,
+)
 from neoxargs.checksums import Digest, digest_of
-
-WRITING = ".writing-"
-REMOVING = ".removing-"
 
 
 def begin(folder: Path, iteration: int) -> Path:
@@ -31,51 +37,34 @@ def begin(folder: Path, iteration: int) -> Path:
     return part
 
 
-def commit(folder: Path, iteration: int, written: Mapping[str, Digest] | None = None) -> Path:
+def commit(folder: Path, iteration: int, known: Mapping[str, Digest] | None = None) -> Path:
     """Make the checkpoint that `begin` started visible, and the newest one; return its folder.
 
-    written: the digests of files that were computed while they were written; other files are read. Raises OSError if
+    known: the digests of files that were computed while they were written; other files are read. Raises OSError if
     a file does not have the size that was written.
     A checkpoint of the same iteration, left by an earlier run, is removed after the new one has taken its place.
     """
     part, final = folder / (WRITING + tag(iteration)), folder / tag(iteration)
-    write_digests(part, _digests(part, written or {}))
-    replaced = _hide(final) if final.exists() else None
+    write_digests(part, _digests(part, known or {}))
+    replaced = hide(final) if final.exists() else None
     part.rename(final)
-    _point_latest_at(folder, final.name)
+    point_latest_at(final)
     if replaced:
         shutil.rmtree(replaced)
     return final
 
 
-def _digests(part: Path, written: Mapping[str, Digest]) -> dict[str, Digest]:
+def _digests(part: Path, known: Mapping[str, Digest]) -> dict[str, Digest]:
     files = {str(file.relative_to(part)): file for file in part.rglob("*") if file.is_file()}
-    for name, digest in written.items():
+    for name, digest in known.items():
         size = files[name].stat().st_size if name in files else 0
         if size != digest.size:
             raise OSError(f"{part / name} has {size} bytes, but {digest.size} were written")
-    return {name: written.get(name) or digest_of(file) for name, file in files.items()}
+    return {name: known.get(name) or digest_of(file) for name, file in files.items()}
 
 
 def prune(folder: Path, keep: int) -> None:
     """Remove all but the `keep` checkpoints written last."""
     # By time, not by iteration: a folder may hold later iterations of an earlier run.
-    by_age = sorted(checkpoints(folder), key=lambda path: path.stat().st_mtime_ns)
-    for old in by_age[:-keep]:
+    for old in sorted(checkpoints(folder), key=written)[:-keep]:
         remove(old)
-
-
-def remove(checkpoint: Path) -> None:
-    """Hide the checkpoint, then delete it: an interrupted deletion must not leave a partial one visible."""
-    shutil.rmtree(_hide(checkpoint))
-
-
-def _hide(checkpoint: Path) -> Path:
-    return checkpoint.rename(checkpoint.with_name(REMOVING + checkpoint.name))
-
-
-def _point_latest_at(folder: Path, name: str) -> None:
-    # Written beside and renamed, because a rename is atomic and a write is not.
-    part = folder / f".{LATEST}"
-    part.write_text(name, encoding="utf-8")
-    os.replace(part, folder / LATEST)

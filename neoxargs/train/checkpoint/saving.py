@@ -62,7 +62,7 @@ class Saver:
         """Write a checkpoint below `save`; raises Problems if a rank cannot write its files."""
         assert self.options.save is not None
         root, iteration = Path(self.options.save), position.iteration
-        part = root / (commit.WRITING + checkpoint_folder.tag(iteration))
+        part = root / (checkpoint_folder.WRITING + checkpoint_folder.tag(iteration))
         self.files = files = RankFiles(part, checkpoint_io.in_zip_format(self.engine))
         if self.process.main:
             with files.errors_kept():

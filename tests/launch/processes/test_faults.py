@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from neoxargs import checkpoint_folder
+from neoxargs.checkpoint_folder import WRITING
 from neoxargs.launch.cluster import check_hosts
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.problems import Problems
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
-from neoxargs.train.checkpoint.commit import WRITING
 from neoxargs.train.process import setup
 from tests.support import cluster
 

@@ -52,7 +52,7 @@ def test_a_partial_checkpoint_is_never_chosen_and_removed_by_the_next_save(tmp_p
 def test_killed_between_the_rename_and_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = write(tmp_path, 100)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(commit, "_point_latest_at", _killed)
+        patch.setattr(commit, "point_latest_at", _killed)
         write(tmp_path, 200)
     assert checkpoint_folder.newest(tmp_path) == first
     assert write(tmp_path, 200) == checkpoint_folder.newest(tmp_path)
@@ -116,7 +116,7 @@ def test_killed_while_the_replaced_one_is_removed(tmp_path: Path, monkeypatch: p
 
 def test_prune_keeps_what_was_written_last(tmp_path: Path) -> None:
     for age, iteration in enumerate((500, 10, 20, 30)):  # 500 is an earlier run's
-        os.utime(write(tmp_path, iteration), (age, age))
+        os.utime(write(tmp_path, iteration) / "files.json", (age, age))
     commit.prune(tmp_path, 2)
     assert [path.name for path in checkpoint_folder.checkpoints(tmp_path)] == ["global_step20", "global_step30"]
 

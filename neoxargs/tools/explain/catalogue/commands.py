@@ -25,6 +25,12 @@ PROBLEMS: dict[str, Entry] = {
     "output-file-exists": row("The output file already exists, and its content would be lost."),
     "output-file-unwritable": row("The output file cannot be written. No file has been changed."),
     "docs-need-output-folder": row("An installed package has no docs folder to write to."),
+    "prune-all": row("`checkpoints --prune KEEP` keeps at least one checkpoint."),
+    "prune-needs-yes": row(
+        "`checkpoints --prune` asks before it removes anything, and there is no terminal to ask on. The message tells "
+        "what it would remove."
+    ),
+    "prune-declined": row("The question of `checkpoints --prune` was not answered with y. Nothing was removed."),
     "plan-does-not-fit": row(
         "The run needs more memory than a device has: it would stop with an out-of-memory error, usually in the first "
         "steps, sometimes in the first evaluation."

@@ -1,0 +1,137 @@
+"""`deepy checkpoints`: what it lists, what it finds, and that it removes nothing unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from neoxargs import checkpoint_folder
+from neoxargs.cli import main
+from neoxargs.train.checkpoint import commit
+
+HOUR = 3600
+
+
+def write(root: Path, iteration: int, hours_ago: float, **values: object) -> Path:
+    part = commit.begin(root, iteration)
+    (part / "model.pt").write_bytes(bytes(2048))
+    (part / "config.json").write_text(json.dumps(values))
+    whole = commit.commit(root, iteration)
+    written = time.time() - hours_ago * HOUR
+    os.utime(whole / "files.json", (written, written))
+    return whole
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Checkpoints 100 to 400, of which 200 has a flipped bit, and 300 a missing file."""
+    for iteration in (100, 200, 300, 400):
+        write(tmp_path, iteration, 10 - iteration / 100, model_parallel_size=2, world_size=4,
+              zero_optimization={"stage": 1})  # fmt: skip
+    (tmp_path / "global_step200" / "model.pt").write_bytes(bytes(2047) + b"\1")
+    (tmp_path / "global_step300" / "model.pt").unlink()
+    return tmp_path
+
+
+def names(root: Path) -> list[str]:
+    return [path.name for path in checkpoint_folder.checkpoints(root)]
+
+
+def test_the_list(root, capsys):
+    (root / ".writing-global_step500").mkdir()
+    assert main(["checkpoints", str(root)]) == 0
+    heading, first, *rest, last, left = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["iteration", "age", "size", "layout", "state"]
+    assert first == "      100  9 hours  2.18 KiB  tp2 pp0, ZeRO-1, 4 ranks  complete"
+    assert [line.split("4 ranks")[1].strip() for line in rest] == ["complete", "damaged: model.pt is missing"]
+    assert last.endswith("complete, latest")
+    assert left == ".writing-global_step500: written now, or left by a killed run"
+
+
+def test_verify_compares_checksums(root, capsys):
+    assert main(["checkpoints", str(root), "--verify"]) == 1
+    states = [line.split("4 ranks")[1].strip() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert states[0] == "verified"
+    assert states[1].startswith("damaged: model.pt has the checksum ")
+    assert states[2:] == ["damaged: model.pt is missing", "verified, latest"]
+
+
+def test_checkpoints_of_older_versions_and_other_programs(tmp_path, capsys):
+    old, foreign = write(tmp_path, 1, 0), tmp_path / "global_step2"
+    (old / "files.json").write_text('{"model.pt": 2048}')
+    foreign.mkdir()
+    assert main(["checkpoints", str(tmp_path), "--verify", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert [(row["recorded"], row["verified"], row["damage"]) for row in rows] == [
+        ("size", False, ""),
+        ("nothing", False, ""),
+    ]
+    assert rows[1]["layout"] == "not recorded"
+
+
+def test_json(root, capsys):
+    assert main(["checkpoints", str(root), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"]
+    assert [row["iteration"] for row in found["checkpoints"]] == [100, 200, 300, 400]
+    assert [row["latest"] for row in found["checkpoints"]] == [False, False, False, True]
+    assert main(["checkpoints", str(root), "--json", "--verify"]) == 1
+    assert not json.loads(capsys.readouterr().out)["ok"]
+
+
+def test_a_folder_without_checkpoints_is_a_problem(tmp_path, capsys):
+    assert main(["checkpoints", str(tmp_path / "missing")]) == 1
+    assert "missing: there is no checkpoint in this folder [checkpoint-missing]" in capsys.readouterr().err
+
+
+def test_nothing_is_removed_without_a_question(root, capsys, monkeypatch):
+    assert main(["checkpoints", str(root), "--prune", "1"]) == 1
+    printed = capsys.readouterr()
+    assert [line.rpartition("  ")[2] for line in printed.out.splitlines()] == ["older"] * 3
+    assert (root / "global_step300").exists()
+    assert "error: --prune would remove 3 of 4 checkpoints (" in printed.err
+    assert "= add --yes" in printed.err
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: "")
+    assert main(["checkpoints", str(root), "--prune", "1"]) == 1
+    assert "[prune-declined]" in capsys.readouterr().err
+    assert len(names(root)) == 4
+
+
+def test_prune_keeps_the_undamaged_ones_written_last(root, capsys):
+    """It verifies them first: 200 and 300 are damaged, so 100 is the second one to keep."""
+    assert main(["checkpoints", str(root), "--prune", "2", "--yes"]) == 0
+    assert names(root) == ["global_step100", "global_step400"]
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{root}/global_step300  ") and first.endswith("  damaged: model.pt is missing")
+    assert "global_step200  " in second and "damaged: model.pt has the checksum " in second
+    assert last == "removed: 2; kept: 2"
+
+
+def test_latest_follows_when_its_checkpoint_is_removed(root, capsys):
+    (root / "global_step400" / "model.pt").unlink()
+    assert main(["checkpoints", str(root), "--prune", "1", "--yes", "--json"]) == 0
+    assert names(root) == ["global_step100"]
+    assert checkpoint_folder.latest(root) == "global_step100"
+    removed = json.loads(capsys.readouterr().out)["removed"]
+    assert [Path(row["folder"]).name for row in removed] == ["global_step400", "global_step300", "global_step200"]
+
+
+def test_prune_never_removes_everything(root, capsys):
+    assert main(["checkpoints", str(root), "--prune", "0", "--yes"]) == 1
+    assert "[prune-all]" in capsys.readouterr().err
+    for iteration in (100, 400):
+        (root / f"global_step{iteration}" / "model.pt").unlink()
+    assert main(["checkpoints", str(root), "--prune", "1", "--yes"]) == 1
+    assert "[checkpoint-all-damaged]" in capsys.readouterr().err
+    assert len(names(root)) == 4
+
+
+def test_a_terminal_shows_progress(root, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["checkpoints", str(root), "--verify"]) == 1
+    assert "damaged: model.pt has the checksum " in capsys.readouterr().out
