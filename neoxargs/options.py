@@ -11,7 +11,8 @@ from typing import Any
 
 from neoxargs.problems import Problem, Problems, listed
 
-#: GPT-NeoX's options and `--prompt`; each is short for a `--set` of the parameter `key` (default: the same name).
+#: GPT-NeoX's options, `--prompt` and `--restarts`; each is short for a `--set` of the parameter `key` (default: the
+#: same name).
 NEOX_OPTIONS: dict[str, dict[str, Any]] = {
     "wandb_group": {"metavar": "NAME"},
     "wandb_team": {"metavar": "NAME"},
@@ -23,6 +24,7 @@ NEOX_OPTIONS: dict[str, dict[str, Any]] = {
     "sample_output_file": {"metavar": "FILE", "short": "-o"},
     "autotuning": {"metavar": "tune|run", "key": "autotuning_run"},
     "prompt": {"metavar": "TEXT"},
+    "restarts": {"metavar": "N"},
 }
 
 
@@ -85,6 +87,9 @@ def launch_parser(script: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--force", action="store_true", help="start even if the plan predicts that memory is insufficient"
     )
+    parser.add_argument(
+        "--break-lock", action="store_true", help="start even if another run seems to be writing to run_dir or save"
+    )
     group = parser.add_argument_group("GPT-NeoX options (each is short for a --set option)")
     for name, settings in NEOX_OPTIONS.items():
         names = [word for word in (settings.get("short"), f"--{name}") if word]
@@ -99,7 +104,7 @@ def neox_overrides(options: argparse.Namespace) -> list[str]:
 
 def _as_set(name: str, value: Any) -> str:
     # a JSON string is also a YAML string, whatever characters it contains
-    text = value if name == "iteration" else json.dumps(value, ensure_ascii=False)
+    text = value if name in ("iteration", "restarts") else json.dumps(value, ensure_ascii=False)
     return f"{NEOX_OPTIONS[name].get('key', name)}={text}"
 
 

@@ -25,12 +25,15 @@ class Request:
     """Print JSON (`--json`)."""
     script: str = ""
     """Script to launch, as given on the command line; "" for other commands."""
+    break_lock: bool = False
+    """Take over the folders of a run although it seems to be alive (`--break-lock`)."""
 
     @classmethod
     def of(cls, options: Namespace, overrides: Sequence[str] = (), script: str = "") -> Request:
         """Build a request from the options of `options.add_files` and `add_json`. overrides: further overrides."""
-        as_json = getattr(options, "json", False)
-        return cls(options.files, [*overrides, *options.set], options.conf_dir, options.gpus, as_json, script)
+        as_json, break_lock = getattr(options, "json", False), getattr(options, "break_lock", False)
+        overrides = [*overrides, *options.set]
+        return cls(options.files, overrides, options.conf_dir, options.gpus, as_json, script, break_lock)
 
     def with_overrides(self: Self, changes: Sequence[str]) -> Self:
         """Return a copy with these overrides, which replace earlier ones of the same key."""

@@ -14,8 +14,10 @@ from typing import NoReturn
 from neoxargs.launch.cluster import rank_env
 from neoxargs.launch.cluster.devices import device
 from neoxargs.launch.environment import with_package
-from neoxargs.launch.main import announce, check_needs, refuse, resolve_launch
+from neoxargs.launch.main import announce, check_needs, refuse, resolve_launch, say
 from neoxargs.launch.prepare import data_command, write_record
+from neoxargs.launch.processes.run_lock import held_by_another_launch, lock_run
+from neoxargs.launch.restarts import is_requeued
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Script, find_script
 from neoxargs.launch.targets.wire_format import script_arguments
@@ -36,10 +38,24 @@ def become_rank(request: Request) -> NoReturn:
         spec = replace(spec, resources=replace(spec.resources, device=device(os.environ)))
         _check_tokenised(spec)
         check_needs(script, spec)
+        if script.program == "train":
+            _lock(rank, spec, request)
         announce(script, spec)
-    if rank == "0" and script.program == "train":
+    if rank == "0" and script.program == "train" and not is_requeued(os.environ):
         write_record(spec.config)
     _execute(script, spec)
+
+
+def _lock(rank: str, spec: RunSpec, request: Request) -> None:
+    """Take the lock of the run on rank 0, for this process and the program that it becomes; raises Problems.
+
+    The other ranks end silently if another run holds it, before they touch its logs.
+    """
+    launch = rank_env.launch_id(os.environ)
+    if rank == "0":
+        lock_run(spec.config, os.environ, say, request.break_lock, launch)
+    elif not request.break_lock and held_by_another_launch(spec.config, os.environ, launch):
+        sys.exit(1)
 
 
 def _execute(script: Script, spec: RunSpec) -> NoReturn:

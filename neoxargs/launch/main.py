@@ -10,20 +10,20 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from neoxargs.launch import preflight
 from neoxargs.launch.cluster import check_hosts as host_checks
 from neoxargs.launch.cluster import sbatch
-from neoxargs.launch.cluster.rendezvous import free_port
 from neoxargs.launch.launchers.command import command
 from neoxargs.launch.preflight import launcher as launcher_checks
 from neoxargs.launch.preflight import secrets
 from neoxargs.launch.preflight.data_files import certainly_missing
 from neoxargs.launch.prepare import compile_ops, tokenise, with_launch, with_text, write_record
-from neoxargs.launch.processes import failures
-from neoxargs.launch.processes.run import start
+from neoxargs.launch.processes.run_lock import RunLock, lock_run
 from neoxargs.launch.report.dry_run import Form, dry_run, emit, to_json
+from neoxargs.launch.restarts import is_requeued, requeued, start_ranks
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.launch.script import Script, find_script
 from neoxargs.launch.targets.megatron_unsupported import dropped_settings
@@ -42,8 +42,9 @@ def run(request: Request, check_memory: CheckMemory) -> int:
     check_memory(script, spec)
     check_needs(script, spec)
     check_start(script, spec)
-    announce(script, spec)
-    return prepare(script, spec) or start_ranks(script, spec)
+    with locked(script, spec, request) as lock:
+        announce(script, spec)
+        return prepare(script, spec) or start_ranks(script.path, spec, say, lock)
 
 
 def show(request: Request, form: Form | None) -> int:
@@ -80,7 +81,8 @@ def resolve_launch(script: Script, request: Request) -> RunSpec:
     except Unresolved as stop:
         missing = certainly_missing(stop.certain, stop.broken) if script.program == "train" else []
         raise Problems([*stop.problems, *preflight.unsupported(script.program, stop.certain), *missing]) from None
-    return replace(spec, config=with_text(with_launch(spec.config, script.path, spec.texts)))
+    config = with_text(with_launch(spec.config, script.path, spec.texts))
+    return replace(spec, config=requeued(config, os.environ) if script.program == "train" else config)
 
 
 def check_needs(script: Script, spec: RunSpec) -> None:
@@ -98,6 +100,16 @@ def check_start(script: Script, spec: RunSpec) -> None:
     refuse([*secrets.problems(config, resources, os.environ),
             *launcher_checks.problems(config, resources, script.path, words, os.environ)])  # fmt: skip
     refuse(host_checks.host_problems(config, resources))
+
+
+def locked(script: Script, spec: RunSpec, request: Request) -> RunLock | nullcontext[None]:
+    """Return the lock on the folders of a run; raise Problems if another run holds it.
+
+    generate.py and eval.py write nothing but logs of their own attempt there.
+    """
+    if script.program in ("generate", "eval"):
+        return nullcontext()
+    return lock_run(spec.config, os.environ, say, request.break_lock)
 
 
 def announce(script: Script, spec: RunSpec) -> None:
@@ -118,21 +130,12 @@ def prepare(script: Script, spec: RunSpec) -> int:
     config, resources = spec.config, spec.resources
     environ = command(config, resources, script.path, os.environ).environ(os.environ)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    if script.program not in ("generate", "eval"):
+    if script.program not in ("generate", "eval") and not is_requeued(os.environ):
         write_record(config)
     if script.program != "generate" and (failed := tokenise(config, environ)):
         return failed
     compile_ops(config, resources, environ, say)
     return 0
-
-
-def start_ranks(script: Script, spec: RunSpec) -> int:
-    """Start the ranks, wait for them, and return the exit code."""
-    config, resources = spec.config, spec.resources
-    attempt = failures.new_attempt(config)
-    # choose the port last: tokenising may have taken hours, and another run may use it meanwhile
-    launched = command(config, resources, script.path, os.environ, free_port(config, resources), attempt)
-    return start(launched, os.environ, say, resources.remote, logs=failures.logs_folder(config, attempt))
 
 
 # -- what is printed -------------------------------------------------------------------------------------------------

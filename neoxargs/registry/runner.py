@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from neoxargs.registry.declare import Group, param
-from neoxargs.registry.types import Bound, Port
+from neoxargs.registry.types import Bound, Natural, NonNegative, Port
 
 #: How many of something to use; -1 takes all there are.
 OrAll = Annotated[int, Bound(ge=-1)]
@@ -128,6 +128,17 @@ class RunnerExtras(Group, origin="NeoX", effect="launcher"):
     """Import torch and DeepSpeed once per machine and fork the ranks, which then share the memory of these modules,
     instead of importing them in every rank. Only where deepy itself starts the ranks, on one machine with no
     `launcher` set. By default on CPUs; on GPUs it is experimental."""
+
+    restarts: Natural = param(0, to=(), ours=True)
+    """How often all ranks are started anew after one of them has died: killed, crashed, or without progress. They
+    continue from the newest complete checkpoint in `save`, after a wait that doubles from 1 s to 300 s with each
+    restart that saves none. A rank that reports a problem, and a run that is told to stop, are not restarted. In a
+    script of `--emit sbatch`, Slurm queues the job again. Same as the option `--restarts`."""
+
+    step_timeout: NonNegative | None = param(None, to=("train",), ours=True)
+    """Seconds after which a step counts as hung: the Python stacks of all ranks are reported, and the run fails.
+    The first step, an evaluation and a save may take ten times as long. Left out, the limit is learnt: 30 times the
+    median step, at least 180 s, and at least 1800 s where ten times as long is allowed. 0 sets no limit."""
 
     detect_nvlink_pairs: bool = param(
         False,

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from neoxargs.launch.script import Program
+
+if TYPE_CHECKING:
+    from neoxargs.launch.processes.run_lock import RunLock
+    from neoxargs.launch.targets.wire_format import RankArguments
 
 #: The module of each program, which is imported in a rank only when its log is open.
 MODULES: dict[Program, str] = {
@@ -37,6 +44,7 @@ def run_program(program: Program, argv: Sequence[str]) -> int:
     """
     from neoxargs.launch.processes import failures
     from neoxargs.launch.processes.console_filter import shows_all
+    from neoxargs.launch.processes.run_lock import inherited_lock
     from neoxargs.launch.processes.supervisor import run_supervised
     from neoxargs.launch.targets.wire_format import parse_rank_arguments
     from neoxargs.problems import Problems
@@ -51,8 +59,8 @@ def run_program(program: Program, argv: Sequence[str]) -> int:
     if not arguments.attempt:
         return _run(program, argv)
     config = arguments.config
-    logs = failures.logs_folder(config, arguments.attempt)
-    return run_supervised(lambda: _run(program, argv), logs, config.checkpoint.save, shows_all(config))
+    logs, lock = failures.logs_folder(config, arguments.attempt), inherited_lock(config)
+    return run_supervised(lambda: _run(program, argv), logs, config.checkpoint.save, shows_all(config), lock)
 
 
 def _run(program: Program, argv: Sequence[str]) -> int:
@@ -67,9 +75,19 @@ def _run(program: Program, argv: Sequence[str]) -> int:
         mpi.set_rank_environment(arguments.config)
         setup.show_all = shows_all(arguments.config)
         setup.set_numerics(arguments.config)
-        lean_import.import_packages(arguments.config.fusion.compile_layers)
-        import_module(MODULES[program]).run(arguments)
+        with _lock(program, arguments):
+            lean_import.import_packages(arguments.config.fusion.compile_layers)
+            import_module(MODULES[program]).run(arguments)
     except Exception as error:
         report.report_failure(error)
         return 1
     return 0
+
+
+def _lock(program: Program, arguments: RankArguments) -> RunLock | nullcontext[None]:
+    """Return the lock on the run's folders, on rank 0 of a run that no deepy has started; raises Problems."""
+    if program != "train" or arguments.attempt or os.environ.get("RANK", "0") != "0":
+        return nullcontext()
+    from neoxargs.launch.processes.run_lock import lock_run
+
+    return lock_run(arguments.config, os.environ, print)

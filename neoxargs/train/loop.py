@@ -6,7 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 import torch.distributed
 
+from neoxargs.launch.processes.watch import Progress
 from neoxargs.problems import Problem, Problems
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
@@ -73,6 +74,7 @@ class Loop:
     saved: Position | None = None
     stop_file: Path | None = None
     """With `adlr_autoresume`: creating this file makes the run save a checkpoint and exit."""
+    progress: Progress = field(default_factory=Progress)
 
     def run(self) -> Outcome:
         """Train, and return the last iteration and the reason to stop. Raises Problems if the loss is not finite."""
@@ -81,6 +83,7 @@ class Loop:
         reason = ""
         with StopRequest(self.device, self.stop_file) as request:
             while self._has_iterations_left() and not reason:
+                self.progress.step(self.position.iteration + 1)
                 request.ask(check_file=self._checks_stop_file())
                 self._step(batches)
                 iteration = self.position.iteration
@@ -95,6 +98,7 @@ class Loop:
             self._evaluate("validation", self._intervals())
             self._evaluate("test")
         self._save()
+        self.progress.done()
         return Outcome(self.position.iteration, reason, self.saver.last)
 
     def _has_iterations_left(self) -> bool:
@@ -109,6 +113,7 @@ class Loop:
         result = self.engine.train_step(batches)
         seconds = time.perf_counter() - began
         self.elapsed += seconds
+        self.progress.took(seconds)
         self.position = Position(self.position.iteration + 1, self.position.samples + self.batch_size)
         # fp16 skips steps with an overflow and lowers the loss scale; their loss may be infinite.
         if not math.isfinite(result.loss) and not result.skipped:
@@ -135,12 +140,14 @@ class Loop:
         wanted = self.training.do_valid if split == "validation" else self.training.do_test
         if wanted is False or not self.training.eval_iters or not self.data.has(split):
             return
+        self.progress.long(f"the evaluation after step {self.position.iteration}")
         loss = self.engine.evaluate(self.data.held_out(split, number), self.training.eval_iters)
         self._notify(lambda tracker: tracker.on_eval(Evaluation(self.position.iteration, split, loss)))
 
     def _save(self) -> None:
         if not self.checkpoint.save or self.position == self.saved:
             return
+        self.progress.long(f"saving the checkpoint of step {self.position.iteration}")
         saved = self.saver.save(self.position)
         self.saved = self.position
         self._notify(lambda tracker: tracker.on_save(saved.position.iteration, saved.folder))

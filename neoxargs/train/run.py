@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from neoxargs.launch.processes import failures, watch
 from neoxargs.launch.report.summary import describe
 from neoxargs.launch.targets.ranks import train_values
 from neoxargs.launch.targets.wire_format import RankArguments
@@ -69,12 +70,19 @@ def run(arguments: RankArguments) -> None:
         elapsed=metrics.elapsed(run.folder / metrics.FILE, position.iteration) if process.main else 0.0,
         saved=position if position.iteration else None,  # a run that makes no step does not save again
         stop_file=run.folder / STOP_FILE if config.training.adlr_autoresume else None,
+        progress=_progress(config),
     )
     outcome = loop.run()
     for tracker in reversed(trackers):  # the console, which is first, ends last: it prints where the others wrote
         tracker.on_end(outcome)
     destroy_groups()
     setup.stop()
+
+
+def _progress(config: Config) -> watch.Progress:
+    """Return what announces this rank's work to its supervisor, if it has one."""
+    rank = failures.current_rank
+    return watch.Progress(rank.watch if rank else None, config.runner_extras.step_timeout)
 
 
 def _data(config: Config, tokenizer: Tokenizer, mesh: Mesh, process: setup.Process) -> Loader:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from neoxargs.cli import main
+from neoxargs.launch.processes.run import Ended
 from tests.support import smallest
 
 MODEL = smallest.YAML + "tokenizer_type: ByteLevelTokenizer\ndata_path: tokens\n"
@@ -34,7 +35,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count("neoxargs.resolve", "complete")
     count("neoxargs.launch.run_spec", "resources")
     monkeypatch.setattr("neoxargs.launch.main.compile_ops", lambda *_: 0)
-    monkeypatch.setattr("neoxargs.launch.main.start", lambda *_, **__: counted.update(["start"]) or 0)
+    monkeypatch.setattr("neoxargs.launch.restarts.start", lambda *_, **__: counted.update(["start"]) or Ended(0))
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     monkeypatch.chdir(tmp_path)
     for name in ("tokens.bin", "tokens.idx"):

@@ -17,7 +17,7 @@ from tests.support.deepspeed_spy import version_note
 RENAMED = {"autotuning": "autotuning_run"}
 
 #: Declared, but no flags of stock DeepSpeed.
-EXTRAS = {"comment", "account", "detect_nvlink_pairs", "fork_ranks"}
+EXTRAS = {"comment", "account", "detect_nvlink_pairs", "fork_ranks", "restarts", "step_timeout"}
 
 
 @pytest.fixture(scope="module")

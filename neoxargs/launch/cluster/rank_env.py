@@ -42,4 +42,12 @@ def attempt(environ: Mapping[str, str]) -> str:
     job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
     torch = environ.get("TORCHELASTIC_RUN_ID", "none")
     restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return f"slurm-{job}.{step}" if job else f"torchrun-{torch}.{restart}" if torch != "none" else "last"
+    requeued = environ.get("SLURM_RESTART_COUNT", "0")
+    suffix = f"-restart{requeued}" if requeued != "0" else ""
+    return f"slurm-{job}.{step}{suffix}" if job else f"torchrun-{torch}.{restart}" if torch != "none" else "last"
+
+
+def launch_id(environ: Mapping[str, str]) -> str:
+    """Return what all ranks of one launch have in common, and no two launches that run at the same time."""
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
+    return " ".join(f"{name}={environ[name]}" for name in names if name in environ)

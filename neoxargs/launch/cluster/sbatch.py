@@ -43,6 +43,10 @@ def _head(config: Config, resources: Resources, name: str) -> Iterator[str]:
     yield from (f"#SBATCH --{key}={shlex.quote(' '.join(value.split()))}" for key, value in directives.items())
     yield "# Slurm sends SIGTERM two minutes before the time limit; the ranks then save a checkpoint and exit."
     yield f"#SBATCH --signal={'B:' if resources.gpus == 1 else ''}TERM@120"
+    if extras.restarts:
+        yield "# The job is queued again after a rank or a node has failed, and continues from its last checkpoint."
+        yield "#SBATCH --requeue"
+        yield "#SBATCH --open-mode=append"
 
 
 def _shape(resources: Resources) -> dict[str, str]:
@@ -90,5 +94,22 @@ def _ranks(config: Config, deepy: str) -> Iterator[str]:
     yield f"srun --kill-on-bad-exit=1 {f'{runner.launcher_args} ' if runner.launcher_args else ''}{deepy}"
     yield "code=$?"
     summarize = shlex.join([sys.executable, "-m", "neoxargs.launch.processes.failures"])
-    yield f'[ $code = 0 ] || PYTHONPATH={shlex.quote(str(IMPORT_ROOT))} {summarize} {logs}/slurm-"$SLURM_JOB_ID".*'
+    summarize = f'PYTHONPATH={shlex.quote(str(IMPORT_ROOT))} {summarize} {logs}/slurm-"$SLURM_JOB_ID".*'
+    if config.runner_extras.restarts:
+        yield from _requeue(config.runner_extras.restarts, summarize)
+    else:
+        yield f"[ $code = 0 ] || {summarize}"
     yield "exit $code"
+
+
+def _requeue(restarts: int, summarize: str) -> Iterator[str]:
+    """Queue the job again if a rank has died; the report ends with another code if it explained why it cannot run."""
+    yield "restart=${SLURM_RESTART_COUNT:-0}"
+    yield f'if [ $code != 0 ] && {summarize}"$([ $restart = 0 ] || echo -restart$restart)"'
+    yield "then"
+    yield f"  if [ $restart -lt {restarts} ]"
+    yield "  then"
+    yield "    sleep $((restart < 8 ? 1 << restart : 300))"
+    yield '    scontrol requeue "$SLURM_JOB_ID"'
+    yield "  fi"
+    yield "fi"

@@ -22,12 +22,16 @@ class Evidence:
     memory_kills: int = 0
     """Processes that the system killed for lack of memory while the rank ran."""
     asked_to_stop: bool = False
+    killed_because: str = ""
+    """Why its supervisor has killed it; empty if it has not."""
 
 
 def describe_exit(code: int, log_tail: str, evidence: Evidence) -> str:
     """Return why a rank ended with this code (negative: a signal). log_tail: the end of its log."""
     if code > 0:
         return f"exit code {code}"
+    if evidence.killed_because:
+        return evidence.killed_because
     if is_timeout(log_tail):
         return f"{signal_name(-code)} after a collective operation timed out, because a rank did not take part in it"
     return _SIGNALS.get(-code, _other)(evidence).format(name=signal_name(-code))

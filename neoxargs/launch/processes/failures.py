@@ -3,6 +3,7 @@
     run_dir/logs/20261121-130512/    one attempt
         rank-0.log, rank-1.log       the complete output of each rank
         rank-1.json                  only for a failed rank: time and reason
+        rank-1.stack                 only for a rank that made no progress: its Python stacks
 
 When one rank fails, the other ranks lose their connections to it shortly after and fail too. They are not the cause.
 """
@@ -13,6 +14,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -22,9 +24,12 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from neoxargs.launch.processes import watch
 from neoxargs.launch.processes.exit_codes import Evidence, describe_exit, is_timeout
+from neoxargs.launch.processes.process_tree import HIDDEN, start_time
+from neoxargs.launch.processes.watch import Watch
 from neoxargs.problems import Problems, sentence
 from neoxargs.resolve.config import Config
 from neoxargs.shipped import IMPORT_ROOT
@@ -36,6 +41,10 @@ TAIL_LINES = 15
 RECORD_BYTES = 4096
 #: A disk with less free space, in bytes, counts as full: no file of a checkpoint fits.
 FULL_DISK_BYTES = 1 << 16
+#: Ids of problems that may be gone at the next start.
+PASSING = ("rendezvous-failed",)
+#: Frames of a stack that are shown.
+FRAMES = 6
 #: Phrases of gloo and NCCL for a lost connection to another rank, which reports its failure itself.
 CONNECTION_LOST = (
     "Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited", "heartbeat",
@@ -47,16 +56,19 @@ class Cause(IntEnum):
     """Why a rank ended, the most likely root cause first."""
 
     OWN_ERROR = 0
-    TIMED_OUT = 1
+    NO_RECORD = 1
+    """Its supervisor was killed, which ends the rank too, or its machine has failed."""
+    TIMED_OUT = 2
     """A collective operation timed out, because another rank did not take part."""
-    LOST_CONNECTION = 2
+    LOST_CONNECTION = 3
     """The connection to another rank was lost."""
-    ASKED_TO_STOP = 3
+    ASKED_TO_STOP = 4
 
 
 #: What is reported of the ranks that did not fail first.
 CONSEQUENCES = {
     Cause.OWN_ERROR: "failed too",
+    Cause.NO_RECORD: "ended without a record",
     Cause.TIMED_OUT: "timed out in a collective operation",
     Cause.LOST_CONNECTION: "lost the connection to another rank",
     Cause.ASKED_TO_STOP: "stopped on request",
@@ -76,6 +88,8 @@ class RankFailure:
     cause: Cause
     explained: bool = False
     """Whether the rank reported the failure as a problem, not as a traceback."""
+    problem: str = ""
+    """The id of that problem."""
     console: str = ""
     """Identifies the console that shows its traceback, or the same one of another rank; empty if not known."""
 
@@ -88,6 +102,7 @@ class CurrentRank:
     rank: int
     save: str | None = None
     """The folder for checkpoints."""
+    watch: Watch | None = None
 
 
 #: Set if this process is a rank under a supervisor.
@@ -132,20 +147,25 @@ def reserve_files(logs: Path, rank: int) -> None:
     """Remove the files of an earlier attempt with this name, and reserve space for a record in case the disk fills."""
     for path in (log_file(logs, rank), _record_file(logs, rank)):
         path.unlink(missing_ok=True)
-    for path in _reserved_files(logs, rank):
-        path.write_text(" " * RECORD_BYTES)
+    supervisor = {"host": socket.gethostname(), "pid": os.getpid(), "started": start_time(os.getpid())}
+    for path, values in zip(_reserved_files(logs, rank), (supervisor, {}), strict=True):
+        path.write_text(json.dumps(values).ljust(RECORD_BYTES))
 
 
 def release_files(logs: Path, rank: int) -> None:
-    """Release the reserved space."""
+    """Release the reserved space, and remove the file for stacks if there are none."""
     for path in _reserved_files(logs, rank):
         path.unlink(missing_ok=True)
+    stacks = watch.stack_file(logs, rank)
+    with contextlib.suppress(OSError):
+        if not stacks.stat().st_size:
+            stacks.unlink()
 
 
 def _write_in_place(path: Path, values: dict[str, Any]) -> None:
-    """Overwrite the beginning of a file, which needs no new disk space."""
+    """Overwrite a file, which needs no new disk space."""
     with contextlib.suppress(OSError), path.open("r+" if path.exists() else "w") as file:
-        file.write(json.dumps(values))
+        file.write(json.dumps(values).ljust(RECORD_BYTES))
 
 
 def log_tail(logs: Path, rank: int, size: int = 8192) -> str:
@@ -172,7 +192,8 @@ def record_exception(error: BaseException) -> None:
     reason = sentence(error.problems[0]) if isinstance(error, Problems) else f"{type(error).__name__}: {first_line}"
     if _is_full(current_rank.save):
         reason = f"no space left on the disk that holds {current_rank.save}; earlier checkpoints are intact; {reason}"
-    record = {"reason": reason + _location(error), "cause": cause_of(error), "explained": explained}
+    problem = error.problems[0].id if isinstance(error, Problems) else ""
+    record = {"reason": reason + _location(error), "cause": cause_of(error), "explained": explained, "problem": problem}
     _write_in_place(_reserved_files(current_rank.logs, current_rank.rank)[1], record)
 
 
@@ -215,7 +236,7 @@ def _location(error: BaseException) -> str:
 def record_failure(logs: Path, rank: int, exit_code: int, evidence: Evidence) -> None:
     """Write the record of a failed rank. exit_code: negative for a signal."""
     tail = log_tail(logs, rank)
-    cause = _cause_of_exit(exit_code, tail, evidence)
+    cause = _cause_of_exit(exit_code, tail, evidence, read_stack(logs, rank))
     record: dict[str, Any] = {"reason": describe_exit(exit_code, tail, evidence), "cause": cause}
     with contextlib.suppress(OSError, ValueError):
         if exit_code > 0:
@@ -229,10 +250,20 @@ def record_failure(logs: Path, rank: int, exit_code: int, evidence: Evidence) ->
         unfinished.rename(_record_file(logs, rank))
 
 
-def _cause_of_exit(exit_code: int, tail: str, evidence: Evidence) -> Cause:
+def read_stack(logs: Path, rank: int) -> list[str]:
+    """Return the main thread's frames of a rank that made no progress, innermost first."""
+    try:
+        return watch.main_thread(watch.stack_file(logs, rank).read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return []
+
+
+def _cause_of_exit(exit_code: int, tail: str, evidence: Evidence, stack: list[str]) -> Cause:
     """Return the cause for a rank that recorded no exception."""
     if exit_code > 0:
         return Cause.OWN_ERROR
+    if evidence.killed_because:
+        return Cause.TIMED_OUT if watch.waits_for_others(stack) else Cause.OWN_ERROR
     if evidence.asked_to_stop:
         return Cause.ASKED_TO_STOP
     return Cause.TIMED_OUT if is_timeout(tail) else Cause.OWN_ERROR
@@ -261,7 +292,60 @@ def read_failures(logs: Path) -> list[RankFailure]:
         with contextlib.suppress(OSError, ValueError, TypeError):
             record = json.loads(path.read_text())
             failures.append(RankFailure(**{**record, "cause": Cause(record["cause"])}))
-    return sorted(failures, key=lambda failure: (failure.cause, failure.time))
+    return sorted([*failures, *_without_record(logs)], key=lambda failure: (failure.cause, failure.time))
+
+
+def _without_record(logs: Path) -> Iterator[RankFailure]:
+    """Return the ranks of this host whose supervisors were killed, and those whose machines left no record."""
+    for rank, supervisor in _supervisors(logs):
+        if supervisor.runs_here:
+            continue
+        why = "was killed (SIGKILL)" if supervisor.ended else "or its machine was lost"
+        reason = f"its supervisor, process {supervisor.pid}, {why} and left no record of the rank"
+        time = _last_output(logs, rank)
+        yield RankFailure(rank, supervisor.host, time, -signal.SIGKILL, reason, Cause.NO_RECORD)
+
+
+class _Supervisor(NamedTuple):
+    host: str
+    pid: int
+    started: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended, which only its own host can know."""
+        return self.host == socket.gethostname() and not self.runs_here
+
+    @property
+    def runs_here(self) -> bool:
+        return self.host == socket.gethostname() and start_time(self.pid) in (self.started, HIDDEN)
+
+
+def _supervisors(logs: Path) -> Iterator[tuple[int, _Supervisor]]:
+    """Return the ranks whose supervisors have neither released their files nor written a record."""
+    for path in logs.glob(".rank-*.end"):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            yield int(path.name.split("-")[1].partition(".")[0]), _Supervisor(**json.loads(path.read_text()))
+
+
+def _last_output(logs: Path, rank: int) -> float:
+    """Return when a rank printed something last, the time of its log's creation if it printed nothing."""
+    with contextlib.suppress(OSError):
+        return log_file(logs, rank).stat().st_mtime
+    return 0.0
+
+
+def may_restart(logs: Path | None) -> bool:
+    """Return whether the same run may succeed where this one failed: not if a rank explained why it cannot run."""
+    first = read_failures(logs)[:1] if logs else []
+    return not any(failure.explained and failure.problem not in PASSING for failure in first)
+
+
+def wait_for_ranks(logs: Path, seconds: float) -> None:
+    """Wait until all supervisors of an attempt have ended, also on other hosts if they share the folder."""
+    deadline = time.monotonic() + seconds
+    while any(not supervisor.ended for _, supervisor in _supervisors(logs)) and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 def summarize(logs: Path) -> tuple[int, list[str]]:
@@ -276,10 +360,22 @@ def summarize(logs: Path) -> tuple[int, list[str]]:
 def _sentences(failures: list[RankFailure], logs: Path) -> Iterator[str]:
     first, *others = failures
     yield f"rank {first.rank} on {first.host} failed first: {first.reason}"
+    yield from _stacks(failures, logs)
     yield _log_excerpt(first, logs)
     for cause, group in groupby(others, lambda failure: failure.cause):
         ranks = sorted(failure.rank for failure in group)
         yield f"then {_rank_list(ranks)} {CONSEQUENCES[cause]}"
+
+
+def _stacks(failures: list[RankFailure], logs: Path) -> Iterator[str]:
+    """Describe where ranks that made no progress were, equal stacks once."""
+    ranks: dict[tuple[str, ...], list[int]] = {}
+    for failure in failures:
+        if stack := read_stack(logs, failure.rank):
+            ranks.setdefault(tuple(stack[:FRAMES]), []).append(failure.rank)
+    for frames, found in ranks.items():
+        lines = "\n".join(f"  | {frame}" for frame in frames)
+        yield f"the Python stack of {_rank_list(sorted(found))}, innermost call first:\n{lines}"
 
 
 def _rank_list(ranks: list[int]) -> str:
@@ -297,6 +393,8 @@ def _log_excerpt(failure: RankFailure, logs: Path) -> str:
     return f"the rank printed nothing: {log} is empty" if log.exists() else f"its log is {log} on {failure.host}"
 
 
-if __name__ == "__main__":  # called by the script of `--emit sbatch` after `srun`
-    for folder in sys.argv[1:]:
-        print("\n".join(summarize(Path(folder))[1]))
+if __name__ == "__main__":  # called by the script of `--emit sbatch` after `srun`; fails if a restart would be useless
+    folders = [Path(folder) for folder in sys.argv[1:]]
+    for folder in folders:
+        print("\n".join(summarize(folder)[1]))
+    sys.exit(not all(folder.is_dir() and may_restart(folder) for folder in folders))

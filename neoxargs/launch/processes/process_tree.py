@@ -60,6 +60,36 @@ def guard(session: int) -> None:
     kill_session(session)
 
 
+#: The start time of a process that exists but cannot be examined.
+HIDDEN = "?"
+
+
+def start_time(pid: int) -> str:
+    """Return when a process was started, in clock ticks since the machine's; "" if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
+        return "" if fields[0] in "ZX" else fields[19]
+    except OSError:
+        return HIDDEN if _exists(pid) else ""
+
+
+def state(pid: int) -> str:
+    """Return the letter of a process's state, such as S (sleeping) or T (stopped); "" if it is not known."""
+    process = _process(Path(f"/proc/{pid}/stat"))
+    return process.state if process else ""
+
+
+def _exists(pid: int) -> bool:
+    """Return whether a process exists, without /proc: another system, or one that hides other users' processes."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
 def _process(stat: Path) -> Process | None:
     try:
         # the name in parentheses may contain anything, and may be cut within a UTF-8 character

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from neoxargs.launch.launchers.command import Command
 from neoxargs.launch.processes import failures
@@ -26,6 +26,7 @@ from neoxargs.launch.processes.process_tree import (
     session_members,
     signal_group,
 )
+from neoxargs.launch.processes.run_lock import RunLock, taken_over
 
 Say = Callable[[str], None]
 
@@ -38,18 +39,26 @@ AFTER_A_FAILURE = 15.0
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class Ended(NamedTuple):
+    """How an attempt ended. may_restart: whether it failed by itself, in a way that the next attempt may not."""
+
+    code: int
+    may_restart: bool = False
+
+
 def start(
     command: Command, environ: Mapping[str, str], say: Say, remote: bool = False, grace: float = GRACE,
-    logs: Path | None = None,
-) -> int:  # fmt: skip
-    """Run a command to its end and return its exit code; a signal to this process ends the run.
+    logs: Path | None = None, lock: RunLock | None = None,
+) -> Ended:  # fmt: skip
+    """Run a command to its end; a signal to this process ends the run.
 
     remote: the ranks run on other hosts, where only the launcher can reach them. grace: seconds between a request to
-    stop and the end of the run. logs: the folder of the logs and failure records of supervised ranks.
+    stop and the end of the run. logs: the folder of the logs and failure records of supervised ranks. lock: the run
+    ends at once if another run takes it over.
     """
     process = subprocess.Popen(command.words, env=command.environ(environ), start_new_session=True)
     guard = SessionGuard(process.pid)
-    run = _Run(process, say, remote, grace, logs)
+    run = _Run(process, say, remote, grace, logs, lock)
     previous: dict[int, Any] = {number: signal.signal(number, run.forward) for number in FORWARDED}
     try:
         returncode = run.wait()
@@ -58,23 +67,29 @@ def start(
         for number, handler in previous.items():
             signal.signal(number, handler)
         guard.end()
-    if run.received:
-        return (
-            128 + run.received
-        )  # even if the ranks saved a checkpoint: a script must not continue as after a full run
+    if run.received:  # even if the ranks saved a checkpoint: a script must not continue as after a full run
+        return Ended(128 + run.received)
+    if lock and lock.lost:
+        say(taken_over(lock.lost))
+        return Ended(1)
+    if remote and logs and returncode:
+        failures.wait_for_ranks(logs, AFTER_LAUNCHER_ENDED)
     code, sentences = failures.summarize(logs) if logs else (0, [])
     for sentence in sentences:
         say(sentence)
-    return code or _exit_code(returncode, say) or int(killed)
+    code = code or _exit_code(returncode, say) or int(killed)
+    return Ended(code, bool(code) and failures.may_restart(logs))
 
 
 class _Run:
     """A launcher and its descendants: one session, in which `mpirun` puts every rank into its own process group."""
 
     def __init__(
-        self, launcher: subprocess.Popen[bytes], say: Say, remote: bool, grace: float, logs: Path | None
-    ) -> None:
+        self, launcher: subprocess.Popen[bytes], say: Say, remote: bool, grace: float, logs: Path | None,
+        lock: RunLock | None = None,
+    ) -> None:  # fmt: skip
         self.launcher, self.say, self.remote, self.grace, self.logs = launcher, say, remote, grace, logs
+        self.lock = lock
         self.received = 0
         self.deadline = float("inf")
 
@@ -99,7 +114,7 @@ class _Run:
                 return self.launcher.wait(timeout=0.5)
             except subprocess.TimeoutExpired:
                 self._check_failures()
-                if time.monotonic() > self.deadline:
+                if time.monotonic() > self.deadline or (self.lock and self.lock.lost):
                     kill_session(self.launcher.pid)
 
     def _check_failures(self) -> None:
@@ -142,7 +157,8 @@ def _exit_code(returncode: int, say: Say) -> int:
     number = -returncode if returncode < 0 else 256 - returncode if returncode > 256 - signal.NSIG else 0
     if number:
         reason = ", which the system also sends if memory runs out" if number == signal.SIGKILL else ""
-        say(f"a rank was terminated by {signal_name(number)}{reason}")
+        who = "the process that started the ranks" if returncode < 0 else "a rank"
+        say(f"{who} was terminated by {signal_name(number)}{reason}")
         return 128 + number
     if returncode:
         say(f"a rank failed with exit code {returncode}; its error message is above")

@@ -26,10 +26,13 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from neoxargs.launch.processes import failures
+from neoxargs.launch.processes import failures, run_lock
+from neoxargs.launch.processes import watch as watching
 from neoxargs.launch.processes.console_filter import ConsoleFilter
 from neoxargs.launch.processes.exit_at_once import exit_at_once
 from neoxargs.launch.processes.exit_codes import Evidence, count_memory_kills
+from neoxargs.launch.processes.run_lock import RunLock
+from neoxargs.launch.processes.watch import Lateness, Watch
 
 #: Signals that launchers and job schedulers send.
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -41,11 +44,14 @@ _PR_SET_PDEATHSIG = 1
 _GONE = select.POLLERR | select.POLLHUP
 
 
-def run_supervised(run: Callable[[], int], folder: Path, save: str | None = None, show_all: bool = False) -> int:
+def run_supervised(
+    run: Callable[[], int], folder: Path, save: str | None = None, show_all: bool = False, lock: RunLock | None = None
+) -> int:
     """Run this rank in a child process and return its exit code; if a signal ended it, end by the same signal.
 
     folder: the folder for the logs and records of this attempt, the same on all ranks. save: the folder for
-    checkpoints. show_all: do not filter what the rank prints on the console.
+    checkpoints. show_all: do not filter what the rank prints on the console. lock: what this process holds for the
+    whole run, because no launcher of ours does.
     """
     if not hasattr(os, "pidfd_open"):  # Linux only; needed to poll for output and the end of a process together
         return run()
@@ -53,18 +59,19 @@ def run_supervised(run: Callable[[], int], folder: Path, save: str | None = None
     rank, kills = int(os.environ.get("RANK", 0)), count_memory_kills()
     outputs = [_Output(console, None if show_all else ConsoleFilter()) for console in (1, 2)]
     failures.reserve_files(folder, rank)
+    watch, stacks = Watch(), watching.open_stack_file(folder, rank)
     sys.stdout.flush()
     sys.stderr.flush()
     supervisor_pid, pid = os.getpid(), os.fork()
     if not pid:
-        _become_rank(outputs, supervisor_pid)
-        failures.current_rank = failures.CurrentRank(folder, rank, save)
+        _become_rank(outputs, supervisor_pid, stacks)
+        failures.current_rank = failures.CurrentRank(folder, rank, save, watch)
         exit_at_once(run())
-    with failures.log_file(folder, rank).open("ab", buffering=0) as file:
-        supervisor = _Supervisor(pid, outputs, file, folder)
+    with failures.log_file(folder, rank).open("ab", buffering=0) as file, lock or contextlib.nullcontext():
+        supervisor = _Supervisor(pid, outputs, file, folder, watch, lock)
         code, peak = supervisor.wait()
     if code:
-        evidence = Evidence(peak, count_memory_kills() - kills, supervisor.asked_to_stop)
+        evidence = Evidence(peak, count_memory_kills() - kills, supervisor.asked_to_stop, supervisor.killed_because())
         failures.record_failure(folder, rank, code, evidence)
     failures.release_files(folder, rank)
     if code < 0:
@@ -109,8 +116,11 @@ class _Output:
 class _Supervisor:
     """Copies the output of a rank, forwards signals to it and enforces deadlines until it ends."""
 
-    def __init__(self, pid: int, outputs: list[_Output], file: IO[bytes], folder: Path) -> None:
+    def __init__(
+        self, pid: int, outputs: list[_Output], file: IO[bytes], folder: Path, watch: Watch, lock: RunLock | None
+    ) -> None:
         self.pid, self.file, self.folder, self.launcher = pid, file, folder, os.getppid()
+        self.lateness, self.lock = Lateness(watch, folder), lock
         self.asked_to_stop, self.deadline = False, float("inf")
         self.outputs = {output.outer: output for output in outputs}
         self.process, self.poll = os.pidfd_open(pid), select.poll()
@@ -158,6 +168,9 @@ class _Supervisor:
         self.asked_to_stop = True
         if number == signal.SIGINT:  # Ctrl-C reaches the rank itself too, and a second SIGINT would end it unsaved
             number = signal.SIGTERM
+        self._send(number)
+
+    def _send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
@@ -167,11 +180,19 @@ class _Supervisor:
             self._forward(signal.SIGTERM, None)
         if self.asked_to_stop and failures.any_failed(self.folder):
             self.deadline = min(self.deadline, time.monotonic() + AFTER_ANOTHER_FAILED)
-        if time.monotonic() > self.deadline:
+        if time.monotonic() > self.deadline or (self.lock and self.lock.lost):
             self._forward(signal.SIGKILL, None)
+        if number := self.lateness.check(self.pid):
+            self._send(number)
+
+    def killed_because(self) -> str:
+        """Return why this process has killed the rank, "" if it has not."""
+        if self.lock and self.lock.lost:
+            return run_lock.taken_over(self.lock.lost)
+        return self.lateness.reason
 
 
-def _become_rank(outputs: list[_Output], supervisor: int) -> None:
+def _become_rank(outputs: list[_Output], supervisor: int, stacks: IO[str]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:  # it was killed before prctl took effect
         os._exit(1)
@@ -183,6 +204,7 @@ def _become_rank(outputs: list[_Output], supervisor: int) -> None:
         if isinstance(stream, io.TextIOWrapper):  # `python -u` would write parts of lines, and ranks would mix theirs
             stream.reconfigure(line_buffering=True, write_through=False)
     faulthandler.enable()
+    faulthandler.register(watching.STACK_SIGNAL, stacks)
 
 
 def _die_by_signal(number: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from neoxargs.cli import main
+from neoxargs.launch.cluster.rank_env import attempt
 from tests.support import cluster, smallest
 from tests.support.ports import free_port
 
@@ -101,6 +102,55 @@ def test_account_comment_and_launcher_args_reach_slurm(emitted):
     assert "srun --kill-on-bad-exit=1 --mpi=none " in script
     assert f"{cluster.ROOT}/deepy.py train.py 'my run.yml' --set=lr=0.1" in script
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+def test_a_job_that_may_restart_is_queued_again(emitted):
+    """Only then: by Slurm if a node fails, by the script if a rank has died."""
+    script = emitted("restarts: 3\n", "--gpus", "2")
+    assert {"#SBATCH --requeue", "#SBATCH --open-mode=append"} <= set(script.splitlines())
+    assert "  if [ $restart -lt 3 ]\n" in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+    assert "requeue" not in emitted("", "--gpus", "2")
+
+
+@pytest.mark.parametrize(
+    ("does", "restart", "queued"),
+    [
+        ("os.kill(os.getpid(), 9)", 0, True),
+        ("os.kill(os.getpid(), 9)", 2, True),
+        ("os.kill(os.getpid(), 9)", 3, False),
+        (
+            "from neoxargs.problems import Problem, Problems; raise Problems(Problem('no', id='data-file-missing'))",
+            0,
+            False,
+        ),
+        ("pass", 0, False),
+    ],
+)
+def test_the_script_queues_a_job_again_after_a_death_only(emitted, tmp_path, does, restart, queued):
+    """`srun` starts one supervised rank here; `sleep` and `scontrol` only write down what they were told."""
+    environ = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NODELIST": "gpu0"}
+    environ |= {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
+    logs = f"runs/logs/{attempt(environ)}"
+    rank = tmp_path / "rank.py"
+    rank.write_text(
+        "import os, pathlib, sys\nfrom neoxargs.launch.processes import failures, supervisor\n"
+        f"def run():\n    try:\n        {does}\n    except Exception as error:\n"
+        "        failures.record_exception(error)\n        return 1\n    return 0\n"
+        f"sys.exit(supervisor.run_supervised(run, pathlib.Path({logs!r})))\n"
+    )
+    for name, body in {"srun": f"{sys.executable} {rank}", "sleep": "echo slept $1 >> told",
+                       "scontrol": '[ $1 = show ] && echo gpu0 || echo $1 $2 >> told'}.items():  # fmt: skip
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/bash\n{body}\n")
+        program.chmod(0o755)
+    environ["PATH"], environ["PYTHONPATH"] = f"{tmp_path}/bin:{os.environ['PATH']}", str(cluster.ROOT)
+    script = emitted("restarts: 3\nrun_dir: runs\n", "--gpus", "2")
+    done = subprocess.run(["bash"], input=script, text=True, env=environ, capture_output=True)
+    assert (done.returncode == 0) == (does == "pass"), done.stderr
+    told = Path("told").read_text() if Path("told").exists() else ""
+    assert told == (f"slept {1 << restart}\nrequeue 7\n" if queued else "")
 
 
 #: A user's script, which writes its rank to a file; test_two_hosts.py tests train.py under srun.

@@ -22,9 +22,9 @@ from tests.support import cluster
 #: A rank under its supervisor; what it does is the second argument.
 RANK = """
 import os, sys, signal, time, pathlib
-from neoxargs.launch.processes import failures, supervisor
+from neoxargs.launch.processes import failures, supervisor, watch
 from neoxargs.launch.processes.supervisor import run_supervised
-folder, supervisor.AFTER_ANOTHER_FAILED = pathlib.Path(sys.argv[1]), 1.0
+folder, supervisor.AFTER_ANOTHER_FAILED, watch.COLLECT = pathlib.Path(sys.argv[1]), 1.0, 1.0
 
 def run():
     print("begun", flush=True)
@@ -280,6 +280,69 @@ def test_the_launcher_reports_a_failure_and_ends_waiting_ranks(tmp_path, monkeyp
     )
     said: list[str] = []
     launcher = Command((sys.executable, "-c", program + "]\n[rank.wait() for rank in ranks]"), {})
-    assert start(launcher, os.environ, said.append, logs=tmp_path / "logs") == 128 + signal.SIGKILL
+    assert start(launcher, os.environ, said.append, logs=tmp_path / "logs").code == 128 + signal.SIGKILL
     assert said[0].startswith(f"rank 1 on {os.uname().nodename} failed first: SIGKILL: ")
     assert said[1].endswith("rank-1.log:\n  | begun")
+
+
+# -- ranks without progress, and supervisors that are killed ---------------------------------------------------------
+
+LATE = "failures.current_rank.watch.expect('step 3', 0.5); "
+
+
+def test_a_rank_that_makes_no_progress_is_ended_with_its_stack(tmp_path):
+    assert ended(tmp_path, LATE + "time.sleep(60)") == -signal.SIGKILL
+    code, said = failures.summarize(tmp_path)
+    assert code == 128 + signal.SIGKILL
+    assert said[0].endswith("failed first: step 3 took longer than 0.5 s")
+    assert said[1].startswith('the Python stack of rank 0, innermost call first:\n  | File "<string>", line 1 in ')
+    assert failures.may_restart(tmp_path)
+
+
+def test_a_stopped_rank_is_told_apart_from_one_that_waits_for_it(tmp_path):
+    """Both make no progress; the other one is inside a collective operation."""
+    frame = "exec(compile('import time\\ntime.sleep(60)', '/venv/torch/distributed/distributed_c10d.py', 'exec'))"
+    stops = LATE + "os.kill(os.getpid(), signal.SIGSTOP)"
+    with running(tmp_path, stops, 1) as stopped, running(tmp_path, frame, 0) as waiting:
+        assert (stopped.wait(30), waiting.wait(30)) == (-signal.SIGKILL, -signal.SIGKILL)
+    _, said = failures.summarize(tmp_path)
+    assert "rank 1 on " in said[0]
+    assert said[0].endswith("step 3 took longer than 0.5 s; the process is stopped, as by SIGSTOP")
+    assert "the Python stack of rank 0" in said[1]
+    assert said[-1] == "then rank 0 timed out in a collective operation"
+
+
+def test_progress_is_no_failure(tmp_path):
+    does = "[(failures.current_rank.watch.expect(f'step {n}', 0.8), time.sleep(0.3)) for n in range(5)]"
+    assert ended(tmp_path, does) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-0.log"]
+
+
+def test_a_killed_supervisor_is_named_and_not_what_followed(tmp_path):
+    """Its rank ends with it; the other rank is told to stop, and recorded that before."""
+    with running(tmp_path, "time.sleep(60)", 1) as killed, running(tmp_path, "time.sleep(60)", 0) as other:
+        for rank in range(2):
+            until_it_says(tmp_path / f"rank-{rank}.log", "begun")
+        killed.kill()
+        killed.wait(30)
+        other.terminate()
+        other.wait(30)
+        code, said = failures.summarize(tmp_path)
+    assert code == 128 + signal.SIGKILL
+    why = f"its supervisor, process {killed.pid}, was killed (SIGKILL) and left no record of the rank"
+    assert said[0] == f"rank 1 on {os.uname().nodename} failed first: {why}"
+    assert said[-1] == "then rank 0 stopped on request"
+    assert failures.may_restart(tmp_path)
+
+
+def test_a_supervisor_that_still_runs_is_not_reported(tmp_path):
+    with running(tmp_path, "time.sleep(60)"):
+        until_it_says(tmp_path / "rank-0.log", "begun")
+        assert failures.summarize(tmp_path) == (0, [])
+
+
+@pytest.mark.parametrize(("problem", "again"), [("checkpoint-missing", False), ("rendezvous-failed", True)])
+def test_a_rank_that_explains_why_it_cannot_run_is_not_restarted(tmp_path, problem, again):
+    does = f"from neoxargs.problems import Problem, Problems; raise Problems(Problem('no', id='{problem}'))"
+    assert ended(tmp_path, does) == 1
+    assert failures.may_restart(tmp_path) is again

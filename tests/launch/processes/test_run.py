@@ -139,7 +139,7 @@ def starting(fake_command: Command, grace: float = 20.0) -> list[str]:
 import sys
 from neoxargs.launch.launchers.command import Command
 from neoxargs.launch.processes.run import start
-sys.exit(start(Command({fake_command.words!r}, {{}}), {dict(os.environ)!r}, print, grace={grace}))
+sys.exit(start(Command({fake_command.words!r}, {{}}), {dict(os.environ)!r}, print, grace={grace}).code)
 """
     return [sys.executable, "-c", program]
 
@@ -173,7 +173,7 @@ WAIT = "(here / f'up{sys.argv[1]}').write_text(str(os.getpid()))\ntime.sleep(90)
 @pytest.mark.parametrize(("ends", "code"), [("sys.exit(0)", 0), ("sys.exit(5)", 5), ("os.kill(os.getpid(), 9)", 137)])
 def test_the_exit_code_is_the_failing_ranks(fake, ends, code):
     said: list[str] = []
-    assert start(fake(f"{UP}\nif sys.argv[1] == '1': {ends}"), os.environ, said.append) == code
+    assert start(fake(f"{UP}\nif sys.argv[1] == '1': {ends}"), os.environ, said.append).code == code
     assert bool(said) == bool(code)
 
 
@@ -215,7 +215,7 @@ def test_processes_that_outlive_the_launcher_are_killed_and_fail_the_run(fake, t
     monkeypatch.setattr("neoxargs.launch.processes.run.AFTER_LAUNCHER_ENDED", 1.0)
     script = UP + "if sys.argv[1] == '1': time.sleep(1); os.kill(os.getppid(), 9); os.kill(os.getppid(), 9)\n" + WAIT
     said: list[str] = []
-    assert start(fake(script), os.environ, said.append) == 128 + 9
+    assert start(fake(script), os.environ, said.append).code == 128 + 9
     assert any("outlived the launcher" in line for line in said)
     assert not _alive(tmp_path)
 
@@ -269,7 +269,7 @@ def test_two_ranks_receive_what_was_encoded_and_one_that_fails_fails_the_run(tmp
     config, environ = resolved(settings), os.environ | {"OMP_NUM_THREADS": "1"}
     port = free_port(config, CPUS)
     made = command(config, CPUS, "my_own_script.py", environ, port)
-    assert start(made, environ, quietly) == 3
+    assert start(made, environ, quietly).code == 3
     assert "--megatron_config" not in "".join(capfd.readouterr())
     for rank in range(2):
         assert json.loads((tmp_path / f"rank{rank}.json").read_text()) == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(launch_main, stage, lambda *_: None)
     for stage in ("prepare", "start_ranks"):
         monkeypatch.setattr(launch_main, stage, lambda *_: 0)
+    monkeypatch.setattr(launch_main, "locked", lambda *_: nullcontext())
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return scripts

@@ -147,6 +147,10 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "rank-argument-unreadable": row("The configuration on a rank's command line is damaged and cannot be decoded."),
     # before a start
+    "run-folder-in-use": row(
+        "Another run writes to the same folder. Both would overwrite each other's checkpoints, metrics and logs, and "
+        "neither could be continued."
+    ),
     "folder-not-writable": row(
         "A folder cannot be written to. The run would compute for hours and then fail at its first checkpoint, or "
         "fail at its first step if optimizer states are offloaded to NVMe."

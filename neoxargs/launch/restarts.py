@@ -1,0 +1,127 @@
+"""Restarts: all ranks are started anew from the last complete checkpoint after a rank has died (`restarts`).
+
+A run that ends on request, or because a rank explained what is wrong with it, is not restarted. Jobs of Slurm restart
+by being queued again (cluster/sbatch.py), which starts another deepy.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from neoxargs import checkpoint_folder
+from neoxargs.launch.cluster.rendezvous import free_port
+from neoxargs.launch.launchers.command import command
+from neoxargs.launch.prepare import RECORD_FILE, with_value
+from neoxargs.launch.processes import failures
+from neoxargs.launch.processes.run import AFTER_LAUNCHER_ENDED, Ended, start
+from neoxargs.launch.processes.run_lock import RunLock
+from neoxargs.launch.processes.supervisor import AFTER_LAUNCHER_KILLED
+from neoxargs.launch.run_spec import RunSpec
+from neoxargs.resolve.config import Config
+from neoxargs.resolve.value import Source
+
+#: Seconds before the first restart; each further one without a new checkpoint waits twice as long, up to the longest.
+FIRST_WAIT = 1.0
+LONGEST_WAIT = 300.0
+CONTINUED = Source("derived", text="continued from the run's own checkpoint after a rank failed")
+
+#: Name and inode of a checkpoint, which tell it from a later one of the same iteration.
+Identity = tuple[str, int]
+
+
+def start_ranks(script: str, spec: RunSpec, say: Callable[[str], None], lock: RunLock | None = None) -> int:
+    """Start the ranks, wait for them, restart them if they die, and return the exit code of the last attempt."""
+    before, restarts, fruitless, reached = _checkpoints(spec.config), spec.config.runner_extras.restarts, 0, None
+    for number in range(restarts + 1):
+        config = continued(spec.config, before)
+        ended = _attempt(script, replace(spec, config=config), say, lock)
+        if not ended.may_restart or number == restarts:
+            return ended.code
+        own = own_checkpoint(spec.config, before)
+        fruitless = 0 if own != reached else fruitless + 1
+        reached, wait = own, wait_before(fruitless)
+        say(f"restart {number + 1} of {restarts} in {wait:.0f} s {_starting_point(spec.config, own)}")
+        time.sleep(wait)
+    raise AssertionError("the last attempt returns")
+
+
+def _attempt(script: str, spec: RunSpec, say: Callable[[str], None], lock: RunLock | None) -> Ended:
+    config, resources = spec.config, spec.resources
+    attempt = failures.new_attempt(config)
+    logs = failures.logs_folder(config, attempt)
+    # choose the port last: tokenising may have taken hours, and another run may use it meanwhile
+    launched = command(config, resources, script, os.environ, free_port(config, resources), attempt)
+    ended = start(launched, os.environ, say, resources.remote, logs=logs, lock=lock)
+    if ended.may_restart and resources.remote:  # ranks that lost their launcher save before they end
+        failures.wait_for_ranks(logs, AFTER_LAUNCHER_KILLED + AFTER_LAUNCHER_ENDED)
+    return ended
+
+
+def wait_before(fruitless: int) -> float:
+    """Return the seconds before a restart. fruitless: restarts so far since the last new checkpoint."""
+    return float(min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(fruitless, 30)))
+
+
+def _starting_point(config: Config, own: Path | None) -> str:
+    if own:
+        return f"from {own}"
+    options = config.checkpoint
+    again = f"from {options.load} again" if options.load else "from the beginning"
+    return f"{again}: {'no checkpoint has been saved yet' if options.save else 'save is not set'}"
+
+
+# -- what a restarted run continues from -----------------------------------------------------------------------------
+
+
+def continued(config: Config, before: frozenset[Identity]) -> Config:
+    """Return the configuration that continues from the run's own newest checkpoint, if it has one.
+
+    before: the checkpoints in `save` that are not the run's own.
+    """
+    if not own_checkpoint(config, before):
+        return config
+    values = {"load": config.checkpoint.save, "iteration": None, "finetune": False, "no_load_rng": False}
+    if not config.checkpoint.no_save_optim:
+        values["no_load_optim"] = False
+    for name, value in values.items():
+        if config.get(name) != value:
+            config = with_value(config, name, value, CONTINUED)
+    return config
+
+
+def own_checkpoint(config: Config, before: frozenset[Identity]) -> Path | None:
+    """Return the newest complete checkpoint in `save`, None if it is one of those before the run."""
+    save = config.checkpoint.save
+    newest = checkpoint_folder.newest(Path(save)) if save else None
+    return newest if newest and _identity(newest) not in before else None
+
+
+def requeued(config: Config, environ: Mapping[str, str]) -> Config:
+    """Return the configuration of a job that Slurm has queued again: it continues what the job has saved so far.
+
+    Checkpoints from before the job are older than the record that its first start wrote.
+    """
+    record = Path(config.logging.run_dir, RECORD_FILE)
+    if not is_requeued(environ) or not record.exists():
+        return config
+    return continued(config, _checkpoints(config, until=record.stat().st_mtime))
+
+
+def is_requeued(environ: Mapping[str, str]) -> bool:
+    """Return whether this process runs in a Slurm job that has run before and was queued again."""
+    return environ.get("SLURM_RESTART_COUNT", "0") != "0"
+
+
+def _checkpoints(config: Config, until: float = float("inf")) -> frozenset[Identity]:
+    """Return the checkpoints in `save` that were written until this time."""
+    save = config.checkpoint.save
+    found = checkpoint_folder.checkpoints(Path(save)) if save else []
+    return frozenset(_identity(path) for path in found if path.stat().st_mtime <= until)
+
+
+def _identity(checkpoint: Path) -> Identity:
+    return checkpoint.name, checkpoint.stat().st_ino

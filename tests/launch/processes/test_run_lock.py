@@ -1,0 +1,260 @@
+"""Of two runs that write to one folder, the second is refused; a lock whose run has ended is taken over."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.launch.processes import run_lock
+from neoxargs.launch.processes.run_lock import FILE, Holder, RunLock, lock_run, read
+from neoxargs.problems import Problems, render
+from neoxargs.resolve.config import Config
+from tests.support.configure import configure
+from tests.support.paths import ROOT
+
+#: Holds the lock of `sys.argv[1]` until its standard input ends.
+HOLDS = """
+import os, sys
+from neoxargs.launch.processes.run_lock import lock_run
+from tests.support.configure import configure
+with lock_run(configure(f"run_dir: {sys.argv[1]}"), os.environ, print):
+    print("holds", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which holds the lock of the folder `run`."""
+    words, environ = [sys.executable, "-c", HOLDS, str(tmp_path / "run")], {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, env=environ, **pipes) as process:
+        assert process.stdout and process.stdout.readline() == "holds\n"
+        yield process
+        process.kill()
+
+
+def config(folder: Path, save: Path | None = None) -> Config:
+    return configure(f"run_dir: {folder}\n" + (f"save: {save}\ncheckpoint_factor: 9\n" if save else ""))
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_second_run_is_refused_before_it_writes_anything(tmp_path, other, said):
+    """Whether its run_dir or its save is in use; the problem names host, process and what to do."""
+    run = tmp_path / "run"
+    for settings in (config(run), config(run, tmp_path / "new"), config(tmp_path / "logs", run)):
+        with pytest.raises(Problems) as refused:
+            lock_run(settings, os.environ, said.append)
+        text = render(refused.value.problems)
+        assert f"({run}) is in use: the run of process {other.pid} on {os.uname().nodename} has been writing" in text
+        assert f"kill {other.pid} on" in text and "--break-lock" in text
+        assert refused.value.problems[0].id == "run-folder-in-use"
+    assert files(run) == [FILE]
+    assert files(tmp_path) == ["run"]
+    assert not said
+
+
+def test_both_folders_are_locked_until_the_run_ends_also_after_an_error(tmp_path, said):
+    run, save = tmp_path / "run", tmp_path / "save"
+    with pytest.raises(KeyError), lock_run(config(run, save), os.environ, said.append) as lock:
+        assert [read(path) for path in (run / FILE, save / FILE)] == [lock.holder] * 2
+        raise KeyError
+    assert files(run) == files(save) == []
+
+
+def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, other, said):
+    other.kill()  # a zombie until it is waited for
+    with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
+        assert read(tmp_path / "run" / FILE) == lock.holder
+    other.wait()
+    assert said == [f"took over the lock of the run of process {other.pid} on {os.uname().nodename}, which has ended"]
+    assert files(tmp_path / "run") == []
+
+
+def test_a_process_with_the_same_number_is_not_the_holder(tmp_path, other, said):
+    path = tmp_path / "run" / FILE
+    holder = read(path)
+    assert holder
+    _write(path, replace(holder, started="1"))
+    with lock_run(config(tmp_path / "run"), os.environ, said.append):
+        assert said
+
+
+def _write(path: Path, holder: Holder) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(asdict(holder)))
+
+
+def elsewhere(path: Path, age: float = 0.0, **changes: Any) -> Holder:
+    """Write the lock of a process on another host, which was touched that many seconds ago."""
+    holder = replace(Holder.of_this_process({}), host="worker-7", machine="another", pid=7, **changes)
+    _write(path, holder)
+    now = path.stat().st_mtime
+    os.utime(path, (now - age, now - age))
+    return holder
+
+
+@pytest.mark.parametrize("age", [0.0, run_lock.DEAD_AFTER - 20])
+def test_the_lock_of_another_host_holds_while_it_is_touched(tmp_path, said, age):
+    elsewhere(tmp_path / "run" / FILE, age)
+    with pytest.raises(Problems, match=rf"process 7 on worker-7 .* last sign of life {age:.0f} s ago"):
+        lock_run(config(tmp_path / "run"), os.environ, said.append)
+
+
+@pytest.mark.parametrize("skew", [0, 7200, -7200])
+def test_the_lock_of_another_host_ends_with_its_touches_whatever_the_clocks_say(tmp_path, said, skew, monkeypatch):
+    """Only times of the folder's file system are compared; this host's clock is off by two hours."""
+    elsewhere(tmp_path / "run" / FILE, run_lock.DEAD_AFTER + 20)
+    monkeypatch.setattr(run_lock.time, "time", lambda now=run_lock.time.time: now() + skew)
+    with lock_run(config(tmp_path / "run"), os.environ, said.append):
+        assert "process 7 on worker-7, which has ended" in said[0]
+
+
+@pytest.mark.parametrize(("job", "restarts", "taken"), [("5", "1", True), ("5", "0", False), ("6", "1", False)])
+def test_slurm_has_ended_the_job_that_it_queues_again(tmp_path, said, job, restarts, taken):
+    elsewhere(tmp_path / "run" / FILE, job="5")
+    environ = {"SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": restarts}
+    if taken:
+        with lock_run(config(tmp_path / "run"), environ, said.append):
+            return
+    with pytest.raises(Problems):
+        lock_run(config(tmp_path / "run"), environ, said.append)
+
+
+def test_a_broken_lock_ends_the_run_that_held_it(tmp_path, said, monkeypatch):
+    """It notices at its next touch, and does not remove the lock of its successor."""
+    monkeypatch.setattr(run_lock, "BEAT", 0.01)
+    run = config(tmp_path / "run")
+    with lock_run(run, os.environ, said.append) as first:
+        by = elsewhere(tmp_path / "run" / FILE)
+        first.ended.wait(0.0)
+        while not first.lost:
+            first.ended.wait(0.01)
+        assert first.lost == by
+    assert read(tmp_path / "run" / FILE) == by
+    with lock_run(run, os.environ, said.append, break_lock=True) as second:
+        assert read(tmp_path / "run" / FILE) == second.holder
+    assert said == ["took over the lock of the run of process 7 on worker-7, which was broken"]
+
+
+def test_a_live_lock_is_touched(tmp_path, said, monkeypatch):
+    monkeypatch.setattr(run_lock, "BEAT", 0.01)
+    path = tmp_path / "run" / FILE
+    with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
+        os.utime(path, (1, 1))
+        while path.stat().st_mtime == 1:
+            lock.ended.wait(0.01)
+
+
+def test_without_hard_links(tmp_path, said, other, monkeypatch):
+    """As on some network and FUSE file systems."""
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(run_lock.os, "link", refuse)
+    with pytest.raises(Problems):
+        lock_run(config(tmp_path / "run"), os.environ, said.append)
+    other.kill()
+    with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
+        assert read(tmp_path / "run" / FILE) == lock.holder
+    with lock_run(config(tmp_path / "new"), os.environ, said.append) as lock:
+        assert read(tmp_path / "new" / FILE) == lock.holder
+
+
+def test_an_unreadable_lock_counts_as_a_live_one_for_a_while(tmp_path, said):
+    path = tmp_path / "run" / FILE
+    path.parent.mkdir()
+    path.write_text("")
+    with pytest.raises(Problems, match="on an unknown host"):
+        lock_run(config(tmp_path / "run"), os.environ, said.append)
+    old = path.stat().st_mtime - run_lock.DEAD_AFTER - 1
+    os.utime(path, (old, old))
+    with lock_run(config(tmp_path / "run"), os.environ, said.append):
+        pass
+
+
+#: Tries to take the lock over, and says whether it has it, at the moment when the parent closes standard input.
+TAKES = """
+import os, sys
+from neoxargs.launch.processes.run_lock import lock_run
+from neoxargs.problems import Problems
+from tests.support.configure import configure
+config = configure(f"run_dir: {sys.argv[1]}")
+print(flush=True)
+sys.stdin.readline()
+try:
+    with lock_run(config, os.environ, lambda _: None):
+        print("has it", flush=True)
+        sys.stdin.read()
+except Problems:
+    print("refused", flush=True)
+"""
+
+
+def test_one_of_many_takes_a_dead_lock_over(tmp_path):
+    elsewhere(tmp_path / "run" / FILE, run_lock.DEAD_AFTER + 20)
+    words, environ = [sys.executable, "-c", TAKES, str(tmp_path / "run")], {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    racers = [subprocess.Popen(words, env=environ, **pipes) for _ in range(5)]
+    outputs = [racer.stdout for racer in racers]
+    assert all(output and output.readline() for output in outputs)
+    for racer in racers:
+        assert racer.stdin
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    answers = sorted(output.readline().strip() for output in outputs if output)
+    for racer in racers:
+        racer.communicate()
+    assert answers == ["has it"] + ["refused"] * 4
+    assert files(tmp_path / "run") == []
+
+
+def test_the_lock_of_a_program_that_this_process_has_become(tmp_path, said):
+    """`srun deepy.py` takes the lock and becomes train.py, as the same process."""
+    run = config(tmp_path / "run", tmp_path / "save")
+    assert run_lock.inherited_lock(run) is None
+    lock = lock_run(run, os.environ, said.append)
+    inherited = run_lock.inherited_lock(run)
+    assert inherited and inherited.holder == lock.holder
+    with inherited:
+        pass
+    assert files(tmp_path / "run") == []
+
+
+def test_other_ranks_of_a_refused_launch_end_before_they_touch_the_logs_of_the_run(tmp_path, other):
+    run = config(tmp_path / "run")
+    assert run_lock.held_by_another_launch(run, {}, "MASTER_PORT=2")
+    assert not run_lock.held_by_another_launch(run, {}, "")
+    other.kill()
+    assert not run_lock.held_by_another_launch(run, {}, "MASTER_PORT=2")
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_problem(tmp_path, said):
+    (tmp_path / "file").touch()
+    with pytest.raises(Problems, match=re.escape(f"run_dir ({tmp_path}/file/run): Not a directory")):
+        lock_run(config(tmp_path / "file" / "run"), os.environ, said.append)
+
+
+def test_a_lock_is_released_by_its_own_process_only(tmp_path, said):
+    with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
+        child = RunLock(replace(lock.holder, pid=1), lock.paths)
+        child.__exit__()
+        assert files(tmp_path / "run") == [FILE]

@@ -1,0 +1,137 @@
+"""Ranks that have died are started again, from the newest checkpoint of their own run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.launch import restarts
+from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.launch.launchers.command import Command
+from neoxargs.launch.prepare import RECORD_FILE
+from neoxargs.launch.processes.run import Ended
+from neoxargs.launch.restarts import continued, requeued, start_ranks, wait_before
+from neoxargs.launch.run_spec import RunSpec
+from neoxargs.resolve.config import Config
+from tests.support.configure import configure
+
+DIED, REFUSED, DONE = Ended(137, True), Ended(1, False), Ended(0, False)
+
+
+def config(folder: Path, more: str = "") -> Config:
+    return configure(f"run_dir: {folder}/run\nsave: {folder}/save\ncheckpoint_factor: 5\n{more}")
+
+
+def checkpoint(folder: Path, iteration: int) -> Path:
+    """Write an (empty) checkpoint that counts as complete, the newest of its folder."""
+    path = folder / f"global_step{iteration}"
+    path.mkdir(parents=True)
+    (folder / "latest").write_text(path.name)
+    return path
+
+
+class Attempts:
+    """Attempts that end as listed; each may do something first. configs: what each was started with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *ends: Ended, does: Callable[[int], Any] = lambda _: None):
+        self.ends, self.does, self.said, self.waits = list(ends), does, list[str](), list[float]()
+        self.configs: list[Config] = []
+        monkeypatch.setattr(restarts, "command", self._command)
+        monkeypatch.setattr(restarts, "start", self._start)
+        monkeypatch.setattr(restarts.time, "sleep", self.waits.append)
+        monkeypatch.setattr(restarts.failures, "new_attempt", lambda _: "attempt")
+
+    def _command(self, config: Config, *_: Any) -> Command:
+        self.configs.append(config)
+        return Command((), {})
+
+    def _start(self, *_: Any, **__: Any) -> Ended:
+        self.does(len(self.configs))
+        return self.ends.pop(0)
+
+    def run(self, config: Config) -> int:
+        return start_ranks("train.py", RunSpec(config, Resources({"localhost": [0]}, "cpu")), self.said.append)
+
+
+@pytest.mark.parametrize(
+    ("ends", "number", "code"),
+    [
+        ((DONE,), 3, 0),
+        ((DIED, DONE), 3, 0),
+        ((DIED, DIED), 1, 137),
+        ((DIED,), 0, 137),
+        ((DIED, REFUSED), 3, 1),
+        ((Ended(143, False),), 3, 143),
+    ],
+)
+def test_a_run_is_restarted_after_a_death_only_and_so_many_times(tmp_path, monkeypatch, ends, number, code):
+    attempts = Attempts(monkeypatch, *ends)
+    assert attempts.run(config(tmp_path, f"restarts: {number}\n")) == code
+    assert not attempts.ends
+    assert len(attempts.said) == len(attempts.waits) == len(ends) - 1
+
+
+def test_waits_double_until_a_checkpoint_is_saved(tmp_path, monkeypatch):
+    save = tmp_path / "save"
+    attempts = Attempts(monkeypatch, *[DIED] * 6, DONE, does=lambda number: number == 4 and checkpoint(save, 5))
+    attempts.run(config(tmp_path, "restarts: 6\n"))
+    assert attempts.waits == [2, 4, 8, 1, 2, 4]
+    assert attempts.said[0] == "restart 1 of 6 in 2 s from the beginning: no checkpoint has been saved yet"
+    assert attempts.said[3] == f"restart 4 of 6 in 1 s from {save}/global_step5"
+    assert [wait_before(number) for number in (0, 8, 9, 1000)] == [1, 256, 300, 300]
+
+
+def test_a_run_that_loads_elsewhere_continues_from_its_own_checkpoint(tmp_path, monkeypatch):
+    """Also one that starts from an iteration of its own folder, and one that loads only weights."""
+    save = tmp_path / "save"
+    checkpoint(tmp_path / "other", 100)
+    loads = f"load: {tmp_path}/other\niteration: 100\nfinetune: true\nno_load_optim: true\nno_load_rng: true\n"
+    attempts = Attempts(monkeypatch, DIED, DIED, DONE, does=lambda number: number == 2 and checkpoint(save, 5))
+    attempts.run(config(tmp_path, "restarts: 2\n" + loads))
+    first, second, third = attempts.configs
+    assert first.values == second.values
+    names = ("load", "iteration", "finetune", "no_load_optim", "no_load_rng")
+    assert [first.get(name) for name in names] == [str(tmp_path / "other"), 100, True, True, True]
+    assert [third.get(name) for name in names] == [str(save), None, False, False, False]
+    assert attempts.said[0].startswith(f"restart 1 of 2 in 2 s from {tmp_path}/other again")
+
+
+def test_checkpoints_from_before_the_run_are_not_its_own(tmp_path, monkeypatch):
+    """It starts from iteration 5 although 10 exists, until it has saved 10 itself."""
+    save = tmp_path / "save"
+    for iteration in (5, 10):
+        checkpoint(save, iteration)
+
+    def save_again(number: int) -> None:
+        if number == 2:
+            (save / "global_step10").rename(save / "old")
+            checkpoint(save, 10)
+
+    attempts = Attempts(monkeypatch, DIED, DIED, DONE, does=save_again)
+    attempts.run(config(tmp_path, f"restarts: 2\nload: {save}\niteration: 5\n"))
+    assert [config.get("iteration") for config in attempts.configs] == [5, 5, None]
+
+
+def test_an_optimizer_that_is_not_saved_is_not_loaded(tmp_path):
+    before: frozenset[tuple[str, int]] = frozenset()
+    checkpoint(tmp_path / "save", 5)
+    unsaved = config(tmp_path, "no_save_optim: true\nno_load_optim: true\n")
+    assert continued(unsaved, before).get("no_load_optim") is True
+
+
+@pytest.mark.parametrize(("count", "loads"), [(None, None), ("0", None), ("1", "save")])
+def test_a_job_that_slurm_queues_again_continues_what_it_has_saved(tmp_path, count, loads):
+    (tmp_path / "run").mkdir()
+    checkpoint(tmp_path / "save", 3)
+    os.utime(tmp_path / "save" / "global_step3", (1, 1))  # from before the job
+    (tmp_path / "run" / RECORD_FILE).touch()
+    environ = {} if count is None else {"SLURM_RESTART_COUNT": count}
+    started = config(tmp_path)
+    assert requeued(started, environ).checkpoint.load is None
+    os.utime(tmp_path / "run" / RECORD_FILE, (5, 5))
+    checkpoint(tmp_path / "save", 5)
+    assert requeued(started, environ).checkpoint.load == (loads and str(tmp_path / loads))
