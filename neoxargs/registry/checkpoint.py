@@ -17,13 +17,13 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     load: str | None = param(None, megatron="load")
     """Folder whose newest checkpoint the run continues from, on any layout: tensor and pipeline parallel sizes, number
     of ranks, ZeRO stage and precision may have changed. A folder that is also `save` may be empty: the run starts from
-    scratch. The folder may hold checkpoints of GPT-NeoX, or be one."""
+    scratch. The folder may contain GPT-NeoX checkpoints, or be one."""
 
     load_query_key_value_order: Literal["per_head", "concatenated"] | None = param(None, ours=True)
-    """Order of the rows of queries, keys and values in a checkpoint of GPT-NeoX, where its files do not say it:
-    `per_head` (of every query head, then its share of the keys and values) or `concatenated` (all queries, all keys,
-    all values). GPT-NeoX changed the order of models with `num_kv_heads` on 2024-11-13. deepy's own checkpoints do not
-    need it."""
+    """Order of the rows of queries, keys and values in a GPT-NeoX checkpoint whose files do not show it: `per_head`
+    (the rows of each query head, then its share of the keys and values) or `concatenated` (all queries, all keys, all
+    values). GPT-NeoX changed the order of models with `num_kv_heads` on 2024-11-13. deepy's own checkpoints do not need
+    it."""
 
     checkpoint_factor: Count | Positive | None = param(None, megatron="save-interval", aliases="save_interval")
     """Iterations between two checkpoints, a whole number. With `checkpoint_scale: log`, the ratio of successive

@@ -52,13 +52,14 @@ class Data(Group, origin="NeoX", effect="data"):
     small datasets."""
 
     sample_order: Literal["gpt-neox", "megatron-core"] = param("gpt-neox", ours=True)
-    """Whose order the samples of a dataset have: `gpt-neox` shuffles all epochs together; `megatron-core` keeps a last
-    epoch of which less than 80 % is needed separate, and sizes the datasets of a blend differently. For continuing a
-    run with the data it would have seen."""
+    """Order of the samples in a dataset: `gpt-neox` shuffles all epochs together; `megatron-core` shuffles the last
+    epoch separately if less than 80 % of it is needed, and sizes the datasets of a blend differently. Set it to
+    continue a run with the data that it would have seen."""
 
     repeat_eval_samples: bool = param(False, ours=True)
-    """Evaluates on the same validation samples every time, so that losses of different iterations compare exactly.
-    Otherwise an evaluation continues in the validation data where the one before ended, as in GPT-NeoX."""
+    """Evaluates on the same validation samples every time, so that the losses of different iterations are exactly
+    comparable. Otherwise, an evaluation continues in the validation data where the previous one ended, as in
+    GPT-NeoX."""
 
     train_label_data_paths: Paths | None = param(None, aliases="label_data_paths", effect="not built")
     """Prefixes of the labels that belong to `train_data_paths`, token by token; -100 takes a token out of the loss. For

@@ -89,7 +89,8 @@ class CometMonitor(Group, origin="DSC", effect="log", section="comet"):
     """Workspace that owns the project."""
 
     api_key: str | None = param(None)
-    """Key of the account. Better kept in COMET_API_KEY, since files and logs of a run show this value."""
+    """Key of the account. Set COMET_API_KEY in the environment instead, because the files and logs of a run show this
+    value."""
 
     experiment_name: str | None = param(None)
     """Name of the experiment."""

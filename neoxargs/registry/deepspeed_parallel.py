@@ -61,8 +61,7 @@ class TensorParallel(
     """Which built-in plan to divide by: llama, bloom, chatglm, mixtral, deepseek_v2, qwen2 or phi3."""
 
     partition_config: dict[str, Any] | None = param(None)
-    """A plan of one's own: use_default_specs and layer_specs, a list of {patterns, partition_type, shape,
-    partition_dim}."""
+    """A custom plan: use_default_specs and layer_specs, a list of {patterns, partition_type, shape, partition_dim}."""
 
     injection_policy_tuple: list[str] | None = param(None)
     """Names of the layers whose output must be summed, where DeepSpeed does not find them."""

@@ -55,8 +55,8 @@ class ZeroOptimization(Group, origin="DSC", effect="engine", section="zero_optim
     of the model and loses their lower bits."""
 
     elastic_checkpoint: bool = param(False)
-    """Stages 1 and 2: save the optimizer's state so that it loads on another number of data parallel ranks. For
-    changing anything else convert to a universal checkpoint."""
+    """Stages 1 and 2: save the optimizer's state so that it loads on another number of data parallel ranks. To change
+    anything else, convert it to a universal checkpoint."""
 
     sub_group_size: Natural = param(1_000_000_000)
     """Stage 3: elements that the optimizer updates together. A smaller number needs less memory in the step, especially

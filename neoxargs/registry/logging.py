@@ -118,7 +118,7 @@ class Profiling(Group, origin="NeoX", effect="log"):
     """First iteration that `profile` records."""
 
     profile_step_stop: Natural = param(12, megatron="profile-step-end")
-    """Iteration at which `profile` stops recording; this one is no longer recorded."""
+    """Iteration at which `profile` stops recording; this iteration itself is not recorded."""
 
     memory_profiling: bool = param(False, megatron="record-memory-history")
     """Records the main rank's allocations: on a GPU the last 100,000 of the run, for PyTorch's memory viewer; on a CPU

@@ -83,8 +83,8 @@ class Embedding(Group, origin="NeoX", effect="model"):
     the buffer."""
 
     rpe_num_buckets: Count = param(32, megatron="relative-attention-num-buckets")
-    """How many distance classes `pos_emb: rpe` tells apart; each has one learned bias per head, the same in all
-    layers. Half of them are one distance each."""
+    """Number of distance classes that `pos_emb: rpe` distinguishes; each has one learned bias per head, the same in all
+    layers. Half of them contain a single distance."""
 
     rpe_max_distance: Count = param(128, megatron="relative-attention-max-distance")
     """Distance in tokens from which `pos_emb: rpe` puts all tokens into the last bucket; below it, buckets widen
@@ -100,22 +100,22 @@ class Embedding(Group, origin="NeoX", effect="model"):
 
     make_vocab_size_divisible_by: Count = param(128, origin="Meg", megatron="make-vocab-size-divisible-by")
     """The vocabulary is padded to a multiple of this number times `model_parallel_size`, so that every tensor parallel
-    rank holds equally many aligned rows."""
+    rank holds the same number of aligned rows."""
 
     padded_vocab_size: Count = param(derived=True, origin="Meg", megatron="padded-vocab-size")
     """Rows of the embedding after padding. Computed from the tokenizer, `make_vocab_size_divisible_by` and
-    `model_parallel_size`; write it to fix the size independently of them."""
+    `model_parallel_size`; set it to fix the size independently of them."""
 
     softmax_over_padding: bool = param(False, ours=True)
     """Lets the rows that pad the vocabulary take part in the softmax of the loss, as GPT-NeoX and Megatron-LM do; they
-    otherwise have probability 0. For continuing a run of theirs: the loss then depends on `padded_vocab_size`.
+    otherwise have probability 0. Set it to continue one of their runs; the loss then depends on `padded_vocab_size`.
     Generated text never contains them."""
 
     output_layer_parallelism: Literal["column", "row"] = param(
         "column", effect="none", no_effect_reason="the output layer is always sharded by columns, with the same result"
     )
     """How tensor parallel ranks divide the output layer: `column` gives each a part of the vocabulary. `row`, from
-    files before May 2023, means the same result."""
+    files before May 2023, gives the same result."""
 
     sinusoidal_pos_emb: bool = param(False, replaced_by={True: {"pos_emb": "sinusoidal"}, False: {}})
     """Retired in March 2021: use `pos_emb: sinusoidal`."""
@@ -145,9 +145,9 @@ class Norm(Group, origin="NeoX", effect="model"):
     """Added to the mean square by `norm: rmsnorm`. Llama's weights expect 1e-5 or 1e-6."""
 
     rms_norm_epsilon_under_root: bool = param(derived=True, ours=True)
-    """Whether `norm: rmsnorm` adds `rms_norm_epsilon` to the mean square, under the root, as everyone does today, or to
-    the root, as GPT-NeoX did until May 2025. Follows the dialect, except that an epsilon of 1e-7 or less, for which it
-    hardly matters, is always under the root."""
+    """Whether `norm: rmsnorm` adds `rms_norm_epsilon` to the mean square, under the root, as is usual today, or to the
+    root, as in GPT-NeoX until May 2025. Follows the dialect, except that an epsilon of 1e-7 or less, for which the
+    difference is small, is always added under the root."""
 
     scalenorm_epsilon: Positive = param(1e-8)
     """Lower bound of the vector length that `norm: scalenorm` divides by."""
@@ -185,8 +185,8 @@ class Attention(Group, origin="NeoX", effect="model"):
     attention_config: list[Any] = param(derived=True)
     """Kind of each layer, as a pattern and how often it repeats: `[[[global], 12]]`, `[[[local, global], all]]`. Kinds:
     `global`, `flash`, `local`, the block-sparse `sparse_variable`, `sparse_fixed`, `bigbird`, `bslongformer`, and
-    `gmlp`, `amlp`, `mamba`, `rwkv`. Left out, every layer is `global`. `flash` layers differ from
-    these only in that torch's fused kernels always compute them, also with `attention_softmax_in_fp32`."""
+    `gmlp`, `amlp`, `mamba`, `rwkv`. Left out, every layer is `global`. `flash` layers differ from these only in that
+    torch's fused kernels always compute them, even with `attention_softmax_in_fp32`."""
 
     sparsity_config: dict[str, Any] | None = param(None)
     """Settings of the block-sparse kinds in `attention_config`, such as `block` (tokens per block) and
@@ -275,9 +275,9 @@ class Init(Group, origin="NeoX", effect="model"):
     """Standard deviation of `normal` and `scaled_normal` initial weights; their mean is 0."""
 
     use_cpu_initialization: bool = param(False, origin="Meg", megatron="use-cpu-initialization")
-    """Draws initial weights on the CPU also where the model lies on a GPU. Slower, but runs on CPUs and on GPUs of any
-    kind then start from the same weights; without it, other numbers of multiprocessors draw other weights from the same
-    seed. On GPUs of one kind, all layouts start from the same weights."""
+    """Draws initial weights on the CPU even if the model is on a GPU. This is slower, but runs on CPUs and on GPUs of
+    any kind then start from the same weights. Otherwise, GPUs with different numbers of multiprocessors draw different
+    weights from the same seed; on GPUs of one kind, all layouts start from the same weights."""
 
 
 class Fusion(Group, origin="Meg", effect="model"):
@@ -286,9 +286,9 @@ class Fusion(Group, origin="Meg", effect="model"):
     scaled_upper_triang_masked_softmax_fusion: bool = param(
         False, megatron="!no-masked-softmax-fusion", receiver_default=True
     )
-    """Keeps torch's fused attention kernel in layers whose only mask is the causal one, also where
-    `attention_softmax_in_fp32` asks for single steps; the kernel's softmax is in fp32. All other runs have it anyway.
-    """
+    """Keeps torch's fused attention kernel in layers whose only mask is the causal one, even if
+    `attention_softmax_in_fp32` asks for separate steps; the kernel's softmax is in fp32. All other runs use it
+    anyway."""
 
     scaled_masked_softmax_fusion: bool = param(False, megatron="!no-masked-softmax-fusion", receiver_default=True)
     """The same for layers with another mask or a bias: sparse ones, `reset_attention_mask`, `pos_emb: rpe` and `alibi`.
@@ -325,5 +325,5 @@ class Fusion(Group, origin="Meg", effect="model"):
     """Folder in which NeoX compiles its CUDA kernels. Left out, the folder of the sources."""
 
     onnx_safe: bool = param(False)
-    """Spells GELU out with erf, so that the model can be exported to ONNX versions without that operation (before opset
+    """Computes GELU with erf, so that the model can be exported to ONNX versions without that operation (before opset
     20). Cannot be combined with `bias_gelu_fusion`."""

@@ -16,8 +16,8 @@ class Moe(Group, origin="NeoX", effect="model"):
     dense layer (`intermediate_size`) and no biases."""
 
     moe_expert_interval: Count = param(1, megatron="moe-layer-freq", aliases="expert_interval")
-    """Every how many layers the feed-forward layer is a mixture of experts: 1 all, 2 the first, third and so on. The
-    default is 2 in a dialect before May 2025, or if a parameter is set that GPT-NeoX retired then."""
+    """Interval between the layers with experts: with 1, all layers have experts; with 2, the first, the third and so
+    on. The default is 2 in a dialect before May 2025, or if a parameter is set that GPT-NeoX retired then."""
 
     moe_top_k: Count = param(1, megatron="moe-router-topk")
     """Experts that process each token."""

@@ -15,8 +15,8 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Hosts, GPUs and the way of starting processes on them. Every name is a flag of DeepSpeed's launcher."""
 
     hostfile: str = param("/job/hostfile")
-    """File with one `name slots=N` line per machine, N being its number of GPUs. Where it does not exist the run
-    stays on this machine."""
+    """File with one `name slots=N` line per machine, N being its number of GPUs. If the file does not exist, the run
+    uses only this machine."""
 
     include: str = param("")
     """The machines and GPUs to use, as `name[:gpu,gpu...]` joined by `@`: `node1@node2:0,2` is all of node1 and
@@ -33,7 +33,7 @@ class Runner(Group, origin="DSL", effect="launcher"):
     replicas, hence the batch size."""
 
     master_port: Port = param(29500)
-    """TCP port on the first machine for the rendezvous of all processes. Give each run on the same machine another
+    """TCP port on the first machine for the rendezvous of all processes. Give each run on the same machine a different
     port."""
 
     master_addr: str = param("")
@@ -51,14 +51,14 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """Use `launcher` even for a single machine; needed if that machine is not this one."""
 
     no_ssh: bool = param(False)
-    """Start only this machine's processes, without ssh; somebody starts the same command on each of the others with
-    its own `node_rank`, and `master_addr` is required."""
+    """Start only this machine's processes, without ssh; you start the same command on each of the other machines, each
+    with its own `node_rank`, and `master_addr` is required."""
 
     no_ssh_check: bool = param(False)
-    """Do not try whether the first machine of `hostfile` answers to ssh before starting."""
+    """Do not check before the launch whether the machines in `hostfile` answer over ssh."""
 
     node_rank: OrAll = param(-1)
-    """Which machine this is, counting from 0. Only read, and then required, with `no_ssh`."""
+    """Number of this machine, counted from 0. Required with `no_ssh`, and read only then."""
 
     ssh_port: Port | None = param(None)
     """Port for ssh to the other machines; none given uses ssh's own configuration."""
@@ -122,7 +122,7 @@ class RunnerExtras(Group, origin="NeoX", effect="launcher"):
     needs `launcher: slurm`."""
 
     account: str | None = param(None, to=("runner",))
-    """Slurm account that pays. Reaches `srun` through `launcher_args`, so it needs `launcher: slurm`."""
+    """Slurm account that is billed. Reaches `srun` through `launcher_args`, so it needs `launcher: slurm`."""
 
     fork_ranks: bool | None = param(None, to=("train",), ours=True)
     """Import torch and DeepSpeed once per machine and fork the ranks, which then share the memory of these modules,

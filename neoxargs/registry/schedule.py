@@ -38,4 +38,5 @@ class Schedule(Group, origin="Meg", effect="schedule"):
 
     use_checkpoint_lr_scheduler: bool = param(False, megatron="use-checkpoint-opt-param-scheduler")
     """On resuming, uses the schedule of the checkpoint and ignores the one in this configuration. Without either of the
-    two, a difference is an error; only a decay that ends with the run follows another `train_iters`, with a warning."""
+    two, a difference is an error; only a decay that ends with the run follows a changed `train_iters`, with a
+    warning."""

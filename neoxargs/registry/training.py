@@ -39,8 +39,8 @@ class Training(Group, origin="NeoX", effect="run"):
 
     dialect: str | None = param(None, ours=True, to=(), effect="config")
     """The date whose GPT-NeoX defaults and meanings hold: `neox-2021` (28 February 2021), `neox-2026` (the newest), or
-    a date such as `2023-03-09`. Left out, a file that uses a name which only later versions have is read as the
-    newest, any other as of 2021."""
+    a date such as `2023-03-09`. Left out, a file with a key that only later versions have is read as `neox-2026`, and
+    any other file as `neox-2021`."""
 
     user_script: str | None = param(None, effect="log")
     """The script that every rank runs. Taken from the command line."""
@@ -64,8 +64,8 @@ class Training(Group, origin="NeoX", effect="run"):
     distributed_backend: Literal["nccl", "gloo", "mpi"] = param(
         "nccl", origin="Meg", megatron="distributed-backend", effect="launcher"
     )
-    """Library that ranks talk through: `nccl` for GPUs, `gloo` for CPUs, `mpi`. Without a GPU, `gloo` is used instead
-    of `nccl`."""
+    """Library through which ranks communicate: `nccl` for GPUs, `gloo` for CPUs, `mpi`. Without a GPU, `gloo` is used
+    instead of `nccl`."""
 
     DDP_impl: Literal["local", "torch"] = param(
         "local", origin="Meg", effect="none", no_effect_reason="DeepSpeed averages the gradients instead of either"
@@ -111,4 +111,4 @@ class Training(Group, origin="NeoX", effect="run"):
     continues. In Megatron-LM this queries NVIDIA's cluster software."""
 
     adlr_autoresume_interval: Count = param(1000, origin="Meg", megatron="adlr-autoresume-interval")
-    """Iterations between two such looks when `adlr_autoresume` is on."""
+    """Iterations between two such checks if `adlr_autoresume` is on."""

@@ -12,8 +12,8 @@ class ZeroShortcuts(Group, origin="NeoX", effect="engine"):
     """Top-level spellings of five keys of `zero_optimization`."""
 
     zero_stage: Literal[0, 1, 2, 3] = param(derived=True)
-    """What is partitioned across the data parallel ranks: 0 nothing, 1 optimizer states, 2 also gradients, 3 also
-    parameters. The same as `zero_optimization.stage`, which new files should use."""
+    """What is partitioned across the data parallel ranks: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights
+    too. The same as `zero_optimization.stage`, which new files should use."""
 
     zero_reduce_scatter: bool = param(derived=True)
     """The same as `zero_optimization.reduce_scatter`, which new files should write."""
