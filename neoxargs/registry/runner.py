@@ -130,15 +130,15 @@ class RunnerExtras(Group, origin="NeoX", effect="launcher"):
     `launcher` set. By default on CPUs; on GPUs it is experimental."""
 
     restarts: Natural = param(0, to=(), ours=True)
-    """How often all ranks are started anew after one of them has died: killed, crashed, or without progress. They
+    """How often all ranks are started again after one of them was killed, crashed, or made no progress. They
     continue from the newest complete checkpoint in `save`, after a wait that doubles from 1 s to 300 s with each
-    restart that saves none. A rank that reports a problem, and a run that is told to stop, are not restarted. In a
-    script of `--emit sbatch`, Slurm queues the job again. Same as the option `--restarts`."""
+    restart that saves none. A run is not restarted if a rank reports a problem or if it is told to
+    stop. In a script of `--emit sbatch`, Slurm queues the job again. Same as the option `--restarts`."""
 
     step_timeout: NonNegative | None = param(None, to=("train",), ours=True)
     """Seconds after which a step counts as hung: the Python stacks of all ranks are reported, and the run fails.
-    The first step, an evaluation and a save may take ten times as long. Left out, the limit is learnt: 30 times the
-    median step, at least 180 s, and at least 1800 s where ten times as long is allowed. 0 sets no limit."""
+    The first step, an evaluation and a save may take ten times as long. Left out, the limit is 30 times the
+    median step, but at least 180 s (1800 s where ten times as long is allowed). 0 sets no limit."""
 
     detect_nvlink_pairs: bool = param(
         False,

@@ -17,7 +17,7 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.registry import REGISTRY
 from neoxargs.text import format_bytes, format_duration
 
-DESCRIPTION = "List the checkpoints of a run; compare their checksums; remove old ones."
+DESCRIPTION = "List the checkpoints of a run, verify their checksums, or remove old ones."
 #: What a checkpoint's layout is made of.
 SIZES = {"tp": "model_parallel_size", "pp": "pipe_parallel_size"}
 
@@ -73,7 +73,7 @@ def run(options: Namespace) -> int:
     root = Path(options.folder)
     folders = checkpoint_folder.checkpoints(root)
     if not folders:
-        hint = "write the folder that the run's save is set to"
+        hint = "pass the folder that the run sets as save"
         raise Problems(Problem(f"{root}: there is no checkpoint in this folder", hint=hint, id="checkpoint-missing"))
     if options.prune is not None:
         return _prune(root, folders, options)
@@ -139,7 +139,7 @@ def _prune(root: Path, folders: Sequence[Path], options: Namespace) -> int:
         removed = to_remove(folders, options.prune, verify)
     if len(removed) == len(folders):
         what = f"{root}: every checkpoint is damaged, so --prune removes none of them"
-        raise Problems(Problem(what, hint="see which with --verify", id="checkpoint-all-damaged"))
+        raise Problems(Problem(what, hint="--verify shows what is damaged", id="checkpoint-all-damaged"))
     sizes = {folder: examine(folder, checkpoint_folder.damage).size for folder, _ in removed}
     if not options.json:
         for folder, reason in removed:
@@ -164,7 +164,7 @@ def _prune(root: Path, folders: Sequence[Path], options: Namespace) -> int:
 def _confirm(what: str, can_ask: bool) -> None:
     """Ask on the terminal; raise Problems if that is not possible, or if the answer is not yes."""
     if not can_ask:
-        hint = "add --yes to remove them without a question"
+        hint = "add --yes to remove them without being asked"
         raise Problems(Problem(f"--prune would {what}", hint=hint, id="prune-needs-yes"))
     if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
         raise Problems(Problem("--prune removed nothing, because the answer was not y", id="prune-declined"))

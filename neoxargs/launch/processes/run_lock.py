@@ -146,7 +146,7 @@ def lock_run(
             raise Problems([problem]) from error
         taken.append(folder / FILE)
         if replaced:
-            say(f"took over the lock of {_named(replaced)}, which {'was broken' if break_lock else 'has ended'}")
+            say(f"took over the lock of {_named(replaced)}{' (--break-lock)' if break_lock else ', which has ended'}")
     return RunLock(me, taken)
 
 
@@ -179,7 +179,7 @@ def read(path: Path) -> Holder | None:
 
 
 def release(holder: Holder, paths: list[Path]) -> None:
-    """Remove the locks of a holder, and no one else's."""
+    """Remove the locks of this holder only."""
     for path in paths:
         with contextlib.suppress(OSError):
             if os.getpid() == holder.pid and (present := read(path)) and present.token == holder.token:
@@ -189,15 +189,15 @@ def release(holder: Holder, paths: list[Path]) -> None:
 def _refusal(config: Config, name: str, held: _Held) -> Problem:
     holder = held.holder
     what = f"{name} ({config.get(name)}) is in use: {_named(holder)} has been writing to it since {_time(holder.since)}"
-    what += f"; last sign of life {max(0, round(held.age))} s ago"
+    what += f" and was last active {max(0, round(held.age))} s ago"
     hint = f"wait until that run ends, stop it (kill {holder.pid} on {holder.host}), or set {name} to another folder"
-    hint += "; if that run certainly does not exist any more, add --break-lock"
+    hint += "; if you are certain that the run no longer exists, add --break-lock"
     return Problem(what, config.place(name), hint, id="run-folder-in-use", about=(name,))
 
 
 def taken_over(by: Holder) -> str:
-    """Return what a run reports whose lock another run has taken over."""
-    return f"{_named(by)} has taken over its folder (--break-lock), so this run ended without saving"
+    """Return the message of a run whose lock another run has taken over."""
+    return f"{_named(by)} has taken over this run's folder (--break-lock), so this run ended without saving"
 
 
 def _named(holder: Holder) -> str:

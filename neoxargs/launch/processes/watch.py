@@ -1,4 +1,4 @@
-"""Detection of a rank that makes no progress: the rank says by when it will be done, its supervisor reads the clock.
+"""Detect a rank that makes no progress: the rank announces a deadline, and its supervisor checks it.
 
 A rank and its supervisor share a page of memory. Before each step, evaluation and save the rank writes a deadline to
 it, which it learns from the steps so far. When one passes, all supervisors of the run make their ranks write their
@@ -154,7 +154,7 @@ class Lateness:
         if now < self.look_at:
             return ""
         self.look_at = now + 2
-        return "waited for a rank that is late" if self.marker.exists() else ""
+        return "waited for a rank that made no progress" if self.marker.exists() else ""
 
 
 def open_stack_file(logs: Path, rank: int) -> IO[str]:

@@ -20,7 +20,7 @@ UNTIL_2025 = frozenset(
 
 @derive
 def moe_router_type(moe_num_experts: int, written: Collection[str], default: Default) -> str | None:
-    """GPT-NeoX had no other router until May 2025"""
+    """GPT-NeoX had only this router until May 2025"""
     return "topk" if moe_num_experts > 1 and _is_older(written, default) else None
 
 
@@ -70,10 +70,11 @@ def tensor_parallel_divides_experts(
     hidden_size: int,
     num_attention_heads: int,
 ) -> Finding | None:
-    """Every tensor parallel rank holds the same number of experts. With a remainder, some experts would be on no rank.
+    """Every tensor parallel rank holds the same number of experts, unless enable_expert_tensor_parallelism divides the
+    width of every expert among the ranks. With a remainder, some experts would be on no rank.
 
-    moe_num_experts: 3
-    model_parallel_size: 2
+        moe_num_experts: 3
+        model_parallel_size: 2
     """
     if moe_num_experts == 1 or enable_expert_tensor_parallelism:
         return None

@@ -114,7 +114,7 @@ def elsewhere(path: Path, age: float = 0.0, **changes: Any) -> Holder:
 @pytest.mark.parametrize("age", [0.0, run_lock.DEAD_AFTER - 20])
 def test_the_lock_of_another_host_holds_while_it_is_touched(tmp_path, said, age):
     elsewhere(tmp_path / "run" / FILE, age)
-    with pytest.raises(Problems, match=rf"process 7 on worker-7 .* last sign of life {age:.0f} s ago"):
+    with pytest.raises(Problems, match=rf"process 7 on worker-7 .* was last active {age:.0f} s ago"):
         lock_run(config(tmp_path / "run"), os.environ, said.append)
 
 
@@ -151,7 +151,7 @@ def test_a_broken_lock_ends_the_run_that_held_it(tmp_path, said, monkeypatch):
     assert read(tmp_path / "run" / FILE) == by
     with lock_run(run, os.environ, said.append, break_lock=True) as second:
         assert read(tmp_path / "run" / FILE) == second.holder
-    assert said == ["took over the lock of the run of process 7 on worker-7, which was broken"]
+    assert said == ["took over the lock of the run of process 7 on worker-7 (--break-lock)"]
 
 
 def test_a_live_lock_is_touched(tmp_path, said, monkeypatch):
