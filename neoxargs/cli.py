@@ -16,6 +16,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 from neoxargs.options import add_files, add_json, launch_parser, make_parser, neox_overrides, parse, strip_key_dashes
+from neoxargs.permissions import never_writable_for_all
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
 from neoxargs.request import Request
 
@@ -65,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     _tolerate_encoding()
+    never_writable_for_all()
     if not words or words[0] in ("-h", "--help", "help"):
         print(f"usage:\n{USAGE}", end="")
         return 0 if words else 2

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 #: `Place.file` of a `--set` argument; `Place.text` is then the argument.
 SET = "--set"
+#: The value of a secret in a line of a file or in a sentence, which is shown as asterisks.
+SECRET_VALUE = re.compile(r"""((?:api_?key|password|secret)["']?\s*[:=(]\s*)([^\s,}\])]+)""", re.IGNORECASE)
 #: Problems that are rendered at most. A file with more is usually not a configuration, and the first ones show that.
 MAX_DRAWN = 100
 
@@ -28,7 +31,7 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         if self.file == SET:
-            return f"{SET} {self.text}"
+            return f"{SET} {without_secrets(self.text)}"
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
@@ -57,7 +60,7 @@ class Problem:
             "id": self.id,
             "about": list(self.about),
             "severity": self.severity,
-            "what": self.what,
+            "what": without_secrets(self.what),
             "hint": self.hint,
             **_place_to_json(self.where),
             "also": [_place_to_json(place) for place in self.also],
@@ -90,7 +93,12 @@ def render(problems: Sequence[Problem]) -> str:
 
 def sentence(problem: Problem) -> str:
     """Return only what is wrong, for callers that print their own place and severity."""
-    return "\n".join(map(printable, problem.what.split("\n")))
+    return "\n".join(map(printable, without_secrets(problem.what).split("\n")))
+
+
+def without_secrets(text: str) -> str:
+    """Return a text of the same length with asterisks in place of secrets."""
+    return SECRET_VALUE.sub(lambda found: found[1] + "*" * len(found[2]), text)
 
 
 def _order(problem: Problem) -> tuple[bool, str, int, int]:
@@ -121,7 +129,7 @@ def _excerpt(place: Place, limit: int = 110) -> list[str]:
         return []
     start = place.column - 1
     cut = max(0, start - limit // 2) if len(place.text) > limit else 0
-    text = printable(place.text[cut : cut + limit])
+    text = printable(without_secrets(place.text)[cut : cut + limit])
     before, after = "… " if cut else "", " …" if cut + limit < len(place.text) else ""
     underlined = text[start - cut :][: place.width]
     caret = "^" * max(1, _cells(underlined))

@@ -51,6 +51,7 @@ def show(request: Request, form: Form | None) -> int:
     """Print what would be started (`--dry-run`), or one form of it (`--emit`); returns the exit code."""
     script = find_script(request.script)
     spec = resolve_launch(script, request)
+    refuse(list(secrets.in_configuration(spec.config)))  # before anything shows their values
     refused = preflight.unsupported(script.program, spec.config)
     needs = preflight.needs(script.program, spec)
     left_out = dropped_settings(spec.config) if form == "megatron" else []

@@ -47,9 +47,11 @@ def run_program(program: Program, argv: Sequence[str]) -> int:
     from neoxargs.launch.processes.run_lock import inherited_lock
     from neoxargs.launch.processes.supervisor import run_supervised
     from neoxargs.launch.targets.wire_format import parse_rank_arguments
+    from neoxargs.permissions import never_writable_for_all
     from neoxargs.problems import Problems
     from neoxargs.train.process import gpu_environment, mpi
 
+    never_writable_for_all()
     try:
         arguments = parse_rank_arguments(argv)
         mpi.set_rank_environment(arguments.config)

@@ -12,10 +12,13 @@ from neoxargs.launch.launchers import launcher_named
 from neoxargs.problems import Place, Problem
 from neoxargs.resolve.config import Config
 
+#: Names of parameters whose values are secrets.
+SECRET_NAME = re.compile(r"(api_key|password|secret)$")
+
 
 def problems(config: Config, resources: Resources, environ: Mapping[str, str]) -> Iterator[Problem]:
     """Return a problem for each secret that every user of the machines could read in the list of processes."""
-    yield from _in_configuration(config)
+    yield from in_configuration(config)
     launcher = launcher_named(config.runner.launcher)
     if not resources.remote or not launcher.argv_visible:
         return
@@ -30,11 +33,16 @@ def problems(config: Config, resources: Resources, environ: Mapping[str, str]) -
             yield Problem(what, where, hint, id="secret-on-command-line", about=("launcher",))
 
 
-def _in_configuration(config: Config) -> Iterator[Problem]:
-    for name, value in config.values.items():
-        if value.value and re.search(r"(api_key|password|secret)$", name):
-            what = f"{name} would appear on every rank's command line, which every user on the hosts can read"
-            variable, place = name.replace(".", "_").upper(), config.place(name)
-            where = place and place._replace(text="")  # the excerpt of the line would show the secret
-            hint = f"remove {name} and set {variable} in the environment"
-            yield Problem(what, where, hint, id="secret-in-configuration", about=(name,))
+def secret_values(config: Config) -> list[str]:
+    """Return the names of the parameters that are set to a secret."""
+    return [name for name, value in config.values.items() if value.value and SECRET_NAME.search(name)]
+
+
+def in_configuration(config: Config) -> Iterator[Problem]:
+    """Return a problem for each secret in the configuration, which every rank gets on its command line."""
+    for name in secret_values(config):
+        what = f"{name} would appear on every rank's command line, which every user on the hosts can read"
+        variable, place = name.replace(".", "_").upper(), config.place(name)
+        where = place and place._replace(text="")  # the excerpt of the line would show the secret
+        hint = f"remove {name} and set {variable} in the environment"
+        yield Problem(what, where, hint, id="secret-in-configuration", about=(name,))

@@ -7,6 +7,8 @@ import os
 from dataclasses import replace
 from typing import Any
 
+from neoxargs.launch.preflight.secrets import secret_values
+from neoxargs.launch.prepare import with_value
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import SET, Place, Problem, Problems
 from neoxargs.registry import REGISTRY, normal
@@ -28,7 +30,7 @@ def explain(key: str, request: Request) -> str:
     if found is None and keyword_search.is_file(key):
         what = f"explain: expected a parameter name first, got the file {key}"
         raise Problems([Problem(what, hint=USAGE_HINT, id="explain-needs-a-name")])
-    spec = resolve_run(request, os.environ) if request.files else None
+    spec = _resolve(request) if request.files else None
     config = spec.config if spec else None
     if found is None and name in REGISTRY.sections:
         return _json(section.to_json(name, config), spec) if as_json else section.to_text(name, config)
@@ -42,10 +44,19 @@ def explain(key: str, request: Request) -> str:
 
 def explain_everything(request: Request) -> str:
     """Return the resolved configuration as JSON, or as annotated YAML that resolves to the same. Raises Problems."""
-    spec = resolve_run(request, os.environ)
+    spec = _resolve(request)
     if request.as_json:
         return _json({"values": explain_all.to_json(spec.config)}, spec)
     return explain_all.annotated_yaml(spec.config).rstrip("\n")
+
+
+def _resolve(request: Request) -> RunSpec:
+    """Return the configuration with asterisks in place of secrets."""
+    spec = resolve_run(request, os.environ)
+    config = spec.config
+    for name in secret_values(config):
+        config = with_value(config, name, "***", config.values[name].source)
+    return replace(spec, config=config)
 
 
 def _json(answer: dict[str, Any], spec: RunSpec | None = None) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from neoxargs.cli import main
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.environment import passed_on
 from neoxargs.launch.preflight import secrets
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import DEFAULT, Value
+from tests.support import smallest
 
 LOCAL = Resources({"localhost": [0]}, "cuda")
 REMOTE = Resources({"w0": [0], "w1": [0]}, "cuda", remote=True)
@@ -44,3 +48,28 @@ def test_a_secret_in_the_configuration_is_refused_on_one_machine_too():
     [problem] = secrets.problems(config(**{"comet.api_key": "hunter4"}), LOCAL, SHELL)
     assert problem.hint == "remove comet.api_key and set COMET_API_KEY in the environment"
     assert "hunter" not in f"{problem}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check"], ["explain", "--all"], ["explain", "comet.api_key"], ["explain", "comet"], ["plan"],
+        ["train.py", "--dry-run"], ["train.py", "--emit", "command"], ["train.py", "--emit", "sbatch"],
+        ["train.py", "--emit", "megatron"], ["train.py", "--emit", "deepspeed"], ["train.py"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize("json", [(), ("--json",)], ids=["text", "json"])
+def test_no_command_prints_a_secret_of_a_file(words, json, tmp_path, capsys):
+    """A file with another mistake in the line, a valid one, and a value of --set."""
+    in_section = "comet: {enabled: true, api_key: hunter4, nonsense: 1}\n", "comet: {api_key: hunter4}\n"
+    if json and words == ["train.py"]:
+        pytest.skip("a launch has no JSON")
+    for text, overrides in ((in_section[0], []), (in_section[1], []), ("", ["--set", "comet.api_key=hunter4"])):
+        Path("my.yml").write_text(smallest.YAML + text)
+        main([*words, *json, "my.yml", *overrides])
+        printed = capsys.readouterr()
+        assert printed.out + printed.err
+        assert "hunter" not in printed.out + printed.err
+    if words[0] == "train.py" and len(words) > 1:
+        assert "comet.api_key would appear on every rank's command line" in printed.out + printed.err

@@ -1,0 +1,92 @@
+"""Every value of a configuration reaches the ranks intact, through whatever shells a launcher's command passes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neoxargs.launch import launchers
+from neoxargs.launch.launchers import BUILT_IN, Launcher
+from neoxargs.launch.launchers.command import command
+from neoxargs.launch.launchers.over_ssh import remote_script
+from neoxargs.launch.run_spec import resolve_run
+from neoxargs.launch.targets.wire_format import parse_rank_arguments
+from neoxargs.registry import REGISTRY, plugins
+from neoxargs.request import Request
+from tests.support import smallest
+
+#: Text that a shell would split, replace or run.
+NASTY = (
+    "two  words 'single' \"double\" $(touch executed) `touch executed` ${HOME} \\ * ~ ; & | > executed #\nline ! "
+    "\u00fc\u6f22"
+)
+#: Parameters of each receiver: DeepSpeed's JSON, GPT-NeoX's values, deepy's own.
+VALUES = {"wandb_group": NASTY, "tensorboard.job_name": NASTY, "sample_output_file": NASTY, "run_dir": f"out/{NASTY}"}
+NAMES = [launcher.name for launcher in BUILT_IN]
+#: Prints its arguments as JSON.
+RECORDER = "import json, sys; print(json.dumps(sys.argv[1:]))"
+
+
+@pytest.fixture(params=[*NAMES, "flux"])
+def launcher(request: Any, monkeypatch: pytest.MonkeyPatch) -> Launcher:
+    """Each of the package's own, and one of a plugin."""
+    if request.param not in NAMES:
+        parameter = REGISTRY.parameters["launcher"]
+        monkeypatch.setattr(parameter, "extra_choices", parameter.extra_choices)
+        monkeypatch.setattr(plugins, "LOADED", [])
+        monkeypatch.setitem(plugins.WIDENED, "launcher", {})
+        monkeypatch.setattr(launchers, "LAUNCHERS", dict(launchers.LAUNCHERS))
+        monkeypatch.delitem(sys.modules, "tests.plugin.flux", raising=False)
+        plugins.load(["tests.plugin.flux"])
+    return launchers.LAUNCHERS[request.param]
+
+
+@pytest.fixture
+def words(launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The arguments of a rank's script on two hosts, as the launcher gets them."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    Path("hosts").write_text("w0 slots=2\nw1 slots=2\n")
+    Path("my.yml").write_text(f"{smallest.YAML}hostfile: hosts\nlauncher: {launcher.name}\n")
+    spec = resolve_run(Request(["my.yml"], [f"{name}={json.dumps(value)}" for name, value in VALUES.items()]), {})
+    started = command(spec.config, spec.resources, "/s.py", {}).words
+    return list(started[started.index("/s.py") + 1 :])
+
+
+def received(words: list[str]) -> dict[str, Any]:
+    config = parse_rank_arguments(words).config
+    return {name: config.get(name) for name in VALUES}
+
+
+def test_values_pass_through_shells_that_do_not_quote(words: list[str]) -> None:
+    """pdsh joins the words with spaces for a remote shell; a login shell or an mpirun may evaluate them once more."""
+    once = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -c {shlex.quote(RECORDER)} {' '.join(words)}"], capture_output=True, check=True
+    )
+    inner = f"{shlex.quote(sys.executable)} -c {shlex.quote(RECORDER)} {' '.join(words)}"
+    twice = subprocess.run(["bash", "-c", f"eval {shlex.quote(inner)}"], capture_output=True, check=True)
+    for done in (once, twice):
+        assert json.loads(done.stdout) == words
+    assert received(words) == VALUES
+    assert not Path("executed").exists()
+
+
+def test_words_and_variables_pass_through_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`over_ssh` quotes everything else: the words of any command, the folder and the variables."""
+    folder = tmp_path / NASTY.replace("/", "")
+    folder.mkdir()
+    show = "import json, os, sys; print(json.dumps([sys.argv[1:], os.getcwd(), os.environ['NCCL_X']]))"
+    script = remote_script([sys.executable, "-c", show, NASTY, ""], str(folder), {"NCCL_X": NASTY})
+    there = f'exec 3<&0; eval "$(head -c {len(script.encode())})"'
+    with subprocess.Popen(["bash", "-c", there], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write(script.encode())
+        process.stdin.flush()  # it stays open, as ssh's does: its end stops the command
+        assert json.loads(process.stdout.readline()) == [[NASTY, ""], str(folder), NASTY]
+    assert not (folder / "executed").exists()

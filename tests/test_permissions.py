@@ -1,0 +1,69 @@
+"""Nothing that a run creates is writable for every user, whatever the umask of the shell; no secret is in its files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from neoxargs import train
+from neoxargs.cli import main
+from neoxargs.permissions import never_writable_for_all
+from tests.support.processes import rank_arguments, train_on_rank
+from tests.support.ranks import run_ranks
+
+SECRETS = {"WANDB_API_KEY": "hunter1", "HF_TOKEN": "hunter2", "COMET_API_KEY": "hunter3", "MLFLOW_PASSWORD": "hunter4"}
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0o002), (0o002, 0o002), (0o022, 0o022), (0o077, 0o077)])
+def test_only_the_permission_of_all_others_is_removed(before, after):
+    os.umask(before)
+    never_writable_for_all()
+    assert umask() == after
+
+
+def test_deepy_and_every_rank_remove_it(monkeypatch):
+    os.umask(0)
+    main(["--version"])
+    assert umask() == 0o002
+    os.umask(0)
+    monkeypatch.setattr(train, "_run", lambda program, argv: 0)
+    train.run_program("train", [])
+    assert umask() == 0o002
+
+
+def short_run(arguments: list[str]) -> tuple[int, str, str]:
+    os.umask(0)
+    os.environ.update(SECRETS)
+    return train_on_rank(arguments)
+
+
+@pytest.mark.timeout(200)
+def test_the_files_of_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    arguments = rank_arguments(
+        tmp_path, 1, train_iters=2, save=str(folder), tensorboard_dir=str(folder / "tensorboard")
+    )
+    [(code, output, errors)] = run_ranks(short_run, 1, arguments)
+    assert code == 0, errors
+    created = [folder, *folder.rglob("*")]
+    assert {"global_step2", "metrics.jsonl", "report.html", "latest"} <= {path.name for path in created}
+    assert not [path for path in created if path.stat().st_mode & stat.S_IWOTH]
+    assert not [path for path in created if path.is_file() and b"hunter" in path.read_bytes()]
+    assert "hunter" not in output + errors + " ".join(arguments)
