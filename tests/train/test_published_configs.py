@@ -114,6 +114,7 @@ def test_the_curve_is_the_one_of_plain_transformers() -> None:
 #: GPT-NeoX's files as its authors combine them.
 COMBINED = {
     "125M": ["125M.yml", "local_setup.yml"],
+    "125M-dmoe": ["125M-dmoe.yml", "local_setup.yml"],
     "Pythia-70M": ["pythia/70M.yml", "local_setup.yml"],
     "LLaMA-2-7B": ["llama2/7B.yml", "llama/train_config.yml", "local_setup.yml"],
 }

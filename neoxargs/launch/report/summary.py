@@ -123,6 +123,7 @@ def to_json(spec: RunSpec) -> dict[str, Any]:
     config, layout, rows = spec.config, Layout.of(spec.config), vocabulary_rows(spec.config)
     return {
         "parameters": None if rows is None else parameters(config, rows),
+        "active_parameters": None if rows is None else parameters(config, rows, active=True),
         "device": spec.resources.device,
         "hosts": spec.resources.hosts,
         "ranks": layout.ranks,
@@ -176,7 +177,9 @@ def _model(config: Config) -> Iterator[str]:
         yield f"the vocabulary size is not known until {tokenizer.tokenizer_type} is loaded"
         return
     words = f"{size:,}, padded to {rows:,}" if size and size != rows else f"{rows:,}"
-    yield f"{_rounded(parameters(config, rows))} parameters; vocabulary {words}"
+    count, active = parameters(config, rows), parameters(config, rows, active=True)
+    per_token = f" ({_rounded(active)} per token)" if active != count else ""
+    yield f"{_rounded(count)} parameters{per_token}; vocabulary {words}"
 
 
 def _rounded(number: int) -> str:

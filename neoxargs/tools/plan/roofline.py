@@ -14,6 +14,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import GATED, mlp_rows, mlp_width, norms_of_block, qkv_rows
 from neoxargs.tools.plan.assumptions import SINGLE, Assumptions
 from neoxargs.tools.plan.devices import Device
+from neoxargs.tools.plan.memory import experts
 from neoxargs.tools.plan.memory.activations import ActivationSizes, unfused_rmsnorm
 
 #: Forward and backward pass of a matrix product: the result, and the gradients of both operands.
@@ -22,6 +23,8 @@ PRODUCTS = 3
 KERNELS = 50
 #: Residual sums of a layer.
 SUMS = 2
+#: Times that a copy of a token for an expert is read or written: gathered, weighted and added to the output.
+DISPATCH = 7
 #: Products of fused attention: 2 forward and 5 backward, which computes the scores again.
 FUSED_FORWARD, FUSED = 2, 7
 
@@ -104,14 +107,26 @@ def _products(sizes: ActivationSizes, rates: Rates) -> float:
     """Seconds of the four products of a layer, forward."""
     config, tensor = sizes.config, sizes.tensor
     hidden, width = config.shape.hidden_size, mlp_width(config.shape, config.mlp)
-    shapes = ((qkv_rows(config) // tensor, hidden), (hidden, hidden // tensor), (mlp_rows(config) // tensor, hidden),
-              (hidden, width // tensor))  # fmt: skip
-    return sum(_product(sizes, rates, *shape) for shape in shapes)
+    networks = _networks(sizes)
+    of_attention = ((qkv_rows(config) // tensor, hidden), (hidden, hidden // tensor))
+    of_networks = ((mlp_rows(config) // tensor, hidden), (hidden, width // tensor))
+    products = sum(_product(sizes, rates, *shape) for shape in of_attention)
+    return products + sum(_product(sizes, rates, *shape, *networks) for shape in of_networks)
 
 
-def _product(sizes: ActivationSizes, rates: Rates, outputs: int, inputs: int) -> float:
-    tokens = sizes.tokens
-    moved = (tokens * (inputs + outputs) + inputs * outputs) * sizes.number_size
+def _networks(sizes: ActivationSizes) -> tuple[float, float]:
+    """Return per layer the feed-forward networks that a token passes through, and those that a rank has weights of."""
+    moe, share = sizes.config.moe, experts.share(sizes.config)
+    held = moe.moe_num_experts + experts.common_networks(sizes.config)
+    return experts.networks(sizes.config, sizes.assumed), 1 + share * (held - 1)
+
+
+def _product(
+    sizes: ActivationSizes, rates: Rates, outputs: int, inputs: int, networks: float = 1, held: float = 1
+) -> float:
+    """Return the seconds of a matrix product. networks, held: as `_networks` returns them."""
+    tokens = sizes.tokens * networks
+    moved = (tokens * (inputs + outputs) + held * inputs * outputs) * sizes.number_size
     rate = rates.products * min(_alignment(inputs), _alignment(outputs))
     return 2.0 * tokens * inputs * outputs / rate + moved / rates.memory
 
@@ -163,7 +178,8 @@ def _passes(sizes: ActivationSizes) -> tuple[float, float]:
     moves 3, backward as many. An activation function moves 2 (gated 5) times the width of the MLP, backward 3 (8).
     """
     config, tensor = sizes.config, sizes.tensor
-    ratio = mlp_width(config.shape, config.mlp) / config.shape.hidden_size / tensor
+    networks, copies = _networks(sizes)[0], experts.dispatched(config, sizes.assumed)
+    ratio = networks * mlp_width(config.shape, config.mlp) / config.shape.hidden_size / tensor
     gated = config.mlp.activation in GATED
     stream = 1 / tensor if config.parallel.sequence_parallel else 1.0
     norms, sums = norms_of_block(config), SUMS * (4.5 if config.regularization.hidden_dropout else 3)
@@ -171,8 +187,8 @@ def _passes(sizes: ActivationSizes) -> tuple[float, float]:
     rotary = 10 / tensor if config.embedding.pos_emb == "rotary" else 0.0
     # RMSNorm in separate kernels converts to fp32, squares, averages, multiplies twice and converts back
     norm_forward, norm_backward = (18, 36) if unfused_rmsnorm(sizes) and sizes.kind == "cuda" else (2, 5)
-    forward = stream * (norm_forward * norms + sums) + (5 if gated else 2) * ratio + rotary
-    backward = stream * (norm_backward * norms + sums) + (8 if gated else 3) * ratio + rotary
+    forward = stream * (norm_forward * norms + sums) + (5 if gated else 2) * ratio + rotary + DISPATCH * copies
+    backward = stream * (norm_backward * norms + sums) + (8 if gated else 3) * ratio + rotary + DISPATCH * copies
     return forward, backward + _bias_passes(config, stream, ratio, tensor)
 
 

@@ -73,6 +73,28 @@ def grouped_product(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
     return _Loop.apply(rows, weight, counts.tolist())  # type: ignore[no-untyped-call, no-any-return]
 
 
+def weighted_sums(outputs: Tensor, assignments: Assignments, tokens: int) -> Tensor:
+    """Return each token's sum of weight x output over its experts: (pairs, hidden) -> (tokens, hidden)."""
+    return _WeightedSums.apply(outputs, assignments.weights, assignments.tokens, tokens)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _WeightedSums(torch.autograd.Function):
+    """`index_add` of weighted rows, without storing these rows as torch's does."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, weights: Tensor, index: Tensor, tokens: int) -> Tensor:
+        ctx.save_for_backward(outputs, weights, index)
+        weighted = outputs * weights.to(outputs.dtype).unsqueeze(1)
+        return outputs.new_zeros(tokens, outputs.shape[1]).index_add_(0, index, weighted)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        outputs, weights, index = ctx.saved_tensors
+        of_rows = gradient.index_select(0, index)
+        of_weights = (of_rows * outputs).sum(1, dtype=weights.dtype)
+        return of_rows.mul_(weights.to(of_rows.dtype).unsqueeze(1)), of_weights, None, None
+
+
 def _has_grouped_kernel(rows: Tensor, weight: Tensor) -> bool:
     """Whether torch computes these products in one kernel: in bf16 on Hopper and later, with aligned rows."""
     if not rows.is_cuda or rows.dtype != torch.bfloat16 or weight.dtype != torch.bfloat16:

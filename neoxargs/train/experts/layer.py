@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import GATED, has_dense_network, layers_with_experts, mlp_width
-from neoxargs.train.experts.dispatch import Assignments, assign, capacity, grouped_product, part
+from neoxargs.train.experts.dispatch import Assignments, assign, capacity, grouped_product, part, weighted_sums
 from neoxargs.train.experts.router import BALANCE, LOAD, Router, Z, added_losses, choose
 from neoxargs.train.model.init import Initializer, initializer, stacked, zeros
 from neoxargs.train.model.mlp import FeedForward, activation
@@ -89,8 +89,7 @@ class Networks(nn.Module):
         rows = tokens.index_select(0, assignments.tokens)
         wide = self.dense_h_to_4h(rows, assignments.counts)
         y = self.dense_4h_to_h(self.recompute(self.activation, wide), assignments.counts)
-        y = y * assignments.weights.to(y.dtype).unsqueeze(1)
-        return torch.zeros_like(tokens).index_add(0, assignments.tokens, y)
+        return weighted_sums(y, assignments, len(tokens))
 
 
 class Matrices(nn.Module):

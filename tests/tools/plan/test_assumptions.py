@@ -30,10 +30,11 @@ NEEDED = {
     "disk_link": ([], ["pipe_parallel_size=0", "zero_optimization.stage=3",
                        "zero_optimization.offload_optimizer.device=nvme",
                        "zero_optimization.offload_optimizer.nvme_path=/disk"]),
+    "expert_imbalance": ([], ["moe_num_experts=4", "moe_expert_interval=1"]),
     "matmul_single": ([], ["precision=fp32"]),
 }  # fmt: skip
 #: Assumption -> value that matters, where a third of the default does not.
-VALUES = {"partitioned": 0, "logits_at_once": 1e6}
+VALUES = {"partitioned": 0, "expert_imbalance": 2, "logits_at_once": 1e6}
 DEVICES = {"matmul_volta": "V100-32GB", "matmul_hopper": "H100", "attention_hopper": "H100"}
 
 

@@ -118,6 +118,19 @@ def test_the_grouped_product_is_one_product_per_expert(counts: list[int]) -> Non
     torch.autograd.gradcheck(lambda a, b: dispatch.grouped_product(a, b, torch.tensor(counts)), double)
 
 
+def test_sums_are_weighted() -> None:
+    generator = torch.Generator().manual_seed(1)
+    outputs, weights = torch.randn(5, 3, generator=generator).double(), torch.rand(5, generator=generator).double()
+    tokens = torch.tensor([2, 0, 2, 1, 2])
+
+    def sums(outputs: Tensor, weights: Tensor) -> Tensor:
+        return dispatch.weighted_sums(outputs, dispatch.Assignments(tokens, weights, torch.tensor([5])), 4)
+
+    expected = torch.zeros(4, 3).double().index_add(0, tokens, outputs * weights[:, None])
+    torch.testing.assert_close(sums(outputs, weights), expected)
+    torch.autograd.gradcheck(sums, (outputs.requires_grad_(), weights.requires_grad_()))
+
+
 def test_torch_has_the_kernel_that_gpus_use() -> None:
     """On a CPU torch computes it too, with rows and gradients in the same order as the loop."""
     generator = torch.Generator().manual_seed(1)

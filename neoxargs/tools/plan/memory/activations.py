@@ -15,6 +15,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.sizes.model import GATED, mlp_width, norms_of_block
 from neoxargs.tools.plan.assumptions import DEFAULT, HALF, SINGLE, Assumptions
+from neoxargs.tools.plan.memory import experts
 from neoxargs.tools.plan.memory.recompute import stops_early
 from neoxargs.tools.plan.memory.stages import Stage
 
@@ -144,7 +145,8 @@ def transient(sizes: ActivationSizes) -> int:
     attention holds gradients of the probabilities and of the scores instead, where they are more.
     """
     config = sizes.config
-    wide = sizes.tokens * mlp_width(config.shape, config.mlp) // sizes.tensor * sizes.number_size
+    networks = max(1.0, config.moe.moe_top_k * experts.imbalance(config, sizes.assumed)) if experts.share(config) else 1
+    wide = int(networks * sizes.tokens * mlp_width(config.shape, config.mlp) // sizes.tensor * sizes.number_size)
     gathered = sizes.hidden if config.parallel.sequence_parallel else 0  # the gradient of the layer's output
     gradients = (2 if config.mlp.activation in GATED else 1) * wide + gathered
     if sizes.kind == "cuda" and sizes.assumed.unfused_attention:
@@ -278,10 +280,22 @@ def _unfused_softmax(config: Config) -> float:
 def _mlp(sizes: ActivationSizes, selective: bool) -> int:
     """Bytes that feed-forward stores: input and output of the activation; only its input if `selective`.
 
-    If gated, also the linear half of the input and, unless the gate is linear, the activated gate.
+    If gated, also the linear half of the input and, unless the gate is linear, the activated gate. With experts, this
+    is so for every network that a token passes through.
     """
+    return _networks(sizes, selective) + _dispatch(sizes)
+
+
+def _dispatch(sizes: ActivationSizes) -> int:
+    if not experts.share(sizes.config):
+        return 0
+    return experts.stored(sizes.config, sizes.tokens, sizes.number_size, sizes.assumed)
+
+
+def _networks(sizes: ActivationSizes, selective: bool) -> int:
     config = sizes.config
-    numbers = sizes.tokens * mlp_width(config.shape, config.mlp) // sizes.tensor
+    width = mlp_width(config.shape, config.mlp) // sizes.tensor
+    numbers = int(sizes.tokens * width * experts.networks(config, sizes.assumed))
     wide = numbers * sizes.number_size
     if sizes.assumed.activation_memory >= 0:
         return int(numbers * sizes.assumed.activation_memory)

@@ -34,6 +34,7 @@ BF16 = {"bf16": {"enabled": True}}
 HALF = {"precision": "bfloat16"}
 CHECKPOINTS = {"checkpoint_activations": True}
 SELECTIVE = {"checkpoint_activations": "selective"}
+EXPERTS = {"moe_num_experts": 4, "moe_top_k": 2, "moe_router_type": "topk", "moe_num_shared_experts": 1}
 LONG = {"seq_length": 16, "num_layers": 4}
 
 
@@ -64,10 +65,13 @@ ONE: dict[str, Trial] = {
     "norms of queries and keys, grouped queries": Trial({"use_qk_layernorm": True, "num_kv_heads": 2}),
     "norms of queries and keys, rotary": Trial({"use_qk_layernorm": True, "pos_emb": "rotary"}),
     "bf16, ZeRO-1": zero(1, HALF, **BF16),
+    "experts": Trial(EXPERTS),
+    "experts, selective, SwiGLU": Trial({**EXPERTS, **SELECTIVE, "activation": "swiglu"}),
     "pipeline engine": Trial({"pipe_parallel_size": 1}),
 }
 TWO: dict[str, Trial] = {
     "tp 2": Trial({"model_parallel_size": 2}),
+    "tp 2, experts": Trial({**EXPERTS, "model_parallel_size": 2, "enable_expert_tensor_parallelism": True}),
     "tp 2, dropout": Trial({"model_parallel_size": 2, "hidden_dropout": 0.1}),
     "dp 2, ZeRO-1": zero(1),
     "dp 2, ZeRO-2": zero(2),

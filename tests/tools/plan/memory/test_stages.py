@@ -43,6 +43,8 @@ def test_partitions_are_those_of_deepspeed() -> None:
         {"gpt_j_residual": True, "gpt_j_tied": True, "norm": "rmsnorm"},
         {"num_unique_layers": 2},
         {"pos_emb": "rpe"},
+        {"moe_num_experts": 4, "moe_expert_interval": 4, "moe_num_shared_experts": 1},
+        {"moe_num_experts": 4, "moe_type": "deepspeed"},
         {"use_bias_in_attn_linear": False, "norm": "non_parametric_layernorm"},
     ],
 )

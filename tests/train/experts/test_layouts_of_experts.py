@@ -1,0 +1,91 @@
+"""A model with experts learns the same on every layout: tensor ranks, stages, replicas and ZeRO's partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.ranks import run_ranks
+from tests.support.trials import Losses, Trial, resume, train
+
+STEPS = 6
+MOE: dict[str, Any] = {
+    "moe_num_experts": 4, "moe_top_k": 2, "moe_router_type": "topk", "moe_expert_interval": 1,
+    "moe_aux_loss_coeff": 0.1, "moe_z_loss_coeff": 0.01, "moe_normalize_expert_weights": True,
+    "moe_num_shared_experts": 1,
+}  # fmt: skip
+SINKHORN = {"moe_num_experts": 4, "moe_router_type": "sinkhorn"}
+DEEPSPEED = {
+    "moe_num_experts": 4, "moe_top_k": 2, "moe_router_type": "topk", "moe_type": "deepspeed", "moe_token_dropping": True
+}  # fmt: skip
+PIPE, TWO_STAGES, TENSOR = {"pipe_parallel_size": 1}, {"pipe_parallel_size": 2}, {"model_parallel_size": 2}
+BY_WIDTH = TENSOR | {"enable_expert_tensor_parallelism": True}
+PARALLEL_RESIDUAL = {"gpt_j_residual": True}
+
+
+def staged(stage: int, config: dict[str, Any] | None = None) -> Trial:
+    changes = {"zero_optimization.stage": stage, **(config or {})}
+    return Trial(MOE | changes, {"zero_optimization": {"stage": stage}})
+
+
+ONE = {
+    "plain": Trial(MOE),
+    "sinkhorn": Trial(MOE | SINKHORN),
+    "deepspeed": Trial(DEEPSPEED),
+    "parallel residual": Trial(MOE | PARALLEL_RESIDUAL),
+}
+TWO = {
+    "tp2": Trial(MOE | TENSOR),
+    "tp2, width of each expert": Trial(MOE | BY_WIDTH),
+    "tp2, sequence parallel, pipeline": Trial(MOE | TENSOR | PIPE | {"sequence_parallel": True}),
+    "pp2": Trial(MOE | TWO_STAGES),
+    "pp2, recomputed": Trial(MOE | TWO_STAGES | {"checkpoint_activations": True}),
+    "dp2": Trial(MOE),
+    "dp2, ZeRO-1": staged(1),
+    "dp2, ZeRO-2": staged(2),
+    "dp2, ZeRO-3": staged(3),
+    "sinkhorn, tp2": Trial(MOE | SINKHORN | TENSOR),
+    "deepspeed, tp2": Trial(DEEPSPEED | TENSOR),
+    "parallel residual, tp2": Trial(MOE | PARALLEL_RESIDUAL | TENSOR),
+}
+FOUR = {"tp2 x pp2": Trial(MOE | TENSOR | TWO_STAGES), "dp2 x pp2, ZeRO-1": staged(1, TWO_STAGES)}
+
+
+@pytest.fixture(scope="module")
+def losses() -> dict[str, Losses]:
+    """What rank 0 reports of every layout; all ranks must report the same."""
+    found: dict[str, Losses] = {}
+    for world, trials in ((1, ONE), (2, TWO), (4, FOUR)):
+        ranks = run_ranks(train, world, trials, STEPS, timeout=550)
+        assert all(rank == ranks[0] for rank in ranks)
+        found |= ranks[0]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [*TWO, *FOUR])
+def test_the_same_curve(losses: dict[str, Losses], name: str) -> None:
+    kind = next((kind for kind in ONE if name.startswith(kind)), "plain")
+    here, one = losses[name], losses[kind]
+    assert here.train[0] == pytest.approx(one.train[0], abs=1e-5)
+    assert here.train == pytest.approx(one.train, abs=1e-3)
+    assert here.norms == pytest.approx(one.norms, rel=2e-3)
+    assert here.held_out == pytest.approx(one.held_out, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_it_learns(losses: dict[str, Losses]) -> None:
+    for name in ONE:
+        assert losses[name].held_out < losses[name].train[0] - 0.03
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_checkpoint_continues(tmp_path: Path) -> None:
+    trials = {"tp2": Trial(MOE | TENSOR), "zero1": staged(1)}
+    for uninterrupted, resumed in run_ranks(resume, 2, trials, str(tmp_path), timeout=300)[0].values():
+        assert resumed == uninterrupted
