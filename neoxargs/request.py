@@ -1,4 +1,4 @@
-"""What one command line asks for, passed to every command and every launch."""
+"""The arguments of one command line as an object, passed to every command and every launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a GPT-NeoX checkpoint: the tensors of every layer, the counters, the saved configuration."""
+"""The contents of a GPT-NeoX checkpoint: the tensors of every layer, the counters, the saved configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where GPT-NeoX's files have the optimizer state of each weight: every format of DeepSpeed from 2021 on.
+"""The places of each weight's optimizer state in GPT-NeoX's files, in every DeepSpeed format since 2021.
 
 Without ZeRO, the state is in the state files: one tensor per weight in fp32, or one flat tensor per parameter group in
 fp16. With ZeRO-1 and ZeRO-2, a group is one long vector, which is divided at any element into one part per data

@@ -1,4 +1,4 @@
-"""Where each of deepy's weights is in a GPT-NeoX checkpoint, and how tensor parallel ranks share it.
+"""The places of deepy's weights in a GPT-NeoX checkpoint, and how tensor parallel ranks share them.
 
 Names have changed over the years. Shapes decide what a name leaves open; `evidence.py` decides what both leave open.
 """

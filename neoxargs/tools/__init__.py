@@ -1,1 +1,1 @@
-"""What a person asks for: check, explain, plan, migrate, docs. Only the command line imports this package."""
+"""The commands that start no ranks: check, explain, plan, migrate, docs. Only the command line imports this package."""

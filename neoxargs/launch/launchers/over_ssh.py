@@ -1,4 +1,4 @@
-"""Runs a command on several hosts over ssh, like `pdsh`, and ends all of them when one fails.
+"""Run a command on several hosts over ssh, like `pdsh`, and end it on all of them when one fails.
 
     python -m neoxargs.launch.launchers.over_ssh --host worker-0=0,1 --host worker-1=0,1 -- COMMAND --node-rank=%n
 

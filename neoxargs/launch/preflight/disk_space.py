@@ -1,4 +1,4 @@
-"""Checks that `save` and `run_dir` are writable and that the disk has space for the checkpoints of the run."""
+"""Check that `save` and `run_dir` are writable, and that the disk has space for the checkpoints of the run."""
 
 from __future__ import annotations
 

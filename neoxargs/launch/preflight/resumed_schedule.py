@@ -1,4 +1,4 @@
-"""Checks that a resumed run continues the checkpoint's learning rate schedule.
+"""Check that a resumed run continues the checkpoint's learning rate schedule.
 
 A different schedule is an error. A jump that only follows from a different `train_iters` is a warning.
 """

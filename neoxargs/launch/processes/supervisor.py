@@ -1,4 +1,4 @@
-"""Runs a rank under a supervisor process, which writes a log of the rank's output and a record of its failure.
+"""Run a rank under a supervisor process, which writes a log of the rank's output and a record of its failure.
 
 Launchers pass on only the exit code of some failed rank, and a process that the system kills cannot report anything.
 The rank is therefore forked before torch is imported. The small parent process copies the rank's output, forwards

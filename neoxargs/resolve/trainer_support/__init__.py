@@ -1,1 +1,1 @@
-"""What `train.py` does not support, and what it ignores. Users' own scripts are not checked."""
+"""Settings that `train.py` does not support, or ignores. They are not checked for users' own scripts."""

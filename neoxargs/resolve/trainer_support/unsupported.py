@@ -1,4 +1,4 @@
-"""What train.py and generate.py do not support, reported instead of silently ignored.
+"""Settings that train.py and generate.py do not support, which are reported instead of silently ignored.
 
 This is separate from the rules, because a user's own script may support it. A parameter that the registry declares
 `not built` must keep its default; the tables here list parameters of which only some values are supported. Remove a row
