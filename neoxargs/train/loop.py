@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ import torch
 import torch.distributed
 
 from neoxargs.launch.processes.watch import Progress
-from neoxargs.problems import Problem, Problems
+from neoxargs.problems import Problem, Problems, render
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
 from neoxargs.train.checkpoint.saving import Position, Saved
@@ -25,6 +27,12 @@ from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Track
 if TYPE_CHECKING:
     from neoxargs.train.engine.steps import Result
 
+#: The id of the problem that a checkpoint cannot be written.
+NOT_SAVED = "checkpoint-not-saved"
+#: Errors of a disk that is full, read-only or broken, or of a folder that has vanished.
+DISK_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOENT, errno.ENOTDIR,
+)  # fmt: skip
 #: Endless iterator of micro batches in order; None if this pipeline stage reads no data.
 Batches = Iterator[Any] | None
 
@@ -75,6 +83,11 @@ class Loop:
     stop_file: Path | None = None
     """With `adlr_autoresume`: creating this file makes the run save a checkpoint and exit."""
     progress: Progress = field(default_factory=Progress)
+    run_dir: Path = Path()
+    diverged_in_a_row: int = 0
+    """Steps that were skipped since the last good one, with `on_divergence: skip`."""
+    unwritten: set[str] = field(default_factory=set)
+    """The warnings about trackers that could not write, each of which is printed once."""
 
     def run(self) -> Outcome:
         """Train, and return the last iteration and the reason to stop. Raises Problems if the loss is not finite."""
@@ -97,7 +110,7 @@ class Loop:
             # GPT-NeoX evaluates the last iteration twice if its number is a multiple of the interval.
             self._evaluate("validation", self._intervals())
             self._evaluate("test")
-        self._save()
+        self._save(last=True)
         self.progress.done()
         return Outcome(self.position.iteration, reason, self.saver.last)
 
@@ -115,9 +128,7 @@ class Loop:
         self.elapsed += seconds
         self.progress.took(seconds)
         self.position = Position(self.position.iteration + 1, self.position.samples + self.batch_size)
-        # fp16 skips steps with an overflow and lowers the loss scale; their loss may be infinite.
-        if not math.isfinite(result.loss) and not result.skipped:
-            raise Problems(_diverged(result, self.position.iteration, self.saver.last))
+        self._check_divergence(result)
         step = Step(
             iteration=self.position.iteration,
             loss=result.loss,
@@ -130,6 +141,19 @@ class Loop:
             reports=result.reports,
         )
         self._notify(lambda tracker: tracker.on_step(step))
+
+    def _check_divergence(self, result: Result) -> None:
+        """Raise Problems if the run has diverged, as `on_divergence` says."""
+        finite, options = math.isfinite(result.loss), self.training
+        if options.on_divergence == "stop":
+            # fp16 skips steps with an overflow and lowers the loss scale; their loss may be infinite.
+            if not finite and not result.overflowed:
+                raise Problems(_diverged(result, self.position.iteration, self.saver.last))
+            return
+        diverged = not finite or (result.skipped and not result.overflowed)
+        self.diverged_in_a_row = self.diverged_in_a_row + 1 if diverged else 0
+        if self.diverged_in_a_row >= options.max_skipped_steps:
+            raise Problems(_keeps_diverging(options.max_skipped_steps, self.position.iteration, self.saver.last))
 
     def _intervals(self) -> int:
         """Number of complete intervals between evaluations so far."""
@@ -144,13 +168,26 @@ class Loop:
         loss = self.engine.evaluate(self.data.held_out(split, number), self.training.eval_iters)
         self._notify(lambda tracker: tracker.on_eval(Evaluation(self.position.iteration, split, loss)))
 
-    def _save(self) -> None:
+    def _save(self, last: bool = False) -> None:
         if not self.checkpoint.save or self.position == self.saved:
             return
         self.progress.long(f"saving the checkpoint of step {self.position.iteration}")
-        saved = self.saver.save(self.position)
+        try:
+            saved = self.saver.save(self.position)
+        except Problems as problems:
+            if last or not self._continues_unsaved(problems):
+                raise
+            return
         self.saved = self.position
         self._notify(lambda tracker: tracker.on_save(saved.position.iteration, saved.folder))
+
+    def _continues_unsaved(self, problems: Problems) -> bool:
+        """Warn of a checkpoint that cannot be written, and return whether training goes on without it."""
+        if self.checkpoint.on_save_error == "stop" or {problem.id for problem in problems.problems} != {NOT_SAVED}:
+            return False
+        if self.trackers:  # on one rank only
+            warn(problems)
+        return True
 
     def _due(self, interval: int | None) -> bool:
         return bool(interval) and self.position.iteration % (interval or 1) == 0
@@ -160,7 +197,21 @@ class Loop:
 
     def _notify(self, event: Callable[[Tracker], None]) -> None:
         for tracker in self.trackers:
-            event(tracker)
+            try:
+                event(tracker)
+            except OSError as error:
+                if error.errno not in DISK_ERRORS:
+                    raise
+                self._report_unwritten(error)
+
+    def _report_unwritten(self, error: OSError) -> None:
+        """Handle a tracker that cannot write its file, as `on_save_error` says."""
+        problems = Problems(_unwritten(self.run_dir, error))
+        if self.checkpoint.on_save_error == "stop":
+            raise problems from error
+        if str(problems) not in self.unwritten:
+            self.unwritten.add(str(problems))
+            warn(problems)
 
 
 class StopRequest:
@@ -227,6 +278,27 @@ def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
             chosen.add(iteration)
             iteration = math.ceil(iteration * factor)
     return frozenset(chosen)
+
+
+def _keeps_diverging(steps: int, iteration: int, last: Path | None) -> Problem:
+    latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
+    what = f"max_skipped_steps ({steps}): so many steps in a row, up to iteration {iteration}, had a loss or gradients "
+    what += f"that are infinite or NaN; training stopped without saving; {latest}"
+    hint = "continue from an earlier checkpoint (iteration), with a lower lr or gradient_clipping"
+    about = ("max_skipped_steps", "on_divergence", "lr", "gradient_clipping")
+    return Problem(what, hint=hint, id="steps-keep-diverging", about=about)
+
+
+def _unwritten(run_dir: Path, error: OSError) -> Problem:
+    reason = (error.strerror or str(error)).lower()
+    what = f"run_dir ({run_dir}): metrics or reports cannot be written: {reason}"
+    hint = "make space on this disk, or set run_dir to a folder that this user can write to"
+    return Problem(what, hint=hint, id="run-folder-not-written", about=("run_dir", "on_save_error"))
+
+
+def warn(problems: Problems) -> None:
+    """Print problems that do not end the run."""
+    print(render([problem.as_warning() for problem in problems.problems]), file=sys.stderr, flush=True)
 
 
 def _diverged(result: Result, iteration: int, last: Path | None) -> Problem:

@@ -71,6 +71,7 @@ def run(arguments: RankArguments) -> None:
         saved=position if position.iteration else None,  # a run that makes no step does not save again
         stop_file=run.folder / STOP_FILE if config.training.adlr_autoresume else None,
         progress=_progress(config),
+        run_dir=run.folder,
     )
     outcome = loop.run()
     for tracker in reversed(trackers):  # the console, which is first, ends last: it prints where the others wrote

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import signal
@@ -13,10 +14,11 @@ import pytest
 import torch
 import torch.distributed
 
-from neoxargs.problems import Problems
+from neoxargs.problems import Problem, Problems
 from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
 from neoxargs.train.checkpoint.saving import Position, Saved
+from neoxargs.train.engine.steps import Result
 from neoxargs.train.loop import Loop, save_iterations
 from neoxargs.train.track import Evaluation, Outcome, Step, Tracker
 
@@ -38,18 +40,16 @@ class Recorder(Tracker):
 class Engine:
     """Its loss is the number of the step, but for the losses it is told to give."""
 
-    def __init__(self, losses: dict[int, tuple[float, bool]]) -> None:
+    def __init__(self, losses: dict[int, tuple[float, bool] | Result]) -> None:
         self.losses, self.steps = losses, 0
 
     def learning_rate(self) -> float:
         return 0.5
 
     def train_step(self, batches: Any) -> Any:
-        from neoxargs.train.engine.steps import Result
-
         self.steps += 1
-        loss, skipped = self.losses.get(self.steps, (float(self.steps), False))
-        return Result(loss, None, skipped)
+        given = self.losses.get(self.steps, (float(self.steps), False))
+        return given if isinstance(given, Result) else Result(given[0], None, given[1])
 
     def evaluate(self, batches: Any, count: int) -> float:
         assert count == 2
@@ -86,7 +86,7 @@ def alone() -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
-def loop(losses: dict[int, tuple[float, bool]] | None = None, start: int = 0, **options: Any) -> Loop:
+def loop(losses: dict[int, tuple[float, bool] | Result] | None = None, start: int = 0, **options: Any) -> Loop:
     training = {"train_iters": 6, "eval_interval": 0, "eval_iters": 2}
     saving = {name: options.pop(name) for name in list(options) if name in Checkpoint.parameters}
     return Loop(
@@ -241,7 +241,82 @@ def test_a_loss_that_is_no_number_stops_without_saving() -> None:
 
 
 def test_an_overflow_that_fp16_skips_is_survived() -> None:
-    assert loop({2: (math.inf, True)}).run().iteration == 6
+    assert loop({2: Result(math.inf, None, True, overflowed=True)}).run().iteration == 6
+
+
+def test_steps_that_diverge_are_skipped_up_to_a_number_in_a_row() -> None:
+    """The engine has skipped them; a good step in between, and an overflow that fp16 skips, are no divergence."""
+    nan, overflow = (math.nan, True), Result(1.0, None, True, overflowed=True)
+    run = loop({2: nan, 3: nan, 4: (1.0, False), 5: nan}, on_divergence="skip", max_skipped_steps=3)
+    assert run.run().iteration == 6
+    run = loop({2: nan, 3: nan, 4: overflow, 5: nan}, on_divergence="skip", max_skipped_steps=3)
+    assert run.run().iteration == 6
+    run = loop({2: nan, 3: (1.0, True), 4: nan}, on_divergence="skip", max_skipped_steps=3, save="x")
+    with pytest.raises(
+        Problems, match=r"max_skipped_steps \(3\): .* up to iteration 4, .* no checkpoint has been saved"
+    ):
+        run.run()
+    assert not happened(run, "save")
+
+
+def test_a_nan_stops_by_default_also_where_deepspeed_has_skipped_the_step() -> None:
+    """In bf16 under ZeRO it skips steps with infinite gradients; only fp16 recovers by skipping."""
+    with pytest.raises(Problems, match="the loss is nan in iteration 2"):
+        loop({2: (math.nan, True)}).run()
+
+
+class FullDisk(Saver):
+    """Cannot write the second checkpoint."""
+
+    attempts = 0
+
+    def save(self, position: Position) -> Saved:
+        self.attempts += 1
+        if self.attempts == 2:
+            raise Problems(Problem("save (x): no space", id="checkpoint-not-saved", about=("save",)))
+        return super().save(position)
+
+
+@pytest.mark.parametrize("reaction", ["stop", "continue"])
+def test_a_checkpoint_that_cannot_be_written(reaction: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = loop(save="x", checkpoint_factor=2, on_save_error=reaction)
+    run.saver = FullDisk()
+    if reaction == "stop":
+        with pytest.raises(Problems, match="no space"):
+            run.run()
+        assert happened(run, "save") == [("save", 2)]
+        return
+    assert run.run().checkpoint == Path("at6")
+    assert happened(run, "save") == [("save", 2), ("save", 6)]
+    assert "warning: save (x): no space [checkpoint-not-saved]" in capsys.readouterr().err
+
+
+def test_the_last_checkpoint_must_be_written() -> None:
+    run = loop(save="x", checkpoint_factor=3, on_save_error="continue")
+    run.saver = FullDisk()
+    with pytest.raises(Problems, match="no space"):
+        run.run()
+
+
+class Unwritable(Tracker):
+    """Cannot write its file in the first three steps."""
+
+    def on_step(self, step: Step) -> None:
+        if step.iteration <= 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("reaction", ["stop", "continue"])
+def test_metrics_that_cannot_be_written(reaction: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Are a problem in one sentence, or one warning; a network error is neither."""
+    run = loop(on_save_error=reaction)
+    run.trackers.append(Unwritable())
+    if reaction == "stop":
+        with pytest.raises(Problems, match=r"run_dir \(.\): metrics or reports cannot be written: no space left"):
+            run.run()
+        return
+    assert run.run().iteration == 6
+    assert capsys.readouterr().err.count("[run-folder-not-written]") == 1
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,11 @@ from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.optimizer_state import accumulates_in_fp32, is_onebit
 from neoxargs.sizes.vocab import padded_vocab_size
-from neoxargs.train.deepspeed import bf16_step, patches, swap
-from neoxargs.train.deepspeed.partial_gradients import sum_once_per_step
+from neoxargs.train.deepspeed import bf16_step, patches, skip_steps, swap
 from neoxargs.train.deepspeed.pipeline_module import pipeline_module
 from neoxargs.train.engine import recompute, timing
 from neoxargs.train.engine.compiled import compile_layers
+from neoxargs.train.engine.partial_gradients import sum_once_per_step
 from neoxargs.train.engine.reports import StepReporter
 from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.experts import layer as experts
@@ -78,7 +78,10 @@ def build(
     reporter = StepReporter(config.logging, config.batch.train_batch_size, engine, mesh, make.losses)
     if trains:  # after the reporter, which reads the sums
         sum_once_per_step(engine)
-    return Pipelined(engine, reporter) if pipelined else Plain(engine, reporter, mesh)
+    steps = Pipelined(engine, reporter) if pipelined else Plain(engine, reporter, mesh)
+    if trains and config.training.on_divergence == "skip":
+        skip_steps.install(engine, mesh, steps.losses)
+    return steps
 
 
 def vocabulary(config: Config, tokens: int, eod: int | None = None) -> Vocabulary:

@@ -29,7 +29,9 @@ class Result:
     loss: float
     grad_norm: float | None
     skipped: bool
-    """Whether fp16 gradients overflowed, so that the weights were not updated."""
+    """Whether the weights were not updated: fp16 gradients overflowed, or the step diverged."""
+    overflowed: bool = False
+    """Whether the reason was fp16, whose loss scale is lowered then."""
     reports: dict[str, float] = field(default_factory=dict)
     """Optional reports: series name -> value (see reports.py)."""
 
@@ -43,6 +45,10 @@ class Pipelined:
     @property
     def reads_data(self) -> bool:
         return bool(self.deepspeed.is_first_stage() or self.deepspeed.is_last_stage())
+
+    def losses(self) -> list[Tensor]:
+        """Return the sum of the losses of this step, on the last stage."""
+        return [] if self.deepspeed.total_loss is None else [self.deepspeed.total_loss]
 
     def learning_rate(self) -> float:
         return _learning_rate(self.deepspeed)
@@ -69,6 +75,11 @@ class Plain:
 
     def __init__(self, engine: Any, reporter: StepReporter, mesh: Mesh) -> None:
         self.deepspeed, self.reporter, self.mesh = engine, reporter, mesh
+        self._losses: list[Tensor] = []
+
+    def losses(self) -> list[Tensor]:
+        """Return the losses of the micro batches of this step so far."""
+        return self._losses
 
     def learning_rate(self) -> float:
         return _learning_rate(self.deepspeed)
@@ -77,13 +88,13 @@ class Plain:
         assert batches is not None
         self.deepspeed.train()
         self.reporter.before_step()
-        losses = []
+        self._losses = []
         for _ in range(self.deepspeed.gradient_accumulation_steps()):
             loss = self._loss(next(batches))
+            self._losses.append(loss.detach())
             self.deepspeed.backward(loss)
             self.deepspeed.step()
-            losses.append(loss.detach())
-        result = _result(self.deepspeed, self._mean(losses), self.reporter)
+        result = _result(self.deepspeed, self._mean(self._losses), self.reporter)
         patches.monitor_loss(self.deepspeed, result.loss)
         return result
 
@@ -118,4 +129,5 @@ def _learning_rate(engine: Any) -> float:
 
 def _result(engine: Any, loss: Tensor, reporter: StepReporter) -> Result:
     norm, skipped = engine.get_global_grad_norm(), not engine.was_step_applied()
-    return Result(float(loss), None if norm is None else float(norm), skipped, reporter.after_step(skipped))
+    overflowed = skipped and engine.fp16_enabled()
+    return Result(float(loss), None if norm is None else float(norm), skipped, overflowed, reporter.after_step(skipped))

@@ -73,7 +73,7 @@ class PartialGradient(NamedTuple):
 def sum_gradients(weights: Iterable[nn.Parameter], axis: Axis) -> None:
     """Sum over the ranks the gradients of weights that are equal on all ranks but have other inputs on each.
 
-    deepspeed/partial_gradients.py sums them once per step instead.
+    engine/partial_gradients.py sums them once per step instead.
     """
 
     def over_ranks(gradient: Tensor) -> Tensor:

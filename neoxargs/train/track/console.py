@@ -66,9 +66,13 @@ def ending(outcome: Outcome) -> str:
 
 
 def line(run: Run, window: list[Step]) -> str:
-    """Return the log line of the last step in the window; loss and speed are means over the window."""
+    """Return the log line of the last step in the window; loss and speed are means over the window.
+
+    The mean loss is that of the steps that have one, as a skipped step may not.
+    """
     last = window[-1]
-    loss = sum(step.loss for step in window) / len(window)
+    finite = [step.loss for step in window if math.isfinite(step.loss)]
+    loss = sum(finite) / len(finite) if finite else last.loss
     seconds = sum(step.seconds for step in window) / len(window)
     parts = [f"iteration {last.iteration}/{run.iterations}", f"loss {loss:.4f}", f"lr {last.lr:.3g}"]
     if last.grad_norm is not None:

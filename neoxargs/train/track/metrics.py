@@ -46,7 +46,7 @@ class Metrics(Tracker):
             "samples": step.iteration * self.run.samples_per_step,
         }
         if step.grad_norm is not None:
-            row["grad_norm"] = step.grad_norm
+            row["grad_norm"] = step.grad_norm if math.isfinite(step.grad_norm) else None
         if step.memory is not None:
             row["memory"] = step.memory
         if step.skipped:

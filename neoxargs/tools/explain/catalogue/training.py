@@ -147,6 +147,14 @@ PROBLEMS: dict[str, Entry] = {
     "loss-not-finite": row(
         "The loss is infinite or NaN. Later steps and checkpoints would be useless, so the run stops without saving."
     ),
+    "steps-keep-diverging": row(
+        "Skipping a step does not change the weights, so if many steps in a row diverge, the weights themselves have "
+        "diverged, and no later step will be better."
+    ),
+    "run-folder-not-written": row(
+        "Rank 0 cannot write the run's metrics or reports: the disk is full, or the folder has vanished or is "
+        "read-only."
+    ),
     "base-shapes-unreadable": row(
         "The file with the base model's shapes cannot be read. muP needs these shapes to scale initial weights "
         "and learning rates."

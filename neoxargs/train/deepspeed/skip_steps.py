@@ -1,0 +1,71 @@
+"""Steps whose loss or gradients are not finite change nothing, on every rank alike (`on_divergence: skip`).
+
+Not used in fp16, where DeepSpeed skips such a step itself and lowers the loss scale. All ranks agree before the step,
+because those of another pipeline stage or tensor parallel rank may see only finite numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from neoxargs.train.deepspeed.optimizer_view import Holdings
+from neoxargs.train.process.mesh import Mesh
+
+Losses = Callable[[], Sequence[Tensor]]
+
+
+def install(engine: Any, mesh: Mesh, losses: Losses) -> None:
+    """Replace the step of an engine. losses: returns the losses of this rank's micro batches in the current step."""
+    if engine.fp16_enabled():
+        return
+    take, holdings = engine._take_model_step, Holdings(engine, mesh)
+
+    def take_unless_diverged(*arguments: Any, **keywords: Any) -> None:
+        if is_finite_everywhere([*losses(), *holdings.gradients().values()], engine.device):
+            take(*arguments, **keywords)
+            return
+        with _without_effect(engine):
+            take(*arguments, **keywords)
+        engine._global_grad_norm = None
+
+    engine._take_model_step = take_unless_diverged
+
+
+def is_finite_everywhere(tensors: Sequence[Tensor], device: torch.device) -> bool:
+    """Return whether no element on any rank is infinite or NaN; the same on every rank. Collective."""
+    present = [tensor for tensor in tensors if tensor.numel()]
+    largest = [norm.to(device).float() for norm in torch._foreach_norm(present, float("inf"))] if present else []
+    bad = torch.zeros((), device=device)
+    if largest:
+        bad = 1.0 - torch.stack(largest).isfinite().all().float()
+    torch.distributed.all_reduce(bad, torch.distributed.ReduceOp.MAX)
+    return not bad.item()
+
+
+@contextmanager
+def _without_effect(engine: Any) -> Iterator[None]:
+    """Within this, a step of DeepSpeed clears the gradients and leaves weights, states and schedule as they are.
+
+    It is told of an overflow, which it counts as a skipped step. ZeRO's optimizers clear their gradients then; others
+    are cleared by the engine.
+    """
+    optimizer = engine.optimizer
+    skipping: dict[str, Any] = {"overflow": True}
+    if engine.zero_optimization() and hasattr(optimizer, "check_overflow"):
+        skipping["check_overflow"] = lambda *_, **__: None
+    else:
+        skipping["step"] = lambda *_, **__: None
+    own = {name: vars(optimizer)[name] for name in skipping if name in vars(optimizer)}
+    vars(optimizer).update(skipping)
+    try:
+        yield
+    finally:
+        for name in skipping:
+            vars(optimizer).pop(name)
+        vars(optimizer).update(own)
