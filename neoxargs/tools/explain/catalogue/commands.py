@@ -27,7 +27,7 @@ PROBLEMS: dict[str, Entry] = {
     "docs-need-output-folder": row("An installed package has no docs folder to write to."),
     "prune-all": row("`checkpoints --prune KEEP` keeps at least one checkpoint."),
     "prune-needs-yes": row(
-        "`checkpoints --prune` asks before it removes anything, and there is no terminal to ask on. The message tells "
+        "`checkpoints --prune` asks before it removes anything, and there is no terminal to ask on. The message says "
         "what it would remove."
     ),
     "prune-declined": row("The question of `checkpoints --prune` was not answered with y. Nothing was removed."),
