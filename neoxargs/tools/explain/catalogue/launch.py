@@ -148,7 +148,7 @@ PROBLEMS: dict[str, Entry] = {
     "rank-argument-unreadable": row("The configuration on a rank's command line is damaged and cannot be decoded."),
     # before a start
     "run-folder-in-use": row(
-        "Another run is writing to this folder. The two would overwrite each other's checkpoints, metrics and logs, and "
+        "Another run is writing to the folder. Both would overwrite each other's checkpoints, metrics and logs, and "
         "neither could be continued."
     ),
     "folder-not-writable": row(
