@@ -25,7 +25,7 @@ MODEL = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 256, "max_position_embeddings": 256,
     "train_batch_size": 8, "eval_interval": 1000000, "eval_iters": 0, "log_interval": 1, "gradient_clipping": 1.0,
     "optimizer": {"type": "Adam", "params": {"lr": 1e-3}}, "tokenizer_type": "HFTokenizer", "num_gpus": 1,
-    "attention_dropout": 0.0, "hidden_dropout": 0.0, "distributed_backend": "gloo",
+    "attention_dropout": 0.0, "hidden_dropout": 0.0, "distributed_backend": "gloo", "data_impl": "mmap",
 }  # fmt: skip
 TOKENS_PER_STEP = 8 * 256
 #: Name -> changes of the configuration.

@@ -7,7 +7,7 @@ For each layout, all runs that are compared are started and paused. Then they ta
 steps, alone, and is paused again. One process is compared with peers.py (a GPT in plain torch, and transformers'), each
 other layout with deepy in one process on the same cores. `--against` adds a checkout whose deepy.py reads the same
 file: GPT-NeoX, or another version of deepy. A turn is repeated if other processes use much of the CPU meanwhile. Each
-figure is a median over the turns, of tokens per second or of the ratio of two runs in the same round. cpu_runs.py has
+figure is a median over the turns; ratios are of the tokens per second in the same round. cpu_runs.py has
 the model and the layouts.
 """
 
@@ -48,6 +48,8 @@ class Turn(NamedTuple):
 
     speed: float
     """Tokens per second."""
+    cpu: float
+    """CPU seconds of the run per step."""
     others: float
     """The share of the cores that processes outside the run used."""
 
@@ -59,7 +61,9 @@ class Run:
         self.ends: list[float] = []
         self.output: deque[bytes] = deque(maxlen=40)
         self.ended, self.changed = False, Condition()
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(ranks))
+        self.process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(ranks), cwd=Path(words[1]).parent
+        )  # in the checkout, whose train.py and package the trainer takes
         self.reader = Thread(target=self._read, daemon=True)
         self.reader.start()
         self._await_steps(WARM_UP)
@@ -70,12 +74,13 @@ class Run:
         done = len(self.ends)
         self._signal("resume")
         self._await_steps(done + 1)
-        before = self._others()
+        before = self._cpu_seconds()
         self._await_steps(done + 1 + steps)
-        after = self._others()
+        after = self._cpu_seconds()
         self._signal("suspend")
         seconds = self.ends[done + steps] - self.ends[done]
-        return Turn(steps * TOKENS_PER_STEP / seconds, (after - before) / seconds / psutil.cpu_count())
+        own, others = (later - sooner for later, sooner in zip(after, before, strict=True))
+        return Turn(steps * TOKENS_PER_STEP / seconds, own / steps, others / seconds / psutil.cpu_count())
 
     def end(self) -> None:
         """Kill all processes of the run."""
@@ -113,10 +118,11 @@ class Run:
             with suppress(psutil.NoSuchProcess):
                 getattr(process, name)()
 
-    def _others(self) -> float:
-        """Return the CPU seconds since the machine started of all processes that do not belong to the run."""
-        times, own = psutil.cpu_times(), [process.cpu_times() for process in self._processes()]
-        return sum(times) - times.idle - times.iowait - sum(used.user + used.system for used in own)  # type: ignore[no-any-return]
+    def _cpu_seconds(self) -> tuple[float, float]:
+        """Return the CPU seconds that the run has used so far, and those of all other processes of the machine."""
+        times, processes = psutil.cpu_times(), [process.cpu_times() for process in self._processes()]
+        own = sum(used.user + used.system for used in processes)
+        return own, sum(times) - times.idle - times.iowait - own
 
 
 def main() -> None:
@@ -130,22 +136,23 @@ def main() -> None:
                     profile(config | LAYOUTS[layout], folder)
                 continue
             for layout in options.layouts:
-                speeds = measure(layout, config, folder, options)
-                print(json.dumps({"layout": layout, "vocabulary": vocabulary} | speeds) if options.json
-                      else table(layout, vocabulary, speeds), flush=True)  # fmt: skip
+                turns = measure(layout, config, folder, options)
+                rows = {name: [turn._asdict() for turn in found] for name, found in turns.items()}
+                row = {"layout": layout, "vocabulary": vocabulary, "turns": rows}
+                print(json.dumps(row) if options.json else table(layout, vocabulary, turns), flush=True)
 
 
-def measure(layout: str, config: dict[str, Any], folder: Path, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Return the tokens per second of each turn by the name of the run, the layout's own first."""
+def measure(layout: str, config: dict[str, Any], folder: Path, options: argparse.Namespace) -> dict[str, list[Turn]]:
+    """Return the turns of each run by its name, those of the layout first."""
     runs: dict[str, Run] = {}
     try:
         for name, (words, ranks) in commands(layout, config, folder, options.against).items():
             runs[name] = Run(words, ranks)
-        speeds: dict[str, list[float]] = {name: [] for name in runs}
+        turns: dict[str, list[Turn]] = {name: [] for name in runs}
         for _ in range(options.turns):
             for name, run in runs.items():
-                speeds[name].append(undisturbed_turn(run, options.steps).speed)
-        return speeds
+                turns[name].append(undisturbed_turn(run, options.steps))
+        return turns
     finally:
         for run in runs.values():
             run.end()
@@ -174,15 +181,14 @@ def undisturbed_turn(run: Run, steps: int) -> Turn:
     return min(turns, key=lambda turn: turn.others)
 
 
-def table(layout: str, vocabulary: int, speeds: Mapping[str, list[float]]) -> str:
-    """Return a line for each run: median tokens per second, and the layout's median ratio to it."""
-    own = speeds[layout]
+def table(layout: str, vocabulary: int, turns: Mapping[str, list[Turn]]) -> str:
+    """Return a line for each run: tokens and CPU seconds, and the layout's speed divided by that of the run."""
     lines = [f"{layout}, vocabulary {vocabulary}"]
-    for name, found in speeds.items():
-        ratio = statistics.median(mine / other for mine, other in zip(own, found, strict=True))
-        lines.append(
-            f"  {name:34}{statistics.median(found):8,.0f} tokens/s" + (f"{ratio:7.2f} x" if name != layout else "")
-        )
+    for name, found in turns.items():
+        ratio = statistics.median(mine.speed / other.speed for mine, other in zip(turns[layout], found, strict=True))
+        speed, cpu = statistics.median(turn.speed for turn in found), statistics.median(turn.cpu for turn in found)
+        line = f"  {name:34}{speed:8,.0f} tokens/s{cpu:8.3f} CPU s per step"
+        lines.append(line + (f"{ratio:7.2f} x" if name != layout else ""))
     return "\n".join(lines)
 
 
@@ -190,7 +196,8 @@ def profile(config: dict[str, Any], folder: Path) -> None:
     """Print a profile of rank 0; `gloo:` and `c10d::` include waiting for other ranks."""
     file = configuration_file(config | {"train_iters": 10}, folder / "profiled")
     words = [*command(ROOT, file), "--set", "profile=true"]
-    done = subprocess.run(words, env=environment(config["num_gpus"]), capture_output=True, text=True, check=False)
+    env = environment(config["num_gpus"])
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stdout[-3000:] + done.stderr[-3000:])
     print("two steps of rank 0")

@@ -22,6 +22,7 @@ from neoxargs.registry.checkpoint import Checkpoint
 from neoxargs.registry.training import Training
 from neoxargs.train.checkpoint.saving import Position, Saved
 from neoxargs.train.process import memory
+from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.track.tracker import Evaluation, Outcome, Split, Step, Tracker
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ class StopRequest:
         """Begin the all-reduce of this rank's request. check_file: whether to look for the stop file too."""
         number = signal.Signals[self.received].value if self.received else 0
         self.flag.fill_(self.BY_FILE if check_file and self.file and self.file.exists() else number)
-        self.work = torch.distributed.all_reduce(self.flag, torch.distributed.ReduceOp.MAX, async_op=True)
+        self.work = all_reduce(self.flag, torch.distributed.ReduceOp.MAX, async_op=True)
 
     def answer(self) -> str:
         """Return the reason to stop that any rank had before this step, or "" if there is none."""

@@ -52,22 +52,23 @@ def test_a_run_that_fails_ends_the_program_with_its_output(bench: Any) -> None:
 
 def test_the_least_disturbed_turn_counts(bench: Any) -> None:
     class Disturbed:
-        turns = [bench.Turn(1.0, 0.5), bench.Turn(2.0, 0.2), bench.Turn(3.0, 0.01)]
+        turns = [bench.Turn(1.0, 0.5, 0.5), bench.Turn(2.0, 0.5, 0.2), bench.Turn(3.0, 0.5, 0.01)]
 
         def turn(self, steps: int) -> Any:
             return self.turns.pop(0)
 
     assert bench.undisturbed_turn(Disturbed(), 5).speed == 3.0
     always = Disturbed()
-    always.turns = [bench.Turn(float(number), 0.9 - 0.1 * (number == 2)) for number in range(bench.ATTEMPTS)]
+    always.turns = [bench.Turn(float(number), 0.5, 0.9 - 0.1 * (number == 2)) for number in range(bench.ATTEMPTS)]
     assert bench.undisturbed_turn(always, 5).speed == 2.0
 
 
 def test_ratios_are_of_turns_in_the_same_round(bench: Any) -> None:
-    table = bench.table("pp2", 512, {"pp2": [100.0, 10.0, 50.0], "other": [50.0, 20.0, 20.0]})
-    assert table.splitlines()[1:] == [
-        "  pp2                                     50 tokens/s",
-        "  other                                   20 tokens/s   2.00 x",
+    speeds = {"pp2": [100.0, 10.0, 50.0], "other": [50.0, 20.0, 20.0]}
+    turns = {name: [bench.Turn(speed, 0.5, 0.0) for speed in found] for name, found in speeds.items()}
+    assert bench.table("pp2", 512, turns).splitlines()[1:] == [
+        "  pp2                                     50 tokens/s   0.500 CPU s per step",
+        "  other                                   20 tokens/s   0.500 CPU s per step   2.00 x",
     ]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed
 from torch import Tensor, nn
 
+from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Mesh
 
 
@@ -24,9 +24,9 @@ def gradient_norm(gradients: Sequence[tuple[nn.Parameter, Tensor | None]], mesh:
         total = torch.stack(torch._foreach_norm(counted, 2, torch.float32)).square().sum()
     for axis in (mesh.tensor, mesh.pipe):
         if axis.size > 1:
-            torch.distributed.all_reduce(total, group=axis.group)
+            all_reduce(total, group=axis.group)
     if not averaged and mesh.data.size > 1:
-        torch.distributed.all_reduce(total, group=mesh.data.group)
+        all_reduce(total, group=mesh.data.group)
         total /= mesh.data.size
     return total.sqrt()
 

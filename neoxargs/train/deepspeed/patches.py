@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from neoxargs.train.deepspeed import bf16_step, canaries, gradient_norm, half_precision
+from neoxargs.train.process import collectives
 from neoxargs.train.process.mesh import Mesh
 
 
@@ -63,6 +64,28 @@ def no_streams_on_cpu() -> None:
     from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
     CPU_Accelerator.Stream = property(lambda _: lambda device=None: None)
+
+
+def use_collectives() -> None:
+    """Let DeepSpeed communicate through shared memory where a channel is open. Call after it is initialized."""
+    from deepspeed.comm import comm
+
+    backend = comm.cdb
+
+    def all_reduce(tensor: Tensor, op: Any, group: Any = None, async_op: bool = False) -> Any:
+        return collectives.all_reduce(tensor, backend._reduce_op(op), group, async_op)
+
+    def broadcast(tensor: Tensor, src: int, group: Any = None, async_op: bool = False) -> Any:
+        return collectives.broadcast(tensor, src, group, async_op)
+
+    def send(tensor: Tensor, dst: int, group: Any = None, tag: int = 0) -> None:
+        collectives.send(tensor, dst)
+
+    def recv(tensor: Tensor, src: int, group: Any = None, tag: int = 0) -> None:
+        collectives.recv(tensor, src)
+
+    for function in (all_reduce, broadcast, send, recv):
+        setattr(backend, function.__name__, function)
 
 
 def start_timers_once(engine: Any) -> None:

@@ -53,6 +53,7 @@ def build(
     trains: False builds neither optimizer nor schedule. (ZeRO-3 needs both, because its optimizer holds the weights.)
     Raises Problems if the optimizer cannot be built.
     """
+    patches.use_collectives()
     json = swap.with_own_folders(json)
     make = Make(
         config.training.seed,

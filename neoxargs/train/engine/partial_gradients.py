@@ -14,6 +14,7 @@ from torch import Tensor
 
 from neoxargs.train.deepspeed.optimizer_view import before_step, stored_gradient
 from neoxargs.train.parallel.communicate import PARTIAL
+from neoxargs.train.process.collectives import all_reduce
 
 
 def sum_once_per_step(engine: Any) -> None:
@@ -37,6 +38,6 @@ def _sum(gradients: list[Tensor | None], group: dist.ProcessGroup) -> None:
     if not present:
         return
     together = torch.cat(present)
-    dist.all_reduce(together, group=group)
+    all_reduce(together, group=group)
     sizes = [gradient.numel() for gradient in present]
     torch._foreach_copy_(present, torch.split(together, sizes))

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed
 from torch import Tensor
 
 from neoxargs.train.deepspeed import patches
 from neoxargs.train.engine.reports import StepReporter
+from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Mesh
 
 #: (tokens, labels), each (batch, seq).
@@ -112,7 +112,7 @@ class Plain:
     def _mean(self, losses: list[Tensor]) -> Tensor:
         mean = torch.stack(losses).mean()
         if self.mesh.data.size > 1:
-            torch.distributed.all_reduce(mean, group=self.mesh.data.group)
+            all_reduce(mean, group=self.mesh.data.group)
             mean /= self.mesh.data.size
         return mean
 

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from neoxargs.resolve.config import Config
 from neoxargs.train.parallel.communicate import copy_to_ranks, gather
 from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
 
 #: Label of a token that does not count in the loss: padding, or removed by a loss mask.
@@ -176,5 +177,5 @@ class _Slices:
 
     def _over_ranks(self, values: Tensor, operation: Any) -> Tensor:
         if self.axis.size > 1:
-            dist.all_reduce(values, operation, group=self.axis.group)
+            all_reduce(values, operation, group=self.axis.group)
         return values

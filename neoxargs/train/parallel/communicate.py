@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import Axis
 
 
@@ -78,7 +79,7 @@ def sum_gradients(weights: Iterable[nn.Parameter], axis: Axis) -> None:
 
     def over_ranks(gradient: Tensor) -> Tensor:
         gradient = gradient.contiguous()
-        dist.all_reduce(gradient, group=axis.group)
+        all_reduce(gradient, group=axis.group)
         return gradient
 
     for weight in weights if axis.size > 1 else ():
@@ -103,7 +104,7 @@ class _Multiply(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         x_gradient = gradient @ weight
-        work = dist.all_reduce(x_gradient, group=ctx.group, async_op=True)
+        work = all_reduce(x_gradient, group=ctx.group, async_op=True)
         weight_gradient, bias_gradient = _parameter_gradients(gradient, x, ctx.has_bias)
         work.wait()
         return x_gradient, weight_gradient, bias_gradient, None
@@ -201,7 +202,7 @@ class _Copy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         gradient = gradient.contiguous()
-        dist.all_reduce(gradient, group=ctx.group)
+        all_reduce(gradient, group=ctx.group)
         return gradient, None
 
 
@@ -210,7 +211,7 @@ class _Sum(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
         assert x.is_contiguous()
         ctx.mark_dirty(x)
-        dist.all_reduce(x, group=axis.group)
+        all_reduce(x, group=axis.group)
         return x
 
     @staticmethod

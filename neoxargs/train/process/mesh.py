@@ -19,6 +19,7 @@ from torch import Tensor
 
 from neoxargs.registry.parallel import Parallel
 from neoxargs.sizes.layout import stages
+from neoxargs.train.process.collectives import close_channels, open_channels
 
 #: Timeout of collectives in minutes, so that they fail instead of hanging forever when another rank has failed.
 TIMEOUT = int(os.environ.get("DEEPSPEED_TIMEOUT", "30"))
@@ -54,11 +55,14 @@ def build_mesh(parallel: Parallel) -> Mesh:
     pipe, tensor = stages(parallel.pipe_parallel_size), parallel.model_parallel_size
     ranks = torch.arange(dist.get_world_size()).view(pipe, -1, tensor)  # (pipe, data, tensor)
     rows = ranks.flatten(0, 1), ranks.mT.flatten(0, 1), ranks.flatten(1).t()
-    return Mesh(*map(_axis, rows))
+    mesh = Mesh(*map(_axis, rows))
+    open_channels([mesh.tensor.group, mesh.data.group, mesh.pipe.group, None], timeout=60 * TIMEOUT)
+    return mesh
 
 
 def destroy_groups() -> None:
     """Destroy the process groups of all meshes, before `torch.distributed` itself is shut down."""
+    close_channels()
     while _groups:
         _, group = _groups.popitem()
         with suppress(ValueError):  # it was destroyed with torch.distributed

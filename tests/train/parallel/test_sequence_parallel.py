@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from neoxargs.train.kernels.fused import DropoutAdd
 from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import Axis
+from neoxargs.train.process.shared_memory import Channel
 from tests.support.ranks import all_ranks, run_ranks
 from tests.support.small_gpt import VOCABULARY, batch, gpt_parameters, load_shards, randomised, small
 from tests.support.trials import Training, Trial
@@ -195,19 +197,20 @@ def trained(pairs: dict[str, tuple[Trial, Trial]]) -> dict[str, tuple[list[float
 
 @contextmanager
 def counting() -> Iterator[list[int]]:
-    """Collect the sizes of what is all-reduced."""
+    """Collect the sizes of what is all-reduced, through shared memory or not."""
     calls: list[int] = []
-    really = dist.all_reduce
+    really, in_memory = dist.all_reduce, Channel.start_all_reduce
 
     def counted(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
         calls.append(tensor.numel())
         return really(tensor, *arguments, **options)
 
-    dist.all_reduce = counted
-    try:
+    def counted_in_memory(channel: Channel, tensor: Tensor, *arguments: Any) -> Any:
+        calls.append(tensor.numel())
+        return in_memory(channel, tensor, *arguments)
+
+    with patch.object(dist, "all_reduce", counted), patch.object(Channel, "start_all_reduce", counted_in_memory):
         yield calls
-    finally:
-        dist.all_reduce = really
 
 
 @pytest.mark.parametrize("world", ENGINES)

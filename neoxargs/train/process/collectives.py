@@ -1,0 +1,89 @@
+"""Communication between ranks: through shared memory where a channel is open, otherwise torch.distributed's.
+
+Channels are open between the ranks of an axis of the mesh, and between all ranks, where these compute on the CPUs of
+one machine. A group of other code with the same ranks uses the same channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from neoxargs.train.process.shared_memory import DTYPES, OPERATIONS, Channel, open_channel
+
+#: Ranks of the run -> the channel between them, in the order in which the channels were opened.
+_channels: dict[tuple[int, ...], Channel] = {}
+
+
+def open_channels(groups: Iterable[dist.ProcessGroup | None], timeout: float) -> None:
+    """Open channels between the ranks of these groups if the run communicates over gloo. Collective."""
+    for group in groups if dist.get_backend() == "gloo" else ():
+        if _ranks(group) not in _channels:
+            channel = open_channel(group, timeout)
+            if channel is not None:
+                _channels[_ranks(group)] = channel
+
+
+def close_channels() -> None:
+    while _channels:
+        _channels.popitem()[1].close()
+
+
+def all_reduce(
+    x: Tensor, operation: Any = dist.ReduceOp.SUM, group: dist.ProcessGroup | None = None, async_op: bool = False
+) -> Any:
+    """Reduce x over the ranks in place, like `torch.distributed.all_reduce`."""
+    channel = _channel(x, group)
+    if channel is None or operation not in OPERATIONS:
+        return dist.all_reduce(x, operation, group, async_op)
+    reduction = channel.start_all_reduce(x, operation)
+    if async_op:
+        return reduction
+    return reduction.wait()
+
+
+def broadcast(x: Tensor, source: int, group: dist.ProcessGroup | None = None, async_op: bool = False) -> Any:
+    """Copy x of a rank of the run to every rank of the group, like `torch.distributed.broadcast`."""
+    channel = _channel(x, group)
+    if channel is None or async_op:
+        return dist.broadcast(x, source, group, async_op)
+    return channel.broadcast(x, _ranks(group).index(source))
+
+
+def send(x: Tensor, to: int) -> None:
+    """Send x to a rank of the run."""
+    ranks, channel = _channel_to(x, to)
+    if channel is None:
+        dist.send(x, to)
+    else:
+        channel.send(x, ranks.index(to))
+
+
+def recv(x: Tensor, source: int) -> None:
+    """Receive x from a rank of the run."""
+    ranks, channel = _channel_to(x, source)
+    if channel is None:
+        dist.recv(x, source)
+    else:
+        channel.recv(x, ranks.index(source))
+
+
+def _ranks(group: dist.ProcessGroup | None) -> tuple[int, ...]:
+    return tuple(dist.get_process_group_ranks(group))
+
+
+def _channel(x: Tensor, group: dist.ProcessGroup | None) -> Channel | None:
+    return _channels.get(_ranks(group)) if _channels and _fits(x) else None
+
+
+def _channel_to(x: Tensor, rank: int) -> tuple[tuple[int, ...], Channel | None]:
+    """Return the first channel to a rank of the run, which is the same one on that rank."""
+    found = ((ranks, channel) for ranks, channel in _channels.items() if rank in ranks and _fits(x))
+    return next(found, ((), None))
+
+
+def _fits(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype in DTYPES
