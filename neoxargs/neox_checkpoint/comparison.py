@@ -35,6 +35,8 @@ def _differences(config: Config, contents: Contents, located: Located) -> Iterat
     yield "hidden_size", hidden, shape.hidden_size
     heads = contents.arguments.get("num_attention_heads", shape.num_attention_heads)
     yield "num_attention_heads", heads, shape.num_attention_heads
+    if shape.head_dim is not None:
+        yield "head_dim", hidden // heads, shape.head_dim
     yield "no_weight_tying", "output.weight" in weights, embedding.no_weight_tying
     if ("positions.table" in weights) != (embedding.pos_emb == "learned"):
         yield "pos_emb", "learned" if "positions.table" in weights else "rotary", embedding.pos_emb

@@ -129,7 +129,7 @@ def param(  # noqa: PLR0913 - the columns of the registry
     default: the value if it is not set. Without a default the parameter is required, or `derived`.
     derived: a rule in `resolve/rules` supplies the value if it is not set.
     origin: the program it comes from, by default the group's; a key with two origins is sent to both programs.
-    ours: of origin NeoX but in no GPT-NeoX. It is not sent to GPT-NeoX's scripts, which refuse unknown names.
+    ours: of origin NeoX or Meg but in no GPT-NeoX. It is not sent to GPT-NeoX's scripts, which refuse unknown names.
     receiver_default: the default in DeepSpeed, its launcher or Megatron if it differs from `default`.
     megatron: the flag of NVIDIA Megatron-LM without dashes; `!flag` is sent if the value is false.
     aliases: retired names with exactly the same meaning.

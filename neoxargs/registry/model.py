@@ -12,7 +12,7 @@ InitMethod = Literal[
     "small_init", "single_residual_scaled_normal",
 ]  # fmt: skip
 Activation = Literal[
-    "gelu", "geglu", "relu", "softsign", "swish", "mish", "silu", "reglu", "swiglu", "bilinear", "glu",
+    "gelu", "geglu", "geglu_tanh", "relu", "softsign", "swish", "mish", "silu", "reglu", "swiglu", "bilinear", "glu",
 ]  # fmt: skip
 
 
@@ -23,11 +23,15 @@ class Shape(Group, origin="Meg", effect="model"):
     """How many transformer layers are stacked. Must be at least `pipe_parallel_size`."""
 
     hidden_size: Count = param(megatron="hidden-size")
-    """Width of the residual stream, in numbers per token. Must be a multiple of `num_attention_heads`."""
+    """Width of the residual stream, in numbers per token. Must be a multiple of `num_attention_heads` unless
+    `head_dim` is set."""
 
     num_attention_heads: Count = param(megatron="num-attention-heads")
-    """Query heads per layer; each is `hidden_size` / `num_attention_heads` wide. Must be a multiple of
-    `model_parallel_size`."""
+    """Query heads per layer; each is `head_dim` wide. Must be a multiple of `model_parallel_size`."""
+
+    head_dim: Count | None = param(None, ours=True, megatron="kv-channels")
+    """Width of each head's query, key and value. Left out: `hidden_size` / `num_attention_heads`. Qwen3, Gemma and
+    Mistral-Nemo have heads of another width, and their attention is wider or narrower than the residual stream."""
 
     num_kv_heads: Count = param(derived=True, origin="NeoX", megatron="num-query-groups")
     """Key and value heads per layer. Fewer than `num_attention_heads` is grouped-query attention, 1 is multi-query
@@ -76,6 +80,10 @@ class Embedding(Group, origin="NeoX", effect="model"):
     rotary_emb_base: Count = param(10000, megatron="rotary-base")
     """Base of the geometric series of rotary wavelengths; long-context models use larger bases, which reach further."""
 
+    rope_local_base_freq: Count | None = param(None, ours=True)
+    """Base of the rotary wavelengths in layers with a sliding window, whose positions `rope_scaling` does not change,
+    as in Gemma 3. Left out, all layers have `rotary_emb_base`."""
+
     rotary_save_freqs_buffer: bool = param(
         False, effect="none", no_effect_reason="the frequencies are always computed and never saved"
     )
@@ -93,6 +101,13 @@ class Embedding(Group, origin="NeoX", effect="model"):
     opt_pos_emb_offset: Natural = param(0)
     """Rows skipped at the start of the learned position table, so that position 0 reads row `opt_pos_emb_offset`. OPT's
     weights need 2."""
+
+    embedding_multiplier: Positive = param(1.0, ours=True)
+    """Factor on the embedding of tokens where the first layer reads it; a tied output layer reads it unscaled. Gemma
+    has the square root of `hidden_size`."""
+
+    final_logit_softcapping: Positive | None = param(None, ours=True)
+    """Bounds the logits smoothly to plus and minus this number c: c x tanh(logits / c). Gemma 2 has 30."""
 
     no_weight_tying: bool = param(False, megatron="untie-embeddings-and-output-weights")
     """Gives the output layer its own matrix instead of the token embedding's. Adds `hidden_size` x vocabulary
@@ -152,9 +167,20 @@ class Norm(Group, origin="NeoX", effect="model"):
     scalenorm_epsilon: Positive = param(1e-8)
     """Lower bound of the vector length that `norm: scalenorm` divides by."""
 
+    norm_placement: Literal["before", "after", "both"] = param("before", ours=True)
+    """Where each layer has norms: `before` attention and feed-forward, on what they read; `after` them, on what they
+    add to the residual stream (OLMo 2); or `both` (Gemma 2 and 3)."""
+
+    apply_layernorm_1p: bool = param(False, origin="Meg", ours=True, megatron="apply-layernorm-1p")
+    """Lets the scale of `norm: layernorm` or `rmsnorm` be 1 + its weight, which starts from 0, as in Gemma."""
+
     use_qk_layernorm: bool = param(False, megatron="qk-layernorm")
     """Normalises each head's queries and keys by a `norm` of their own before their product (and before rotary
     positions), which keeps attention scores bounded at high learning rates. All heads of a layer share its weights."""
+
+    qk_layernorm_scope: Literal["head", "all_heads"] = param("head", ours=True)
+    """What `use_qk_layernorm` normalises at a time: each `head`, or, as OLMo 2 does with `norm: rmsnorm`, the queries
+    of `all_heads` together and the keys of all heads together. The heads then have weights of their own."""
 
     use_bias_in_norms: bool = param(True)
     """Whether `norm: layernorm` learns an offset next to its scale."""
@@ -198,8 +224,14 @@ class Attention(Group, origin="NeoX", effect="model"):
     5, ... counted from 0, `none` no layer. They are `sparse_variable`, or what `sparse_attention.mode` names."""
 
     sliding_window_width: Count | None = param(None)
-    """Each token sees itself and at most this many tokens before it, in every layer. Left out, it sees the whole
-    sequence before it."""
+    """Each token sees itself and at most this many tokens before it, in every layer unless `window_attn_skip_freq` is
+    set. Left out, it sees the whole sequence before it."""
+
+    window_attn_skip_freq: Count | list[int] | None = param(
+        None, origin="Meg", ours=True, megatron="window-attn-skip-freq"
+    )
+    """Which layers have the window of `sliding_window_width`. A number N: all but each N-th, which sees the whole
+    sequence (Gemma 2 has 2, Gemma 3 has 6). A list with a number for each layer: 1 with the window, 0 without."""
 
     apply_query_key_layer_scaling: bool = param(False, origin="Meg", megatron="apply-query-key-layer-scaling")
     """Divides queries by the layer's number before the product with the keys and multiplies the scores again in fp32,
@@ -210,8 +242,21 @@ class Attention(Group, origin="NeoX", effect="model"):
     softmax in fp32. torch's fused kernels, used otherwise, keep the scores in fp32 all along and never store them:
     they are no less exact, faster, and need less memory. Layers of the kind `flash` always use them."""
 
+    softmax_scale: Positive | None = param(None, ours=True)
+    """Factor on the products of queries and keys before the softmax. Left out: 1 / sqrt(`head_dim`). Gemma's weights
+    give it as `query_pre_attn_scalar` to the power of -1/2."""
+
+    attn_logit_softcapping: Positive | None = param(None, ours=True)
+    """Bounds attention scores smoothly to plus and minus this number c before the mask: c x tanh(scores / c). Gemma 2
+    has 50. torch's flash kernels cannot compute it: a GPU uses flex_attention, or else, like a CPU, stores the
+    scores."""
+
     use_bias_in_attn_linear: bool = param(True)
     """Whether the query, key, value and output projections of attention have biases; Llama's have none."""
+
+    add_qkv_bias: bool = param(False, origin="Meg", ours=True, megatron="add-qkv-bias")
+    """Gives the query, key and value projections biases even if `use_bias_in_attn_linear` is off; the output projection
+    then has none, as in Qwen2."""
 
     gpt_j_residual: bool = param(False)
     """Runs attention and feed-forward side by side on the same residual and adds both, as GPT-J does: one
@@ -226,7 +271,8 @@ class Mlp(Group, origin="NeoX", effect="model"):
 
     activation: Activation = param("gelu")
     """Nonlinearity of the feed-forward layer. `geglu`, `reglu`, `swiglu`, `bilinear` and `glu` are gated: half of the
-    first projection multiplies the other half. `swish` and `silu` are the same function."""
+    first projection multiplies the other half. `geglu_tanh` is `geglu` with the tanh approximation of GELU, as in
+    Gemma. `swish` and `silu` are the same function."""
 
     use_bias_in_mlp: bool = param(True)
     """Whether the two projections of the feed-forward layer have biases; Llama's have none."""

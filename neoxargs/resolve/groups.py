@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from neoxargs.registry.precision import Precision
     from neoxargs.registry.regularization import Regularization
     from neoxargs.registry.retrieval import Retrieval
+    from neoxargs.registry.rotary import RopeScaling
     from neoxargs.registry.runner import Runner, RunnerExtras
     from neoxargs.registry.schedule import Schedule
     from neoxargs.registry.training import Training
@@ -103,6 +104,7 @@ class Groups:
     mlp: Mlp
     init: Init
     fusion: Fusion
+    rope_scaling: RopeScaling
     sparse_attention: SparseAttention
     progressive_layer_drop: ProgressiveLayerDrop
     mamba: Mamba

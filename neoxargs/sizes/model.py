@@ -5,12 +5,12 @@ A test compares the counts with the modules that `train/model` builds.
 
 from __future__ import annotations
 
-from neoxargs.registry.model import Mlp, Shape
+from neoxargs.registry.model import Attention, Mlp, Norm, Shape
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.vocab import padded_vocab_size, vocabulary_size
 
 #: Activations that multiply two projections, gate and value.
-GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
+GATED = ("geglu", "geglu_tanh", "reglu", "swiglu", "bilinear", "glu")
 
 
 def weights_of_layers(shape: Shape) -> list[int]:
@@ -39,6 +39,16 @@ def has_experts(config: Config, layer: int) -> bool:
 def layers_with_experts(config: Config) -> list[int]:
     """Return the layers whose feed-forward is a mixture of experts."""
     return [layer for layer in range(config.shape.num_layers) if has_experts(config, layer)]
+
+
+def head_dim(shape: Shape) -> int:
+    """Return the width of a head's query, key and value."""
+    return shape.head_dim or shape.hidden_size // shape.num_attention_heads
+
+
+def attention_width(shape: Shape) -> int:
+    """Return the width of the queries of all heads, and of what they read: as wide as the residual stream or not."""
+    return shape.num_attention_heads * head_dim(shape)
 
 
 def vocabulary_rows(config: Config) -> int | None:
@@ -73,13 +83,14 @@ def parameters(config: Config, rows: int, active: bool = False) -> int:
 def flops_per_token(config: Config, rows: int) -> float:
     """Return the floating point operations of forward and backward pass per token, without recomputation.
 
-    6 x parameters of the matrix products + 12 x layers x hidden x sequence for the two products of attention (Chowdhery
-    et al. 2022, "PaLM", appendix B). As in Megatron, attention is counted as if it were not causal.
+    6 x parameters of the matrix products + 12 x layers x heads x head dimension x sequence for the two products of
+    attention (Chowdhery et al. 2022, "PaLM", appendix B). As in Megatron, attention is counted as if it were not
+    causal.
     """
     shape = config.shape
     in_layers = sum(matrices_of_layer(config, layer, active=True) for layer in range(shape.num_layers))
     matrices = in_layers + rows * shape.hidden_size
-    return 6.0 * matrices + 12.0 * shape.num_layers * shape.hidden_size * shape.seq_length
+    return 6.0 * matrices + 12.0 * shape.num_layers * attention_width(shape) * shape.seq_length
 
 
 def matrices_of_layer(config: Config, layer: int, active: bool = False) -> int:
@@ -88,7 +99,7 @@ def matrices_of_layer(config: Config, layer: int, active: bool = False) -> int:
     active: count only those experts that process a token.
     """
     hidden = config.shape.hidden_size
-    attention = hidden * (qkv_rows(config) + hidden)
+    attention = hidden * (qkv_rows(config) + attention_width(config.shape))
     network = hidden * (mlp_rows(config) + mlp_width(config.shape, config.mlp))
     if not has_experts(config, layer):
         return attention + network
@@ -103,12 +114,25 @@ def has_dense_network(config: Config) -> bool:
 
 
 def _biases(config: Config, layer: int) -> int:
-    shape = config.shape
-    attention = qkv_rows(config) + shape.hidden_size if config.attention.use_bias_in_attn_linear else 0
-    mlp = mlp_rows(config) + shape.hidden_size if config.mlp.use_bias_in_mlp else 0
+    hidden = config.shape.hidden_size
+    attention = qkv_rows(config) if has_qkv_bias(config.attention) else 0
+    attention += hidden if config.attention.use_bias_in_attn_linear else 0
+    mlp = mlp_rows(config) + hidden if config.mlp.use_bias_in_mlp else 0
     if has_experts(config, layer):
         return attention + (mlp + 2 if has_dense_network(config) else 0)
     return attention + mlp
+
+
+def has_qkv_bias(attention: Attention) -> bool:
+    """Return whether the projection to queries, keys and values has a bias."""
+    return attention.use_bias_in_attn_linear or attention.add_qkv_bias
+
+
+def layer_window(attention: Attention, layer: int) -> int:
+    """Return how many tokens before itself a token sees in this layer, counted from 0; 0 if it sees all of them."""
+    full = attention.window_attn_skip_freq
+    has_window = full[layer] if isinstance(full, list) else full is None or (layer + 1) % full
+    return (attention.sliding_window_width or 0) if has_window else 0
 
 
 def mlp_rows(config: Config) -> int:
@@ -119,7 +143,7 @@ def mlp_rows(config: Config) -> int:
 def qkv_rows(config: Config) -> int:
     """Return the rows of the fused projection to queries, keys and values."""
     shape = config.shape
-    return shape.hidden_size // shape.num_attention_heads * (shape.num_attention_heads + 2 * shape.num_kv_heads)
+    return head_dim(shape) * (shape.num_attention_heads + 2 * shape.num_kv_heads)
 
 
 def norm_size(config: Config, width: int | None = None) -> int:
@@ -131,10 +155,26 @@ def norm_size(config: Config, width: int | None = None) -> int:
 
 def head_norms_size(config: Config) -> int:
     """Return the parameters of a layer's norms of queries and keys."""
-    head = config.shape.hidden_size // config.shape.num_attention_heads
-    return 2 * norm_size(config, head) if config.norm.use_qk_layernorm else 0
+    if not config.norm.use_qk_layernorm:
+        return 0
+    shape, width = config.shape, head_dim(config.shape)
+    if config.norm.qk_layernorm_scope == "all_heads":
+        return width * (shape.num_attention_heads + shape.num_kv_heads)
+    return 2 * norm_size(config, width)
+
+
+def norms_before(norm: Norm) -> bool:
+    """Return whether norms normalise what attention and MLP read."""
+    return norm.norm_placement in ("before", "both")
+
+
+def norms_after(norm: Norm) -> bool:
+    """Return whether norms normalise what attention and MLP add to the residual stream."""
+    return norm.norm_placement in ("after", "both")
 
 
 def norms_of_block(config: Config) -> int:
     """Return the number of norms per layer; with gpt_j_tied, attention and MLP share one."""
-    return 1 if config.attention.gpt_j_residual and config.attention.gpt_j_tied else 2
+    if config.attention.gpt_j_residual and config.attention.gpt_j_tied:
+        return 1
+    return 2 * norms_before(config.norm) + 2 * norms_after(config.norm)

@@ -23,6 +23,7 @@ from neoxargs.train.engine.steps import Pipelined, Plain
 from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel, Sample
 from neoxargs.train.kernels.cross_entropy import Loss
 from neoxargs.train.model.documents import needs_document_starts
+from neoxargs.train.model.rotary import longrope_context
 from neoxargs.train.process import setup
 from neoxargs.train.process.from_rank0 import FromRank0
 from neoxargs.train.process.mesh import Mesh, build_mesh, destroy_groups
@@ -70,7 +71,8 @@ def make_generator(
     """Return the generator that continues prompts with a loaded model."""
     model: PlainModel | PipelinedModel
     if isinstance(model_engine, Pipelined):
-        loss = Loss(engine.vocabulary(config, tokenizer.vocab_size), mesh.tensor)
+        bound = config.embedding.final_logit_softcapping or 0.0
+        loss = Loss(engine.vocabulary(config, tokenizer.vocab_size), mesh.tensor, softcap=bound)
         model = PipelinedModel(
             model_engine.deepspeed.module,
             loss,
@@ -81,7 +83,8 @@ def make_generator(
         )
     else:
         model = PlainModel(model_engine.deepspeed.module, model_engine.deepspeed, process.device)
-    return Generator(model, tokenizer, config.generation, config.shape.seq_length, mesh, config.training.seed)
+    seed, context = config.training.seed, longrope_context(config)
+    return Generator(model, tokenizer, config.generation, config.shape.seq_length, mesh, seed, context)
 
 
 def for_generation(config: Config) -> Config:

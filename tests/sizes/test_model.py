@@ -36,6 +36,16 @@ CHANGES = {
         "activation": "swiglu", "intermediate_size": 96, "use_bias_in_mlp": False,
     },
     "experts and a dense network": {"moe_num_experts": 4, "moe_top_k": 1, "moe_type": "deepspeed"},
+    "wider heads": {"head_dim": 12, "num_kv_heads": 2, "pos_emb": "rotary", "use_qk_layernorm": True},
+    "biases of queries, keys and values": {"use_bias_in_attn_linear": False, "add_qkv_bias": True},
+    "norms over all heads": {
+        "use_qk_layernorm": True,
+        "qk_layernorm_scope": "all_heads",
+        "norm": "rmsnorm",
+        "num_kv_heads": 2,
+    },
+    "norms after": {"norm_placement": "after"},
+    "norms before and after, with 1 + weight": {"norm_placement": "both", "apply_layernorm_1p": True},
     "wide": {"intermediate_size": 72, "num_layers": 3, "hidden_size": 48},
 }  # fmt: skip
 

@@ -83,11 +83,22 @@ def _shape(config: Config) -> Words:
     yield from _flag("init-method-xavier-uniform", config.init.init_method == "xavier_uniform")
     if config.attention.sliding_window_width:
         yield from _flag("window-size", f"{config.attention.sliding_window_width},0")
+    if config.attention.window_attn_skip_freq is not None:
+        yield from _flag("window-attn-skip-freq", str(config.attention.window_attn_skip_freq).replace(" ", ""))
     fusion = config.fusion
     if not (fusion.scaled_upper_triang_masked_softmax_fusion or fusion.scaled_masked_softmax_fusion):
         yield "--no-masked-softmax-fusion"
     if not fusion.bias_gelu_fusion:
         yield "--no-bias-swiglu-fusion" if config.mlp.activation == "swiglu" else "--no-bias-gelu-fusion"
+
+
+def _rope(config: Config) -> Words:
+    options = config.rope_scaling
+    if options.rope_type == "linear":
+        yield from _flag("rotary-seq-len-interpolation-factor", f"{options.factor:g}")
+    elif options.rope_type == "llama3":
+        yield "--use-rope-scaling"
+        yield from _flag("rope-scaling-factor", options.factor)
 
 
 def _experts(config: Config) -> Words:
@@ -176,5 +187,5 @@ def _reports(config: Config) -> Words:
 
 
 TRANSLATIONS: tuple[Callable[[Config], Words], ...] = (
-    _layout, _shape, _experts, _precision, _optimizer, _recompute, _data, _tokenizer, _reports,
+    _layout, _shape, _rope, _experts, _precision, _optimizer, _recompute, _data, _tokenizer, _reports,
 )  # fmt: skip

@@ -13,6 +13,8 @@ TRANSLATED = {
     "checkpoint_num_layers", "partition_activations", "train_data_paths", "valid_data_paths", "test_data_paths",
     "split", "tokenizer_type", "vocab_file", "merge_file", "wandb_project", "wandb_run_name", "wandb_team",
     "local_rank", "te_fp8_format", "adam_beta1", "adam_beta2", "sliding_window_width",
+    "window_attn_skip_freq", "rope_scaling.rope_type", "rope_scaling.factor",
+    "rope_scaling.original_max_position_embeddings", "rope_scaling.beta_fast", "rope_scaling.beta_slow",
 }  # fmt: skip
 POSITIONS = {"learned": "learned_absolute", "rotary": "rope", "rpe": "relative", "none": "none"}
 NORMS = {"layernorm": "LayerNorm", "te_layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_rmsnorm": "RMSNorm"}
@@ -24,6 +26,8 @@ TOKENIZERS = {
     "TiktokenTokenizer": "TikTokenizer",
     "ByteLevelTokenizer": "NullTokenizer",
 }
+#: The original context of `--use-rope-scaling`, that of Llama 3.
+LLAMA3_CONTEXT = 8192
 #: The default betas of Lion in DeepSpeed and in this package; Megatron-LM has other defaults.
 LION = (0.9, 0.99)
 OPTIMIZERS = {
@@ -46,6 +50,17 @@ SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "output_layer_init_method": ("scaled_normal", "xavier_uniform"),
     "z_loss": (0.0,),
     "rms_norm_epsilon_under_root": (True,),
+    "qk_layernorm_scope": ("head",),
+    "norm_placement": ("before",),
+    "rope_scaling.rope_type": ("default", "linear", "llama3"),
+    "rope_scaling.attention_factor": (None,),
+    "rope_scaling.low_freq_factor": (1.0,),
+    "rope_scaling.high_freq_factor": (4.0,),
+    "softmax_scale": (None,),
+    "attn_logit_softcapping": (None,),
+    "final_logit_softcapping": (None,),
+    "embedding_multiplier": (1.0,),
+    "rope_local_base_freq": (None,),
     "gpt_j_residual": (False,),
     "gpt_j_tied": (False,),
     "num_unique_layers": (None,),

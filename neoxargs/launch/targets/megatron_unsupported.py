@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neoxargs.launch.targets.megatron_tables import NORMS, SENT_OTHERWISE, SUPPORTED_VALUES, TRANSLATED
+from neoxargs.launch.targets.megatron_tables import LLAMA3_CONTEXT, NORMS, SENT_OTHERWISE, SUPPORTED_VALUES, TRANSLATED
 from neoxargs.problems import Problem, listed
 from neoxargs.registry import ABSENT, Parameter
 from neoxargs.resolve.config import Config
@@ -13,7 +13,15 @@ from neoxargs.resolve.rules.synonyms import yaml_form
 
 def unsupported(config: Config) -> list[Problem]:
     """Return a problem for each setting that Megatron-LM does not support and without which the run would differ."""
-    checks = (_unsupported_values, _other_attention, _biases_in_part, _norm_without_bias, _mixed_init, _save_intervals)
+    checks = (
+        _unsupported_values,
+        _other_attention,
+        _biases_in_part,
+        _rope_context,
+        _norm_without_bias,
+        _mixed_init,
+        _save_intervals,
+    )
     return [problem for check in checks for problem in check(config)]
 
 
@@ -70,6 +78,19 @@ def _biases_in_part(config: Config) -> Iterator[Problem]:
         what = f"use_bias_in_mlp ({yaml_form(mlp)}) and use_bias_in_attn_linear ({yaml_form(attention)}) differ,"
         what += " but Megatron-LM has biases in all linear layers or in none"
         yield _refusal(config, what, "use_bias_in_mlp", "use_bias_in_attn_linear", hint="set both to the same value")
+
+
+def _rope_context(config: Config) -> Iterator[Problem]:
+    options = config.rope_scaling
+    context = options.original_max_position_embeddings or config.shape.max_position_embeddings
+    if options.rope_type == "llama3" and context != LLAMA3_CONTEXT:
+        what = f"Megatron-LM supports rope_type llama3 only for an original context of {LLAMA3_CONTEXT} tokens,"
+        what += f" not {context}"
+        name = "rope_scaling.original_max_position_embeddings"
+        yield _refusal(config, what, name, hint=f"set {name} to {LLAMA3_CONTEXT}")
+    if options.rope_type == "linear" and not float(options.factor or 0).is_integer():
+        what = f"Megatron-LM supports only whole numbers for rope_scaling.factor, not {options.factor}"
+        yield _refusal(config, what, "rope_scaling.factor", hint="set rope_scaling.factor to a whole number")
 
 
 def _norm_without_bias(config: Config) -> Iterator[Problem]:

@@ -16,9 +16,11 @@ from neoxargs.resolve.rules import (
     model,
     moe,
     mup,
+    norms,
     optimizer,
     parallel,
     precision,
+    rotary,
     runtime,
     schedule,
     zero,
@@ -26,7 +28,8 @@ from neoxargs.resolve.rules import (
 from neoxargs.resolve.rules.rule import CHECKS, DERIVATIONS
 
 SUBJECTS = (
-    parallel, batch, model, moe, attention, precision, zero, optimizer, schedule, mup, activations, data, checkpoint,
+    parallel, batch, model, moe, attention, norms, rotary, precision, zero, optimizer, schedule, mup, activations, data,
+    checkpoint,
     runtime, deepspeed,
 )  # fmt: skip
 

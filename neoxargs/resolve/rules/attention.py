@@ -249,3 +249,53 @@ def rpe_excludes_partition_activations_with_zero_2(
         "set partition_activations to false, or zero_optimization.stage to 0 or 1",
         about=["pos_emb", "zero_optimization.stage", "partition_activations"],
     )
+
+
+@check
+def window_pattern_covers_every_layer(
+    window_attn_skip_freq: int | Sequence[int] | None, num_layers: int
+) -> Finding | None:
+    """A list in window_attn_skip_freq has one number for each layer. With another length, a layer would have no entry,
+    or some entries no layer, and the model would not be the one that the list describes.
+
+        sliding_window_width: 8
+        window_attn_skip_freq: [1, 0]
+    """
+    if not isinstance(window_attn_skip_freq, Sequence) or len(window_attn_skip_freq) == num_layers:
+        return None
+    what = f"window_attn_skip_freq describes {len(window_attn_skip_freq)} layers, but num_layers is {num_layers}"
+    advice = "write 1 (with the window) or 0 (without) for each layer, or a number N: every N-th layer has no window"
+    return refuse(what, advice, about=["window_attn_skip_freq", "num_layers"])
+
+
+@check
+def shared_layers_exclude_window_pattern(
+    window_attn_skip_freq: int | Sequence[int] | None, num_unique_layers: int | None, num_layers: int
+) -> Finding | None:
+    """Layers that share their weights are one layer that is used several times, with one attention mask. A window in
+    some of the layers only would be a window in all or none of those that share.
+
+        num_unique_layers: 2
+        sliding_window_width: 8
+        window_attn_skip_freq: 4
+    """
+    if window_attn_skip_freq is None or num_unique_layers in (None, num_layers):
+        return None
+    what = "window_attn_skip_freq and num_unique_layers cannot be combined"
+    return refuse(what, "remove one of them", about=["window_attn_skip_freq", "num_unique_layers"])
+
+
+@check
+def attn_logit_softcapping_excludes_flash_layers(
+    attn_logit_softcapping: float | None, attention_config: Sequence[str]
+) -> Finding | None:
+    """Layers of the kind flash are always computed by torch's fused kernels, which cannot bound the scores. `global`
+    layers use flex_attention on a GPU, or store the scores.
+
+        attn_logit_softcapping: 50
+        attention_config: [[["flash"], "all"]]
+    """
+    if attn_logit_softcapping is None or "flash" not in attention_config:
+        return None
+    what = f"attn_logit_softcapping ({attn_logit_softcapping}) cannot be combined with flash layers"
+    return refuse(what, "use global layers in attention_config", about=["attn_logit_softcapping", "attention_config"])

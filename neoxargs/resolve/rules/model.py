@@ -192,14 +192,14 @@ def attention_kinds_exist(attention_config: Sequence[str]) -> Finding | None:
 
 @check
 def heads_divide_hidden_size(
-    hidden_size: int, num_attention_heads: int, attention_config: Sequence[str]
+    hidden_size: int, num_attention_heads: int, head_dim: int | None, attention_config: Sequence[str]
 ) -> Finding | None:
-    """Every attention head has hidden_size / num_attention_heads dimensions. With a remainder, an assertion in
-    GPT-NeoX stops every rank when it builds the first layer.
+    """Without head_dim, every attention head has hidden_size / num_attention_heads dimensions. With a remainder, an
+    assertion in GPT-NeoX stops every rank when it builds the first layer.
 
         hidden_size: 66
     """
-    if all(kind in HEADLESS_KINDS for kind in attention_config):
+    if head_dim is not None or all(kind in HEADLESS_KINDS for kind in attention_config):
         return None
     finding = multiple_of("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
     return finding and replace(finding, advice=set_hidden_size(hidden_size, num_attention_heads))
@@ -244,7 +244,9 @@ def learned_positions_cover_seq_length(seq_length: int, max_position_embeddings:
 
 
 @check
-def rotary_dims_even(hidden_size: int, num_attention_heads: int, rotary_pct: float, pos_emb: str) -> Finding | None:
+def rotary_dims_even(
+    hidden_size: int, num_attention_heads: int, head_dim: int | None, rotary_pct: float, pos_emb: str
+) -> Finding | None:
     """Rotary position embeddings rotate the dimensions of a head in pairs; rotary_pct is the fraction that is rotated.
     With an odd number of dimensions, cosines and queries have different shapes, and every rank stops in its first
     forward pass.
@@ -252,7 +254,7 @@ def rotary_dims_even(hidden_size: int, num_attention_heads: int, rotary_pct: flo
         pos_emb: rotary
         rotary_pct: 0.7
     """
-    head = hidden_size // num_attention_heads
+    head = head_dim or hidden_size // num_attention_heads
     rotated = int(head * rotary_pct)
     if pos_emb != "rotary" or rotated % 2 == 0:
         return None

@@ -297,7 +297,18 @@ SWITCHED_OFF = (
         "with prescale_gradients, gradients are divided by the number of ranks",
     ),
     # Model
-    SwitchedOff("rotary_pct rotary_emb_base", {"pos_emb": IsNot(("rotary",))}, "pos_emb is not rotary"),
+    SwitchedOff(
+        "rotary_pct rotary_emb_base rope_local_base_freq rope_scaling.*",
+        {"pos_emb": IsNot(("rotary",))},
+        "pos_emb is not rotary",
+    ),
+    SwitchedOff("rope_scaling.*", {"rope_scaling.rope_type": Is(("default",))}, "rope_scaling.rope_type is default"),
+    SwitchedOff("rope_local_base_freq", {"sliding_window_width": OFF}, "sliding_window_width is not set"),
+    SwitchedOff(
+        "apply_layernorm_1p",
+        {"norm": Is(("scalenorm", "non_parametric_layernorm"))},
+        "norm has no scale for each number",
+    ),
     SwitchedOff("rpe_num_buckets rpe_max_distance", {"pos_emb": IsNot(("rpe",))}, "pos_emb is not rpe"),
     SwitchedOff("opt_pos_emb_offset", {"pos_emb": IsNot(("learned",))}, "pos_emb is not learned"),
     SwitchedOff(
@@ -327,6 +338,9 @@ SWITCHED_OFF = (
     ),
     SwitchedOff("moe_use_residual", {"moe_type": IsNot(("deepspeed",))}, "moe_type is not deepspeed"),
     SwitchedOff("gpt_j_tied", {"gpt_j_residual": OFF}, "gpt_j_residual is off"),
+    SwitchedOff("qk_layernorm_scope", {"use_qk_layernorm": OFF}, "use_qk_layernorm is off"),
+    SwitchedOff("window_attn_skip_freq", {"sliding_window_width": OFF}, "sliding_window_width is not set"),
+    SwitchedOff("add_qkv_bias", {"use_bias_in_attn_linear": Is((True,))}, "use_bias_in_attn_linear is on"),
     SwitchedOff(
         "param_sharing_style", {"num_unique_layers": OFF}, "num_unique_layers is not set, so no layers share weights"
     ),

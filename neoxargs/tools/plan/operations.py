@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import matrices_of_layer, mlp_width
+from neoxargs.sizes.model import attention_width, matrices_of_layer, mlp_width
 from neoxargs.tools.plan.memory.activations import ActivationSizes, unfused_share
 from neoxargs.tools.plan.memory.recompute import recomputed_groups, skips_last_product
 from neoxargs.tools.plan.memory.stages import Stage
@@ -40,7 +40,7 @@ def stage_operations(config: Config, stage: Stage, rows: int) -> Operations:
     tensor, hidden, layers = sizes.tensor, config.shape.hidden_size, len(stage.layers)
     of_layers = sum(matrices_of_layer(config, layer, active=True) for layer in stage.layers)
     linear = 2 * sizes.tokens * (of_layers // max(layers, 1)) // tensor
-    attention = 4 * sizes.tokens * config.shape.seq_length * hidden // tensor
+    attention = 4 * sizes.tokens * config.shape.seq_length * attention_width(config.shape) // tensor
     groups = recomputed_groups(config, layers)
     forward = 2 * layers if groups else layers
     last = 2 * sizes.tokens * hidden * mlp_width(config.shape, config.mlp) // tensor

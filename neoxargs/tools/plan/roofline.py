@@ -11,7 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import GATED, mlp_rows, mlp_width, norms_of_block, qkv_rows
+from neoxargs.sizes.model import (
+    GATED,
+    attention_width,
+    has_qkv_bias,
+    head_dim,
+    layer_window,
+    mlp_rows,
+    mlp_width,
+    norms_of_block,
+    qkv_rows,
+)
 from neoxargs.tools.plan.assumptions import SINGLE, Assumptions
 from neoxargs.tools.plan.devices import Device
 from neoxargs.tools.plan.memory import experts
@@ -108,7 +118,7 @@ def _products(sizes: ActivationSizes, rates: Rates) -> float:
     config, tensor = sizes.config, sizes.tensor
     hidden, width = config.shape.hidden_size, mlp_width(config.shape, config.mlp)
     networks = _networks(sizes)
-    of_attention = ((qkv_rows(config) // tensor, hidden), (hidden, hidden // tensor))
+    of_attention = ((qkv_rows(config) // tensor, hidden), (hidden, attention_width(config.shape) // tensor))
     of_networks = ((mlp_rows(config) // tensor, hidden), (hidden, width // tensor))
     products = sum(_product(sizes, rates, *shape) for shape in of_attention)
     return products + sum(_product(sizes, rates, *shape, *networks) for shape in of_networks)
@@ -146,25 +156,21 @@ def _alignment(size: int) -> float:
 def _attention(sizes: ActivationSizes, rates: Rates) -> tuple[float, float]:
     """Seconds of scores, softmax and weighted sum: forward, and forward and backward.
 
-    A fused kernel skips what the causal mask hides, half of the scores, or what lies outside of a sliding window.
+    A fused kernel skips what the causal mask hides, half of the scores, or what lies outside of a sliding window: here
+    the mean of all layers.
     """
     config = sizes.config
     length, batch = config.shape.seq_length, config.batch.train_micro_batch_size_per_gpu
     heads = config.shape.num_attention_heads // sizes.tensor
-    product = 2.0 * batch * length * length * config.shape.hidden_size / sizes.tensor
+    product = 2.0 * batch * length * length * attention_width(config.shape) / sizes.tensor
     if _unfused(sizes):
         moved = batch * heads * length * length * sizes.assumed.score_bytes * sizes.number_size / 2 / rates.memory
-        forward = 2 * product / (rates.products * _alignment(heads_width(config))) + moved / 3
-        both = 6 * product / (rates.products * _alignment(heads_width(config))) + moved
+        forward = 2 * product / (rates.products * _alignment(head_dim(config.shape))) + moved / 3
+        both = 6 * product / (rates.products * _alignment(head_dim(config.shape))) + moved
         return forward, both + (forward if sizes.assumed.unfused_attention == COMPUTED_AGAIN else 0.0)
-    window = config.attention.sliding_window_width
-    visible = min(0.5, (window or length) / length)
+    windows = [layer_window(config.attention, layer) or length for layer in range(config.shape.num_layers)]
+    visible = sum(min(0.5, window / length) for window in windows) / len(windows)
     return FUSED_FORWARD * product * visible / rates.attention, FUSED * product * visible / rates.attention
-
-
-def heads_width(config: Config) -> int:
-    """Return the numbers of a head's query."""
-    return config.shape.hidden_size // config.shape.num_attention_heads
 
 
 def _unfused(sizes: ActivationSizes) -> bool:
@@ -184,7 +190,8 @@ def _passes(sizes: ActivationSizes) -> tuple[float, float]:
     stream = 1 / tensor if config.parallel.sequence_parallel else 1.0
     norms, sums = norms_of_block(config), SUMS * (4.5 if config.regularization.hidden_dropout else 3)
     # queries and keys are rotated in fp32 and back, by eager kernels
-    rotary = 10 / tensor if config.embedding.pos_emb == "rotary" else 0.0
+    wide = attention_width(config.shape) / config.shape.hidden_size
+    rotary = 10 * wide / tensor if config.embedding.pos_emb == "rotary" else 0.0
     # RMSNorm in separate kernels converts to fp32, squares, averages, multiplies twice and converts back
     norm_forward, norm_backward = (18, 36) if unfused_rmsnorm(sizes) and sizes.kind == "cuda" else (2, 5)
     forward = stream * (norm_forward * norms + sums) + (5 if gated else 2) * ratio + rotary + DISPATCH * copies
@@ -195,4 +202,5 @@ def _passes(sizes: ActivationSizes) -> tuple[float, float]:
 def _bias_passes(config: Config, stream: float, ratio: float, tensor: int) -> float:
     """The same for gradients of biases, which are sums over all tokens."""
     in_mlp = stream + ratio if config.mlp.use_bias_in_mlp else 0.0
-    return in_mlp + (stream + 3 / tensor if config.attention.use_bias_in_attn_linear else 0.0)
+    in_attention = stream if config.attention.use_bias_in_attn_linear else 0.0
+    return in_mlp + in_attention + (3 / tensor if has_qkv_bias(config.attention) else 0.0)

@@ -4,6 +4,7 @@ The first forward pass processes the full prompts; each later pass processes one
 values of earlier tokens from a cache. Rows of a batch may differ in length: they are padded on the right, where causal
 attention does not see the padding, and each row is read at its own last token. Once a row is longer than `seq_length`,
 its window slides and the position of every token changes, so each later pass processes full rows, as with `recompute`.
+With `longrope`, all keys are rotated anew when the longest row exceeds the original context.
 """
 
 from __future__ import annotations
@@ -133,7 +134,10 @@ class Generator:
         seq_length: int,
         mesh: Mesh,
         seed: int,
+        context: int | None = None,
     ) -> None:
+        """context: the length beyond which keys are rotated by other angles; None if there is none."""
+        self.context = seq_length if context is None else context
         self.model, self.tokenizer, self.options, self.seq_length = model, tokenizer, options, seq_length
         self.mesh, self.data, self.seed, self.count = mesh, mesh.data, seed, 0
         #: Under ZeRO-3 every forward pass needs all ranks, because each holds a partition of the weights.
@@ -174,7 +178,7 @@ class Generator:
             attach(self.model.module, None)
 
     def _finish(self, samples: Sequence[Sample], cache: Cache | None) -> None:
-        active = list(samples)
+        active, beyond = list(samples), False
         for _ in range(self.options.maximum_tokens):
             if not self._any_active(active):
                 return
@@ -182,9 +186,14 @@ class Generator:
                 self._empty_pass()
                 continue
             rows = [[*sample.prompt, *sample.ids] for sample in active]
-            if cache and max(map(len, rows)) > self.seq_length:
+            longest = max(map(len, rows))
+            was_beyond, beyond = beyond, longest > self.context
+            if cache and longest > self.seq_length:
                 attach(self.model.module, None)
                 cache = None
+            elif cache and cache.started and beyond != was_beyond:
+                cache = Cache(cache.capacity)
+                attach(self.model.module, cache)
             for sample, token, logit in zip(active, *self._next(rows, active, cache), strict=True):
                 sample.finished = token == self.tokenizer.eod
                 if not sample.finished:

@@ -20,7 +20,7 @@ OLD_KEYS = {"rope_parameters": "rope_scaling", "rope_type": "type"}
 #: Parameters that must be positive integers.
 REQUIRED_COUNTS = ("hidden_size", "num_layers", "num_attention_heads", "max_position_embeddings")
 #: Parameters that must be positive integers if they are set, and are derived otherwise.
-OPTIONAL_COUNTS = ("num_kv_heads", "intermediate_size")
+OPTIONAL_COUNTS = ("num_kv_heads", "intermediate_size", "head_dim")
 
 
 class ImportedModel(NamedTuple):
@@ -63,14 +63,27 @@ def read(folder: Path) -> ImportedModel:
                     f"which sets {name} to {values[name]}"
                 )
                 problems.append(Problem(what, entry.place, id="huggingface-keys-contradict", about=(name,)))
+    problems += _of_several_keys(tree, family, values)
     vocabulary = _first(tree, "vocab_size") or _Entry(None, tree.place)
     if not _is_count(vocabulary.value):
         what = f"vocab_size ({json.dumps(vocabulary.value)}) must be a positive integer"
         problems.append(Problem(what, vocabulary.place, id="huggingface-not-a-count"))
-    problems += _head_width(tree, values)
+    if not any("head_dim" in row.ours for row in family.settings):
+        problems += _head_width(tree, values)
     if problems:
         raise Problems(problems)
+    if values.get("head_dim") == _natural_width(values):
+        del values["head_dim"]
     return ImportedModel(family, values, vocabulary.value)
+
+
+def _of_several_keys(tree: Mapping, family: Family, values: dict[str, Any]) -> Iterator[Problem]:
+    """Add the parameters that follow from several keys together; yield a problem if there are none."""
+    try:
+        values.update(family.from_keys(tree.to_python()))
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"{tree.place.file}: {error} has no equivalent in deepy's model"
+        yield Problem(what, tree.place, id="huggingface-not-expressible")
 
 
 def _imported_values(row: Setting, value: Any) -> Values | None:
@@ -111,11 +124,15 @@ def _no_equivalent(key: str, entry: _Entry, values: Iterable[Any] = ()) -> Probl
 
 
 def _head_width(tree: Mapping, values: dict[str, Any]) -> Iterator[Problem]:
-    width = values.get("hidden_size", 0) // values.get("num_attention_heads", 1)
+    width = _natural_width(values)
     entry = _first(tree, "head_dim")
     if entry and entry.value not in (None, width):
         what = f"head_dim ({entry.value}) must equal hidden_size / num_attention_heads ({width})"
         yield Problem(what, entry.place, id="huggingface-head-width")
+
+
+def _natural_width(values: dict[str, Any]) -> int:
+    return int(values.get("hidden_size", 0) // values.get("num_attention_heads", 1))
 
 
 def _first(tree: Mapping, *keys: str) -> _Entry | None:

@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from neoxargs.problems import Problem, listed
-from neoxargs.registry import ABSENT, architectures, model, moe, mup, regularization
+from neoxargs.registry import ABSENT, REGISTRY, architectures, model, moe, mup, regularization, rotary
 from neoxargs.registry.model import Fusion, Init
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.synonyms import yaml_form
-from neoxargs.sizes.model import GATED, mlp_width
 from neoxargs.train.huggingface.forms import SAME, Form
 
 Values = Mapping[str, Any]
+
+
+#: Value of a key that is not written to config.json.
+OMIT: Any = object()
 
 
 class Setting(NamedTuple):
@@ -29,6 +32,7 @@ class Setting(NamedTuple):
     default: Any
     """The value that transformers assumes if the key is missing."""
     to_theirs: Callable[[Config], Any]
+    """Returns the key's value, or OMIT."""
     to_ours: Callable[[Any], Values | None]
     """Maps the key's value to parameters; None if it has no equivalent."""
     old_keys: tuple[str, ...] = ()
@@ -83,6 +87,8 @@ class Family:
     constants: Values
     """Parameters that have the same value in every model of the family."""
     weights: tuple[Weights, ...]
+    from_keys: Callable[[Values], Values] = lambda keys: {}
+    """Returns parameters that follow from several keys of config.json together."""
     compatibility_keys: Callable[[Values], Values] = lambda keys: {}
     """Returns additional keys for earlier versions of transformers, given those of `config_keys`."""
     ignored: tuple[str, ...] = ("rotary_emb.inv_freq", "attention.bias", "attention.masked_bias")
@@ -114,7 +120,11 @@ class Family:
         keys: dict[str, Any] = {}
         for row in self.settings:
             *path, key = row.key.split(".")
-            (keys.setdefault(path[0], {}) if path else keys)[key] = row.to_theirs(config)
+            section, value = keys, row.to_theirs(config)
+            for name in path:
+                section = section.setdefault(name, {})
+            if value is not OMIT:
+                section[key] = value
         return {**keys, **self.compatibility_keys(keys)}
 
     def modules(self, layers: int, tied: bool) -> Iterator[Weights]:
@@ -130,7 +140,7 @@ class Family:
 
 
 #: Modules of the registry that declare the model's parameters.
-MODEL_MODULES = tuple(subject.__name__ for subject in (model, architectures, moe, mup, regularization))
+MODEL_MODULES = tuple(subject.__name__ for subject in (model, rotary, architectures, moe, mup, regularization))
 #: Parameters that need no row in a family: they do not change the exported model, or only together with another
 #: parameter, for which every family has a row.
 HARMLESS = (
@@ -139,107 +149,6 @@ HARMLESS = (
     "rpe_causal", "opt_pos_emb_offset", "make_vocab_size_divisible_by", "padded_vocab_size", "softmax_over_padding",
     "layernorm_epsilon", "rms_norm_epsilon", "rms_norm_epsilon_under_root", "scalenorm_epsilon", "use_bias_in_norms",
     "sparsity", "sparsity_config", "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "attention_dropout",
-    "hidden_dropout", "weight_decay",
-)  # fmt: skip
-
-
-def same(key: str, ours: str, default: Any, old_keys: tuple[str, ...] = ()) -> Setting:
-    """Return the setting of a key that has the same meaning and value as our parameter."""
-    return Setting(key, (ours,), default, lambda config: config.get(ours), lambda value: {ours: value}, old_keys)
-
-
-def rope_keys(keys: Values, **old_names: str) -> Values:
-    """Return `rope_parameters` with its type, and its entries under their names before transformers 5.
-
-    old_names: entry of `rope_parameters` -> its old key at the top level of config.json.
-    """
-    inner = keys["rope_parameters"]
-    with_type = {"rope_parameters": {**inner, "rope_type": "default"}}
-    return with_type | {name: inner[key] for key, name in old_names.items()}
-
-
-def rotary_base(key: str, old_keys: tuple[str, ...] = ()) -> Setting:
-    """Return the setting of the rotary base: a float in transformers, an integer in `rotary_emb_base`."""
-
-    def to_ours(value: float) -> Values | None:
-        return {"rotary_emb_base": int(value)} if value == int(value) else None
-
-    return Setting(
-        key, ("rotary_emb_base",), 10000.0, lambda config: float(config.embedding.rotary_emb_base), to_ours, old_keys
-    )
-
-
-def mlp_width_setting(key: str, default: Any, gated: bool) -> Setting:
-    """Return the setting of the feed-forward width. Ours counts all three matrices of a gated layer, theirs one."""
-    return Setting(
-        key, ("intermediate_size",), default, lambda config: mlp_width(config.shape, config.mlp),
-        lambda value: {"intermediate_size": value * 3 if gated else value} if value else {},
-    )  # fmt: skip
-
-
-def weight_tying(default: bool) -> Setting:
-    """Return the setting of weight tying, the negation of `no_weight_tying`."""
-    return Setting(
-        "tie_word_embeddings", ("no_weight_tying",), default,
-        lambda config: not config.embedding.no_weight_tying, lambda value: {"no_weight_tying": not value},
-    )  # fmt: skip
-
-
-#: Their activation -> ours, for feed-forward layers with and without a gate. If several are equivalent, the first is
-#: exported.
-GATED_ACTIVATIONS = {
-    "silu": "swiglu",
-    "gelu": "geglu",
-    "relu": "reglu",
-    "sigmoid": "glu",
-    "linear": "bilinear",
-    "swish": "swiglu",
-}
-PLAIN_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "mish": "mish", "swish": "swish"}
-#: Their names of the tanh approximation of GELU, which ours selects with `bias_gelu_fusion`.
-TANH_GELUS = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
-
-
-def activation(key: str, default: str, gated: bool) -> Setting:
-    """Return the setting of the feed-forward activation. gated: whether all models of the family have a gate."""
-    names = GATED_ACTIVATIONS if gated else PLAIN_ACTIVATIONS
-
-    def to_theirs(config: Config) -> str:
-        if config.mlp.activation == "gelu" and config.fusion.bias_gelu_fusion:
-            return TANH_GELUS[0]
-        return next(theirs for theirs, ours in names.items() if ours == config.mlp.activation)
-
-    def to_ours(value: str) -> Values | None:
-        if value in TANH_GELUS and not gated:
-            return {"activation": "gelu", "bias_gelu_fusion": True}
-        return {"activation": names[value]} if value in names else None
-
-    return Setting(key, ("activation",), default, to_theirs, to_ours)
-
-
-def only(ours: str, *values: Any) -> Demand:
-    """Return the demand that a parameter has one of these values."""
-    supported = f"{ours}: {listed([yaml_form(value) for value in values])}"
-    return Demand(ours, lambda config: config.get(ours) in values, supported)
-
-
-EPSILON_UNDER_ROOT = Demand(
-    "rms_norm_epsilon_under_root",
-    lambda config: config.get("rms_norm_epsilon_under_root") is not False,
-    "rms_norm_epsilon_under_root: true",
-)
-FULL_ATTENTION = Demand(
-    "attention_config",
-    lambda config: set(config.get("attention_config") or ()) <= {"global", "flash"},
-    "full causal attention in every layer",
-)
-NO_GROUPED_QUERIES = Demand(
-    "num_kv_heads",
-    lambda config: config.shape.num_kv_heads == config.shape.num_attention_heads,
-    "num_kv_heads equal to num_attention_heads",
-)
-UNGATED, ALWAYS_GATED = only("activation", *PLAIN_ACTIVATIONS), only("activation", *GATED)
-#: Keys that every family refuses unless they have these values.
-COMMON_FIXED = (
-    Fixed("quantization_config", (None,)), Fixed("auto_map", (None,)), Fixed("rope_parameters.rope_type", ("default",)),
+    "hidden_dropout", "weight_decay", "qk_layernorm_scope", "window_attn_skip_freq", "rope_local_base_freq",
+    *(name for name in REGISTRY.parameters if name.startswith("rope_scaling.") and name != "rope_scaling.rope_type"),
 )  # fmt: skip

@@ -44,6 +44,16 @@ def _join_heads(parts: Sequence[Tensor], sizes: Sizes) -> Tensor:
     return torch.cat(by_group, dim=1).flatten(0, 2)
 
 
+def _join_fused(x: Tensor, sizes: Sizes) -> Tensor:
+    width = len(x) // (sizes.groups * (sizes.queries + 2))
+    keys = sizes.groups * width
+    return _join_heads(x.split([keys * sizes.queries, keys, keys]), sizes)  # type: ignore[no-untyped-call]
+
+
+def _swapped(x: Tensor) -> Tensor:
+    return torch.cat(x.chunk(2)[::-1])
+
+
 SAME = Form(lambda x, _: [x], lambda parts, _: parts[0])
 #: Padding rows are not exported. Those that a layout needs are added when a run loads the checkpoint.
 VOCABULARY = Form(lambda x, sizes: [x[: sizes.vocabulary]], lambda parts, _: parts[0])
@@ -51,6 +61,12 @@ POSITIONS = Form(lambda x, sizes: [x[sizes.offset :]], lambda parts, _: parts[0]
 HEADS = Form(_split_heads, _join_heads)
 #: A gated projection: the value, then the gate.
 HALVES = Form(lambda x, _: list(x.chunk(2)), lambda parts, _: torch.cat(list(parts)))
+#: The gate, then the value, in one matrix.
+GATE_FIRST = Form(lambda x, _: [_swapped(x)], lambda parts, _: _swapped(parts[0]))
+#: One matrix with all queries, then all keys, then all values.
+FUSED_HEADS = Form(
+    lambda x, sizes: [torch.cat(_split_heads(x, sizes))], lambda parts, sizes: _join_fused(parts[0], sizes)
+)
 #: GPT-2's matrices are (inputs, outputs).
 TRANSPOSED = Form(lambda x, _: [x.t()], lambda parts, _: parts[0].t())
 #: GPT-2 has one matrix with all queries, then all keys, then all values.

@@ -14,6 +14,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from neoxargs.launch.targets.nesting import nested
 from neoxargs.neox_checkpoint.contents import Contents
 from neoxargs.problems import Problem, Problems, listed
 from neoxargs.registry import REGISTRY
@@ -146,7 +147,7 @@ def _yaml(source: Import, final: Path, rows: dict[str, int], tokenizer: dict[str
         | {"precision": PRECISIONS[source.dtype]},
     }
     head = HEAD.format(architecture=source.model.family.architecture, source=source.reader.folder, file=final / YAML)
-    parts = [f"\n# {title}\n{yaml.safe_dump(block, sort_keys=False)}" for title, block in blocks.items()]
+    parts = [f"\n# {title}\n{yaml.safe_dump(nested(block), sort_keys=False)}" for title, block in blocks.items()]
     return head + "".join(parts)
 
 

@@ -70,12 +70,16 @@ class Loss:
     """Sequence parallel ranks, each with a shard of the hidden states; the labels cover the full sequence."""
     over_padding: bool = False
     """The padding rows take part in the softmax (`softmax_over_padding`)."""
+    softcap: float = 0.0
+    """The bound on logits (`final_logit_softcapping`); 0 means none."""
 
     @classmethod
     def of(cls, config: Config, vocabulary: Vocabulary, make: Make) -> Loss:
         """Make the loss that the configuration describes, for the ranks of `make`."""
         options = config.precision.fp16_lm_cross_entropy, config.post_training.z_loss
-        return cls(vocabulary, make.tensor, *options, make.shards, config.embedding.softmax_over_padding)
+        embedding = config.embedding
+        bounded = embedding.softmax_over_padding, embedding.final_logit_softcapping or 0.0
+        return cls(vocabulary, make.tensor, *options, make.shards, *bounded)
 
     @property
     def rows(self) -> int:
@@ -93,10 +97,14 @@ class Loss:
         """Return logits (batch, seq, vocabulary), equal on every tensor parallel rank, without gradient."""
         return self.softmax_logits(readout)[..., : self.vocabulary.size]
 
+    def bounded(self, logits: Tensor) -> Tensor:
+        """Return the logits bounded by `softcap`, if there is one; may overwrite them."""
+        return logits.div_(self.softcap).tanh_().mul_(self.softcap) if self.softcap else logits
+
     def softmax_logits(self, readout: Readout) -> Tensor:
         """Return logits (batch, seq, `rows`), like `logits` but of all rows that take part in the softmax."""
         with torch.no_grad():
-            local = F.linear(gather(readout.hidden, self.shards), readout.weight)
+            local = self.bounded(F.linear(gather(readout.hidden, self.shards), readout.weight))
             if self.tensor.size == 1:
                 return local[..., : self.rows]
             slices = [torch.empty_like(local) for _ in range(self.tensor.size)]
@@ -133,6 +141,7 @@ class _Slices:
 
     def __init__(self, hidden: Tensor, weight: Tensor, labels: Tensor, loss: Loss) -> None:
         self.hidden, self.weight, self.axis, self.half, self.z = hidden, weight, loss.tensor, loss.half, loss.z
+        self.loss = loss
         rows = weight.shape[0]
         first = loss.tensor.rank * rows
         self.rows = min(rows, max(0, loss.rows - first))  # that take part in the softmax
@@ -148,7 +157,9 @@ class _Slices:
     def add(self, part: slice, train: bool) -> None:
         """Add the loss of the tokens of `part`, and with `train` its gradients."""
         logits = F.linear(self.hidden[part], self.weight)  # (tokens, rows); everything below works in this memory
-        logits = logits if self.half else logits.float()
+        logits = self.loss.bounded(logits if self.half else logits.float())
+        # d bounded / d logit, the only other tensor of the size of the logits
+        slope = 1 - (logits / self.loss.softcap) ** 2 if self.loss.softcap and train else None
         logits[:, self.rows :] = -torch.inf
         # The maximum over all ranks is subtracted so that exp() does not overflow.
         peak = self._over_ranks(logits.amax(-1, keepdim=True).float(), dist.ReduceOp.MAX)
@@ -162,6 +173,8 @@ class _Slices:
             # d loss / d logits = softmax x (1 + 2 z log Z) - one_hot(label); 0 where the label does not count.
             gradient = exponentials.mul_(self.counted[part] * (1 + 2 * self.z * log_z) / total)
             gradient.scatter_add_(1, self.label[part], -self.is_local[part].to(gradient.dtype))
+            if slope is not None:
+                gradient *= slope
             self._add_gradients(gradient.to(self.weight.dtype), part)
 
     def _add_gradients(self, gradient: Tensor, part: slice) -> None:

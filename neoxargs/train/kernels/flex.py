@@ -1,4 +1,4 @@
-"""Masked attention on GPUs with torch's flex_attention: sparsity patterns, windows, documents and ALiBi.
+"""Masked attention on GPUs with torch's flex_attention: sparsity patterns, windows, documents, ALiBi, bounded scores.
 
 It compiles one kernel, which computes mask and bias from the positions, never stores them or the scores, and skips
 blocks of tokens that do not attend to each other. It has no dropout, and needs a head dimension that is a power of two.
@@ -36,6 +36,8 @@ class Rule:
     """ALiBi's slope of each head of this rank: a score is lowered by slope x distance."""
     axis: Axis = ALONE
     """The tensor parallel ranks, which share the pattern's heads."""
+    softcap: float = 0.0
+    """The bound on scores (`attn_logit_softcapping`); 0 means none."""
 
 
 def is_supported(query: Tensor, dropout: float) -> bool:
@@ -55,7 +57,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, rule: Rule, starts: Tensor
         query,
         key,
         value,
-        score_mod=_alibi(rule, query.device, tables) if rule.slopes else None,
+        score_mod=_score_change(rule, query.device, tables),
         block_mask=_block_mask(rule, query.shape[2], query.device, starts, tables),
         enable_gqa=key.shape[1] < query.shape[1],
     )
@@ -67,6 +69,20 @@ def _kernel(compiled: bool) -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention) if compiled else flex_attention
+
+
+def _score_change(rule: Rule, device: torch.device, tables: Tables) -> Any:
+    """Return the function of scores that bounds them or adds ALiBi's bias; None if they stay as they are."""
+    lower = _alibi(rule, device, tables) if rule.slopes else None
+    if not rule.softcap:
+        return lower
+    bound = rule.softcap
+
+    def change(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        score = bound * torch.tanh(score / bound)
+        return lower(score, batch, head, row, column) if lower else score
+
+    return change
 
 
 def _alibi(rule: Rule, device: torch.device, tables: Tables) -> Any:

@@ -30,6 +30,8 @@ class UnfusedCases:
     """If there is another mask, or a bias."""
     layer: int = 1
     """Divisor of the scores while they are in half precision, which prevents overflow: the layer's number, from 1."""
+    softcap: float = 0.0
+    """The bound on scores (`attn_logit_softcapping`), which the fused kernels do not have; 0 means none."""
 
     def include(self, dtype: torch.dtype, masked: bool) -> bool:
         return dtype != torch.float32 and (self.masked if masked else self.causal)
@@ -41,14 +43,16 @@ def unfused_cases(attention: Attention, fusion: Fusion, layer: int, kind: str = 
     layer: from 0; as in Megatron, the first layer divides by 1. kind: the layer's in `attention_config`; `flash` asks
     for a kernel that does not store the scores.
     """
+    softcap = attention.attn_logit_softcapping or 0.0
     if kind == "flash":
-        return UnfusedCases()
+        return UnfusedCases(softcap=softcap)
     scaled = attention.apply_query_key_layer_scaling
     wanted = scaled or attention.attention_softmax_in_fp32
     return UnfusedCases(
         causal=wanted and not fusion.scaled_upper_triang_masked_softmax_fusion,
         masked=wanted and not fusion.scaled_masked_softmax_fusion,
         layer=layer + 1 if scaled else 1,
+        softcap=softcap,
     )
 
 
@@ -67,10 +71,10 @@ def attend(
     otherwise, broadcast to (batch, heads, seq, seq), a bool mask of the pairs that attend, or a bias on the scores in
     which -inf masks a pair. tables: where the causal mask of the unfused operations is kept.
     """
-    if unfused.include(query.dtype, masked=mask is not None):
+    if unfused.softcap or unfused.include(query.dtype, masked=mask is not None):
         if mask is None:
             mask = shared_causal_mask(query.shape[2], query.device, tables)
-        return _attend_unfused(query, key, value, mask, dropout, unfused.layer)
+        return _attend_unfused(query, key, value, mask, dropout, unfused)
     gqa = key.shape[1] < query.shape[1]
     if gqa and not has_gqa_kernel(query, mask is not None):
         (key, value), gqa = _repeat_heads(key, value, query.shape[1]), False
@@ -106,11 +110,15 @@ def _repeat_heads(key: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tenso
     return key.repeat_interleave(count, dim=1), value.repeat_interleave(count, dim=1)
 
 
-def _attend_unfused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float, layer: int) -> Tensor:
+def _attend_unfused(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout: float, unfused: UnfusedCases
+) -> Tensor:
     key, value = _repeat_heads(key, value, query.shape[1])
     # Divide before the product, because the product overflows in fp16.
-    scores = (query / (query.shape[-1] ** 0.5 * layer)) @ key.transpose(-1, -2)
-    scores = scores.float() * layer
+    scores = (query / (query.shape[-1] ** 0.5 * unfused.layer)) @ key.transpose(-1, -2)
+    scores = scores.float() * unfused.layer
+    if unfused.softcap:
+        scores = (scores / unfused.softcap).tanh() * unfused.softcap
     scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     return F.dropout(scores.softmax(-1).to(value.dtype), dropout) @ value
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.model import attention_width, has_qkv_bias, head_dim, layer_window
 from neoxargs.train.kernels import flex
 from neoxargs.train.kernels.sdpa import UnfusedCases, attend, shared_causal_mask, unfused_cases
 from neoxargs.train.kernels.sparsity import layer_kind, layer_pattern, token_mask, window_mask
@@ -22,8 +23,8 @@ from neoxargs.train.model.bias import RelativeBias, alibi, local_slopes
 from neoxargs.train.model.cache import Cache
 from neoxargs.train.model.documents import positions_in_document, same_document
 from neoxargs.train.model.init import initializer
-from neoxargs.train.model.norm import norm
-from neoxargs.train.model.rotary import cosine_and_sine, rotate
+from neoxargs.train.model.norm import AllHeadsNorm, norm
+from neoxargs.train.model.rotary import Rotation, rotate
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.parallel.tensor_rng import different_on_each_rank
 
@@ -39,21 +40,21 @@ class SelfAttention(nn.Module):
         shape, embedding, attention, init = config.shape, config.embedding, config.attention, config.init
         self.tensor, self.recompute = make.tensor, make.recompute
         self.heads = shape.num_attention_heads
-        self.head_dim = shape.hidden_size // self.heads
+        self.head_dim = head_dim(shape)
         self.queries = self.heads // shape.num_kv_heads  # query heads per key and value head
         self.groups = shape.num_kv_heads // make.tensor.size
         self.dropout = config.regularization.attention_dropout
         self.scale = mup.attention_scale(config)
-        self.rotated = int(self.head_dim * embedding.rotary_pct) if embedding.pos_emb == "rotary" else 0
-        self.rotary_base = embedding.rotary_emb_base
+        self.rotation = Rotation.of(config, layer)
         self.relative = relative
         self.seq_length = shape.seq_length
         self.unfused = unfused_cases(attention, config.fusion, layer, layer_kind(config, layer))
         rule = flex.Rule(
             layer_pattern(config, layer, make.seed),
-            attention.sliding_window_width or 0,
+            layer_window(attention, layer),
             local_slopes(self.heads, make.tensor) if embedding.pos_emb == "alibi" else (),
             make.tensor,
+            attention.attn_logit_softcapping or 0.0,
         )
         self.masks = Masks(rule, relative, self.unfused, make.tables)
         self.reset_positions, self.reset_mask = config.data.reset_position_ids, config.data.reset_attention_mask
@@ -61,11 +62,19 @@ class SelfAttention(nn.Module):
         init_in = initializer(init.init_method, init, shape)
         init_out = initializer(init.output_layer_init_method, init, shape)
         rows = shape.num_kv_heads * (self.queries + 2) * self.head_dim
-        self.query_key_value = make.column("query_key_value", shape.hidden_size, rows, init_in, bias)
-        self.dense = make.row("dense", shape.hidden_size, shape.hidden_size, init_out, bias)
+        qkv_bias = has_qkv_bias(attention)
+        self.query_key_value = make.column("query_key_value", shape.hidden_size, rows, init_in, qkv_bias)
+        self.dense = make.row("dense", attention_width(shape), shape.hidden_size, init_out, bias)
         self.norms: nn.ModuleList | None = None
+        self.over_all_heads = config.norm.qk_layernorm_scope == "all_heads"
         if config.norm.use_qk_layernorm:
-            self.norms = nn.ModuleList(norm(self.head_dim, config.norm, make.tensor) for _ in ("query", "key"))
+            counts = enumerate((self.queries, 1))
+            self.norms = nn.ModuleList(
+                AllHeadsNorm((self.groups, count, self.head_dim), config.norm, make.at(f"norms.{number}"))
+                if self.over_all_heads
+                else norm(self.head_dim, config.norm, make.tensor)
+                for number, count in counts
+            )
         #: Set during text generation only.
         self.cache: Cache | None = None
 
@@ -74,7 +83,9 @@ class SelfAttention(nn.Module):
         mixed = self.query_key_value(hidden).unflatten(-1, (self.groups, self.queries + 2, self.head_dim))
         # One split: its backward pass is one concatenation, where three slices would each fill a tensor with zeros.
         query, key, value = mixed.split((self.queries, 1, 1), dim=3)
-        angles = self._angles(starts, mixed.shape[1], mixed.device) if self.rotated else ()
+        if self.norms is not None and self.over_all_heads:  # they communicate, which is not done again
+            query, key = (norm(x) for norm, x in zip(self.norms, (query, key), strict=True))
+        angles = self._angles(self.rotation, starts, mixed.shape[1], mixed.device) if self.rotation else ()
         query = self.recompute(lambda x: self._prepared(x, 0, angles), query)
         key = self.recompute(lambda x: self._prepared(x, 1, angles), key)
         value = _by_head(value)
@@ -84,14 +95,14 @@ class SelfAttention(nn.Module):
         context = self._attend(query, key, value, starts if self.reset_mask else None, dropout)
         return self.dense(self.recompute(_by_token, context))  # type: ignore[no-any-return]
 
-    def _angles(self, starts: Tensor | None, seq: int, device: torch.device) -> tuple[Tensor, ...]:
+    def _angles(self, rotation: Rotation, starts: Tensor | None, seq: int, device: torch.device) -> tuple[Tensor, ...]:
         """Return the cosines and sines that `rotate` takes, for the tokens of this pass."""
         if self.cache is not None:
-            positions, bound = self.cache.positions, self.cache.capacity
+            positions, bound, length = self.cache.positions, self.cache.capacity, max(seq, self.cache.length)
         else:
             positions = positions_in_document(starts) if starts is not None and self.reset_positions else None
-            bound = seq
-        table = cosine_and_sine(self.rotated, self.rotary_base, bound, device, self.masks.tables)
+            bound = length = seq
+        table = rotation.angles(bound, length, device, self.masks.tables)
         if positions is None:
             return tuple(part[:seq] for part in table)
         return tuple(part[positions].unsqueeze(1) for part in table)
@@ -102,7 +113,7 @@ class SelfAttention(nn.Module):
         (batch, seq, groups, heads of a group, head_dim) -> (batch, heads, seq, head_dim). angles: empty if not rotated.
         """
         x = _by_head(x)
-        if self.norms is not None:
+        if self.norms is not None and not self.over_all_heads:
             x = self.norms[number](x)
         if number == 0:
             x = mup.scale_by(x, self.scale)
@@ -128,19 +139,21 @@ class SelfAttention(nn.Module):
         Masks other than the causal one are made outside, where the kernel is called too; flex_attention is compiled by
         itself. Rotations are made now: a layer that makes them is another graph than the same layer when recomputed.
         """
-        if self.rotated:
-            cosine_and_sine(self.rotated, self.rotary_base, self.seq_length, device, self.masks.tables)
-        if self.reset_mask or not self.masks.is_causal(self.seq_length):
+        if self.rotation:
+            self.rotation.angles(self.seq_length, self.seq_length, device, self.masks.tables)
+        if self.reset_mask or self.masks.rule.softcap or not self.masks.is_causal(self.seq_length):
             outside = torch.compiler.disable(self._attend)  # type: ignore[no-untyped-call]
             setattr(self, "_attend", outside)  # noqa: B010
 
     def _fits_flex(self, query: Tensor, starts: Tensor | None, dropout: float) -> bool:
-        """Whether positions determine more than the causal mask, and flex_attention can compute it.
+        """Whether positions and scores determine more than the causal mask, and flex_attention can compute it.
 
         Only at the length of training: it would compile another kernel for every length of a prompt.
         """
         seq = query.shape[2]
-        if seq != self.seq_length or self.relative is not None or (starts is None and self.masks.is_causal(seq)):
+        if seq != self.seq_length or self.relative is not None:
+            return False
+        if starts is None and self.masks.is_causal(seq) and not self.masks.rule.softcap:
             return False
         # Block-sparse layers are for skipping blocks, which the unfused operations cannot.
         if self.masks.rule.pattern is None and self.unfused.include(query.dtype, masked=True):
@@ -154,7 +167,7 @@ def _by_head(x: Tensor) -> Tensor:
 
 
 def _by_token(context: Tensor) -> Tensor:
-    """(batch, heads, seq, head_dim) -> (batch, seq, hidden)."""
+    """(batch, heads, seq, head_dim) -> (batch, seq, heads x head_dim)."""
     return context.transpose(1, 2).flatten(2)
 
 

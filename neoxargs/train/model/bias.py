@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from neoxargs.registry.model import Embedding, Shape
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.model import head_dim
 from neoxargs.train.model.init import METHODS
 from neoxargs.train.model.mup import multipliers
 from neoxargs.train.parallel.make import Make
@@ -32,7 +33,7 @@ class RelativeBias(nn.Module):
         self.embedding, self.causal = embedding, causal
         self.bias: Tensor | None = None
         self.tables = make.tables
-        self.scale = math.sqrt(shape.hidden_size // shape.num_attention_heads)
+        self.scale = math.sqrt(head_dim(shape))
         size = (embedding.rpe_num_buckets, shape.num_attention_heads)
         xavier = METHODS["xavier_normal"](0.0, shape.num_layers, shape.hidden_size)
         self.table = make.parameter("table", size, xavier, split=1)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import has_experts
+from neoxargs.sizes.model import has_experts, norms_after, norms_before
 from neoxargs.train.experts.layer import Experts
 from neoxargs.train.kernels.fused import DropoutAdd
 from neoxargs.train.model.attention import SelfAttention
@@ -32,26 +32,35 @@ class TransformerBlock(nn.Module):
 
     With `gpt_j_residual` both read the layer's input (GPT-J's parallel residual), through separate norms unless
     `gpt_j_tied`, and one all-reduce sums both over the tensor parallel ranks. With
-    `apply_residual_connection_post_layernorm` the residual is the normalised input instead of the input itself.
+    `apply_residual_connection_post_layernorm` the residual is the normalised input instead of the input itself. Norms
+    are where `norm_placement` says.
     """
 
     def __init__(self, config: Config, make: Make, layer: int = 0, relative: RelativeBias | None = None) -> None:
         super().__init__()
-        shape, regularization = config.shape, config.regularization
+        regularization = config.regularization
         self.parallel_residual = config.attention.gpt_j_residual
         self.post_norm_residual = config.norm.apply_residual_connection_post_layernorm
         self.tensor, self.shards, self.recompute = make.tensor, make.shards, make.recompute
         self.one_sum = self.parallel_residual and self.tensor.size > 1
-        self.input_layernorm = norm(shape.hidden_size, config.norm, self.shards)
+        before, after = norms_before(config.norm), norms_after(config.norm)
+        self.input_layernorm = self._norm(config, before)
         inside = replace(make, partial=self.one_sum)
         self.attention = SelfAttention(config, inside.at("attention"), layer, relative)
-        tied = self.parallel_residual and config.attention.gpt_j_tied
-        self.post_attention_layernorm = None if tied else norm(shape.hidden_size, config.norm, self.shards)
+        self.tied = self.parallel_residual and config.attention.gpt_j_tied
+        self.post_attention_layernorm = self._norm(config, before and not self.tied)
+        self.attention_output_layernorm, self.mlp_output_layernorm = (self._norm(config, after) for _ in range(2))
         self.mlp = FEED_FORWARD[has_experts(config, layer)](config, inside.at("mlp"))
         self.dropout = nn.Dropout(regularization.hidden_dropout)
         # Partial sums cover all tokens of the sequence, and every rank must drop the same elements of them.
         shards = ALONE if self.one_sum else self.shards
         self.add = DropoutAdd(regularization.hidden_dropout, config.fusion.bias_dropout_fusion, shards)
+
+    def _norm(self, config: Config, is_there: bool) -> nn.Module | None:
+        return norm(config.shape.hidden_size, config.norm, self.shards) if is_there else None
+
+    def _normed(self, layer: nn.Module | None, x: Tensor) -> Tensor:
+        return x if layer is None else self.recompute(layer, x)
 
     def forward(self, inputs: LayerInput) -> LayerInput:
         with self.recompute.layer():
@@ -59,19 +68,21 @@ class TransformerBlock(nn.Module):
 
     def _forward(self, inputs: LayerInput) -> LayerInput:
         hidden, starts = unpack(inputs)
-        normed = self.recompute(self.input_layernorm, hidden)
+        normed = self._normed(self.input_layernorm, hidden)
         if self.one_sum:
             return pack(hidden + self._parallel_branches(hidden, normed, starts), starts)
-        attended = self.add(self.attention(normed, starts), normed if self.post_norm_residual else hidden)
-        if self.post_attention_layernorm is not None:
-            normed = self.recompute(self.post_attention_layernorm, hidden if self.parallel_residual else attended)
-        return pack(self.add(self.mlp(normed), normed if self.post_norm_residual else attended), starts)
+        update = self._normed(self.attention_output_layernorm, self.attention(normed, starts))
+        attended = self.add(update, normed if self.post_norm_residual else hidden)
+        if not self.tied:
+            normed = self._normed(self.post_attention_layernorm, hidden if self.parallel_residual else attended)
+        update = self._normed(self.mlp_output_layernorm, self.mlp(normed))
+        return pack(self.add(update, normed if self.post_norm_residual else attended), starts)
 
     def _parallel_branches(self, hidden: Tensor, normed: Tensor, starts: Tensor | None) -> Tensor:
         """Attention and feed-forward of the parallel residual, with one sum over the tensor parallel ranks."""
         attended = self.dropout(self.attention(normed, starts))
-        if self.post_attention_layernorm is not None:
-            normed = self.recompute(self.post_attention_layernorm, hidden)
+        if not self.tied:
+            normed = self._normed(self.post_attention_layernorm, hidden)
         return leave_region(self.add(self.mlp(normed), attended), self.tensor, self.shards)
 
 

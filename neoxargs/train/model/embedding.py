@@ -59,6 +59,7 @@ class PositionEmbedding(nn.Module):
         shape, embedding, init = config.shape, config.embedding, config.init
         #: muP factors on the output, and on the embedding of positions.
         self.multipliers = multipliers(config)
+        self.token_multiplier = embedding.embedding_multiplier
         self.reset_positions = config.data.reset_position_ids
         self.dropout = nn.Dropout(config.regularization.hidden_dropout)
         self.offset = embedding.opt_pos_emb_offset
@@ -75,6 +76,7 @@ class PositionEmbedding(nn.Module):
 
     def forward(self, inputs: LayerInput) -> LayerInput:
         hidden, starts = unpack(inputs)
+        hidden = scale_by(hidden, self.token_multiplier)
         positions = None if self.cache is None else self.cache.positions  # (batch, seq)
         if starts is not None and self.reset_positions:
             positions = positions_in_document(starts).chunk(self.shards.size, dim=1)[self.shards.rank]

@@ -39,6 +39,7 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "bilinear": lambda gate: gate,
     "reglu": F.relu,
     "geglu": F.gelu,
+    "geglu_tanh": _tanh_gelu,
     "swiglu": F.silu,
 }
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
+from neoxargs.sizes.model import head_dim
 from neoxargs.train.model.widths import SAVE_HINT, Widths
 from neoxargs.train.parallel.make import Make
 
@@ -82,11 +83,10 @@ def output_scale(config: Config, make: Make) -> float:
 
 
 def attention_scale(config: Config) -> float:
-    """Return the factor on queries, in addition to the usual 1 / sqrt(head dimension)."""
-    if not config.mup.use_mup:
-        return 1.0
-    head = config.shape.hidden_size // config.shape.num_attention_heads
-    return float(head**-0.5 / config.mup.mup_attn_temp)
+    """Return the factor on queries, in addition to the usual 1 / sqrt(head dimension); it applies `softmax_scale`."""
+    width, scale = head_dim(config.shape), config.attention.softmax_scale
+    factor = 1.0 if scale is None else float(scale * width**0.5)
+    return factor * float(width**-0.5 / config.mup.mup_attn_temp) if config.mup.use_mup else factor
 
 
 def multipliers(config: Config) -> tuple[float, float]:

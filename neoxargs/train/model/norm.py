@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.registry.model import Norm
-from neoxargs.train.parallel.communicate import sum_gradients
+from neoxargs.train.model.init import zeros
+from neoxargs.train.parallel.communicate import copy_to_ranks, sum_gradients, sum_over_ranks
+from neoxargs.train.parallel.make import Make
 from neoxargs.train.process.mesh import ALONE, Axis
 
 
@@ -17,7 +21,7 @@ def norm(width: int, options: Norm, shared: Axis = ALONE) -> nn.Module:
 
     shared: ranks that hold the same weights and apply them to different inputs; their gradients are summed.
     """
-    layer = NORMS[options.norm](width, options)
+    layer = OnePlusWeight(width, options) if options.apply_layernorm_1p else NORMS[options.norm](width, options)
     sum_gradients(layer.parameters(), shared)
     return layer
 
@@ -46,6 +50,48 @@ class EpsilonOutsideRoot(nn.Module):
         precise = x.float()
         root = precise.square().mean(-1, keepdim=True).sqrt()
         return (precise / (root + self.epsilon)).to(x.dtype) * self.weight
+
+
+class AllHeadsNorm(nn.Module):
+    """RMSNorm over the queries, or the keys, of all heads together (OLMo 2, arXiv:2501.00656, section 3.3).
+
+    A rank has the weights of its own heads; the sum of squares is that of all ranks. heads: groups of heads on this
+    rank, heads of a group, head dimension, the last dimensions of the input.
+    """
+
+    def __init__(self, heads: tuple[int, int, int], options: Norm, make: Make) -> None:
+        super().__init__()
+        self.heads, self.epsilon, self.tensor = heads, options.rms_norm_epsilon, make.tensor
+        self.width = math.prod(heads) * self.tensor.size
+        self.weight = make.parameter("weight", (self.width,), zeros, split=0)
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, seq, groups, heads of a group, head_dim), the same shape."""
+        precise = x.float()
+        squares = precise.square().sum((-3, -2, -1), keepdim=True).contiguous()
+        # Every rank's heads are divided by the sum, and so every rank has a part of its gradient.
+        squares = copy_to_ranks(sum_over_ranks(squares, self.tensor), self.tensor)
+        normed = precise * torch.rsqrt(squares / self.width + self.epsilon)
+        return (normed * self.weight.view(self.heads)).to(x.dtype)
+
+
+class OnePlusWeight(nn.Module):
+    """LayerNorm or RMSNorm whose scale is 1 + weight, computed in fp32 (`apply_layernorm_1p`)."""
+
+    def __init__(self, width: int, options: Norm) -> None:
+        super().__init__()
+        self.is_rms = options.norm == "rmsnorm"
+        self.epsilon = options.rms_norm_epsilon if self.is_rms else options.layernorm_epsilon
+        self.weight = nn.Parameter(torch.zeros(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if options.use_bias_in_norms and not self.is_rms else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale, precise = 1 + self.weight.float(), x.float()
+        if self.is_rms:
+            return F.rms_norm(precise, scale.shape, scale, self.epsilon).to(x.dtype)
+        bias = None if self.bias is None else self.bias.float()
+        return F.layer_norm(precise, scale.shape, scale, bias, self.epsilon).to(x.dtype)
 
 
 def _rms_norm(width: int, options: Norm) -> nn.Module:

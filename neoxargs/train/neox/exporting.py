@@ -32,6 +32,7 @@ from neoxargs.neox_checkpoint.weights import (
 )
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
+from neoxargs.resolve.rules.synonyms import yaml_form
 from neoxargs.sizes.model import vocabulary_rows, weights_of_layers
 from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
 from neoxargs.train.checkpoint.weights_by_name import Weights, rank_slice
@@ -40,6 +41,8 @@ from neoxargs.train.neox.weights import halves_of
 from neoxargs.train.parallel.make import TensorShard
 
 STATES = ("exp_avg", "exp_avg_sq")
+#: Parameters of the model that only this package has, and that say how GPT-NeoX computes it, or change no result.
+SAME_MODEL = ("softmax_over_padding", "rms_norm_epsilon_under_root", "compile_layers")
 
 
 class Target(NamedTuple):
@@ -55,8 +58,10 @@ class Target(NamedTuple):
 def write(config: Config, saved: Weights, folder: Path) -> bool:
     """Write the checkpoint below `folder`; return whether it has optimizer state.
 
-    Raises Problems if GPT-NeoX has no tensor for a weight.
+    Raises Problems if GPT-NeoX has no tensor for a weight, or cannot compute what the model computes.
     """
+    if problems := list(_beyond_gpt_neox(config)):
+        raise Problems(problems)
     common = saved.common
     final = folder / f"global_step{common['iteration']}"
     final.mkdir(parents=True)
@@ -78,6 +83,15 @@ def write(config: Config, saved: Weights, folder: Path) -> bool:
     (final / "configs" / "deepy.yml").write_text(_yaml(config), encoding="utf-8")
     (folder / "latest").write_text(final.name, encoding="utf-8")
     return writer.has_optimizer
+
+
+def _beyond_gpt_neox(config: Config) -> Iterator[Problem]:
+    """Yield every parameter of the model that GPT-NeoX does not have, if it is set."""
+    for parameter, value in config.items():
+        name, is_of_model = parameter.name, parameter.ours and parameter.effect == "model"
+        if is_of_model and name not in SAME_MODEL and value.value != parameter.default:
+            what = f"{name} ({yaml_form(value.value)}) cannot be exported to GPT-NeoX, which has no such parameter"
+            yield Problem(what, config.place(name), id="huggingface-not-expressible", about=(name,))
 
 
 class _Writer:

@@ -138,6 +138,14 @@ CASES = [
     "data_efficiency: {data_sampling: {dynamic_batching: {enabled: true}}}",
     "curriculum_learning: {enabled: true}",
     "zero_optimization: {stage: 2, offload_optimizer: {device: cpu, ratio: 0.5}}",
+    "{sliding_window_width: 8, window_attn_skip_freq: [1, 0]}",
+    "{num_unique_layers: 2, sliding_window_width: 8, window_attn_skip_freq: 4}",
+    "{use_qk_layernorm: true, qk_layernorm_scope: all_heads}",
+    "{norm_placement: both, gpt_j_residual: true}",
+    '{attn_logit_softcapping: 50, attention_config: [[["flash"], "all"]]}',
+    "{pos_emb: rotary, rope_scaling: {rope_type: yarn}}",
+    "{pos_emb: rotary, rope_scaling: {rope_type: llama3, factor: 8, low_freq_factor: 4}}",
+    "{pos_emb: rotary, rope_scaling: {rope_type: longrope, short_factor: [1, 1]}}",
 ]
 
 

@@ -62,7 +62,6 @@ def test_flags_that_take_no_value(actions: dict[str, str]) -> None:
     ("flags", "why", "hint"),
     [
         ("--rl-profile", "it does not concern the pretraining of a GPT", ""),
-        ("--kv-channels 7", "the head width is always hidden_size / num_attention_heads", ""),
         ("--window-size 4,4", "sliding_window_width counts only earlier tokens", "use --window-size W,0"),
         ("--rampup-batch-size 1 1 9", "the batch size cannot change during a run", ""),
         ("--skip-train", "deepy has no equivalent setting", ""),
@@ -86,10 +85,24 @@ SIZES = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("--kv-channels 16", {}),
+        ("--kv-channels 24", {"head_dim": 24}),
         ("--window-size 128,0", {"sliding_window_width": 128}),
         ('--window-size "(128, 0)"', {"sliding_window_width": 128}),
         ("--window-size -1,-1", {"sliding_window_width": None}),
+        ("--window-size 8,0 --window-attn-skip-freq 2", {"window_attn_skip_freq": 2}),
+        ('--window-size 8,0 --window-attn-skip-freq "([1]*3+[0]*1)*1"', {"window_attn_skip_freq": [1, 1, 1, 0]}),
+        (
+            "--use-rope-scaling --position-embedding-type rope",
+            {"rope_scaling.rope_type": "llama3", "pos_emb": "rotary"},
+        ),
+        ("--use-rope-scaling --rope-scaling-factor 32", {"rope_scaling.factor": 32.0}),
+        ("--rotary-seq-len-interpolation-factor 4", {"rope_scaling.rope_type": "linear", "rope_scaling.factor": 4.0}),
+        (
+            "--position-embedding-type yarn --rotary-scaling-factor 40 --yarn-original-max-position-embeddings 4096",
+            {"rope_scaling.rope_type": "yarn", "rope_scaling.original_max_position_embeddings": 4096},
+        ),
+        ("--normalization RMSNorm --apply-layernorm-1p", {"apply_layernorm_1p": True}),
+        ("--disable-bias-linear --add-qkv-bias", {"add_qkv_bias": True, "use_bias_in_attn_linear": False}),
         ("--init-method-xavier-uniform", {"init_method": "xavier_uniform"}),
         ("--init-method-xavier-uniform", {"output_layer_init_method": "xavier_uniform"}),
         ("--optimizer lion --lion-beta2 0.9 --adam-beta1 0.1", {"optimizer.params.betas": [0.95, 0.9]}),
@@ -174,6 +187,7 @@ def test_dropped_settings_of_published_configurations_are_warnings_with_a_line(p
 
 CHOICES: dict[str, list[Any]] = {
     "num_layers": [2, 8], "hidden_size": [64, 256], "num_attention_heads": [4, 8], "num_kv_heads": [1, 2, 4],
+    "head_dim": [32],
     "seq_length": [32], "train_iters": [10, 1000], "train_micro_batch_size_per_gpu": [1, 3],
     "gradient_accumulation_steps": [1, 4], "model_parallel_size": [1, 2], "pipe_parallel_size": [0, 2],
     "norm": ["layernorm", "rmsnorm"], "rms_norm_epsilon": [1e-6], "layernorm_epsilon": [1e-6],
@@ -185,6 +199,9 @@ CHOICES: dict[str, list[Any]] = {
     "lr_decay_style": ["constant", "linear", "cosine"], "lr_decay_iters": [5], "attention_dropout": [0.0, 0.1],
     "hidden_dropout": [0.2], "checkpoint_activations": [True], "sliding_window_width": [16],
     "make_vocab_size_divisible_by": [64], "seed": [7], "reset_attention_mask": [True], "openai_gelu": [True],
+    "window_attn_skip_freq": [2, [1, 0]], "add_qkv_bias": [True], "apply_layernorm_1p": [True], "rope_scaling": [
+    {"rope_type": "linear", "factor": 4},
+    {"rope_type": "llama3", "factor": 8, "original_max_position_embeddings": 8192}],
     "sequence_parallel": [True], "bias_gelu_fusion": [True], "optimizer": [{"type": "Lion"}, {"type": "SGD"},
     {"type": "Adam", "params": {"betas": [0.8, 0.9], "eps": 1e-6}}, {"type": "cpu_adam"}],
 }  # fmt: skip

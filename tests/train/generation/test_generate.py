@@ -42,6 +42,10 @@ CACHED = {
     "rotary, shared keys": {"pos_emb": "rotary", "rotary_pct": 0.5, "num_kv_heads": 2},
     "qk norms": {"pos_emb": "rotary", "use_qk_layernorm": True},
     "window": {"pos_emb": "rotary", "sliding_window_width": 3},
+    "window in every other layer": {
+        "pos_emb": "rotary", "sliding_window_width": 3, "window_attn_skip_freq": 2, "rope_local_base_freq": 50,
+    },
+    "bounded": {"pos_emb": "rotary", "attn_logit_softcapping": 1.0, "final_logit_softcapping": 2.0},
     "alibi": {"pos_emb": "alibi"},
     "alibi, window": {"pos_emb": "alibi", "sliding_window_width": 3},
     "rpe": RPE,

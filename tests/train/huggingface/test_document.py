@@ -7,11 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from neoxargs.train.huggingface import FAMILIES, exporting, importing
+from neoxargs.train.huggingface.family import Family
+from tests.support import huggingface, huggingface_table
 from tests.support.paths import CONFIGS, DOCS, ROOT
 from tests.support.small_gpt import small
 
@@ -74,18 +77,48 @@ def test_the_refusal_on_the_page_is_that_of_the_code() -> None:
     assert [f"error: {problem.what} [{problem.id}]" for problem in found] == shown.splitlines()[1::2]
 
 
-def test_the_table_has_every_row_of_the_families() -> None:
+def columns(table: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each architecture of a table, and its cells by parameter."""
     header, _, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in re.findall(r"^\|.*$", TEXT[TEXT.index("| parameter |") :], flags=re.M)
+        [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*$", table, flags=re.M)
     ]
-    for name, column in zip(header[1:], range(1, len(header)), strict=True):
-        cells = {key: row[column] for row in rows for key in re.findall(r"`(\w+)[`:]", row[0])}
-        for setting in FAMILIES[name].settings:
-            key = setting.key.rpartition(".")[2]
-            assert any(key in cells[ours] for ours in setting.ours), (name, setting.key)
-        for demand in FAMILIES[name].demands:
-            assert demand.ours in cells or demand.ours in NOT_IN_THE_TABLE, (name, demand.ours)
+    for column, name in enumerate(header[1:], 1):
+        yield name, {key: row[column] for row in rows for key in re.findall(r"`([\w.]+)[`:]", row[0])}
+
+
+def assert_complete(family: Family, cells: dict[str, str], known: Family | None = None) -> None:
+    """Every setting and demand of the family has a cell, unless `known` has it too."""
+    keys = {setting.key.rpartition(".")[2] for setting in known.settings} if known else set()
+    for setting in family.settings:
+        key = setting.key.rpartition(".")[2]
+        if key not in keys and not setting.ours[0].startswith("rope_scaling."):
+            assert any(key in cells.get(ours, "") for ours in setting.ours), (family.architecture, setting.key)
+    demands = {demand.ours for demand in known.demands} if known else set()
+    for demand in family.demands:
+        name = demand.ours.partition(".")[0]
+        known_or_shown = demand.ours in demands or {demand.ours, name} & cells.keys()
+        assert known_or_shown or name in NOT_IN_THE_TABLE, (family.architecture, demand.ours)
+
+
+def test_the_tables_have_every_row_of_the_families() -> None:
+    first, second = re.findall(r"^\| parameter \|.*?\n\n", TEXT, flags=re.M | re.S)
+    llama = FAMILIES["LlamaForCausalLM"]
+    for name, cells in columns(first):
+        assert_complete(FAMILIES[name], cells)
+    for name, cells in columns(second):
+        assert_complete(FAMILIES[name], cells, llama)
+    assert {name for table in (first, second) for name, _ in columns(table)} == FAMILIES.keys()
+
+
+def test_the_table_of_agreement_has_every_model() -> None:
+    """As measured last; the tests of the families measure anew."""
+    measured = huggingface_table.rows()
+    assert [row[0] for row in measured] == list(huggingface.MODELS)
+    for name, architecture, *cells in measured:
+        assert architecture == huggingface.MODELS[name].architecture
+        for cell in cells:
+            logits, gradients, texts = cell.split(", ")
+            assert float(logits) < 1e-4 and float(gradients) < 1e-4 and texts == "40 of 40", name
 
 
 #: Parameters that no architecture supports at any value but the default.

@@ -43,7 +43,7 @@ ROPE = {"rope_type": "default", "rope_theta": 500.0}
 MODELS: dict[str, dict[str, Any]] = {
     "GPTNeoXForCausalLM": {**SIZES, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.25}},
     "LlamaForCausalLM": {**GROUPED, "attention_bias": True, "mlp_bias": True, "rope_parameters": ROPE},
-    "MistralForCausalLM": {**GROUPED, "sliding_window": 4},
+    "MistralForCausalLM": {**GROUPED, "sliding_window": 4, "head_dim": 12},
     "GPT2LMHeadModel": {
         "vocab_size": 257, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": SEQ, "bos_token_id": 256,
         "eos_token_id": 256,

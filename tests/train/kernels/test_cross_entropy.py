@@ -75,6 +75,19 @@ def test_z_loss_is_in_the_gradient_only(padded: int) -> None:
         torch.testing.assert_close(mine, other)
 
 
+@pytest.mark.parametrize("at_once", [40, 10**6])
+def test_bounded_logits(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module.LOGITS_AT_ONCE, "cpu", at_once)
+    hidden, weight, labels = case(32)
+    loss = Loss.of(small(final_logit_softcapping=1.5), Vocabulary(SIZE, 32), Make())
+    logits = 1.5 * torch.tanh(F.linear(hidden, weight[:SIZE]) / 1.5)
+    ours, theirs = loss(Readout(hidden, weight), labels), F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(loss.logits(Readout(hidden, weight)), logits)
+    for mine, other in zip(gradients(ours, hidden, weight), gradients(theirs, hidden, weight), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_sums_in_fp32(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module.LOGITS_AT_ONCE, "cpu", 40)

@@ -59,6 +59,8 @@ def test_where_queries_may_share_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         BIGBIRD,
         {**BIGBIRD, "pos_emb": "alibi", "sliding_window_width": 5},
         {"num_kv_heads": 2},
+        {"attn_logit_softcapping": 0.5, "num_kv_heads": 2},
+        {"attn_logit_softcapping": 0.5, "pos_emb": "alibi", "sliding_window_width": 5},
     ],
     ids=lambda changes: " ".join(changes),
 )
@@ -88,6 +90,7 @@ def test_which_layers_use_flex_attention(monkeypatch: pytest.MonkeyPatch) -> Non
         return attention(dtype, **changes)._fits_flex(on_gpu(dtype), None, dropout)
 
     assert fits(pos_emb="alibi") and fits(sliding_window_width=3) and fits(**BIGBIRD)
+    assert fits(attn_logit_softcapping=50.0)
     assert fits(pos_emb="alibi", dtype=torch.float32)
     assert not fits() and not fits(sliding_window_width=SEQ - 1)  # the causal kernels are faster
     assert not fits(dropout=0.1, pos_emb="alibi")

@@ -207,6 +207,53 @@ def test_norms_of_queries_and_keys() -> None:
     assert not torch.allclose(normed(x), plain(x))
 
 
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
+def test_a_scale_of_one_plus_the_weight(name: str) -> None:
+    plain = GPT(small(norm=name), VOCABULARY, Make())
+    model, x = GPT(small(norm=name, apply_layernorm_1p=True), VOCABULARY, Make()), hidden(32) + 1
+    torch.testing.assert_close(model.final_norm(x), plain.final_norm(x))
+    assert not model.final_norm.weight.any()
+    with torch.no_grad():
+        model.final_norm.weight += 0.5
+    torch.testing.assert_close(model.final_norm(x), 1.5 * plain.final_norm(x))
+
+
+def test_where_norms_are() -> None:
+    x = hidden(32)
+    for placement in ("after", "both"):
+        block = randomised(TransformerBlock(small(norm_placement=placement), Make()))
+        before = [block.input_layernorm, block.post_attention_layernorm]
+        if placement == "after":
+            assert before == [None, None]
+            before = [lambda x: x] * 2
+        middle = x + block.attention_output_layernorm(block.attention(before[0](x)))
+        expected = middle + block.mlp_output_layernorm(block.mlp(before[1](middle)))
+        torch.testing.assert_close(block(x), expected)
+
+
+def test_scaled_embeddings() -> None:
+    """Of tokens, not of positions; the tied output layer reads them unscaled."""
+    tokens, _ = batch(2)
+    plain, scaled = (GPT(small(embedding_multiplier=factor), VOCABULARY, Make()).eval() for factor in (1.0, 3.0))
+    positions = plain.positions(plain.embedding(tokens) * 0)
+    torch.testing.assert_close(scaled.positions(scaled.embedding(tokens)), 3 * plain.embedding(tokens) + positions)
+    assert scaled.output.scale == 1.0
+
+
+def test_scale_of_the_scores() -> None:
+    """Equal to queries scaled by as much."""
+    torch.manual_seed(1)
+    plain = randomised(TransformerBlock(small(), Make())).attention.eval()
+    scaled = TransformerBlock(small(softmax_scale=0.25), Make()).attention.eval()
+    scaled.load_state_dict(plain.state_dict())
+    x = hidden(32)
+    assert not torch.allclose(plain(x), scaled(x))
+    with torch.no_grad():  # rows by head: query, key, value
+        for weight in (plain.query_key_value.weight, plain.query_key_value.bias):
+            weight.view(4, 3, 8, -1)[:, 0] *= 0.25 * math.sqrt(8)
+    torch.testing.assert_close(plain(x), scaled(x), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.shows("sinusoidal-pos-emb")
 def test_sinusoidal_positions() -> None:
     model = built("sinusoidal-pos-emb: true")

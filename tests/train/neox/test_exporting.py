@@ -177,6 +177,14 @@ def test_a_weight_that_gpt_neox_lacks_is_named(tmp_path: Path) -> None:
         exporting.write(config, Plain(dict(gpt.named_parameters())), tmp_path / "back")
 
 
+def test_a_parameter_that_gpt_neox_lacks_is_named(tmp_path: Path) -> None:
+    """Without it, GPT-NeoX would not compute what the model computes."""
+    (tmp_path / "my.yml").write_text(BASE + MODELS["gpt2"] + "head_dim: 10\n")
+    config = resolve([tmp_path / "my.yml"], gpus=1)
+    with pytest.raises(Problems, match=r"head_dim \(10\) cannot be exported to GPT-NeoX"):
+        exporting.write(config, Plain({}), tmp_path / "back")
+
+
 class Plain:
     """Weights in memory, as a checkpoint without optimizer state."""
 

@@ -37,6 +37,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "documents": {"reset_position_ids": True, "reset_attention_mask": True},
     "waves": {"pos_emb": "sinusoidal", "norm": "scalenorm"},
     "z loss": {"z_loss": 0.1},
+    "norms after, over all heads": {
+        "norm_placement": "after", "norm": "rmsnorm", "use_qk_layernorm": True, "qk_layernorm_scope": "all_heads",
+    },
+    "norms before and after, bounds": {
+        "norm_placement": "both", "apply_layernorm_1p": True, "attn_logit_softcapping": 1.0, "head_dim": 12,
+        "final_logit_softcapping": 2.0, "embedding_multiplier": 3.0,
+    },
 }  # fmt: skip
 
 

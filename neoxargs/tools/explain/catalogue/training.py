@@ -190,7 +190,7 @@ PROBLEMS: dict[str, Entry] = {
     "huggingface-keys-contradict": row("Two keys of config.json set the same parameter to different values."),
     "huggingface-not-a-count": row("A size in config.json is not a whole number above 0."),
     "huggingface-head-width": row(
-        "deepy's model supports only attention heads whose width is hidden_size / num_attention_heads."
+        "The architecture has only attention heads whose width is hidden_size / num_attention_heads."
     ),
     "huggingface-weights-missing": row("The folder contains no weights in safetensors files."),
     "huggingface-weights-unreadable": row("A weight file is damaged or truncated."),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from neoxargs.launch.targets.megatron_tables import OPTIMIZERS, TOKENIZERS
+from neoxargs.launch.targets.megatron_tables import LLAMA3_CONTEXT, OPTIMIZERS, TOKENIZERS
 from neoxargs.resolve.keys.other_programs import value_advice
 from neoxargs.resolve.yaml.nodes import read_plain
 from neoxargs.tools.migrate.megatron.list_expressions import list_of
@@ -63,10 +63,38 @@ def window(reading: Reading, option: Option) -> None:
         reading.leave_out(option, "sliding_window_width counts only earlier tokens", "use --window-size W,0")
 
 
-def head_size(reading: Reading, option: Option) -> None:
-    hidden, heads = reading.number("hidden-size"), reading.number("num-attention-heads")
-    if not (hidden and heads and reading.number(option.name) == hidden / heads):
-        reading.leave_out(option, "the head width is always hidden_size / num_attention_heads")
+def window_layers(reading: Reading, option: Option) -> None:
+    """Read which layers have the window: a number, or a list with a 1 for each layer that has it."""
+    layers = list_of(" ".join(word.text for word in option.values))
+    reading.set_from(option, "window_attn_skip_freq", layers)
+
+
+def positions(choose: Callable[[Reading, Option], None]) -> Callable[[Reading, Option], None]:
+    """Set pos_emb; `yarn` is rotary with scaled frequencies."""
+
+    def read(reading: Reading, option: Option) -> None:
+        if option.text != "yarn":
+            return choose(reading, option)
+        reading.set("pos_emb", "rotary")
+        reading.set("rope_scaling.rope_type", "yarn")
+        factor = reading.number("rotary-scaling-factor")
+        if factor is None:
+            hint = "set factor in the section rope_scaling of the new file"
+            return reading.leave_to_write(option, "rope_scaling.factor", hint, "--rotary-scaling-factor is missing")
+        reading.set("rope_scaling.factor", float(factor))
+
+    return read
+
+
+def llama3(reading: Reading, option: Option) -> None:
+    reading.set("rope_scaling.rope_type", "llama3")
+    reading.set("rope_scaling.factor", float(reading.number("rope-scaling-factor") or 8.0))
+    reading.set("rope_scaling.original_max_position_embeddings", LLAMA3_CONTEXT, "Megatron-LM's constant")
+
+
+def interpolation(reading: Reading, option: Option) -> None:
+    reading.set("rope_scaling.rope_type", "linear")
+    reading.set_from(option, "rope_scaling.factor")
 
 
 def expert_layers(reading: Reading, option: Option) -> None:

@@ -56,9 +56,13 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "zero-stage": _renamed("zero_optimization.stage"),
     "ffn-hidden-size": computed_flags.ffn_width,
     "group-query-attention": lambda reading, option: None,  # --num-query-groups sets num_kv_heads
-    "position-embedding-type": _choice(
-        "pos_emb", {theirs: ours for ours, theirs in POSITIONS.items()} | BIGSCIENCE_POSITIONS
+    "position-embedding-type": computed_flags.positions(
+        _choice("pos_emb", {theirs: ours for ours, theirs in POSITIONS.items()} | BIGSCIENCE_POSITIONS)
     ),
+    "use-rope-scaling": computed_flags.llama3,
+    "rope-scaling-factor": lambda reading, option: None,  # --use-rope-scaling reads it
+    "rotary-scaling-factor": lambda reading, option: None,  # --position-embedding-type yarn reads it
+    "rotary-seq-len-interpolation-factor": computed_flags.interpolation,
     "use-rotary-position-embeddings": _sets("pos_emb", "rotary"),
     "no-position-embedding": _sets_default("pos_emb", "none"),
     "normalization": _choice("norm", {theirs: ours for ours, theirs in reversed(NORMS.items())}),
@@ -68,7 +72,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "disable-bias-linear": computed_flags.no_bias,
     "init-method-xavier-uniform": computed_flags.xavier,
     "window-size": computed_flags.window,
-    "kv-channels": computed_flags.head_size,
+    "window-attn-skip-freq": computed_flags.window_layers,
     "no-masked-softmax-fusion": computed_flags.no_softmax_fusion,
     "no-bias-swiglu-fusion": _sets("bias_gelu_fusion", False),
     "use-flash-attn": _sets("attention_config", [[["flash"], "all"]]),
@@ -118,8 +122,8 @@ SWITCHES = frozenset({
     "no-pipeline-parallel", "use-distributed-optimizer", "use-megatron-fsdp", "group-query-attention",
     "use-rotary-position-embeddings", "no-position-embedding", "swiglu", "disable-bias-linear",
     "init-method-xavier-uniform", "no-masked-softmax-fusion", "no-bias-swiglu-fusion", "use-flash-attn", "fp16",
-    "bf16", "optimizer-cpu-offload", "use-torch-optimizer-for-cpu-offload", "checkpoint-activations",
-    "distribute-saved-activations", "log-num-zeros-in-grad",
+    "bf16", "use-rope-scaling", "optimizer-cpu-offload", "use-torch-optimizer-for-cpu-offload",
+    "checkpoint-activations", "distribute-saved-activations", "log-num-zeros-in-grad",
 })  # fmt: skip
 #: The flags of SPECIAL that take any number of values.
 TAKES_MANY = {"data-path", "train-data-path", "valid-data-path", "test-data-path"}

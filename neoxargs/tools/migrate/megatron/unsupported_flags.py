@@ -76,12 +76,11 @@ REASONS = {
         disable-mamba-mem-eff-path muon-fp32-matmul-prec
         muon-tp-mode muon-use-syrk decrease-batch-size-if-needed eval-micro-batch-size""",
     "this variant of rotary embeddings is not supported": """
-        rotary-interleaved rotary-scaling-factor rotary-seq-len-interpolation-factor rope-scaling-factor rope-type
-        use-rope-scaling no-rope-freq mrope-section mscale* yarn-* no-yarn-*""",
+        rotary-interleaved rope-type no-rope-freq mrope-section mscale* yarn-correction-* no-yarn-*""",
     "this kind of attention is not supported": """
         multi-latent-attention cache-mla-latents kv-lora-rank q-lora-rank qk-head-dim qk-pos-emb-head-dim v-head-dim
         experimental-attention-variant linear-* dsa-* no-dsa-* disable-dsa-* attention-output-gate
-        softmax-type window-attn-skip-freq qk-clip* qk-l2-norm add-qkv-bias gdp-num-*""",
+        softmax-type qk-clip* qk-l2-norm gdp-num-*""",
     "this kind of feed-forward layer is not supported": """
         quick-geglu squared-relu glu-linear-offset activation-func-clamp-value""",
     "only the number of experts, the top-k and the jitter can be set": "moe-* expert-tensor-parallel-size",
@@ -89,7 +88,6 @@ REASONS = {
         hybrid-* is-hybrid-model mamba-* mtp-* enable-mhc-connections mhc-*""",
     "fp8 and fp4 are not supported": """
         fp8-* fp4-* disable-fp8-wgrad first-last-layers-bf16 num-layers-at-*-in-bf16 keep-fp8-transpose-cache""",
-    "this kind of norm is not supported": "apply-layernorm-1p",
     "the residual stream and the logits have the model's precision": """
         fp32-residual-connection output-logit-dtype""",
     "layers cannot be frozen": "freeze-all-layers",

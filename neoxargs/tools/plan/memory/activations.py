@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
-from neoxargs.sizes.model import GATED, mlp_width, norms_of_block
+from neoxargs.sizes.model import GATED, attention_width, head_dim, layer_window, mlp_width, norms_after, norms_of_block
 from neoxargs.tools.plan.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 from neoxargs.tools.plan.memory import experts
 from neoxargs.tools.plan.memory.recompute import stops_early
@@ -85,10 +85,11 @@ def selectively_recomputed(sizes: ActivationSizes) -> int:
 
 def _block(sizes: ActivationSizes, selective: bool) -> int:
     config = sizes.config
-    norms = norms_of_block(config)
+    norms, after = norms_of_block(config), 2 * norms_after(config.norm)
     parallel = config.attention.gpt_j_residual
-    streams = 1 if parallel else 2  # inputs of the norms: the layer's input, and its sum with the attention output
-    normed = norms * ((0 if selective else sizes.stream) + _inside_norm(sizes))
+    streams = 1 if parallel else 2  # what attention and feed-forward, or their norms, read
+    # outputs of the norms before them, and inputs of those after them, which are not recomputed
+    normed = norms * _inside_norm(sizes) + (after if selective else norms) * sizes.stream
     return streams * sizes.stream + normed + 2 * sizes.mask + _attention(sizes, selective) + _mlp(sizes, selective)
 
 
@@ -122,9 +123,7 @@ def _alibi_number(sizes: ActivationSizes) -> int:
     config = sizes.config
     if sizes.number_size == HALF and _unfused_softmax(config):
         return SINGLE
-    width = config.shape.hidden_size // config.shape.num_attention_heads
-    computed = width in FLEX_WIDTHS and not config.regularization.attention_dropout
-    return 0 if computed else sizes.number_size
+    return 0 if _fits_flex(config) else sizes.number_size
 
 
 def recomputed(sizes: ActivationSizes, stage: Stage) -> int:
@@ -205,7 +204,8 @@ def _attention(sizes: ActivationSizes, selective: bool) -> int:
     copy that is contiguous by token is stored too. selective: these are recomputed.
     """
     config, tensor = sizes.config, sizes.tensor
-    shape, queries = config.shape, sizes.hidden // tensor
+    shape = config.shape
+    queries = sizes.tokens * attention_width(shape) // tensor * sizes.number_size
     group = shape.num_attention_heads // shape.num_kv_heads  # queries per key
     keys = queries // group
     stored = queries + 2 * keys + queries
@@ -231,7 +231,7 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
 
     On a CPU, torch's attention is unfused with dropout, when it stores probabilities, mask and their product, and with
     any mask but the causal one, when it stores the probabilities. On a GPU it stores the bias of `rpe`, one for all
-    samples.
+    samples. Bounded scores (`attn_logit_softcapping`) are stored in fp32, and so are the probabilities.
     """
     config = sizes.config
     square = heads * config.shape.seq_length**2
@@ -244,6 +244,9 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
     if sizes.kind == "cpu" and dropout:
         return batch * square * (3 * sizes.number_size)
     unfused = batch * square * (SINGLE + HALF + (1 if dropout else 0))
+    if _stores_bounded_scores(sizes):
+        cast = HALF if sizes.number_size == HALF else 0
+        return batch * square * (2 * SINGLE + cast + (1 if dropout else 0)) - heads * sizes.tokens * SINGLE
     if sizes.kind == "cpu":
         fused = _masked(config) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)
     else:
@@ -252,13 +255,28 @@ def _scores(sizes: ActivationSizes, heads: int) -> int:
     return round(share * unfused + (1 - share) * fused) + mask
 
 
+def _stores_bounded_scores(sizes: ActivationSizes) -> bool:
+    """Whether scores are bounded by separate operations: on a CPU, and on a GPU if flex_attention cannot do it."""
+    config = sizes.config
+    if config.attention.attn_logit_softcapping is None:
+        return False
+    return sizes.kind == "cpu" or not _fits_flex(config)
+
+
+def _fits_flex(config: Config) -> bool:
+    """Whether flex_attention computes masks and biases from positions on a GPU."""
+    return head_dim(config.shape) in FLEX_WIDTHS and not config.regularization.attention_dropout
+
+
 def _masked(config: Config) -> float:
     """Share of the layers whose attention mask is not purely causal."""
     attention = config.attention
-    if config.embedding.pos_emb in BIASED or attention.sliding_window_width or config.data.reset_attention_mask:
+    if config.embedding.pos_emb in BIASED or config.data.reset_attention_mask:
         return 1.0
-    kinds = attention.__dict__.get("attention_config") or ["global"]
-    return sum(kind not in CAUSAL for kind in kinds) / len(kinds)
+    layers = config.shape.num_layers
+    kinds = attention.__dict__.get("attention_config") or ["global"] * layers
+    masked = [kind not in CAUSAL or layer_window(attention, layer) > 0 for layer, kind in enumerate(kinds)]
+    return sum(masked) / len(masked)
 
 
 def unfused_share(config: Config) -> float:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import (
+    attention_width,
     has_dense_network,
     has_experts,
+    has_qkv_bias,
     head_norms_size,
     mlp_rows,
     mlp_width,
@@ -76,13 +78,14 @@ def final_norm(config: Config) -> Weight:
 
 
 def _attention(config: Config) -> Iterator[Weight]:
-    biased = config.attention.use_bias_in_attn_linear
-    return _pair("attention", qkv_rows(config), config.shape.hidden_size, config.shape.hidden_size, biased)
+    biased = (has_qkv_bias(config.attention), config.attention.use_bias_in_attn_linear)
+    return _pair("attention", qkv_rows(config), attention_width(config.shape), config.shape.hidden_size, biased)
 
 
 def _mlp(config: Config) -> Iterator[Weight]:
     width = mlp_width(config.shape, config.mlp)
-    return _pair("feed-forward", mlp_rows(config), width, config.shape.hidden_size, config.mlp.use_bias_in_mlp)
+    biased = config.mlp.use_bias_in_mlp
+    return _pair("feed-forward", mlp_rows(config), width, config.shape.hidden_size, (biased, biased))
 
 
 def _experts(config: Config) -> Iterator[Weight]:
@@ -93,22 +96,27 @@ def _experts(config: Config) -> Iterator[Weight]:
     yield Weight("experts", moe.moe_num_experts * hidden * width)
     if moe.moe_num_shared_experts:
         shared = moe.moe_num_shared_experts
-        yield from _pair("feed-forward", shared * mlp_rows(config), shared * width, hidden, biased=False)
+        yield from _pair("feed-forward", shared * mlp_rows(config), shared * width, hidden, biased=(False, False))
     if has_dense_network(config):
         yield from _mlp(config)
         yield Weight("router", 2 * hidden, sharded=False)
         yield Weight("router", 2, sharded=False)
 
 
-def _pair(part: str, rows: int, inner: int, hidden: int, biased: bool) -> Iterator[Weight]:
-    """Yield two linear layers: hidden -> rows, sharded by outputs, and inner -> hidden, sharded by inputs."""
+def _pair(part: str, rows: int, inner: int, hidden: int, biased: tuple[bool, bool]) -> Iterator[Weight]:
+    """Yield two linear layers: hidden -> rows, sharded by outputs, and inner -> hidden, sharded by inputs.
+
+    biased: whether each of them has a bias.
+    """
     yield Weight(part, rows * hidden)
     yield Weight(part, hidden * inner)
-    if biased:
+    if biased[0]:
         yield Weight(part, rows)
+    if biased[1]:
         yield Weight(part, hidden, sharded=False)
 
 
 def _norms(config: Config) -> list[Weight]:
-    in_attention = [Weight("norms", head_norms_size(config), sharded=False)] if config.norm.use_qk_layernorm else []
+    sharded = config.norm.qk_layernorm_scope == "all_heads"
+    in_attention = [Weight("norms", head_norms_size(config), sharded)] if config.norm.use_qk_layernorm else []
     return [Weight("norms", norm_size(config), sharded=False)] * norms_of_block(config) + in_attention

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from neoxargs.train.huggingface.family import (
+from neoxargs.train.huggingface.family import Family, Fixed, Weights
+from neoxargs.train.huggingface.forms import POSITIONS, TRANSPOSED, TRANSPOSED_HEADS, VOCABULARY
+from neoxargs.train.huggingface.settings import (
     COMMON_FIXED,
     FULL_ATTENTION,
+    NATURAL_HEADS,
     NO_GROUPED_QUERIES,
     UNGATED,
-    Family,
-    Fixed,
-    Weights,
+    UNSCALED,
     activation,
     mlp_width_setting,
     only,
     same,
     weight_tying,
 )
-from neoxargs.train.huggingface.forms import POSITIONS, TRANSPOSED, TRANSPOSED_HEADS, VOCABULARY
 
 GPT2 = Family(
     architecture="GPT2LMHeadModel",
@@ -40,11 +40,11 @@ GPT2 = Family(
         only("norm", "layernorm"), only("pos_emb", "learned"), only("use_bias_in_norms", True),
         only("use_bias_in_attn_linear", True), only("use_bias_in_mlp", True), only("gpt_j_residual", False),
         only("sliding_window_width", None), only("apply_residual_connection_post_layernorm", False),
-        NO_GROUPED_QUERIES, UNGATED, FULL_ATTENTION,
+        NATURAL_HEADS, NO_GROUPED_QUERIES, UNGATED, FULL_ATTENTION,
     ),
     fixed=(
-        *COMMON_FIXED, Fixed("scale_attn_weights", (True,)), Fixed("scale_attn_by_inverse_layer_idx", (False,)),
-        Fixed("add_cross_attention", (False,)),
+        *COMMON_FIXED, UNSCALED, Fixed("scale_attn_weights", (True,)),
+        Fixed("scale_attn_by_inverse_layer_idx", (False,)), Fixed("add_cross_attention", (False,)),
     ),
     constants={
         "norm": "layernorm", "pos_emb": "learned", "use_bias_in_norms": True, "use_bias_in_attn_linear": True,

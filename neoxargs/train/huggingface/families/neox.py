@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from neoxargs.train.huggingface.family import (
+from neoxargs.train.huggingface.family import Family, Weights
+from neoxargs.train.huggingface.forms import VOCABULARY
+from neoxargs.train.huggingface.settings import (
     COMMON_FIXED,
     FULL_ATTENTION,
+    NATURAL_HEADS,
     NO_GROUPED_QUERIES,
     UNGATED,
-    Family,
-    Weights,
+    UNSCALED,
     activation,
     mlp_width_setting,
     only,
@@ -17,7 +19,6 @@ from neoxargs.train.huggingface.family import (
     same,
     weight_tying,
 )
-from neoxargs.train.huggingface.forms import VOCABULARY
 
 #: Modules of a layer, with the same names on both sides.
 LAYER_MODULES = (
@@ -50,9 +51,10 @@ NEOX = Family(
     demands=(
         only("norm", "layernorm"), only("pos_emb", "rotary"), only("use_bias_in_norms", True),
         only("use_bias_in_mlp", True), only("sliding_window_width", None),
-        only("apply_residual_connection_post_layernorm", False), NO_GROUPED_QUERIES, UNGATED, FULL_ATTENTION,
+        only("apply_residual_connection_post_layernorm", False), NATURAL_HEADS, NO_GROUPED_QUERIES, UNGATED,
+        FULL_ATTENTION,
     ),
-    fixed=COMMON_FIXED,
+    fixed=(*COMMON_FIXED, UNSCALED),
     constants={"norm": "layernorm", "pos_emb": "rotary", "use_bias_in_norms": True, "use_bias_in_mlp": True},
     weights=(
         Weights("embedding.word_embeddings", ("embed_in",), VOCABULARY),

@@ -1,0 +1,61 @@
+"""Scaling of rotary positions to contexts longer than those of the first training."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from neoxargs.registry.declare import Group, param
+from neoxargs.registry.types import Count, Positive
+
+
+class RopeScaling(Group, origin="NeoX", effect="model", section="rope_scaling"):
+    """Changes to the frequencies of `pos_emb: rotary`. The keys are those of Hugging Face's models."""
+
+    rope_type: Literal["default", "linear", "ntk", "yarn", "llama3", "longrope"] = param("default", ours=True)
+    """How the frequencies change: `default` not at all, `linear` divides positions by `factor`, `ntk` enlarges the
+    base, `yarn` and `llama3` slow the low frequencies down and keep the high ones, `longrope` divides each by a factor
+    of its own."""
+
+    factor: Positive | None = param(None, ours=True)
+    """How many times longer the context becomes. Required by `linear`, `ntk`, `yarn` and `llama3`; `longrope` takes
+    `max_position_embeddings` / `original_max_position_embeddings` for it if it is left out."""
+
+    original_max_position_embeddings: Count | None = param(
+        None, ours=True, megatron="yarn-original-max-position-embeddings"
+    )
+    """The context of the training before, in tokens, for `yarn`, `llama3` and `longrope`. Left out:
+    `max_position_embeddings`."""
+
+    low_freq_factor: Positive = param(1.0, ours=True)
+    """`llama3` divides by `factor` the frequencies that turn fewer times than this within the original context."""
+
+    high_freq_factor: Positive = param(4.0, ours=True)
+    """`llama3` keeps the frequencies that turn more times than this within the original context, and blends those in
+    between. Must exceed `low_freq_factor`."""
+
+    beta_fast: Positive = param(32.0, ours=True, megatron="yarn-beta-fast")
+    """`yarn` keeps the frequencies that turn more times than this within the original context."""
+
+    beta_slow: Positive = param(1.0, ours=True, megatron="yarn-beta-slow")
+    """`yarn` divides by `factor` the frequencies that turn fewer times than this within the original context, and
+    blends those in between."""
+
+    truncate: bool = param(True, ours=True)
+    """Whether `yarn` rounds the range of the dimensions that it blends to whole dimensions."""
+
+    attention_factor: Positive | None = param(None, ours=True)
+    """Factor on rotated queries and keys, which sharpens attention in longer contexts. Left out: as published for
+    `yarn` and `longrope`, a function of `factor`; 1 for the others."""
+
+    mscale: Positive | None = param(None, ours=True)
+    """With `mscale_all_dim`, `yarn` computes `attention_factor` as the ratio of two such functions, as DeepSeek
+    does."""
+
+    mscale_all_dim: Positive | None = param(None, ours=True)
+    """The denominator of that ratio."""
+
+    short_factor: list[float] | None = param(None, ours=True)
+    """What `longrope` divides each frequency by in a sequence no longer than the original context."""
+
+    long_factor: list[float] | None = param(None, ours=True)
+    """What `longrope` divides each frequency by in a longer sequence."""

@@ -1,0 +1,39 @@
+"""Norms: where they are, and what they normalise together."""
+
+from __future__ import annotations
+
+from neoxargs.resolve.rules.rule import Finding, check, refuse
+
+
+@check
+def norm_placement_after_needs_sequential_residual(
+    norm_placement: str, gpt_j_residual: bool, apply_residual_connection_post_layernorm: bool
+) -> Finding | None:
+    """Norms after attention and MLP normalise what each of them adds to the residual stream. With gpt_j_residual, both
+    are added as one sum over the tensor parallel ranks; apply_residual_connection_post_layernorm has a place for the
+    norms of its own.
+
+        norm_placement: both
+        gpt_j_residual: true
+    """
+    other = "gpt_j_residual" if gpt_j_residual else "apply_residual_connection_post_layernorm"
+    if norm_placement == "before" or not (gpt_j_residual or apply_residual_connection_post_layernorm):
+        return None
+    what = f"norm_placement ({norm_placement}) and {other} cannot be combined"
+    return refuse(what, "remove one of them", about=["norm_placement", other])
+
+
+@check
+def qk_layernorm_of_all_heads_needs_rmsnorm(
+    use_qk_layernorm: bool, qk_layernorm_scope: str, norm: str
+) -> Finding | None:
+    """The queries of all heads are divided by their root mean square, of which tensor parallel ranks sum the parts.
+    Other norms are computed within one rank only, and would normalise the heads of a rank instead of all.
+
+        use_qk_layernorm: true
+        qk_layernorm_scope: all_heads
+    """
+    if not use_qk_layernorm or qk_layernorm_scope == "head" or norm == "rmsnorm":
+        return None
+    what = f"qk_layernorm_scope ({qk_layernorm_scope}) needs norm: rmsnorm, but norm is {norm}"
+    return refuse(what, "set norm: rmsnorm, or remove qk_layernorm_scope", about=["qk_layernorm_scope", "norm"])

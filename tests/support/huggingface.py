@@ -1,0 +1,260 @@
+"""Small random models of transformers, and how far ours, imported from them, are from theirs."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
+from neoxargs.resolve import resolve
+from neoxargs.resolve.config import Config
+from neoxargs.train.checkpoint import inventory
+from neoxargs.train.checkpoint.relayout import VOCABULARY_WEIGHTS, with_rows
+from neoxargs.train.checkpoint.save_load import Checkpoints
+from neoxargs.train.checkpoint.weights_by_name import SavedWeights, rank_slice
+from neoxargs.train.data.tokenizer import build_tokenizer
+from neoxargs.train.engine import build as engine
+from neoxargs.train.engine.steps import Pipelined
+from neoxargs.train.generation.generator import Generator, PipelinedModel, PlainModel
+from neoxargs.train.huggingface import importing, tokens
+from neoxargs.train.kernels.cross_entropy import Loss
+from neoxargs.train.model.gpt import GPT
+from neoxargs.train.model.rotary import longrope_context
+from neoxargs.train.parallel.make import Make
+from neoxargs.train.parallel.pipeline import named_weights
+from neoxargs.train.process import mesh, setup
+from neoxargs.train.process.mesh import Mesh
+from tests.support.small_gpt import randomised
+
+CPU = torch.device("cpu")
+SEQ, NEW, END = 32, 6, 256
+SIZES = {
+    "vocab_size": 257, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 44, "max_position_embeddings": SEQ, "bos_token_id": END, "eos_token_id": END,
+    "pad_token_id": END, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
+}  # fmt: skip
+SHORT = {"rope_theta": 500.0, "original_max_position_embeddings": 8}
+WINDOWS = {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1}
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 4, "tie_word_embeddings": True}
+
+
+class Case(NamedTuple):
+    """A model: its class in transformers without `ForCausalLM`, and what it has besides SIZES."""
+
+    family: str
+    values: dict[str, Any]
+
+    @property
+    def architecture(self) -> str:
+        return f"{self.family}ForCausalLM"
+
+
+def _rope(kind: str, **settings: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, **SHORT, **settings}}
+
+
+#: Two of a family differ in what the family has variants of.
+MODELS: dict[str, Case] = {
+    "Llama 3.1": Case("Llama", {**_rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0)}),
+    "Llama, YaRN": Case("Llama", {**_rope("yarn", factor=4.0, beta_fast=4.0, beta_slow=1.0), "head_dim": 16}),
+    "Llama, linear": Case("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}}),
+    "Mistral-Nemo": Case("Mistral", {"head_dim": 12, "sliding_window": None}),
+    "Qwen2": Case("Qwen2", WINDOWS),
+    "Qwen3": Case("Qwen3", {"head_dim": 12, "tie_word_embeddings": True}),
+    "OLMo 2": Case("Olmo2", {}),
+    "Gemma 2": Case("Gemma2", {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "Gemma 3": Case("Gemma3", {
+        **GEMMA, "sliding_window_pattern": 3, "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 3000.0, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    }),
+    "Phi-3": Case("Phi3", {"sliding_window": 5, "num_key_value_heads": 4}),
+    "Phi-4-mini": Case("Phi3", {
+        "original_max_position_embeddings": 16, "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 0.5,
+            "short_factor": [1.0, 1.5], "long_factor": [1.0, 3.0],
+        },
+    }),
+}  # fmt: skip
+#: Prompts of 0 to 19 bytes.
+PROMPTS = [("to be or not to be: " * 2)[start : 2 * start + 1] for start in range(20)]
+
+
+class Answer(NamedTuple):
+    """Results of transformers' model."""
+
+    logits: Tensor
+    """(2, SEQ, vocabulary)"""
+    gradients: dict[str, Tensor]
+    texts: list[list[int]]
+    """Its continuations of PROMPTS."""
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    text = torch.randint(256, (2, SEQ + 1), generator=torch.Generator().manual_seed(1))
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
+def made(name: str) -> Any:
+    """Return transformers' model with random weights."""
+    import transformers
+
+    case = MODELS[name]
+    kind = f"{case.family}{'Text' if case.family == 'Gemma3' else ''}Config"
+    torch.manual_seed(3)
+    config = getattr(transformers, kind)(**SIZES | case.values)
+    # Gemma's fused kernel does not bound scores.
+    config._attn_implementation = "eager"
+    model: Any = randomised(getattr(transformers, case.architecture)(config)).eval()
+    model.generation_config.pad_token_id = END
+    return model
+
+
+def answer(model: Any) -> Answer:
+    ids, labels = batch()
+    logits = model(ids).logits
+    loss: Any = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters()}
+    return Answer(logits.detach(), gradients, [_continued(model, prompt) for prompt in PROMPTS])
+
+
+def _continued(model: Any, prompt: str) -> list[int]:
+    ids = torch.tensor([list(prompt.encode())])
+    if not prompt:
+        ids = torch.tensor([[END]])
+    found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False)
+    new: list[int] = found[0, ids.shape[1] :].tolist()
+    return new[: new.index(END)] if END in new else new
+
+
+def imported(folder: Path, model: Any) -> Path:
+    """Write transformers' model to `folder`/theirs, and import it to `folder`/ours."""
+    theirs = folder / "theirs"
+    model.save_pretrained(theirs, max_shard_size="40KB")
+    tokens._byte_level().save(str(theirs / "tokenizer.json"))
+    assert importing.main([str(theirs), "--to", str(folder / "ours")]) == 0
+    return folder / "ours"
+
+
+def loaded(ours: Path) -> tuple[GPT, Config]:
+    """Return our model without an engine, and its configuration."""
+    config = resolve([ours / "model.yml"], gpus=1)
+    gpt = GPT(config, engine.vocabulary(config, 257), Make()).eval()
+    saved = SavedWeights(ours / "global_step0", inventory.read(ours / "global_step0"))
+    with torch.no_grad():
+        for key, weight in gpt.named_parameters():
+            whole = saved.full_tensor(key)
+            weight[: len(whole)].copy_(whole)
+    return gpt, config
+
+
+def greedy(model: PlainModel | PipelinedModel, config: Config, here: Mesh) -> tuple[list[list[int]], list[list[int]]]:
+    """Continue PROMPTS greedily, with and without a cache."""
+    found = []
+    for recompute in (False, True):
+        config.generation.maximum_tokens, config.generation.recompute = NEW, recompute
+        tokenizer, context = build_tokenizer(config.tokenizer), longrope_context(config)
+        generator = Generator(model, tokenizer, config.generation, SEQ, here, seed=1, context=context)
+        samples = [generator.sample(prompt) for prompt in PROMPTS]
+        for one in samples:  # alone: rotary factors may depend on the longest text of a batch
+            generator.finish([one])
+        found.append([sample.ids for sample in samples])
+    return found[0], found[1]
+
+
+class Difference(NamedTuple):
+    """The largest differences between transformers' model and ours; None where a rank does not have the answer."""
+
+    logits: float | None
+    gradients: float
+    """Of an element, relative to the largest element of its weight's gradient."""
+    texts: int
+    """Continuations that differ, of those with and without a cache of keys and values."""
+
+
+def one_process(folder: Path, name: str) -> Difference:
+    """Import transformers' model and compare it with ours on one process."""
+    model = made(name)
+    theirs, (gpt, config) = answer(model), loaded(imported(folder, model))
+    ids, labels = batch()
+    logits = float((gpt(ids) - theirs.logits).abs().max())
+    gpt(ids, labels).backward()
+    gradients: dict[str, Any] = {key: weight.grad for key, weight in gpt.named_parameters() if weight.grad is not None}
+    wanted = expected_gradients(folder / "theirs", theirs)
+    assert wanted.keys() == gradients.keys()
+    worst = max(_relative(gradients[key][: len(full)], full, full) for key, full in wanted.items())
+    return Difference(logits, worst, _different(greedy(PlainModel(gpt, gpt, CPU), config, Mesh()), theirs))
+
+
+def _different(found: tuple[list[list[int]], list[list[int]]], theirs: Answer) -> int:
+    return sum(ours != text for texts in found for ours, text in zip(texts, theirs.texts, strict=True))
+
+
+def _relative(found: Tensor, wanted: Tensor, full: Tensor) -> float:
+    return float((found - wanted).abs().max() / full.abs().max())
+
+
+def expected_gradients(source: Path, theirs: Answer) -> dict[str, Tensor]:
+    """Return the gradients of transformers' model under our names and in our shapes."""
+    read = importing.Import(source)
+    by_name: dict[str, Any] = {read._normal(key): gradient for key, gradient in theirs.gradients.items()}
+    return {piece.ours: piece.form.to_ours([by_name[key] for key in piece.theirs], read.sizes) for piece in read.pieces}
+
+
+#: Steps of gradient descent with this rate change weights by so much times their gradient, exactly.
+RATE = 16.0
+DESCENT = {
+    "optimizer": f"{{type: SGD, params: {{lr: {RATE}}}}}", "lr_decay_style": "constant", "warmup": 0.0,
+    "gradient_clipping": 0.0, "weight_decay": 0.0, "train_micro_batch_size_per_gpu": 2,
+}  # fmt: skip
+
+
+def on_layout(folder: str, theirs: Answer, sizes: dict[str, Any], process: setup.Process) -> Difference:
+    """Compare the imported model on this rank of a layout. Runs in every rank, after `setup.start`."""
+    overrides = [f"{key}={value}" for key, value in {**DESCENT, **sizes, "save": f"{folder}/saved"}.items()]
+    world = torch.distributed.get_world_size()
+    arguments = parse_rank_arguments(
+        script_arguments(resolve([Path(folder, "ours", "model.yml")], overrides, gpus=world))
+    )
+    config = arguments.config
+    here = mesh.build_mesh(config.parallel)
+    vocabulary = engine.vocabulary(config, 257)
+    built = engine.build(config, arguments.deepspeed, vocabulary, here)
+    Checkpoints(config, built.deepspeed, process).load()
+    built.deepspeed.eval()
+    module = built.deepspeed.module
+    if isinstance(built, Pipelined):
+        loss = Loss.of(config, vocabulary, Make(tensor=here.tensor))
+        model: Any = PipelinedModel(module, loss, here, CPU, config.shape.hidden_size)
+    else:
+        model = PlainModel(module, built.deepspeed, CPU)
+    ids, labels = batch()
+    with torch.no_grad():
+        logits = model.logits(ids.repeat_interleave(SEQ, 0), torch.arange(SEQ).repeat(2))
+    off = None if logits is None else float((logits - theirs.logits.flatten(0, 1)).abs().max())
+    texts = _different(greedy(model, config, here), theirs)
+    return Difference(off, _descended(built, expected_gradients(Path(folder, "theirs"), theirs), ids, labels), texts)
+
+
+def _descended(built: Any, wanted: dict[str, Tensor], ids: Tensor, labels: Tensor) -> float:
+    """Take a step of gradient descent; return how far the changes of this rank's weights are from these gradients."""
+    built.deepspeed.train()
+    weights = named_weights(built.deepspeed.module)
+    before = {key: weight.detach().clone() for key, weight in weights.items()}
+    built.train_step(itertools.repeat((ids, labels)) if built.reads_data else None)
+    worst = 0.0
+    for key, weight in weights.items():
+        full = wanted[key]
+        shard = getattr(weight, "tensor_shard", None)
+        if key in VOCABULARY_WEIGHTS:
+            full = with_rows(full, len(weight) * (shard.size if shard else 1))
+        own = rank_slice(full, shard) if shard else full
+        worst = max(worst, _relative((before[key] - weight.detach()) / RATE, own, full))
+    return worst

@@ -1,0 +1,94 @@
+"""Scaled rotary positions: the angles are those of transformers."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from neoxargs.train.kernels.tables import Tables
+from neoxargs.train.model.rotary import Rotation
+from tests.support.small_gpt import small
+
+LONGEST, BASE = 64, 500
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 3.0, "original_max_position_embeddings": 32}
+LONGROPE = {
+    "short_factor": [1.0, 1.5, 2.0, 4.0], "long_factor": [1.0, 3.0, 6.0, 9.0], "original_max_position_embeddings": 32,
+}  # fmt: skip
+#: Name -> `rope_type`, the other settings, and a length of text.
+SCALINGS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "linear": ("linear", {"factor": 4.0}, LONGEST),
+    "YaRN": ("yarn", {"factor": 4.0, "original_max_position_embeddings": 16}, LONGEST),
+    "YaRN, fewer dimensions": (
+        "yarn", {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 3.0, "beta_slow": 0.5}, LONGEST,
+    ),
+    "YaRN, not rounded": (
+        "yarn", {"factor": 4.0, "original_max_position_embeddings": 32, "truncate": False, "mscale": 0.7,
+                 "mscale_all_dim": 1.0}, LONGEST,
+    ),
+    "YaRN, factor given": (
+        "yarn", {"factor": 4.0, "original_max_position_embeddings": 32, "attention_factor": 1.25}, LONGEST,
+    ),
+    "Llama 3": ("llama3", {"factor": 8.0, **LLAMA3}, LONGEST),
+    "LongRoPE, short": ("longrope", LONGROPE, 32),
+    "LongRoPE, long": ("longrope", LONGROPE, 33),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+@pytest.mark.filterwarnings("ignore")
+def test_angles_are_those_of_transformers(name: str) -> None:
+    os.environ["USE_TF"] = "0"
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    kind, settings, length = SCALINGS[name]
+    rope = {"rope_type": kind, "rope_theta": float(BASE), **settings}
+    theirs = transformers.LlamaConfig(
+        hidden_size=32, num_attention_heads=4, max_position_embeddings=LONGEST, rope_parameters=rope
+    )
+    frequency, factor = ROPE_INIT_FUNCTIONS[kind](theirs, "cpu", seq_len=length)
+    angle = torch.arange(length).outer(frequency)
+    cosine, sine = angles(kind, settings, length)
+    torch.testing.assert_close(cosine, angle.cos() * factor, rtol=0, atol=1e-4)
+    torch.testing.assert_close(sine, angle.sin() * factor, rtol=0, atol=1e-4)
+
+
+def angles(kind: str, settings: dict[str, Any], length: int) -> tuple[torch.Tensor, ...]:
+    scaling = {f"rope_scaling.{key}": value for key, value in settings.items()}
+    config = small(
+        pos_emb="rotary",
+        rotary_emb_base=BASE,
+        max_position_embeddings=LONGEST,
+        **{"rope_scaling.rope_type": kind},
+        **scaling,
+    )
+    rotation = Rotation.of(config, 0)
+    assert rotation is not None
+    return rotation.angles(length, length, torch.device("cpu"), Tables())
+
+
+def test_a_larger_base_divides_the_slowest_frequency_by_the_factor() -> None:
+    """bloc97's formula, base x factor ** (d / (d - 2)): transformers' `dynamic` at twice its longest text."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = {"rope_type": "dynamic", "rope_theta": float(BASE), "factor": 3.0}
+    theirs = LlamaConfig(hidden_size=32, num_attention_heads=4, max_position_embeddings=LONGEST, rope_parameters=rope)
+    frequency, _ = ROPE_INIT_FUNCTIONS["dynamic"](theirs, "cpu", seq_len=2 * LONGEST)
+    cosine, sine = angles("ntk", {"factor": 4.0}, LONGEST)
+    torch.testing.assert_close(cosine, torch.arange(LONGEST).outer(frequency).cos(), rtol=0, atol=1e-4)
+    assert math.isclose(math.asin(float(sine[1, -1])), BASE**-0.75 / 4, rel_tol=1e-4)
+
+
+def test_layers_with_a_window_have_a_base_of_their_own() -> None:
+    config = small(
+        pos_emb="rotary", sliding_window_width=3, window_attn_skip_freq=2, rope_local_base_freq=100,
+        **{"rope_scaling.rope_type": "linear", "rope_scaling.factor": 4.0},
+    )  # fmt: skip
+    local, full = Rotation.of(config, 0), Rotation.of(config, 1)
+    assert local == Rotation(8, 100) and full is not None and full.scaling is not None
+    assert (full.base, full.scaling.factor) == (10000, 4.0)
