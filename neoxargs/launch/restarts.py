@@ -16,7 +16,7 @@ from neoxargs import checkpoint_folder
 from neoxargs.launch.cluster.rendezvous import free_port
 from neoxargs.launch.launchers.command import command
 from neoxargs.launch.prepare import RECORD_FILE, with_value
-from neoxargs.launch.processes import failures
+from neoxargs.launch.processes import failures, lost_ranks
 from neoxargs.launch.processes.run import AFTER_LAUNCHER_ENDED, Ended, start
 from neoxargs.launch.processes.run_lock import RunLock
 from neoxargs.launch.processes.supervisor import AFTER_LAUNCHER_KILLED
@@ -51,13 +51,15 @@ def start_ranks(script: str, spec: RunSpec, say: Callable[[str], None], lock: Ru
 
 def _attempt(script: str, spec: RunSpec, say: Callable[[str], None], lock: RunLock | None) -> Ended:
     config, resources = spec.config, spec.resources
+    for earlier in failures.logs_folder(config, "").glob("*"):  # those of a deepy that was killed
+        lost_ranks.tidy(earlier)
     attempt = failures.new_attempt(config)
     logs = failures.logs_folder(config, attempt)
     # choose the port last: tokenising may have taken hours, and another run may use it meanwhile
     launched = command(config, resources, script, os.environ, free_port(config, resources), attempt)
     ended = start(launched, os.environ, say, resources.remote, logs=logs, lock=lock)
     if ended.may_restart and resources.remote:  # ranks that lost their launcher save before they end
-        failures.wait_for_ranks(logs, AFTER_LAUNCHER_KILLED + AFTER_LAUNCHER_ENDED)
+        lost_ranks.wait_for_ranks(logs, AFTER_LAUNCHER_KILLED + AFTER_LAUNCHER_ENDED)
     return ended
 
 

@@ -93,7 +93,7 @@ def _ranks(config: Config, deepy: str) -> Iterator[str]:
     yield "# Every task is one rank and reads its rank number from the variables that srun sets."
     yield f"srun --kill-on-bad-exit=1 {f'{runner.launcher_args} ' if runner.launcher_args else ''}{deepy}"
     yield "code=$?"
-    summarize = shlex.join([sys.executable, "-m", "neoxargs.launch.processes.failures"])
+    summarize = shlex.join([sys.executable, "-m", "neoxargs.launch.processes.lost_ranks"])
     summarize = f'PYTHONPATH={shlex.quote(str(IMPORT_ROOT))} {summarize} {logs}/slurm-"$SLURM_JOB_ID".*'
     if config.runner_extras.restarts:
         yield from _requeue(config.runner_extras.restarts, summarize)

@@ -14,9 +14,7 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -24,11 +22,11 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from neoxargs.launch.processes import watch
 from neoxargs.launch.processes.exit_codes import Evidence, describe_exit, is_timeout
-from neoxargs.launch.processes.process_tree import HIDDEN, start_time
+from neoxargs.launch.processes.process_tree import start_time
 from neoxargs.launch.processes.watch import Watch
 from neoxargs.problems import Problems, sentence
 from neoxargs.resolve.config import Config
@@ -134,7 +132,7 @@ def log_file(logs: Path, rank: int) -> Path:
     return logs / f"rank-{rank}.log"
 
 
-def _record_file(logs: Path, rank: int) -> Path:
+def record_file(logs: Path, rank: int) -> Path:
     return logs / f"rank-{rank}.json"
 
 
@@ -145,7 +143,7 @@ def _reserved_files(logs: Path, rank: int) -> tuple[Path, Path]:
 
 def reserve_files(logs: Path, rank: int) -> None:
     """Remove the files of an earlier attempt with this name, and reserve space for a record in case the disk fills."""
-    for path in (log_file(logs, rank), _record_file(logs, rank)):
+    for path in (log_file(logs, rank), record_file(logs, rank)):
         path.unlink(missing_ok=True)
     supervisor = {"host": socket.gethostname(), "pid": os.getpid(), "started": start_time(os.getpid())}
     for path, values in zip(_reserved_files(logs, rank), (supervisor, {}), strict=True):
@@ -247,7 +245,7 @@ def record_failure(logs: Path, rank: int, exit_code: int, evidence: Evidence) ->
     unfinished, _ = _reserved_files(logs, rank)
     _write_in_place(unfinished, asdict(failure))
     with contextlib.suppress(OSError):
-        unfinished.rename(_record_file(logs, rank))
+        unfinished.rename(record_file(logs, rank))
 
 
 def read_stack(logs: Path, rank: int) -> list[str]:
@@ -292,60 +290,13 @@ def read_failures(logs: Path) -> list[RankFailure]:
         with contextlib.suppress(OSError, ValueError, TypeError):
             record = json.loads(path.read_text())
             failures.append(RankFailure(**{**record, "cause": Cause(record["cause"])}))
-    return sorted([*failures, *_without_record(logs)], key=lambda failure: (failure.cause, failure.time))
-
-
-def _without_record(logs: Path) -> Iterator[RankFailure]:
-    """Return the ranks of this host whose supervisors were killed, and those whose machines left no record."""
-    for rank, supervisor in _supervisors(logs):
-        if supervisor.runs_here:
-            continue
-        why = "was killed (SIGKILL)" if supervisor.ended else "or its machine was lost"
-        reason = f"its supervisor, process {supervisor.pid}, {why} and left no record of the rank"
-        time = _last_output(logs, rank)
-        yield RankFailure(rank, supervisor.host, time, -signal.SIGKILL, reason, Cause.NO_RECORD)
-
-
-class _Supervisor(NamedTuple):
-    host: str
-    pid: int
-    started: str
-
-    @property
-    def ended(self) -> bool:
-        """Whether the process has ended, which only its own host can know."""
-        return self.host == socket.gethostname() and not self.runs_here
-
-    @property
-    def runs_here(self) -> bool:
-        return self.host == socket.gethostname() and start_time(self.pid) in (self.started, HIDDEN)
-
-
-def _supervisors(logs: Path) -> Iterator[tuple[int, _Supervisor]]:
-    """Return the ranks whose supervisors have neither released their files nor written a record."""
-    for path in logs.glob(".rank-*.end"):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            yield int(path.name.split("-")[1].partition(".")[0]), _Supervisor(**json.loads(path.read_text()))
-
-
-def _last_output(logs: Path, rank: int) -> float:
-    """Return when a rank printed something last, the time of its log's creation if it printed nothing."""
-    with contextlib.suppress(OSError):
-        return log_file(logs, rank).stat().st_mtime
-    return 0.0
+    return sorted(failures, key=lambda failure: (failure.cause, failure.time))
 
 
 def may_restart(logs: Path | None) -> bool:
     """Return whether the same run may succeed where this one failed: not if a rank explained why it cannot run."""
     first = read_failures(logs)[:1] if logs else []
     return not any(failure.explained and failure.problem not in PASSING for failure in first)
-
-
-def wait_for_ranks(logs: Path, seconds: float) -> None:
-    """Wait until all supervisors of an attempt have ended, also on other hosts if they share the folder."""
-    deadline = time.monotonic() + seconds
-    while any(not supervisor.ended for _, supervisor in _supervisors(logs)) and time.monotonic() < deadline:
-        time.sleep(0.2)
 
 
 def summarize(logs: Path) -> tuple[int, list[str]]:
@@ -391,10 +342,3 @@ def _log_excerpt(failure: RankFailure, logs: Path) -> str:
         lines = "\n".join(f"  | {line}" for line in tail.split("\n")[-TAIL_LINES:])
         return f"the end of {log}:\n{lines}"
     return f"the rank printed nothing: {log} is empty" if log.exists() else f"its log is {log} on {failure.host}"
-
-
-if __name__ == "__main__":  # called by the script of `--emit sbatch` after `srun`; fails if a restart would be useless
-    folders = [Path(folder) for folder in sys.argv[1:]]
-    for folder in folders:
-        print("\n".join(summarize(folder)[1]))
-    sys.exit(not all(folder.is_dir() and may_restart(folder) for folder in folders))

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from neoxargs.launch.launchers.command import Command
-from neoxargs.launch.processes import failures
+from neoxargs.launch.processes import failures, lost_ranks
 from neoxargs.launch.processes.exit_codes import signal_name
 from neoxargs.launch.processes.process_tree import (
     SessionGuard,
@@ -73,7 +73,9 @@ def start(
         say(taken_over(lock.lost))
         return Ended(1)
     if remote and logs and returncode:
-        failures.wait_for_ranks(logs, AFTER_LAUNCHER_ENDED)
+        lost_ranks.wait_for_ranks(logs, AFTER_LAUNCHER_ENDED)
+    if logs:
+        lost_ranks.record_lost(logs)
     code, sentences = failures.summarize(logs) if logs else (0, [])
     for sentence in sentences:
         say(sentence)

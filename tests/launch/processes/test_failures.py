@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.launch.launchers.command import Command
-from neoxargs.launch.processes import failures
+from neoxargs.launch.processes import failures, lost_ranks
 from neoxargs.launch.processes.exit_codes import Evidence
 from neoxargs.launch.processes.failures import Cause
 from neoxargs.launch.processes.run import _Run, start
@@ -327,17 +327,21 @@ def test_a_killed_supervisor_is_named_and_not_what_followed(tmp_path):
         killed.wait(30)
         other.terminate()
         other.wait(30)
+        lost_ranks.record_lost(tmp_path)
         code, said = failures.summarize(tmp_path)
     assert code == 128 + signal.SIGKILL
     why = f"its supervisor, process {killed.pid}, was killed (SIGKILL) and left no record of the rank"
     assert said[0] == f"rank 1 on {os.uname().nodename} failed first: {why}"
     assert said[-1] == "then rank 0 stopped on request"
     assert failures.may_restart(tmp_path)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["rank-0.json", "rank-0.log", "rank-1.json", "rank-1.log"]
 
 
 def test_a_supervisor_that_still_runs_is_not_reported(tmp_path):
     with running(tmp_path, "time.sleep(60)"):
         until_it_says(tmp_path / "rank-0.log", "begun")
+        lost_ranks.record_lost(tmp_path)
         assert failures.summarize(tmp_path) == (0, [])
 
 
