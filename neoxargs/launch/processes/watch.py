@@ -121,7 +121,7 @@ def main_thread(text: str) -> list[str]:
 
 def waits_for_others(frames: list[str]) -> bool:
     """Return whether a stack shows a rank inside a collective operation, where it waits for the other ranks."""
-    places = ("torch/distributed/", "deepspeed/comm/", "autograd/graph.py")
+    places = ("torch/distributed/", "deepspeed/comm/", "autograd/graph.py", "neoxargs/train/process/shared_memory.py")
     return any(place in frame for frame in frames[:2] for place in places) or any(" in answer" in f for f in frames[:1])
 
 

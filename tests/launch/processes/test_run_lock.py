@@ -48,6 +48,12 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill a process, which then is a zombie until it is waited for."""
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
 def config(folder: Path, save: Path | None = None) -> Config:
     return configure(f"run_dir: {folder}\n" + (f"save: {save}\ncheckpoint_factor: 9\n" if save else ""))
 
@@ -80,7 +86,7 @@ def test_both_folders_are_locked_until_the_run_ends_also_after_an_error(tmp_path
 
 
 def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path, other, said):
-    other.kill()  # a zombie until it is waited for
+    end(other)
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
         assert read(tmp_path / "run" / FILE) == lock.holder
     other.wait()
@@ -116,6 +122,27 @@ def test_the_lock_of_another_host_holds_while_it_is_touched(tmp_path, said, age)
     elsewhere(tmp_path / "run" / FILE, age)
     with pytest.raises(Problems, match=rf"process 7 on worker-7 .* was last active {age:.0f} s ago"):
         lock_run(config(tmp_path / "run"), os.environ, said.append)
+
+
+def test_the_run_of_another_machine(tmp_path, said):
+    """In a shared folder. The other machine is a namespace of processes with a host name of its own."""
+    alone = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not create namespaces")
+    words = [*alone, "sh", "-c", 'hostname worker-7 && exec "$@"', "sh", sys.executable, "-c", HOLDS]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environ, path = {**os.environ, "PYTHONPATH": str(ROOT)}, tmp_path / "run" / FILE
+    with subprocess.Popen([*words, str(tmp_path / "run")], env=environ, **pipes) as process:
+        assert process.stdout and process.stdout.readline() == "holds\n"
+        with pytest.raises(Problems, match="the run of process 1 on worker-7 has been writing"):
+            lock_run(config(tmp_path / "run"), os.environ, said.append)
+        process.kill()
+    with pytest.raises(Problems):  # that it has been killed cannot be seen from here
+        lock_run(config(tmp_path / "run"), os.environ, said.append)
+    old = path.stat().st_mtime - run_lock.DEAD_AFTER - 1
+    os.utime(path, (old, old))
+    with lock_run(config(tmp_path / "run"), os.environ, said.append):
+        assert said == ["took over the lock of the run of process 1 on worker-7, which has ended"]
 
 
 @pytest.mark.parametrize("skew", [0, 7200, -7200])
@@ -172,7 +199,7 @@ def test_without_hard_links(tmp_path, said, other, monkeypatch):
     monkeypatch.setattr(run_lock.os, "link", refuse)
     with pytest.raises(Problems):
         lock_run(config(tmp_path / "run"), os.environ, said.append)
-    other.kill()
+    end(other)
     with lock_run(config(tmp_path / "run"), os.environ, said.append) as lock:
         assert read(tmp_path / "run" / FILE) == lock.holder
     with lock_run(config(tmp_path / "new"), os.environ, said.append) as lock:
@@ -243,7 +270,7 @@ def test_other_ranks_of_a_refused_launch_end_before_they_touch_the_logs_of_the_r
     run = config(tmp_path / "run")
     assert run_lock.held_by_another_launch(run, {}, "MASTER_PORT=2")
     assert not run_lock.held_by_another_launch(run, {}, "")
-    other.kill()
+    end(other)
     assert not run_lock.held_by_another_launch(run, {}, "MASTER_PORT=2")
 
 
