@@ -114,7 +114,45 @@ def test_a_disk_that_fills_up_while_saving(tmp_path, small_disk):
         output, _ = run.communicate(timeout=30)
     assert run.returncode == 1, output
     assert f"failed first: no space left on the disk that holds {save}" in output
+    assert "Traceback" not in output
     assert not cluster.ranks(tmp_path)
+    newest = checkpoint_folder.newest(save)
+    assert newest and newest.name == (save / checkpoint_folder.LATEST).read_text()
+
+
+def fill(disk: Path) -> Callable[[], Any]:
+    """Fill a disk, and return a function that makes space again."""
+    cluster.fill_disk(disk)
+    return (disk / "filler").unlink
+
+
+def protect(disk: Path) -> Callable[[], Any]:
+    """Make a disk read-only, and return a function that makes it writable again."""
+    remount = ["mount", "-o", "remount,{}", str(disk)]
+    subprocess.run([word.format("ro") for word in remount], check=True)
+    return lambda: subprocess.run([word.format("rw") for word in remount], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("breaks", [fill, protect])
+def test_training_goes_on_until_a_disk_works_again(tmp_path, small_disk, breaks):
+    """With `on_save_error: continue`; the checkpoint after that is complete."""
+    save = small_disk / "ckpt"
+    changes = {"save": str(save), "checkpoint_factor": 2, "keep_last_n_checkpoints": 1, "on_save_error": "continue"}
+    with cluster.start_training(tmp_path, cluster.cpu_environ(), **LONG | changes) as run:
+        cluster.wait_until((save / checkpoint_folder.LATEST).exists, "a checkpoint", 150)
+        repair = breaks(small_disk)
+        steps = sum(row["event"] == "step" for row in events(tmp_path))
+        cluster.wait_until(lambda: has("step", steps + 6)(tmp_path), "six more steps", 100)
+        repair()
+        before = (save / checkpoint_folder.LATEST).read_text()
+        cluster.wait_until(lambda: (save / checkpoint_folder.LATEST).read_text() != before, "a checkpoint", 100)
+        run.terminate()
+        output, _ = run.communicate(timeout=60)
+    assert run.returncode == 128 + signal.SIGTERM, output
+    assert f"warning: save ({save}): the checkpoint of iteration " in output
+    assert "Traceback" not in output
     newest = checkpoint_folder.newest(save)
     assert newest and newest.name == (save / checkpoint_folder.LATEST).read_text()
 
