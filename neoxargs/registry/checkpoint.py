@@ -39,9 +39,9 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     """Deletes all but this many of the newest checkpoints after saving. Left out, all are kept."""
 
     on_save_error: Literal["stop", "continue"] = param("stop", ours=True)
-    """What a checkpoint that cannot be written does, because a disk is full or a folder has vanished or is read-only:
-    `stop` ends the run; `continue` warns, and training goes on until the next save. The last save of a run must
-    succeed. Metrics and reports that cannot be written are treated in the same way."""
+    """Reaction to a checkpoint that cannot be written because the disk is full, or the folder has vanished or is
+    read-only: `stop` ends the run; `continue` prints a warning, and training continues until the next save. The last
+    save of a run must succeed. Metrics and reports that cannot be written are treated in the same way."""
 
     no_save_optim: bool = param(False, megatron="no-save-optim")
     """Leaves optimizer states out of checkpoints: several times smaller, but a run cannot be resumed exactly."""

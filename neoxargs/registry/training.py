@@ -27,13 +27,13 @@ class Training(Group, origin="NeoX", effect="run"):
     """Saves and stops at the first iteration that is a multiple of this number, for jobs with a time limit."""
 
     on_divergence: Literal["stop", "skip"] = param("stop", ours=True)
-    """What a step with a loss that is infinite or NaN does: `stop` ends the run without saving; `skip` leaves weights,
-    optimizer and learning rate as they were on all ranks, takes the next samples, and skips steps with infinite or NaN
-    gradients too. In fp16, the loss scale decides which steps are skipped, and is lowered by them."""
+    """Reaction to a step whose loss is infinite or NaN: `stop` ends the run without saving; `skip` leaves weights,
+    optimizer state and learning rate unchanged on all ranks, and takes the next samples. Steps with infinite or NaN
+    gradients are then skipped too. In fp16, the loss scale decides which steps are skipped; each of them lowers it."""
 
     max_skipped_steps: Count = param(10, ours=True)
-    """With `on_divergence: skip`, the number of skipped steps in a row after which the run stops all the same. Steps
-    that fp16 skips with a finite loss do not count."""
+    """With `on_divergence: skip`, the number of steps skipped in a row after which the run stops. Steps that fp16 skips
+    with a finite loss do not count."""
 
     char_level_ppl: bool = param(False, effect="not built")
     """Reports perplexity per character of text instead of per token, so that tokenizers can be compared."""

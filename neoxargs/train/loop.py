@@ -283,8 +283,8 @@ def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
 
 def _keeps_diverging(steps: int, iteration: int, last: Path | None) -> Problem:
     latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
-    what = f"max_skipped_steps ({steps}): so many steps in a row, up to iteration {iteration}, had a loss or gradients "
-    what += f"that are infinite or NaN; training stopped without saving; {latest}"
+    what = f"max_skipped_steps ({steps}) is reached: the steps up to iteration {iteration} had infinite or NaN losses "
+    what += f"or gradients; training stopped without saving; {latest}"
     hint = "continue from an earlier checkpoint (iteration), with a lower lr or gradient_clipping"
     about = ("max_skipped_steps", "on_divergence", "lr", "gradient_clipping")
     return Problem(what, hint=hint, id="steps-keep-diverging", about=about)
@@ -293,7 +293,7 @@ def _keeps_diverging(steps: int, iteration: int, last: Path | None) -> Problem:
 def _unwritten(run_dir: Path, error: OSError) -> Problem:
     reason = (error.strerror or str(error)).lower()
     what = f"run_dir ({run_dir}): metrics or reports cannot be written: {reason}"
-    hint = "make space on this disk, or set run_dir to a folder that this user can write to"
+    hint = "free space on this disk, or set run_dir to a folder that this user can write to"
     return Problem(what, hint=hint, id="run-folder-not-written", about=("run_dir", "on_save_error"))
 
 

@@ -1,4 +1,4 @@
-"""Steps whose loss or gradients are not finite change nothing, on every rank alike (`on_divergence: skip`).
+"""Skip steps whose loss or gradients are not finite, on all ranks alike (`on_divergence: skip`).
 
 Not used in fp16, where DeepSpeed skips such a step itself and lowers the loss scale. All ranks agree before the step,
 because those of another pipeline stage or tensor parallel rank may see only finite numbers.
@@ -52,7 +52,7 @@ def is_finite_everywhere(tensors: Sequence[Tensor], device: torch.device) -> boo
 def _without_effect(engine: Any) -> Iterator[None]:
     """Within this, a step of DeepSpeed clears the gradients and leaves weights, states and schedule as they are.
 
-    It is told of an overflow, which it counts as a skipped step. ZeRO's optimizers clear their gradients then; others
+    DeepSpeed is told of an overflow, which it counts as a skipped step. ZeRO's optimizers clear their gradients then; others
     are cleared by the engine.
     """
     optimizer = engine.optimizer
