@@ -52,8 +52,8 @@ def is_finite_everywhere(tensors: Sequence[Tensor], device: torch.device) -> boo
 def _without_effect(engine: Any) -> Iterator[None]:
     """Within this, a step of DeepSpeed clears the gradients and leaves weights, states and schedule as they are.
 
-    DeepSpeed is told of an overflow, which it counts as a skipped step. ZeRO's optimizers clear their gradients then; others
-    are cleared by the engine.
+    DeepSpeed is told of an overflow, which it counts as a skipped step. ZeRO's optimizers then clear their gradients;
+    the engine clears all others.
     """
     optimizer = engine.optimizer
     skipping: dict[str, Any] = {"overflow": True}
