@@ -50,7 +50,7 @@ def print_plan(options: PlanOptions, page: str | None = None) -> int:
 
 
 def plan_and_suggest(options: PlanOptions) -> tuple[Plan, list[Suggestion]]:
-    """Return the plan and changes: with which the run would fit, or if it does, be faster. Raises Problems."""
+    """Return the plan, and changes with which the run would fit or, if it fits, would be faster. Raises Problems."""
     spec = _resolve(options, [])
     plan = make_plan(spec, choose_target(options, spec))
     suggest = suggest_faster if plan.fits else suggest_changes

@@ -1,4 +1,4 @@
-"""The assumptions of a plan: every number that it uses and no configuration file sets.
+"""The assumptions of a plan: every number that it uses and that no configuration file sets.
 
 `deepy plan --assumptions` lists them with their sources; `--assume KEY=VALUE` replaces one.
 """

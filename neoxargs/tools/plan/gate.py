@@ -1,4 +1,4 @@
-"""The memory check before a launch: refuses a run whose plan does not fit devices of known memory."""
+"""The memory check before a launch: refuse a run whose plan does not fit on devices of known memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from neoxargs.tools.plan.output.wording import NOTHING_FITS, verdict
 from neoxargs.tools.plan.plan import Plan, make_plan
 from neoxargs.tools.plan.target import Target
 
-#: The only program that is checked: a plan counts the allocations of train.py.
+#: The only program that is checked, because a plan counts the allocations of train.py.
 PLANNED_PROGRAM = "train"
 MEMORY_QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 MAX_SUGGESTIONS = 2

@@ -1,4 +1,4 @@
-"""Suggests changes that make a run that fits faster: what it can leave out or overlap, in order of step time."""
+"""Suggest changes that would make a fitting run faster: work that it can skip or overlap, in order of step time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from neoxargs.tools.plan.advice import MAX_SUGGESTIONS, Changes, Resolve, Suggestion, suggestion_of, try_changes
 from neoxargs.tools.plan.plan import Plan
 
-#: Step time relative to the present one above which a change is not worth a line: the estimate is not that exact.
+#: A change is suggested only if its step time relative to the present one is below this, because of the error.
 NOTICEABLE = 0.98
-#: Elements of `reduce_bucket_size`: fewer and larger messages, each of which takes a time of its own between hosts.
+#: Elements of `reduce_bucket_size` for fewer and larger messages, because each message between hosts has a latency.
 LARGE_BUCKET = 500_000_000
 
 

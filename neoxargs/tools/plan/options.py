@@ -48,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="plan for a script that builds its ZeRO-3 model outside deepspeed.zero.Init",
     )
-    unfused = "fused: no scores are stored; unfused: all of them are, as in programs from 2021 or on old GPUs"
+    unfused = "fused: store no scores (default); unfused: store all of them, as in programs from 2021 or on old GPUs"
     add("--attention", choices=("fused", "unfused"), default="fused", help=unfused)
-    networks = f"network between hosts, as a name or in Gb/s per GPU: {', '.join(NETWORKS)}"
+    networks = f"set the network between hosts, by name or in Gb/s per GPU: {', '.join(NETWORKS)}"
     add("--network", metavar="NAME", type=_network, help=networks)
     add("--assume", metavar="KEY=VALUE", action="append", default=[], help="replace an assumption; may be repeated")
     listing = "list all assumptions with their sources, and exit"

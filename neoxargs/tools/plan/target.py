@@ -1,4 +1,4 @@
-"""The device and host a plan is made for: a named device, this machine's CPU, or a GPU of unknown memory."""
+"""The device and host for which a plan is made: a named device, this machine's CPU, or a GPU of unknown memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def choose_target(options: PlanOptions, spec: RunSpec) -> Target:
 
 
 def assumptions_of(options: PlanOptions) -> Assumptions:
-    """Return what to assume. Raises Problems for a key that is no assumption."""
+    """Return the assumptions. Raises Problems for a key that is not an assumption."""
     unfused = ["unfused_attention=1"] if options.attention == "unfused" else []
     return with_changes([*unfused, *options.assume])
 
