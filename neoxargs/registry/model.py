@@ -31,7 +31,7 @@ class Shape(Group, origin="Meg", effect="model"):
 
     head_dim: Count | None = param(None, ours=True, megatron="kv-channels")
     """Width of each head's query, key and value. Left out: `hidden_size` / `num_attention_heads`. Qwen3, Gemma and
-    Mistral-Nemo have heads of another width, and their attention is wider or narrower than the residual stream."""
+    Mistral-Nemo have heads of a different width, so their attention is wider or narrower than the residual stream."""
 
     num_kv_heads: Count = param(derived=True, origin="NeoX", megatron="num-query-groups")
     """Key and value heads per layer. Fewer than `num_attention_heads` is grouped-query attention, 1 is multi-query
@@ -103,8 +103,8 @@ class Embedding(Group, origin="NeoX", effect="model"):
     weights need 2."""
 
     embedding_multiplier: Positive = param(1.0, ours=True)
-    """Factor on the embedding of tokens where the first layer reads it; a tied output layer reads it unscaled. Gemma
-    has the square root of `hidden_size`."""
+    """Factor on the token embeddings that the first layer reads; a tied output layer uses them unscaled. Gemma uses the
+    square root of `hidden_size`."""
 
     final_logit_softcapping: Positive | None = param(None, ours=True)
     """Bounds the logits smoothly to plus and minus this number c: c x tanh(logits / c). Gemma 2 has 30."""
@@ -168,19 +168,19 @@ class Norm(Group, origin="NeoX", effect="model"):
     """Lower bound of the vector length that `norm: scalenorm` divides by."""
 
     norm_placement: Literal["before", "after", "both"] = param("before", ours=True)
-    """Where each layer has norms: `before` attention and feed-forward, on what they read; `after` them, on what they
-    add to the residual stream (OLMo 2); or `both` (Gemma 2 and 3)."""
+    """Position of the norms in each layer: `before` normalises what attention and feed-forward read, `after` what they
+    add to the residual stream (OLMo 2), and `both` normalises both (Gemma 2 and 3)."""
 
     apply_layernorm_1p: bool = param(False, origin="Meg", ours=True, megatron="apply-layernorm-1p")
-    """Lets the scale of `norm: layernorm` or `rmsnorm` be 1 + its weight, which starts from 0, as in Gemma."""
+    """Makes the scale of `norm: layernorm` or `rmsnorm` 1 plus its weight, which is initially 0, as in Gemma."""
 
     use_qk_layernorm: bool = param(False, megatron="qk-layernorm")
     """Normalises each head's queries and keys by a `norm` of their own before their product (and before rotary
     positions), which keeps attention scores bounded at high learning rates. All heads of a layer share its weights."""
 
     qk_layernorm_scope: Literal["head", "all_heads"] = param("head", ours=True)
-    """What `use_qk_layernorm` normalises at a time: each `head`, or, as OLMo 2 does with `norm: rmsnorm`, the queries
-    of `all_heads` together and the keys of all heads together. The heads then have weights of their own."""
+    """What `use_qk_layernorm` normalises together: each `head`, or, as in OLMo 2 and only with `norm: rmsnorm`, the
+    queries of `all_heads`, and likewise their keys. Each head then has its own weights."""
 
     use_bias_in_norms: bool = param(True)
     """Whether `norm: layernorm` learns an offset next to its scale."""
@@ -230,8 +230,8 @@ class Attention(Group, origin="NeoX", effect="model"):
     window_attn_skip_freq: Count | list[int] | None = param(
         None, origin="Meg", ours=True, megatron="window-attn-skip-freq"
     )
-    """Which layers have the window of `sliding_window_width`. A number N: all but each N-th, which sees the whole
-    sequence (Gemma 2 has 2, Gemma 3 has 6). A list with a number for each layer: 1 with the window, 0 without."""
+    """Which layers have the window of `sliding_window_width`. A number N: all layers except every N-th, which sees the
+    whole sequence (2 in Gemma 2, 6 in Gemma 3). A list with a number for each layer: 1 with the window, 0 without."""
 
     apply_query_key_layer_scaling: bool = param(False, origin="Meg", megatron="apply-query-key-layer-scaling")
     """Divides queries by the layer's number before the product with the keys and multiplies the scores again in fp32,

@@ -1,4 +1,4 @@
-"""Scaling of rotary positions to contexts longer than those of the first training."""
+"""Scaling of rotary positions to contexts longer than those of the original training."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class RopeScaling(Group, origin="NeoX", effect="model", section="rope_scaling"):
 
     rope_type: Literal["default", "linear", "ntk", "yarn", "llama3", "longrope"] = param("default", ours=True)
     """How the frequencies change: `default` not at all, `linear` divides positions by `factor`, `ntk` enlarges the
-    base, `yarn` and `llama3` slow the low frequencies down and keep the high ones, `longrope` divides each by a factor
-    of its own."""
+    base, `yarn` and `llama3` slow the low frequencies down and keep the high ones, `longrope` divides each by its own
+    factor."""
 
     factor: Positive | None = param(None, ours=True)
-    """How many times longer the context becomes. Required by `linear`, `ntk`, `yarn` and `llama3`; `longrope` takes
-    `max_position_embeddings` / `original_max_position_embeddings` for it if it is left out."""
+    """How many times longer the context becomes. Required by `linear`, `ntk`, `yarn` and `llama3`; `longrope` uses
+    `max_position_embeddings` / `original_max_position_embeddings` if it is left out."""
 
     original_max_position_embeddings: Count | None = param(
         None, ours=True, megatron="yarn-original-max-position-embeddings"
     )
-    """The context of the training before, in tokens, for `yarn`, `llama3` and `longrope`. Left out:
+    """Context length of the original training, in tokens, for `yarn`, `llama3` and `longrope`. Left out:
     `max_position_embeddings`."""
 
     low_freq_factor: Positive = param(1.0, ours=True)

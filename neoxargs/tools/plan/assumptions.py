@@ -84,9 +84,9 @@ class Assumptions:
         "-1: its input and output, as with a fused kernel; gelu_new of transformers (activations.py) keeps 18 to 20",
     )  # fmt: skip
     expert_imbalance: float = assume(
-        1.2, "ratio", "load of the rank with the busiest experts, relative to the mean, where ranks hold different "
+        1.2, "ratio", "load of the rank with the busiest experts, relative to the mean, if ranks hold different "
         "experts",
-        "assumed for a trained router with a load-balancing loss; runs log moe/max_load, that of the busiest expert",
+        "assumed for a trained router with a load-balancing loss; moe/max_load logs the load of the busiest expert",
     )  # fmt: skip
     partitioned: float = assume(
         1, "0 or 1", "whether optimizer state is partitioned in 16 bits even with ZeRO stage 0",
