@@ -47,7 +47,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         "gradient_accumulation_steps": 4,
     },
     "1 process, plain engine": {"pipe_parallel_size": 0},
-}
+    "1 process, experts": {
+        "pipe_parallel_size": 1, "moe_num_experts": 8, "moe_top_k": 2, "moe_router_type": "topk",
+        "moe_normalize_expert_weights": True, "pos_emb": "rotary", "norm": "rmsnorm", "activation": "swiglu",
+        "intermediate_size": 3 * 512, "use_bias_in_mlp": False, "use_bias_in_attn_linear": False,
+    },
+}  # fmt: skip
 
 
 def prepare(folder: Path, vocabulary: int, steps: int) -> dict[str, Any]:

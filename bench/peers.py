@@ -1,8 +1,9 @@
-"""Train the GPT of a configuration file without deepy, for comparison: `python bench/peers.py plain|transformers FILE`.
+"""Train the GPT of a configuration file without deepy, for comparison: `python bench/peers.py KIND FILE`.
 
 `plain` is a GPT in plain torch, written for this comparison: fused attention, weights of the output layer tied to those
-of the embedding, learned positions. `transformers` is its GPTNeoX of the same shape, which has rotary positions. Both
-run in one process with a loop of a few lines: torch's fused AdamW, gradient clipping, and one line of output per step.
+of the embedding, learned positions. `transformers` is its GPTNeoX of the same shape, which has rotary positions, and
+`mixtral` its Mixtral. All run in one process with a loop of a few lines: torch's fused AdamW, gradient clipping, and
+one line of output per step.
 """
 
 from __future__ import annotations
@@ -75,11 +76,29 @@ def transformers(config: dict[str, Any], vocabulary: int) -> tuple[nn.Module, Ca
     return model, lambda tokens: model(input_ids=tokens).logits
 
 
+def mixtral(config: dict[str, Any], vocabulary: int) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    shape = MixtralConfig(
+        vocab_size=vocabulary, hidden_size=config["hidden_size"], num_hidden_layers=config["num_layers"],
+        num_attention_heads=config["num_attention_heads"], num_key_value_heads=config["num_attention_heads"],
+        intermediate_size=config["intermediate_size"] // 3, num_local_experts=config["moe_num_experts"],
+        num_experts_per_tok=config["moe_top_k"], max_position_embeddings=config["max_position_embeddings"],
+        tie_word_embeddings=True, use_cache=False, attn_implementation="sdpa",
+    )  # fmt: skip
+    model = MixtralForCausalLM(shape)
+    return model, lambda tokens: model(input_ids=tokens).logits
+
+
+#: Name -> the model and a function from tokens to logits.
+KINDS = {"plain": plain, "transformers": transformers, "mixtral": mixtral}
+
+
 def main() -> None:
     kind, file = sys.argv[1:]
     config = json.loads(Path(file).read_text())
     vocabulary = len(json.loads(Path(config["vocab_file"]).read_text())["model"]["vocab"])
-    model, logits_of = {"plain": plain, "transformers": transformers}[kind](config, -(-vocabulary // 64) * 64)
+    model, logits_of = KINDS[kind](config, -(-vocabulary // 64) * 64)
     optimizer = torch.optim.AdamW(model.parameters(), config["optimizer"]["params"]["lr"], fused=True)
     tokens = torch.from_numpy(np.fromfile(config["data_path"] + ".bin", np.uint16).astype(np.int64))
     seq, batch, steps = config["seq_length"], config["train_batch_size"], config["train_iters"]

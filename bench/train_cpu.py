@@ -4,11 +4,11 @@
     python bench/train_cpu.py --profile [--layouts pp2]
 
 For each layout, all runs that are compared are started and paused. Then they take turns: each run continues for a few
-steps, alone, and is paused again. One process is compared with peers.py (a GPT in plain torch, and transformers'), each
-other layout with deepy in one process on the same cores. `--against` adds a checkout whose deepy.py reads the same
-file: GPT-NeoX, or another version of deepy. A turn is repeated if other processes use much of the CPU meanwhile. Each
-figure is a median over the turns; ratios are of the tokens per second in the same round. cpu_runs.py has
-the model and the layouts.
+steps, alone, and is paused again. One process is compared with peers.py (a GPT in plain torch, and transformers'; with
+experts, transformers' Mixtral), each other layout with deepy in one process on the same cores. `--against` adds a
+checkout whose deepy.py reads the same file: GPT-NeoX, or another version of deepy. A turn is repeated if other
+processes use much of the CPU meanwhile. Each figure is a median over the turns; ratios are of the tokens per second in
+the same round. cpu_runs.py has the model and the layouts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ import psutil
 from cpu_runs import LAYOUTS, ROOT, TOKENS_PER_STEP, command, configuration_file, environment, prepare
 
 ALONE = "1 process"
-PEERS = ("plain", "transformers")
+#: Layout in one process -> the programs of peers.py with the same model.
+PEERS = {ALONE: ("plain", "transformers"), "1 process, experts": ("mixtral",)}
 #: The line after each step of all trainers.
 STEP = re.compile(rb"\biteration\s+\d+\s*/")
 #: Steps before the first turn, in which a run allocates memory; and more steps than a run ever makes.
@@ -161,15 +162,15 @@ def measure(layout: str, config: dict[str, Any], folder: Path, options: argparse
 def commands(layout: str, config: dict[str, Any], folder: Path, others: list[Path]) -> dict[str, tuple[list[str], int]]:
     """Return the command and the number of ranks of each run that is compared with a layout, by its name."""
     trainers = {layout: (ROOT, layout)} | {f"{other.name}, {layout}": (other, layout) for other in others}
-    if layout != ALONE:
+    if layout not in PEERS:
         trainers[ALONE] = (ROOT, ALONE)
     found = {}
     for number, (name, (trainer, of)) in enumerate(trainers.items()):
         changed = config | LAYOUTS[of]
         found[name] = command(trainer, configuration_file(changed, folder / f"run{number}")), changed["num_gpus"]
-    if layout == ALONE:
-        file = configuration_file(config, folder / "peers")
-        found |= {peer: ([sys.executable, str(ROOT / "bench/peers.py"), peer, str(file)], 1) for peer in PEERS}
+    file = configuration_file(config | LAYOUTS[layout], folder / "peers")
+    for peer in PEERS.get(layout, ()):
+        found[peer] = [sys.executable, str(ROOT / "bench/peers.py"), peer, str(file)], 1
     return found
 
 
@@ -207,7 +208,7 @@ def profile(config: dict[str, Any], folder: Path) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    layouts = [name for name in LAYOUTS if name != "1 process, plain engine"]
+    layouts = [name for name in LAYOUTS if not name.startswith("1 process, ")]
     parser.add_argument("--against", type=Path, nargs="+", default=[], metavar="DIR", help="checkouts to compare with")
     parser.add_argument(
         "--layouts", nargs="+", default=layouts, choices=list(LAYOUTS), help="default: all with a pipeline"

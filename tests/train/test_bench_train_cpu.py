@@ -72,6 +72,16 @@ def test_ratios_are_of_turns_in_the_same_round(bench: Any) -> None:
     ]
 
 
+def test_experts_are_compared_with_mixtral(bench: Any, tmp_path: Path) -> None:
+    config = bench.prepare(tmp_path, 512, 10)
+    runs = bench.commands("1 process, experts", config, tmp_path, [])
+    assert list(runs) == ["1 process, experts", "mixtral"]
+    own, theirs = (json.loads(Path(next(word for word in words if word.endswith(".yml"))).read_text()) for words, _ in
+                   runs.values())  # fmt: skip
+    assert own["moe_num_experts"] == theirs["moe_num_experts"] == 8
+    assert list(bench.commands("1 process", config, tmp_path, [])) == ["1 process", "plain", "transformers"]
+
+
 def test_the_other_trainer_gets_the_same_file_without_the_keys_of_deepy(bench: Any, tmp_path: Path) -> None:
     config = bench.prepare(tmp_path, 512, 10)
     (tmp_path / "other").mkdir()
