@@ -158,9 +158,9 @@ def test_files_are_alike(folder: dict[str, Path]) -> None:
 #: Where each model would be trained: a layout and the number of its GPUs.
 NATURAL = {
     **dict.fromkeys(("pythia-1.4b", "pythia-2.8b", "gpt-2-xl", "gpt-3-1.3b", "gpt-3-2.7b"), ("zero1", 32)),
-    **dict.fromkeys(("llama-3.2-1b", "gemma-2-2b", "gemma-3-1b"), ("zero1", 32)),
+    **dict.fromkeys(("llama-3.2-1b", "gemma-3-1b"), ("zero1", 32)),
     **dict.fromkeys(("llama-2-7b", "mistral-7b", "pythia-6.9b", "gpt-3-6.7b"), ("zero3", 64)),
-    **dict.fromkeys(("llama-3.1-8b", "qwen2-7b", "qwen3-8b", "olmo-2-7b", "phi-3-mini"), ("zero3", 64)),
+    **dict.fromkeys(("llama-3.1-8b", "qwen2-7b", "qwen3-8b", "olmo-2-7b", "phi-3-mini", "gemma-2-2b"), ("zero3", 64)),
     **dict.fromkeys(("pythia-12b", "llama-2-13b", "gpt-3-13b"), ("tp2-pp2", 64)),
     "mistral-nemo-12b": ("tp8", 64), "gemma-2-27b": ("tp8-pp4", 256), "llama-3.1-70b": ("tp8-pp8", 512),
     "gpt-neox-20b": ("tp8", 96), "llama-2-70b": ("tp8-pp4", 256), "gpt-3-175b": ("tp8-pp8", 512),
