@@ -6,9 +6,8 @@ shipped program with that name is started.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from neoxargs.problems import Problem, Problems, did_you_mean, listed
 from neoxargs.shipped import SHIPPED
@@ -18,8 +17,7 @@ Program = Literal["train", "generate", "eval"]
 PROGRAMS: dict[str, Program] = {"train.py": "train", "generate.py": "generate", "eval.py": "eval"}
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(NamedTuple):
     """The script that every rank runs."""
 
     path: str

@@ -7,7 +7,6 @@ mistake from causing several problems.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -173,7 +172,7 @@ class _Completion:
         elif name in self.given and self.values[name].value == value:
             pass  # keep the source of the value that the user set
         elif name in self.draft.values:  # normalised by the rule, but still set by the user
-            self.values[name] = Value(value, replace(self.draft.values[name].source, text=rule.reason))
+            self.values[name] = Value(value, self.draft.values[name].source._replace(text=rule.reason))
         else:
             self.values[name] = Value(value, Source("derived", text=rule.reason, inputs=rule.inputs))
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from neoxargs.problems import Place
 
 Kind = Literal["file", "set", "environment", "derived", "default"]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Where a value came from; `str()` gives the text for messages."""
 
     kind: Kind
@@ -38,8 +36,7 @@ class Source:
 DEFAULT = Source("default")
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """A value and its source."""
 
     value: Any

@@ -7,9 +7,8 @@ pipeline stage.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # at run time this would be a circular import, because the rules of `resolve` use this module
     from neoxargs.resolve.config import Config
@@ -28,8 +27,7 @@ def ranks_of_replica(model_parallel_size: int, pipe_parallel_size: int) -> int:
     return max(model_parallel_size, 1) * stages(pipe_parallel_size)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """The sizes of tensor, pipeline and data parallelism."""
 
     tensor: int

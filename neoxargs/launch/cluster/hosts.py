@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from neoxargs.launch.cluster import slurm
 from neoxargs.launch.cluster.devices import Device, device, installed_devices, local_devices, visible_devices
@@ -52,8 +52,7 @@ class Resources:
         return sum(map(len, self.hosts.values()))
 
 
-@dataclass(frozen=True)
-class Filters:
+class Filters(NamedTuple):
     """The parameters that select hosts and devices, checked against each other."""
 
     include: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """The ranks to start, and on which hosts."""
 
     hosts: dict[str, list[int]]

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from neoxargs.launch.cluster.hosts import Resources
 from neoxargs.launch.launchers.local import LOCAL, launcher_of, settings_for_a_launcher
@@ -28,8 +27,7 @@ WIDTH = 100
 MAX_GPUS_PER_MACHINE = 16
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A label and its lines. Lines that are too long are wrapped or, with `cut`, shortened."""
 
     label: str

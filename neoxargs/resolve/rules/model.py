@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -202,7 +201,7 @@ def heads_divide_hidden_size(
     if head_dim is not None or all(kind in HEADLESS_KINDS for kind in attention_config):
         return None
     finding = multiple_of("hidden_size", hidden_size, "num_attention_heads", num_attention_heads)
-    return finding and replace(finding, advice=set_hidden_size(hidden_size, num_attention_heads))
+    return finding and finding._replace(advice=set_hidden_size(hidden_size, num_attention_heads))
 
 
 @check

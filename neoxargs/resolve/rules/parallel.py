@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neoxargs.resolve.rules.rule import Contradiction, Finding, check, derive, derives, refuse, warn
 from neoxargs.resolve.rules.shared_findings import divisible_by, multiple_of, nearest
 from neoxargs.sizes.layout import ranks_of_replica, stages
@@ -100,7 +98,7 @@ def tensor_parallel_divides_kv_heads(
     name, size = "model_parallel_size", model_parallel_size
     finding = divisible_by("num_kv_heads", num_kv_heads, name, size, num_attention_heads)
     if finding and num_attention_heads % size == 0:  # `size` key and value heads are enough: one for each rank
-        return replace(finding, advice=f"{finding.advice}, or num_kv_heads to {size}")
+        return finding._replace(advice=f"{finding.advice}, or num_kv_heads to {size}")
     return finding
 
 

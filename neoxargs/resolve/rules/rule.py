@@ -30,15 +30,13 @@ model: `deepy explain rotary-dims-even` shows both, and a test runs the example.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from textwrap import dedent
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A rule's objection to a configuration; `resolve/derive.py` adds the rule's id and a place to make a Problem."""
 
     sentence: str
@@ -69,8 +67,7 @@ class Contradiction(Exception):
         super().__init__(sentence)
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """A registered derivation or check."""
 
     function: Callable[..., Any]

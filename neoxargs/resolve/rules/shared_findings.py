@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd
 
 from neoxargs.problems import listed
@@ -16,7 +15,7 @@ def multiple_of(name: str, number: int, of: str, unit: int) -> Finding | None:
     """Return `hidden_size (1000) must be a multiple of num_attention_heads (12)` if it is not one, otherwise None.
 
     The finding is about both names. Where one of them is not a parameter, the rule corrects that with
-    `replace(finding, about=...)`.
+    `finding._replace(about=...)`.
     """
     if number % unit == 0:
         return None
@@ -45,7 +44,7 @@ def divisible_by(name: str, number: int, divisor_name: str, divisor: int, *other
         return None
     common = gcd(number, *others)
     sizes = [str(size) for size in range(1, min(common, 1024) + 1) if common % size == 0]
-    return replace(finding, advice=f"set {divisor_name} to {listed(sizes)}")
+    return finding._replace(advice=f"set {divisor_name} to {listed(sizes)}")
 
 
 def set_hidden_size(hidden_size: int, heads: int) -> str:

@@ -8,7 +8,6 @@ because the same file is used on other layouts, nor if the user disabled its sec
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -92,7 +91,6 @@ class IsNot(NamedTuple):
         return value is not ABSENT and _lower(value) not in self.values
 
 
-@dataclass(frozen=True)
 class Off:
     """Condition: the switch is off (or 0) by default. If the user turned it off, there is no warning."""
 

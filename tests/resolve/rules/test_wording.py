@@ -6,7 +6,6 @@ Every check is made to fail by at least one of the cases, so none is there that 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +178,7 @@ def test_every_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
             failed.update([rule.id] if answer else [])
             return answer
 
-        return replace(rule, function=function)
+        return rule._replace(function=function)
 
     watching = [watched(rule) for rule in CHECKS]
     complete = derive.complete
