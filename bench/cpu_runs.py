@@ -86,11 +86,15 @@ def command(trainer: Path, file: Path) -> list[str]:
     return words
 
 
-def environment(ranks: int) -> dict[str, str]:
+def environment(ranks: int, trainer: Path = ROOT) -> dict[str, str]:
     """Return the environment of a run on CPUs, whose ranks share the cores.
 
     It has no PYTHONDONTWRITEBYTECODE, which would make every start compile the sources, unlike an installed package.
+    Another trainer than deepy gets stand-ins for torch.cuda, in case it requires CUDA.
     """
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)
+    if not (trainer / "neoxargs").is_dir():
+        path = f"{ROOT / 'bench' / 'cuda_stand_ins'}:{kept.get('PYTHONPATH', '')}"
+        kept |= {"PYTHONPATH": path, "CUDA_STAND_INS": str(ranks)}
     return kept | {"DS_ACCELERATOR": "cpu", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}

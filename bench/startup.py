@@ -5,8 +5,8 @@
 `check` and `--dry-run` are measured in CPU time, on which other load on the machine has little effect, beside an empty
 Python. The start of a run is measured in wall time, beside a bare `import torch, deepspeed`, for one process and for
 tp2 x pp2: to the line of iteration 1, and from the last line to the end of the command. `--against` measures another
-trainer that starts with `python DIR/deepy.py train.py FILE`, such as GPT-NeoX, with the same file. All commands take
-turns. Each figure is a median.
+trainer that starts with `python DIR/deepy.py train.py FILE`, such as GPT-NeoX, with the same file; it gets stand-ins
+for torch.cuda (cuda_stand_ins/). All commands take turns. Each figure is a median.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cpu_runs import LAYOUTS, ROOT, command, configuration_file, environment, prepare
 
@@ -79,32 +78,37 @@ def measured_commands(repetitions: int) -> dict[str, float]:
 
 
 def measured_starts(repetitions: int, other: Path | None) -> dict[str, float]:
-    """Return median seconds by name, of commands that take turns."""
-    found = defaultdict(list)
-    trainers = {"deepy": ROOT} | ({other.name: other} if other else {})
+    """Return median seconds by name, of commands that take turns. The first round is not counted: it compiles."""
+    trainers = {"deepy": ROOT} | ({other.name: other.resolve()} if other else {})
     with tempfile.TemporaryDirectory() as folder:
         config = prepare(Path(folder), 512, 1)
-        for _ in range(repetitions):
-            began = time.perf_counter()
-            subprocess.run([sys.executable, "-c", IMPORT], env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL,
-                           stderr=subprocess.DEVNULL)  # fmt: skip
-            found[IMPORT].append(time.perf_counter() - began)
-            for layout in STARTED:
-                changed = config | LAYOUTS[layout]
-                file = configuration_file(changed, Path(folder) / "run")
-                for name, trainer in trainers.items():
-                    start = timed_start(command(trainer, file), changed["num_gpus"])
-                    found[f"{name}, {layout}, to the first step"].append(start.to_first_step)
-                    found[f"{name}, {layout}, from the last line to the end"].append(start.to_exit)
-    return {name: statistics.median(times) for name, times in found.items()}
+        rounds = [_starts(config, Path(folder), trainers) for _ in range(1 + repetitions)]
+    return {name: statistics.median(times[name] for times in rounds[1:]) for name in rounds[0]}
 
 
-def timed_start(words: list[str], ranks: int) -> Start:
-    """Run a command to its end and time its output."""
+def _starts(config: dict[str, Any], folder: Path, trainers: dict[str, Path]) -> dict[str, float]:
+    """Return seconds by name, of one round of all commands."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", IMPORT], env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)  # fmt: skip
+    seconds = {IMPORT: time.perf_counter() - began}
+    for layout in STARTED:
+        changed = config | LAYOUTS[layout]
+        file = configuration_file(changed, folder / "run")
+        for name, trainer in trainers.items():
+            start = timed_start(trainer, file, changed["num_gpus"])
+            seconds[f"{name}, {layout}, to the first step"] = start.to_first_step
+            seconds[f"{name}, {layout}, from the last line to the end"] = start.to_exit
+    return seconds
+
+
+def timed_start(trainer: Path, file: Path, ranks: int) -> Start:
+    """Run a command to its end, in the trainer's folder, and time its output."""
     began = time.perf_counter()
     first = last = 0.0
     output = []
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(ranks)) as process:
+    with subprocess.Popen(command(trainer, file), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=trainer,
+                          env=environment(ranks, trainer)) as process:  # fmt: skip
         assert process.stdout
         for line in process.stdout:
             last = time.perf_counter()
