@@ -31,6 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from published_programs import LeftOut, Row  # noqa: E402
 from published_rows import Case, case_of  # noqa: E402
 
+from neoxargs import record  # noqa: E402
 from neoxargs.launch.cluster.hosts import assumed_resources  # noqa: E402
 from neoxargs.launch.run_spec import RunSpec  # noqa: E402
 from neoxargs.problems import Problems  # noqa: E402
@@ -122,7 +123,7 @@ def plan_of(case: Case) -> Plan:
         device = replace(device, memory=int(case.memory * GIB))
     if case.network:
         device = replace(device, network=case.network)
-    resources = group_into_hosts(replace(assumed_resources(case.gpus), device="cuda"), case.per_host)
+    resources = group_into_hosts(record.replace(assumed_resources(case.gpus), device="cuda"), case.per_host)
     return make_plan(RunSpec(config, resources), Target(device, assumed=replace(DEFAULT, **case.assume)))
 
 

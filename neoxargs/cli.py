@@ -11,13 +11,13 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 from neoxargs.options import add_files, add_json, launch_parser, make_parser, neox_overrides, parse, strip_key_dashes
 from neoxargs.permissions import never_writable_for_all
 from neoxargs.problems import Place, Problem, Problems, did_you_mean
+from neoxargs.record import replace
 from neoxargs.request import Request
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
+
+from neoxargs.record import Record, field, replace
 
 #: `Place.file` of a `--set` argument; `Place.text` is then the argument.
 SET = "--set"
@@ -35,19 +36,18 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Record):
     """One error or warning: a sentence for the user, its place, and what to write instead."""
 
     what: str
     where: Place | None = None
     hint: str = ""
-    also: tuple[Place, ...] = field(default=())
+    also: tuple[Place, ...] = ()
     """Other places involved (the first of two duplicate keys, the other side of a conflict)."""
     severity: Literal["error", "warning"] = "error"
     id: str = field(kw_only=True)
     """The kind of problem, independent of its sentence; `deepy explain unknown-key` describes it."""
-    about: tuple[str, ...] = field(default=(), kw_only=True)
+    about: tuple[str, ...] = ()
     """The parameters involved, by their registry names."""
 
     def as_warning(self) -> Problem:

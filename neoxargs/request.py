@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+from neoxargs.record import Record, replace
 
 Self = TypeVar("Self", bound="Request")
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Record):
     """The files of a configuration, its overrides, and the machine that it is for."""
 
     files: Sequence[str]

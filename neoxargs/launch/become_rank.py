@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import replace
 from typing import NoReturn
 
 from neoxargs.launch.cluster import rank_env
@@ -22,6 +21,7 @@ from neoxargs.launch.run_spec import RunSpec
 from neoxargs.launch.script import Script, find_script
 from neoxargs.launch.targets.wire_format import script_arguments
 from neoxargs.problems import Problem, Problems
+from neoxargs.record import replace
 from neoxargs.request import Request
 
 #: Seconds in which a launcher ends all ranks after the first one failed.

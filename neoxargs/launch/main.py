@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 
 from neoxargs.launch import preflight
 from neoxargs.launch.cluster import check_hosts as host_checks
@@ -28,6 +27,7 @@ from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.launch.script import Script, find_script
 from neoxargs.launch.targets.megatron_unsupported import dropped_settings
 from neoxargs.problems import Problem, Problems, render
+from neoxargs.record import replace
 from neoxargs.request import Request
 from neoxargs.resolve.derive import Unresolved
 

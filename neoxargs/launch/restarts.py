@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from neoxargs import checkpoint_folder
@@ -21,6 +20,7 @@ from neoxargs.launch.processes.run import AFTER_LAUNCHER_ENDED, Ended, start
 from neoxargs.launch.processes.run_lock import RunLock
 from neoxargs.launch.processes.supervisor import AFTER_LAUNCHER_KILLED
 from neoxargs.launch.run_spec import RunSpec
+from neoxargs.record import replace
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source
 

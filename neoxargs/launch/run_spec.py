@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from neoxargs.launch.cluster.hosts import Resources, assumed_resources, resources
 from neoxargs.problems import Place, Problem
+from neoxargs.record import Record
 from neoxargs.registry.parallel import Parallel
 from neoxargs.registry.runner import Runner
 from neoxargs.registry.training import Training
@@ -17,8 +17,7 @@ from neoxargs.resolve.rules.runtime import launcher
 from neoxargs.sizes.layout import ranks_of_replica
 
 
-@dataclass(frozen=True)
-class RunSpec:
+class RunSpec(Record):
     """A complete configuration and the resources that it runs on."""
 
     config: Config

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from neoxargs import checkpoint_folder
@@ -30,7 +29,6 @@ OURS = (checkpoint_folder.FILES, checkpoint_folder.CONFIG)
 OUR_INVENTORIES = "layout-*.json"
 
 
-@dataclass
 class Files:
     """The files of one checkpoint.
 
@@ -39,11 +37,12 @@ class Files:
     optimizer: (number of the state file, data parallel rank) -> file.
     """
 
-    folder: Path
-    layers: dict[int, dict[int, Path]] = field(default_factory=dict)
-    states: dict[int, Path] = field(default_factory=dict)
-    optimizer: dict[tuple[int, int], Path] = field(default_factory=dict)
-    zero3: bool = False
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.layers: dict[int, dict[int, Path]] = {}
+        self.states: dict[int, Path] = {}
+        self.optimizer: dict[tuple[int, int], Path] = {}
+        self.zero3 = False
 
     @property
     def by_layer(self) -> bool:

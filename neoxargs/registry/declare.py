@@ -6,22 +6,14 @@ type is needed, and descriptions are read from the source file only when one is 
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
-from itertools import pairwise
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:  # in typing only since Python 3.11, and importing typing_extensions would cost every start 10 ms
-
-    def dataclass_transform(**_: Any) -> Any:
-        return lambda cls: cls
-
+from neoxargs.record import dataclass_transform
 
 Origin = Literal["DSL", "DSC", "Meg", "NeoX"]
 Destination = Literal["runner", "deepspeed", "train"]
@@ -278,30 +270,9 @@ def descriptions(group: type[Group]) -> dict[str, str]:
     """Return attribute -> the string below its declaration, read from the group's source file."""
     path = sys.modules[group.__module__].__file__
     assert path is not None
-    return _descriptions(path, group.__name__)
+    from neoxargs.registry.descriptions import read  # parses the source, which is slow
 
-
-@cache
-def _descriptions(path: str, class_name: str) -> dict[str, str]:
-    by_attribute = {}
-    for line, below in pairwise(_class_bodies(path)[class_name]):
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            by_attribute[line.target.id] = _string(below)
-    return by_attribute
-
-
-@cache
-def _class_bodies(path: str) -> dict[str, list[ast.stmt]]:
-    with open(path, encoding="utf-8") as file:
-        tree = ast.parse(file.read())
-    end: ast.stmt = ast.Pass()
-    return {node.name: [*node.body, end] for node in tree.body if isinstance(node, ast.ClassDef)}
-
-
-def _string(node: ast.stmt) -> str:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-        return re.sub(r"\s+", " ", node.value.value).strip()
-    return ""
+    return read(path, group.__name__)
 
 
 @cache

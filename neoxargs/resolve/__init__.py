@@ -49,5 +49,5 @@ def _count(gpus: int | Callable[[Draft], int], drafted: Draft) -> int | None:
     try:
         return gpus(drafted)
     except Problems as stop:
-        drafted.problems += stop.problems
+        drafted.problems.extend(stop.problems)
         return None

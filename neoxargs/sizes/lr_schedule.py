@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from neoxargs.record import Record
 
 #: Returns the value of a parameter in a run: `Config.get`.
 Get = Callable[[str], Any]
@@ -17,8 +18,7 @@ Get = Callable[[str], Any]
 PARAMETERS = ("lr_decay_style", "lr", "min_lr", "warmup", "lr_decay_iters")
 
 
-@dataclass(frozen=True)
-class LearningRateCurve:
+class LearningRateCurve(Record):
     """Warm-up to `lr`, then decay until `decay_iters`.
 
     The formulas are those of GPT-NeoX (`megatron/learning_rates.py`, 2024); the cosine is Loshchilov and Hutter's

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from neoxargs.record import replace
 from neoxargs.sizes.lr_schedule import LearningRateCurve, differing
 
 CURVE = LearningRateCurve(style="linear", lr=1e-3, min_lr=1e-5, warmup_iters=10.0, decay_iters=110)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from neoxargs.launch.cluster import slurm
@@ -22,6 +21,7 @@ from neoxargs.launch.launchers import launcher_named
 from neoxargs.launch.preflight.data_files import TOKEN_FILES
 from neoxargs.launch.run_spec import RunSpec
 from neoxargs.problems import Problem, Problems
+from neoxargs.record import replace
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.rules.data import path_list
 from neoxargs.shipped import IMPORT_ROOT

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from neoxargs.launch.cluster.devices import Device, device, installed_devices, l
 from neoxargs.launch.cluster.hostfile import MAX_RANKS, Hosts, Where, no_place, read_hostfile, select, too_many_ranks
 from neoxargs.launch.launchers import Launcher, launcher_named
 from neoxargs.problems import Problem, Problems, listed
+from neoxargs.record import Record, replace
 
 if TYPE_CHECKING:
     from neoxargs.registry.runner import Runner
@@ -30,13 +30,12 @@ DEFAULT_HOSTFILE = "/job/hostfile"
 SELECTION_FLAGS = ("hostfile", "include", "exclude", "num_nodes", "num_gpus")
 
 
-@dataclass(frozen=True)
-class Resources:
+class Resources(Record):
     """The devices of a run, in rank order."""
 
     hosts: Hosts
     device: Device
-    selection: dict[str, str] = field(default_factory=dict)
+    selection: Mapping[str, str] = {}
     """The runner's flags that select exactly these hosts and devices."""
     remote: bool = False
     """Whether the runner reaches the hosts over the network."""

@@ -12,8 +12,6 @@ environment, as `torch.distributed` does.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neoxargs.launch.launchers.deepspeed import THROUGH_RUNNER
 from neoxargs.launch.launchers.launcher import Launcher, Start
 from neoxargs.launch.launchers.mpirun import IMPI, MPICH, MVAPICH, OPENMPI
@@ -22,6 +20,7 @@ from neoxargs.launch.launchers.slurm import SLURM
 from neoxargs.launch.launchers.srun import SRUN
 from neoxargs.launch.launchers.ssh import SSH
 from neoxargs.launch.launchers.torchrun import TORCHRUN
+from neoxargs.record import replace
 from neoxargs.registry.plugins import choices
 
 __all__ = ["BUILT_IN", "LAUNCHERS", "THROUGH_RUNNER", "Launcher", "Start", "add_launcher", "launcher_named"]
@@ -33,6 +32,8 @@ LAUNCHERS = {launcher.name: launcher for launcher in BUILT_IN}
 
 def add_launcher(launcher: Launcher) -> None:
     """Declare a launcher and add its name to the choices of the parameter `launcher`; for plugins."""
+    hint = "a launcher without a command must be made with replace(THROUGH_RUNNER, name=...)"
+    assert launcher.command or (launcher.reads_env_files and launcher.argv_visible), hint
     choices("launcher", launcher.name)
     LAUNCHERS.setdefault(launcher.name, launcher)
 

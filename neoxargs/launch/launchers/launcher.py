@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from neoxargs.record import Record
 
 
 class Start(NamedTuple):
@@ -32,8 +33,7 @@ class Start(NamedTuple):
         return sum(map(len, self.hosts.values()))
 
 
-@dataclass(frozen=True)
-class Launcher:
+class Launcher(Record):
     """A value of `launcher`. The defaults describe a program that passes its own environment to all ranks."""
 
     name: str
@@ -66,10 +66,6 @@ class Launcher:
     """Whether it reaches even a single host over the network."""
     mpirun: bool = False
     """Whether it is an `mpirun`, which starts local ranks as its own children and uses Slurm inside a job."""
-
-    def __post_init__(self) -> None:
-        hint = "a launcher without a command must be made with replace(THROUGH_RUNNER, name=...)"
-        assert self.command or (self.reads_env_files and self.argv_visible), hint
 
     @property
     def through_deepspeed(self) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neoxargs.launch.launchers.deepspeed import THROUGH_RUNNER
+from neoxargs.record import replace
 
 _MPIRUN = replace(THROUGH_RUNNER, program="mpirun", by_ssh=True, needs_every_slot=True, even_slots=True, mpirun=True)
 

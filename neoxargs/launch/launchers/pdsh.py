@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neoxargs.launch.launchers.deepspeed import THROUGH_RUNNER
+from neoxargs.record import replace
 
 #: DeepSpeed 0.19.6 does not quote the paths in the command for the remote shells.
 PDSH = replace(THROUGH_RUNNER, name="pdsh", program="pdsh", by_ssh=True, quotes=False, one_word=True)

@@ -6,8 +6,7 @@ environment on, and DeepSpeed's runner repeats the variables that it exports on 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from neoxargs.launch.launchers.deepspeed import THROUGH_RUNNER
+from neoxargs.record import replace
 
 SLURM = replace(THROUGH_RUNNER, name="slurm", program="sinfo", inherits_environment=True, needs_every_slot=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from neoxargs.launch.preflight.resumed_schedule import chooses_schedule
@@ -14,6 +13,7 @@ from neoxargs.neox_checkpoint.optimizer import NotUsable, locate_state, not_rest
 from neoxargs.neox_checkpoint.saved_configuration import differences
 from neoxargs.neox_checkpoint.weights import Located, locate
 from neoxargs.problems import Problem, Problems
+from neoxargs.record import replace
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import LearningRateCurve
 from neoxargs.sizes.model import vocabulary_rows

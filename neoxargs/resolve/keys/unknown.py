@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 
 from neoxargs.problems import Place, Problem, close_matches, listed
+from neoxargs.record import replace
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve.keys import other_programs
 from neoxargs.resolve.keys.letters import wrong_letters

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from neoxargs.problems import SET, Place, Problem, close_matches, listed
 from neoxargs.registry import REGISTRY, Parameter
@@ -16,8 +15,7 @@ from neoxargs.resolve.values.coerce import Mismatch, coerce
 from neoxargs.resolve.yaml.nodes import Entry, Node, Scalar, is_null
 
 
-@dataclass
-class Assigned:
+class Assigned(NamedTuple):
     """The values of the files and `--set`s.
 
     values: by registry name.
@@ -34,17 +32,17 @@ class Assigned:
     problems: list[Problem]
 
 
-@dataclass
 class _Layer:
     """The values of the files, or of the `--set`s.
 
     unset: parameters that count as not set: null in a `--set`, or in a file for a value that a rule supplies.
     """
 
-    values: dict[str, Value] = field(default_factory=dict)
-    auto: set[str] = field(default_factory=set)
-    unset: set[str] = field(default_factory=set)
-    mismatches: dict[str, Mismatch] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.values: dict[str, Value] = {}
+        self.auto: set[str] = set()
+        self.unset: set[str] = set()
+        self.mismatches: dict[str, Mismatch] = {}
 
 
 def assign(files: Entries, sets: Entries, dialect: Dialect | None = None) -> Assigned:

@@ -6,7 +6,6 @@ Among the files, and among the `--set`s, a parameter may be set once, in whateve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from neoxargs.problems import SET, Place, Problem, Problems
@@ -26,7 +25,6 @@ class OddKey(NamedTuple):
     kind: Literal["unknown", "dotted", "outdented"] = "unknown"
 
 
-@dataclass
 class Entries:
     """The contents of the files, or of the `--set`s.
 
@@ -38,14 +36,15 @@ class Entries:
     readable: False if a file is not YAML or has no keys.
     """
 
-    kind: Literal["file", "set"]
-    parameters: dict[str, Entry] = field(default_factory=dict)
-    sections: dict[str, Place] = field(default_factory=dict)
-    odd: list[OddKey] = field(default_factory=list)
-    spelled: dict[str, Place] = field(default_factory=dict)
-    broken: set[str] = field(default_factory=set)
-    problems: list[Problem] = field(default_factory=list)
-    readable: bool = True
+    def __init__(self, kind: Literal["file", "set"]) -> None:
+        self.kind = kind
+        self.parameters: dict[str, Entry] = {}
+        self.sections: dict[str, Place] = {}
+        self.odd: list[OddKey] = []
+        self.spelled: dict[str, Place] = {}
+        self.broken: set[str] = set()
+        self.problems: list[Problem] = []
+        self.readable = True
 
 
 def read_texts(texts: Sequence[Text]) -> Entries:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from neoxargs.problems import Problem
+from neoxargs.record import replace
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve.keys.match import Key, is_known
 from neoxargs.resolve.keys.misplaced import (

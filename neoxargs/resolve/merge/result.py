@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from neoxargs.problems import Place, Problem
 from neoxargs.registry import Group
@@ -13,8 +12,7 @@ from neoxargs.resolve.value import Value
 G = TypeVar("G", bound=Group)
 
 
-@dataclass(kw_only=True)
-class Draft:
+class Draft(NamedTuple):
     """The user's values, each checked on its own, without defaults and derived values.
 
     values: by registry name.
@@ -29,11 +27,11 @@ class Draft:
     values: dict[str, Value]
     problems: list[Problem]
     dialect: Dialect
-    auto: frozenset[str] = frozenset()
-    broken: frozenset[str] = frozenset()
-    section_places: dict[str, Place] = field(default_factory=dict)
-    open_places: dict[str, Place] = field(default_factory=dict)
-    readable: bool = True
+    auto: frozenset[str]
+    broken: frozenset[str]
+    section_places: dict[str, Place]
+    open_places: dict[str, Place]
+    readable: bool
 
     @property
     def sections(self) -> frozenset[str]:

@@ -30,7 +30,6 @@ model: `deepy explain rotary-dims-even` shows both, and a test runs the example.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from textwrap import dedent
 from typing import Any, Literal, NamedTuple, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -94,6 +93,8 @@ class Rule(NamedTuple):
     @property
     def example(self) -> str:
         """YAML that the rule refuses, added to the smallest model: the indented end of the docstring, or ''."""
+        from textwrap import dedent  # only `explain` needs it
+
         last = self._paragraphs[-1]
         return dedent(last).strip() + "\n" if _is_example(last) else ""
 

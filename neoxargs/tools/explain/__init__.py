@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from typing import Any
 
 from neoxargs.launch.preflight.secrets import secret_values
 from neoxargs.launch.prepare import with_value
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import SET, Place, Problem, Problems
+from neoxargs.record import replace
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.request import Request
 from neoxargs.resolve.keys.match import Key, keys_of

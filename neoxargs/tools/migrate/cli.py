@@ -7,10 +7,10 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems, listed, render
+from neoxargs.record import replace
 from neoxargs.resolve import Text, draft, read_files
 from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.trainer_support.unsupported import trainer_problems

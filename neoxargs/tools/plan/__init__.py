@@ -7,10 +7,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import render
+from neoxargs.record import replace
 from neoxargs.resolve import Text
 from neoxargs.tools.plan.advice import Suggestion, suggest_changes
 from neoxargs.tools.plan.levers import suggest_faster

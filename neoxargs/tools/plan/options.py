@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from neoxargs.options import gpu_count
 from neoxargs.request import Request
@@ -17,7 +16,6 @@ DESCRIPTION = (
 )
 
 
-@dataclass(frozen=True)
 class PlanOptions(Request):
     """The configuration to plan, and the devices and hosts to plan it for."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
 from neoxargs.launch.cluster.hosts import Resources
+from neoxargs.record import replace
 from neoxargs.sizes.layout import Layout
 
 #: Default of --per-host.

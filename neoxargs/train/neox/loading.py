@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from neoxargs.neox_checkpoint.comparison import mismatches
 from neoxargs.neox_checkpoint.contents import SCHEDULE, Contents
 from neoxargs.neox_checkpoint.optimizer import not_restorable
 from neoxargs.problems import Problem, Problems
+from neoxargs.record import as_dict
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import LearningRateCurve
 from neoxargs.train.checkpoint import relayout
@@ -76,4 +76,4 @@ def schedule_state(curve: LearningRateCurve, theirs: Any, iteration: int) -> dic
     """Return the state of a schedule that continues GPT-NeoX's, with the values of `curve` where it has none."""
     known = theirs if isinstance(theirs, Mapping) else {}
     values = {field: known[key] for field, (key, _) in SCHEDULE.items() if key in known}
-    return {**asdict(curve), **values, "iteration": known.get("num_iters", iteration)}
+    return {**as_dict(curve), **values, "iteration": known.get("num_iters", iteration)}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from neoxargs.problems import Problem, Problems
+from neoxargs.record import as_dict, replace
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.lr_schedule import LearningRateCurve
 
@@ -38,10 +38,10 @@ class Schedule:
     get_last_lr = get_lr
 
     def state_dict(self) -> dict[str, Any]:
-        return {"iteration": self.iteration, **asdict(self.curve)}
+        return {"iteration": self.iteration, **as_dict(self.curve)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        saved = LearningRateCurve(**{name: state.get(name, mine) for name, mine in asdict(self.curve).items()})
+        saved = LearningRateCurve(**{name: state.get(name, mine) for name, mine in as_dict(self.curve).items()})
         if self.reload == "neither":
             _require_same(self.curve, saved)
         if self.reload == "theirs":
@@ -67,8 +67,8 @@ def _require_same(ours: LearningRateCurve, saved: LearningRateCurve) -> None:
         "set override_lr_scheduler: true to use this run's schedule, "
         "or use_checkpoint_lr_scheduler: true to use the checkpoint's"
     )
-    theirs = asdict(replace(saved, from_zero=ours.from_zero))  # which concerns the first iteration only
-    different = [(name, mine, theirs[name]) for name, mine in asdict(ours).items() if mine != theirs[name]]
+    theirs = as_dict(replace(saved, from_zero=ours.from_zero))  # which concerns the first iteration only
+    different = [(name, mine, theirs[name]) for name, mine in as_dict(ours).items() if mine != theirs[name]]
     if different:
         raise Problems(
             Problem(

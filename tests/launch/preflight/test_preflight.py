@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from neoxargs.launch import compiled_ops, preflight
 from neoxargs.launch.cluster.devices import Device
 from neoxargs.launch.preflight import hardware, packages
 from neoxargs.launch.run_spec import RunSpec, resolve_run
+from neoxargs.record import replace
 from neoxargs.request import Request
 from tests.support.smallest import YAML
 

@@ -1,7 +1,6 @@
 """The summary before a run, pinned as text: `UPDATE=1 pytest tests/launch/report/test_summary.py` rewrites it."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from neoxargs.launch.cluster.hosts import Resources, assumed_resources
 from neoxargs.launch.prepare import with_text
 from neoxargs.launch.report import summary
 from neoxargs.launch.run_spec import RunSpec
+from neoxargs.record import replace
 from neoxargs.resolve import Text, complete, draft
 
 SMALL = """\

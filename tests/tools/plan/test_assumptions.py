@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from neoxargs import record
 from neoxargs.problems import Problems
 from neoxargs.tools.plan import plan_and_suggest
 from neoxargs.tools.plan.assumptions import DEFAULT, NAMES, Assumptions, list_assumptions, with_changes
@@ -100,7 +101,7 @@ def test_unfused_attention_stores_scores_and_is_slower(middle: str) -> None:
     options = PlanOptions([middle], ["precision=bfloat16"], gpus=8, device="A100")
     fused, _ = plan_and_suggest(options)
     unfused = make_plan(fused.spec, replace(fused.target, assumed=with_changes(["unfused_attention=1"])))
-    assert plan_and_suggest(replace(options, attention="unfused"))[0].speed == unfused.speed
+    assert plan_and_suggest(record.replace(options, attention="unfused"))[0].speed == unfused.speed
     shape = fused.config.shape
     scores = fused.config.batch.train_micro_batch_size_per_gpu * shape.num_attention_heads * shape.seq_length**2
     more = unfused.fullest.phases["forward"]["activations"] - fused.fullest.phases["forward"]["activations"]

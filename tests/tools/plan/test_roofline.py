@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from neoxargs.record import replace
 from neoxargs.tools.plan import plan_and_suggest
 from neoxargs.tools.plan.options import PlanOptions
 from neoxargs.tools.plan.plan import Plan

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from neoxargs.problems import Problems
+from neoxargs.record import replace
 from neoxargs.sizes.lr_schedule import LearningRateCurve
 from neoxargs.train.optim.schedule import Schedule, build_schedule
 from tests.support.configure import configure

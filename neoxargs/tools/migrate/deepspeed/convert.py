@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from neoxargs.problems import Place, Problem, Problems, listed
+from neoxargs.record import replace
 from neoxargs.registry import REGISTRY, normal
 from neoxargs.resolve import Text
 from neoxargs.resolve.yaml.nodes import Entry, Mapping, Scalar, format_node, node_of

@@ -6,11 +6,11 @@ The result is verified: a migration that would change the resolved configuration
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems
+from neoxargs.record import replace
 from neoxargs.registry import ABSENT, REGISTRY, Parameter
 from neoxargs.registry.history import NEWEST, changes, default_at, introduced
 from neoxargs.resolve import Text, draft

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from neoxargs.problems import Place, Problem, Problems
+from neoxargs.record import replace
 from neoxargs.registry import REGISTRY
 from neoxargs.resolve import Config, Draft
 from neoxargs.sizes.layout import ranks_of_replica
