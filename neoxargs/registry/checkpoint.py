@@ -43,6 +43,11 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     read-only: `stop` ends the run; `continue` prints a warning, and training continues until the next save. The last
     save of a run must succeed. Metrics and reports that cannot be written are treated in the same way."""
 
+    save_in_background: bool = param(False, ours=True)
+    """Writes checkpoints while training goes on: a save only copies weights and optimizer states to host memory, which
+    must have room for them, and a thread of each rank writes the copies. The next save and the end of the run wait for
+    it. Not possible with states on NVMe."""
+
     no_save_optim: bool = param(False, megatron="no-save-optim")
     """Leaves optimizer states out of checkpoints: several times smaller, but a run cannot be resumed exactly."""
 

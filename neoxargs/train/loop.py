@@ -59,11 +59,20 @@ class Data(Protocol):
 
 
 class Saver(Protocol):
-    """Saves checkpoints. last: folder of the latest one, saved or loaded."""
+    """Saves checkpoints, at once or in the background; see checkpoint/saving.py.
+
+    last: folder of the latest one, saved or loaded. pending: not None while one is written in the background.
+    """
 
     last: Path | None
+    pending: Any
 
-    def save(self, position: Position) -> Saved: ...
+    @property
+    def writing(self) -> bool: ...
+
+    def save(self, position: Position) -> Saved | None: ...
+
+    def finish(self) -> Saved | None: ...
 
 
 @dataclass
@@ -98,13 +107,15 @@ class Loop:
         with StopRequest(self.device, self.stop_file) as request:
             while self._has_iterations_left() and not reason:
                 self.progress.step(self.position.iteration + 1)
-                request.ask(check_file=self._checks_stop_file())
+                request.ask(check_file=self._checks_stop_file(), busy=self.saver.writing)
                 self._step(batches)
                 iteration = self.position.iteration
                 # The evaluation of the last iteration and every save before an exit happen after the loop.
                 if self._due(self.training.eval_interval) and iteration < self.training.train_iters:
                     self._evaluate("validation", self._intervals() - 1)
                 reason = request.answer() or self._exit_reason()
+                if self.saver.pending and not request.busy:
+                    self._complete(self.saver.finish)
                 if iteration in saves and not reason:
                     self._save()
         if not reason:
@@ -112,6 +123,8 @@ class Loop:
             self._evaluate("validation", self._intervals())
             self._evaluate("test")
         self._save(last=True)
+        self.progress.long("the end of the last save")
+        self._complete(self.saver.finish, last=True)
         self.progress.done()
         return Outcome(self.position.iteration, reason, self.saver.last)
 
@@ -149,11 +162,13 @@ class Loop:
         if options.on_divergence == "stop":
             # fp16 skips steps with an overflow and lowers the loss scale; their loss may be infinite.
             if not finite and not result.overflowed:
+                self._complete(self.saver.finish)
                 raise Problems(_diverged(result, self.position.iteration, self.saver.last))
             return
         diverged = not finite or (result.skipped and not result.overflowed)
         self.diverged_in_a_row = self.diverged_in_a_row + 1 if diverged else 0
         if self.diverged_in_a_row >= options.max_skipped_steps:
+            self._complete(self.saver.finish)
             raise Problems(_keeps_diverging(options.max_skipped_steps, self.position.iteration, self.saver.last))
 
     def _intervals(self) -> int:
@@ -173,14 +188,24 @@ class Loop:
         if not self.checkpoint.save or self.position == self.saved:
             return
         self.progress.long(f"saving the checkpoint of step {self.position.iteration}")
+        self._complete(self.saver.finish)
+        if self._complete(lambda: self.saver.save(self.position), last):
+            self.saved = self.position
+
+    def _complete(self, save: Callable[[], Saved | None], last: bool = False) -> bool:
+        """Save a checkpoint, or finish one that is written in the background, and report what is complete.
+
+        last: whether the run ends with it. Returns False if it cannot be written and training goes on without it.
+        """
         try:
-            saved = self.saver.save(self.position)
+            saved = save()
         except Problems as problems:
             if last or not self._continues_unsaved(problems):
                 raise
-            return
-        self.saved = self.position
-        self._notify(lambda tracker: tracker.on_save(saved.position.iteration, saved.folder))
+            return False
+        if saved:
+            self._notify(lambda tracker: tracker.on_save(saved.position.iteration, saved.folder))
+        return True
 
     def _continues_unsaved(self, problems: Problems) -> bool:
         """Warn of a checkpoint that cannot be written, and return whether training goes on without it."""
@@ -223,6 +248,8 @@ class StopRequest:
     Signals reach the ranks at different steps, so every step begins an all-reduce of the received signal. It overlaps
     with the computation of the step. SIGTERM may arrive more than once, because a launcher forwards a signal that its
     process group has already received. A second Ctrl-C ends the process immediately.
+
+    busy: after `answer`, whether any rank wrote a checkpoint in the background when the step began.
     """
 
     #: Stands for the stop file in the all-reduce; larger than any signal's number.
@@ -230,7 +257,7 @@ class StopRequest:
 
     def __init__(self, device: torch.device, file: Path | None = None) -> None:
         self.received, self.file = "", file
-        self.flag = torch.zeros(1, dtype=torch.int32, device=device)
+        self.flag, self.busy = torch.zeros(2, dtype=torch.int32, device=device), False
 
     def __enter__(self) -> StopRequest:
         handled = [signal.SIGTERM, signal.SIGINT]
@@ -243,16 +270,21 @@ class StopRequest:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
-    def ask(self, check_file: bool) -> None:
-        """Begin the all-reduce of this rank's request. check_file: whether to look for the stop file too."""
+    def ask(self, check_file: bool, busy: bool = False) -> None:
+        """Begin the all-reduce of this rank's request.
+
+        check_file: whether to look for the stop file too. busy: whether this rank writes a checkpoint.
+        """
         number = signal.Signals[self.received].value if self.received else 0
-        self.flag.fill_(self.BY_FILE if check_file and self.file and self.file.exists() else number)
+        self.flag[0] = self.BY_FILE if check_file and self.file and self.file.exists() else number
+        self.flag[1] = int(busy)
         self.work = all_reduce(self.flag, torch.distributed.ReduceOp.MAX, async_op=True)
 
     def answer(self) -> str:
         """Return the reason to stop that any rank had before this step, or "" if there is none."""
         self.work.wait()
-        number = int(self.flag.item())
+        number, busy = self.flag.tolist()
+        self.busy = bool(busy)
         if number == self.BY_FILE and self.file:
             self.file.unlink(missing_ok=True)  # or the run that continues would stop immediately
             return f"found the stop file {self.file}"

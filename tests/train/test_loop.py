@@ -73,10 +73,14 @@ class Data:
 
 class Saver:
     last: Path | None = None
+    pending = None
+    writing = False
 
     def save(self, position: Position) -> Saved:
         self.last = Path(f"at{position.iteration}")
         return Saved(position, self.last)
+
+    def finish(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -333,3 +337,45 @@ def test_metrics_that_cannot_be_written(reaction: str, capsys: pytest.CaptureFix
 )
 def test_save_iterations(options: dict[str, Any], expected: set[int]) -> None:
     assert save_iterations(Checkpoint(**options), 100) == expected
+
+
+class BackgroundSaver(Saver):
+    """A saver that needs two steps for each checkpoint."""
+
+    def __init__(self) -> None:
+        self.left, self.finished = 0, []
+
+    @property
+    def writing(self) -> bool:
+        self.left -= 1
+        return self.left > 0
+
+    def save(self, position: Position) -> Saved | None:  # type: ignore[override]
+        before = self.finish()
+        self.pending, self.left = position, 3
+        return before
+
+    def finish(self) -> Saved | None:  # type: ignore[override]
+        position, self.pending = self.pending, None
+        if position is None:
+            return None
+        self.finished.append((position.iteration, self.left))
+        return super().save(position)
+
+
+def test_a_checkpoint_is_finished_by_the_first_step_after_it_is_written_and_at_the_end() -> None:
+    run = loop(save="x", extra_save_iters=[1, 4, 5])
+    run.saver = saver = BackgroundSaver()
+    assert run.run() == Outcome(6, "", Path("at6"))
+    assert happened(run, "save") == [("save", 1), ("save", 4), ("save", 5), ("save", 6)]
+    # 1 was written when step 4 began; 4 and 5 were waited for by the next save, 6 by the end of the run
+    assert saver.finished == [(1, 0), (4, 2), (5, 2), (6, 3)]
+    order = [event for event in run.trackers[0].events if event[0] in ("save", "step")]  # type: ignore[attr-defined]
+    assert order.index(("save", 1)) == order.index(("step", 4)) + 1
+
+
+def test_a_run_that_diverges_finishes_the_checkpoint_that_is_being_written() -> None:
+    run = loop({3: (math.nan, False)}, save="x", extra_save_iters=[2])
+    run.saver = BackgroundSaver()
+    with pytest.raises(Problems, match="the latest checkpoint is at2"):
+        run.run()

@@ -43,3 +43,49 @@ def checkpoint_factor_fits_scale(checkpoint_factor: float | None, checkpoint_sca
         what = f"checkpoint_factor ({checkpoint_factor}) must be greater than 1 with checkpoint_scale (log)"
         return refuse(what, "set checkpoint_factor, for example to 2 to save at iterations 1, 2, 4, 8, ...")
     return None
+
+
+@check
+def background_save_needs_states_in_memory(
+    save_in_background: bool,
+    zero_optimization__offload_optimizer__device: str,
+    zero_optimization__offload_param__device: str,
+) -> Finding | None:
+    """DeepSpeed copies the files of states that are offloaded to NVMe into the checkpoint while training waits: a
+    checkpoint that is written in the background would hold states of a later step.
+
+        save_in_background: true
+        zero_optimization: {stage: 3, offload_optimizer: {device: nvme, nvme_path: /local}}
+    """
+    devices = {
+        "zero_optimization.offload_optimizer.device": zero_optimization__offload_optimizer__device,
+        "zero_optimization.offload_param.device": zero_optimization__offload_param__device,
+    }
+    name = next((name for name, device in devices.items() if device == "nvme"), None)
+    if not save_in_background or name is None:
+        return None
+    what = f"save_in_background (true) cannot be combined with {name} (nvme)"
+    return refuse(what, f"remove save_in_background, or set {name} to cpu", about=["save_in_background", name])
+
+
+@check
+def background_save_needs_torchs_writer(
+    save_in_background: bool, nebula__enabled: bool, datastates_ckpt: object, checkpoint__writer__decoupled: bool
+) -> Finding | None:
+    """With Nebula or DataStates another program writes the checkpoints and decides when, and DeepSpeed's decoupled
+    writer has a process of its own. Two programs that write one checkpoint in the background would not wait for each
+    other.
+
+        save_in_background: true
+        nebula: {enabled: true}
+    """
+    others = {
+        "nebula.enabled": nebula__enabled,
+        "datastates_ckpt": bool(datastates_ckpt),
+        "checkpoint.writer.decoupled": checkpoint__writer__decoupled,
+    }
+    name = next((name for name, on in others.items() if on), None)
+    if not save_in_background or name is None:
+        return None
+    what = f"save_in_background (true) cannot be combined with {name} (true)"
+    return refuse(what, f"remove save_in_background or {name}", about=["save_in_background", name])

@@ -356,7 +356,8 @@ SWITCHED_OFF = (
     # The run and its checkpoints
     SwitchedOff("adlr_autoresume_interval", {"adlr_autoresume": OFF}, "adlr_autoresume is off"),
     SwitchedOff(
-        "checkpoint_factor checkpoint_scale extra_save_iters keep_last_n_checkpoints no_save_optim no_save_rng",
+        "checkpoint_factor checkpoint_scale extra_save_iters keep_last_n_checkpoints no_save_optim no_save_rng "
+        "save_in_background",
         {"save": OFF},
         "no checkpoint is saved because save is not set",
         "set save to a folder",

@@ -24,6 +24,7 @@ from neoxargs.launch.targets.ranks import train_values
 from neoxargs.problems import Problem, Problems
 from neoxargs.resolve.config import Config
 from neoxargs.train.checkpoint import commit, inventory
+from neoxargs.train.checkpoint.host_copies import HostCopies
 from neoxargs.train.checkpoint.random_states import random_file, random_state
 from neoxargs.train.checkpoint.rank_files import RankFiles
 from neoxargs.train.deepspeed import checkpoint_io
@@ -49,34 +50,65 @@ class Saved(NamedTuple):
 class Saver:
     """Writes the checkpoints of one run. Its methods are collective: every rank calls them.
 
+    With `save_in_background`, `save` only copies what to write, and `finish` makes the checkpoint visible once the
+    threads of all ranks have written it. No collective is called outside of these two methods, so that none of training
+    is disturbed.
+
     last: folder of the checkpoint that was saved or loaded last; None before.
+    pending: the position of the checkpoint that is being written in the background, and this rank's files of it.
     """
 
     def __init__(self, config: Config, engine: Any, process: Process) -> None:
         self.config, self.options, self.engine, self.process = config, config.checkpoint, engine, process
         self.last: Path | None = None
         self.files: RankFiles | None = None
-        checkpoint_io.replace_io(engine, self._write)
+        self.pending: tuple[Position, RankFiles] | None = None
+        self.copies = HostCopies() if self.options.save_in_background else None
+        checkpoint_io.replace_io(engine, self._write, copies=self.copies is not None)
 
-    def save(self, position: Position) -> Saved:
-        """Write a checkpoint below `save`; raises Problems if a rank cannot write its files."""
+    @property
+    def writing(self) -> bool:
+        """Whether this rank still writes files in the background."""
+        return self.pending is not None and self.pending[1].writing
+
+    def save(self, position: Position) -> Saved | None:
+        """Write a checkpoint below `save`, after the one before; raises Problems if a rank cannot write its files.
+
+        Returns the checkpoint that this call completed: this one, or in the background the one before, if any.
+        """
         assert self.options.save is not None
+        before = self.finish()
         root, iteration = Path(self.options.save), position.iteration
         part = root / (checkpoint_folder.WRITING + checkpoint_folder.tag(iteration))
-        self.files = files = RankFiles(part, checkpoint_io.in_zip_format(self.engine))
+        self.files = files = RankFiles(part, checkpoint_io.in_zip_format(self.engine), self.copies)
         if self.process.main:
             with files.errors_kept():
                 commit.begin(root, iteration)
         self._agree(files, position)
         self._write_files(files, position)
-        written = self._agree(files, position)
+        self.pending = position, files
+        if self.copies is None:
+            return self.finish()
+        files.start()
+        return before
+
+    def finish(self) -> Saved | None:
+        """Wait for the checkpoint that is being written and make it visible; None if there is none.
+
+        Raises Problems if a rank could not write its files.
+        """
+        if self.pending is None:
+            return None
+        (position, files), self.pending = self.pending, None
+        files.finish()
+        written, root = self._agree(files, position), files.part.parent
         if self.process.main:
             with files.errors_kept():
-                commit.commit(root, iteration, written)
+                commit.commit(root, position.iteration, written)
                 if self.options.keep_last_n_checkpoints:
                     commit.prune(root, self.options.keep_last_n_checkpoints)
         self._agree(files, position)
-        self.last = root / checkpoint_folder.tag(iteration)
+        self.last = root / checkpoint_folder.tag(position.iteration)
         return Saved(position, self.last)
 
     def _write_files(self, files: RankFiles, position: Position) -> None:

@@ -20,9 +20,10 @@ from neoxargs.problems import Problem, Problems
 Write = Callable[[Any, Path], None]
 
 
-def replace_io(engine: Any, write: Write) -> None:
+def replace_io(engine: Any, write: Write, copies: bool = False) -> None:
     """Let a DeepSpeed engine write its files with `write`, and read them with `read`.
 
+    copies: whether `write` copies tensors, which DeepSpeed then need not do before.
     An engine with another writer than torch's (section `checkpoint.writer`, nebula, DataStates) keeps it.
     """
     from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
@@ -31,6 +32,7 @@ def replace_io(engine: Any, write: Write) -> None:
     files.load = lambda path, map_location=None: read(path, map_location=map_location)
     if type(files) is TorchCheckpointEngine:
         files.save = lambda state_dict, path: write(state_dict, Path(path))
+        files.preserves_storage_sharing = lambda: not copies
 
 
 def in_zip_format(engine: Any) -> bool:

@@ -122,6 +122,9 @@ CASES = [
     "save: out",
     "{save: out, checkpoint_factor: 2.5}",
     "{save: out, checkpoint_factor: 1, checkpoint_scale: log}",
+    "{save: out, checkpoint_factor: 5, save_in_background: true, "
+    "zero_optimization: {stage: 3, offload_param: {device: nvme, nvme_path: /local}}}",
+    "{save: out, checkpoint_factor: 5, save_in_background: true, checkpoint: {writer: {decoupled: true}}}",
     "comment: night",
     "deepspeed_extra_args: {zero_optimization: {stage: 1}}",
     "{profile_step_start: 12, profile_step_stop: 10}",

@@ -37,6 +37,25 @@ def test_a_run_can_exceed_the_memory_of_a_host(middle: str) -> None:
     assert plan.device_fits and not plan.host_fits
 
 
+def test_saving_in_the_background_needs_host_memory_for_the_copies(middle: str) -> None:
+    """Weights in 16 bits, and 12 bytes per parameter of optimizer state divided among the replicas."""
+    changes = [
+        "save=out",
+        "checkpoint_factor=10",
+        "zero_optimization.stage=1",
+        "pipe_parallel_size=0",
+        "precision=bfloat16",
+    ]
+    plans = [
+        plan_and_suggest(PlanOptions([middle], [*changes, *more], gpus=8, gpu_memory=40))[0]
+        for more in ([], ["save_in_background=true"], ["save_in_background=true", "no_save_optim=true"])
+    ]
+    [stage] = plans[0].stage_memory
+    size = stage.stage.parameters
+    assert [plan.stage_memory[0].host["saving"] for plan in plans] == [0, 2 * size + 12 * -(-size // 8), 2 * size]
+    assert plans[1].host_peak - plans[0].host_peak == 8 * plans[1].stage_memory[0].host["saving"]
+
+
 def test_a_plan_of_ten_thousand_gpus_does_not_import_torch(middle: str) -> None:
     code = (
         "import sys; from neoxargs.tools.plan import print_plan; from neoxargs.tools.plan.options import PlanOptions; "

@@ -92,6 +92,9 @@ def rank_memory(
     }
     for parts in phases.values():
         _add_what_is_no_tensor(parts, config, kind, assumed)
+    if kind == "cpu":  # there, host memory is the memory of the device
+        for phase in PHASES[1:]:
+            phases[phase]["buffers"] = phases[phase].get("buffers", 0) + states.saved_copies(held)
     return RankMemory(stage, phases, _host(held, sizes, zero_init))
 
 
@@ -208,5 +211,6 @@ def _host(held: ModelStates, sizes: ActivationSizes, zero_init: bool) -> Bytes:
         "offloaded": states.host_memory(held),
         "pinned": states.pinned_memory(held),
         "checkpoints": len(held.stage.layers) * sizes.hidden // sizes.tensor if in_cpu else 0,
+        "saving": states.saved_copies(held),
         "processes": held.assumed.bytes_of("process"),
     }

@@ -203,6 +203,20 @@ def pinned_memory(states: ModelStates) -> int:
     return (copies + buffers) * states.number_size
 
 
+def saved_copies(states: ModelStates) -> int:
+    """Bytes of the copies that `save_in_background` writes: of the rank that writes most, with the model's weights.
+
+    ZeRO-3 saves the weights in the optimizer's files only, which have the master weights, also with `no_save_optim`.
+    """
+    options = states.config.checkpoint
+    if not (options.save and options.save_in_background):
+        return 0
+    optimizer = states.partition * optimizer_bytes_per_parameter(states)
+    if states.zero_stage == 3:
+        return optimizer
+    return states.parameters * states.number_size + (0 if options.no_save_optim else optimizer)
+
+
 def construction_peak(states: ModelStates, zero_init: bool) -> tuple[int, int]:
     """Return the peak bytes (on the device, on the host) of construction, before there is optimizer state.
 

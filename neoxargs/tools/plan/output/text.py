@@ -136,7 +136,7 @@ def _host(plan: Plan) -> Iterator[str]:
         yield f"{format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}, including the ranks' memory"
         return
     parts = max(plan.stage_memory, key=lambda rank: rank.host_peak).host
-    words = {"processes": "Python and torch"}
+    words = {"processes": "Python and torch", "saving": "copies for saving"}
     each = ", ".join(f"{words.get(part, part)} {format_bytes(number)}" for part, number in parts.items() if number)
     yield f"{format_bytes(plan.host_peak)} on a host with {ranks_per_host(plan)}; per rank: {each}"
 

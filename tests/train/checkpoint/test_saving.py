@@ -1,0 +1,182 @@
+"""Checkpoints that are written in the background: equal to those written at once, and all ranks learn of a failure."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from neoxargs import checkpoint_folder
+from neoxargs.checksums import ChecksumFile
+from tests.support.ranks import run_ranks
+from tests.support.trials import SAMPLES, Training, Trial
+
+
+def zero(stage: int, **config: Any) -> Trial:
+    return Trial({"zero_optimization.stage": stage, **config}, {"zero_optimization": {"stage": stage}})
+
+
+LAYOUTS = {
+    "dp2, ZeRO-0": Trial(),
+    "dp2, ZeRO-2, bf16": zero(2)._replace(deepspeed={"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}),
+    "dp2, ZeRO-3": zero(3),
+    "pp2": Trial({"pipe_parallel_size": 2}),
+    "tp2, pipeline, ZeRO-1": zero(1, pipe_parallel_size=1, model_parallel_size=2),
+}  # fmt: skip
+
+
+class Gated(ChecksumFile):
+    """A file that is only opened when `gate` is set."""
+
+    gate = threading.Event()
+
+    def __init__(self, path: Path | str) -> None:
+        assert self.gate.wait(60)
+        super().__init__(path)
+
+
+class Full(ChecksumFile):
+    """A file on a full disk."""
+
+    def __init__(self, path: Path | str, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+def layouts(root: str) -> dict[str, Any]:
+    """Return for each layout the losses after a save, of the run and of one that continues it; and what was found."""
+    from neoxargs.train.checkpoint import rank_files
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.checkpoint.saving import Position
+    from neoxargs.train.process import mesh, setup
+
+    process, found = setup.start("gloo", seed=1), {}
+    for name, trial in LAYOUTS.items():
+        folder = Path(root, name)
+        first = Training(trial, save=str(folder), save_in_background=True)
+        saver = Checkpoints(first.config, first.engine.deepspeed, process)
+        for iteration in (1, 2, 3):
+            first.step()
+            if iteration == 1:  # so that the next save uses the buffers again
+                saver.save(Position(1, SAMPLES))
+        assert saver.files
+        saver.files.finish()
+        Gated.gate.clear()
+        with patch.object(rank_files, "ChecksumFile", Gated):
+            completed = saver.save(Position(3, 3 * SAMPLES))
+            losses = [first.step() for _ in range(2)]
+            during = saver.writing, checkpoint_folder.latest(folder)
+            Gated.gate.set()
+            saved = saver.finish()
+        mesh.destroy_groups()
+        second = Training(trial, load=str(folder))
+        position = Checkpoints(second.config, second.engine.deepspeed, process).load()
+        second.batches = second.micro_batches(position.samples)
+        found[name] = {
+            "continued": (losses, [second.step() for _ in range(2)]), "during": during,
+            "completed": completed and completed.position.iteration, "saved": saved and saved.folder.name,
+            "iteration": position.iteration, "after": (saver.pending, saver.writing, saver.finish()),
+        }  # fmt: skip
+        mesh.destroy_groups()
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    root = tmp_path_factory.mktemp("background")
+    return run_ranks(layouts, 2, str(root), timeout=250)[0], root
+
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_checkpoint_has_the_state_at_the_save_although_training_went_on(found, name):
+    losses, continued = found[0][name]["continued"]
+    assert continued == losses
+    assert found[0][name]["iteration"] == 3
+    assert checkpoint_folder.verify(found[1] / name / "global_step3") == ""
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_it_is_visible_only_once_it_is_finished(found, name):
+    result = found[0][name]
+    assert result["during"] == (True, "global_step1")
+    assert result["completed"] == 1  # the save completes the one before first
+    assert result["saved"] == "global_step3"
+    assert result["after"] == (None, False, None)
+
+
+def failures(root: str) -> list[str]:
+    """A disk that is full on rank 1 only: at once and in the background; return the messages on this rank."""
+    from neoxargs.problems import Problems
+    from neoxargs.train.checkpoint import commit, rank_files
+    from neoxargs.train.checkpoint.save_load import Checkpoints
+    from neoxargs.train.checkpoint.saving import Position
+    from neoxargs.train.process import mesh, setup
+
+    process, messages = setup.start("gloo", seed=1), []
+    for background in (False, True):
+        training = Training(Trial(), save=str(Path(root, str(background))), save_in_background=background)
+        saver = Checkpoints(training.config, training.engine.deepspeed, process)
+        saver.save(Position(1, SAMPLES))
+        saver.finish()
+        for place, target, replacement in (
+            ("write", (rank_files, "ChecksumFile"), Full if process.rank else ChecksumFile),
+            ("begin", (commit, "begin"), Full),
+        ):
+            with patch.object(*target, replacement):
+                try:
+                    saver.save(Position(2, 2 * SAMPLES))
+                    training.step()
+                    saver.finish()
+                except Problems as problems:
+                    messages.append(f"{place}: {problems}")
+        saver.save(Position(3, 3 * SAMPLES))
+        saver.finish()
+        messages.append(saver.last.name if saver.last else "")
+        mesh.destroy_groups()
+    return messages
+
+
+def test_every_rank_reports_a_rank_that_cannot_write_and_goes_on(tmp_path):
+    first, second = run_ranks(failures, 2, str(tmp_path), timeout=150)
+    assert first == second
+    assert [message.partition(":")[0] for message in first] == ["write", "begin", "global_step3"] * 2
+    for background in (False, True):
+        root = tmp_path / str(background)
+        write, begin, _ = first[3 * background :][:3]
+        assert f"save ({root}): the checkpoint of iteration 2 cannot be written: rank 1 on " in write
+        assert "no space left on device; the latest checkpoint is " in write
+        assert "global_step1 [checkpoint-not-saved]" in write
+        assert "rank 0 on " in begin
+        assert [path.name for path in checkpoint_folder.checkpoints(root)] == ["global_step1", "global_step3"]
+        assert not list(root.glob(".writing-*"))
+
+
+def test_copies_are_independent_and_keep_what_is_shared():
+    from collections import OrderedDict
+
+    from neoxargs.train.checkpoint.host_copies import HostCopies
+
+    flat = torch.arange(12.0)
+    state = OrderedDict(a=flat[:4], tied=flat[:4], rest=[flat[4:].view(2, 4), (torch.tensor(3), 0.5)], empty=flat[:0])
+    state._metadata = {"version": 1}  # type: ignore[attr-defined]
+    copies = HostCopies()
+    copied = copies.of({"state": state, "weight": torch.nn.Parameter(torch.ones(3))})
+    flat.zero_()
+    assert copied["state"]["a"].tolist() == [0, 1, 2, 3]
+    assert copied["state"]["tied"] is copied["state"]["a"]
+    assert copied["state"]["a"].untyped_storage().nbytes() == 16  # its own elements only
+    assert copied["state"]["rest"][0].tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    assert copied["state"]["rest"][1] == (torch.tensor(3), 0.5)
+    assert copied["state"]._metadata == {"version": 1}
+    assert isinstance(copied["weight"], torch.nn.Parameter)
+    before = [buffer.data_ptr() for buffer in copies.buffers]
+    copies.start()
+    copies.of({"state": state, "weight": torch.nn.Parameter(torch.ones(3))})
+    assert [buffer.data_ptr() for buffer in copies.buffers] == before
