@@ -9,8 +9,8 @@ says what it keeps:
   H100. flex_attention, which keeps the same tensors (inputs, output, logarithm of the softmax's sum), counts as flash;
 - dropout keeps a mask of one byte per number, and RMSNorm is one operator, with the kernels of LayerNorm.
 
-Two more stand-ins replace values that do not exist: initial weights, and the seeds of dropout, which differ between
-tensor parallel ranks.
+More stand-ins replace what does not exist: initial weights, the seeds of dropout, which differ between tensor parallel
+ranks, and addresses, by which selective recomputation recognises tensors.
 """
 
 from __future__ import annotations
@@ -98,6 +98,12 @@ def _stand_ins() -> Iterator[Any]:
     yield patch.object(make, "initial_values", lambda shape, *_, **__: torch.empty(shape, dtype=torch.float32))
     yield patch.object(torch, "is_autocast_enabled", lambda *_: False)
     yield patch.object(Tensor, "tolist", lambda tensor: [0] * tensor.numel())
+    yield patch.object(Tensor, "data_ptr", address)
+
+
+def address(tensor: Tensor) -> int:
+    """Return a number that only tensors of the same memory share; the meta device has address 0 for all."""
+    return int(tensor.untyped_storage()._cdata) + tensor.storage_offset() * tensor.element_size()
 
 
 def fused_attention(

@@ -107,6 +107,10 @@ class Assumptions:
     host_memory: float = assume(
         128, "GiB", "host memory per GPU if --host-memory is not given", "half of a DGX A100's 2 TiB, divided by 8"
     )
+    host_usable: float = assume(
+        0.95, "share of memory", "how much of a host's memory the ranks may use",
+        "Google Kubernetes Engine reserves 8.6 % of 64 GiB for the system, 3.3 % of 512 GiB",
+    )  # fmt: skip
 
     matmul: float = assume(
         0.8, "share of peak rate", "rate of large 16-bit matrix products on A100",

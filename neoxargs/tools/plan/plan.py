@@ -73,13 +73,18 @@ class Plan:
         return self.target.host_memory or self.target.assumed.bytes_of("host_memory") * self.ranks_per_host
 
     @property
+    def usable_host_memory(self) -> int:
+        """Bytes of a host's memory that its ranks may use."""
+        return int(self.host_memory * self.target.assumed.host_usable)
+
+    @property
     def device_fits(self) -> bool:
         return self.usable is None or self.fullest.peak <= self.usable
 
     @property
     def host_fits(self) -> bool:
         """Whether the host memory suffices; True where it is assumed rather than given or measured."""
-        return self.target.host_memory is None or self.host_peak <= self.target.host_memory
+        return self.target.host_memory is None or self.host_peak <= self.usable_host_memory
 
     @property
     def has_verdict(self) -> bool:

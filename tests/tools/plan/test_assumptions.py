@@ -57,7 +57,7 @@ def test_each_assumption_changes_the_plan(name: str, middle: str) -> None:
 
 
 def figures(plan: Plan) -> tuple[object, ...]:
-    return [rank.phases for rank in plan.stage_memory], plan.speed, plan.usable, plan.host_peak, plan.host_memory
+    return [rank.phases for rank in plan.stage_memory], plan.speed, plan.usable, plan.host_peak, plan.usable_host_memory
 
 
 def test_the_list_names_value_unit_and_source_of_each() -> None:

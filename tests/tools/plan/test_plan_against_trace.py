@@ -22,10 +22,10 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return plan_against_trace
 
 
-KEPT, RECOMPUTED = "checkpoint_activations=false", "checkpoint_activations=true"
+KEPT, RECOMPUTED, SELECTIVE = (f"checkpoint_activations={value}" for value in ("false", "true", "selective"))
 
 
-@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED])
+@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED, SELECTIVE])
 def test_the_plan_agrees_on_every_stage_of_a_pipeline(bench: Any, recompute: str) -> None:
     rows = list(bench.compare("pythia-70m", "tp2-pp2", [recompute]))
     assert [row.stage for row in rows] == [0, 1]
@@ -37,14 +37,14 @@ def test_the_plan_agrees_on_every_stage_of_a_pipeline(bench: Any, recompute: str
         assert row.agrees and 0 < row.share < 1
 
 
-@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED])
+@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED, SELECTIVE])
 def test_the_plan_agrees_without_a_pipeline(bench: Any, recompute: str) -> None:
     [row] = bench.compare("gpt-2-small", "data-parallel", [recompute])
     assert row.agrees
     assert not row.traced.tensor and not row.traced.pipeline
 
 
-@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED])
+@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED, SELECTIVE])
 def test_the_plan_agrees_with_sequence_parallelism(bench: Any, recompute: str) -> None:
     for row in bench.compare("pythia-70m", "tp2-pp2", [recompute, "sequence_parallel=true"]):
         assert row.agrees

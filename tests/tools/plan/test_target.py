@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from neoxargs.text import GIB
 from neoxargs.tools.plan import plan_and_suggest, print_plan
 from neoxargs.tools.plan.options import PlanOptions
 from tests.support.paths import QUICKSTART
@@ -39,6 +40,13 @@ def test_a_run_on_a_cpu_is_compared_with_the_memory_of_its_host(capsys: pytest.C
     assert output.startswith("plan fits: ") and "of its 4.00 GiB" in output
     assert print_plan(PlanOptions([str(QUICKSTART)], host_memory=1)) == 1
     assert capsys.readouterr().out.startswith("plan       does not fit: a host needs ")
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_a_share_of_the_host_is_left_to_its_system() -> None:
+    needed = plan_and_suggest(PlanOptions([str(QUICKSTART)]))[0].host_peak / GIB
+    for host_memory, fits in ((needed * 1.01, False), (needed * 1.06, True)):
+        assert plan_and_suggest(PlanOptions([str(QUICKSTART)], host_memory=host_memory))[0].fits is fits
 
 
 def test_an_assumed_device_that_could_not_hold_the_run_is_mentioned(

@@ -157,6 +157,21 @@ def transient(sizes: ActivationSizes) -> int:
     return max(output + gradients, _end_of_recomputation(sizes))
 
 
+def at_the_end_of_a_layer(sizes: ActivationSizes) -> int:
+    """Bytes besides what a layer stores when its forward pass ends: with `selective`, outputs are held until then.
+
+    The layer is about to sum what leaves attention and feed-forward; tensor parallel ranks of a parallel residual sum
+    both first. Otherwise, they add a bias to the sum over the ranks, which is a new tensor, as is that with dropout.
+    """
+    config, several = sizes.config, sizes.tensor > 1
+    if not is_selective(config):
+        return 0
+    parallel, dropped = config.attention.gpt_j_residual, bool(config.regularization.hidden_dropout)
+    summed = (1 + several) if parallel else 0
+    biased = several and not parallel and config.mlp.use_bias_in_mlp
+    return selectively_recomputed(sizes) + (summed + 1 + (dropped or biased)) * sizes.hidden
+
+
 def _end_of_recomputation(sizes: ActivationSizes) -> int:
     """Bytes that the last operations of a recomputed layer need: what leaves feed-forward, and what it is added to."""
     config = sizes.config

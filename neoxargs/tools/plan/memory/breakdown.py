@@ -136,11 +136,15 @@ def _construction(held: ModelStates, zero_init: bool) -> Bytes:
 
 
 def _forward(held: ModelStates, sizes: ActivationSizes) -> Bytes:
-    return _steady(held) | {
-        "activations": _stored(sizes, held.stage) + activations.at_the_loss(sizes, held.stage),
+    """The forward pass of the last micro batch in flight, which needs most in its last layer or in the loss."""
+    stored = _stored(sizes, held.stage)
+    layer = {"activations": stored + activations.at_the_end_of_a_layer(sizes), "logits": 0}
+    loss = {
+        "activations": stored + activations.at_the_loss(sizes, held.stage),
         "logits": logits(sizes, held.stage)["forward"],
-        "buffers": states.gathered_weights(held) + _pipe_buffers(held, sizes),
     }
+    buffers = {"buffers": states.gathered_weights(held) + _pipe_buffers(held, sizes)}
+    return _steady(held) | max(loss, layer, key=lambda parts: sum(parts.values())) | buffers
 
 
 def _backward(held: ModelStates, sizes: ActivationSizes) -> Bytes:

@@ -29,14 +29,17 @@ DURING = {
 def verdict(plan: Plan) -> str:
     """Whether the run fits, with its peak memory and the limit that it is compared with."""
     fullest, usable, device = plan.fullest, plan.usable, plan.target.device
-    host_peak, host_memory = format_bytes(plan.host_peak), format_bytes(plan.host_memory)
+    host_peak = format_bytes(plan.host_peak)
+    host_limit = f"{format_bytes(plan.usable_host_memory)} of its {format_bytes(plan.host_memory)}"
     where = f"on stage {fullest.stage.index} " if len(plan.stage_memory) > 1 else ""
     if not plan.host_fits and plan.device_fits:
-        return f"does not fit: a host needs {host_peak} of memory, but has {host_memory}"
+        return f"does not fit: a host needs {host_peak} of memory, but the run can use {host_limit}"
     peak = f"peak memory is {format_bytes(fullest.peak)} per rank, {where}{DURING[fullest.peak_phase]}"
     if usable is None:
         if plan.has_verdict:
-            return f"fits: {peak}; a host with {ranks_per_host(plan)} needs at most {host_peak} of its {host_memory}"
+            return (
+                f"fits: {peak}; a host with {ranks_per_host(plan)} needs at most {host_peak}; it can use {host_limit}"
+            )
         return f"no verdict: {peak}{_unfit_for_assumed_device(plan)}; {_missing_memory(plan)}"
     limit = f"{format_bytes(usable)} of the device's {format_bytes(device.memory or 0)}"
     if not plan.device_fits:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from neoxargs.tools.plan import plan_and_suggest
 from neoxargs.tools.plan.memory.breakdown import RankMemory
 from neoxargs.tools.plan.options import PlanOptions
+from tests.support.paths import CONFIGS
 
 COMMON = ("precision=fp16", "zero_optimization.stage=1", "zero_optimization.reduce_bucket_size=100000000")
 
@@ -35,3 +38,24 @@ def test_evaluation_keeps_one_layer_and_saving_keeps_states_only(middle: str) ->
     assert 0 < rank.phases["evaluation"]["activations"] <= rank.phases["forward"]["activations"] / layers * 1.01
     assert 0 < rank.phases["evaluation"]["logits"] < rank.phases["forward"]["logits"]
     assert rank.total("saving") == sum(states.values()) + rank.phases["saving"]["overhead"]
+
+
+#: Files of models and layouts -> MiB of activations and logits at their peak on the first stage, with selective
+#: recomputation. python bench/plan_against_trace.py --set checkpoint_activations=selective traces them.
+TRACED = {
+    ("pythia-1b", "tp2-pp2"): 1418.6,
+    ("gpt-3-1.3b", "tp2-pp2"): 2404.4,
+    ("llama-2-7b", "tp2-pp2"): 14176.2,
+    ("pythia-1b", "data-parallel"): 6067.9,
+}
+
+
+@pytest.mark.parametrize("names", TRACED)
+def test_selective_recomputation_holds_outputs_until_a_layer_ends(names: tuple[str, str]) -> None:
+    model, layout = names
+    files = [str(CONFIGS / folder / f"{name}.yml") for folder, name in (("models", model), ("layouts", layout))]
+    changes = ["checkpoint_activations=selective", "precision=bfloat16"]
+    plan, _ = plan_and_suggest(PlanOptions(files, changes, gpus=64, device="H100"))
+    phases = plan.stage_memory[0].phases.values()
+    most = max(parts.get("activations", 0) + parts.get("logits", 0) for parts in phases)
+    assert most / 2**20 == pytest.approx(TRACED[names], rel=0.01)
