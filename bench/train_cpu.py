@@ -194,7 +194,7 @@ def table(layout: str, vocabulary: int, turns: Mapping[str, list[Turn]]) -> str:
 
 
 def profile(config: dict[str, Any], folder: Path) -> None:
-    """Print a profile of rank 0; `gloo:` and `c10d::` include waiting for other ranks."""
+    """Print a profile of rank 0; `shared memory:`, `gloo:` and `c10d::` include waiting for other ranks."""
     file = configuration_file(config | {"train_iters": 10}, folder / "profiled")
     words = [*command(ROOT, file), "--set", "profile=true"]
     env = environment(config["num_gpus"])

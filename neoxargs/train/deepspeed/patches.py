@@ -68,6 +68,8 @@ def no_streams_on_cpu() -> None:
 
 def use_collectives() -> None:
     """Let DeepSpeed communicate through shared memory where a channel is open. Call after it is initialized."""
+    if not collectives.has_channels():
+        return
     from deepspeed.comm import comm
 
     backend = comm.cdb

@@ -27,6 +27,11 @@ def open_channels(groups: Iterable[dist.ProcessGroup | None], timeout: float) ->
                 _channels[_ranks(group)] = channel
 
 
+def has_channels() -> bool:
+    """Whether any ranks communicate through shared memory."""
+    return bool(_channels)
+
+
 def close_channels() -> None:
     while _channels:
         _channels.popitem()[1].close()

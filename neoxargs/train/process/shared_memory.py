@@ -248,7 +248,8 @@ def _notify(other: socket.socket) -> None:
 def _read(notices: socket.socket, most: int) -> int:
     """Wait for a notice of another rank; return how many there are, at most `most`."""
     try:
-        data = notices.recv(most)
+        with torch.profiler.record_function("shared memory: wait for another rank"):
+            data = notices.recv(most)
     except TimeoutError:
         raise Lost(f"shared memory: timed out after {notices.gettimeout():.0f} s without an answer") from None
     except ConnectionError as error:
