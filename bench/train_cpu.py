@@ -195,7 +195,7 @@ def table(layout: str, vocabulary: int, turns: Mapping[str, list[Turn]]) -> str:
 
 def profile(config: dict[str, Any], folder: Path) -> None:
     """Print a profile of rank 0; `shared memory:`, `gloo:` and `c10d::` include waiting for other ranks."""
-    file = configuration_file(config | {"train_iters": 10}, folder / "profiled")
+    file = configuration_file(config | {"train_iters": 20}, folder / "profiled")
     words = [*command(ROOT, file), "--set", "profile=true"]
     env = environment(config["num_gpus"])
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)

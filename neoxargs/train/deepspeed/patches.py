@@ -80,13 +80,7 @@ def use_collectives() -> None:
     def broadcast(tensor: Tensor, src: int, group: Any = None, async_op: bool = False) -> Any:
         return collectives.broadcast(tensor, src, group, async_op)
 
-    def send(tensor: Tensor, dst: int, group: Any = None, tag: int = 0) -> None:
-        collectives.send(tensor, dst)
-
-    def recv(tensor: Tensor, src: int, group: Any = None, tag: int = 0) -> None:
-        collectives.recv(tensor, src)
-
-    for function in (all_reduce, broadcast, send, recv):
+    for function in (all_reduce, broadcast):
         setattr(backend, function.__name__, function)
 
 

@@ -58,36 +58,12 @@ def broadcast(x: Tensor, source: int, group: dist.ProcessGroup | None = None, as
     return channel.broadcast(x, _ranks(group).index(source))
 
 
-def send(x: Tensor, to: int) -> None:
-    """Send x to a rank of the run."""
-    ranks, channel = _channel_to(x, to)
-    if channel is None:
-        dist.send(x, to)
-    else:
-        channel.send(x, ranks.index(to))
-
-
-def recv(x: Tensor, source: int) -> None:
-    """Receive x from a rank of the run."""
-    ranks, channel = _channel_to(x, source)
-    if channel is None:
-        dist.recv(x, source)
-    else:
-        channel.recv(x, ranks.index(source))
-
-
 def _ranks(group: dist.ProcessGroup | None) -> tuple[int, ...]:
     return tuple(dist.get_process_group_ranks(group))
 
 
 def _channel(x: Tensor, group: dist.ProcessGroup | None) -> Channel | None:
     return _channels.get(_ranks(group)) if _channels and _fits(x) else None
-
-
-def _channel_to(x: Tensor, rank: int) -> tuple[tuple[int, ...], Channel | None]:
-    """Return the first channel to a rank of the run, which is the same one on that rank."""
-    found = ((ranks, channel) for ranks, channel in _channels.items() if rank in ranks and _fits(x))
-    return next(found, ((), None))
 
 
 def _fits(x: Tensor) -> bool:

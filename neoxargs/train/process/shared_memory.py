@@ -1,7 +1,7 @@
-"""Communication through shared memory between the ranks of one machine that compute on CPUs.
+"""Collectives between ranks that compute on the CPUs of one machine, through shared memory.
 
-gloo sends everything through TCP connections. On two cores, an all-reduce of 2 MB between two ranks takes 4.5 ms with
-gloo and 0.3 ms here, one of 8 KB 1.9 ms and 0.05 ms. Waiting ranks sleep, because several may share a core.
+gloo sends everything through TCP connections; bench/shared_memory.py compares the two. Waiting ranks sleep, because
+several may share a core.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import mmap
 import os
 import socket
 import uuid
-from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from torch import Tensor
 
 #: Bytes of each rank's part of an exchange; larger tensors are exchanged in several parts.
 PART = 1 << 22
-#: Messages from one rank to another that wait in memory before the sender waits for the receiver.
-MESSAGES = 4
 #: Groups with more ranks use gloo, because each rank reads the data of all others.
 MOST_RANKS = 8
 OPERATIONS: dict[Any, Any] = {
@@ -30,34 +28,24 @@ OPERATIONS: dict[Any, Any] = {
     dist.ReduceOp.MIN: torch.minimum,
 }
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64)
-#: Purposes of sockets: exchanges have one for each pair of ranks, messages one for each direction.
-_EXCHANGE, _MESSAGE = range(2)
-#: (purpose, first rank, second rank) -> a rank's end of the socket between the two.
-Ends = dict[tuple[int, int, int], socket.socket]
 
 
 class Channel:
     """The shared memory of a group of ranks, and sockets with which they tell each other that data is there.
 
-    All methods are collective except `send` and `recv`; ranks of the group are counted from 0. Every rank reduces the
-    data of all ranks in the order of the ranks, so the result is the same on each.
+    All methods are collective; ranks of the group are counted from 0. Every rank reduces the data of all ranks in the
+    order of the ranks, so the result is the same on each.
     """
 
-    def __init__(self, rank: int, size: int, memory: int, ends: Ends, timeout: float) -> None:
-        """memory: a file descriptor. timeout: seconds after which waiting for another rank fails."""
-        self.rank, self.size, self.ends = rank, size, ends
-        for end in ends.values():
-            end.settimeout(timeout)
-        self.others = [other for other in range(size) if other != rank]
-        self.exchange = {other: ends[_EXCHANGE, min(rank, other), max(rank, other)] for other in self.others}
-        self.memory = mmap.mmap(memory, _bytes(size))
+    def __init__(self, rank: int, memory: int, others: dict[int, socket.socket], timeout: float) -> None:
+        """memory: a file descriptor. others: the socket to each other rank. timeout: seconds to wait for one."""
+        self.rank, self.others, self.size = rank, others, 1 + len(others)
+        for other in others.values():
+            other.settimeout(timeout)
+        self.memory = mmap.mmap(memory, _bytes(self.size))
         os.close(memory)
-        parts = torch.frombuffer(self.memory, dtype=torch.uint8).view(-1, PART)
-        self.exchanges = parts[: 2 * size].view(2, size, PART)
-        self.messages = parts[2 * size :].view(size, size, MESSAGES, PART)  # from, to
+        self.exchanges = torch.frombuffer(self.memory, dtype=torch.uint8).view(2, self.size, PART)
         self.turn = 0
-        #: Messages so far, by rank: sent to it, of these read by it, and received from it.
-        self.sent, self.read, self.received = [0] * size, [0] * size, [0] * size
         self.unfinished: Reduction | None = None
 
     def start_all_reduce(self, x: Tensor, operation: Any = dist.ReduceOp.SUM) -> Reduction:
@@ -75,29 +63,9 @@ class Channel:
             if source != self.rank:
                 part.copy_(_view(slots[source], part))
 
-    def send(self, x: Tensor, to: int) -> None:
-        """Send x to a rank, which has to call `recv` with a tensor of the same size."""
-        notices = self.ends[_MESSAGE, self.rank, to]
-        for part in _parts(x.detach().contiguous().view(-1)):
-            if self.sent[to] - self.read[to] == MESSAGES:
-                self.read[to] += _read(notices, MESSAGES)
-            _view(self.messages[self.rank, to, self.sent[to] % MESSAGES], part).copy_(part)
-            self.sent[to] += 1
-            _notify(notices)
-
-    def recv(self, x: Tensor, source: int) -> None:
-        """Receive the contiguous x from a rank."""
-        notices = self.ends[_MESSAGE, source, self.rank]
-        for part in _parts(x.detach().view(-1)):
-            _read(notices, 1)
-            part.copy_(_view(self.messages[source, self.rank, self.received[source] % MESSAGES], part))
-            self.received[source] += 1
-            with suppress(Lost):  # the sender may have ended after its last message
-                _notify(notices)
-
     def close(self) -> None:
-        for end in self.ends.values():
-            end.close()
+        for other in self.others.values():
+            other.close()
 
     def put(self, part: Tensor) -> Tensor:
         """Show this rank's data to the others; return the memory of all ranks, to be read after `wait_for_all`.
@@ -108,14 +76,14 @@ class Channel:
         slots: Tensor = self.exchanges[self.turn]
         self.turn = 1 - self.turn
         _view(slots[self.rank], part).copy_(part)
-        for other in self.others:
-            _notify(self.exchange[other])
+        for other in self.others.values():
+            _notify(other)
         return slots
 
     def wait_for_all(self) -> None:
         """Wait until all other ranks have called `put`."""
-        for other in self.others:
-            _read(self.exchange[other], 1)
+        for other in self.others.values():
+            _await(other)
 
     def _finish(self) -> None:
         if self.unfinished is not None:
@@ -165,15 +133,10 @@ def open_channel(group: dist.ProcessGroup | None, timeout: float) -> Channel | N
     if len({machine for machine, _ in found}) > 1 or not found[0][0]:
         return None
     if listener is not None:
-        memory, ends = _distribute(listener, size)
+        memory, others = _distribute(listener, size)
     else:
-        memory, ends = _receive(found[0][1], rank, size)
-    return Channel(rank, size, memory, ends, timeout)
-
-
-def _purposes(size: int) -> list[tuple[int, int, int]]:
-    pairs = [(first, second) for first in range(size) for second in range(size) if first != second]
-    return [(_EXCHANGE, *pair) for pair in pairs if pair[0] < pair[1]] + [(_MESSAGE, *pair) for pair in pairs]
+        memory, others = _receive(found[0][1], rank, size)
+    return Channel(rank, memory, others, timeout)
 
 
 def _listen(address: str) -> socket.socket | None:
@@ -185,31 +148,33 @@ def _listen(address: str) -> socket.socket | None:
     return listener
 
 
-def _distribute(listener: socket.socket, size: int) -> tuple[int, Ends]:
-    """Make the memory and the sockets, send all other ranks theirs, and return those of rank 0."""
+def _distribute(listener: socket.socket, size: int) -> tuple[int, dict[int, socket.socket]]:
+    """Make the memory and a socket for each two ranks, send all other ranks theirs, and return those of rank 0."""
     memory = os.memfd_create("deepy")
     os.ftruncate(memory, _bytes(size))  # takes memory only where something is written
-    ends = {purpose: dict(zip(purpose[1:], socket.socketpair(), strict=True)) for purpose in _purposes(size)}
+    ends: list[dict[int, socket.socket]] = [{} for _ in range(size)]
+    for first, second in combinations(range(size), 2):
+        ends[first][second], ends[second][first] = socket.socketpair()
     with listener:
         for _ in range(size - 1):
             connection, _ = listener.accept()
             with connection:
-                rank = connection.recv(1)[0]
-                own = [pair.pop(rank) for pair in ends.values() if rank in pair]
-                socket.send_fds(connection, [b"1"], [memory, *(end.fileno() for end in own)])
-                for end in own:
+                own = ends[connection.recv(1)[0]]
+                descriptors = [own[other].fileno() for other in sorted(own)]
+                socket.send_fds(connection, [b"1"], [memory, *descriptors])
+                for end in own.values():
                     end.close()
-    return memory, {purpose: pair[0] for purpose, pair in ends.items() if 0 in pair}
+    return memory, ends[0]
 
 
-def _receive(address: str, rank: int, size: int) -> tuple[int, Ends]:
+def _receive(address: str, rank: int, size: int) -> tuple[int, dict[int, socket.socket]]:
     """Return the memory and the sockets that rank 0 sends."""
-    own = [purpose for purpose in _purposes(size) if rank in purpose[1:]]
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(address)
         connection.send(bytes([rank]))
-        _, (memory, *descriptors), _, _ = socket.recv_fds(connection, 1, 1 + len(own))
-    return memory, {purpose: socket.socket(fileno=end) for purpose, end in zip(own, descriptors, strict=True)}
+        _, (memory, *descriptors), _, _ = socket.recv_fds(connection, 1, size)
+    others = [other for other in range(size) if other != rank]
+    return memory, {other: socket.socket(fileno=end) for other, end in zip(others, descriptors, strict=True)}
 
 
 def _machine() -> str:
@@ -221,7 +186,7 @@ def _machine() -> str:
 
 
 def _bytes(size: int) -> int:
-    return (2 * size + size * size * MESSAGES) * PART
+    return 2 * size * PART
 
 
 def _parts(x: Tensor) -> tuple[Tensor, ...]:
@@ -245,15 +210,14 @@ def _notify(other: socket.socket) -> None:
         raise Lost(f"shared memory: {error.strerror}") from None
 
 
-def _read(notices: socket.socket, most: int) -> int:
-    """Wait for a notice of another rank; return how many there are, at most `most`."""
+def _await(other: socket.socket) -> None:
+    """Wait for a notice of another rank."""
     try:
         with torch.profiler.record_function("shared memory: wait for another rank"):
-            data = notices.recv(most)
+            notice = other.recv(1)
     except TimeoutError:
-        raise Lost(f"shared memory: timed out after {notices.gettimeout():.0f} s without an answer") from None
+        raise Lost(f"shared memory: timed out after {other.gettimeout():.0f} s without an answer") from None
     except ConnectionError as error:
         raise Lost(f"shared memory: {error.strerror}") from None
-    if not data:
+    if not notice:
         raise Lost("shared memory: Connection closed by peer")
-    return len(data)
