@@ -243,8 +243,8 @@ class Attention(Group, origin="NeoX", effect="model"):
     they are no less exact, faster, and need less memory. Layers of the kind `flash` always use them."""
 
     softmax_scale: Positive | None = param(None, ours=True)
-    """Factor on the products of queries and keys before the softmax. Left out: 1 / sqrt(`head_dim`). Gemma's weights
-    give it as `query_pre_attn_scalar` to the power of -1/2."""
+    """Factor on the products of queries and keys before the softmax. Left out: 1 / sqrt(`head_dim`). Hugging
+    Face's Gemma has it as query_pre_attn_scalar, whose square root divides the products."""
 
     attn_logit_softcapping: Positive | None = param(None, ours=True)
     """Bounds attention scores smoothly to plus and minus this number c before the mask: c x tanh(scores / c). Gemma 2
