@@ -137,6 +137,7 @@ def test_the_run_of_another_machine(tmp_path, said):
         with pytest.raises(Problems, match="the run of process 1 on worker-7 has been writing"):
             lock_run(config(tmp_path / "run"), os.environ, said.append)
         process.kill()
+        process.wait()  # before its input is closed, at whose end it would release the lock
     with pytest.raises(Problems):  # that it has been killed cannot be seen from here
         lock_run(config(tmp_path / "run"), os.environ, said.append)
     old = path.stat().st_mtime - run_lock.DEAD_AFTER - 1
