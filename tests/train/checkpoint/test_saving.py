@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,6 +15,7 @@ import torch
 
 from neoxargs import checkpoint_folder
 from neoxargs.checksums import ChecksumFile
+from tests.support.processes import start_ranks, step_rows, wait_for_step
 from tests.support.ranks import run_ranks
 from tests.support.trials import SAMPLES, Training, Trial
 
@@ -180,3 +183,27 @@ def test_copies_are_independent_and_keep_what_is_shared():
     copies.start()
     copies.of({"state": state, "weight": torch.nn.Parameter(torch.ones(3))})
     assert [buffer.data_ptr() for buffer in copies.buffers] == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.1, 0.3])
+def test_killed_at_any_moment_the_last_checkpoint_is_whole_and_sigterm_waits_for_the_one_being_written(tmp_path, delay):
+    save = tmp_path / "out"
+    changes = {"save": str(save), "load": str(save), "save_in_background": True, "checkpoint_factor": 1,
+               "train_iters": 100_000, "model_parallel_size": 2}  # fmt: skip
+    with start_ranks(tmp_path, 2, **changes) as ranks:
+        wait_for_step(tmp_path, 5)
+        time.sleep(delay)
+        ranks.kill()
+        ranks.wait()
+    left, newest = checkpoint_folder.checkpoints(save), checkpoint_folder.newest(save)
+    assert newest and not any(map(checkpoint_folder.verify, left))
+    done = max(row["step"] for row in step_rows(tmp_path))
+    with start_ranks(tmp_path, 2, **changes) as ranks:
+        wait_for_step(tmp_path, done + 2)
+        ranks.kill(signal.SIGTERM)
+        codes, output, _ = ranks.wait()
+    last = checkpoint_folder.newest(save)
+    assert codes == [0, 0] and last and last not in left
+    assert f"saved iteration {checkpoint_folder.iteration_of(last)} to {last}" in output
+    assert checkpoint_folder.verify(last) == "" and not list(save.glob(".writing-*"))
