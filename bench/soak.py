@@ -46,6 +46,8 @@ AT_START = 0.2
 LOOK = 2.0
 #: What no run may leave behind in its folder.
 LEFTOVERS = ("**/.writing-*", "**/.removing-*", "**/run.lock", "**/.run.lock*", "**/.rank-*", "tmp/*")
+#: The folder of torch's compiler cache, which every process that imports torch's compiler creates.
+TORCH_CACHE = "torchinductor_"
 
 
 @dataclass
@@ -146,8 +148,9 @@ class Run:
             with self._started(0) as deepy:
                 while deepy.poll() is None:
                     time.sleep(LOOK)
-                    if self.step() > 1:
-                        for name, pids in self._processes(deepy.pid).items():
+                    present = self._processes(deepy.pid)
+                    if self.step() > 1 and len(present["rank"]) == CONFIG["num_gpus"]:
+                        for name, pids in present.items():
                             memory.setdefault(name, []).append(sum(map(_memory_of, pids)))
             self._finish(deepy.returncode)
             path.write_text(json.dumps(memory))
@@ -275,7 +278,8 @@ class Run:
 
 
 def _compared(quiet: Run, killed: Run) -> dict[str, Any]:
-    rows = [[_figures(row) for row in run.rows() if row["event"] in ("step", "evaluation")] for run in (quiet, killed)]
+    # a run that is killed after its last step evaluates again, and must find the same
+    rows = [{_figures(row) for row in run.rows() if row["event"] in ("step", "evaluation")} for run in (quiet, killed)]
     same = rows[0] == rows[1]
     return {
         "steps": sum(row["event"] == "step" for row in killed.rows()),
@@ -316,21 +320,21 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _memory(memory: dict[str, list[int]]) -> dict[str, str]:
     """Return the growth of each kind of process, from the second tenth of the undisturbed run to its last tenth."""
-    report = {}
-    for kind, sizes in memory.items():
+    report, flat = {}, True
+    for kind, samples in memory.items():
+        sizes = samples[:-1] or samples  # at the last look, some processes may have ended
         tenth = max(1, len(sizes) // 10)
         early, late = median(sizes[tenth : 2 * tenth] or sizes), median(sizes[-tenth:])
         report[f"memory of {kind} (MB), growth"] = f"{late / 1e6:.1f}, {late / early - 1:+.1%}"
-    ranks = memory["rank"]
-    tenth = max(1, len(ranks) // 10)
-    flat = median(ranks[-tenth:]) <= 1.02 * median(ranks[tenth : 2 * tenth] or ranks)
-    return report | {"memory of ranks flat (2 %)": "yes" if flat else "NO"}
+        flat = flat and late <= 1.02 * early
+    return report | {"memory flat (2 %)": "yes" if flat else "NO"}
 
 
 def _left(quiet: Run, killed: Run, shared: set[str]) -> dict[str, str]:
     report = {}
     for run in (quiet, killed):
-        files = [str(path.relative_to(run.folder)) for pattern in LEFTOVERS for path in run.folder.glob(pattern)]
+        found = [path for pattern in LEFTOVERS for path in run.folder.glob(pattern)]
+        files = [str(path.relative_to(run.folder)) for path in found if not path.name.startswith(TORCH_CACHE)]
         report[f"files left, {run.folder.name}"] = ", ".join(files[:5]) or "none"
     ours = [
         int(path.name) for path in Path("/proc").glob("[0-9]*") if _working_folder(path).startswith(str(killed.folder))
@@ -372,10 +376,10 @@ def _command(pid: int) -> bytes:
 
 
 def _memory_of(pid: int) -> int:
-    """Return the bytes that a process has in memory, its share of what it shares with others."""
-    with contextlib.suppress(OSError, StopIteration, ValueError):
+    """Return the bytes that a process has in memory for itself alone; 0 if it has just ended."""
+    with contextlib.suppress(OSError, ValueError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
     return 0
 
 
