@@ -66,6 +66,8 @@ PUBLISHED = {
     "gpt-2-xl": Published(1_557_611_200, 50257),
 }
 PUBLISHED |= {row["model"]: Published(int(row["parameters"]), int(row["rows"])) for row in read("published_sizes.tsv")}
+#: Those that process a token, of models with experts.
+ACTIVE = {"mixtral-8x7b": 12_879_925_248, "olmoe-1b-7b": 1_282_017_280}
 #: The same without embeddings, which Pythia's table has too.
 OUTSIDE = {
     "pythia-14m": 1_189_888, "pythia-31m": 4_739_072, "pythia-70m": 18_915_328, "pythia-160m": 85_056_000,
@@ -92,6 +94,7 @@ def test_a_model_is_as_large_as_published(name: str) -> None:
     config = combined(name, "data-parallel", "a100")
     total, rows = PUBLISHED[name]
     assert parameters(config, rows) == total
+    assert parameters(config, rows, active=True) == ACTIVE.get(name, total)
     padding = (config.embedding.padded_vocab_size - rows) * config.shape.hidden_size
     assert sum(planned(config, 64).parts.values()) == total + padding
     if name in OUTSIDE:
@@ -163,6 +166,7 @@ NATURAL = {
     **dict.fromkeys(("llama-3.1-8b", "qwen2-7b", "qwen3-8b", "olmo-2-7b", "phi-3-mini", "gemma-2-2b"), ("zero3", 64)),
     **dict.fromkeys(("pythia-12b", "llama-2-13b", "gpt-3-13b"), ("tp2-pp2", 64)),
     "mistral-nemo-12b": ("tp8", 64), "gemma-2-27b": ("tp8-pp4", 256), "llama-3.1-70b": ("tp8-pp8", 512),
+    "mixtral-8x7b": ("tp8-pp4", 256), "olmoe-1b-7b": ("zero3", 64),
     "gpt-neox-20b": ("tp8", 96), "llama-2-70b": ("tp8-pp4", 256), "gpt-3-175b": ("tp8-pp8", 512),
 }  # fmt: skip
 

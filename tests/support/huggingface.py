@@ -74,6 +74,8 @@ MODELS: dict[str, Case] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         },
     }),
+    "Mixtral": Case("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.0}),
+    "OLMoE": Case("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3}),
     "Phi-3": Case("Phi3", {"sliding_window": 5, "num_key_value_heads": 4}),
     "Phi-4-mini": Case("Phi3", {
         "original_max_position_embeddings": 16, "rope_parameters": {
@@ -121,8 +123,29 @@ def answer(model: Any) -> Answer:
     logits = model(ids).logits
     loss: Any = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
     loss.backward()
-    gradients = {name: p.grad for name, p in model.named_parameters()}
+    gradients: dict[str, Any] = {}
+    for name, parameter in model.named_parameters():
+        gradients |= _as_saved(name, parameter.grad, model.config.model_type)
     return Answer(logits.detach(), gradients, [_continued(model, prompt) for prompt in PROMPTS])
+
+
+#: The names of gate, value and output of an expert in files, where transformers' modules have stacks of experts.
+SAVED = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2"), "olmoe": ("mlp", "gate_proj", "up_proj", "down_proj")}
+
+
+def _as_saved(name: str, tensor: Tensor, kind: str) -> dict[str, Tensor]:
+    """Return a tensor of transformers' modules by the names that it has in their files."""
+    if kind not in SAVED or ".mlp." not in name:
+        return {name: tensor}
+    layer, module, (saved, *names) = name.split(".mlp.")[0], name.split(".mlp.")[1], SAVED[kind]
+    if module == "gate.weight":
+        return {f"{layer}.{saved}.gate.weight": tensor}
+    names = names[:2] if module.endswith("gate_up_proj") else names[2:]
+    return {
+        f"{layer}.{saved}.experts.{expert}.{part}.weight": half
+        for expert, matrix in enumerate(tensor)
+        for part, half in zip(names, matrix.chunk(len(names)), strict=True)
+    }
 
 
 def _continued(model: Any, prompt: str) -> list[int]:

@@ -19,7 +19,7 @@ from neoxargs.launch.run_spec import resolve_run
 from neoxargs.problems import Problem, Problems
 from neoxargs.request import Request
 from neoxargs.resolve.config import Config
-from neoxargs.sizes.model import mlp_rows, qkv_rows, weights_of_layers
+from neoxargs.sizes.model import has_experts, mlp_rows, qkv_rows, weights_of_layers
 from neoxargs.train.checkpoint import inventory
 from neoxargs.train.checkpoint.weights_by_name import COMPARE_CONFIG, SavedWeights, Weights
 from neoxargs.train.data.meter import Meter
@@ -51,7 +51,8 @@ class Export(NamedTuple):
     def pieces(self) -> Iterator[Piece]:
         """Yield every weight in the model's order. Shared layers and a shared norm (`gpt_j_tied`) become copies."""
         order, shared_norm = weights_of_layers(self.config.shape), self.config.attention.gpt_j_tied
-        for ours, theirs, form in self.family.modules(len(order), not self.config.embedding.no_weight_tying):
+        sizes = len(order), not self.config.embedding.no_weight_tying, self.config.moe.moe_num_experts
+        for ours, theirs, form in self.family.modules(*sizes):
             source = re.sub(r"layers\.(\d+)", lambda match: f"layers.{order[int(match[1])]}", ours)
             if shared_norm and self.config.attention.gpt_j_residual:
                 source = source.replace("post_attention_layernorm", "input_layernorm")
@@ -131,8 +132,12 @@ def _other_shapes(export: Export, subject: str) -> Iterator[Problem]:
     first = f"layers.{weights_of_layers(export.config.shape)[0]}"
     expected = {
         f"{first}.attention.query_key_value.weight": [qkv_rows(export.config), hidden],
-        f"{first}.mlp.dense_h_to_4h.weight": [mlp_rows(export.config), hidden],
     }
+    if has_experts(export.config, 0):
+        experts = export.config.moe.moe_num_experts
+        expected[f"{first}.mlp.experts.dense_h_to_4h.weight"] = [experts, mlp_rows(export.config), hidden]
+    else:
+        expected[f"{first}.mlp.dense_h_to_4h.weight"] = [mlp_rows(export.config), hidden]
     for name, shape in expected.items():
         if (found := export.saved.shape(name)) != shape:
             sizes = [" x ".join(map(str, each)) for each in (found, shape)]

@@ -19,6 +19,8 @@ from neoxargs.train.huggingface.forms import SAME, Form
 Values = Mapping[str, Any]
 
 
+#: Stands for the number of an expert in the name of their module; ours has all experts.
+EXPERT = "{expert}"
 #: Value of a key that is not written to config.json.
 OMIT: Any = object()
 
@@ -127,7 +129,7 @@ class Family:
                 section[key] = value
         return {**keys, **self.compatibility_keys(keys)}
 
-    def modules(self, layers: int, tied: bool) -> Iterator[Weights]:
+    def modules(self, layers: int, tied: bool, experts: int = 1) -> Iterator[Weights]:
         """Yield every module of a model, in the model's order. tied: whether the embedding is the output layer."""
         inner = [row for row in self.weights if "{}" in row.ours]
         first = [row for row in self.weights if row.ours.startswith(("embedding", "positions"))]
@@ -135,7 +137,9 @@ class Family:
         yield from first
         for layer in range(layers):
             for ours, theirs, form in inner:
-                yield Weights(ours.format(layer), tuple(name.format(layer) for name in theirs), form)
+                numbers = range(experts if EXPERT in theirs[0] else 1)
+                names = tuple(name.format(layer, expert=number) for number in numbers for name in theirs)
+                yield Weights(ours.format(layer), names, form)
         yield from (row for row in last if not (tied and row.ours == "output"))
 
 
@@ -149,6 +153,8 @@ HARMLESS = (
     "rpe_causal", "opt_pos_emb_offset", "make_vocab_size_divisible_by", "padded_vocab_size", "softmax_over_padding",
     "layernorm_epsilon", "rms_norm_epsilon", "rms_norm_epsilon_under_root", "scalenorm_epsilon", "use_bias_in_norms",
     "sparsity", "sparsity_config", "apply_query_key_layer_scaling", "attention_softmax_in_fp32", "attention_dropout",
-    "hidden_dropout", "weight_decay", "qk_layernorm_scope", "window_attn_skip_freq", "rope_local_base_freq",
+    "hidden_dropout", "weight_decay", "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_loss_coeff", "moe_use_residual",
+    "moe_train_capacity_factor", "moe_eval_capacity_factor", "moe_min_capacity",
+    "qk_layernorm_scope", "window_attn_skip_freq", "rope_local_base_freq",
     *(name for name in REGISTRY.parameters if name.startswith("rope_scaling.") and name != "rope_scaling.rope_type"),
 )  # fmt: skip

@@ -74,3 +74,11 @@ TRANSPOSED_HEADS = Form(
     lambda x, sizes: [torch.cat(_split_heads(x, sizes)).t()],
     lambda parts, sizes: _join_heads(parts[0].t().chunk(3), sizes),
 )
+#: The matrices of all experts, stacked; theirs are one per expert, or a value and a gate.
+EXPERTS = Form(lambda x, _: list(x), lambda parts, _: torch.stack(list(parts)))
+EXPERT_HALVES = Form(
+    lambda x, _: [half for matrix in x for half in matrix.chunk(2)],
+    lambda parts, _: torch.stack(
+        [torch.cat((value, gate)) for value, gate in zip(parts[::2], parts[1::2], strict=True)]
+    ),
+)

@@ -84,7 +84,8 @@ class Import:
 
     def _pieces(self) -> Iterator[Piece]:
         values = self.model.values
-        for ours, theirs, form in self.model.family.modules(values["num_layers"], not values["no_weight_tying"]):
+        sizes = values["num_layers"], not values["no_weight_tying"], values.get("moe_num_experts", 1)
+        for ours, theirs, form in self.model.family.modules(*sizes):
             for kind in ("weight", "bias"):
                 names = tuple(f"{module}.{kind}" for module in theirs)
                 if kind == "weight" or names[0] in self.names:

@@ -431,7 +431,7 @@ def test_shipped_configurations_have_the_architecture_of_their_name() -> None:
     kinds = {
         "gpt-neox": "GPTNeoX", "pythia": "GPTNeoX", "llama": "Llama", "mistral": "Mistral", "gpt": "GPT2",
         "qwen2": "Qwen2", "qwen3": "Qwen3", "olmo-2": "Olmo2", "gemma-2": "Gemma2", "gemma-3": "Gemma3",
-        "phi-3": "Phi3",
+        "phi-3": "Phi3", "mixtral": "Mixtral", "olmoe": "Olmoe",
     }  # fmt: skip
     for file in sorted((CONFIGS / "models").glob("*.yml")):
         config = resolve([file], ["train_iters=1", "train_micro_batch_size_per_gpu=1"], gpus=1)
