@@ -10,6 +10,7 @@ from neoxargs.train.huggingface.families.llama import (
     DEMANDS,
     EVERY_WINDOW,
     NO_WINDOW,
+    SCALED,
     WEIGHTS,
     decoder_settings,
     rope_theta,
@@ -51,7 +52,7 @@ MIXTRAL = Family(
     prefix="model.",
     settings=(
         *decoder_settings(
-            intermediate_size=14336, max_position_embeddings=131072, rms_norm_eps=1e-5,
+            SCALED, intermediate_size=14336, max_position_embeddings=131072, rms_norm_eps=1e-5,
             **{"rope_parameters.rope_theta": 1e6},
         ),
         kv_heads(8), sliding_window(None), same("num_local_experts", "moe_num_experts", 8),
