@@ -1,11 +1,11 @@
-"""Damage the files of a real checkpoint at random, and count how often it is noticed before the checkpoint is loaded.
+"""Damage the files of a real checkpoint at random, and count how often it is detected before the checkpoint is loaded.
 
     python deepy.py train.py configs/quickstart.yml --set train_iters=10
     python bench/damage.py runs/quickstart
 
 Each trial changes one file of a copy: one flipped bit, 40 flipped bytes, a block of zeros, a shorter file, or a file
 that is missing. Half of the trials choose a file at random, half a byte of all files, so that large files are hit too.
-"by size" is what is noticed without checksums.
+"by size" is what is detected without checksums.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def chosen_file(sizes: dict[Path, int], by_bytes: bool, draw: random.Random) -> 
 
 
 def trials(checkpoint: Path, count: int, seed: int) -> tuple[Counter[str], Counter[str], Counter[str], list[str]]:
-    """Return by kind of damage: the trials, those noticed, and those noticed by size; and what was not noticed."""
-    draw, tried, noticed, by_size, missed = random.Random(seed), Counter[str](), Counter[str](), Counter[str](), []
+    """Return by kind of damage: the trials, those detected, and those detected by size; and what was not detected."""
+    draw, tried, detected, by_size, missed = random.Random(seed), Counter[str](), Counter[str](), Counter[str](), []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(checkpoint, Path(folder, checkpoint.name)))
         assert not checkpoint_folder.verify(copy), "the checkpoint is damaged already"
@@ -80,12 +80,12 @@ def trials(checkpoint: Path, count: int, seed: int) -> tuple[Counter[str], Count
             tried[kind] += 1
             by_size[kind] += bool(checkpoint_folder.damage(copy))
             found = bool(checkpoint_folder.verify(copy))
-            noticed[kind] += found
+            detected[kind] += found
             if not found:
                 missed.append(f"{kind}: {file.relative_to(copy)}")
             file.write_bytes(before)
         assert not checkpoint_folder.verify(copy)
-    return tried, noticed, by_size, missed
+    return tried, detected, by_size, missed
 
 
 def main() -> int:
@@ -97,14 +97,14 @@ def main() -> int:
     checkpoint = checkpoint_folder.newest(options.folder)
     if checkpoint is None:
         parser.error(f"{options.folder}: there is no checkpoint in this folder")
-    tried, noticed, by_size, missed = trials(checkpoint, options.trials, options.seed)
+    tried, detected, by_size, missed = trials(checkpoint, options.trials, options.seed)
     files = [file for file in checkpoint.rglob("*") if file.is_file()]
     print(f"{checkpoint.name}: {len(files)} files, {sum(file.stat().st_size for file in files):,} bytes\n")
-    print(f"{'damage':20}{'trials':>8}{'noticed':>9}{'by size':>9}")
+    print(f"{'damage':20}{'trials':>8}{'detected':>9}{'by size':>9}")
     for kind in CHANGES:
-        print(f"{kind:20}{tried[kind]:8}{noticed[kind]:9}{by_size[kind]:9}")
-    print(f"{'all':20}{tried.total():8}{noticed.total():9}{by_size.total():9}")
-    print("\n".join(["", *(f"not noticed: {text}" for text in missed)]) if missed else "")
+        print(f"{kind:20}{tried[kind]:8}{detected[kind]:9}{by_size[kind]:9}")
+    print(f"{'all':20}{tried.total():8}{detected.total():9}{by_size.total():9}")
+    print("\n".join(["", *(f"not detected: {text}" for text in missed)]) if missed else "")
     return int(bool(missed))
 
 

@@ -233,7 +233,7 @@ def _device(row: Row) -> tuple[str, float | None]:
     raise LeftOut(f"no data sheet of {row['gpu_type'] or 'the GPU'}")
 
 
-#: Bytes per second and GPU between hosts of a site, before the share that a collective achieves.
+#: Bytes per second and GPU between hosts of a site, before the fraction that a collective achieves.
 NETWORKS = {
     # Jean Zay, 8 A100 per host: its own all-reduce over four hosts measures a bus bandwidth of 40.5 Gb/s, a tenth of
     # its four Omni-Path ports (bigscience, experiments/bandwidth/all_reduce_bench-a100-n4.txt, median of 160)

@@ -1,11 +1,11 @@
-"""Measure how long a save stops training: at once and in the background, with checksums and as DeepSpeed writes.
+"""Measure how long a save stops training: if it blocks, if it writes in the background, and if DeepSpeed writes.
 
     python bench/saving.py [--hidden 1024] [--layers 8] [--folder DIR]
 
 One process trains a GPT on the CPU (plain engine, Adam, fp32) and saves several times in each way, which take turns:
 
     DeepSpeed       torch.save as DeepSpeed calls it, without checksums of the files
-    at once         what train.py does
+    blocking        what train.py does
     background      with save_in_background: the time until training goes on
 
 "step while writing" is the time of a step while the background writes, relative to one without. Times are printed as
@@ -13,9 +13,9 @@ ratios to a step or to each other, because two runs of a shared machine cannot b
 with `--hidden 512 --layers 4`, on two cores with a load of 20 processes, where all ratios vary by a third:
 
     checkpoint                                57 MB, 0.96 s a step
-    pause at once                           0.83 steps
-    pause in the background                 0.16 steps
-    background / at once                    0.19
+    pause of a blocking save                0.83 steps
+    pause of a save in the background       0.16 steps
+    background / blocking                   0.19
     with checksums / as DeepSpeed           1.20
     step while writing / step               1.65
 """
@@ -61,7 +61,7 @@ def measure(hidden: int, layers: int, folder: Path, rounds: int) -> dict[str, fl
         Trial({"hidden_size": hidden, "num_layers": layers}), save=str(folder), keep_last_n_checkpoints=1
     )
     deepspeed, config = training.engine.deepspeed, training.config
-    at_once = Checkpoints(config, deepspeed, process)
+    blocking = Checkpoints(config, deepspeed, process)
     background = Checkpoints(config, deepspeed, process)
     background.copies = HostCopies()
 
@@ -77,9 +77,9 @@ def measure(hidden: int, layers: int, folder: Path, rounds: int) -> dict[str, fl
     training.step()
     for number in range(1, rounds + 1):
         times["step"] += [seconds(training.step) for _ in range(3)]
-        times["at once"].append(pause(at_once, number))
+        times["blocking"].append(pause(blocking, number))
         with patch.object(RankFiles, "save", save_without_checksum):
-            times["DeepSpeed"].append(pause(at_once, number))
+            times["DeepSpeed"].append(pause(blocking, number))
         times["background"].append(pause(background, number))
         while background.writing:
             times["step while writing"].append(seconds(training.step))
@@ -98,12 +98,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         found = measure(options.hidden, options.layers, Path(folder), options.rounds)
-    step, at_once = found["step"], found["at once"]
+    step, blocking = found["step"], found["blocking"]
     print(f"checkpoint                          {found['bytes'] / 1e6:8.0f} MB, {step:.2f} s a step")
-    print(f"pause at once                       {at_once / step:8.2f} steps")
-    print(f"pause in the background             {found['background'] / step:8.2f} steps")
-    print(f"background / at once                {found['background'] / at_once:8.2f}")
-    print(f"with checksums / as DeepSpeed       {at_once / found['DeepSpeed']:8.2f}")
+    print(f"pause of a blocking save            {blocking / step:8.2f} steps")
+    print(f"pause of a save in the background   {found['background'] / step:8.2f} steps")
+    print(f"background / blocking               {found['background'] / blocking:8.2f}")
+    print(f"with checksums / as DeepSpeed       {blocking / found['DeepSpeed']:8.2f}")
     if "step while writing" in found:
         print(f"step while writing / step           {found['step while writing'] / step:8.2f}")
 

@@ -1,6 +1,6 @@
-"""Checksums of files: computed while a file is written, and compared with the file later.
+"""Checksums of files: computed while a file is written, and verified later.
 
-CRC-32 detects every change of at most 32 successive bits, and misses one in four billion other changes. It is in the
+CRC-32 detects every error burst of at most 32 bits, and misses about one in four billion longer ones. It is in the
 standard library, releases the interpreter's lock, and is the fastest of the library's algorithms. It does not protect
 against a person who changes a file on purpose; against that, files are loaded without running code of them.
 """

@@ -31,7 +31,7 @@ from neoxargs.record import replace
 from neoxargs.request import Request
 from neoxargs.resolve.derive import Unresolved
 
-#: Raises Problems if the run does not fit into the memory of its devices.
+#: Raises Problems if the run does not fit in the memory of its devices.
 CheckMemory = Callable[[Script, RunSpec], None]
 
 

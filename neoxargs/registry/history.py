@@ -1,7 +1,7 @@
 """The history of GPT-NeoX's parameters: when a name was introduced or removed, and when a default changed.
 
-A dialect is a date, and selects defaults by these tables. They begin with GPT-NeoX of 28 February 2021, as the
-registry does, and end with its main branch of 20 May 2026. A name that was removed and restored later (whole classes
+A dialect is a date, and selects defaults by these tables. They begin with GPT-NeoX as of 28 February 2021, as the
+registry does, and end with its main branch as of 20 May 2026. A name that was removed and restored later (whole classes
 were, in April 2021 and March 2023) counts as present in between. `deepspeed` is not listed under April 2021, because
 the switch is older than the class that was introduced then.
 """

@@ -160,9 +160,9 @@ class Norm(Group, origin="NeoX", effect="model"):
     """Added to the mean square by `norm: rmsnorm`. Llama's weights expect 1e-5 or 1e-6."""
 
     rms_norm_epsilon_under_root: bool = param(derived=True, ours=True)
-    """Whether `norm: rmsnorm` adds `rms_norm_epsilon` to the mean square, under the root, as is usual today, or to the
-    root, as in GPT-NeoX until May 2025. Follows the dialect, except that an epsilon of 1e-7 or less, for which the
-    difference is small, is always added under the root."""
+    """Whether `norm: rmsnorm` adds `rms_norm_epsilon` inside the square root (to the mean square), as is usual today,
+    or outside (to the root), as in GPT-NeoX until May 2025. Follows the dialect, except that an epsilon of 1e-7 or
+    less, for which the difference is small, is always added inside."""
 
     scalenorm_epsilon: Positive = param(1e-8)
     """Lower bound of the vector length that `norm: scalenorm` divides by."""

@@ -15,7 +15,7 @@ class Parallel(Group, origin="Meg", effect="layout"):
 
     model_parallel_size: Natural = param(1, megatron="tensor-model-parallel-size")
     """Tensor parallel ranks: each weight matrix is split into this many shards. Must divide `num_attention_heads`, and
-    should fit into one machine, because every layer communicates. 0 means 1."""
+    should fit in one machine, because every layer communicates. 0 means 1."""
 
     pipe_partition_method: str = param("type:transformer|mlp", origin="NeoX")
     """How layers are distributed over pipeline stages: `parameters` balances parameter counts, `uniform` layer counts,

@@ -1,4 +1,4 @@
-"""`deepy checkpoints FOLDER`: list the checkpoints of a run, compare their checksums, and remove old ones."""
+"""`deepy checkpoints FOLDER`: list the checkpoints of a run, verify their checksums, and remove old ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Listed:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="the folder of the checkpoints: save")
-    parser.add_argument("--verify", action="store_true", help="read all files and compare their checksums")
+    parser.add_argument("--verify", action="store_true", help="read all files and verify their checksums")
     parser.add_argument(
         "--prune", metavar="KEEP", type=int, help="remove all but the KEEP undamaged checkpoints written last"
     )

@@ -59,7 +59,7 @@ class Data(Protocol):
 
 
 class Saver(Protocol):
-    """Saves checkpoints, at once or in the background; see checkpoint/saving.py.
+    """Saves checkpoints, blocking or in the background; see checkpoint/saving.py.
 
     last: folder of the latest one, saved or loaded. pending: not None while one is written in the background.
     """

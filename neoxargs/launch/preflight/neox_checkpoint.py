@@ -120,8 +120,8 @@ def _other_schedule(config: Config, contents: Contents) -> Iterator[Problem]:
         if there == here:
             continue
         unit = " iterations" * (name in ("warmup", "lr_decay_iters"))
-        what = f"load ({contents.folder}): the checkpoint's learning rate schedule has {name} {there}{unit}, "
-        what += f"but this configuration has {here}{unit}"
+        what = f"load ({contents.folder}): the checkpoint's learning rate schedule uses {name} = {there}{unit}, "
+        what += f"but this configuration uses {here}{unit}"
         hint = "set use_checkpoint_lr_scheduler: true to continue with the checkpoint's schedule, or "
         hint += "override_lr_scheduler: true to use this configuration's"
         place, about = config.place(name) or config.place("load"), ("load", name)

@@ -31,7 +31,7 @@ def rank_grid(config: Config, width: int) -> Iterator[str]:
 
 
 def _columns(replicas: int, cell: int, width: int) -> tuple[int, str]:
-    """Return how many replicas fit into the width, and the header that counts all of them if some do not fit."""
+    """Return how many replicas fit in the width, and the header that counts all of them if some do not fit."""
     if replicas <= width // cell:
         return replicas, ""
     rest = f"{replicas} in total  "

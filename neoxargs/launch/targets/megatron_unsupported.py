@@ -109,6 +109,6 @@ def _mixed_init(config: Config) -> Iterator[Problem]:
 def _save_intervals(config: Config) -> Iterator[Problem]:
     checkpoint = config.checkpoint
     if checkpoint.save and (checkpoint.checkpoint_scale != "linear" or checkpoint.extra_save_iters):
-        what = "Megatron-LM saves checkpoints only at equal intervals"
+        what = "Megatron-LM saves checkpoints only at fixed intervals"
         hint = "remove checkpoint_scale and extra_save_iters, and set only checkpoint_factor"
         yield _refusal(config, what, "checkpoint_scale", "extra_save_iters", hint=hint)

@@ -91,7 +91,7 @@ def sparse_blocks_divide_seq_length(
 @check
 def sparse_fixed_global_blocks_fit_window(sparsity_config: Settings, attention_config: Sequence[str]) -> Finding | None:
     """In `sparse_fixed` layers each window of num_local_blocks contains num_global_blocks that the whole sequence
-    attends to, at a different position in each of num_different_global_patterns. If they do not fit into the window,
+    attends to, at a different position in each of num_different_global_patterns. If they do not fit in the window,
     the layout of the pattern cannot be built, and every rank stops when it builds the model.
 
         attention_config: [[["sparse_fixed"], "all"]]

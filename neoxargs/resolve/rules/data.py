@@ -190,7 +190,7 @@ def split_is_proportions(split: str | Sequence[float]) -> Finding | None:
     """
     numbers = split_proportions(split)
     if numbers is None:
-        what = f"split ({split}) must be one to three numbers that are not negative, separated by commas"
+        what = f"split ({split}) must be one to three non-negative numbers, separated by commas"
         advice = "for example, write `split: 969, 30, 1` for 96.9 % training, 3 % validation and 0.1 % test data"
         return refuse(what, advice)
     if not numbers or numbers[0] == 0:

@@ -24,7 +24,7 @@ HEADLESS_KINDS = ("mamba", "rwkv", "gmlp")
 
 @derive
 def rms_norm_epsilon_under_root(norm: str, rms_norm_epsilon: float, default: Default) -> bool | None:
-    """GPT-NeoX added rms_norm_epsilon to the root until May 2025"""
+    """GPT-NeoX added rms_norm_epsilon outside the square root until May 2025"""
     if default("rms_norm_epsilon_under_root") is True:
         return None
     return norm != "rmsnorm" or rms_norm_epsilon <= 1e-7
@@ -154,7 +154,7 @@ def mlp_width_given_once(
 ) -> Finding | None:
     """intermediate_size and expansion_factor both set the width of the MLP, and with mlp_type: llama intermediate_size
     was the width of each of the three matrices. If one of them were silently preferred, a model of a different size
-    would be trained, which is noticed only when its checkpoint does not load elsewhere.
+    would be trained, which shows only when its checkpoint does not load elsewhere.
 
         intermediate_size: 128
         expansion_factor: 2

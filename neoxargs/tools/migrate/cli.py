@@ -21,8 +21,8 @@ from neoxargs.tools.migrate.source import CURRENT_DIALECT, Options, Source
 from neoxargs.tools.write import changed_files, diff, write_all
 
 DESCRIPTION = (
-    "Convert a configuration to current YAML. GPT-NeoX YAML keeps its comments; the changes are shown as a diff, or "
-    "written to the files with --write. Give all of a run's files in one command."
+    "Convert a configuration to a current YAML file. GPT-NeoX YAML keeps its comments; the changes are shown as a "
+    "diff, or written to the files with --write. Pass all files of a run in one command."
 )
 
 

@@ -157,7 +157,7 @@ class Assumptions:
         "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Llama 3.1 8B is 16 % faster compiled",
     )  # fmt: skip
     link: float = assume(
-        0.75, "share of a link's rate", "share that a collective achieves",
+        0.75, "share of bandwidth", "fraction of the link bandwidth that a collective achieves",
         "nccl-tests report a bus bandwidth of 70 to 85 % for large messages",
     )  # fmt: skip
     latency: float = assume(

@@ -18,7 +18,7 @@ Fill = Callable[[ChecksumFile], object]
 
 
 class RankFiles:
-    """Writes files at once, or copies what to write and writes it in a thread.
+    """Writes files directly, or copies what to write and writes it in a thread.
 
     An error is kept, not raised, and nothing is written after it: all ranks continue to take part in the collectives of
     a save, and learn of the error when they compare the outcomes.
@@ -30,7 +30,7 @@ class RankFiles:
     def __init__(self, part: Path, zip_format: bool = True, copies: HostCopies | None = None) -> None:
         """part: the folder of the checkpoint. zip_format: False writes torch's older format.
 
-        copies: where to copy the tensors to, for a thread that `start` starts; None writes at once.
+        copies: where to copy the tensors to, for a thread that `start` starts; None writes directly.
         """
         self.part, self.copies = part, copies
         self.settings = {"_use_new_zipfile_serialization": zip_format}
@@ -115,7 +115,7 @@ class RankFiles:
 
 @contextmanager
 def _without_zip_checksums() -> Iterator[None]:
-    """Within this, torch.save does not compute the checksums of its zip archives, which torch.load never compares.
+    """Within this, torch.save does not compute the checksums of its zip archives, which torch.load never verifies.
 
     They cost as much time as the ones that `Digest` records instead.
     """

@@ -102,7 +102,7 @@ def test_another_schedule_is_an_error(tmp_path: Path, run: Run) -> None:
     write(run, tmp_path / "theirs" / "global_step3")
     found = problems(tmp_path, "lr_decay_iters=40")
     assert [problem.id for problem in found] == ["checkpoint-other-lr-schedule", "checkpoint-of-gpt-neox"]
-    assert "the checkpoint's learning rate schedule has lr_decay_iters 30 iterations" in found[0].what
+    assert "the checkpoint's learning rate schedule uses lr_decay_iters = 30 iterations" in found[0].what
     assert len(problems(tmp_path, "lr_decay_iters=40", "override_lr_scheduler=true")) == 1
 
 

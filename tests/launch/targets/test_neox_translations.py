@@ -1,6 +1,6 @@
 """GPT-NeoX's own translations of its published configurations, and ours: the same but for what is listed here.
 
-The reference holds what GPT-NeoX (main branch of May 2026) told DeepSpeed, its launcher and every rank. Each
+The reference holds what GPT-NeoX (main branch as of May 2026) told DeepSpeed, its launcher and every rank. Each
 difference has a row in `DIFFERENCES` and the same row in docs/from-gpt-neox.md.
 """
 
@@ -343,7 +343,7 @@ def test_what_gpt_neox_could_not_translate(name: str) -> None:
 
 @needs_corpus
 def test_the_translation_of_2021() -> None:
-    """What GPT-NeoX of February 2021 told every rank, flag by flag, and DeepSpeed."""
+    """What GPT-NeoX as of February 2021 told every rank, flag by flag, and DeepSpeed."""
     case = read("neox_2021_02_oracle.json")[0]
     config = resolve([NEOX_2021 / file for file in case["files"]], gpus=case["gpus"])
     assert config.dialect is not None

@@ -136,7 +136,7 @@ SILENT: dict[str, Callable[[Path], bool]] = {
     "A nested typo passes.": typos,
     "`fp16: {fp16: true}` stops every rank.": stray_keys,
     "`fp16: {type: bfloat16}` trains in fp16.": typed,
-    "A batch size with a micro batch fails an assertion.": solved,
+    "Setting both `train_batch_size` and": solved,
     "A key in two files": twice,
     "`include` with `num_gpus`": hosts,
     "Layouts that cannot run are started.": layouts,

@@ -83,8 +83,8 @@ PROBLEMS: dict[str, Entry] = {
         "A GPT-NeoX checkpoint file is empty, truncated or modified, or was not written by torch.save."
     ),
     "checkpoint-file-refused": row(
-        "A checkpoint file refers to a class or function that no checkpoint contains. Reading the file with pickle or "
-        "with torch.load could run malicious code, so deepy stops without reading it."
+        "A checkpoint file refers to a class or function that does not belong in a checkpoint. Reading the file with "
+        "pickle or with torch.load could run malicious code, so deepy stops without reading it."
     ),
     "checkpoint-order-unknown": row(
         "Different GPT-NeoX versions store the query, key and value rows in different orders, and nothing in the "
@@ -160,7 +160,7 @@ PROBLEMS: dict[str, Entry] = {
         "and learning rates."
     ),
     "base-shapes-malformed": row("The file does not contain a base model's weight shapes."),
-    "base-shapes-weight-missing": row("A weight of this model is missing in the base model, so muP cannot scale it."),
+    "base-shapes-weight-missing": row("A weight of this model is missing from the base model, so muP cannot scale it."),
     "tracker-refuses": row(
         "The experiment tracker rejects the run, for example because the API key is missing or wrong, or because the "
         "network is unavailable."
