@@ -30,12 +30,15 @@ CHANGES = {
     "relative positions": {"pos_emb": "rpe"},
     "norms of queries and keys": {"use_qk_layernorm": True},
     "shared layers": {"num_layers": 4, "num_unique_layers": 2},
-    "experts in every second layer": {"moe_num_experts": 4, "moe_top_k": 2, "num_layers": 3},
+    "experts in every second layer": {"moe_router_type": "topk", "moe_num_experts": 4, "moe_top_k": 2, "num_layers": 3},
     "gated experts and shared ones": {
-        "moe_num_experts": 4, "moe_top_k": 1, "moe_expert_interval": 1, "moe_num_shared_experts": 2,
+        "moe_router_type": "topk", "moe_num_experts": 4, "moe_top_k": 1, "moe_expert_interval": 1,
+        "moe_num_shared_experts": 2,
         "activation": "swiglu", "intermediate_size": 96, "use_bias_in_mlp": False,
     },
-    "experts and a dense network": {"moe_num_experts": 4, "moe_top_k": 1, "moe_type": "deepspeed"},
+    "experts and a dense network": {
+        "moe_router_type": "topk", "moe_num_experts": 4, "moe_top_k": 1, "moe_type": "deepspeed",
+    },
     "wider heads": {"head_dim": 12, "num_kv_heads": 2, "pos_emb": "rotary", "use_qk_layernorm": True},
     "biases of queries, keys and values": {"use_bias_in_attn_linear": False, "add_qkv_bias": True},
     "norms over all heads": {

@@ -131,6 +131,8 @@ def open_channel(group: dist.ProcessGroup | None, timeout: float) -> Channel | N
     found: list[Any] = [None] * size
     dist.all_gather_object(found, (_machine(), address), group)
     if len({machine for machine, _ in found}) > 1 or not found[0][0]:
+        if listener is not None:
+            listener.close()
         return None
     if listener is not None:
         memory, others = _distribute(listener, size)

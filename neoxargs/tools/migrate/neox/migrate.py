@@ -18,6 +18,7 @@ from neoxargs.resolve.dialect import NAMES
 from neoxargs.resolve.yaml.nodes import format_node, node_of
 from neoxargs.tools.migrate.neox.placement import Files
 from neoxargs.tools.migrate.neox.rewrites import (
+    DERIVED_FROM_DIALECT,
     REMOVED,
     Context,
     Overwrite,
@@ -257,7 +258,8 @@ class _Migration:
         """Yield each parameter that would change with the new dialect's defaults, and its old value."""
         after, _ = resolved(draft(self.files.texts, [f"dialect={self.to}"]), self.gpus)
         for name, then, _ in differences(self.before, after):
-            if changes(name) and name not in (*NOT_PINNED, *self.values) and then is not ABSENT:
+            changed = changes(name) or name in DERIVED_FROM_DIALECT
+            if changed and name not in (*NOT_PINNED, *self.values) and then is not ABSENT:
                 yield name, then
 
     def spelled_like(self, document: Document, name: str) -> str:

@@ -231,6 +231,10 @@ def _back() -> dict[tuple[str, Any], New]:
     return by_result
 
 
+#: Parameters whose default a rule derives from the dialect (resolve/rules/moe.py). They are newer than that default.
+DERIVED_FROM_DIALECT = ("moe_expert_interval", "moe_router_type")
+
+
 def rewrite_back(parameter: Parameter, value: Any, context: Context) -> Rewrite | None:
     """Return the rewrite from a name introduced after SEED to its counterpart on SEED; None if there was none."""
     name, since = parameter.name, introduced(parameter.name)
@@ -239,7 +243,7 @@ def rewrite_back(parameter: Parameter, value: Any, context: Context) -> Rewrite 
             return None if rewrite.counterpart(value, context) is None else rewrite._replace(since=since)
     if isinstance(value, str | bool | int) and (new := _back().get((name, value))):
         return Rewrite(name, value, new, "the name in February 2021", since)
-    if value == default_at(name, SEED):
+    if value == default_at(name, SEED) and name not in DERIVED_FROM_DIALECT:
         return Rewrite(name, value, {}, "the only behaviour in February 2021", since)
     return None
 
