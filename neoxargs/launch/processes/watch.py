@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import signal
-import struct
 import time
 from collections import deque
 from pathlib import Path
@@ -42,7 +41,8 @@ STATES = {
     "D": "; the process waits for a disk, a file system or a device",
 }
 
-_LAYOUT = struct.Struct("dd112s")
+#: Bytes of the shared memory: the deadline and the seconds until it, each a double, and what the rank does.
+_TIMES, _TEXT = slice(0, 16), slice(16, 128)
 
 
 class Watch:
@@ -50,18 +50,23 @@ class Watch:
 
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, mmap.PAGESIZE)
+        self.times = memoryview(self.memory)[_TIMES].cast("d")
         Watch.expect(self, "", float("inf"))
 
     def expect(self, what: str, seconds: float) -> None:
         """Announce that the rank will call this again within this time. what: the current work, such as "step 3"."""
-        _LAYOUT.pack_into(self.memory, 0, time.monotonic() + seconds, seconds, what.encode()[:112])
+        size = _TEXT.stop - _TEXT.start
+        self.memory[_TEXT] = what.encode()[:size].ljust(size, bytes(1))
+        self.times[1] = seconds
+        # One aligned store, because the supervisor may read at any moment. struct.pack_into would first write zeros.
+        self.times[0] = time.monotonic() + seconds
 
     def late(self) -> str:
         """Return what the rank has not finished in time, "" if it is in time."""
-        deadline, seconds, what = _LAYOUT.unpack_from(self.memory, 0)
-        if time.monotonic() <= deadline:
+        if time.monotonic() <= self.times[0]:
             return ""
-        return f"{what.rstrip(bytes(1)).decode(errors='replace')} took longer than {seconds:.3g} s"
+        what = self.memory[_TEXT].rstrip(bytes(1)).decode(errors="replace")
+        return f"{what} took longer than {self.times[1]:.3g} s"
 
 
 class Progress:

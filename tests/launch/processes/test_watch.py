@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from neoxargs.launch.processes.watch import Progress, Watch, main_thread, waits_for_others
@@ -81,3 +83,16 @@ def test_the_main_thread_is_the_last_of_a_stack() -> None:
 )
 def test_a_rank_in_a_collective_operation_waits_for_others(file: str, function: str, waits: bool) -> None:
     assert waits_for_others(main_thread(STACK.format(file, function))) is waits
+
+
+def test_a_deadline_is_never_read_while_it_is_half_written() -> None:
+    watch = Watch()
+    child = os.fork()
+    if not child:
+        for step in range(200_000):
+            watch.expect(f"step {step}", 1000)
+        os._exit(0)
+    found = {watch.late()}
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        found |= {watch.late() for _ in range(1000)}
+    assert found == {""}
