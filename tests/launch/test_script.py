@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.cli import main
+from neoxargs.launch.processes.run import Ended
 from neoxargs.launch.script import Script, find_script
 from neoxargs.problems import Problems
 from neoxargs.shipped import SHIPPED
@@ -53,7 +54,9 @@ def test_of_a_users_train_py_nothing_is_known(capsys: pytest.CaptureFixture[str]
     started: list[str] = []
     for name in ("tokenise", "compile_ops", "write_record"):
         monkeypatch.setattr(f"neoxargs.launch.main.{name}", lambda *_: 0)
-    monkeypatch.setattr("neoxargs.launch.main.start", lambda launched, *_, **__: started.append(launched.words) or 0)
+    monkeypatch.setattr(
+        "neoxargs.launch.restarts.start", lambda launched, *_, **__: started.append(launched.words) or Ended(0)
+    )
     Path("my.yml").write_text(smallest.BILLION + "char_level_ppl: true\ndata_path: nowhere\n")
     monkeypatch.setenv("DS_ACCELERATOR", "cuda")
     words = ["train.py", "my.yml", "--device", "V100-16GB"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.cli import main
+from neoxargs.launch.processes.run import Ended
 from tests.support import smallest
 
 MODEL = smallest.YAML + """\
@@ -26,7 +27,9 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     for name in ("tokenise", "compile_ops", "write_record"):
         monkeypatch.setattr(f"neoxargs.launch.main.{name}", lambda *_: 0)
-    monkeypatch.setattr("neoxargs.launch.main.start", lambda launched, *_, **__: seen.append(str(launched)) or 0)
+    monkeypatch.setattr(
+        "neoxargs.launch.restarts.start", lambda launched, *_, **__: seen.append(str(launched)) or Ended(0)
+    )
     return seen
 
 

@@ -102,8 +102,8 @@ python pretrain_gpt.py {SIZES} --lr 0.5 --seed 7 \\
         ("run.sh:2:11",
          "--data-path 0.3 <Specify path and file prefix>_text_document 0.7 other has a placeholder instead of a value",
          ("data_path",), "set data_path in the new file"),
-        ("run.sh:4:67", "--kv-channels <N> has a placeholder instead of a value", (),
-         "set the parameter of this flag in the new file"),
+        ("run.sh:4:67", "--kv-channels <N> has a placeholder instead of a value", ("head_dim",),
+         "set head_dim in the new file"),
         ("run.sh:4:89", "--tokenizer-model <tokenizer.model> has a placeholder instead of a value", ("vocab_file",),
          "set vocab_file in the new file"),
     ]  # fmt: skip
@@ -214,7 +214,7 @@ def test_layers_with_experts_that_are_not_every_nth(form: str, flag: str) -> Non
 @pytest.mark.parametrize(
     "flag",
     [
-        '--linear-attention-freq "([1]*3+[0]*1)*7"', '--window-attn-skip-freq "[1,1,0]"', '--no-rope-freq "([0,1]*13)"',
+        '--linear-attention-freq "([1]*3+[0]*1)*7"', '--no-rope-freq "([0,1]*13)"',
         '--pipeline-model-parallel-layout "Et*3|(tt|)*29,m|L"', '--hybrid-layer-pattern "M-M*-"',
         "--recompute-modules core_attn moe", "--mrope-section 1 2 3", "--moe-aux-loss-coeff 1e-2 1e-3",
         "--cuda-graph-modules attn mlp", "--hybrid-layer-pattern M-[M*]-",

@@ -35,6 +35,7 @@ GEMMA = {
     **LLAMA, "activation": "geglu_tanh", "norm_placement": "both", "apply_layernorm_1p": True,
     "embedding_multiplier": 32**0.5,
 }  # fmt: skip
+EXPERTS = {**LLAMA, "moe_num_experts": 4, "moe_top_k": 2, "moe_router_type": "topk"}
 #: What only we have, and what the architecture can say all the same.
 OURS: dict[str, dict[str, Any]] = {
     "GPT2LMHeadModel": {"opt_pos_emb_offset": 2, "activation": "mish", "no_weight_tying": True},
@@ -52,6 +53,8 @@ OURS: dict[str, dict[str, Any]] = {
     "Gemma2ForCausalLM": {**GEMMA, "sliding_window_width": 5, "softmax_scale": 0.5, "attn_logit_softcapping": 20.0},
     "Gemma3ForCausalLM": {**GEMMA, "use_qk_layernorm": True, "rope_scaling.rope_type": "linear",
         "rope_scaling.factor": 2.0},
+    "MixtralForCausalLM": {**EXPERTS, "moe_normalize_expert_weights": True, "moe_jitter_eps": 0.1},
+    "OlmoeForCausalLM": {**EXPERTS, "use_qk_layernorm": True, "qk_layernorm_scope": "all_heads"},
     "Phi3ForCausalLM": {**LLAMA, "rotary_pct": 0.5, "hidden_dropout": 0.1},
 }  # fmt: skip
 

@@ -112,6 +112,15 @@ def expert_layers(reading: Reading, option: Option) -> None:
         reading.leave_to_write(option, "moe_expert_interval", hint, why)
 
 
+def balance(reading: Reading, option: Option) -> None:
+    """Read the weight of the load-balancing loss; a list has one for each kind of loss."""
+    if len(option.values) == 1:
+        reading.set_from(option, "moe_aux_loss_coeff")
+    else:
+        hint = "set moe_aux_loss_coeff in the new file to the weight of aux_loss"
+        reading.leave_to_write(option, "moe_aux_loss_coeff", hint, "train.py has one load-balancing loss")
+
+
 def _every(interval: int, layers: int) -> list[int]:
     return [int(layer % interval == 0) for layer in range(layers)]
 

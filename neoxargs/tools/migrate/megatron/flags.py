@@ -67,6 +67,7 @@ SPECIAL: dict[str, Callable[[Reading, Option], None]] = {
     "no-position-embedding": _sets_default("pos_emb", "none"),
     "normalization": _choice("norm", {theirs: ours for ours, theirs in reversed(NORMS.items())}),
     "moe-layer-freq": computed_flags.expert_layers,
+    "moe-aux-loss-coeff": computed_flags.balance,
     "norm-epsilon": computed_flags.epsilon,
     "swiglu": computed_flags.swiglu,
     "disable-bias-linear": computed_flags.no_bias,
@@ -134,7 +135,8 @@ _PARAMETERS = {
     "pipeline-model-parallel-size": "pipe_parallel_size", "ffn-hidden-size": "intermediate_size",
     "train-samples": "train_iters", "lr-decay-samples": "lr_decay_iters", "lr-decay-style": "lr_decay_style",
     "lr-warmup-iters": "warmup", "lr-warmup-samples": "warmup", "clip-grad": "gradient_clipping",
-    "moe-layer-freq": "moe_expert_interval", "zero-stage": "zero_optimization.stage",
+    "moe-layer-freq": "moe_expert_interval", "moe-aux-loss-coeff": "moe_aux_loss_coeff",
+    "zero-stage": "zero_optimization.stage",
     "wandb-project": "wandb_project", "wandb-exp-name": "wandb_run_name", "wandb-entity": "wandb_team",
 }  # fmt: skip
 
