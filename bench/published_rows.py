@@ -102,7 +102,7 @@ def _is_sequence_parallel(row: Row) -> bool:
 #: Pattern in a row's precision, note and path, and the reason for which train.py cannot run it.
 FOREIGN = (
     (r"\bexperts?\b|mixture", "mixture of experts"),
-    (r"fp8|float8|nvfp4", "products in 8 or 4 bits"),
+    (r"fp8|float8|nvfp4", "matrix multiplications in 8 or 4 bits"),
     (r"\bcp ([2-9]|\d\d)|context parallelism ([2-9]|\d\d)", "context parallelism"),
     (r"new megatron-deepspeed", "Ulysses sequence parallelism"),
     (r"virtual pipeline ([2-9]|\d\d)|num-layers-per-virtual|in_pipeline_split", "interleaved pipeline schedule"),

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from neoxargs.launch.main import CheckMemory
 
 USAGE = """\
-python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]   train a model
-python deepy.py generate.py FILE ... [--prompt TEXT]                       sample from a checkpoint
-python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                   evaluate a checkpoint
-python deepy.py check FILE ...                                             report every problem
-python deepy.py plan FILE ...                                              estimate memory and speed
-python deepy.py explain KEY [FILE ...]                                     describe a parameter
-python deepy.py explain --all FILE ...                                     list values with sources
-python deepy.py explain PROBLEM_ID                                         describe a problem
-python deepy.py migrate SOURCE ...                                         convert to a current YAML
-python deepy.py data TEXT ... --output-prefix PREFIX                       tokenise text
-python deepy.py export FILE ... --to FOLDER                                write other formats
-python deepy.py import FOLDER --to FOLDER                                  read other formats
-python deepy.py checkpoints FOLDER [--verify] [--prune KEEP]               list checkpoints
-python deepy.py docs [--check]                                             regenerate docs/
+python deepy.py train.py FILE ... [-d DIR] [--set KEY=VALUE] [--dry-run]  train a model
+python deepy.py generate.py FILE ... [--prompt TEXT]                      sample from a checkpoint
+python deepy.py eval.py FILE ... [--eval_tasks TASK ...]                  evaluate a checkpoint
+python deepy.py check FILE ...                                            report every problem
+python deepy.py plan FILE ...                                             estimate memory and speed
+python deepy.py explain KEY [FILE ...]                                    describe a parameter
+python deepy.py explain --all FILE ...                                    list values with sources
+python deepy.py explain PROBLEM_ID                                        describe a problem
+python deepy.py migrate SOURCE ...                                        convert to a current YAML
+python deepy.py data TEXT ... --output-prefix PREFIX                      tokenise text
+python deepy.py export FILE ... --to FOLDER                               convert to other formats
+python deepy.py import FOLDER --to FOLDER                                 convert from other formats
+python deepy.py checkpoints FOLDER [--verify] [--prune KEEP]              list checkpoints
+python deepy.py docs [--check]                                            regenerate docs/
 
 examples:
   python deepy.py train.py configs/quickstart.yml

@@ -13,13 +13,14 @@ class Recompute(Group, origin="Meg", effect="memory"):
 
     checkpoint_activations: bool | Literal["selective"] = param(False)
     """Keeps only the inputs of every `checkpoint_num_layers` layers and recomputes the rest in the backward pass: about
-    a third more computation for far less memory. `selective` keeps the outputs of matrix products and of attention and
-    recomputes norms, rotations and activation functions: a few per cent more time, for 50 to 65 % of the memory."""
+    a third more computation for far less memory. `selective` keeps the outputs of matrix multiplications and of
+    attention and recomputes norms, rotary embeddings and activation functions: a few per cent more time, for 50 to 65 %
+    of the memory."""
 
     checkpoint_num_layers: Count = param(1, megatron="recompute-num-layers")
-    """Layers between two stored activations with `checkpoint_activations`. With more layers fewer activations are
-    stored, but a larger piece is recomputed at a time, which needs more memory in total unless the model has many
-    layers."""
+    """With `checkpoint_activations`, N such that only the input of every N-th layer is stored. With a larger N, fewer
+    activations are stored, but a larger piece is recomputed at a time, which needs more memory in total unless the
+    model has many layers."""
 
     deepspeed_activation_checkpointing: bool = param(False)
     """Recomputes with DeepSpeed's function instead of PyTorch's; the results are the same. PyTorch's is used anyway if

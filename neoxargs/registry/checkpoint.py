@@ -15,9 +15,9 @@ class Checkpoint(Group, origin="Meg", effect="checkpoint"):
     """Folder that checkpoints are written to. Left out, nothing is saved."""
 
     load: str | None = param(None, megatron="load")
-    """Folder whose newest checkpoint the run continues from, on any layout: tensor and pipeline parallel sizes, number
-    of ranks, ZeRO stage and precision may have changed. A folder that is also `save` may be empty: the run starts from
-    scratch. The folder may contain GPT-NeoX checkpoints, or be one."""
+    """Folder whose newest checkpoint the run continues from, with any layout: tensor and pipeline parallel sizes,
+    number of ranks, ZeRO stage and precision may have changed. A folder that is also `save` may be empty: the run
+    starts from scratch. The folder may contain GPT-NeoX checkpoints, or be one."""
 
     load_query_key_value_order: Literal["per_head", "concatenated"] | None = param(None, ours=True)
     """Order of the rows of queries, keys and values in a GPT-NeoX checkpoint whose files do not show it: `per_head`

@@ -19,8 +19,8 @@ Origin = Literal["DSL", "DSC", "Meg", "NeoX"]
 Destination = Literal["runner", "deepspeed", "train"]
 
 #: What a parameter affects. `engine`: DeepSpeed's engine, through a key of its JSON. `config`: only parameters that are
-#: derived from it. `not built`: nothing, `check` refuses every value but the default. `none`: nothing, no run of
-#: train.py reads it; the declaration gives the reason.
+#: derived from it. `not built`: not supported yet, `check` refuses every value but the default. `none`: nothing, no
+#: run of train.py reads it; the declaration gives the reason.
 Effect = Literal[
     "launcher", "layout", "engine", "model", "optimizer", "schedule", "data", "memory", "checkpoint", "log", "run",
     "generation", "config", "not built", "none",

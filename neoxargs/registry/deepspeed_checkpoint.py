@@ -60,7 +60,7 @@ class CheckpointWriter(Group, origin="DSC", effect="checkpoint", section="checkp
 
 
 class Nebula(Group, origin="DSC", effect="checkpoint", section="nebula"):
-    """Checkpoints in the background on Azure, through the package torch_nebula."""
+    """Checkpoints in the background on Azure, through the torch_nebula package."""
 
     enabled: bool = param(False)
     """Write checkpoints through it."""

@@ -77,7 +77,7 @@ class CometMonitor(Group, origin="DSC", effect="log", section="comet"):
     COMET_ environment variables."""
 
     enabled: bool = param(False)
-    """Log to it; needs the package comet_ml."""
+    """Log to it; needs the comet_ml package."""
 
     samples_log_interval: Count = param(100)
     """Log after every this many samples."""

@@ -44,7 +44,7 @@ class Optimizer(Group, origin="DSC", effect="optimizer", section="optimizer"):
         None,
         to=(),
         effect="none",
-        no_effect_reason="DeepSpeed reads the section `scheduler` only at the top level",
+        no_effect_reason="DeepSpeed reads the `scheduler` section only at the top level",
     )
     """No effect: some published files put the section here, where DeepSpeed has never looked; it belongs at the top
     level."""

@@ -216,7 +216,7 @@ class Attention(Group, origin="NeoX", effect="model"):
 
     sparsity_config: dict[str, Any] | None = param(None)
     """Settings of the block-sparse kinds in `attention_config`, such as `block` (tokens per block) and
-    `num_local_blocks`; their names are those of the section `sparse_attention`, which may set them instead. A GPU skips
+    `num_local_blocks`; their names are those of the `sparse_attention` section, which may set them instead. A GPU skips
     the blocks that are not read if torch's flex_attention runs on it; a CPU masks them."""
 
     sparsity: Literal["none", "all", "interspersed"] = param("none")
@@ -350,10 +350,10 @@ class Fusion(Group, origin="Meg", effect="model"):
     torch are used. The bias is added inside the matrix product in any case."""
 
     compile_layers: bool = param(False, origin="NeoX", ours=True)
-    """Compiles each transformer layer with torch.compile, which computes norms, rotations, activation functions and
-    additions in fewer kernels. The first steps take minutes longer. Losses are equal except for rounding; dropout masks
-    differ. Needs Triton and a C compiler on GPUs, a C++ compiler on CPUs. Communication between tensor parallel ranks
-    divides a layer into parts, which are compiled separately."""
+    """Compiles each transformer layer with torch.compile, which computes norms, rotary embeddings, activation functions
+    and additions in fewer kernels. The first steps take minutes longer. Losses are equal except for rounding; dropout
+    masks differ. Needs Triton and a C compiler on GPUs, a C++ compiler on CPUs. Communication between tensor parallel
+    ranks divides a layer into parts, which are compiled separately."""
 
     rope_fusion: bool = param(
         False,

@@ -22,9 +22,9 @@ class Precision(Group, origin="Meg", effect="engine"):
     float32_matmul_precision: Literal["highest", "high", "medium"] = param(
         "highest", origin="NeoX", ours=True, effect="run"
     )
-    """How matrix products of fp32 tensors are computed, in torch's words. `highest` is fp32. `high` is TF32 on GPUs
-    since Ampere, up to eight times as fast: factors are rounded to 10 bits of mantissa, sums are fp32. `medium` permits
-    bf16 as well. Matters for `precision: fp32`, and has no effect on products of 16 bits."""
+    """How matrix multiplications of fp32 tensors are computed, in torch's words. `highest` is fp32. `high` is TF32 on
+    GPUs since Ampere, up to eight times as fast: factors are rounded to 10 bits of mantissa, sums are fp32. `medium`
+    permits bf16 as well. Matters for `precision: fp32`, and has no effect on 16-bit matrix multiplications."""
 
     fp32_allreduce: bool = param(False, origin=("Meg", "DSC"), megatron="accumulate-allreduce-grads-in-fp32")
     """Sums gradients of data parallel ranks in fp32 although the model computes in 16 bits. Doubles that traffic and

@@ -89,8 +89,8 @@ class Runner(Group, origin="DSL", effect="launcher"):
     """The cores that `bind_cores_to_rank` distributes, such as `0-15,32-47`; left out, all cores."""
 
     elastic_training: bool = param(False, effect="not built")
-    """Let machines come and go during the run between `min_elastic_nodes` and `max_elastic_nodes`. Needs the section
-    `elasticity` and `master_addr`, and excludes `no_local_rank`."""
+    """Let machines come and go during the run between `min_elastic_nodes` and `max_elastic_nodes`. Needs the
+    `elasticity` section and `master_addr`, and excludes `no_local_rank`."""
 
     min_elastic_nodes: OrAll = param(
         -1, effect="none", no_effect_reason="only elastic_training reads it, which train.py does not support"
@@ -114,7 +114,7 @@ class RunnerExtras(Group, origin="NeoX", effect="launcher"):
     """What GPT-NeoX adds to the launcher's flags. None of these is a flag of the same name in stock DeepSpeed."""
 
     autotuning_run: Literal["tune", "run"] | None = param(None, to=("runner",))
-    """Start DeepSpeed's autotuner, which tries the settings that the section `autotuning` spans: `tune` stops with
+    """Start DeepSpeed's autotuner, which tries the settings that the `autotuning` section spans: `tune` stops with
     the result, `run` then trains with the best. It is the launcher's flag `--autotuning`."""
 
     comment: str | None = param(None, aliases="slurm_comment", to=("runner",))
@@ -133,7 +133,7 @@ class RunnerExtras(Group, origin="NeoX", effect="launcher"):
     """How often all ranks are started again after one of them was killed, crashed, or made no progress. They
     continue from the newest complete checkpoint in `save`, after a wait that doubles from 1 s to 300 s with each
     restart that saves none. A run is not restarted if a rank reports a problem or if it is told to
-    stop. In a script of `--emit sbatch`, Slurm queues the job again. Same as the option `--restarts`."""
+    stop. In a script of `--emit sbatch`, Slurm queues the job again. Same as the `--restarts` option."""
 
     step_timeout: NonNegative | None = param(None, to=("train",), ours=True)
     """Seconds after which a step counts as hung: the Python stacks of all ranks are reported, and the run fails.

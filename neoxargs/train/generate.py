@@ -1,4 +1,4 @@
-"""`python deepy.py generate.py my.yml`: generate text from a checkpoint, on the layout it was trained on."""
+"""`python deepy.py generate.py my.yml`: generate text from a checkpoint, with the layout it was trained with."""
 
 from __future__ import annotations
 

@@ -315,8 +315,8 @@ def save_iterations(options: Checkpoint, train_iters: int) -> frozenset[int]:
 
 def _keeps_diverging(steps: int, iteration: int, last: Path | None) -> Problem:
     latest = f"the latest checkpoint is {last}" if last else "no checkpoint has been saved"
-    what = f"max_skipped_steps ({steps}) is reached: the steps up to iteration {iteration} had infinite or NaN losses "
-    what += f"or gradients; training stopped without saving; {latest}"
+    what = f"max_skipped_steps ({steps}) was reached: the last {steps} steps, up to iteration {iteration}, had "
+    what += f"infinite or NaN losses or gradients; training stopped without saving; {latest}"
     hint = "continue from an earlier checkpoint (iteration), with a lower lr or gradient_clipping"
     about = ("max_skipped_steps", "on_divergence", "lr", "gradient_clipping")
     return Problem(what, hint=hint, id="steps-keep-diverging", about=about)

@@ -23,7 +23,7 @@ HEAD = """\
 # Effects
 
 This table lists the parameters of GPT-NeoX's first release (February 2021), what each of them affects, and the tests
-that change the parameter and assert its effect. [Parameters](parameters.md) explains the column Effect.
+that change the parameter and assert its effect. [Parameters](parameters.md) explains the *Effect* column.
 
 | Parameter | Effect | Tests |
 |---|---|---|

@@ -14,10 +14,10 @@ from neoxargs.resolve.values.coerce import Mismatch, coerce
 
 Settings = Mapping[str, Any] | None
 SECTION = "sparse_attention"
-#: What problems of the pattern are about; sparsity_config is derived from the section `sparse_attention`.
+#: What problems of the pattern are about; sparsity_config is derived from the `sparse_attention` section.
 ABOUT_PATTERN = ("sparsity_config",)
 SPARSE_KINDS = (*list(KIND_OF_MODE.values())[1:], "local")
-#: The keys that describe a pattern, both in the section `sparse_attention` and in `sparsity_config`.
+#: The keys that describe a pattern, both in the `sparse_attention` section and in `sparsity_config`.
 PATTERN_KEYS = tuple(
     name.removeprefix(f"{SECTION}.")
     for name in REGISTRY.parameters
@@ -28,7 +28,7 @@ PATTERN_KEYS = tuple(
 def sparsity_config_fits_sparse_attention(
     given: Settings, written: Collection[str], *section: Any
 ) -> dict[str, Any] | None:
-    """the settings of sparsity_config and of the section sparse_attention together
+    """the settings of sparsity_config and of the sparse_attention section together
 
     Both describe the pattern of the sparse layers. An unknown setting would be ignored, and so would one of two
     different values for the same setting: the run would not train with the pattern that the file describes.
@@ -177,7 +177,7 @@ def sparse_attention_mode_matches_layers(
 def sparse_attention_has_sparse_layers(
     attention_config: Sequence[str], sparse_attention__mode: str, sections: Collection[str]
 ) -> Finding | None:
-    """The section sparse_attention only describes a pattern; sparsity or attention_config selects the layers that use
+    """The sparse_attention section only describes a pattern; sparsity or attention_config selects the layers that use
     it. Without a sparse layer the run computes full attention, at full cost in time and memory.
 
         sparse_attention: {mode: fixed}

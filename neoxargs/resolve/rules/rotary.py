@@ -21,7 +21,7 @@ def rope_scaling_needs_factor(rope_scaling__rope_type: str, rope_scaling__factor
     if rope_scaling__rope_type not in NEED_FACTOR or rope_scaling__factor is not None:
         return None
     what = f"rope_scaling.rope_type ({rope_scaling__rope_type}) needs rope_scaling.factor"
-    advice = "set factor in the section rope_scaling, for example factor: 8"
+    advice = "set factor in the rope_scaling section, for example factor: 8"
     return refuse(what, advice, about=["rope_scaling.rope_type"])
 
 

@@ -116,7 +116,7 @@ def scheduler_excludes_lr_decay_style(scheduler__type: str | None, written: Coll
     names = " and ".join(also)
     return refuse(
         f"scheduler.type ({scheduler__type}) cannot be combined with {names}: both define the learning rate schedule",
-        f"remove the section scheduler, or {names}",
+        f"remove the scheduler section, or {names}",
         about=["scheduler.type", *also],
     )
 

@@ -30,8 +30,8 @@ All {count} parameters of a configuration file. `-` and `_` are interchangeable 
 - **Effect**: what the value changes in a run of `train.py`: the processes that the `launcher` starts; the `layout` of
   the model on the ranks; the behaviour of DeepSpeed's `engine`; the `model`, `optimizer`, learning rate `schedule`,
   `data`, `memory` use, `checkpoint` files, `log` and reports, progress of the `run`, or text `generation`. `config`:
-  only other parameters, which are derived from it. `not built`: `train.py` refuses any value but the default. `none`:
-  nothing, for the given reason; `check` warns if the value is not the default.
+  only other parameters, which are derived from it. `not built`: not supported yet, `train.py` accepts only the default.
+  `none`: nothing, for the given reason; `check` warns if the value is not the default.
 - **Sent to**: the programs that receive the value. `train.py` receives it on every rank; `--emit megatron` writes the
   flags of Megatron-LM. If the cell is empty, only deepy uses the value.
 - **In GPT-NeoX**: when GPT-NeoX had the name, between {seed} and {newest}; empty if never. deepy reads every name

@@ -113,15 +113,17 @@ class Assumptions:
     )  # fmt: skip
 
     matmul: float = assume(
-        0.8, "share of peak rate", "rate of large 16-bit matrix products on A100",
+        0.8, "share of peak rate", "rate of large 16-bit matrix multiplications on A100",
         "Anthony et al. 2024, arXiv:2401.14489, figures 5 to 8: 230 to 260 of an A100's 312 TFLOP/s",
     )  # fmt: skip
     matmul_hopper: float = assume(
         0.74, "share of peak rate", "the same on H100, H200 and later, whose clocks fall under load",
-        "an 8192 x 8192 x 8192 product in bf16 runs at 790 of 989 TFLOP/s for some milliseconds (measured on H100 and "
-        "H200) and at 620 to 720 within 700 W, its memory traffic included, which the plan adds",
+        "an 8192 x 8192 x 8192 multiplication in bf16 runs at 790 of 989 TFLOP/s for some milliseconds (measured on "
+        "H100 and H200) and at 620 to 720 within 700 W, its memory traffic included, which the plan adds",
     )  # fmt: skip
-    matmul_single: float = assume(0.5, "share of peak rate", "matrix products in fp32", "measured on two CPU cores")
+    matmul_single: float = assume(
+        0.5, "share of peak rate", "matrix multiplications in fp32", "measured on two CPU cores"
+    )
     matmul_volta: float = assume(
         0.72, "share of peak rate", "the same on V100",
         "Anthony et al. 2024, arXiv:2401.14489: 80 to 95 of a V100's 125 TFLOP/s",
@@ -147,10 +149,13 @@ class Assumptions:
         0.85, "share of peak rate", "device memory bandwidth that elementwise kernels achieve",
         "copies reach 85 to 92 %: 3.0 of 3.35 TB/s measured on an H100, 4.3 of 4.8 on an H200",
     )  # fmt: skip
-    kernel: float = assume(4.5e-6, "s", "minimum kernel time", "CUDA's launch latency, commonly measured at 3 to 6 us")
+    kernel: float = assume(
+        4.5e-6, "s", "minimum time of a kernel", "CUDA's launch latency, commonly measured at 3 to 6 us"
+    )
     eager: float = assume(
-        1.0, "factor", "memory traffic of kernels other than products and attention, relative to the count",
-        "counted in tools/plan/roofline.py for torch's eager kernels",
+        1.0, "factor",
+        "memory traffic of kernels other than matrix multiplications and attention, relative to the counted traffic",
+        "the count in tools/plan/roofline.py is that of torch's eager kernels",
     )  # fmt: skip
     compiled: float = assume(
         0.6, "factor", "the same with compile_layers",
@@ -161,7 +166,7 @@ class Assumptions:
         "nccl-tests report a bus bandwidth of 70 to 85 % for large messages",
     )  # fmt: skip
     latency: float = assume(
-        15e-6, "s", "minimum collective time", "nccl-tests: 10 to 30 us for small messages in one host"
+        15e-6, "s", "minimum time of a collective", "nccl-tests: 10 to 30 us for small messages within one host"
     )
     overlap: float = assume(
         0.8, "share of compute", "compute time that can hide weight and gradient communication",
@@ -177,11 +182,12 @@ class Assumptions:
     )  # fmt: skip
     cpu_adam: float = assume(
         250e6, "parameters/s", "update rate of DeepSpeed's CPU Adam per rank",
-        "Ren et al. 2021, arXiv:2101.06840, table 4: 1e9 in 0.26 to 0.51 s with all cores of a host of up to 16 ranks",
+        "Ren et al. 2021, arXiv:2101.06840, table 4: 1e9 parameters in 0.26 to 0.51 s on all cores of a host, "
+        "which up to 16 ranks share",
     )  # fmt: skip
     logit_traffic: float = assume(
         48, "bytes", "device memory that the loss reads and writes per logit",
-        "about 8 passes in fp32 in train/kernels/cross_entropy.py, plus the traffic of its matrix products",
+        "about 8 passes in fp32 in train/kernels/cross_entropy.py, plus the traffic of its matrix multiplications",
     )  # fmt: skip
     step_traffic: float = assume(
         30, "bytes", "device memory that the optimizer step reads and writes per parameter",

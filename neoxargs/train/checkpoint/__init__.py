@@ -1,1 +1,1 @@
-"""Checkpoints: saving, loading, the folder on disk, continuing on another layout."""
+"""Checkpoints: saving, loading, the folder on disk, continuing with another layout."""

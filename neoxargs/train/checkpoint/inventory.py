@@ -1,4 +1,4 @@
-"""The inventory of a checkpoint: which file holds which piece of which weight, for runs on another layout.
+"""The inventory of a checkpoint: which file holds which piece of which weight, for runs with another layout.
 
 There is one inventory file per optimizer file, named after it: layout-mp_rank_00.json without ZeRO, where weights and
 optimizer share a file, or layout-(bf16_)zero_pp_rank_0_mp_rank_00.json.

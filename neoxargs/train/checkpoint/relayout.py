@@ -1,4 +1,4 @@
-"""Loading a checkpoint on another layout: every rank takes its shard of each weight and optimizer state by name.
+"""Loading a checkpoint with another layout: every rank takes its shard of each weight and optimizer state by name.
 
 Any sizes of tensor, pipeline and data parallelism, any ZeRO stage and any precision convert to any others. What does
 not depend on the layout (fp32 weights, Adam's moments, the schedule, the sample counter) is restored exactly.

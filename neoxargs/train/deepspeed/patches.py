@@ -141,9 +141,9 @@ PATCHES = (
     Patch(
         "gradient-norm",
         "0.19",
-        "The gradient norm counts weights without tensor parallelism on model parallel rank 0 only. The biases and "
-        "norms of all pipeline stages but the first are therefore missing, and tied embeddings count twice. A run "
-        "with pipeline stages is clipped differently from one without.",
+        "Weights that are not divided by tensor parallelism enter the gradient norm only on model parallel rank 0. The "
+        "norm therefore omits the biases and norms of all pipeline stages except the first, and counts tied "
+        "embeddings twice. A run with pipeline stages is clipped differently from one without.",
         canaries.norm_counts_by_model_parallel_rank,
         gradient_norm.clip,
     ),

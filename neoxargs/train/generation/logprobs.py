@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens, from a model on any layout.
+"""Log-probabilities of given tokens, from a model with any layout.
 
 The model runs as in an evaluation during training, but its loss is replaced by `ScoringLoss`, which stores the
 log-probability of every label.

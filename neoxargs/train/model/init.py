@@ -1,9 +1,9 @@
 """Initial weights, which depend on the seed and the parameter's name only.
 
-On any layout (tensor and pipeline parallel size, ZeRO stage, number of ranks) each parameter is drawn in full, in fp32,
-from its own generator, and each rank keeps its slice. Megatron and GPT-NeoX seed per rank instead: there the same seed
-gives a different model on a different layout. A GPU draws different numbers than a CPU, hundreds of times faster, and
-GPUs with different numbers of multiprocessors draw different ones.
+With any layout (tensor and pipeline parallel size, ZeRO stage, number of ranks) each parameter is drawn in full, in
+fp32, from its own generator, and each rank keeps its slice. Megatron and GPT-NeoX seed per rank instead: there the same
+seed gives a different model with a different layout. A GPU draws different numbers than a CPU, hundreds of times
+faster, and GPUs with different numbers of multiprocessors draw different ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Continue a GPT-NeoX checkpoint on any layout: load its weights, optimizer state, schedule and counters."""
+"""Continue a GPT-NeoX checkpoint with any layout: load its weights, optimizer state, schedule and counters."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def refused_by_deepspeed(theirs: Any, ours: Any, config: Config) -> bool:
 
 
 BF16_KEYS = ("bf16", "loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "min_loss_scale")
-BF16_WHY = "DeepSpeed rejects fp16's keys in the section bf16"
+BF16_WHY = "DeepSpeed rejects fp16's keys in the bf16 section"
 FP16_KEYS = ("enabled", "auto_cast", "loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis")
 FP16_WHY = "`fp16: {type: bfloat16}` means bfloat16, as it used to; the newest GPT-NeoX trains in fp16"
 ACTIVATIONS = {
@@ -78,7 +78,7 @@ ACTIVATIONS = {
 ACTIVATIONS_WHY = "DeepSpeed's section is derived from Megatron's flags, so the two always agree"
 ZERO_LIST_WHY = "GPT-NeoX omits the parameter if the ZeRO stage is a list for the autotuner"
 
-BFLOAT16_WHY = "derived from `precision: bfloat16`; GPT-NeoX puts the section bf16 into deepspeed_extra_args"
+BFLOAT16_WHY = "derived from `precision: bfloat16`; GPT-NeoX puts the bf16 section into deepspeed_extra_args"
 CODE_WHY = "new: selects the behaviour before or after a change in GPT-NeoX's code"
 
 DIFFERENCES = [

@@ -52,7 +52,7 @@ def test_one_run_counts_once_and_in_one_unit(bench: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"precision": "FP8"}, "products in 8 or 4 bits"),
+        ({"precision": "FP8"}, "matrix multiplications in 8 or 4 bits"),
         ({"note": "expert parallel 8; mixture of experts"}, "mixture of experts"),
         ({"note": "cp 2; virtual pipeline 1"}, "context parallelism"),
         ({"note": "virtual pipeline 5"}, "interleaved pipeline schedule"),

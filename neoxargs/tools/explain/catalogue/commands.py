@@ -27,10 +27,12 @@ PROBLEMS: dict[str, Entry] = {
     "docs-need-output-folder": row("An installed package has no docs folder to write to."),
     "prune-all": row("`checkpoints --prune KEEP` keeps at least one checkpoint."),
     "prune-needs-yes": row(
-        "`checkpoints --prune` asks before it removes anything, and there is no terminal to ask on. The message says "
+        "`checkpoints --prune` asks for confirmation, but there is no terminal on which to ask. The message says "
         "what it would remove."
     ),
-    "prune-declined": row("The question of `checkpoints --prune` was not answered with y. Nothing was removed."),
+    "prune-declined": row(
+        "The confirmation prompt of `checkpoints --prune` was not answered with y. Nothing was removed."
+    ),
     "plan-does-not-fit": row(
         "The run needs more memory than a device has: it would stop with an out-of-memory error, usually in the first "
         "steps, sometimes in the first evaluation."

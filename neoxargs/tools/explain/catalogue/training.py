@@ -36,7 +36,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "text-not-given": row("There is no text to tokenise."),
     "text-missing": row("A text file or folder does not exist."),
-    "text-folder-empty": row("A folder contains no file that ends like a text file, such as .txt or .jsonl."),
+    "text-folder-empty": row("A folder contains no file with the extension of a text file, such as .txt or .jsonl."),
     "text-pattern-matches-nothing": row(
         "A pattern matches no file; it may contain a mistake or be relative to a different folder."
     ),
@@ -116,8 +116,8 @@ PROBLEMS: dict[str, Entry] = {
         "The checkpoint has no weight index (layout-*.json), which maps each weight to its files."
     ),
     "checkpoint-layout-not-convertible": row(
-        "The checkpoint was saved on a different layout of ranks, and this optimizer's state can be loaded only "
-        "on the same layout."
+        "The checkpoint was saved with a different layout of ranks, and this optimizer's state can be loaded only "
+        "with the same layout."
     ),
     "checkpoint-state-not-divisible": row(
         "The optimizer state in the checkpoint cannot be partitioned for this number of ranks."

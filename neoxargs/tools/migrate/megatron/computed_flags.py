@@ -79,7 +79,7 @@ def positions(choose: Callable[[Reading, Option], None]) -> Callable[[Reading, O
         reading.set("rope_scaling.rope_type", "yarn")
         factor = reading.number("rotary-scaling-factor")
         if factor is None:
-            hint = "set factor in the section rope_scaling of the new file"
+            hint = "set factor in the rope_scaling section of the new file"
             return reading.leave_to_write(option, "rope_scaling.factor", hint, "--rotary-scaling-factor is missing")
         reading.set("rope_scaling.factor", float(factor))
 
@@ -143,7 +143,7 @@ def no_softmax_fusion(reading: Reading, option: Option) -> None:
 
 
 def scaling(key: str) -> Callable[[Reading, Option], None]:
-    """Set a key of the section fp16; without fp16 the flag has no effect."""
+    """Set a key of the fp16 section; without fp16 the flag has no effect."""
     return lambda reading, option: reading.set_from(option, f"fp16.{key}") if "fp16" in reading.options else None
 
 

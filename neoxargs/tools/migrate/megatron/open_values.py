@@ -37,7 +37,9 @@ def without_remarks(reading: Reading, option: Option) -> Option:
         reading.warn(
             "migrate-placeholder", what, word.place, "add the settings that the placeholder stands for to the new file"
         )
-        reading.to_do.append(f"To do: add the settings that {word.text} after --{option.name} stands for.")
+        reading.to_do.append(
+            f"To do: add the settings that the placeholder {word.text} (after --{option.name}) stands for."
+        )
     return option._replace(values=[word for word in option.values if word not in remarks])
 
 

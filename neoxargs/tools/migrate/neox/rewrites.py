@@ -214,7 +214,7 @@ REWRITES_TO_2021 = (
     Rewrite(
         "attention_config", ANY_VALUE, _kinds, "in February 2021, sparsity set which layers were dense and which sparse"
     ),
-    Rewrite("precision", ANY_VALUE, _no_precision, "in February 2021, the section fp16 selected the precision"),
+    Rewrite("precision", ANY_VALUE, _no_precision, "in February 2021, the fp16 section selected the precision"),
 )
 
 

@@ -89,8 +89,9 @@ def assumption_notes(plan: Plan) -> list[str]:
         f"{unnamed if device.name == UNKNOWN_NAME else device.name}: links of {device.neighbours / 1e9:g} GB/s per "
         f"device within a host and {device.network / 1e9:g} GB/s between hosts, of which collectives achieve "
         f"{assumed.link:.0%}",
-        f"large matrix products run at {rates.products / 1e12:.0f} TFLOP/s, attention {rates.attention / 1e12:.0f}, "
-        f"other kernels {rates.memory / 1e9:,.0f} GB/s; deepy plan --assumptions lists everything assumed",
+        f"large matrix multiplications run at {rates.products / 1e12:.0f} TFLOP/s, attention "
+        f"{rates.attention / 1e12:.0f}, other kernels {rates.memory / 1e9:,.0f} GB/s; "
+        "deepy plan --assumptions lists everything assumed",
     ]
     if plan.usable is not None:
         notes.append(f"{1 - assumed.usable:.0%} of the device's memory is kept free, for the driver and for errors")
