@@ -135,6 +135,20 @@ def test_an_included_host_without_slots_is_the_whole_host(runner, tmp_path):
     assert runner.parse_inclusion_exclusion(POOL, found.selection["include"], "") == found.hosts
 
 
+@pytest.mark.parametrize(
+    ("include", "exclude", "hint"),
+    [
+        ("elsewhere", "", "known hosts: node, big-node"),
+        ("", "big-node:4", "big-node has slots 0 to 3"),
+        ("", "node:1", "node has only slot 0"),
+    ],
+)
+def test_the_problem_of_an_unknown_host_or_slot_lists_the_known_ones(include, exclude, hint):
+    with pytest.raises(Problems) as stop:
+        select({"node": 1, "big-node": 4}, include, exclude)
+    assert [problem.hint for problem in stop.value.problems] == [hint]
+
+
 def test_a_filter_that_leaves_nothing_is_a_problem_at_its_place():
     place = Place("my.yml", 7, 10)
     with pytest.raises(Problems) as caught:
