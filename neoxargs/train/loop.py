@@ -276,8 +276,9 @@ class StopRequest:
         check_file: whether to look for the stop file too. busy: whether this rank writes a checkpoint.
         """
         number = signal.Signals[self.received].value if self.received else 0
-        self.flag[0] = self.BY_FILE if check_file and self.file and self.file.exists() else number
-        self.flag[1] = int(busy)
+        # Filled, not assigned: a number that is assigned to an element waits for the device.
+        self.flag[0].fill_(self.BY_FILE if check_file and self.file and self.file.exists() else number)
+        self.flag[1].fill_(int(busy))
         self.work = all_reduce(self.flag, torch.distributed.ReduceOp.MAX, async_op=True)
 
     def answer(self) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from neoxargs.problems import Problem, Problems
+from neoxargs.train.experts.layer import Experts
 from neoxargs.train.kernels.fused import should_compile
 from neoxargs.train.model.block import TransformerBlock
 
@@ -23,4 +24,6 @@ def compile_layers(module: nn.Module, device: torch.device) -> None:
     for layer in module.modules():
         if isinstance(layer, TransformerBlock):
             layer.attention.prepare_for_compilation(device)
+            if isinstance(layer.mlp, Experts):  # how many tokens an expert has differs from step to step
+                layer.mlp.forward = torch.compiler.disable(layer.mlp.forward)  # type: ignore[method-assign]
             layer.compile(dynamic=False)  # sequences have one length, and a recomputed layer must run the same graph

@@ -41,7 +41,6 @@ class Experts(nn.Module):
         residual = has_dense_network(config)
         self.residual = Residual(config, summands.at("residual"), method) if residual else None
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Tensor) -> Tensor:
         logits = self.router(x)
         choice = choose(logits, self.options, self.training)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -62,13 +62,18 @@ class Scaling:
         return 1.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rotation:
     """The rotation of one layer. width: number of rotated dimensions of a head."""
 
     width: int
     base: float
     scaling: Scaling | None = None
+    name: str = field(init=False)
+    """Equal for equal rotations. torch's compiler compares it, where it cannot compare objects of this class."""
+
+    def __post_init__(self) -> None:
+        self.name = f"rotary {self.width} {self.base} {self.scaling}"
 
     @classmethod
     def of(cls, config: Config, layer: int) -> Rotation | None:
@@ -88,7 +93,7 @@ class Rotation:
         """
         scaling = self.scaling
         is_long = scaling is not None and scaling.rope_type == "longrope" and length > scaling.context
-        key = ("rotary", self, is_long, device)
+        key = (self.name, is_long, device)
         return tables.rows(key, seq, lambda size: self._angles(size, is_long, device))
 
     def _angles(self, seq: int, is_long: bool, device: torch.device) -> tuple[Tensor, Tensor]:

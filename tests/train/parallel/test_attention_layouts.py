@@ -32,13 +32,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "norm": "rmsnorm",
         "num_kv_heads": 2,
     },
-    "wide heads, window in every other layer": {
+    "wide heads and window in every other layer": {
         "head_dim": 12,
         "sliding_window_width": 3,
         "window_attn_skip_freq": 2,
         "add_qkv_bias": True,
     },
-    "bounded, norms before and after": {
+    "bounded with norms before and after": {
         "attn_logit_softcapping": 1.0,
         "final_logit_softcapping": 2.0,
         "norm_placement": "both",
