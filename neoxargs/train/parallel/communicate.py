@@ -146,12 +146,7 @@ class _Gather(torch.autograd.Function):
         return shard, None
 
 
-class _GatherReplicated(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
-        ctx.axis = axis
-        return _gathered(x, axis)
-
+class _GatherReplicated(_Gather):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient.chunk(ctx.axis.size, dim=1)[ctx.axis.rank].contiguous(), None

@@ -9,34 +9,18 @@ from typing import Any
 
 import pytest
 
-from neoxargs.launch import environment, launchers
-from neoxargs.launch.launchers import BUILT_IN, Launcher
+from neoxargs.launch import environment
+from neoxargs.launch.launchers import Launcher
 from neoxargs.launch.launchers.command import Command, command, runner_flags
 from neoxargs.launch.preflight import launcher as startable
 from neoxargs.launch.preflight import secrets
 from neoxargs.launch.report import dry_run, summary
 from neoxargs.launch.run_spec import RunSpec, resolve_run
 from neoxargs.problems import Problems
-from neoxargs.registry import REGISTRY, plugins
 from neoxargs.request import Request
 from tests.support import smallest
 
-NAMES = [launcher.name for launcher in BUILT_IN]
 SHELL = {"OMP_NUM_THREADS": "4", "WANDB_API_KEY": "hunter2", "MLFLOW_TRACKING_TOKEN": "hunter3", "NCCL_DEBUG": "INFO"}
-
-
-@pytest.fixture(params=[*NAMES, "flux"])
-def launcher(request: Any, monkeypatch: pytest.MonkeyPatch) -> Launcher:
-    """Each of the package's own, and one that a plugin declares while the test runs."""
-    if request.param not in NAMES:
-        parameter = REGISTRY.parameters["launcher"]
-        monkeypatch.setattr(parameter, "extra_choices", parameter.extra_choices)
-        monkeypatch.setattr(plugins, "LOADED", [])
-        monkeypatch.setitem(plugins.WIDENED, "launcher", {})
-        monkeypatch.setattr(launchers, "LAUNCHERS", dict(launchers.LAUNCHERS))
-        monkeypatch.delitem(sys.modules, "tests.plugin.flux", raising=False)
-        plugins.load(["tests.plugin.flux"])
-    return launchers.LAUNCHERS[request.param]
 
 
 @pytest.fixture

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from neoxargs.launch import launchers
-from neoxargs.launch.launchers import BUILT_IN, Launcher
+from neoxargs.launch.launchers import Launcher
 from neoxargs.launch.launchers.command import command
 from neoxargs.launch.launchers.over_ssh import remote_script
 from neoxargs.launch.run_spec import resolve_run
 from neoxargs.launch.targets.wire_format import parse_rank_arguments
-from neoxargs.registry import REGISTRY, plugins
 from neoxargs.request import Request
 from tests.support import smallest
 
@@ -28,23 +26,8 @@ NASTY = (
 )
 #: Parameters of each receiver: DeepSpeed's JSON, GPT-NeoX's values, deepy's own.
 VALUES = {"wandb_group": NASTY, "tensorboard.job_name": NASTY, "sample_output_file": NASTY, "run_dir": f"out/{NASTY}"}
-NAMES = [launcher.name for launcher in BUILT_IN]
 #: Prints its arguments as JSON.
 RECORDER = "import json, sys; print(json.dumps(sys.argv[1:]))"
-
-
-@pytest.fixture(params=[*NAMES, "flux"])
-def launcher(request: Any, monkeypatch: pytest.MonkeyPatch) -> Launcher:
-    """Each of the package's own, and one of a plugin."""
-    if request.param not in NAMES:
-        parameter = REGISTRY.parameters["launcher"]
-        monkeypatch.setattr(parameter, "extra_choices", parameter.extra_choices)
-        monkeypatch.setattr(plugins, "LOADED", [])
-        monkeypatch.setitem(plugins.WIDENED, "launcher", {})
-        monkeypatch.setattr(launchers, "LAUNCHERS", dict(launchers.LAUNCHERS))
-        monkeypatch.delitem(sys.modules, "tests.plugin.flux", raising=False)
-        plugins.load(["tests.plugin.flux"])
-    return launchers.LAUNCHERS[request.param]
 
 
 @pytest.fixture

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from neoxargs.launch.targets.wire_format import parse_rank_arguments, script_arguments
 from neoxargs.resolve import resolve
@@ -28,11 +26,11 @@ from neoxargs.train.model.gpt import GPT
 from neoxargs.train.parallel.make import Make
 from neoxargs.train.process import mesh, setup
 from neoxargs.train.process.mesh import Mesh
+from tests.support.huggingface import NEW, PROMPTS, SEQ, Answer, answer, batch
 from tests.support.ranks import run_ranks
 from tests.support.small_gpt import randomised
 
 CPU = torch.device("cpu")
-SEQ, NEW = 32, 6
 SIZES = {
     "vocab_size": 257, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 44,
     "max_position_embeddings": SEQ, "bos_token_id": 256, "eos_token_id": 256,
@@ -50,38 +48,6 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 CLASSES = {"GPT2LMHeadModel": "GPT2Config"}
-#: 20, of all lengths up to 20.
-PROMPTS = [("to be or not to be: " * 2)[start : 2 * start + 1] for start in range(20)]
-
-
-class Answer(NamedTuple):
-    """Results of transformers' model."""
-
-    logits: Tensor
-    """(2, SEQ, vocabulary)"""
-    gradients: dict[str, Tensor]
-    texts: list[list[int]]
-    """Its continuations of PROMPTS."""
-
-
-def batch() -> tuple[Tensor, Tensor]:
-    text = torch.randint(256, (2, SEQ + 1), generator=torch.Generator().manual_seed(1))
-    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
-
-
-def answer(model: Any) -> Answer:
-    ids, labels = batch()
-    logits = model(ids).logits
-    F.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
-    gradients = {name: p.grad for name, p in model.named_parameters()}
-    return Answer(logits.detach(), gradients, [continued(model, prompt) for prompt in PROMPTS])
-
-
-def continued(model: Any, prompt: str) -> list[int]:
-    ids = torch.tensor([list(prompt.encode())])
-    found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False)
-    new = found[0, ids.shape[1] :].tolist()
-    return new[: new.index(256)] if 256 in new else new
 
 
 @pytest.fixture(scope="module")
