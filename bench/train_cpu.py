@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -55,16 +56,25 @@ class Turn(NamedTuple):
     """The share of the cores that processes outside the run used."""
 
 
+class Command(NamedTuple):
+    """The command of a run, the number of its ranks, and the checkout whose train.py and package it takes."""
+
+    words: list[str]
+    ranks: int
+    trainer: Path = ROOT
+
+
 class Run:
     """The processes of a training run, which can be paused; steps are timed by the lines that the run prints."""
 
-    def __init__(self, words: list[str], ranks: int) -> None:
+    def __init__(self, command: Command) -> None:
         self.ends: list[float] = []
         self.output: deque[bytes] = deque(maxlen=40)
         self.ended, self.changed = False, Condition()
         self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(ranks), cwd=Path(words[1]).parent
-        )  # in the checkout, whose train.py and package the trainer takes
+            command.words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=command.trainer,
+            env=environment(command.ranks, command.trainer),
+        )  # fmt: skip
         self.reader = Thread(target=self._read, daemon=True)
         self.reader.start()
         self._await_steps(WARM_UP)
@@ -128,6 +138,7 @@ class Run:
 
 def main() -> None:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that no paused run is left
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for vocabulary in options.vocabulary:
@@ -147,8 +158,8 @@ def measure(layout: str, config: dict[str, Any], folder: Path, options: argparse
     """Return the turns of each run by its name, those of the layout first."""
     runs: dict[str, Run] = {}
     try:
-        for name, (words, ranks) in commands(layout, config, folder, options.against).items():
-            runs[name] = Run(words, ranks)
+        for name, found in commands(layout, config, folder, options.against).items():
+            runs[name] = Run(found)
         turns: dict[str, list[Turn]] = {name: [] for name in runs}
         for _ in range(options.turns):
             for name, run in runs.items():
@@ -159,18 +170,19 @@ def measure(layout: str, config: dict[str, Any], folder: Path, options: argparse
             run.end()
 
 
-def commands(layout: str, config: dict[str, Any], folder: Path, others: list[Path]) -> dict[str, tuple[list[str], int]]:
-    """Return the command and the number of ranks of each run that is compared with a layout, by its name."""
+def commands(layout: str, config: dict[str, Any], folder: Path, others: list[Path]) -> dict[str, Command]:
+    """Return the command of each run that is compared with a layout, by its name."""
     trainers = {layout: (ROOT, layout)} | {f"{other.name}, {layout}": (other, layout) for other in others}
     if layout not in PEERS:
         trainers[ALONE] = (ROOT, ALONE)
     found = {}
     for number, (name, (trainer, of)) in enumerate(trainers.items()):
         changed = config | LAYOUTS[of]
-        found[name] = command(trainer, configuration_file(changed, folder / f"run{number}")), changed["num_gpus"]
+        file = configuration_file(changed, folder / f"run{number}")
+        found[name] = Command(command(trainer, file), changed["num_gpus"], trainer)
     file = configuration_file(config | LAYOUTS[layout], folder / "peers")
     for peer in PEERS.get(layout, ()):
-        found[peer] = [sys.executable, str(ROOT / "bench/peers.py"), peer, str(file)], 1
+        found[peer] = Command([sys.executable, str(ROOT / "bench/peers.py"), peer, str(file)], 1)
     return found
 
 

@@ -30,7 +30,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_paused_run_does_nothing_until_its_next_turn(bench: Any) -> None:
-    run = bench.Run([sys.executable, "-c", TRAINER], ranks=1)
+    run = bench.Run(bench.Command([sys.executable, "-c", TRAINER], 1))
     try:
         time.sleep(0.1)  # for lines that are on the way
         done = len(run.ends)
@@ -47,7 +47,7 @@ def test_a_paused_run_does_nothing_until_its_next_turn(bench: Any) -> None:
 
 def test_a_run_that_fails_ends_the_program_with_its_output(bench: Any) -> None:
     with pytest.raises(SystemExit, match="no such layout"):
-        bench.Run([sys.executable, "-c", "raise ValueError('no such layout')"], ranks=1)
+        bench.Run(bench.Command([sys.executable, "-c", "raise ValueError('no such layout')"], 1))
 
 
 def test_the_least_disturbed_turn_counts(bench: Any) -> None:
@@ -76,8 +76,8 @@ def test_experts_are_compared_with_mixtral(bench: Any, tmp_path: Path) -> None:
     config = bench.prepare(tmp_path, 512, 10)
     runs = bench.commands("1 process, experts", config, tmp_path, [])
     assert list(runs) == ["1 process, experts", "mixtral"]
-    own, theirs = (json.loads(Path(next(word for word in words if word.endswith(".yml"))).read_text()) for words, _ in
-                   runs.values())  # fmt: skip
+    files = [next(word for word in run.words if word.endswith(".yml")) for run in runs.values()]
+    own, theirs = (json.loads(Path(file).read_text()) for file in files)
     assert own["moe_num_experts"] == theirs["moe_num_experts"] == 8
     assert list(bench.commands("1 process", config, tmp_path, [])) == ["1 process", "plain", "transformers"]
 
@@ -86,9 +86,11 @@ def test_the_other_trainer_gets_the_same_file_without_the_keys_of_deepy(bench: A
     config = bench.prepare(tmp_path, 512, 10)
     (tmp_path / "other").mkdir()
     runs = bench.commands("tp2", config, tmp_path, [tmp_path / "other"])
-    (own, ranks), (other, _), (alone, _) = runs.values()
+    own, other, alone = (run.words for run in runs.values())
     assert list(runs) == ["tp2", "other, tp2", "1 process"]
-    assert ranks == 2
+    assert runs["tp2"].ranks == 2
+    stand_ins = [bench.environment(run.ranks, run.trainer).get("CUDA_STAND_INS") for run in runs.values()]
+    assert stand_ins == [None, "2", None]
     assert other == [sys.executable, str(tmp_path / "other/deepy.py"), "train.py", other[3]]
     files = [json.loads(Path(words[3]).read_text()) for words in (own, other, alone)]
     assert files[0] | {"master_port": 0} == files[1] | {"master_port": 0}
