@@ -151,6 +151,11 @@ def only(ours: str, *values: Any) -> Demand:
     return Demand(ours, lambda config: config.get(ours) in values, supported)
 
 
+def requires(constants: Values) -> tuple[Demand, ...]:
+    """Return the demands that parameters have the values which they have in every model of a family."""
+    return tuple(only(name, value) for name, value in constants.items())
+
+
 EPSILON_UNDER_ROOT = Demand(
     "rms_norm_epsilon_under_root",
     lambda config: config.get("rms_norm_epsilon_under_root") is not False,

@@ -10,7 +10,7 @@ from typing import Any
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import head_dim
-from neoxargs.train.huggingface.families.llama import DEMANDS, WEIGHTS, decoder_settings, rope_theta
+from neoxargs.train.huggingface.families.llama import CONSTANTS, DEMANDS, WEIGHTS, decoder_settings, rope_theta
 from neoxargs.train.huggingface.families.olmo import NORMS
 from neoxargs.train.huggingface.families.qwen import HEAD_NORMS
 from neoxargs.train.huggingface.family import Demand, Family, Fixed, Setting, Values, Weights
@@ -20,6 +20,7 @@ from neoxargs.train.huggingface.settings import (
     head_width,
     kv_heads,
     only,
+    requires,
     rope_keys,
     rope_scaling,
     rotary_base,
@@ -73,18 +74,16 @@ def _settings(*others: Setting, longest: int) -> tuple[Setting, ...]:
     return (*(row for row in rows if row.key not in replaced), *SHARED, *others)
 
 
-OF_GEMMA = (
-    *DEMANDS, only("norm_placement", "both"), only("apply_layernorm_1p", True), only("use_bias_in_mlp", False),
+OF_GEMMA = {"norm_placement": "both", "apply_layernorm_1p": True, "use_bias_in_mlp": False}
+GEMMA_DEMANDS = (
+    *DEMANDS, *requires(OF_GEMMA),
     Demand(
         "embedding_multiplier",
         lambda config: abs(config.embedding.embedding_multiplier - config.shape.hidden_size**0.5) < 1e-3,
         "embedding_multiplier: the square root of hidden_size",
     ),
 )  # fmt: skip
-CONSTANTS = {
-    "norm": "rmsnorm", "pos_emb": "rotary", "rotary_pct": 1.0, "hidden_dropout": 0.0, "norm_placement": "both",
-    "apply_layernorm_1p": True, "use_bias_in_mlp": False,
-}  # fmt: skip
+GEMMA_CONSTANTS = {**CONSTANTS, **OF_GEMMA}
 FIXED = (*COMMON_FIXED, Fixed("use_bidirectional_attention", (False, None)))
 GEMMA_WEIGHTS = (
     *(row for row in WEIGHTS if "post_attention_layernorm" not in row.ours), *NORMS,
@@ -95,9 +94,9 @@ GEMMA2 = Family(
     model_type="gemma2",
     prefix="model.",
     settings=_settings(_bound("attn_logit_softcapping", 50.0), _bound("final_logit_softcapping", 30.0), longest=8192),
-    demands=(*OF_GEMMA, only("rope_local_base_freq", None)),
+    demands=(*GEMMA_DEMANDS, only("rope_local_base_freq", None)),
     fixed=FIXED,
-    constants=CONSTANTS,
+    constants=GEMMA_CONSTANTS,
     weights=GEMMA_WEIGHTS,
     from_keys=_windows(2),
     compatibility_keys=rope_theta,
@@ -139,9 +138,9 @@ GEMMA3 = Family(
         )
         if not (row.key.startswith("rope_parameters.") and row.key.count(".") == 1)
     ),
-    demands=(*OF_GEMMA, only("use_qk_layernorm", True), only("qk_layernorm_scope", "head")),
+    demands=(*GEMMA_DEMANDS, only("use_qk_layernorm", True), only("qk_layernorm_scope", "head")),
     fixed=FIXED,
-    constants={**CONSTANTS, "use_qk_layernorm": True},
+    constants={**GEMMA_CONSTANTS, "use_qk_layernorm": True},
     weights=(*GEMMA_WEIGHTS, *HEAD_NORMS),
     from_keys=_windows(6),
     compatibility_keys=_rope_keys,

@@ -14,10 +14,15 @@ from neoxargs.train.huggingface.settings import (
     activation,
     mlp_width_setting,
     only,
+    requires,
     same,
     weight_tying,
 )
 
+CONSTANTS = {
+    "norm": "layernorm", "pos_emb": "learned", "use_bias_in_norms": True, "use_bias_in_attn_linear": True,
+    "use_bias_in_mlp": True, "gpt_j_residual": False,
+}  # fmt: skip
 GPT2 = Family(
     architecture="GPT2LMHeadModel",
     model_type="gpt2",
@@ -37,19 +42,15 @@ GPT2 = Family(
         weight_tying(True),
     ),
     demands=(
-        only("norm", "layernorm"), only("pos_emb", "learned"), only("use_bias_in_norms", True),
-        only("use_bias_in_attn_linear", True), only("use_bias_in_mlp", True), only("gpt_j_residual", False),
-        only("sliding_window_width", None), only("apply_residual_connection_post_layernorm", False),
-        NATURAL_HEADS, NO_GROUPED_QUERIES, UNGATED, FULL_ATTENTION,
+        *requires(CONSTANTS), only("sliding_window_width", None),
+        only("apply_residual_connection_post_layernorm", False), NATURAL_HEADS, NO_GROUPED_QUERIES, UNGATED,
+        FULL_ATTENTION,
     ),
     fixed=(
         *COMMON_FIXED, UNSCALED, Fixed("scale_attn_weights", (True,)),
         Fixed("scale_attn_by_inverse_layer_idx", (False,)), Fixed("add_cross_attention", (False,)),
     ),
-    constants={
-        "norm": "layernorm", "pos_emb": "learned", "use_bias_in_norms": True, "use_bias_in_attn_linear": True,
-        "use_bias_in_mlp": True, "gpt_j_residual": False,
-    },
+    constants=CONSTANTS,
     weights=(
         Weights("embedding.word_embeddings", ("wte",), VOCABULARY),
         Weights("positions", ("wpe",), POSITIONS),

@@ -20,6 +20,7 @@ from neoxargs.train.huggingface.settings import (
     kv_heads,
     mlp_width_setting,
     only,
+    requires,
     rope_keys,
     rope_scaling,
     rotary_base,
@@ -52,12 +53,15 @@ def decoder_settings(scaled: tuple[str, ...] = SCALED, **defaults: Any) -> tuple
     return tuple(row._replace(default=defaults.get(row.key, row.default)) for row in rows)
 
 
+_REQUIRED = {"norm": "rmsnorm", "pos_emb": "rotary", "rotary_pct": 1.0}
+#: The parameters of every LLaMA. A model that was trained with dropout can be exported.
+CONSTANTS = {**_REQUIRED, "hidden_dropout": 0.0}
 DEMANDS = (
-    only("norm", "rmsnorm"), only("pos_emb", "rotary"), only("rotary_pct", 1.0), only("gpt_j_residual", False),
+    *requires(_REQUIRED), only("gpt_j_residual", False),
     only("apply_residual_connection_post_layernorm", False), ALWAYS_GATED, EPSILON_UNDER_ROOT, FULL_ATTENTION,
     SCALED_POSITIONS,
 )  # fmt: skip
-CONSTANTS = {"norm": "rmsnorm", "pos_emb": "rotary", "rotary_pct": 1.0, "hidden_dropout": 0.0}
+NO_BIASES = {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False}
 WEIGHTS = (
     Weights("embedding.word_embeddings", ("embed_tokens",), VOCABULARY),
     Weights("layers.{}.input_layernorm", ("layers.{}.input_layernorm",)),
@@ -111,9 +115,9 @@ MISTRAL = Family(
     settings=(
         *decoder_settings(intermediate_size=14336, max_position_embeddings=131072), kv_heads(8), sliding_window(4096),
     ),
-    demands=(*DEMANDS, EVERY_WINDOW, only("use_bias_in_attn_linear", False), only("use_bias_in_mlp", False)),
+    demands=(*DEMANDS, EVERY_WINDOW, *requires(NO_BIASES)),
     fixed=(*COMMON_FIXED, Fixed("layer_types", (None,))),
-    constants={**CONSTANTS, "use_bias_in_attn_linear": False, "use_bias_in_mlp": False},
+    constants={**CONSTANTS, **NO_BIASES},
     weights=WEIGHTS,
     compatibility_keys=rope_theta,
 )  # fmt: skip

@@ -18,18 +18,18 @@ from neoxargs.train.huggingface.families.llama import (
 from neoxargs.train.huggingface.families.qwen import HEAD_NORMS
 from neoxargs.train.huggingface.family import Demand, Family, Fixed, Setting, Weights
 from neoxargs.train.huggingface.forms import EXPERT_HALVES, EXPERTS
-from neoxargs.train.huggingface.settings import COMMON_FIXED, kv_heads, only, same
+from neoxargs.train.huggingface.settings import COMMON_FIXED, kv_heads, only, requires, same
 from neoxargs.train.huggingface.windows import sliding_window
 
 #: The weights of a LLaMA without its feed-forward.
 AROUND = tuple(row for row in WEIGHTS if ".mlp." not in row.ours)
+ROUTED = {"moe_router_type": "topk", "moe_expert_interval": 1}
 EXPERTS_EVERYWHERE = (
     Demand("moe_num_experts", lambda config: config.moe.moe_num_experts > 1, "two experts or more"),
-    only("moe_expert_interval", 1), only("moe_router_type", "topk"), only("moe_num_shared_experts", 0),
+    *requires(ROUTED), only("moe_num_shared_experts", 0),
     only("moe_token_dropping", False), only("moe_type", "megablocks"),
     only("use_bias_in_mlp", False, True),  # experts have no biases
 )  # fmt: skip
-ROUTED = {"moe_router_type": "topk", "moe_expert_interval": 1}
 JITTER = Setting(
     "router_jitter_noise", ("moe_jitter_eps",), 0.0, lambda config: config.moe.moe_jitter_eps or 0.0,
     lambda value: {"moe_jitter_eps": value} if value else {},
@@ -46,6 +46,8 @@ def _experts(module: str, first: tuple[str, str], second: str) -> tuple[Weights,
     )
 
 
+OF_MIXTRAL = {"moe_normalize_expert_weights": True, "use_bias_in_attn_linear": False}
+OF_OLMOE = {"use_qk_layernorm": True, "qk_layernorm_scope": "all_heads"}
 MIXTRAL = Family(
     architecture="MixtralForCausalLM",
     model_type="mixtral",
@@ -58,15 +60,9 @@ MIXTRAL = Family(
         kv_heads(8), sliding_window(None), same("num_local_experts", "moe_num_experts", 8),
         same("num_experts_per_tok", "moe_top_k", 2), JITTER,
     ),
-    demands=(
-        *DEMANDS, EVERY_WINDOW, *EXPERTS_EVERYWHERE, only("moe_normalize_expert_weights", True),
-        only("use_bias_in_attn_linear", False),
-    ),
+    demands=(*DEMANDS, EVERY_WINDOW, *EXPERTS_EVERYWHERE, *requires(OF_MIXTRAL)),
     fixed=COMMON_FIXED,
-    constants={
-        **CONSTANTS, **ROUTED, "moe_normalize_expert_weights": True, "use_bias_in_attn_linear": False,
-        "use_bias_in_mlp": False,
-    },
+    constants={**CONSTANTS, **ROUTED, **OF_MIXTRAL, "use_bias_in_mlp": False},
     weights=(*AROUND, *_experts("block_sparse_moe", ("w3", "w1"), "w2")),
     compatibility_keys=rope_theta,
 )  # fmt: skip
@@ -81,13 +77,10 @@ OLMOE = Family(
         same("norm_topk_prob", "moe_normalize_expert_weights", False),
     ),
     demands=(
-        *DEMANDS, NO_WINDOW, *EXPERTS_EVERYWHERE, only("use_qk_layernorm", True),
-        only("qk_layernorm_scope", "all_heads"), only("moe_jitter_eps", None, 0.0),
+        *DEMANDS, NO_WINDOW, *EXPERTS_EVERYWHERE, *requires(OF_OLMOE), only("moe_jitter_eps", None, 0.0),
     ),
     fixed=(*COMMON_FIXED, Fixed("clip_qkv", (None,))),
-    constants={
-        **CONSTANTS, **ROUTED, "use_qk_layernorm": True, "qk_layernorm_scope": "all_heads", "use_bias_in_mlp": False,
-    },
+    constants={**CONSTANTS, **ROUTED, **OF_OLMOE, "use_bias_in_mlp": False},
     weights=(*AROUND, *HEAD_NORMS, *_experts("mlp", ("up_proj", "gate_proj"), "down_proj")),
     compatibility_keys=rope_theta,
 )  # fmt: skip

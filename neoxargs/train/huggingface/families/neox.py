@@ -14,6 +14,7 @@ from neoxargs.train.huggingface.settings import (
     activation,
     mlp_width_setting,
     only,
+    requires,
     rope_keys,
     rotary_base,
     same,
@@ -25,8 +26,7 @@ LAYER_MODULES = (
     "input_layernorm", "attention.query_key_value", "attention.dense", "post_attention_layernorm", "mlp.dense_h_to_4h",
     "mlp.dense_4h_to_h",
 )  # fmt: skip
-
-
+CONSTANTS = {"norm": "layernorm", "pos_emb": "rotary", "use_bias_in_norms": True, "use_bias_in_mlp": True}
 NEOX = Family(
     architecture="GPTNeoXForCausalLM",
     model_type="gpt_neox",
@@ -49,13 +49,12 @@ NEOX = Family(
         weight_tying(False),
     ),
     demands=(
-        only("norm", "layernorm"), only("pos_emb", "rotary"), only("use_bias_in_norms", True),
-        only("use_bias_in_mlp", True), only("sliding_window_width", None),
+        *requires(CONSTANTS), only("sliding_window_width", None),
         only("apply_residual_connection_post_layernorm", False), NATURAL_HEADS, NO_GROUPED_QUERIES, UNGATED,
         FULL_ATTENTION,
     ),
     fixed=(*COMMON_FIXED, UNSCALED),
-    constants={"norm": "layernorm", "pos_emb": "rotary", "use_bias_in_norms": True, "use_bias_in_mlp": True},
+    constants=CONSTANTS,
     weights=(
         Weights("embedding.word_embeddings", ("embed_in",), VOCABULARY),
         *(Weights(f"layers.{{}}.{name}", (f"layers.{{}}.{name}",)) for name in LAYER_MODULES),

@@ -12,12 +12,15 @@ from neoxargs.train.huggingface.families.llama import (
 )
 from neoxargs.train.huggingface.families.qwen import HEAD_NORMS
 from neoxargs.train.huggingface.family import Family, Weights
-from neoxargs.train.huggingface.settings import COMMON_FIXED, kv_heads, only, same
+from neoxargs.train.huggingface.settings import COMMON_FIXED, kv_heads, requires, same
 
 NORMS = (
     Weights("layers.{}.attention_output_layernorm", ("layers.{}.post_attention_layernorm",)),
     Weights("layers.{}.mlp_output_layernorm", ("layers.{}.post_feedforward_layernorm",)),
 )
+OF_OLMO2 = {
+    "norm_placement": "after", "use_qk_layernorm": True, "qk_layernorm_scope": "all_heads", "use_bias_in_mlp": False,
+}  # fmt: skip
 OLMO2 = Family(
     architecture="Olmo2ForCausalLM",
     model_type="olmo2",
@@ -25,15 +28,9 @@ OLMO2 = Family(
     settings=(
         *decoder_settings(rms_norm_eps=1e-5), kv_heads(None), same("attention_bias", "use_bias_in_attn_linear", False),
     ),
-    demands=(
-        *DEMANDS, NO_WINDOW, only("norm_placement", "after"), only("use_qk_layernorm", True),
-        only("qk_layernorm_scope", "all_heads"), only("use_bias_in_mlp", False),
-    ),
+    demands=(*DEMANDS, NO_WINDOW, *requires(OF_OLMO2)),
     fixed=COMMON_FIXED,
-    constants={
-        **CONSTANTS, "norm_placement": "after", "use_qk_layernorm": True, "qk_layernorm_scope": "all_heads",
-        "use_bias_in_mlp": False,
-    },
+    constants={**CONSTANTS, **OF_OLMO2},
     weights=(*(row for row in WEIGHTS if "layernorm" not in row.ours), *NORMS, *HEAD_NORMS),
     compatibility_keys=rope_theta,
 )  # fmt: skip

@@ -6,13 +6,14 @@ from neoxargs.resolve.config import Config
 from neoxargs.train.huggingface.families.llama import (
     DEMANDS,
     EVERY_WINDOW,
+    NO_BIASES,
     WEIGHTS,
     decoder_settings,
     rope_theta,
 )
 from neoxargs.train.huggingface.family import OMIT, Demand, Family, Setting, Values, Weights
 from neoxargs.train.huggingface.forms import FUSED_HEADS, GATE_FIRST
-from neoxargs.train.huggingface.settings import COMMON_FIXED, kv_heads, only, same
+from neoxargs.train.huggingface.settings import COMMON_FIXED, kv_heads, requires, same
 from neoxargs.train.huggingface.windows import sliding_window
 
 FUSED = {
@@ -58,7 +59,7 @@ PHI3 = Family(
     ),
     demands=(
         *(demand for demand in DEMANDS if demand.ours != "rotary_pct"), EVERY_WINDOW,
-        only("use_bias_in_attn_linear", False), only("use_bias_in_mlp", False),
+        *requires(NO_BIASES),
         Demand(
             "rope_scaling.rope_type",
             lambda config: config.rope_scaling.rope_type in ("default", "longrope"),
@@ -66,7 +67,7 @@ PHI3 = Family(
         ),
     ),
     fixed=COMMON_FIXED,
-    constants={"norm": "rmsnorm", "pos_emb": "rotary", "use_bias_in_attn_linear": False, "use_bias_in_mlp": False},
+    constants={"norm": "rmsnorm", "pos_emb": "rotary", **NO_BIASES},
     weights=tuple(
         Weights(row.ours, (FUSED[row.ours][0],), FUSED[row.ours][1]) if row.ours in FUSED else row for row in WEIGHTS
     ),

@@ -5,9 +5,16 @@ Both may have a sliding window in the layers from `max_window_layers` on, if `us
 
 from __future__ import annotations
 
-from neoxargs.train.huggingface.families.llama import CONSTANTS, DEMANDS, WEIGHTS, decoder_settings, rope_theta
+from neoxargs.train.huggingface.families.llama import (
+    CONSTANTS,
+    DEMANDS,
+    NO_BIASES,
+    WEIGHTS,
+    decoder_settings,
+    rope_theta,
+)
 from neoxargs.train.huggingface.family import Family, Values, Weights
-from neoxargs.train.huggingface.settings import COMMON_FIXED, head_width, kv_heads, only, same
+from neoxargs.train.huggingface.settings import COMMON_FIXED, head_width, kv_heads, only, requires, same
 from neoxargs.train.huggingface.windows import FULL, LAYER_WINDOWS, SLIDING, exported, windows
 
 
@@ -31,16 +38,16 @@ HEAD_NORMS = (
     Weights("layers.{}.attention.norms.0", ("layers.{}.self_attn.q_norm",)),
     Weights("layers.{}.attention.norms.1", ("layers.{}.self_attn.k_norm",)),
 )
+OF_QWEN2 = {"add_qkv_bias": True, **NO_BIASES}
+OF_QWEN3 = {"use_qk_layernorm": True, "use_bias_in_mlp": False}
 QWEN2 = Family(
     architecture="Qwen2ForCausalLM",
     model_type="qwen2",
     prefix="model.",
     settings=SETTINGS,
-    demands=(
-        *DEMANDS, only("add_qkv_bias", True), only("use_bias_in_attn_linear", False), only("use_bias_in_mlp", False),
-    ),
+    demands=(*DEMANDS, *requires(OF_QWEN2)),
     fixed=COMMON_FIXED,
-    constants={**CONSTANTS, "add_qkv_bias": True, "use_bias_in_attn_linear": False, "use_bias_in_mlp": False},
+    constants={**CONSTANTS, **OF_QWEN2},
     weights=WEIGHTS,
     from_keys=_windows,
     compatibility_keys=rope_theta,
@@ -53,11 +60,9 @@ QWEN3 = Family(
         *(row for row in SETTINGS if row.key != "head_dim"), head_width(128),
         same("attention_bias", "use_bias_in_attn_linear", False),
     ),
-    demands=(
-        *DEMANDS, only("use_qk_layernorm", True), only("qk_layernorm_scope", "head"), only("use_bias_in_mlp", False),
-    ),
+    demands=(*DEMANDS, *requires(OF_QWEN3), only("qk_layernorm_scope", "head")),
     fixed=COMMON_FIXED,
-    constants={**CONSTANTS, "use_qk_layernorm": True, "use_bias_in_mlp": False},
+    constants={**CONSTANTS, **OF_QWEN3},
     weights=(*WEIGHTS, *HEAD_NORMS),
     from_keys=_windows,
     compatibility_keys=rope_theta,
