@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from neoxargs.registry import REGISTRY
+from neoxargs.registry.history import removed
+from neoxargs.registry.moe import Moe
 from neoxargs.resolve.rules.rule import Finding, check, derive, refuse
 from neoxargs.resolve.rules.shared_findings import divisible_by
 from neoxargs.resolve.rules.synonyms import Default
-
-#: Parameters of the experts that GPT-NeoX had until May 2025, computed by DeepSpeed or MegaBlocks.
-UNTIL_2025 = frozenset(
-    {
-        "moe_type", "moe_train_capacity_factor", "moe_eval_capacity_factor", "moe_min_capacity", "moe_loss_coeff",
-        "moe_use_residual", "moe_glu", "moe_token_dropping", "create_moe_param_group", "use_tutel",
-        "enable_expert_tensor_parallelism", "moe_expert_parallel_size",
-    }
-)  # fmt: skip
 
 
 @derive
@@ -33,7 +27,12 @@ def moe_expert_interval(moe_num_experts: int, written: Collection[str], default:
 def _is_older(written: Collection[str], default: Default) -> bool:
     """Whether a file is for GPT-NeoX before May 2025: by its dialect, or by parameters that were retired then."""
     # The same version changed this default.
-    return default("rms_norm_epsilon_under_root") is not True or not UNTIL_2025.isdisjoint(written)
+    return default("rms_norm_epsilon_under_root") is not True or any(map(_is_retired, written))
+
+
+def _is_retired(name: str) -> bool:
+    """Whether a parameter of the experts is one that GPT-NeoX retired when it replaced DeepSpeed's and MegaBlocks'."""
+    return REGISTRY.parameters[name].group is Moe and removed(name) is not None
 
 
 @derive
