@@ -1,4 +1,4 @@
-"""Models of today's families: transformers' own models come in, agree with ours, and go out as they were."""
+"""Models of today's families: imported ones agree with those of transformers, and exported ones equal the originals."""
 
 from __future__ import annotations
 
