@@ -35,11 +35,12 @@ def test_a_check_loads_neither_torch_nor_anything_else_that_takes_long(loaded):
     assert {"neoxargs.registry", "neoxargs.resolve", "yaml"} <= loaded
 
 
-def test_a_command_ends_after_its_exit_handlers_without_freeing_modules():
+def test_a_command_ends_after_its_exit_handlers_without_freeing_modules(tmp_path):
+    elsewhere = f"save={tmp_path}"  # check warns of an earlier run
     program = (
         "import atexit, sys\n"
         "class Freed:\n    __del__ = lambda self: print('freed')\n"
-        "kept, sys.argv = Freed(), ['deepy', 'check', 'configs/quickstart.yml']\n"
+        f"kept, sys.argv = Freed(), ['deepy', 'check', 'configs/quickstart.yml', '--set', '{elsewhere}']\n"
         "atexit.register(print, 'exit handler')\n"
         "from neoxargs.cli import program; program()"
     )
