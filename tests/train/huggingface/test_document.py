@@ -8,15 +8,17 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from neoxargs.problems import render
+from neoxargs.resolve import resolve
 from neoxargs.train.huggingface import FAMILIES, exporting, importing
 from neoxargs.train.huggingface.family import Family
 from tests.support import huggingface, huggingface_table
 from tests.support.paths import CONFIGS, DOCS, ROOT
-from tests.support.small_gpt import small
 
 TEXT = (DOCS / "huggingface.md").read_text(encoding="utf-8")
 #: Overrides that make the runs of the page small and single-process.
@@ -72,9 +74,14 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_the_refusal_on_the_page_is_that_of_the_code() -> None:
+    """With the place of a parameter that is set, and without one for a default."""
     (shown,) = blocks("console")
-    found = FAMILIES["LlamaForCausalLM"].obstacles(small(norm="rmsnorm"))
-    assert [f"error: {problem.what} [{problem.id}]" for problem in found] == shown.splitlines()[1::2]
+    command, _, output = shown.partition("\n")
+    words = shlex.split(command)
+    overrides = [value for option, value in pairwise(words) if option == "--set"]
+    config = resolve([ROOT / words[words.index("export") + 1]], overrides, gpus=4)
+    problems = FAMILIES[words[words.index("--architecture") + 1]].obstacles(config)
+    assert render(list(problems)) == output.rstrip("\n")
 
 
 def columns(table: str) -> Iterator[tuple[str, dict[str, str]]]:
