@@ -36,9 +36,9 @@ LATE_FILE = ".late"
 
 #: States in which a process cannot write its stack.
 STATES = {
-    "T": "; the process is stopped, as by SIGSTOP",
+    "T": "; the process is stopped, for example by SIGSTOP",
     "t": "; the process is stopped by a debugger",
-    "D": "; the process waits for a disk, a file system or a device",
+    "D": "; the process is waiting for a disk, a file system or a device",
 }
 
 #: Bytes of the shared memory: the deadline and the seconds until it, each a double, and what the rank does.

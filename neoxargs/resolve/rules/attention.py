@@ -148,7 +148,7 @@ def horizontal_global_attention_needs_bidirectional(
     if not settings.get("horizontal_global_attention") or settings.get("attention") == "bidirectional":
         return None
     what = "horizontal_global_attention (true) needs attention: bidirectional"
-    advice = "set attention: bidirectional in the same section; the causal mask is applied nevertheless"
+    advice = "set attention: bidirectional in the same section; the causal mask is still applied"
     return refuse(what, advice, ABOUT_PATTERN)
 
 

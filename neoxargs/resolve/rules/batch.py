@@ -79,7 +79,7 @@ def _quotient(total: int, missing: str, name: str, factor: int, ranks: int) -> i
         return total // unit
     raise Contradiction(
         f"{TOTAL} ({total}) must be a multiple of {name} ({factor}) x {RANKS} ({ranks}) = {unit}; "
-        f"otherwise no {missing} is possible",
+        f"otherwise no value of {missing} works",
         f"set {TOTAL} to {nearest(total, unit)}",
         about=BATCH_PARAMETERS,
     )

@@ -31,14 +31,14 @@ class Assumptions:
     """All assumptions. The defaults describe train.py with torch 2.13 on Linux."""
 
     usable: float = assume(
-        0.97, "share of memory", "how much of a device's memory a run may use",
-        "the driver keeps 0.4 to 0.9 GiB of 80 (nvidia-smi: 81,559 MiB of an H100, 81,251 of an A100); the rest covers "
-        "the estimate's error",
+        0.97, "share of memory", "part of a device's memory that a run may use",
+        "the driver reserves 0.4 to 0.9 of 80 GiB (nvidia-smi shows 81,559 MiB on an H100, 81,251 on an A100); the "
+        "rest covers the estimate's error",
     )  # fmt: skip
     context: float = assume(
         0.75, "GiB", "CUDA's context and torch's kernels on a GPU; not seen by torch's allocator",
-        "CUDA programming guide, lazy loading: kernels are loaded at first use since CUDA 11.7. Before, torch 1.x "
-        "loaded all of them: about 1.6 GiB on an A100",
+        "CUDA programming guide, lazy loading: since CUDA 11.7, kernels are loaded on first use. Earlier, torch 1.x "
+        "loaded all kernels: about 1.6 GiB on an A100",
     )  # fmt: skip
     workspace: float = assume(
         0.03, "GiB", "cuBLAS workspace, allocated by torch's allocator",
@@ -46,7 +46,7 @@ class Assumptions:
     )  # fmt: skip
     group_buffers: float = assume(
         0.2, "GiB", "NCCL buffers per process group",
-        "NCCL_BUFFSIZE is 4 MiB per channel and direction; some tens of channels",
+        "NCCL_BUFFSIZE is 4 MiB per channel and direction; there are some tens of channels",
     )  # fmt: skip
     process: float = assume(0.4, "GiB", "Python and torch in host memory, per rank", "measured with torch 2.13")
     fragmentation: float = assume(
@@ -55,61 +55,65 @@ class Assumptions:
     )  # fmt: skip
     cached_blocks: float = assume(
         0.0, "share", "memory in cached blocks that no later tensor can reuse, relative to all allocated memory",
-        "0 with expandable segments; 0.15 to 0.27 without (both ends of the range come from the logs of "
-        "bigscience-workshop/bigscience, experiments/gpt2-meg)",
+        "0 with expandable segments; 0.15 to 0.27 without them (range in the logs of bigscience-workshop/bigscience, "
+        "experiments/gpt2-meg)",
     )  # fmt: skip
     logits_at_once: float = assume(
         2**27, "numbers", "logits that the loss computes at once on a GPU; 1e15 for all",
-        "train/kernels/cross_entropy.py; Megatron-LM and FSDP programs compute all",
+        "train/kernels/cross_entropy.py; Megatron-LM and FSDP programs compute all logits at once",
     )  # fmt: skip
     logit_bytes: float = assume(
-        6, "bytes", "memory per logit that the loss computes at once, in 16 bits",
-        "fp32 logits, and the 16-bit ones or their 16-bit gradient; Megatron-LM's is 6 too, as softmax is computed in "
-        "place (core/tensor_parallel/cross_entropy.py), before 2023 it was 10, as with torch's cross_entropy",
+        6, "bytes", "memory per logit that the loss computes at once, in 16-bit precision",
+        "the logits in fp32, and in 16 bits either the logits or their gradient. Megatron-LM also needs 6, because it "
+        "computes the softmax in place (core/tensor_parallel/cross_entropy.py); before 2023, it needed 10, and so does "
+        "torch's cross_entropy",
     )  # fmt: skip
     unfused_attention: float = assume(
-        0, "0, 1 or 2", "1: attention stores the scores of all pairs of tokens (--attention unfused); 2: it computes "
-        "them again in the backward pass",
+        0, "0, 1 or 2", "1: attention stores the scores of all pairs of tokens (--attention unfused); 2: it "
+        "recomputes them in the backward pass",
         "Korthikanti et al. 2022, arXiv:2205.05198, section 4.1: 2 bytes per score, 5 with dropout",
     )  # fmt: skip
     score_memory: float = assume(
-        -1, "bytes", "memory that unfused attention keeps per score", "-1: 2 in 16 bits, 5 with dropout (the same)"
-    )
+        -1, "bytes", "memory that unfused attention keeps per score",
+        "-1: 2 in 16 bits, 5 with dropout (arXiv:2205.05198)",
+    )  # fmt: skip
     unfused_norms: float = assume(
-        0, "0 or 1", "1: RMSNorm computes in separate kernels, in fp32, and stores what they return",
+        0, "0 or 1", "1: RMSNorm consists of separate kernels, which compute in fp32, and stores their results",
         "LlamaRMSNorm of transformers (models/llama/modeling_llama.py); train.py uses torch's fused kernel",
     )  # fmt: skip
     activation_memory: float = assume(
-        -1, "bytes", "memory that the activation function keeps per number of its output, its operands included",
-        "-1: its input and output, as with a fused kernel; gelu_new of transformers (activations.py) keeps 18 to 20",
+        -1, "bytes", "memory that the activation function keeps per output element, including its operands",
+        "-1: its input and output, for example with a fused kernel; transformers' gelu_new (activations.py) keeps 18 "
+        "to 20",
     )  # fmt: skip
     expert_imbalance: float = assume(
-        1.2, "ratio", "load of the rank with the busiest experts, relative to the mean, if ranks hold different "
-        "experts",
+        1.2, "ratio", "load of the rank with the busiest experts, relative to the mean load, if ranks hold "
+        "different experts",
         "assumed for a trained router with a load-balancing loss; moe/max_load logs the load of the busiest expert",
     )  # fmt: skip
     partitioned: float = assume(
-        1, "0 or 1", "whether optimizer state is partitioned in 16 bits even with ZeRO stage 0",
-        "train.py and DeepSpeed's pipeline do; Megatron-LM only with --use-distributed-optimizer",
+        1, "0 or 1", "whether, in 16-bit training, optimizer state is partitioned even with ZeRO stage 0",
+        "train.py and DeepSpeed's pipeline partition it; Megatron-LM does so only with --use-distributed-optimizer",
     )  # fmt: skip
-    weight_bytes: float = assume(-1, "bytes", "memory per weight between steps", "-1: by precision")
+    weight_bytes: float = assume(-1, "bytes", "memory per weight between steps", "-1: determined by the precision")
     gradient_bytes: float = assume(
-        -1, "bytes", "memory per gradient", "-1: as DeepSpeed's optimizer for this precision and ZeRO stage keeps it"
+        -1, "bytes", "memory per gradient", "-1: what DeepSpeed's optimizer uses for this precision and ZeRO stage"
     )
     optimizer_bytes: float = assume(
-        -1, "bytes", "memory of master weight and moments, per parameter", "-1: by optimizer and precision"
-    )
+        -1, "bytes", "memory for the master weight and moments, per parameter",
+        "-1: determined by the optimizer and precision",
+    )  # fmt: skip
     step_bytes: float = assume(
         -1, "bytes", "memory that the optimizer step allocates, per updated parameter",
-        "-1: as in deepspeed/runtime/zero; a copy of the gradient in fp32",
+        "-1: what deepspeed/runtime/zero allocates, a copy of the gradient in fp32",
     )  # fmt: skip
-    bucket: float = assume(-1, "numbers", "size of the gradient reduction buffers", "-1: as DeepSpeed allocates them")
+    bucket: float = assume(-1, "numbers", "size of the gradient reduction buffers", "-1: what DeepSpeed allocates")
     host_memory: float = assume(
         128, "GiB", "host memory per GPU if --host-memory is not given", "half of a DGX A100's 2 TiB, divided by 8"
     )
     host_usable: float = assume(
-        0.95, "share of memory", "how much of a host's memory the ranks may use",
-        "Google Kubernetes Engine reserves 8.6 % of 64 GiB for the system, 3.3 % of 512 GiB",
+        0.95, "share of memory", "part of a host's memory that the ranks may use",
+        "Google Kubernetes Engine reserves 8.6 % of 64 GiB and 3.3 % of 512 GiB for the system",
     )  # fmt: skip
 
     matmul: float = assume(
@@ -117,29 +121,32 @@ class Assumptions:
         "Anthony et al. 2024, arXiv:2401.14489, figures 5 to 8: 230 to 260 of an A100's 312 TFLOP/s",
     )  # fmt: skip
     matmul_hopper: float = assume(
-        0.74, "share of peak rate", "the same on H100, H200 and later, whose clocks fall under load",
+        0.74, "share of peak rate",
+        "rate of large 16-bit matrix multiplications on H100, H200 and later, whose clock rates fall under load",
         "an 8192 x 8192 x 8192 multiplication in bf16 runs at 790 of 989 TFLOP/s for some milliseconds (measured on "
-        "H100 and H200) and at 620 to 720 within 700 W, its memory traffic included, which the plan adds",
+        "H100 and H200), and at 620 to 720 TFLOP/s at the 700 W power limit. The measured rates include memory "
+        "traffic, which the plan adds separately",
     )  # fmt: skip
     matmul_single: float = assume(
-        0.5, "share of peak rate", "matrix multiplications in fp32", "measured on two CPU cores"
+        0.5, "share of peak rate", "rate of matrix multiplications in fp32", "measured on two CPU cores"
     )
     matmul_volta: float = assume(
-        0.72, "share of peak rate", "the same on V100",
+        0.72, "share of peak rate", "rate of large 16-bit matrix multiplications on V100",
         "Anthony et al. 2024, arXiv:2401.14489: 80 to 95 of a V100's 125 TFLOP/s",
     )  # fmt: skip
     attention: float = assume(
-        0.56, "share of peak rate", "fused attention of long sequences on A100 and earlier, forward and backward",
+        0.56, "share of peak rate",
+        "rate of fused attention over long sequences on A100 and earlier, forward and backward",
         "Dao 2023, arXiv:2307.08691, figure 4: 150 to 190 TFLOP/s with a causal mask at 4k to 16k tokens; the first "
         "version of FlashAttention reaches about 0.3 of the peak rate",
     )  # fmt: skip
     attention_hopper: float = assume(
-        0.4, "share of peak rate", "the same on H100 and later",
+        0.4, "share of peak rate", "rate of fused attention over long sequences on H100 and later",
         "Shah et al. 2024, arXiv:2407.08608: FlashAttention-2 reaches 35 to 40 % of an H100's peak",
     )  # fmt: skip
     attention_tokens: float = assume(
         400, "tokens", "sequence length at which fused attention runs at half its rate",
-        "the same figures: about 90 TFLOP/s at 512 tokens on an A100",
+        "arXiv:2307.08691, figure 4: about 90 TFLOP/s at 512 tokens on an A100",
     )  # fmt: skip
     score_bytes: float = assume(
         30, "bytes", "device memory that unfused attention reads and writes per score, forward and backward",
@@ -147,18 +154,20 @@ class Assumptions:
     )  # fmt: skip
     bandwidth: float = assume(
         0.85, "share of peak rate", "device memory bandwidth that elementwise kernels achieve",
-        "copies reach 85 to 92 %: 3.0 of 3.35 TB/s measured on an H100, 4.3 of 4.8 on an H200",
+        "copies reach 85 to 92 %: 3.0 of 3.35 TB/s measured on an H100, 4.3 of 4.8 TB/s on an H200",
     )  # fmt: skip
     kernel: float = assume(
-        4.5e-6, "s", "minimum time of a kernel", "CUDA's launch latency, commonly measured at 3 to 6 us"
+        4.5e-6, "s", "minimum time of a kernel", "CUDA's launch latency, commonly measured as 3 to 6 us"
     )
     eager: float = assume(
         1.0, "factor",
         "memory traffic of kernels other than matrix multiplications and attention, relative to the counted traffic",
-        "the count in tools/plan/roofline.py is that of torch's eager kernels",
+        "tools/plan/roofline.py counts the traffic of torch's eager kernels",
     )  # fmt: skip
     compiled: float = assume(
-        0.6, "factor", "the same with compile_layers",
+        0.6, "factor",
+        "memory traffic of kernels other than matrix multiplications and attention with compile_layers, relative to "
+        "the counted traffic",
         "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: Llama 3.1 8B is 16 % faster compiled",
     )  # fmt: skip
     link: float = assume(
@@ -170,11 +179,11 @@ class Assumptions:
     )
     overlap: float = assume(
         0.8, "share of compute", "compute time that can hide weight and gradient communication",
-        "FSDP, Zhao et al. 2023, arXiv:2304.11277, section 5; DeepSpeed with overlap_comm",
+        "Zhao et al. 2023 (FSDP), arXiv:2304.11277, section 5; DeepSpeed with overlap_comm",
     )  # fmt: skip
     host_link: float = assume(
         12, "GB/s", "transfer rate between a GPU and host memory",
-        "PCIe 4.0 x16 peaks at 32; pageable copies are slower",
+        "PCIe 4.0 x16 peaks at 32 GB/s; pageable copies are slower",
     )  # fmt: skip
     disk_link: float = assume(
         1.6, "GB/s", "transfer rate between NVMe drives and host memory, per GPU",

@@ -172,10 +172,10 @@ def _mismatches(engine: Any, saved: Weights, layout: OptimizerLayout | None, wit
         yield Problem(what, hint=hint, id="checkpoint-without-optimizer", about=("load", "no_load_optim"))
     expected = _union_over_ranks(set(named_weights(engine.module)))
     for missing in sorted(expected - set(saved.slices))[:3]:
-        what = f"{subject}: the checkpoint does not fit this model: it lacks weight {missing}"
+        what = f"{subject}: the checkpoint does not fit this model: weight {missing} is missing from it"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
     for surplus in sorted(set(saved.slices) - expected)[:3]:
-        what = f"{subject}: the checkpoint does not fit this model: it contains weight {surplus}, which the model lacks"
+        what = f"{subject}: the checkpoint does not fit this model: the model has no weight {surplus}"
         yield Problem(what, hint=COMPARE_CONFIG, id="checkpoint-other-weights", about=("load",))
 
 

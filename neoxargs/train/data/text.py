@@ -110,7 +110,7 @@ def _no_files(text: str) -> Problem:
     path = Path(text).expanduser()
     if path.is_dir():
         what = f"the folder {text} contains no files that end in {listed(FOLDER_ENDINGS)}"
-        hint = "pass a pattern such as 'FOLDER/*.md' to select files with other endings"
+        hint = "pass a pattern such as 'FOLDER/*.md' to select files with other extensions"
         return Problem(what, hint=hint, id="text-folder-empty")
     if glob.has_magic(text):
         return Problem(f"the pattern {text} matches no file", id="text-pattern-matches-nothing")

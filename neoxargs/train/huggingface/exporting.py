@@ -111,8 +111,8 @@ def _require_same_model(export: Export, pieces: Sequence[Piece]) -> None:
     """Raise Problems unless the checkpoint is of the model that the configuration describes."""
     used, saved = {piece.ours for piece in pieces}, set(export.saved.slices)
     subject = f"load ({export.saved.folder})"
-    reasons = [f": it contains weight {name}, which the model lacks" for name in sorted(saved - used)[:3]]
-    reasons = [f": it lacks weight {name}" for name in sorted(used - saved)[:3]] + reasons
+    reasons = [f": the model has no weight {name}" for name in sorted(saved - used)[:3]]
+    reasons = [f": weight {name} is missing from it" for name in sorted(used - saved)[:3]] + reasons
     problems = [
         Problem(
             f"{subject}: the checkpoint does not fit this model{reason}",

@@ -105,7 +105,7 @@ class Import:
         )  # fmt: skip
         where = self.reader.folder
         problems = [
-            Problem(f"{where} lacks {family.architecture}'s weight {name}", id="huggingface-weight-missing")
+            Problem(f"{where}: {family.architecture}'s weight {name} is missing", id="huggingface-weight-missing")
             for name in missing[:3]
         ]
         problems += [

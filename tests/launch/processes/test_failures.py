@@ -307,7 +307,7 @@ def test_a_stopped_rank_is_told_apart_from_one_that_waits_for_it(tmp_path):
         assert (stopped.wait(30), waiting.wait(30)) == (-signal.SIGKILL, -signal.SIGKILL)
     _, said = failures.summarize(tmp_path)
     assert "rank 1 on " in said[0]
-    assert said[0].endswith("step 3 took longer than 0.5 s; the process is stopped, as by SIGSTOP")
+    assert said[0].endswith("step 3 took longer than 0.5 s; the process is stopped, for example by SIGSTOP")
     assert "the Python stack of rank 0" in said[1]
     assert said[-1] == "then rank 0 timed out in a collective operation"
 

@@ -243,7 +243,7 @@ class TestProblems:
             f"error: the pattern {self.folder}/*.txt matches no file [text-pattern-matches-nothing]\n\n"
             f"error: the folder {self.folder}/empty contains no files that end in .jsonl, .jsonl.gz, .jsonl.zst, .txt, "
             ".text, .md, .rst or .py [text-folder-empty]\n"
-            "  = pass a pattern such as 'FOLDER/*.md' to select files with other endings"
+            "  = pass a pattern such as 'FOLDER/*.md' to select files with other extensions"
         )
         assert (
             self.what()

@@ -212,7 +212,7 @@ class TestCheckpoints:
         assert f"{here}: {name} {shapes}\n  = compare this configuration" in self.what(other)
         fewer = small(load=str(tmp_path), tokenizer_type="ByteLevelTokenizer", num_layers=1)
         surplus = (
-            f"{here}: the checkpoint does not fit this model: it contains weight layers.1.attention.dense.bias, which"
+            f"{here}: the checkpoint does not fit this model: the model has no weight layers.1.attention.dense.bias"
         )
         assert surplus in self.what(fewer)
         more = small(load=str(tmp_path), tokenizer_type="CharLevelTokenizer")
@@ -303,7 +303,7 @@ class TestImport:
         del tensors["gpt_neox.layers.1.mlp.dense_4h_to_h.weight"]
         save_file(tensors | {"gpt_neox.extra.weight": torch.ones(1)}, theirs / "model.safetensors")
         assert self.told(theirs, capsys) == (
-            "error: FOLDER lacks GPTNeoXForCausalLM's weight layers.1.mlp.dense_4h_to_h.weight "
+            "error: FOLDER: GPTNeoXForCausalLM's weight layers.1.mlp.dense_4h_to_h.weight is missing "
             "[huggingface-weight-missing]\n\n"
             "error: FOLDER contains weight gpt_neox.extra.weight, which GPTNeoXForCausalLM does not have "
             "[huggingface-weight-unknown]\n"
@@ -329,7 +329,7 @@ class TestImport:
         (theirs / "model.safetensors").write_bytes(b"no")
         assert "FOLDER/model.safetensors cannot be read: " in self.told(theirs, capsys)
         save_file({"gpt_neox.embed_in.weight": torch.ones(257, 32).to(torch.float64)}, theirs / "model.safetensors")
-        assert "FOLDER lacks GPTNeoXForCausalLM's weight embed_out.weight" in self.told(theirs, capsys)
+        assert "FOLDER: GPTNeoXForCausalLM's weight embed_out.weight is missing" in self.told(theirs, capsys)
         (theirs / INDEX).write_text("[]")
         assert f"FOLDER/{INDEX} is not a valid weight index: " in self.told(theirs, capsys)
         (theirs / INDEX).unlink()

@@ -16,8 +16,8 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "set-takes-one-value": row("Each --set takes one argument: in `--set a=1 b=2`, `b=2` is read as a file name."),
     "file-error": row(
-        "The operating system reports an error for a file: for example, its name is too long or its disk does not "
-        "respond."
+        "The operating system reports an error for a file, for example because its name is too long or its disk does "
+        "not respond."
     ),
     "file-of-another-program": row(
         "The file is a script or JSON file of another program; `deepy migrate` converts it to a configuration."
@@ -34,13 +34,13 @@ PROBLEMS: dict[str, Entry] = {
         "The confirmation prompt of `checkpoints --prune` was not answered with y. Nothing was removed."
     ),
     "plan-does-not-fit": row(
-        "The run needs more memory than a device has: it would stop with an out-of-memory error, usually in the first "
+        "The run needs more memory than a device has. It would stop with an out-of-memory error, usually in the first "
         "steps, sometimes in the first evaluation."
     ),
     "plan-of-several-runs": row(
-        "With a list of ZeRO stages, DeepSpeed's autotuner starts several runs, but a plan describes a single one."
+        "With a list of ZeRO stages, DeepSpeed's autotuner starts several runs, but a plan describes a single run."
     ),
-    "unknown-assumption": row("`plan --assume KEY=VALUE` replaces an assumption, and none has this name."),
+    "unknown-assumption": row("`plan --assume KEY=VALUE` replaces an assumption, but no assumption has this name."),
     "assumption-value": row("Every assumption of a plan is a number."),
     "unknown-device": row("The plan has no data (memory, speed) for a device with this name."),
 }

@@ -11,8 +11,7 @@ PROBLEMS: dict[str, Entry] = {
         "lerning_rate: 0.001\n",
     ),
     "misplaced-key": row(
-        "The key belongs to a section, but is outside of that section or in a different one, where it would not be "
-        "read.",
+        "The key belongs to a section, but is outside that section or in a different one, where it would not be read.",
         "fp16:\nenabled: true\n",
     ),
     "dotted-key": row(
@@ -26,23 +25,23 @@ PROBLEMS: dict[str, Entry] = {
         "fp16: true\n",
     ),
     "setting-of-another-type": row(
-        "The setting belongs to a different optimizer or scheduler than the configured one, whose constructor would "
-        "raise an error on every rank.",
+        "The setting belongs to an optimizer or scheduler other than the configured one. The constructor of the "
+        "configured one would raise an error on every rank.",
         "optimizer: {type: Adam, params: {momentum: high}}\n",
     ),
     "type-mismatch": row(
-        "The value does not have the parameter's type or is out of its range. Python would accept such a value, and "
-        "code on the ranks would fail or compute something unintended later.",
+        "The value does not have the parameter's type or is out of range. Python would accept such a value, and later "
+        "the code on the ranks would fail or compute something unintended.",
         "hidden_size: big\n",
     ),
     "duplicate-key": row(
-        "If a file contains a key twice, YAML parsers silently use the last value, and GPT-NeoX does the same with a "
-        "later file that spells the key with `-`. The value that is dropped may be the intended one.",
+        "If a file contains a key twice, YAML parsers silently use the last value. So does GPT-NeoX if a later file "
+        "spells the key with `-`. The dropped value may be the intended one.",
         "seed: 1\nlr: 0.001\nseed: 2\n",
     ),
     "one-value-per-setting": row(
-        "Megatron, DeepSpeed and GPT-NeoX have different names for the same setting. With two different values, each "
-        "program would use the value of the name that it reads.",
+        "Megatron, DeepSpeed and GPT-NeoX have different names for the same setting. If their values differ, each "
+        "program would use the value under its own name.",
         "lr: 0.0006\noptimizer: {type: Adam, params: {lr: 0.00015}}\n",
     ),
     "retired-key-contradicts": row(
@@ -51,8 +50,8 @@ PROBLEMS: dict[str, Entry] = {
         "geglu: true\nactivation: relu\n",
     ),
     "required-parameter-missing": Entry(
-        "The number of layers, hidden size, number of attention heads and sequence length define the model. They have "
-        "no defaults and must be set.",
+        "The number of layers, the hidden size, the number of attention heads and the sequence length define the "
+        "model. They have no defaults and must be set.",
         Example("seed: 1\n", without=("hidden_size",)),
     ),
     "model-missing": Entry(

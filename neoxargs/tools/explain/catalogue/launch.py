@@ -13,8 +13,8 @@ def _hostfile(protects_from: str, hosts: str, config: str = "") -> Entry:
 PROBLEMS: dict[str, Entry] = {
     # hosts
     "hostfile-line-without-host": _hostfile(
-        "Every hostfile line has a host name and a number of slots. If an unreadable line were skipped, "
-        "the run would lack that host's ranks, or its other ranks would wait for them.",
+        "Every hostfile line has a host name and a number of slots. If an unreadable line were skipped, that host's "
+        "ranks would be missing from the run, or the other ranks would wait for them.",
         "worker-0 slots=4\nworker-1 4\n",
     ),
     "hostfile-without-host": _hostfile(
@@ -23,8 +23,8 @@ PROBLEMS: dict[str, Entry] = {
         "# worker-0 slots=4\n",
     ),
     "hostfile-duplicate-host": _hostfile(
-        "If a host is listed twice, two groups of ranks would be started on the same GPUs and run out of memory or "
-        "wait for each other.",
+        "If a host is listed twice, two groups of ranks would be started on the same GPUs. They would run out of "
+        "memory or wait for each other.",
         "worker-0 slots=4\nworker-0 slots=4\n",
     ),
     "hostfile-host-without-slots": _hostfile(
@@ -41,14 +41,14 @@ PROBLEMS: dict[str, Entry] = {
         "include: worker-0:a\n",
     ),
     "filter-unknown-host": _hostfile(
-        "include or exclude lists a host that is not in the hostfile. This is usually a typo, and the intended host "
-        "would not be included or excluded.",
+        "include or exclude lists a host that is not in the hostfile. This is usually a typo: the filter would not "
+        "apply to the intended host.",
         "worker-0 slots=4\n",
         "include: worker-1\n",
     ),
     "filter-unknown-slot": _hostfile(
-        "exclude lists a slot that the host does not have, so the run would use the slot that was meant to be "
-        "excluded.",
+        "exclude lists a slot that the host does not have. The slot that was meant would not be excluded, and the run "
+        "would use it.",
         "worker-0 slots=4\n",
         "exclude: worker-0:7\n",
     ),
@@ -60,8 +60,8 @@ PROBLEMS: dict[str, Entry] = {
         "ValueError on every host."
     ),
     "too-many-ranks": row(
-        "The number of ranks is impossibly large: the number of hosts, the number of slots or a parallel size "
-        "probably has too many digits."
+        "The number of ranks is impossibly large. Probably, the number of hosts, the number of slots or a parallel "
+        "size has too many digits."
     ),
     "hosts-not-known": row(
         "The job scheduler chooses the hosts when the job starts, so the hosts cannot be checked earlier."
@@ -75,16 +75,16 @@ PROBLEMS: dict[str, Entry] = {
         "fail at once, and the others would wait for them."
     ),
     "host-other-python": row(
-        "Different versions of Python pickle objects differently: collectives of Python objects would fail, and so "
-        "would loading a checkpoint."
+        "Different versions of Python pickle objects differently, so collectives on Python objects would fail, and a "
+        "checkpoint could not be loaded."
     ),
     "host-other-package": row(
-        "Different versions of torch or DeepSpeed do not communicate in the same way: ranks would wait for each "
-        "other, or compute different numbers without an error."
+        "Different versions of torch or DeepSpeed communicate differently: ranks would wait for each other, or compute "
+        "different numbers without reporting an error."
     ),
     "host-without-file": row(
-        "A file is missing on a host. Data and checkpoints must have the same paths on all hosts; that host's ranks "
-        "would stop when they open the file."
+        "A file is missing on a host, whose ranks would stop when they open it. Data and checkpoints must have the "
+        "same paths on all hosts."
     ),
     "host-with-fewer-gpus": row(
         "The hostfile gives a host more slots than it has GPUs. The ranks without a GPU would fail, and the others "
@@ -148,21 +148,21 @@ PROBLEMS: dict[str, Entry] = {
     "rank-argument-unreadable": row("The configuration on a rank's command line is damaged and cannot be decoded."),
     # before a start
     "run-folder-in-use": row(
-        "Another run is writing to the folder. Both would overwrite each other's checkpoints, metrics and logs, and "
-        "neither could be continued."
+        "Another run is writing to the folder. Each would overwrite the other's checkpoints, metrics and logs, and "
+        "neither could be resumed."
     ),
     "folder-not-writable": row(
-        "A folder cannot be written to. The run would compute for hours and then fail at its first checkpoint, or "
-        "fail at its first step if optimizer states are offloaded to NVMe."
+        "A folder cannot be written to. The run would train for hours and then fail at its first checkpoint, or fail "
+        "at its first step if optimizer states are offloaded to NVMe."
     ),
     "disk-too-small": row("A checkpoint does not fit on the disk: the run would fail when it saves the first one."),
     "disk-too-small-for-all": row(
-        "The disk has space for the first checkpoint, but not for all that the run will keep: the run would fail when "
-        "it saves a later one."
+        "The disk has space for the first checkpoint, but not for all the checkpoints that the run will keep. The run "
+        "would fail when it saves a later one."
     ),
     "cpu-without-fp16": row("This machine's CPU cannot compute in fp16; every rank would fail in its first step."),
     "fp32-without-tf32": Entry(
-        "If TF32 is allowed, GPUs since Ampere multiply fp32 matrices up to eight times as fast. A run with neither "
+        "With TF32 enabled, Ampere and later GPUs multiply fp32 matrices up to eight times as fast. A run with neither "
         "TF32 nor 16-bit precision takes several times as long, often only because `precision` was forgotten.",
         Example("precision: fp32\n", without=("float32_matmul_precision",)),
     ),
@@ -171,24 +171,24 @@ PROBLEMS: dict[str, Entry] = {
         "torch was built without this communication backend; every rank would stop before it joins the process group."
     ),
     "package-missing": row(
-        "A setting needs a Python package that is not installed. Every rank would stop when it imports the package, in "
-        "some cases hours later, at the first evaluation."
+        "A setting needs a Python package that is not installed. Every rank would stop when it imports the package, "
+        "possibly hours later, at the first evaluation."
     ),
     "package-untested": row(
         "train.py uses DeepSpeed internals that change between versions, and a run's numbers depend on torch. "
         "With a version other than the tested one, a run may stop with an error or compute different numbers."
     ),
     "trainer-missing": row(
-        "The packages for training (torch, DeepSpeed, megatron-core) are not installed: with `pip install neoxargs` "
-        "alone, deepy can only check and plan. Every rank would stop at its first import."
+        "The packages for training (torch, DeepSpeed, megatron-core) are not installed, so every rank would stop at "
+        "its first import. With `pip install neoxargs` alone, deepy can only check and plan."
     ),
     "op-cannot-compile": row(
-        "DeepSpeed compiles this op on first use, and the machine has no compiler or no header files for it. Every "
-        "rank would fail to compile it and stop."
+        "DeepSpeed compiles this op on first use, but the machine lacks the compiler or the header files for it. Every "
+        "rank would fail to compile the op and stop."
     ),
     "op-lock-held": row(
-        "Another process is compiling the same op, or was killed while compiling and left its lock behind: the ranks "
-        "would wait for the lock forever."
+        "Another process is compiling the same op, or was killed while compiling it and left a stale lock behind. The "
+        "ranks would wait for the lock forever."
     ),
     "compiled-op-not-loadable": row("A rank cannot load a compiled DeepSpeed op: a library is missing on its host."),
     "megatron-not-expressible": row(
@@ -196,7 +196,7 @@ PROBLEMS: dict[str, Entry] = {
         "that the file describes."
     ),
     "megatron-setting-left-out": row(
-        "Megatron-LM has no flag for this setting, so the printed command leaves it out, and its effect is lost."
+        "Megatron-LM has no flag for this setting. The printed command omits the setting, so its effect is lost."
     ),
     # plugins
     "plugin-missing": row(
@@ -210,7 +210,7 @@ PROBLEMS: dict[str, Entry] = {
         "annotations`, Python evaluates the types, and their text is lost."
     ),
     "plugin-parameter-name-taken": row(
-        "If two declarations had the same name, it would be undefined which of the two a key in a file means."
+        "If two declarations had the same name, it would be undefined which of them a key in a file refers to."
     ),
     "plugin-type-unsupported": row("YAML cannot express values of this type, so no file could set the parameter."),
     "plugin-parameter-without-description": row("A parameter without a description cannot be explained or documented."),

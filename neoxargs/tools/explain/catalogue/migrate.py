@@ -7,11 +7,11 @@ from neoxargs.tools.explain.catalogue.entry import Entry, row
 PROBLEMS: dict[str, Entry] = {
     "migrate-option-not-applicable": row("The command has an option that has no effect for this kind of file."),
     "migrate-write-without-output": row(
-        "--write changes a file in place, but this kind of file is converted to a new file."
+        "--write edits files in place, but this kind of file is converted to a new file."
     ),
     "migrate-several-files": row(
         "Only GPT-NeoX files can be migrated several at a time. Several files of another program would have to be "
-        "merged into one, and the order in which they apply is not known."
+        "merged, in an order that is not known."
     ),
     # GPT-NeoX
     "migrate-no-counterpart": row("A retired setting cannot be expressed with the names of the new dialect."),
@@ -50,7 +50,7 @@ PROBLEMS: dict[str, Entry] = {
     "migrate-json-syntax": row("The text is neither JSON nor JSON with one of the common mistakes."),
     "migrate-json-comma-missing": row("A comma is missing; the file is read as if it were there."),
     "migrate-json-escape": row(
-        "A `\\u` escape sequence in a string is only half of a surrogate pair, so it does not stand for a character."
+        "A `\\u` escape sequence in a string is only half of a surrogate pair, so it does not represent a character."
     ),
     "migrate-json-value": row("The text is not a JSON value, usually because a script fills in the value later."),
     # Megatron-LM and its scripts

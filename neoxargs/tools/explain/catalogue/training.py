@@ -19,8 +19,8 @@ PROBLEMS: dict[str, Entry] = {
         "ranks would stop when they read past the end of the file, possibly after days."
     ),
     "data-other-tokenizer": row(
-        "The data was not tokenised with the configured tokenizer: its token ids stand for different text in this "
-        "tokenizer, so the trained model would generate meaningless text."
+        "The data was not tokenised with the configured tokenizer, which maps its token ids to different text. The "
+        "trained model would generate meaningless text."
     ),
     "data-part-empty": row("The split leaves too few documents for training, validation or test data."),
     "vocabulary-not-named": row(
@@ -31,7 +31,7 @@ PROBLEMS: dict[str, Entry] = {
         "tokenizer_type: HFTokenizer\nvocab_file: tokenizer.json\n",
     ),
     "text-not-tokenised": row(
-        "The ranks were started directly by srun or mpirun, and text_path is not tokenised yet: every rank would "
+        "The ranks were started directly by srun or mpirun, and text_path is not tokenised yet. Every rank would "
         "tokenise it and write to the same file."
     ),
     "text-not-given": row("There is no text to tokenise."),
@@ -70,14 +70,16 @@ PROBLEMS: dict[str, Entry] = {
         Example("load: checkpoints\n"),
     ),
     "checkpoint-overwritten": row(
-        "save is a folder with another run's checkpoints, and load does not continue from them: the new run would "
+        "save is a folder with another run's checkpoints, and load does not resume from them. The new run would "
         "overwrite them one by one."
     ),
     "checkpoint-of-gpt-neox": row(
         "The checkpoint in `load` was written by GPT-NeoX. The message lists what the run restores from the "
         "checkpoint and what it does not restore."
     ),
-    "checkpoint-incomplete": row("A GPT-NeoX checkpoint lacks files, or its files do not contain all of the weights."),
+    "checkpoint-incomplete": row(
+        "A GPT-NeoX checkpoint is missing files, or its files do not contain all of the weights."
+    ),
     "checkpoint-latest-wrong": row("The file `latest` points to a checkpoint that is not in the folder."),
     "checkpoint-file-damaged": row(
         "A GPT-NeoX checkpoint file is empty, truncated or modified, or was not written by torch.save."
@@ -91,8 +93,8 @@ PROBLEMS: dict[str, Entry] = {
         "checkpoint shows which one it uses."
     ),
     "checkpoint-all-damaged": row(
-        "In every checkpoint of the folder, a file is missing, truncated or changed (its checksum is not the recorded "
-        "one), so the run cannot continue from any of them."
+        "In every checkpoint in the folder, a file is missing, truncated or modified (its checksum differs from the "
+        "recorded one), so the run cannot resume from any of them."
     ),
     "checkpoint-not-saved": row(
         "A rank could not write its files of a checkpoint, for example because the disk is full. Earlier checkpoints "
@@ -106,7 +108,9 @@ PROBLEMS: dict[str, Entry] = {
     "checkpoint-other-optimizer": row(
         "The checkpoint contains a different optimizer's state, which this optimizer cannot use."
     ),
-    "checkpoint-other-weights": row("The checkpoint lacks weights of this model, or has weights that the model lacks."),
+    "checkpoint-other-weights": row(
+        "The checkpoint is missing weights of this model, or contains weights that the model does not have."
+    ),
     "checkpoint-weight-shape": row("A weight in the checkpoint does not have the shape that it has in this model."),
     "checkpoint-without-optimizer": row(
         "The checkpoint was saved without the optimizer state. A run that continues from it starts with empty moments, "
@@ -116,8 +120,8 @@ PROBLEMS: dict[str, Entry] = {
         "The checkpoint has no weight index (layout-*.json), which maps each weight to its files."
     ),
     "checkpoint-layout-not-convertible": row(
-        "The checkpoint was saved with a different layout of ranks, and this optimizer's state can be loaded only "
-        "with the same layout."
+        "The checkpoint was saved with a different layout. This optimizer's state can be loaded only with the layout "
+        "that wrote it."
     ),
     "checkpoint-state-not-divisible": row(
         "The optimizer state in the checkpoint cannot be partitioned for this number of ranks."
@@ -138,21 +142,21 @@ PROBLEMS: dict[str, Entry] = {
         "The optimizer states are offloaded to host memory, which is too small for them."
     ),
     "optimizer-not-available": row(
-        "The optimizer cannot be built on this machine, because its kernels exist only for a different kind of device."
+        "The optimizer cannot be built on this machine, because its kernels exist only for a different type of device."
     ),
     "layers-cannot-compile": row(
-        "torch.compile generates C++ for CPUs, and for GPUs kernels in Triton with a small C program for each. Without "
-        "the compiler, the first step would fail on every rank."
+        "torch.compile generates C++ for CPUs. For GPUs, it generates Triton kernels, each with a small C program. "
+        "Without a compiler, the first step would fail on every rank."
     ),
     "loss-not-finite": row(
         "The loss is infinite or NaN. Later steps and checkpoints would be useless, so the run stops without saving."
     ),
     "steps-keep-diverging": row(
-        "Skipping a step does not change the weights, so if many steps in a row diverge, the weights themselves have "
-        "diverged, and no later step will be better."
+        "Skipping a step does not change the weights. If many consecutive steps diverge, the weights themselves have "
+        "diverged, and later steps will fare no better."
     ),
     "run-folder-not-written": row(
-        "Rank 0 cannot write the run's metrics or reports: the disk is full, or the folder has vanished or is "
+        "Rank 0 cannot write the run's metrics or reports: the disk is full, or the folder has disappeared or is "
         "read-only."
     ),
     "base-shapes-unreadable": row(
@@ -190,14 +194,14 @@ PROBLEMS: dict[str, Entry] = {
     "huggingface-keys-contradict": row("Two keys of config.json set the same parameter to different values."),
     "huggingface-not-a-count": row("A size in config.json is not a whole number above 0."),
     "huggingface-head-width": row(
-        "The architecture has only attention heads whose width is hidden_size / num_attention_heads."
+        "The architecture requires attention heads of width hidden_size / num_attention_heads."
     ),
     "huggingface-weights-missing": row("The folder contains no weights in safetensors files."),
     "huggingface-weights-unreadable": row("A weight file is damaged or truncated."),
     "huggingface-index-unreadable": row("The index that maps weights to files cannot be read."),
-    "huggingface-weight-missing": row("The folder lacks a weight that the architecture requires."),
+    "huggingface-weight-missing": row("A weight that the architecture requires is missing from the folder."),
     "huggingface-weight-unknown": row(
-        "The folder has a weight that the architecture lacks, so it contains a different model."
+        "The folder has a weight that is not part of the architecture, so it contains a different model."
     ),
     "huggingface-weight-shape": row("A weight does not have the shape that config.json implies."),
     "huggingface-weight-type": row("A weight has a data type that deepy's model does not support."),

@@ -13,12 +13,12 @@ PROBLEMS: dict[str, Entry] = {
     "directory-missing": row("The folder given with -d does not exist, so no file can be found in it."),
     "file-is-directory": row("The path is a folder, and deepy does not guess which of its files is meant."),
     "file-given-twice": row(
-        "The same file is given twice, possibly through a link. One of the two was probably meant to be a different "
-        "file."
+        "The same file is given twice, possibly through a link. One of the two arguments was probably meant to be a "
+        "different file."
     ),
     "file-unreadable": row(
-        "The operating system cannot read the file, because permissions are missing or because a disk or network "
-        "drive fails."
+        "The operating system cannot read the file, because permissions are missing or a disk or network drive has "
+        "failed."
     ),
     "file-too-large": row(
         "A configuration is a few kilobytes long. A file of many megabytes is data, and parsing it as YAML takes "
@@ -29,7 +29,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "file-not-text": row("The file contains NUL bytes: it is a binary file, such as a checkpoint or a dataset."),
     "file-without-parameters": row(
-        "The file is empty or contains only comments, so it sets none of the values that it was meant to set.",
+        "The file is empty or contains only comments, so none of the intended values are set.",
         "# nothing",
     ),
     "file-not-a-mapping": row(
@@ -44,7 +44,7 @@ PROBLEMS: dict[str, Entry] = {
         "fp16:\n\tenabled: true\n",
     ),
     "yaml-indentation": row(
-        "The indentation of a line determines its section. This line is indented like none of the sections, and a "
+        "The indentation of a line determines its section. The indentation of this line matches no section, and a "
         "guess could put its value into the wrong one.",
         "fp16:\n    enabled: true\n  loss_scale: 0\n",
     ),
@@ -102,7 +102,7 @@ PROBLEMS: dict[str, Entry] = {
     ),
     "yaml-duplicate-anchor": row("Two values have the same anchor `&name`, so `*name` is ambiguous."),
     "yaml-unknown-alias": row(
-        "`*name` repeats the value that has the anchor `&name`, and no value has it.", "save: *folder\n"
+        "`*name` repeats the value with the anchor `&name`, but no value has this anchor.", "save: *folder\n"
     ),
     "yaml-alias-inside-itself": row(
         "An alias inside the value that it stands for would make the value infinite.",

@@ -135,12 +135,13 @@ def _moe(current: Any, value: Any, context: Context) -> New | None:
     return {} if context.get("moe_num_experts") in (ABSENT, 1) or value == current else None
 
 
-_MOVED = "GPT-NeoX reads this value from DeepSpeed's section optimizer"
+_MOVED = "GPT-NeoX reads this value from DeepSpeed's optimizer section"
 _RETRIEVAL = "a parameter for BERT and retrieval models, which GPT-NeoX removed"
 
 SPECIAL_REWRITES = (
     Rewrite("sparsity", ANY_VALUE, _sparsity, "attention_config lists each layer's attention type"),
-    Rewrite("mlp_type", "llama", _llama, "llama stood for a gated activation, no biases and width 8/3 hidden_size"),
+    Rewrite("mlp_type", "llama", _llama,
+            "llama stood for a gated activation, no biases and a width of 8/3 x hidden_size"),
     Rewrite("fp16.fp16", ANY_VALUE, {}, "no effect: DeepSpeed reads fp16.enabled and now rejects this key"),
     Rewrite("bf16.bf16", ANY_VALUE, {}, "no effect: DeepSpeed reads bf16.enabled and rejects this key"),
     *(Rewrite("fp16.type", word, _format, "precision replaces this key")
