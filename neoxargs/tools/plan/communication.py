@@ -47,6 +47,7 @@ def tensor_messages(sizes: ActivationSizes, stage: Stage, rows: int) -> Messages
         messages[Message(operator, sizes.hidden)] += count
     for operator in _at_the_ends(config, stage):
         messages[Message(operator, sizes.hidden)] += 1
+    messages[Message("all_reduce", sizes.tokens * SINGLE)] += _of_head_norms(config, len(stage.layers))
     if stage.last:
         at_once = max(1, sizes.assumed.most_logits(sizes.kind) // (rows // sizes.tensor))
         slices, rest = divmod(sizes.tokens, at_once)
@@ -98,6 +99,14 @@ def _of_layers(config: Config, layers: int) -> Iterator[tuple[Operator, int]]:
         yield "all_reduce", summed + 2 * layers
     if config.recompute.partition_activations:
         yield "all_gather", groups
+
+
+def _of_head_norms(config: Config, layers: int) -> int:
+    """Return the sums of squares over all heads: of queries and of keys, in each pass."""
+    if not config.norm.use_qk_layernorm or config.norm.qk_layernorm_scope != "all_heads":
+        return 0
+    again = layers if recomputed_groups(config, layers) else 0
+    return 2 * (2 * layers + again)
 
 
 def _at_the_ends(config: Config, stage: Stage) -> Iterator[Operator]:

@@ -25,7 +25,7 @@ from neoxargs.sizes.model import (
 from neoxargs.tools.plan.assumptions import SINGLE, Assumptions
 from neoxargs.tools.plan.devices import Device
 from neoxargs.tools.plan.memory import experts
-from neoxargs.tools.plan.memory.activations import ActivationSizes, unfused_rmsnorm
+from neoxargs.tools.plan.memory.activations import ActivationSizes, stores_input_only, unfused_rmsnorm
 
 #: Forward and backward pass of a matrix product: the result, and the gradients of both operands.
 PRODUCTS = 3
@@ -192,11 +192,19 @@ def _passes(sizes: ActivationSizes) -> tuple[float, float]:
     # queries and keys are rotated in fp32 and back, by eager kernels
     wide = attention_width(config.shape) / config.shape.hidden_size
     rotary = 10 * wide / tensor if config.embedding.pos_emb == "rotary" else 0.0
-    # RMSNorm in separate kernels converts to fp32, squares, averages, multiplies twice and converts back
-    norm_forward, norm_backward = (18, 36) if unfused_rmsnorm(sizes) and sizes.kind == "cuda" else (2, 5)
+    norm_forward, norm_backward = _norm_passes(sizes)
     forward = stream * (norm_forward * norms + sums) + (5 if gated else 2) * ratio + rotary + DISPATCH * copies
     backward = stream * (norm_backward * norms + sums) + (8 if gated else 3) * ratio + rotary + DISPATCH * copies
     return forward, backward + _bias_passes(config, stream, ratio, tensor)
+
+
+def _norm_passes(sizes: ActivationSizes) -> tuple[int, int]:
+    """Times that a norm reads or writes the residual stream: in the forward and the backward pass."""
+    if sizes.kind == "cuda" and unfused_rmsnorm(sizes):
+        return 18, 36  # converts to fp32, squares, averages, multiplies twice and converts back
+    if stores_input_only(sizes.config):
+        return 10, 26  # converts to fp32 and back around the kernel; the backward pass repeats this first
+    return 2, 5
 
 
 def _bias_passes(config: Config, stream: float, ratio: float, tensor: int) -> float:

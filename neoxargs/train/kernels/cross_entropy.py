@@ -159,7 +159,7 @@ class _Slices:
         logits = F.linear(self.hidden[part], self.weight)  # (tokens, rows); everything below works in this memory
         logits = self.loss.bounded(logits if self.half else logits.float())
         # d bounded / d logit, the only other tensor of the size of the logits
-        slope = 1 - (logits / self.loss.softcap) ** 2 if self.loss.softcap and train else None
+        slope = (logits / self.loss.softcap).square_().neg_().add_(1) if self.loss.softcap and train else None
         logits[:, self.rows :] = -torch.inf
         # The maximum over all ranks is subtracted so that exp() does not overflow.
         peak = self._over_ranks(logits.amax(-1, keepdim=True).float(), dist.ReduceOp.MAX)

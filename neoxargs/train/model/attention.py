@@ -112,9 +112,9 @@ class SelfAttention(nn.Module):
 
         (batch, seq, groups, heads of a group, head_dim) -> (batch, heads, seq, head_dim). angles: empty if not rotated.
         """
-        x = _by_head(x)
         if self.norms is not None and not self.over_all_heads:
-            x = self.norms[number](x)
+            x = self.norms[number](x)  # before heads move, for which grouped queries are copied: the norm stores x
+        x = _by_head(x)
         if number == 0:
             x = mup.scale_by(x, self.scale)
         return rotate(x, *angles) if angles else x

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neoxargs.registry.model import Norm
+from neoxargs.train.kernels.from_inputs import from_inputs
 from neoxargs.train.model.init import zeros
-from neoxargs.train.parallel.communicate import copy_to_ranks, sum_gradients, sum_over_ranks
+from neoxargs.train.parallel.communicate import sum_gradients
 from neoxargs.train.parallel.make import Make
+from neoxargs.train.process.collectives import all_reduce
 from neoxargs.train.process.mesh import ALONE, Axis
 
 
@@ -47,9 +50,12 @@ class EpsilonOutsideRoot(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
+        return from_inputs(self._normalize, x, self.weight)
+
+    def _normalize(self, x: Tensor, weight: Tensor) -> Tensor:
         precise = x.float()
         root = precise.square().mean(-1, keepdim=True).sqrt()
-        return (precise / (root + self.epsilon)).to(x.dtype) * self.weight
+        return (precise / (root + self.epsilon)).to(x.dtype) * weight
 
 
 class AllHeadsNorm(nn.Module):
@@ -68,12 +74,42 @@ class AllHeadsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, seq, groups, heads of a group, head_dim), the same shape."""
+        weight = self.weight.view(self.heads)
+        return _OverRanks.apply(x, weight, self.width, self.epsilon, self.tensor)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _OverRanks(torch.autograd.Function):
+    """RMSNorm over the last three dimensions of x on all ranks, computed in fp32.
+
+    Stores x in its own type and one number per token, where autograd would store the vectors in fp32 twice.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, width: int, epsilon: float, axis: Axis) -> Tensor:
         precise = x.float()
-        squares = precise.square().sum((-3, -2, -1), keepdim=True).contiguous()
-        # Every rank's heads are divided by the sum, and so every rank has a part of its gradient.
-        squares = copy_to_ranks(sum_over_ranks(squares, self.tensor), self.tensor)
-        normed = precise * torch.rsqrt(squares / self.width + self.epsilon)
-        return (normed * self.weight.view(self.heads)).to(x.dtype)
+        squares = _sum_over_heads(precise.square(), axis)
+        root = torch.rsqrt(squares / width + epsilon)
+        ctx.save_for_backward(x, weight, root)
+        ctx.width, ctx.axis = width, axis
+        return (precise * root * weight).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, root = ctx.saved_tensors
+        precise, gradient = x.float(), gradient.float()
+        of_weight = (gradient * precise * root).sum((0, 1)).to(weight.dtype)
+        scaled = gradient * weight
+        # Every rank's heads are divided by the root, and so every rank has a part of its gradient.
+        of_squares = -_sum_over_heads(scaled * precise, ctx.axis) * root**3 / (2 * ctx.width)
+        return (scaled * root + 2 * of_squares * precise).to(x.dtype), of_weight, None, None, None
+
+
+def _sum_over_heads(x: Tensor, axis: Axis) -> Tensor:
+    """(batch, seq, groups, heads of a group, head_dim) -> (batch, seq, 1, 1, 1), summed over all ranks."""
+    total = x.sum((-3, -2, -1), keepdim=True).contiguous()
+    if axis.size > 1:
+        all_reduce(total, group=axis.group)
+    return total
 
 
 class OnePlusWeight(nn.Module):
@@ -87,11 +123,14 @@ class OnePlusWeight(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if options.use_bias_in_norms and not self.is_rms else None
 
     def forward(self, x: Tensor) -> Tensor:
-        scale, precise = 1 + self.weight.float(), x.float()
+        return from_inputs(self._normalize, x, self.weight, *([] if self.bias is None else [self.bias]))
+
+    def _normalize(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        scale, precise = 1 + weight.float(), x.float()
         if self.is_rms:
             return F.rms_norm(precise, scale.shape, scale, self.epsilon).to(x.dtype)
-        bias = None if self.bias is None else self.bias.float()
-        return F.layer_norm(precise, scale.shape, scale, bias, self.epsilon).to(x.dtype)
+        shift = None if bias is None else bias.float()
+        return F.layer_norm(precise, scale.shape, scale, shift, self.epsilon).to(x.dtype)
 
 
 def _rms_norm(width: int, options: Norm) -> nn.Module:

@@ -33,6 +33,15 @@ def test_a_layer_has_two_sums_in_each_direction() -> None:
     assert of_tensor_ranks(configuration()) == [Counter({("all_reduce", HIDDEN): 2 * 4 + 2, **LOSS})]
 
 
+def test_norms_over_all_heads_sum_the_squares_of_queries_and_of_keys() -> None:
+    norms = {"norm": "rmsnorm", "use_qk_layernorm": True, "qk_layernorm_scope": "all_heads"}
+    squares = "all_reduce", 2 * 16 * 4
+    plain, normed = of_tensor_ranks(configuration())[0], of_tensor_ranks(configuration(**norms))[0]
+    assert normed - plain == Counter({squares: 2 * 2 * 2})
+    again = of_tensor_ranks(configuration(**norms, checkpoint_activations=True))[0]
+    assert again[squares] == normed[squares] + 2 * 2  # type: ignore[index]
+
+
 def test_parallel_attention_and_feed_forward_share_a_sum() -> None:
     assert of_tensor_ranks(configuration(gpt_j_residual=True)) == [Counter({("all_reduce", HIDDEN): 2 * 3 + 2, **LOSS})]
 

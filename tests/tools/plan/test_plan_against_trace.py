@@ -51,6 +51,18 @@ def test_the_plan_agrees_with_sequence_parallelism(bench: Any, recompute: str) -
         assert {"all_gather", "reduce_scatter"} <= {operator for operator, _ in row.traced.tensor}
 
 
+GEMMA = ["norm=rmsnorm", "apply_layernorm_1p=true", "norm_placement=both", "final_logit_softcapping=30"]
+QWEN = ["norm=rmsnorm", "use_qk_layernorm=true", "num_kv_heads=4", "pos_emb=rotary"]
+OLMO = ["norm=rmsnorm", "use_qk_layernorm=true", "qk_layernorm_scope=all_heads", "norm_placement=after"]
+
+
+@pytest.mark.parametrize("norms", [GEMMA, QWEN, OLMO])
+@pytest.mark.parametrize("recompute", [KEPT, RECOMPUTED, SELECTIVE])
+def test_the_plan_agrees_with_norms_that_compute_in_fp32(bench: Any, recompute: str, norms: list[str]) -> None:
+    for row in bench.compare("pythia-70m", "tp2-pp2", [recompute, "gpt_j_residual=false", *norms]):
+        assert row.agrees, bench._in_words(row)
+
+
 def extra_activation(self: FeedForward, x: Tensor) -> Tensor:
     return self.dense_4h_to_h(self.activation(self.dense_h_to_4h(x)).sin())  # type: ignore[no-any-return]
 

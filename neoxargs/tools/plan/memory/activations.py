@@ -151,6 +151,8 @@ def transient(sizes: ActivationSizes) -> int:
     if sizes.kind == "cuda" and sizes.assumed.unfused_attention:
         heads = config.shape.num_attention_heads // sizes.tensor
         gradients = max(gradients, 2 * heads * sizes.tokens * config.shape.seq_length * sizes.number_size)
+    if stores_input_only(config):  # input, gradient and result of the norm in fp32, its output and gradient before
+        gradients = max(gradients, (3 * SINGLE // sizes.number_size + 2) * sizes.stream)
     if config.recompute.checkpoint_activations is not True:
         return gradients
     output = 0 if stops_early(config) else sizes.stream  # it exists until the backward pass of its layers is over
@@ -197,14 +199,24 @@ def _checkpoints(config: Config, stage: Stage) -> int:
 def _inside_norm(sizes: ActivationSizes) -> int:
     """Bytes that a norm stores besides its input: mean and deviation per token, or unfused the normalised vectors.
 
-    RMSNorm without a fused kernel computes in fp32 what is in 16 bits.
+    RMSNorm without a fused kernel computes in fp32 what is in 16 bits. Norms whose backward pass starts from their
+    input alone (`train/kernels/from_inputs.py`) store nothing else.
     """
     name, unfused = sizes.config.norm.norm, unfused_rmsnorm(sizes)
+    if stores_input_only(sizes.config):
+        return 0
     if unfused and sizes.number_size == HALF:
         return 3 * sizes.stream + sizes.tokens * SINGLE
     if unfused or name == "scalenorm":
         return sizes.stream + sizes.tokens * SINGLE
     return _statistics(sizes.config) * sizes.tokens * SINGLE
+
+
+def stores_input_only(config: Config) -> bool:
+    """Whether the scale is 1 + weight, or epsilon is added to the root: norms that are computed in fp32."""
+    norm = config.norm
+    outside_root = norm.norm == "rmsnorm" and not norm.__dict__.get("rms_norm_epsilon_under_root", True)
+    return norm.apply_layernorm_1p or outside_root
 
 
 def unfused_rmsnorm(sizes: ActivationSizes) -> bool:
@@ -230,7 +242,10 @@ def _attention(sizes: ActivationSizes, selective: bool) -> int:
     if group > 1 and not rotary and not selective:
         stored += queries  # grouped queries are copied to be contiguous
     heads = shape.num_attention_heads // tensor
-    if normed:  # mean and deviation of each head's vector
+    over_all_heads = normed and config.norm.qk_layernorm_scope == "all_heads"
+    if over_all_heads:  # one deviation for the queries of a token and one for its keys; not computed again
+        stored += 2 * sizes.tokens * SINGLE + (queries + keys if selective else 0)
+    elif normed and not stores_input_only(config):  # mean and deviation of each head's vector
         stored += _statistics(config) * (heads + heads // group) * sizes.tokens * SINGLE
     log_sum_exp = heads * sizes.tokens * SINGLE  # flash attention stores one per query and head
     return stored + log_sum_exp + _scores(sizes, heads)

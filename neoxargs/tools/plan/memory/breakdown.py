@@ -113,7 +113,7 @@ def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
     A slice holds fp32 logits, the 16-bit logits that they are copied from or their 16-bit gradient, and its part of the
     output weight's gradient. Until the backward pass begins, gradients of the hidden states and, in fp32, of the output
     weight are kept. A program that computes all logits at once keeps those instead. Both are gone when the
-    backward pass reaches the layers.
+    backward pass reaches the layers. Bounded logits (`final_logit_softcapping`) need their slope in fp32 as well.
     """
     table = stage.parts.get("output", stage.parts.get("embedding", 0)) if stage.last else 0
     if not table:
@@ -123,7 +123,8 @@ def logits(sizes: ActivationSizes, stage: Stage) -> Bytes:
     at_once, in_half = min(sizes.tokens, max(1, most // rows)), sizes.number_size == HALF
     processed = int(at_once * rows * (sizes.assumed.logit_bytes if in_half else SINGLE))
     kept = 0 if most > LOGITS_OF_ANY_RUN else sizes.hidden + table * (SINGLE + (HALF if in_half else 0))
-    return {"forward": processed + kept, "evaluation": processed}
+    slope = SINGLE * at_once * rows if sizes.config.embedding.final_logit_softcapping else 0
+    return {"forward": processed + slope + kept, "evaluation": processed}
 
 
 def _construction(held: ModelStates, zero_init: bool) -> Bytes:

@@ -1,0 +1,37 @@
+"""Functions that store only their inputs for the backward pass, which computes everything between again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def from_inputs(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Return `function(*inputs)`, whose backward pass calls it again instead of reading what autograd would store.
+
+    For functions that convert to fp32: their intermediate results take more memory than the inputs, and are computed
+    again at the cost of reading these. The function draws no random numbers and does not communicate.
+    """
+    if torch.compiler.is_compiling():  # the compiler chooses what a compiled layer stores
+        return function(*inputs)
+    return _FromInputs.apply(function, *inputs)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _FromInputs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        ctx.function = function
+        ctx.save_for_backward(*inputs)
+        return function(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[1:]
+        inputs = [x.detach().requires_grad_(want) for x, want in zip(ctx.saved_tensors, wanted, strict=True)]
+        with torch.enable_grad():
+            output = ctx.function(*inputs)
+        gradients = iter(torch.autograd.grad(output, [x for x in inputs if x.requires_grad], gradient))
+        return None, *(next(gradients) if want else None for want in wanted)
