@@ -39,7 +39,8 @@ from neoxargs.sizes.model import flops_per_token  # noqa: E402
 from neoxargs.text import GIB  # noqa: E402
 from neoxargs.tools.plan.communication import Message, Messages, pipeline_messages, tensor_messages  # noqa: E402
 from neoxargs.tools.plan.devices import find_device  # noqa: E402
-from neoxargs.tools.plan.memory.activations import ActivationSizes, micro_batches_in_flight  # noqa: E402
+from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes  # noqa: E402
+from neoxargs.tools.plan.memory.activations import micro_batches_in_flight  # noqa: E402
 from neoxargs.tools.plan.operations import stage_operations  # noqa: E402
 from neoxargs.tools.plan.options import PlanOptions  # noqa: E402
 from neoxargs.tools.plan.plan import Plan, make_plan  # noqa: E402

@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from neoxargs.registry.parallel import Parallel
-from neoxargs.tools.plan.memory.activations import FLEX_WIDTHS
+from neoxargs.tools.plan.memory.attention import FLEX_WIDTHS
 from neoxargs.train.kernels import flex, fused, sdpa
 from neoxargs.train.model import attention, embedding
 from neoxargs.train.parallel import make

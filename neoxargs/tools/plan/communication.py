@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.tools.plan.assumptions import SINGLE
-from neoxargs.tools.plan.memory.activations import ActivationSizes
+from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.recompute import recomputed_groups, stops_early
 from neoxargs.tools.plan.memory.stages import Stage
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.model import attention_width, matrices_of_layer, mlp_width
-from neoxargs.tools.plan.memory.activations import ActivationSizes, unfused_share
+from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.tools.plan.memory.attention import unfused_share
 from neoxargs.tools.plan.memory.recompute import recomputed_groups, skips_last_product
 from neoxargs.tools.plan.memory.stages import Stage
 

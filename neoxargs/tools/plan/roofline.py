@@ -25,7 +25,8 @@ from neoxargs.sizes.model import (
 from neoxargs.tools.plan.assumptions import SINGLE, Assumptions
 from neoxargs.tools.plan.devices import Device
 from neoxargs.tools.plan.memory import experts
-from neoxargs.tools.plan.memory.activations import ActivationSizes, stores_input_only, unfused_rmsnorm
+from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.tools.plan.memory.norms import stores_input_only, unfused_rmsnorm
 
 #: Forward and backward pass of a matrix product: the result, and the gradients of both operands.
 PRODUCTS = 3

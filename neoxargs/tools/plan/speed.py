@@ -15,7 +15,8 @@ from neoxargs.sizes.model import flops_per_token
 from neoxargs.tools.plan.assumptions import DEFAULT, SINGLE, Assumptions
 from neoxargs.tools.plan.communication import Messages, bytes_sent, pipeline_messages, tensor_messages
 from neoxargs.tools.plan.devices import Device
-from neoxargs.tools.plan.memory.activations import ActivationSizes, selectively_recomputed
+from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.tools.plan.memory.activations import selectively_recomputed
 from neoxargs.tools.plan.memory.stages import Stage
 from neoxargs.tools.plan.memory.states import ModelStates, optimizer_bytes_per_parameter
 from neoxargs.tools.plan.roofline import layer_time, loss_time

@@ -8,7 +8,7 @@ from dataclasses import replace
 from neoxargs.resolve.config import Config
 from neoxargs.tools.plan.assumptions import DEFAULT
 from neoxargs.tools.plan.communication import Messages, pipeline_messages, tensor_messages
-from neoxargs.tools.plan.memory.activations import ActivationSizes
+from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.stages import pipeline_stages
 from tests.support.small_gpt import small
 

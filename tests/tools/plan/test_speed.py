@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neoxargs.tools.plan import plan_and_suggest
-from neoxargs.tools.plan.memory.activations import ActivationSizes
+from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.options import PlanOptions
 from neoxargs.tools.plan.plan import Plan
 from tests.support import smallest

@@ -9,63 +9,19 @@ are not stored: flash attention (Dao et al. 2022, arXiv:2205.14135) stores one f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
-from neoxargs.sizes.model import GATED, attention_width, head_dim, layer_window, mlp_width, norms_after, norms_of_block
-from neoxargs.tools.plan.assumptions import DEFAULT, HALF, SINGLE, Assumptions
+from neoxargs.sizes.model import GATED, mlp_width, norms_after, norms_of_block
+from neoxargs.tools.plan.assumptions import SINGLE
 from neoxargs.tools.plan.memory import experts
+from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
+from neoxargs.tools.plan.memory.attention import alibi_number, attention
+from neoxargs.tools.plan.memory.norms import inside_norm, stores_input_only
 from neoxargs.tools.plan.memory.recompute import stops_early
 from neoxargs.tools.plan.memory.stages import Stage
 
 #: Gated activations that also store the output of the gate's nonlinearity.
 NONLINEAR_GATES = tuple(name for name in GATED if name != "bilinear")
-#: Position embeddings that are added to the attention scores.
-BIASED = ("alibi", "rpe")
-#: Kinds of attention whose mask is purely causal.
-CAUSAL = ("global", "flash")
-#: Head dimensions for which `train/kernels/flex.py` runs on a GPU.
-FLEX_WIDTHS = (16, 32, 64, 128, 256)
-
-
-@dataclass(frozen=True)
-class ActivationSizes:
-    """Sizes of the tensors of one micro batch on one rank, in bytes."""
-
-    config: Config
-    kind: str = "cuda"
-    assumed: Assumptions = DEFAULT
-
-    @property
-    def number_size(self) -> int:
-        """Bytes per number of an activation."""
-        return SINGLE if self.config.precision.precision == "fp32" else HALF
-
-    @property
-    def tensor(self) -> int:
-        return self.config.parallel.model_parallel_size
-
-    @property
-    def tokens(self) -> int:
-        return self.config.batch.train_micro_batch_size_per_gpu * self.config.shape.seq_length
-
-    @property
-    def hidden(self) -> int:
-        """The residual stream: (batch, seq, hidden)."""
-        return self.tokens * self.config.shape.hidden_size * self.number_size
-
-    @property
-    def stream(self) -> int:
-        """The part of the residual stream that a rank stores: with sequence parallelism its shard of the tokens."""
-        return self.hidden // self.tensor if self.config.parallel.sequence_parallel else self.hidden
-
-    @property
-    def mask(self) -> int:
-        """A dropout mask of the residual stream: one byte per number on a GPU, a full-size factor on a CPU."""
-        if not self.config.regularization.hidden_dropout:
-            return 0
-        return self.stream // self.number_size * (1 if self.kind == "cuda" else self.number_size)
 
 
 def is_selective(config: Config) -> bool:
@@ -89,8 +45,8 @@ def _block(sizes: ActivationSizes, selective: bool) -> int:
     parallel = config.attention.gpt_j_residual
     streams = 1 if parallel else 2  # what attention and feed-forward, or their norms, read
     # outputs of the norms before them, and inputs of those after them, which are not recomputed
-    normed = norms * _inside_norm(sizes) + (after if selective else norms) * sizes.stream
-    return streams * sizes.stream + normed + 2 * sizes.mask + _attention(sizes, selective) + _mlp(sizes, selective)
+    normed = norms * inside_norm(sizes) + (after if selective else norms) * sizes.stream
+    return streams * sizes.stream + normed + 2 * sizes.mask + attention(sizes, selective) + _mlp(sizes, selective)
 
 
 def checkpoint(sizes: ActivationSizes) -> int:
@@ -114,16 +70,8 @@ def _tables(sizes: ActivationSizes, stage: Stage) -> int:
     if kind == "rpe" and stage.layers:
         return 8 * square
     if kind == "alibi" and stage.layers and sizes.kind == "cuda":
-        return config.shape.num_attention_heads // sizes.tensor * square * _alibi_number(sizes)
+        return config.shape.num_attention_heads // sizes.tensor * square * alibi_number(sizes)
     return 0
-
-
-def _alibi_number(sizes: ActivationSizes) -> int:
-    """Bytes per number of ALiBi's bias on a GPU: none if flex_attention computes it from the positions."""
-    config = sizes.config
-    if sizes.number_size == HALF and _unfused_softmax(config):
-        return SINGLE
-    return 0 if _fits_flex(config) else sizes.number_size
 
 
 def recomputed(sizes: ActivationSizes, stage: Stage) -> int:
@@ -196,135 +144,6 @@ def _checkpoints(config: Config, stage: Stage) -> int:
     return -(-len(stage.layers) // config.recompute.checkpoint_num_layers)
 
 
-def _inside_norm(sizes: ActivationSizes) -> int:
-    """Bytes that a norm stores besides its input: mean and deviation per token, or unfused the normalised vectors.
-
-    RMSNorm without a fused kernel computes in fp32 what is in 16 bits. Norms whose backward pass starts from their
-    input alone (`train/kernels/from_inputs.py`) store nothing else.
-    """
-    name, unfused = sizes.config.norm.norm, unfused_rmsnorm(sizes)
-    if stores_input_only(sizes.config):
-        return 0
-    if unfused and sizes.number_size == HALF:
-        return 3 * sizes.stream + sizes.tokens * SINGLE
-    if unfused or name == "scalenorm":
-        return sizes.stream + sizes.tokens * SINGLE
-    return _statistics(sizes.config) * sizes.tokens * SINGLE
-
-
-def stores_input_only(config: Config) -> bool:
-    """Whether the scale is 1 + weight, or epsilon is added to the root: norms that are computed in fp32."""
-    norm = config.norm
-    outside_root = norm.norm == "rmsnorm" and not norm.__dict__.get("rms_norm_epsilon_under_root", True)
-    return norm.apply_layernorm_1p or outside_root
-
-
-def unfused_rmsnorm(sizes: ActivationSizes) -> bool:
-    """Whether the norms are RMSNorm in separate kernels, as on a CPU."""
-    return sizes.config.norm.norm == "rmsnorm" and bool(sizes.kind == "cpu" or sizes.assumed.unfused_norms)
-
-
-def _attention(sizes: ActivationSizes, selective: bool) -> int:
-    """Bytes that attention stores: output of the fused projection, and the attention output.
-
-    Rotated or normalised queries and keys are new tensors. The attention output is then contiguous by head, and its
-    copy that is contiguous by token is stored too. selective: these are recomputed.
-    """
-    config, tensor = sizes.config, sizes.tensor
-    shape = config.shape
-    queries = sizes.tokens * attention_width(shape) // tensor * sizes.number_size
-    group = shape.num_attention_heads // shape.num_kv_heads  # queries per key
-    keys = queries // group
-    stored = queries + 2 * keys + queries
-    rotary, normed = config.embedding.pos_emb == "rotary", config.norm.use_qk_layernorm
-    if (rotary or normed) and not selective:
-        stored += queries + keys + queries
-    if group > 1 and not rotary and not selective:
-        stored += queries  # grouped queries are copied to be contiguous
-    heads = shape.num_attention_heads // tensor
-    over_all_heads = normed and config.norm.qk_layernorm_scope == "all_heads"
-    if over_all_heads:  # one deviation for the queries of a token and one for its keys; not computed again
-        stored += 2 * sizes.tokens * SINGLE + (queries + keys if selective else 0)
-    elif normed and not stores_input_only(config):  # mean and deviation of each head's vector
-        stored += _statistics(config) * (heads + heads // group) * sizes.tokens * SINGLE
-    log_sum_exp = heads * sizes.tokens * SINGLE  # flash attention stores one per query and head
-    return stored + log_sum_exp + _scores(sizes, heads)
-
-
-def _statistics(config: Config) -> int:
-    """Numbers that a norm stores per vector: mean and deviation, or for RMSNorm the deviation only."""
-    return 1 if config.norm.norm == "rmsnorm" else 2
-
-
-def _scores(sizes: ActivationSizes, heads: int) -> int:
-    """Bytes that grow with the square of the sequence: a position bias, or unfused attention.
-
-    On a CPU, torch's attention is unfused with dropout, when it stores probabilities, mask and their product, and with
-    any mask but the causal one, when it stores the probabilities. On a GPU it stores the bias of `rpe`, one for all
-    samples. Bounded scores (`attn_logit_softcapping`) are stored in fp32, and so are the probabilities.
-    """
-    config = sizes.config
-    square = heads * config.shape.seq_length**2
-    mask = config.shape.seq_length**2 if config.embedding.pos_emb == "rpe" else 0  # one byte per pair of tokens
-    batch = config.batch.train_micro_batch_size_per_gpu
-    dropout = config.regularization.attention_dropout
-    if sizes.kind == "cuda" and sizes.assumed.unfused_attention == 1:  # the probabilities; also their mask and product
-        kept = sizes.number_size + (1 + sizes.number_size if dropout else 0)
-        return int(batch * square * (kept if sizes.assumed.score_memory < 0 else sizes.assumed.score_memory)) + mask
-    if sizes.kind == "cpu" and dropout:
-        return batch * square * (3 * sizes.number_size)
-    unfused = batch * square * (SINGLE + HALF + (1 if dropout else 0))
-    if _stores_bounded_scores(sizes):
-        cast = HALF if sizes.number_size == HALF else 0
-        return batch * square * (2 * SINGLE + cast + (1 if dropout else 0)) - heads * sizes.tokens * SINGLE
-    if sizes.kind == "cpu":
-        fused = _masked(config) * (batch * square * sizes.number_size - heads * sizes.tokens * SINGLE)
-    else:
-        fused = square * sizes.number_size if config.embedding.pos_emb == "rpe" else 0
-    share = _unfused_softmax(config) if sizes.number_size == HALF else 0.0
-    return round(share * unfused + (1 - share) * fused) + mask
-
-
-def _stores_bounded_scores(sizes: ActivationSizes) -> bool:
-    """Whether scores are bounded by separate operations: on a CPU, and on a GPU if flex_attention cannot do it."""
-    config = sizes.config
-    if config.attention.attn_logit_softcapping is None:
-        return False
-    return sizes.kind == "cpu" or not _fits_flex(config)
-
-
-def _fits_flex(config: Config) -> bool:
-    """Whether flex_attention computes masks and biases from positions on a GPU."""
-    return head_dim(config.shape) in FLEX_WIDTHS and not config.regularization.attention_dropout
-
-
-def _masked(config: Config) -> float:
-    """Share of the layers whose attention mask is not purely causal."""
-    attention = config.attention
-    if config.embedding.pos_emb in BIASED or config.data.reset_attention_mask:
-        return 1.0
-    layers = config.shape.num_layers
-    kinds = attention.__dict__.get("attention_config") or ["global"] * layers
-    masked = [kind not in CAUSAL or layer_window(attention, layer) > 0 for layer, kind in enumerate(kinds)]
-    return sum(masked) / len(masked)
-
-
-def unfused_share(config: Config) -> float:
-    """Share of the layers whose attention stores the scores on a GPU."""
-    return 0.0 if config.precision.precision == "fp32" else _unfused_softmax(config)
-
-
-def _unfused_softmax(config: Config) -> float:
-    """Share of the layers with softmax in fp32 and without its fused kernel, which `flash` layers always have."""
-    wanted = config.attention.attention_softmax_in_fp32 or config.attention.apply_query_key_layer_scaling
-    fusion, biased = config.fusion, config.embedding.pos_emb in BIASED
-    kept = fusion.scaled_masked_softmax_fusion if biased else fusion.scaled_upper_triang_masked_softmax_fusion
-    if not wanted or kept:
-        return 0.0
-    kinds: list[str] = config.attention.__dict__.get("attention_config") or ["global"]
-    return sum(kind != "flash" for kind in kinds) / len(kinds)
-
-
 def _mlp(sizes: ActivationSizes, selective: bool) -> int:
     """Bytes that feed-forward stores: input and output of the activation; only its input if `selective`.
 
@@ -361,7 +180,7 @@ def _first_and_last_layers(sizes: ActivationSizes, stage: Stage, recomputed: boo
         first += checkpoint(sizes)  # the position layer of the pipeline is checkpointed as well
     if not stage.last:
         return first
-    return first + sizes.stream + (0 if recomputed and _uses_pipeline_engine(sizes) else _inside_norm(sizes))
+    return first + sizes.stream + (0 if recomputed and _uses_pipeline_engine(sizes) else inside_norm(sizes))
 
 
 def _keeps_embedding(sizes: ActivationSizes) -> bool:

@@ -8,7 +8,7 @@ from neoxargs.resolve.config import Config
 from neoxargs.sizes.layout import Layout
 from neoxargs.tools.plan.assumptions import DEFAULT, HALF, SINGLE, Assumptions
 from neoxargs.tools.plan.memory import activations, states
-from neoxargs.tools.plan.memory.activations import ActivationSizes
+from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.stages import Stage
 from neoxargs.tools.plan.memory.states import ModelStates
 

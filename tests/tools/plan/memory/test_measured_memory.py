@@ -17,7 +17,7 @@ import torch
 from neoxargs.resolve.config import Config
 from neoxargs.resolve.value import Source, Value
 from neoxargs.tools.plan.memory import activations, states
-from neoxargs.tools.plan.memory.activations import ActivationSizes
+from neoxargs.tools.plan.memory.activation_sizes import ActivationSizes
 from neoxargs.tools.plan.memory.stages import pipeline_stages
 from neoxargs.tools.plan.memory.states import ModelStates
 from neoxargs.train.kernels import selective
